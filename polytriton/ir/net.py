@@ -131,7 +131,7 @@ class Builder:
 
     def fresh(self, hint: str) -> str:
         """A legal, unused node name close to the hint."""
-        stem = "".join(ch if ch.isalnum() or ch == "_" else "_" for ch in hint).strip("_") or "n"
+        stem = "".join(ch if ch.isascii() and (ch.isalnum() or ch == "_") else "_" for ch in hint).strip("_") or "n"
         name, k = stem, 1
         while name in self._taken:
             name, k = f"{stem}_{k}", k + 1
@@ -139,7 +139,7 @@ class Builder:
         return name
 
     def constant(self, value: np.ndarray, hint: str = "w") -> Ref:
-        stem = "".join(ch if ch.isalnum() or ch == "_" else "_" for ch in hint).strip("_") or "w"
+        stem = "".join(ch if ch.isascii() and (ch.isalnum() or ch == "_") else "_" for ch in hint).strip("_") or "w"
         name, k = stem, 1
         while name in self.weights:
             name, k = f"{stem}_{k}", k + 1

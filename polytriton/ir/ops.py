@@ -156,8 +156,11 @@ def _run_relu(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
 
 def _infer_pool(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
     out = (s[0][0], *spatial(n, s[0]))
-    probe = patches(np.zeros((1, 1, *s[0][1:])), n, np.nan)
-    _need(not np.isnan(probe).all(axis=(-1, -2)).any(), n, "a window lies wholly in the padding")
+    k, p, step, d = n.ints("k"), n.ints("p", (0, 0, 0, 0)), n.ints("s", (1, 1)), n.ints("d", (1, 1))
+    for i in (0, 1):  # a window is a product of two ranges, so each axis is judged alone, without building any window
+        start = np.arange(out[1 + i]) * step[i] - p[i]
+        first = np.maximum(0, -(start // d[i]))
+        _need(bool(((first < k[i]) & (start + first * d[i] < s[0][1 + i])).all()), n, "a window lies wholly in the padding")
     return out
 
 

@@ -1,0 +1,42 @@
+# make verify   set up .venv and verify the example networks on the CPU
+# make test     set up .venv, lint, then run every test
+# make lint     ruff and mypy
+# make bench    measure on this machine
+# make clean    remove .venv and caches
+#
+# PYTHON=python3.12     the interpreter to build .venv with (3.10 or newer)
+# TORCH_INDEX=URL       take PyTorch from another package index, for instance a CPU-only one
+# JOBS=8                test processes
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+JOBS ?= 2
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: verify test lint bench clean
+
+verify: $(STAMP)
+	$(BIN)/polytriton run --instances examples/instances.csv
+
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python bench/cpu.py
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch goes first and alone: what depends on it must not choose its build.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "polytriton needs Python 3.10 or newer; try: make PYTHON=python3.12 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,312 @@
+"""Image files to pixels, and pixels to boxes: balls in [0,1] pixel space, normalised, every bound rounded outward."""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from polytriton.errors import UsageError
+from polytriton.frontend.query import Exact, outward
+
+KEYS = (("images", "labels"), ("x_test", "y_test"), ("x", "y"), ("X", "Y"), ("X_test", "Y_test"), ("data", "labels"))
+BYTE = Fraction(1, 255)
+Clip: TypeAlias = tuple[int | Fraction, int | Fraction] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """`pixels` float64 in [0,1], first axis the image; `levels` the 0..255 integers they came from, if they did."""
+
+    pixels: np.ndarray
+    labels: np.ndarray | None
+    levels: np.ndarray | None = None
+
+    def __iter__(self) -> Iterator[np.ndarray | None]:
+        """So that `pixels, labels = load_images(...)` reads naturally."""
+        return iter((self.pixels, self.labels))
+
+    @property
+    def source(self) -> np.ndarray:
+        """What `ball` should be given: the integers where there are any, for pixel/255 is no float64."""
+        return self.pixels if self.levels is None else self.levels
+
+
+def load_images(
+    path: str | Path,
+    start: int = 0,
+    end: int | None = None,
+    shape: Sequence[int] | None = None,
+    *,
+    scale: Fraction | None = None,
+    layout: str = "chw",
+    n_out: int | None = None,
+) -> Images:
+    """Reads .npz, .npy or .csv (label first). `shape` is the network's input; `layout` says how flat pixels are ordered (chw, hwc)."""
+    path = Path(path)
+    pixels, labels = _read(path)
+    total = len(pixels)
+    stop = total if end is None else end
+    if not 0 <= start < stop <= total:
+        raise UsageError(f"images {start} to {stop} were asked for, {path.name} holds 0 to {total}", f"choose 0 <= start < end <= {total}")
+    values, levels = _scaled(pixels, scale, path.name)
+    pick = slice(start, stop)
+    labels = None if labels is None else _labels(labels, total, n_out, path.name)[pick]
+    values = _shaped(values[pick], shape, layout, path.name)
+    return Images(values, labels, None if levels is None else _shaped(levels[pick], shape, layout, path.name))
+
+
+def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    kind = path.suffix.lower()
+    try:
+        if kind == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                return _arrays({k: file[k] for k in file.files}, path.name)
+        if kind == ".npy":
+            pixels, labels = np.load(path, allow_pickle=False), None
+        elif kind in (".csv", ".txt"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # an empty file is refused below
+                table = np.loadtxt(path, delimiter=",", ndmin=2, dtype=np.float64, encoding="utf-8-sig")
+            pixels, labels = table[:, 1:], table[:, 0]
+        else:
+            raise UsageError(f"{path.name} is no image file known here", "use .npz (images, labels), .npy, or .csv with the label first")
+    except FileNotFoundError:
+        raise UsageError(f"no image file {path}", "check the path; it is taken relative to the current folder") from None
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, MemoryError) as why:
+        raise UsageError(f"cannot read the images of {path}: {why}", "damaged, ragged or pickled files are not read") from None
+    if pixels.ndim < 2 or not len(pixels):
+        raise UsageError(f"{path.name} holds no images: its array has the shape {list(pixels.shape)}", "the first axis counts images")
+    return pixels, labels
+
+
+def _arrays(held: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """The pair of arrays that are pixels and labels; a single array is pixels whatever its name."""
+    for x, y in KEYS:
+        if x in held:
+            pixels, labels = held[x], held.get(y)
+            break
+    else:
+        if len(held) != 1:
+            raise UsageError(f"{name} holds the arrays {sorted(held)}, none called images", "name them images and labels")
+        pixels, labels = next(iter(held.values())), None
+    if pixels.ndim < 2 or not len(pixels):
+        raise UsageError(f"{name} holds no images: its array has the shape {list(pixels.shape)}", "the first axis counts images")
+    return pixels, labels
+
+
+def _scaled(pixels: np.ndarray, scale: Fraction | None, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Pixels in [0,1] and, where they are 0..255 integers, those integers. The whole file decides, not the images picked."""
+    if pixels.dtype.kind not in "uif" or pixels.dtype.itemsize > 8:
+        raise UsageError(f"{name} holds pixels of type {pixels.dtype}", "store uint8 in 0..255 or floats in [0,1]")
+    values = pixels.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise UsageError(f"{name} holds pixels that are not finite", "remove NaN and infinity")
+    low, high = float(values.min()), float(values.max())
+    whole = low >= 0 and high <= 255 and bool((values == np.rint(values)).all())
+    listed = name.lower().endswith((".csv", ".txt"))
+    if whole and (scale == BYTE or (scale is None and (pixels.dtype.kind in "ui" or (listed and high > 1)))):
+        return values / 255.0, values.astype(np.uint8)
+    if scale is not None:
+        values, low, high = values * float(scale), low * float(scale), high * float(scale)
+    if low < 0:
+        raise UsageError(
+            f"pixels of {name} run from {low:g} to {high:g}: they look normalised already",
+            "store pixels in [0,1] or 0..255 and give --mean and --std instead",
+        )
+    if high > 1:
+        raise UsageError(f"pixels of {name} run from {low:g} to {high:g}, not in [0,1]", "for 0..255 pixels add --scale 1/255")
+    return values, None
+
+
+def _labels(labels: np.ndarray, total: int, n_out: int | None, name: str) -> np.ndarray:
+    if labels.dtype.kind not in "uif" or labels.size != total:
+        raise UsageError(f"{name} holds {total} images and labels of shape {list(labels.shape)}", "store one integer label an image")
+    flat = labels.reshape(-1).astype(np.float64)
+    top = np.inf if n_out is None else n_out
+    if (bad := np.flatnonzero(~((flat >= 0) & (flat < top) & (flat == np.rint(flat)) & (flat < 2**31)))).size:
+        i = int(bad[0])
+        limit = "a whole number from 0" if n_out is None else f"in 0..{n_out - 1}"
+        raise UsageError(f"label {flat[i]:g} of image {i} in {name} is out of range", f"labels must be {limit}; a CSV has the label first")
+    return flat.astype(np.int64)
+
+
+def _shaped(pixels: np.ndarray, shape: Sequence[int] | None, layout: str, name: str) -> np.ndarray:
+    if layout not in ("chw", "hwc"):
+        raise UsageError(f"pixel layout `{layout}` is unknown", "chw or hwc")
+    if shape is None or pixels.shape[1:] == tuple(shape):
+        return pixels
+    n, wanted, found = len(pixels), tuple(shape), pixels.shape[1:]
+    if np.prod(found) != np.prod(wanted):
+        show = "x".join(map(str, wanted))
+        raise UsageError(
+            f"an image of {name} has {np.prod(found)} pixels, the network takes {show} = {np.prod(wanted)}",
+            "give the images this network was trained on; in a CSV the label comes first",
+        )
+    if len(wanted) == 3 and (found == (*wanted[1:], wanted[0]) or (len(found) == 1 and layout == "hwc")):
+        return np.ascontiguousarray(pixels.reshape(n, *wanted[1:], wanted[0]).transpose(0, 3, 1, 2))
+    long_found, long_wanted = ([k for k in axes if k > 1] for axes in (found, wanted))
+    if long_found != long_wanted and min(len(long_found), len(long_wanted)) > 1:
+        raise UsageError(
+            f"images of {name} have the axes {list(found)}, the network takes {list(wanted)}", "order the axes [image, C, H, W]"
+        )
+    return pixels.reshape(n, *wanted)
+
+
+# Balls
+
+
+def ball(
+    images: np.ndarray,
+    epsilon: Fraction,
+    *,
+    mean: Sequence[Fraction] = (Fraction(0),),
+    std: Sequence[Fraction] = (Fraction(1),),
+    clip: Clip = (0, 1),
+) -> tuple[np.ndarray, np.ndarray]:
+    """The least float64 box around every image's ball, in network input space: ((p +- epsilon) clipped - mean) / std.
+
+    Integers stand for pixel/255, floats for themselves. A bound depends on pixel value and channel only, so each of the few
+    distinct values is worked out in exact rationals and rounded once. Float images may have as many values as pixels; above
+    4,096 they go through float64, where every operation is correctly rounded and its result moved one place outward: the
+    exact result lies within half a place of the rounded one, and -, clip and / by std > 0 are monotone in the bound they
+    receive, so the computed bound stays outside; at most a few places are lost.
+    """
+    images = np.asarray(images)
+    channels = _channels(images.shape[1:])
+    means, stds = _normalisation(mean, std, channels)
+    _check_epsilon(epsilon)
+    whole = images.dtype.kind in "ui"
+    _check_pixels(images, whole, clip)
+    spread = images.reshape(len(images), channels, -1)
+    lo, hi = np.empty(spread.shape), np.empty(spread.shape)
+    for c in range(channels):
+        values, where = np.unique(spread[:, c], return_inverse=True)
+        if whole or len(values) <= 4096:
+            numbers = [Fraction(v) * BYTE if whole else Fraction(v) for v in values.tolist()]
+            bounds = [_interval(p, epsilon, means[c], stds[c], clip) for p in numbers]
+            table = np.array([(outward(a)[0], outward(b)[1]) for a, b in bounds]).reshape(-1, 2)
+            lo[:, c], hi[:, c] = (table[:, k][where.reshape(spread[:, c].shape)] for k in (0, 1))
+        else:
+            lo[:, c], hi[:, c] = _rounded(spread[:, c], epsilon, means[c], stds[c], clip)
+    if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
+        raise UsageError("the ball reaches beyond float64", "check the mean and the standard deviation")
+    return lo.reshape(images.shape), hi.reshape(images.shape)
+
+
+def exact_ball(
+    image: np.ndarray,
+    epsilon: Fraction,
+    *,
+    mean: Sequence[Fraction] = (Fraction(0),),
+    std: Sequence[Fraction] = (Fraction(1),),
+    clip: Clip = (0, 1),
+) -> tuple[Exact, Exact]:
+    """The same ball for one image (no image axis) in rationals: what a counterexample has to lie in."""
+    image = np.asarray(image)
+    channels = _channels(image.shape)
+    means, stds = _normalisation(mean, std, channels)
+    _check_epsilon(epsilon)
+    whole = image.dtype.kind in "ui"
+    _check_pixels(image, whole, clip)
+    spread = image.reshape(channels, -1)
+    unit = BYTE if whole else Fraction(1)
+    known: dict[tuple[int, float], tuple[Fraction, Fraction]] = {}
+    made = []
+    for c in range(channels):
+        for v in spread[c].tolist():
+            if (c, v) not in known:
+                known[c, v] = _interval(Fraction(v) * unit, epsilon, means[c], stds[c], clip)
+            made.append(known[c, v])
+    return tuple(a for a, _ in made), tuple(b for _, b in made)
+
+
+def _interval(p: Fraction, epsilon: Fraction, mean: Fraction, std: Fraction, clip: Clip) -> tuple[Fraction, Fraction]:
+    lo, hi = p - epsilon, p + epsilon
+    if clip is not None:
+        lo, hi = max(lo, Fraction(clip[0])), min(hi, Fraction(clip[1]))
+    return (lo - mean) / std, (hi - mean) / std
+
+
+def _rounded(p: np.ndarray, epsilon: Fraction, mean: Fraction, std: Fraction, clip: Clip) -> tuple[np.ndarray, np.ndarray]:
+    """The same in float64, one place outward after each operation (see `ball`); constants enter as their enclosures."""
+    (_, eps), (mean_lo, mean_hi), (std_lo, std_hi) = outward(epsilon), outward(mean), outward(std)
+    lo, hi = np.nextafter(p - eps, -np.inf), np.nextafter(p + eps, np.inf)
+    if clip is not None:
+        lo, hi = np.maximum(lo, outward(Fraction(clip[0]))[0]), np.minimum(hi, outward(Fraction(clip[1]))[1])
+    lo, hi = np.nextafter(lo - mean_hi, -np.inf), np.nextafter(hi - mean_lo, np.inf)
+    lo, hi = lo / np.where(lo >= 0, std_hi, std_lo), hi / np.where(hi >= 0, std_lo, std_hi)
+    return np.nextafter(lo, -np.inf), np.nextafter(hi, np.inf)
+
+
+def _channels(shape: tuple[int, ...]) -> int:
+    return shape[0] if len(shape) == 3 else 1
+
+
+def _normalisation(mean: Sequence[Fraction], std: Sequence[Fraction], channels: int) -> tuple[list[Fraction], list[Fraction]]:
+    if len(mean) != len(std) or len(mean) not in (1, channels):
+        raise UsageError(
+            f"{len(mean)} means and {len(std)} standard deviations for images of {channels} channel{'s' * (channels > 1)}",
+            "give one of each, or one a channel",
+        )
+    if any(s <= 0 for s in std):
+        raise UsageError(f"a standard deviation of {float(min(std)):g}", "standard deviations are above 0")
+    spread = channels if len(mean) == 1 else 1
+    return list(mean) * spread, list(std) * spread
+
+
+def _check_pixels(pixels: np.ndarray, whole: bool, clip: Clip) -> None:
+    """A pixel outside the clip would leave an empty ball."""
+    if not pixels.size or not np.isfinite(pixels).all():
+        raise UsageError("an image holds no pixels, or some that are not finite", "remove NaN and infinity")
+    low, high = Fraction(pixels.min().item()), Fraction(pixels.max().item())
+    if whole and (low < 0 or high > 255):
+        raise UsageError(f"integer pixels run from {low} to {high}", "integers are read as 0..255")
+    unit = BYTE if whole else Fraction(1)
+    if clip is not None and (low * unit < clip[0] or high * unit > clip[1]):
+        raise UsageError(
+            f"pixels run from {float(low * unit):g} to {float(high * unit):g}, outside {float(clip[0]):g}..{float(clip[1]):g}",
+            "scale the pixels, or choose another clip",
+        )
+
+
+def _check_epsilon(epsilon: Fraction) -> None:
+    if epsilon < 0:
+        raise UsageError(f"epsilon is negative: {float(epsilon):g}", "write 8/255 or 0.03")
+
+
+def parse_fraction(text: str, what: str = "number") -> Fraction:
+    """A decimal or a ratio, exactly."""
+    found = re.fullmatch(
+        r"\s*([-+]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][-+]?\d{1,2})?)(?:/(\d{1,40}(?:\.\d{1,40})?))?\s*", text, re.ASCII
+    )
+    if found is None:
+        raise UsageError(f"`{text[:60]}` is no {what}", "write 8/255 or 0.03")
+    below = Fraction(found[2] or 1)
+    if not below:
+        raise UsageError(f"`{text[:60]}` divides by zero", "write 8/255 or 0.03")
+    return Fraction(found[1]) / below
+
+
+def parse_epsilon(text: str) -> Fraction:
+    """The radius in [0,1] pixel space."""
+    value = parse_fraction(text, "epsilon")
+    _check_epsilon(value)
+    if value > 1:
+        raise UsageError(
+            f"epsilon {text.strip()} is larger than the whole pixel range [0,1]",
+            f"did you mean {text.strip()}/255?" if "/" not in text else "write 8/255 or 0.03",
+        )
+    return value
+
+
+def parse_list(text: str) -> tuple[Fraction, ...]:
+    """Numbers separated by commas, for --mean and --std."""
+    return tuple(parse_fraction(part) for part in text.split(","))

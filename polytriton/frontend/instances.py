@@ -1,0 +1,76 @@
+"""Lists of (network, property, timeout), as the verification competitions hand them out."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from polytriton.errors import UsageError
+
+NAMES = {"onnx": ("onnx", "net", "network", "model"), "vnnlib": ("vnnlib", "spec", "property"), "timeout": ("timeout", "timeout_s")}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One line: two existing files and the seconds allowed (None: no limit). `row` counts lines of the file from 1."""
+
+    onnx: Path
+    vnnlib: Path
+    timeout: float | None
+    row: int
+
+
+def read_instances(path: str | Path) -> list[Instance]:
+    """Reads `onnx,vnnlib,timeout` lines, or a table whose header names such columns; paths are relative to the file."""
+    path = Path(path)
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+    except FileNotFoundError:
+        raise UsageError(f"no instance list {path}", "check the path") from None
+    except (OSError, ValueError, csv.Error) as why:
+        raise UsageError(f"cannot read the instance list {path}: {why}", "it is a CSV file: onnx,vnnlib,timeout") from None
+    lines = [(row, cells) for row, cells in lines if any(cells)]
+    columns = _columns(lines[0][1]) if lines else None
+    made, missing = [], []
+    for row, cells in lines[1 if columns else 0 :]:
+        instance = _instance(path, row, cells, columns or {"onnx": 0, "vnnlib": 1, "timeout": 2})
+        made.append(instance)
+        missing += [f"{file} (line {row})" for file in (instance.onnx, instance.vnnlib) if not file.is_file()]
+    if not made:
+        raise UsageError(f"{path} lists no instances", "one line each: onnx,vnnlib,timeout")
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise UsageError(f"{path} names files that do not exist: {', '.join(missing[:3])}{more}", f"paths are relative to {path.parent}")
+    return made
+
+
+def _columns(cells: Sequence[str]) -> dict[str, int] | None:
+    """The places of the known columns where the line is a header, else None."""
+    lower = [cell.lower() for cell in cells]
+    places = {key: lower.index(name) for key, names in NAMES.items() for name in names if name in lower}
+    return places if "onnx" in places and "vnnlib" in places else None
+
+
+def _instance(path: Path, row: int, cells: Sequence[str], columns: dict[str, int]) -> Instance:
+    if len(cells) <= max(columns["onnx"], columns["vnnlib"]):
+        raise UsageError(f"{path}, line {row}: {len(cells)} columns", "a line is onnx,vnnlib,timeout")
+    place = columns.get("timeout")
+    text = cells[place] if place is not None and place < len(cells) else ""
+    try:
+        timeout = float(text) if text else None
+    except ValueError:
+        timeout = math.nan
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise UsageError(f"{path}, line {row}: `{text[:40]}` is no timeout", "give seconds above 0")
+    return Instance(_file(path, cells[columns["onnx"]]), _file(path, cells[columns["vnnlib"]]), timeout, row)
+
+
+def _file(path: Path, name: str) -> Path:
+    """Published lists name the plain file where only the compressed one is shipped."""
+    plain, packed = path.parent / name, path.parent / f"{name}.gz"
+    return packed if not plain.is_file() and packed.is_file() else plain

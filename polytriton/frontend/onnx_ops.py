@@ -1,0 +1,322 @@
+"""The one table ONNX operator -> translation, and the operators that compute.
+
+Weights taken over unchanged carry no rounding attribute; each place that computes one says how often it rounds
+(`slack`, in float64 here) and what a deployed network may do on top of the layer's own sum (`ops`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from polytriton.frontend import onnx_constants as con
+from polytriton.frontend import onnx_layout as lay
+from polytriton.frontend.onnx_values import FLOATS, Act, Const, Result, Shape, Site, Value, cells, rounding
+from polytriton.frontend.onnx_windows import avgpool, conv, global_pool, maxpool, reduce_mean
+from polytriton.ir.net import Attr
+
+MAX_DENSE = 4 << 20  # entries of a block-diagonal matrix
+ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
+
+
+def relu(s: Site) -> Result:
+    x, slope = s.act(0), 0.0
+    if s.op == "LeakyRelu":
+        slope = float(s.get("alpha", np.float32(0.01)))
+        s.need(math.isfinite(slope), "alpha is not finite")
+    return replace(x, node=s.emit("relu", [x.node], {"slope": slope} if slope else {}))
+
+
+def add(s: Site) -> Result:
+    """Add and Sub. With a constant nothing is rounded before the sum itself."""
+    a, b = s.value(0), s.value(1)
+    s.need(a.dtype == b.dtype, f"operands differ in type: {a.dtype} and {b.dtype}")
+    if isinstance(a, Act) and isinstance(b, Act):
+        shape = s.broadcast(a.shape, b.shape)
+        x, y = s.expand(a, shape), s.expand(b, shape)
+        node = s.emit(s.op.lower(), [x.node, s.view(y, s.node_shape(x))])
+        return s.result(node, shape, x.dtype)
+    if isinstance(a, Act):
+        c = s.weight(1, "second operand")
+        return s.scale(a, ONE, c.value if s.op == "Add" else -c.value, rounding(c))
+    c = s.weight(0, "first operand")
+    return s.scale(s.act(1), ONE if s.op == "Add" else -ONE, c.value, rounding(c))
+
+
+def mul(s: Site) -> Result:
+    if isinstance(s.value(0), Act) and isinstance(s.value(1), Act):
+        raise s.fail("a product of two activations is not affine; one factor must be constant")
+    x, c = (s.act(0), s.weight(1, "factor")) if isinstance(s.value(0), Act) else (s.act(1), s.weight(0, "factor"))
+    return s.scale(x, c.value, ZERO, rounding(c))
+
+
+def div(s: Site) -> Result:
+    """x / c as x * (1/c): the reciprocal rounds once here unless c is a power of two, and so may a runtime's (ops=1)."""
+    if not isinstance(s.value(0), Act) or isinstance(s.value(1), Act):
+        raise s.fail("only an activation divided by a constant is supported")
+    c = s.weight(1, "divisor")
+    s.need(bool((c.value != 0).all()), "the divisor is zero")
+    wide = c.value.astype(np.float64)
+    with np.errstate(all="ignore"):
+        a = 1.0 / wide
+    s.need(bool((np.isfinite(a) & (np.abs(a) >= np.finfo(np.float64).tiny)).all()), "the divisor's reciprocal leaves the float64 range")
+    exact = bool((np.abs(np.frexp(wide)[0]) == 0.5).all())
+    return s.scale(s.act(0), a, ZERO, rounding(c, slack=0 if exact else 1, ops=1))
+
+
+def neg(s: Site) -> Result:
+    return s.scale(s.act(0), -ONE, ZERO, {})
+
+
+def cast(s: Site) -> Result:
+    v, to = s.value(0), s.get("to")
+    if to not in con.CASTS:
+        raise s.fail(f"a cast to {con.type_name(to)}")
+    dtype = con.CASTS[to]
+    if isinstance(v, Const):
+        return con.cast_const(s, v, dtype)
+    s.need(dtype in FLOATS, f"a cast of an activation to {dtype}; only float32 and float64 are supported")
+    s.need(dtype != FLOATS[0] or v.dtype == dtype, "a cast of an activation to float16")
+    if dtype.itemsize >= v.dtype.itemsize:
+        return replace(v, dtype=dtype)
+    return replace(s.scale(v, ONE, ZERO, {"ops": 1}), dtype=dtype)  # float64 -> float32: the deployed network rounds here
+
+
+def times(s: Site, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a * b in float64, refused where it leaves the range in which a rounding is a relative error."""
+    with np.errstate(all="ignore"):
+        out = np.asarray(a, np.float64) * np.asarray(b, np.float64)
+    size = np.abs(out)
+    s.need(
+        bool((np.isfinite(out) & ((size >= np.finfo(np.float64).tiny) | (a == 0) | (b == 0))).all()), "its weights leave the float64 range"
+    )
+    return out
+
+
+# ---- matrices ---------------------------------------------------------------------------------------------
+
+
+def linear(s: Site, x: Act, w: np.ndarray, b: np.ndarray | None, shape: Shape, made: dict[str, int], tag: str = "") -> Act:
+    """w [out, in] @ flat(x) + b, in ONNX shape `shape`."""
+    s.check_act(shape)
+    bias = np.zeros(len(w), np.float32) if b is None else b
+    return s.result(s.emit("linear", [x.node], {"w": s.ref(w, "w"), "b": s.ref(bias, "b"), **made}, tag), shape, x.dtype)
+
+
+def matmul(s: Site) -> Result:
+    a, b = s.value(0), s.value(1)
+    s.need(a.dtype == b.dtype, f"operands differ in type: {a.dtype} and {b.dtype}")
+    if isinstance(a, Act) and isinstance(b, Act):
+        raise s.fail("a product of two activations is not affine; one operand must be constant")
+    return product(s, a, b, rounding(s.weight(1, "operand") if isinstance(a, Act) else s.weight(0, "operand")))
+
+
+def product(s: Site, a: Value, b: Value, made: dict[str, int], tag: str = "") -> Act:
+    """numpy.matmul where exactly one operand is an activation."""
+    s.need(min(len(a.shape), len(b.shape)) >= 1, "a scalar operand")
+    drop_row, drop_col = len(a.shape) == 1, len(b.shape) == 1
+    sa = (1, *a.shape) if drop_row else a.shape
+    sb = (*b.shape, 1) if drop_col else b.shape
+    rows, inner, cols = sa[-2], sa[-1], sb[-1]
+    s.need(inner == sb[-2], f"{list(a.shape)} and {list(b.shape)} do not multiply")
+    batch = s.broadcast(sa[:-2], sb[:-2])
+    shape = (*batch, *(() if drop_row else (rows,)), *(() if drop_col else (cols,)))
+    s.check_act((*shape, 1))
+    times, na, nb = cells(batch), cells(sa[:-2]), cells(sb[:-2])
+    if isinstance(a, Act):
+        assert isinstance(b, Const)
+        x, w, alone = a, b.value.reshape(nb, inner, cols).swapaxes(1, 2), times * rows == 1
+    else:
+        assert isinstance(b, Act)
+        x, w, alone = b, a.value.reshape(na, rows, inner), times * cols == 1
+    left = x is a
+    if alone:
+        return _shaped(linear(s, x, w[0], None, (*shape, 1), made, tag), shape)
+    outs, ins = times * rows * cols, cells(x.shape)
+    if outs * ins <= MAX_DENSE:
+        s.spend(w.itemsize * outs * ins)
+        which_x = np.broadcast_to(np.arange(na if left else nb).reshape((sa if left else sb)[:-2]), batch).reshape(-1, 1)
+        which_w = np.broadcast_to(np.arange(nb if left else na).reshape((sb if left else sa)[:-2]), batch).reshape(-1)
+        t, blocks = np.arange(times)[:, None], w[which_w][:, None]
+        if left:
+            m = np.arange(rows)[None]
+            full = np.zeros((times, rows, cols, na, rows, inner), w.dtype)
+            full[t, m, :, which_x, m, :] = blocks
+        else:
+            m = np.arange(cols)[None]
+            full = np.zeros((times, rows, cols, nb, inner, cols), w.dtype)
+            full[t, :, m, which_x, :, m] = blocks
+        return _shaped(linear(s, x, full.reshape(outs, ins), None, (*shape, 1), made, tag), shape)
+    s.need(len(w) == 1 and times == (na if left else nb), f"a batch of {len(w)} matrices on {ins} cells is too large to write as one")
+    return _shaped(_pointwise(s, x, w[0], (times, rows, cols), left, made), shape)
+
+
+def _shaped(x: Act, shape: Shape) -> Act:
+    return replace(x, shape=shape)
+
+
+def _pointwise(s: Site, x: Act, w: np.ndarray, dims: tuple[int, int, int], left: bool, made: dict[str, int]) -> Act:
+    """One matrix on many rows: a 1x1 convolution over the rows, with the features as channels."""
+    times, rows, cols = dims
+    inner, outs = w.shape[1], w.shape[0]
+    flat: Value = replace(x, shape=(times * rows, inner) if left else (times, inner, cols))
+    flat = s.transpose(flat, (1, 0) if left else (1, 0, 2), "channels")
+    assert isinstance(flat, Act)
+    n = cells(x.shape) // inner
+    weights: dict[str, Attr] = {"w": s.ref(w.reshape(outs, inner, 1, 1), "w"), "b": s.ref(np.zeros(outs, np.float32), "b")}
+    node = s.emit("conv", [s.view(flat, (inner, 1, n))], {**weights, "k": (1, 1), **made}, "rows")
+    y = s.transpose(Act(node, (outs, n) if left else (outs, times, cols), x.dtype), (1, 0) if left else (1, 0, 2))
+    assert isinstance(y, Act)
+    return y
+
+
+def gemm(s: Site) -> Result:
+    a, b, c = s.value(0), s.value(1), s.maybe(2)
+    s.need(len(a.shape) == len(b.shape) == 2, "its operands are not matrices")
+    s.need(all(v is None or v.dtype == a.dtype for v in (b, c)), "operands differ in type")
+    alpha, beta = float(s.get("alpha", 1.0)), float(s.get("beta", 1.0))
+    s.need(math.isfinite(alpha) and math.isfinite(beta), "alpha or beta is not finite")
+    if isinstance(a, Act) == isinstance(b, Act):
+        raise s.fail("exactly one of A and B must be an activation")
+    known = s.weight(0, "A") if isinstance(b, Act) else s.weight(1, "B")
+    a = s.transpose(a, (1, 0), "a") if s.get("transA", 0) else a
+    b = s.transpose(b, (1, 0), "b") if s.get("transB", 0) else b
+    made = rounding(known)
+    if alpha != 1:
+        # alpha * w rounds once here; deployed, the sum or the matrix is multiplied and rounded apart (ops=2)
+        made = rounding(known, slack=1, ops=2)
+        a, b = (v if isinstance(v, Act) else replace(v, value=times(s, np.asarray(alpha), v.value)) for v in (a, b))
+    rows, cols = a.shape[0], b.shape[1]
+    s.need(c is None or s.broadcast(c.shape, (rows, cols)) == (rows, cols), f"C does not broadcast to {[rows, cols]}")
+    if c is None or beta == 0:
+        return product(s, a, b, made)
+    if isinstance(c, Act):
+        y, z = product(s, a, b, made, "ab"), s.expand(c, (rows, cols))
+        if beta != 1:
+            z = s.scale(z, np.full(1, beta), ZERO, {})
+        return s.result(s.emit("add", [y.node, s.view(z, s.node_shape(y))]), (rows, cols), y.dtype)
+    bias = s.weight(2, "C")
+    both = rounding(known, bias, slack=int(alpha != 1 or beta != 1), ops=2 * int(alpha != 1 or beta != 1))  # beta * C: as alpha
+    value = bias.value if beta == 1 else times(s, np.asarray(beta), bias.value)
+    if rows == 1 and isinstance(a, Act) and isinstance(b, Const):
+        return linear(s, a, b.value.T, np.broadcast_to(value, (1, cols)).reshape(cols), (1, cols), both)
+    if cols == 1 and isinstance(b, Act) and isinstance(a, Const):
+        return linear(s, b, a.value, np.broadcast_to(value, (rows, 1)).reshape(rows), (rows, 1), both)
+    return s.scale(product(s, a, b, made, "ab"), ONE, value, rounding(bias, slack=int(beta != 1), ops=2 * int(beta != 1)))
+
+
+def batchnorm(s: Site) -> Result:
+    """a*x + c with a = gamma / sqrt(var + eps) and c = beta - mean*a.
+
+    Here that is at most five roundings an entry (add, root, quotient; product, difference); deployed, the same in
+    the network's type and in either order, (x - mean)*a + beta included: eight covers both. The difference may
+    cancel, so its error is held against |beta| + |mean*a|.
+    """
+    s.need(not s.get("training_mode", 0) and not any(s.wanted[1:]), "training mode is not supported")
+    s.need(s.opset >= 9 or s.get("spatial", 1) == 1, "spatial=0 is not supported")
+    s.need(s.opset >= 14 or sum(bool(o) for o in s.outputs) == 1, "several outputs mean training mode, which is not supported")
+    x, parts = s.act(0), [s.weight(i, n) for i, n in ((1, "scale"), (2, "bias"), (3, "mean"), (4, "variance"))]
+    s.need(len(x.shape) >= 2 and all(p.shape == (x.shape[1],) for p in parts), f"its statistics do not fit {list(x.shape)}")
+    gamma, beta, mean, var = (p.value.astype(np.float64).reshape(-1, *(1,) * (len(x.shape) - 2)) for p in parts)
+    spread = var + float(s.get("epsilon", np.float32(1e-5)))
+    s.need(bool((var >= 0).all() and (spread > 0).all()), "a variance is negative or zero")
+    a = gamma / np.sqrt(spread)
+    s.need(bool((np.isfinite(a) & ((np.abs(a) >= np.finfo(np.float64).tiny) | (gamma == 0))).all()), "its weights leave the float64 range")
+    shift = times(s, mean, a)
+    return s.scale(
+        x, a, beta - shift, {"slack": 8 + sum(p.slack for p in parts), "ops": 8 + sum(p.ops for p in parts)}, np.abs(beta) + np.abs(shift)
+    )
+
+
+# ---- the table --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Op:
+    """`known` translates a node whose operands are all constants, `live` any other; `doc` is for the user."""
+
+    name: str
+    live: Callable[[Site], Result] | None
+    known: Callable[[Site], Result] | None
+    doc: str
+
+
+def _move(name: str, fn: Callable[[Site], Result], doc: str) -> Op:
+    return Op(name, fn, fn, doc)
+
+
+def _folded(name: str, fn: Callable[[Site], Result], doc: str = "of constants only") -> Op:
+    return Op(name, None, fn, doc)
+
+
+TABLE: dict[str, Op] = {
+    op.name: op
+    for op in (
+        Op("Gemm", gemm, None, "A or B constant; alpha, beta, transA, transB; C constant, activation or missing"),
+        Op("MatMul", matmul, None, "one operand constant; any rank"),
+        Op("Conv", conv, None, "1-D and 2-D; constant weights; strides, pads, auto_pad, dilations, groups; bias or none"),
+        Op("BatchNormalization", batchnorm, None, "inference mode"),
+        Op("Relu", relu, None, ""),
+        Op("LeakyRelu", relu, None, "any finite alpha"),
+        Op("Add", add, con.arithmetic, "two activations, or one and a constant; broadcasts"),
+        Op("Sub", add, con.arithmetic, "two activations, or one and a constant; broadcasts"),
+        Op("Mul", mul, con.arithmetic, "an activation and a constant; broadcasts"),
+        Op("Div", div, con.arithmetic, "an activation by a constant without zeros; broadcasts"),
+        Op("Neg", neg, con.arithmetic, ""),
+        Op("MaxPool", maxpool, None, "1-D and 2-D; pads, auto_pad, strides, dilations, ceil_mode; no indices"),
+        Op("AveragePool", avgpool, None, "1-D and 2-D; as MaxPool, and count_include_pad"),
+        Op("GlobalMaxPool", global_pool, None, ""),
+        Op("GlobalAveragePool", global_pool, None, ""),
+        Op("ReduceMean", reduce_mean, None, "any axes; keepdims"),
+        Op("ReduceSum", reduce_mean, con.reduce_const, "any axes; keepdims"),
+        _move("Identity", lay.identity, ""),
+        _move("Dropout", lay.dropout, "inference mode; no mask"),
+        _move("Cast", cast, "activations to float32 and float64; constants to any plain type, exactly"),
+        _move("Flatten", lay.flatten, ""),
+        _move("Reshape", lay.reshape, "constant shape; 0, -1, allowzero"),
+        _move("Squeeze", lay.squeeze, ""),
+        _move("Unsqueeze", lay.unsqueeze, ""),
+        _move("Transpose", lay.transpose, ""),
+        _move("Gather", lay.gather, "constant index"),
+        _move("Slice", lay.slice_, "constant bounds; any axes, negative steps"),
+        _move("Split", lay.split, "constant parts"),
+        _move("Pad", lay.pad, "mode constant with zeros, no cropping"),
+        _move("Concat", lay.concat, "activations, with constants before or after them"),
+        _move("Expand", lay.expand, "constant shape"),
+        _move("Tile", lay.tile, "constant repeats"),
+        _move("Shape", con.shape_of, "of any tensor"),
+        _move("Size", con.size_of, "of any tensor"),
+        _folded("Constant", con.constant, "all but strings"),
+        _folded("ConstantOfShape", con.constant_of_shape),
+        _folded("Range", con.range_, "of constant integers"),
+        _folded("Where", con.where),
+        _folded("NonZero", con.nonzero),
+        *(_folded(name, con.arithmetic) for name in sorted({*con.INTEGERS, *con.REALS} - {"Add", "Sub", "Mul", "Div", "Neg"})),
+        *(_folded(name, con.reduce_const, "of constant integers only") for name in ("ReduceMax", "ReduceMin", "ReduceProd")),
+    )
+}
+
+
+def operators() -> list[tuple[str, str]]:
+    """Every supported ONNX operator and its limits."""
+    return [(op.name, op.doc or "all of it") for op in TABLE.values()]
+
+
+def translate(s: Site) -> list[Value | None]:
+    """The values of a node's outputs."""
+    op = TABLE.get(s.op)
+    if op is None:
+        raise s.fail("this operator is not supported")
+    constant = all(v is None or isinstance(v, Const) for v in s.inputs)
+    handler = op.known if constant else op.live
+    if handler is None:
+        raise s.fail(
+            "it is not supported on constants: fold the model's constants first"
+            if constant
+            else "it is supported on constants only, and here it depends on the network's input"
+        )
+    out = handler(s)
+    return list(out) if isinstance(out, (list, tuple)) else [out]  # type: ignore[list-item]

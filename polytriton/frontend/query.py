@@ -1,0 +1,213 @@
+"""Queries: an unsafe set as a union of (box and linear rows), with the exact numbers kept beside the rounded ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from polytriton.errors import UnsupportedProperty, UsageError
+
+Exact = tuple[Fraction, ...]
+Terms = tuple[tuple[int, Fraction], ...]
+
+
+def outward(value: Fraction) -> tuple[float, float]:
+    """The neighbouring float64 numbers with lo <= value <= hi; equal exactly where the value is a float64."""
+    num, den = value.numerator, value.denominator
+    try:
+        near = num / den + 0.0  # Python rounds int / int correctly, subnormals included; + 0.0 turns -0.0 into 0.0
+    except OverflowError:
+        top = math.nextafter(math.inf, 0.0)
+        return (top, math.inf) if num > 0 else (-math.inf, -top)
+    a, b = near.as_integer_ratio()
+    gap = a * den - num * b
+    if gap == 0:
+        return near, near
+    return (math.nextafter(near, -math.inf), near) if gap > 0 else (near, math.nextafter(near, math.inf))
+
+
+def error_above(value: Fraction, stored: float) -> float:
+    """The least float64 that is at least |value - stored|."""
+    return outward(abs(value - Fraction(stored)))[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One inequality of an unsafe set: sum y + sum x <= const (`strict`: <). Indices ascend, coefficients are not zero."""
+
+    y: Terms
+    x: Terms
+    const: Fraction
+    strict: bool = False
+
+    def holds(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> bool:
+        total = sum((c * y[i] for i, c in self.y), start=Fraction(0)) + sum((c * x[j] for j, c in self.x), start=Fraction(0))
+        return total < self.const if self.strict else total <= self.const
+
+
+@dataclass(frozen=True, eq=False)
+class Disjunct:
+    """One unsafe piece: a box of inputs and every row. `lo`, `hi` enclose the exact box, in network input order, flat.
+
+    `open_lo`, `open_hi`: inputs whose bound is strict. A proof covers the closed box; a counterexample must lie in the open one.
+    """
+
+    lo: np.ndarray
+    hi: np.ndarray
+    exact_lo: Exact
+    exact_hi: Exact
+    rows: tuple[Row, ...]
+    open_lo: frozenset[int] = frozenset()
+    open_hi: frozenset[int] = frozenset()
+
+    def contains(self, x: Iterable[float] | np.ndarray) -> bool:
+        """Whether the point lies in the exact box. The float comparison only rejects: it looks at a superset."""
+        flat = np.asarray(x, dtype=np.float64).ravel() if isinstance(x, np.ndarray) and x.dtype != object else None
+        if flat is not None:
+            if flat.size != self.lo.size or not np.all((flat >= self.lo) & (flat <= self.hi)):
+                return False
+            x = flat.tolist()
+        point = exact(x)
+        return point is not None and len(point) == len(self.exact_lo) and self._inside(point)
+
+    def _inside(self, point: Exact) -> bool:
+        return (
+            all(lo <= v <= hi for lo, v, hi in zip(self.exact_lo, point, self.exact_hi, strict=True))
+            and all(point[i] > self.exact_lo[i] for i in self.open_lo)
+            and all(point[i] < self.exact_hi[i] for i in self.open_hi)
+        )
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """How a property names one of the network's ends: VNN-LIB 2.0 declares name, element type and shape; 1.0 writes X_i."""
+
+    name: str
+    dtype: str = "Real"
+    shape: tuple[int, ...] = ()
+
+    def element(self, index: int, version: str) -> str:
+        if version.startswith("1"):
+            return f"{self.name}_{index}"
+        if not self.shape:
+            return self.name
+        return f"{self.name}[{','.join(str(k) for k in np.unravel_index(index, self.shape))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Property:
+    """The unsafe set; the network is safe when no input reaches any disjunct. No disjuncts: nothing is unsafe."""
+
+    name: str
+    n_in: int
+    n_out: int
+    disjuncts: tuple[Disjunct, ...]
+    version: str = "1.0"
+    input: Tensor = field(default_factory=lambda: Tensor("X"))
+    output: Tensor = field(default_factory=lambda: Tensor("Y"))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether some row relates outputs to inputs."""
+        return any(r.x and r.y for d in self.disjuncts for r in d.rows)
+
+    def violated(self, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> int | None:
+        """The first disjunct the concrete pair lies in, decided in exact rationals, or None."""
+        xs, ys = np.asarray(x, dtype=np.float64).ravel(), np.asarray(y, dtype=np.float64).ravel()
+        if xs.size != self.n_in or ys.size != self.n_out:
+            raise UsageError(
+                f"a point of {xs.size} inputs and {ys.size} outputs does not fit property {self.name} ({self.n_in} and {self.n_out})"
+            )
+        point, value = exact(xs.tolist()), exact(ys.tolist())
+        if point is None or value is None:
+            return None
+        seen: dict[tuple[int, ...], bool] = {}  # disjuncts share their boxes
+        for k, d in enumerate(self.disjuncts):
+            if not np.all((xs >= d.lo) & (xs <= d.hi)) or not all(r.holds(point, value) for r in d.rows):
+                continue
+            box = id(d.exact_lo), id(d.exact_hi), id(d.open_lo), id(d.open_hi)
+            if box not in seen:
+                seen[box] = d._inside(point)
+            if seen[box]:
+                return k
+        return None
+
+    @staticmethod
+    def from_box(
+        lo: np.ndarray,
+        hi: np.ndarray,
+        label: int,
+        n_out: int,
+        targets: Iterable[int] | None = None,
+        *,
+        exact_box: tuple[Exact, Exact] | None = None,
+        name: str = "box",
+    ) -> Property:
+        """Robustness of one label over a box: one disjunct for each other label. `exact_box` is what lo and hi were rounded from."""
+        lo, hi = (np.array(v, dtype=np.float64).ravel() for v in (lo, hi))
+        if lo.size != hi.size or not (np.isfinite(lo).all() and np.isfinite(hi).all()):
+            raise UsageError("a box needs as many lower as upper bounds, all finite")
+        if (bad := np.flatnonzero(lo > hi)).size:
+            raise UsageError(f"inverted box for X_{bad[0]}: {lo[bad[0]]} > {hi[bad[0]]}", "swap the bounds")
+        lo.setflags(write=False)
+        hi.setflags(write=False)
+        if exact_box is None:
+            exact_box = (tuple(map(Fraction, lo.tolist())), tuple(map(Fraction, hi.tolist())))
+        rows = classification(label, n_out, targets)
+        return Property(name, lo.size, n_out, tuple(Disjunct(lo, hi, *exact_box, (row,)) for row in rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """Rows as float64 arrays: C y + D x <= const_up holds, up to |C_err||y| + |D_err||x|, wherever the exact row holds."""
+
+    C: np.ndarray
+    D: np.ndarray
+    const_up: np.ndarray
+    C_err: np.ndarray
+    D_err: np.ndarray
+
+
+def matrix(rows: Sequence[Row], n_out: int, n_in: int) -> Matrix:
+    """Coefficients to the nearest, their errors and the constants rounded up: nothing of the exact unsafe set is lost."""
+    m = len(rows)
+    made = Matrix(*(np.zeros(s) for s in ((m, n_out), (m, n_in), (m,), (m, n_out), (m, n_in))))
+    for k, row in enumerate(rows):
+        made.const_up[k] = outward(row.const)[1]
+        for terms, coef, err in ((row.y, made.C, made.C_err), (row.x, made.D, made.D_err)):
+            for i, c in terms:
+                coef[k, i] = c.numerator / c.denominator
+                err[k, i] = error_above(c, float(coef[k, i]))
+    return made
+
+
+def classification(label: int, n_out: int, targets: Iterable[int] | None = None) -> tuple[Row, ...]:
+    """One row a target, `y_label - y_j <= 0`: a tie counts as unsafe, as in the competitions."""
+    if not 0 <= label < n_out:
+        raise UsageError(f"label {label} is out of range: the network has {n_out} outputs", f"labels run from 0 to {n_out - 1}")
+    wanted = [j for j in range(n_out) if j != label] if targets is None else list(dict.fromkeys(targets))
+    for j in wanted:
+        if not 0 <= j < n_out or j == label:
+            raise UsageError(f"target {j} is not one of the other outputs 0..{n_out - 1} of label {label}", "name other labels")
+    one = Fraction(1)
+    return tuple(Row(tuple(sorted(((label, one), (j, -one)))), (), Fraction(0)) for j in wanted)
+
+
+def exact(values: Iterable[float | Fraction]) -> Exact | None:
+    """The numbers as rationals, or None where one of them is not finite."""
+    try:
+        return tuple(Fraction(v) for v in values)
+    except (ValueError, OverflowError):
+        return None
+
+
+def check_range(value: Fraction, what: str) -> Fraction:
+    """Refuses a number beyond float64: no bound computed with it could be finite."""
+    lo, hi = outward(value)
+    if math.isinf(lo) or math.isinf(hi):
+        raise UnsupportedProperty(f"{what} lies beyond float64", "rescale the property")
+    return value

@@ -1,0 +1,180 @@
+"""VNN-LIB 1.0 and 2.0 properties: asserts become a union of boxes with rows, counterexamples are written back."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from polytriton.errors import UnsupportedProperty, UsageError
+from polytriton.frontend.query import Disjunct, Property, Row, check_range, outward
+from polytriton.frontend.vnnlib_dnf import Leaf, Node, expand, split
+from polytriton.frontend.vnnlib_parse import Document, parse
+
+MAX_BOX_CELLS = 20_000_000  # inputs times distinct boxes
+MAX_BYTES = 512 * 1024 * 1024
+
+
+def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | None = None, name: str | None = None) -> Property:
+    """Reads a file (.vnnlib, .vnnlib.gz) or a text that begins with a bracket, a comment or holds several lines."""
+    if isinstance(source, str) and (source.lstrip()[:1] in ("(", ";", "") or "\n" in source):
+        text, title = source, name or "property"
+    else:
+        path = Path(source)
+        text, title = _load(path), name or path.name.removesuffix(".gz").removesuffix(".vnnlib")
+    doc = parse(text, title)
+    for what, wanted, found in (("inputs", n_in, doc.n_in), ("outputs", n_out, doc.n_out)):
+        if wanted is not None and wanted != found:
+            raise UnsupportedProperty(
+                f"{title} is a property for another network: it declares {found} {what}, the network has {wanted}",
+                "pair the property with its own network",
+            )
+    disjuncts = _Boxes(doc, title).disjuncts()
+    return Property(title, doc.n_in, doc.n_out, disjuncts, doc.version, doc.input, doc.output)
+
+
+def _load(path: Path) -> str:
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise UsageError(f"no property file {path}", "check the path; it is taken relative to the current folder") from None
+    except (OSError, EOFError, ValueError, zlib.error) as why:
+        raise UsageError(f"cannot read {path}: {why}", "is the file damaged, or a folder?") from None
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{path} holds more than {MAX_BYTES >> 20} MiB of text", "split the property")
+    return data.decode("utf-8-sig", errors="replace")
+
+
+Bound = tuple[Fraction, bool]  # value, and whether it is excluded (strict)
+Side = dict[int, Bound]
+
+
+class _Boxes:
+    """Sorts comparisons into bounds and rows; equal boxes are one object however many disjuncts hold them."""
+
+    def __init__(self, doc: Document, name: str) -> None:
+        self.doc, self.name = doc, name
+        self.lo: Side = {}
+        self.hi: Side = {}
+        self.rows: dict[int, Row] = {}  # by the leaf's identity: disjuncts share leaves
+        self.made: dict[tuple, Disjunct | None] = {}
+
+    def disjuncts(self) -> tuple[Disjunct, ...]:
+        plain, rest = split(self.doc.asserts)
+        base = self._sort(plain, self.lo, self.hi)
+        for i in sorted(self.lo.keys() & self.hi.keys()):
+            if _empty(self.lo[i], self.hi[i]):
+                a, b = self.lo[i][0], self.hi[i][0]
+                sign = ">" if a > b else ">="
+                raise self._refuse(
+                    f"inverted box for {self._input(i)}: {_show(a)} {sign} {_show(b)}",
+                    "check the bounds: no input satisfies them",
+                )
+        made = []
+        conjunctions = expand(Node("and", rest), self.name)
+        for conjunction in conjunctions:
+            lo: Side = {}
+            hi: Side = {}
+            rows = base + self._sort(conjunction, lo, hi)
+            box = self._box(lo, hi)
+            if box is not None:
+                made.append(replace(box, rows=rows))
+        return tuple(made)
+
+    def _sort(self, leaves: Iterable[Leaf], lo: Side, hi: Side) -> tuple[Row, ...]:
+        """Tightens the sides by the bounds among the leaves, where they say more than the common box, and returns the rows."""
+        rows = []
+        for leaf in leaves:
+            if len(leaf.terms) == 1:
+                ((i, c),) = leaf.terms.items()
+                if i >= 0:
+                    value = leaf.const if c == 1 else -leaf.const if c == -1 else leaf.const / c
+                    upper = c > 0
+                    side, common = (hi, self.hi) if upper else (lo, self.lo)
+                    old = side.get(i) or common.get(i)
+                    if old is None or (value < old[0] if upper else value > old[0]) or (value == old[0] and leaf.strict and not old[1]):
+                        side[i] = (value, leaf.strict)
+                    continue
+            rows.append(self._row(leaf))
+        return tuple(rows)
+
+    def _row(self, leaf: Leaf) -> Row:
+        row = self.rows.get(id(leaf))
+        if row is None:
+            terms = sorted(leaf.terms.items())
+            for _, c in terms:
+                check_range(c, f"{self.name}: a coefficient")
+            check_range(leaf.const, f"{self.name}: a constant")
+            y = tuple((~k, c) for k, c in reversed(terms) if k < 0)
+            row = Row(y, tuple((k, c) for k, c in terms if k >= 0), leaf.const, leaf.strict)
+            self.rows[id(leaf)] = row
+        return row
+
+    def _box(self, lo: Side, hi: Side) -> Disjunct | None:
+        """The common box cut by these bounds, as a disjunct without rows; None where nothing is left."""
+        key = tuple(sorted(lo.items())), tuple(sorted(hi.items()))
+        if key not in self.made:
+            self.made[key] = self._build({**self.lo, **lo}, {**self.hi, **hi}, lo.keys() | hi.keys())
+        return self.made[key]
+
+    def _build(self, lo: Side, hi: Side, changed: Iterable[int]) -> Disjunct | None:
+        n = self.doc.n_in
+        if any(i in lo and i in hi and _empty(lo[i], hi[i]) for i in changed):
+            return None
+        for side, what in ((lo, "lower"), (hi, "upper")):
+            if len(side) < n:
+                i = next(i for i in range(n) if i not in side)
+                raise self._refuse(f"{self._input(i)} has no {what} bound", "bound every input from both sides")
+        if (len(self.made) + 1) * n > MAX_BOX_CELLS:
+            raise self._refuse(f"more than {len(self.made):,} different boxes of {n:,} inputs", "split the property into several files")
+        low, high = ([side[i][0] for i in range(n)] for side in (lo, hi))
+        arrays = np.array([outward(v)[0] for v in low]), np.array([outward(v)[1] for v in high])
+        for array in arrays:
+            if (bad := np.flatnonzero(~np.isfinite(array))).size:
+                raise self._refuse(f"a bound of {self._input(int(bad[0]))} lies beyond float64", "rescale the property")
+            array.setflags(write=False)
+        open_lo, open_hi = (frozenset(i for i, (_, is_open) in side.items() if is_open) for side in (lo, hi))
+        return Disjunct(*arrays, tuple(low), tuple(high), (), open_lo, open_hi)
+
+    def _input(self, i: int) -> str:
+        return self.doc.input.element(i, self.doc.version)
+
+    def _refuse(self, message: str, remedy: str) -> UnsupportedProperty:
+        return UnsupportedProperty(f"{self.name}: {message}", remedy)
+
+
+def _empty(lo: Bound, hi: Bound) -> bool:
+    return lo[0] > hi[0] or (lo[0] == hi[0] and (lo[1] or hi[1]))
+
+
+def _show(value: Fraction) -> str:
+    lo, hi = outward(value)
+    return f"{float(value)}" if math.isfinite(lo) and math.isfinite(hi) else "a number beyond float64"
+
+
+# Counterexamples
+
+
+def write_counterexample(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> str:
+    """The point in the form of the property's version: VNN-COMP's list of pairs, or the assignment of the VNN-LIB 2.0 standard."""
+    ends = []
+    for tensor, values, size in ((prop.input, x, prop.n_in), (prop.output, y, prop.n_out)):
+        flat = np.asarray(values, dtype=np.float64).ravel().tolist()
+        if len(flat) != size or not all(map(math.isfinite, flat)):
+            raise UsageError(f"a counterexample needs {size} finite values for {tensor.name}", "run the network on the input again")
+        ends.append((tensor, flat))
+    if prop.version.startswith("1"):
+        pairs = [f"({tensor.element(i, prop.version)} {v!r})" for tensor, flat in ends for i, v in enumerate(flat)]
+        return "(" + "\n".join(pairs) + ")\n"
+    lines = []
+    for tensor, flat in ends:
+        lines.append(f"{tensor.name} {tensor.dtype} [{','.join(map(str, tensor.shape))}]")
+        lines.extend(map(repr, flat))
+    return "\n".join(lines) + "\n"

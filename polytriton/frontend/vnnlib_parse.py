@@ -1,0 +1,407 @@
+"""VNN-LIB text to a formula over linear inequalities: one pass, bottom up, without recursion.
+
+A closing bracket reduces its list at once, so an expression tree never exists: numbers become rationals, sums become
+linear forms, comparisons become leaves. Inputs are coded 0, 1, 2 ... and outputs -1, -2, -3 ... (that is, ~0, ~1, ~2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from math import prod
+from typing import TypeAlias
+
+from polytriton.errors import UnsupportedProperty
+from polytriton.frontend.query import Tensor
+from polytriton.frontend.vnnlib_dnf import Formula, Leaf, Node
+
+MAX_DEPTH = 1_000
+MAX_EXPONENT = 400  # ten to the 400 is already beyond float64
+MAX_DIGITS = 1_000
+MAX_BITS = 20_000
+MAX_ELEMENTS = 10_000_000
+
+TOKEN = re.compile(r'[()]|[^\s()\[\];"]+(?:\[[^\]()]*\])?|;[^\n]*|\[[^\]()]*\]|"(?:[^"\\]|\\.)*"|\S')
+NUMBER = re.compile(r"[-+]?(?:(\d+)(?:\.(\d*))?|\.(\d+))(?:[eE]([-+]?\d+))?", re.ASCII)
+LEGACY = re.compile(r"([XY])_(0|[1-9]\d{0,8})", re.ASCII)
+SHAPE = re.compile(r"\[\s*(?:\d{1,9}(?:\s*,\s*\d{1,9})*)?\s*\]", re.ASCII)
+IGNORED = {"set-logic", "set-info", "set-option", "check-sat", "get-model", "exit"}
+REALS = {"float32", "float64", "real", "Real"}
+ZERO, ONE = Fraction(0), Fraction(1)
+
+
+@dataclass(slots=True)
+class Linear:
+    """sum terms + const; owned by whoever holds it, so a sum may grow in place."""
+
+    terms: dict[int, Fraction]
+    const: Fraction
+
+
+@dataclass(slots=True)
+class Decl:
+    """What an inner declaration leaves for the `declare-network` around it."""
+
+    role: str
+    tensor: Tensor
+
+
+Value: TypeAlias = str | Linear | Leaf | Node | Decl | None
+
+
+class _Refused(Exception):
+    """A message and a remedy that still lack the line number."""
+
+
+@dataclass
+class Document:
+    """A read file: its declarations and the conjunction of its asserts."""
+
+    version: str = "1.0"
+    asserts: list[Formula] = field(default_factory=list)
+    input: Tensor = field(default_factory=lambda: Tensor("X"))
+    output: Tensor = field(default_factory=lambda: Tensor("Y"))
+    n_in: int = 0
+    n_out: int = 0
+
+
+def parse(text: str, name: str) -> Document:
+    """Reads a whole file; every complaint names file and line."""
+    reader = _Reader()
+    tokens = TOKEN.findall(text)
+    at = -1
+    try:
+        stack: list[list[Value]] = []
+        frame: list[Value] | None = None
+        for tok in tokens:
+            at += 1
+            if tok == "(":
+                if frame is not None:
+                    stack.append(frame)
+                    if len(stack) >= MAX_DEPTH:
+                        raise _Refused(f"brackets nest deeper than {MAX_DEPTH}", "flatten the formula: and, or and + take many operands")
+                frame = []
+            elif tok == ")":
+                if frame is None:
+                    raise _Refused("a closing bracket too many", "remove it")
+                value = reader.reduce(frame, len(stack))
+                frame = stack.pop() if stack else None
+                if frame is not None:
+                    frame.append(value)
+            elif tok[0] == ";":
+                continue
+            elif frame is None:
+                raise _Refused(f"`{tok[:40]}` outside any bracket", "a file is a list of (declare-...) and (assert ...)")
+            elif tok[0] == "[" and frame and not str(frame[0]).startswith("declare-"):
+                if not isinstance(frame[-1], str):
+                    raise _Refused(f"an index `{tok[:40]}` without a variable", "write X[0,3]")
+                frame[-1] += tok  # `X [0,1]`, written apart
+            else:
+                frame.append(tok)
+        if frame is not None:
+            raise _Refused("the file ends inside a bracket", "close it; was the file cut short?")
+        return reader.finish()
+    except _Refused as stop:
+        message, remedy = stop.args
+        raise UnsupportedProperty(f"{name}:{_line(text, at)}: {message}", remedy) from None
+
+
+def _line(text: str, at: int) -> int:
+    """The line of a token: positions are not kept while reading, errors are rare."""
+    for k, found in enumerate(TOKEN.finditer(text)):
+        if k == at:
+            return text.count("\n", 0, found.start()) + 1
+    return 1
+
+
+def number(token: str) -> Fraction | None:
+    """The exact value of a decimal, or None where the token is no number."""
+    found = NUMBER.fullmatch(token)
+    if found is None:
+        return None
+    whole, part, only, exponent = found.groups()
+    digits = (whole or "") + (part or only or "")
+    if len(digits) > MAX_DIGITS:
+        raise _Refused(f"a number of {len(digits)} digits", f"write at most {MAX_DIGITS}")
+    scale = 0
+    if exponent:
+        if len(exponent) > 9 or abs(int(exponent)) > MAX_EXPONENT:
+            raise _Refused(f"exponent of `{token[:40]}` is out of range", f"float64 ends near 1e308; at most {MAX_EXPONENT} is read")
+        scale = int(exponent)
+    scale -= len(part or only or "")
+    mantissa = -int(digits) if token[0] == "-" else int(digits)
+    return Fraction(mantissa * 10**scale) if scale >= 0 else Fraction(mantissa, 10**-scale)
+
+
+def _bounded(value: Fraction) -> Fraction:
+    """Stops numbers that grow without end, e.g. a product of many huge constants."""
+    if value.numerator.bit_length() > MAX_BITS or value.denominator.bit_length() > MAX_BITS:
+        raise _Refused("an exact constant grows beyond any use", "write the constant out as one decimal")
+    return value
+
+
+class _Reader:
+    """The reductions, one method a keyword, and the tables of declared names and of numbers seen."""
+
+    def __init__(self) -> None:
+        self.doc = Document()
+        self.codes: dict[str, int] = {}
+        self.numbers: dict[str, Fraction] = {}
+        self.tensors: dict[str, Decl] = {}
+        self.networks = 0
+        self.statements = 0
+        self.table: dict[str, Callable[[str, list[Value]], Value]] = {
+            **dict.fromkeys(("<=", ">=", "<", ">", "=", "==", "!=", "distinct"), self.compare),
+            **dict.fromkeys(("and", "or", "not"), self.connect),
+            **dict.fromkeys(("+", "-"), self.add),
+            "*": self.multiply,
+            "/": self.divide,
+            **dict.fromkeys(("declare-input", "declare-output", "declare-hidden"), self.declare_tensor),
+        }
+        self.top: dict[str, Callable[[str, list[Value]], None]] = {
+            "assert": self.assertion,
+            **dict.fromkeys(("declare-const", "declare-fun"), self.declare_legacy),
+            "declare-network": self.declare_network,
+            "vnnlib-version": self.declare_version,
+        }
+
+    def reduce(self, frame: list[Value], depth: int) -> Value:
+        if not frame:
+            return "()"
+        head = frame[0]
+        if not isinstance(head, str):
+            raise _Refused("a bracket must begin with a keyword", "such as assert, and, <=, +")
+        if depth == 0:
+            self.statements += 1
+            if head in self.top:
+                self.top[head](head, frame[1:])
+            elif head not in IGNORED:
+                raise _Refused(f"`{head[:40]}` is no statement", "a file is a list of (declare-...) and (assert ...)")
+            return None
+        made = self.table.get(head)
+        if made is not None:
+            return made(head, frame[1:])
+        if head in ("equal-to", "isomorphic-to"):
+            raise _Refused("a property over several networks", "polytriton verifies one network at a time")
+        raise _Refused(f"unknown operator `{head[:40]}`", "known: and or not, <= >= < > = == !=, + - * /")
+
+    # Values
+
+    def linear(self, value: Value) -> Linear:
+        if isinstance(value, Linear):
+            return value
+        if not isinstance(value, str):
+            raise _Refused("a number or a variable was expected", "compare arithmetic expressions, connect comparisons")
+        code = self.codes.get(value)
+        if code is not None:
+            return Linear({code: ONE}, ZERO)
+        known = self.numbers.get(value)
+        if known is None:
+            known = number(value)
+            if known is None:
+                return Linear({self.indexed(value): ONE}, ZERO)
+            self.numbers[value] = known
+        return Linear({}, known)
+
+    def indexed(self, token: str) -> int:
+        """The code of `X[0,3]`; remembered, so that each element is resolved once."""
+        stem, bracket, inner = token.partition("[")
+        decl = self.tensors.get(stem)
+        if decl is None:
+            if stem.lower().lstrip("+-") in ("nan", "inf", "infinity"):
+                raise _Refused(f"`{stem}` is no bound", "give every input a finite lower and upper bound")
+            raise _Refused(f"`{token[:40]}` is neither a number nor a declared variable", "declare it before its first use")
+        if decl.role == "hidden":
+            raise _Refused(f"a constraint on the hidden node {stem}", "only inputs and outputs can be constrained")
+        shape = decl.tensor.shape
+        if bracket and SHAPE.fullmatch(bracket + inner) is None:
+            raise _Refused(f"`{token[:40]}` has no readable index", "write X[0,3]")
+        index = [int(k) for k in re.findall(r"\d+", inner)]
+        if len(index) != len(shape) or (bracket and not shape):
+            raise _Refused(f"`{token[:40]}` has {len(index)} indices, {stem} has {len(shape)} axes", "index every axis, from 0")
+        flat = 0
+        for k, size in zip(index, shape, strict=True):
+            if k >= size:
+                raise _Refused(f"`{token[:40]}` lies outside the shape {list(shape)} of {stem}", "indices count from 0")
+            flat = flat * size + k
+        code = self.codes[token] = flat if decl.role == "input" else ~flat
+        return code
+
+    def formula(self, value: Value) -> Formula:
+        if isinstance(value, (Leaf, Node)):
+            return value
+        if value in ("true", "false"):
+            return Node("and" if value == "true" else "or")
+        raise _Refused("a comparison was expected", "connect comparisons with and, or, not")
+
+    # Operators
+
+    def add(self, op: str, args: list[Value]) -> Linear:
+        if not args:
+            raise _Refused(f"`{op}` without operands", "give at least one")
+        made = self.linear(args[0])
+        if op == "-" and len(args) == 1:
+            return Linear({k: -c for k, c in made.terms.items()}, -made.const)
+        for arg in args[1:]:
+            other = self.linear(arg)
+            if op == "+" and len(other.terms) > len(made.terms):
+                made, other = other, made  # the small one into the large one: a deep sum stays cheap
+            self.accumulate(made, other, ONE if op == "+" else -ONE)
+        return made
+
+    def accumulate(self, into: Linear, other: Linear, sign: Fraction) -> None:
+        for k, c in other.terms.items():
+            total = into.terms.get(k, ZERO) + sign * c
+            if total:
+                into.terms[k] = _bounded(total)
+            else:
+                del into.terms[k]
+        if other.const:
+            into.const = _bounded(into.const + sign * other.const)
+
+    def multiply(self, op: str, args: list[Value]) -> Linear:
+        if not args:
+            raise _Refused("`*` without operands", "give at least one")
+        made = self.linear(args[0])
+        for arg in args[1:]:
+            other = self.linear(arg)
+            if made.terms and other.terms:
+                raise _Refused("a product of two variables is not linear", "only products with a constant are supported")
+            if other.terms:
+                made, other = other, made
+            made = self.scaled(made, other.const)
+        return made
+
+    def divide(self, op: str, args: list[Value]) -> Linear:
+        if len(args) < 2:
+            raise _Refused("`/` needs two operands", "write (/ 1 3)")
+        made = self.linear(args[0])
+        for arg in args[1:]:
+            other = self.linear(arg)
+            if other.terms:
+                raise _Refused("a division by a variable is not linear", "only constants may divide")
+            if not other.const:
+                raise _Refused("a division by zero", "correct the constant")
+            made = self.scaled(made, 1 / other.const)
+        return made
+
+    def scaled(self, value: Linear, by: Fraction) -> Linear:
+        terms = {k: _bounded(c * by) for k, c in value.terms.items()} if by else {}
+        return Linear(terms, _bounded(value.const * by))
+
+    def compare(self, op: str, args: list[Value]) -> Formula:
+        if len(args) < 2 or (len(args) > 2 and op in ("!=", "distinct")):
+            raise _Refused(f"`{op}` with {len(args)} operands", "compare two expressions")
+        made = [self.relation(op, a, b) for a, b in pairwise(args)]
+        return made[0] if len(made) == 1 else Node("and", made)
+
+    def relation(self, op: str, a: Value, b: Value) -> Formula:
+        if op in (">=", ">"):
+            a, b = b, a
+        left, right = self.linear(a), self.linear(b)
+        terms = dict(left.terms)
+        for k, c in right.terms.items():
+            total = terms[k] - c if k in terms else -c
+            if total:
+                terms[k] = total
+            else:
+                del terms[k]
+        const = right.const - left.const if left.const else right.const
+        if op in ("<=", ">=", "<", ">"):
+            return _leaf(terms, const, op in ("<", ">"))
+        below, above = _leaf(terms, const, False), _leaf({k: -c for k, c in terms.items()}, -const, False)
+        both = Node("and", (below, above))
+        return both if op in ("=", "==") else Node("not", (both,))
+
+    def connect(self, op: str, args: list[Value]) -> Formula:
+        if op == "not" and len(args) != 1:
+            raise _Refused(f"`not` with {len(args)} operands", "negate one formula")
+        if not args:
+            raise _Refused(f"`{op}` without operands", "give at least one")
+        kids = [self.formula(a) for a in args]
+        return kids[0] if len(kids) == 1 and op != "not" else Node(op, kids)
+
+    # Statements
+
+    def assertion(self, op: str, args: list[Value]) -> None:
+        if len(args) != 1:
+            raise _Refused(f"assert with {len(args)} formulas", "one formula an assert; join several with and")
+        self.doc.asserts.append(self.formula(args[0]))
+
+    def declare_version(self, op: str, args: list[Value]) -> None:
+        found = re.fullmatch(r"<([12])\.\d{1,3}>", args[0]) if len(args) == 1 and isinstance(args[0], str) else None
+        if found is None or self.statements > 1:
+            raise _Refused("this VNN-LIB version line is not understood", "begin the file with (vnnlib-version <2.0>), or leave it out")
+        self.doc.version = f"{found[1]}.0"
+
+    def declare_legacy(self, op: str, args: list[Value]) -> None:
+        shape = ["()", "Real"] if op == "declare-fun" else ["Real"]
+        if self.networks or len(args) != 1 + len(shape) or args[1:] != shape:
+            raise _Refused(f"this {op} is not understood", "write (declare-const X_0 Real), or declare one network as VNN-LIB 2.0 does")
+        name = args[0] if isinstance(args[0], str) else ""
+        found = LEGACY.fullmatch(name)
+        if found is None:
+            raise _Refused(f"variable `{name[:40]}` is neither an input X_i nor an output Y_i", "rename it")
+        if name in self.codes:
+            raise _Refused(f"{name} is declared twice", "remove one declaration")
+        self.codes[name] = int(found[2]) if found[1] == "X" else ~int(found[2])
+
+    def declare_tensor(self, op: str, args: list[Value]) -> Decl:
+        role = op.removeprefix("declare-")
+        if role == "hidden" and len(args) == 4:
+            args = args[:3]
+        parts = [a for a in args if isinstance(a, str)]
+        if len(parts) == 2 and parts[1].endswith("]"):  # float32[1,5], written together
+            dtype, bracket, inner = parts[1].partition("[")
+            parts[1:] = [dtype, bracket + inner]
+        if len(parts) != 3 or len(args) > 3 or not SHAPE.fullmatch(parts[2]):
+            raise _Refused(f"this {op} is not understood", f"write ({op} X float32 [1,5])")
+        name, dtype, text = parts
+        if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+            raise _Refused(f"`{name[:40]}` is no name for a tensor", "use letters, digits and _")
+        if dtype not in REALS:
+            raise _Refused(f"{name} has the element type `{dtype[:40]}`", f"supported: {', '.join(sorted(REALS))}")
+        shape = tuple(int(k) for k in re.findall(r"\d+", text))
+        if 0 in shape or prod(shape) > MAX_ELEMENTS:
+            raise _Refused(f"{name} has the shape {list(shape)}", f"between 1 and {MAX_ELEMENTS} elements are supported")
+        return Decl(role, Tensor(name, dtype, shape))
+
+    def declare_network(self, op: str, args: list[Value]) -> None:
+        self.networks += 1
+        if self.networks > 1:
+            raise _Refused("a property over several networks", "polytriton verifies one network at a time")
+        ends = [a for a in args if isinstance(a, Decl)]
+        if not args or not isinstance(args[0], str) or len(ends) != len(args) - 1 or self.codes:
+            raise _Refused("this declare-network is not understood", "write (declare-network f (declare-input ...) (declare-output ...))")
+        for role in ("input", "output"):
+            found = [d.tensor for d in ends if d.role == role]
+            if len(found) != 1:
+                raise _Refused(f"a network of {len(found)} {role}s", "polytriton verifies networks of one input and one output")
+            setattr(self.doc, role, found[0])
+        self.doc.version = "2.0"
+        self.tensors = {d.tensor.name: d for d in ends}
+        if len(self.tensors) != len(ends):
+            raise _Refused("two tensors of one name", "give every tensor its own name")
+
+    def finish(self) -> Document:
+        doc = self.doc
+        if self.networks:
+            doc.n_in, doc.n_out = prod(doc.input.shape), prod(doc.output.shape)
+            return doc
+        inputs, outputs = {k for k in self.codes.values() if k >= 0}, {~k for k in self.codes.values() if k < 0}
+        for letter, found in (("X", inputs), ("Y", outputs)):
+            gap = next((i for i in range(len(found)) if i not in found), None)
+            if gap is not None or not found:
+                raise _Refused(f"{letter}_{gap or 0} is not declared", "declare every input X_0, X_1, ... and every output Y_0, Y_1, ...")
+        doc.version, doc.n_in, doc.n_out = "1.0", len(inputs), len(outputs)
+        return doc
+
+
+def _leaf(terms: dict[int, Fraction], const: Fraction, strict: bool) -> Formula:
+    """A comparison; one whose variables cancel is a truth value."""
+    if terms:
+        return Leaf(terms, const, strict)
+    return Node("and" if (const > 0 or (const == 0 and not strict)) else "or")

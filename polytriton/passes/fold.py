@@ -1,0 +1,215 @@
+"""Affine merging: batch norms, normalisations and consecutive affine layers become one layer, in float64.
+
+Merging changes arithmetic, so the merged layer says by how much (ir/ops.py):
+  slack   roundings made here, as a multiple of 2^-53 relative to the magnitudes `wabs`, `babs`
+  ops     float operations of the deployed network that no longer stand in the layer's own sum
+  babs    the magnitudes of all constants that went into the bias: at least |b|
+
+Scales whose factors are extreme or zero stay where they are: the deployed network's intermediate values could overflow
+without the merged layer's showing it (runtime/soundness.py relies on this limit).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from polytriton.ir.net import Attr, Net, Node, Ref
+from polytriton.passes.layout import drop_dead
+
+NAME = "fold"
+LIMIT = 2.0**20  # factors a merge may apply, either way
+MAX_OPS = 40  # merges stop when this many deployed operations have been absorbed
+
+
+def requires(net: Net) -> str | None:
+    return None
+
+
+def ensures(net: Net) -> str | None:
+    for n in net:
+        b, babs = net.weight(n, "b"), net.weight(n, "babs")
+        if b is not None and babs is not None and not (np.asarray(babs) >= np.abs(b)).all():
+            return f"%{n.name}: babs is below |b|"
+    return None
+
+
+def run(net: Net) -> Net:
+    net = drop_dead(net)
+    for _ in range(len(net.nodes) + 1):
+        changed = _merge_one(net)
+        if changed is None:
+            return net
+        net = drop_dead(changed)
+    return net
+
+
+def _merge_one(net: Net) -> Net | None:
+    users, nodes = net.users(), net.by_name
+    for n in net:
+        if n.op not in ("scale", "linear"):
+            continue
+        source = nodes[n.inputs[0]]
+        if users[source.name] == [n.name] and net.output != source.name and source.integer("ops") + n.integer("ops") < MAX_OPS:
+            merged = _behind(net, n, source)
+            if merged is not None:
+                return merged
+    for n in net:
+        if n.op in ("conv", "linear"):
+            source = nodes[n.inputs[0]]
+            if source.op == "scale" and users[source.name] == [n.name] and net.output != source.name:
+                merged = _scale_before(net, n, source) if source.integer("ops") + n.integer("ops") < MAX_OPS else None
+                if merged is not None:
+                    return merged
+    return None
+
+
+def _behind(net: Net, n: Node, source: Node) -> Net | None:
+    """n after source, as one layer that keeps n's name and value."""
+    if n.op == "scale" and source.op in ("conv", "linear", "scale"):
+        return _scale_after(net, n, source)
+    if n.op == "linear" and source.op == "linear":
+        return _linear_after(net, n, source)
+    return None
+
+
+def _f64(net: Net, node: Node, key: str) -> np.ndarray | None:
+    w = net.weight(node, key)
+    return None if w is None else w.astype(np.float64)
+
+
+def _magnitude(net: Net, node: Node, key: str, value: str) -> np.ndarray:
+    """The stored magnitudes, or |value| where none are stored."""
+    stored = _f64(net, node, key)
+    if stored is not None:
+        return stored
+    plain = _f64(net, node, value)
+    assert plain is not None
+    return np.abs(plain)
+
+
+def _tame(factor: np.ndarray) -> bool:
+    """Factors near enough to one that magnitudes of the merged layer bound those before it."""
+    size = np.abs(factor)
+    return bool(((size <= LIMIT) & (size >= 1 / LIMIT)).all())
+
+
+def _up(x: np.ndarray) -> np.ndarray:
+    """Magnitudes rounded up past the few roundings of their own computation."""
+    return x * (1 + 2.0**-40)
+
+
+def _with(net: Net, node: Node, arrays: dict[str, np.ndarray], **attrs: Attr) -> Net:
+    """`node` (by name, or in place of the node called attrs['_at']) with fresh weights."""
+    weights = {}
+    refs: dict[str, Attr] = {}
+    for key, value in arrays.items():
+        name = f"{node.name}_{key}"
+        k = 0
+        while name in net.weights:
+            name, k = f"{node.name}_{key}_{k}", k + 1
+        weights[name], refs[key] = np.ascontiguousarray(value), Ref(name)
+    merged = node.with_attrs(**refs, **attrs)
+    return net.rebuild([merged if m.name == node.name else m for m in net], weights)
+
+
+def _rename(net: Net, source: Node, n: Node) -> Net:
+    """Drops n and gives its name to source, whose value is n's now."""
+    nodes = [replace(m, name=n.name) if m.name == source.name else m for m in net if m.name != n.name]
+    return net.rebuild(nodes)
+
+
+def _per_channel(value: np.ndarray, node: Node) -> np.ndarray | None:
+    """One number a channel of an image, or None where the constant varies over space."""
+    full = np.broadcast_to(value, node.shape)
+    if len(node.shape) != 3:
+        return None
+    first = full[:, :1, :1]
+    return first[:, 0, 0].astype(np.float64) if bool((full == first).all()) else None
+
+
+def _scale_after(net: Net, n: Node, source: Node) -> Net | None:
+    """a (W x + b) + c = (a W) x + (a b + c): one rounding a weight, two a bias."""
+    a, c, cabs = _f64(net, n, "a"), _f64(net, n, "c"), _magnitude(net, n, "babs", "c")
+    assert a is not None and c is not None
+    slack, ops = source.integer("slack") + n.integer("slack") + 3, source.integer("ops") + n.integer("ops") + 2
+    if not _tame(a):
+        return None
+    if source.op == "conv":
+        parts = [_per_channel(v, n) for v in (a, c, cabs)]
+        if any(p is None for p in parts):
+            return None
+        a, c, cabs = (p for p in parts if p is not None)
+        shape = (-1, 1, 1, 1)
+    elif source.op == "linear":
+        a, c, cabs = (np.broadcast_to(v, n.shape).reshape(-1) for v in (a, c, cabs))
+        shape = (-1, 1)
+    else:
+        first, shift = _f64(net, source, "a"), _f64(net, source, "c")
+        assert first is not None and shift is not None
+        if not _tame(first):
+            return None
+        arrays = {"a": a * first, "c": a * shift + c, "babs": _up(np.abs(a) * _magnitude(net, source, "babs", "c") + cabs)}
+        full = np.broadcast_shapes(arrays["c"].shape, arrays["babs"].shape)
+        arrays["c"], arrays["babs"] = np.broadcast_to(arrays["c"], full), np.broadcast_to(arrays["babs"], full)
+        return _rename(_with(net, source, arrays, slack=slack, ops=ops), source, n)
+    w, b = _f64(net, source, "w"), _f64(net, source, "b")
+    assert w is not None and b is not None
+    arrays = {"w": w * a.reshape(shape), "b": a * b + c, "babs": _up(np.abs(a) * _magnitude(net, source, "babs", "b") + cabs)}
+    wabs = _f64(net, source, "wabs")
+    if wabs is not None:
+        arrays["wabs"] = _up(wabs * np.abs(a).reshape(shape))
+    return _rename(_with(net, source, arrays, slack=slack, ops=ops), source, n)
+
+
+def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
+    """W (a x + c) + b = (W a) x + (W c + b); a convolution only where no padding takes the place of c."""
+    a, c, cabs = _f64(net, source, "a"), _f64(net, source, "c"), _magnitude(net, source, "babs", "c")
+    w, b = _f64(net, n, "w"), _f64(net, n, "b")
+    assert a is not None and c is not None and w is not None and b is not None
+    if not _tame(a):
+        return None
+    wabs = _magnitude(net, n, "wabs", "w")
+    babs = _magnitude(net, n, "babs", "b")
+    if n.op == "linear":
+        a, c, cabs = (np.broadcast_to(v, source.shape).reshape(-1) for v in (a, c, cabs))
+        arrays = {"w": w * a, "b": b + w @ c, "babs": _up(babs + wabs @ cabs)}
+        terms = w.shape[1]
+        if "wabs" in n.attrs:
+            arrays["wabs"] = _up(wabs * np.abs(a))
+    else:
+        parts = [_per_channel(v, source) for v in (a, c, cabs)]
+        if any(p is None for p in parts):
+            return None
+        a, c, cabs = (p for p in parts if p is not None)
+        if max(n.ints("p", (0, 0, 0, 0))) > 0 and np.any(cabs != 0):
+            return None
+        g = n.integer("g", 1)
+        a, c, cabs = (np.repeat(v.reshape(g, 1, -1), w.shape[0] // g, axis=1).reshape(w.shape[0], -1) for v in (a, c, cabs))
+        arrays = {"w": w * a[:, :, None, None], "b": b + np.einsum("oc,ocij->o", c, w)}
+        arrays["babs"] = _up(babs + np.einsum("oc,ocij->o", cabs, wabs))
+        terms = int(np.prod(w.shape[1:]))
+        if "wabs" in n.attrs:
+            arrays["wabs"] = _up(wabs * np.abs(a)[:, :, None, None])
+    slack = n.integer("slack") + source.integer("slack") + terms + 3
+    ops = n.integer("ops") + source.integer("ops") + 2
+    return _with(net, replace(n, inputs=source.inputs), arrays, slack=slack, ops=ops)
+
+
+def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
+    """W2 (W1 x + b1) + b2, where the product is no larger than its factors; cancelled terms are kept in `wabs`."""
+    w2, b2, w1, b1 = _f64(net, n, "w"), _f64(net, n, "b"), _f64(net, source, "w"), _f64(net, source, "b")
+    assert w2 is not None and b2 is not None and w1 is not None and b1 is not None
+    used = np.abs(w2[w2 != 0])
+    if w2.shape[0] * w1.shape[1] > w1.size + w2.size or used.size < w2.size or not _tame(used):
+        return None
+    m2, m1 = _magnitude(net, n, "wabs", "w"), _magnitude(net, source, "wabs", "w")
+    babs = _up(m2 @ _magnitude(net, source, "babs", "b") + _magnitude(net, n, "babs", "b"))
+    terms = w1.shape[0]
+    arrays = {"w": w2 @ w1, "b": w2 @ b1 + b2, "wabs": _up(m2 @ m1), "babs": babs}
+    slack = source.integer("slack") + n.integer("slack") + terms + 3
+    ops = source.integer("ops") + n.integer("ops") + terms + 2
+    to: dict[str, Attr] = {"to": n.shape} if len(n.shape) != 1 else {}
+    merged = _with(net, replace(source, shape=n.shape).without("to"), arrays, slack=slack, ops=ops, **to)
+    return _rename(merged, source, n)

@@ -1,0 +1,312 @@
+"""Layout operators disappear: what moves cells about is absorbed by re-indexing weights, the input or the window.
+
+Every layout operator becomes a `gather` (output cell i is input cell index[i], or zero). A gather is then absorbed
+  by the `linear` that reads it (its columns are re-indexed) or that feeds it (its rows),
+  by the input (`take`), where each cell is used at most once,
+  by a neighbouring gather (composition), or, for zero padding, by the convolution that reads it,
+and on the way there it is moved through elementwise operators. Spatial slices become one-tap depthwise convolutions, so
+that windows stay windows. What is left stays a gather and is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from polytriton.ir.net import Attr, Net, Node, Ref
+from polytriton.ir.ops import OPS
+
+NAME = "layout"
+ELEMENTWISE = ("relu", "scale")
+
+
+def requires(net: Net) -> str | None:
+    return None
+
+
+def ensures(net: Net) -> str | None:
+    left = [n.name for n in net if OPS[n.op].kind == "layout" and n.op != "gather"]
+    return f"%{left[0]} still moves cells about" if left else None
+
+
+def run(net: Net) -> Net:
+    net = _spatial(net)
+    net = _to_gathers(net)
+    for _ in range(4 * len(net.nodes) + 4):
+        changed = _absorb(net) or _move(net)
+        if changed is None:
+            return net
+        net = drop_dead(changed)
+    return net
+
+
+def drop_dead(net: Net) -> Net:
+    """Without the nodes the output does not need."""
+    needed = {net.output, net.input.name}
+    for n in reversed(net.nodes):
+        if n.name in needed:
+            needed.update(n.inputs)
+    return net.rebuild([n for n in net if n.name in needed])
+
+
+def _replace(net: Net, old: str, new: str) -> Net:
+    """Every reader of `old` reads `new`."""
+    nodes = [replace(n, inputs=tuple(new if i == old else i for i in n.inputs)) for n in net]
+    return net.rebuild(nodes, output=new if net.output == old else net.output)
+
+
+def _swap(net: Net, *changed: Node, weights: dict[str, np.ndarray] | None = None) -> Net:
+    by = {n.name: n for n in changed}
+    return net.rebuild([by.get(n.name, n) for n in net], weights)
+
+
+def _fresh(net: Net, stem: str) -> str:
+    """An unused name; a node whose value changes never keeps its name."""
+    taken = net.weights.keys() | {n.name for n in net}
+    k = 0
+    while f"{stem}_{k}" in taken:
+        k += 1
+    return f"{stem}_{k}"
+
+
+# ---- spatial zero padding and slices -----------------------------------------------------------------------
+
+
+def _spatial(net: Net) -> Net:
+    """Padding around images joins the convolutions that read it; image slices along height or width become them."""
+    users = net.users()
+    nodes = net.by_name
+    for n in net:
+        if n.op == "pad" and len(n.shape) == 3 and n.ints("lo")[0] == n.ints("hi")[0] == 0 and net.output != n.name:
+            readers = [nodes[u] for u in users[n.name]]
+            if readers and all(r.op == "conv" for r in readers):
+                lo, hi = n.ints("lo"), n.ints("hi")
+                extra = (lo[1], lo[2], hi[1], hi[2])
+                merged = [
+                    replace(r, inputs=n.inputs).with_attrs(p=tuple(a + b for a, b in zip(r.ints("p", (0, 0, 0, 0)), extra, strict=True)))
+                    for r in readers
+                ]
+                return _spatial(drop_dead(_swap(net, *merged)))
+        if n.op == "slice" and len(n.shape) == 3 and n.integer("axis") > 0 and n.integer("step") > 0:
+            return _spatial(_slice_to_conv(net, n, nodes[n.inputs[0]]))
+    return net
+
+
+def _slice_to_conv(net: Net, n: Node, source: Node) -> Net:
+    """x[:, start:...:step] is a depthwise convolution of one tap with negative padding: exact, one term a cell."""
+    axis, start, step, size = n.integer("axis") - 1, n.integer("start"), n.integer("step"), n.integer("size")
+    channels, cells = source.shape[0], source.shape[1 + axis]
+    tail = start + (size - 1) * step + 1 - cells
+    p, s = [0, 0, 0, 0], [1, 1]
+    p[axis], p[2 + axis], s[axis] = -start, tail, step
+    w, b = _fresh(net, "ones"), _fresh(net, "zeros")
+    attrs: dict[str, Attr] = {"w": Ref(w), "b": Ref(b), "k": (1, 1), "s": tuple(s), "p": tuple(p), "g": channels}
+    conv = Node(n.name, "conv", n.inputs, n.shape, attrs)
+    return _swap(net, conv, weights={w: np.ones((channels, 1, 1, 1), np.float32), b: np.zeros(channels, np.float32)})
+
+
+def _to_gathers(net: Net) -> Net:
+    nodes: list[Node] = []
+    weights: dict[str, np.ndarray] = {}
+    for n in net:
+        if OPS[n.op].kind == "layout" and n.op != "gather":
+            source = net.node(n.inputs[0])
+            cells = np.arange(1, source.size + 1, dtype=np.float64).reshape(1, *source.shape)
+            index = OPS[n.op].run(n, [cells], net.weights).reshape(-1).astype(np.int64) - 1  # padding, zero, becomes -1
+            name = f"{n.name}_index"
+            weights[name] = index
+            n = Node(n.name, "gather", n.inputs, n.shape, {"index": Ref(name), "to": n.shape})
+        nodes.append(n)
+    return net.rebuild(nodes, weights)
+
+
+# ---- absorption --------------------------------------------------------------------------------------------
+
+
+def _index(net: Net, n: Node) -> np.ndarray:
+    index = net.weight(n, "index")
+    assert index is not None
+    return index
+
+
+def _in_order(index: np.ndarray, source: Node) -> bool:
+    return len(index) == source.size and bool((index == np.arange(len(index))).all())
+
+
+def _absorb(net: Net) -> Net | None:
+    users, nodes = net.users(), net.by_name
+    for n in net:
+        if n.op != "gather":
+            continue
+        source, index = nodes[n.inputs[0]], _index(net, n)
+        if _in_order(index, source) and source.shape == n.shape:
+            return _replace(net, n.name, source.name)
+        if source.op == "gather":
+            inner = _index(net, source)
+            name = _fresh(net, "index")
+            index = np.where(index >= 0, inner[np.maximum(index, 0)], -1)
+            return _swap(net, replace(n, inputs=source.inputs).with_attrs(index=Ref(name)), weights={name: index})
+        readers = [nodes[u] for u in users[n.name]]
+        if net.output != n.name and any(r.op == "linear" for r in readers):
+            return _into_reader(net, n, next(r for r in readers if r.op == "linear"), source, index)
+        alone = users[source.name] == [n.name] and net.output != source.name
+        if alone and source.op == "linear":
+            return _into_linear(net, n, source, index)
+        if alone and source.op == "input" and len(np.unique(index[index >= 0])) == (index >= 0).sum():
+            return _into_input(net, n, source, index)
+        if net.output == n.name and _in_order(index, source):
+            return _replace(net, n.name, source.name)  # only the shape of the result differs
+    return None
+
+
+def _into_reader(net: Net, n: Node, reader: Node, source: Node, index: np.ndarray) -> Net:
+    """Columns of the reading layer; where a cell was read twice its columns add up, one rounding each."""
+    changes: dict[str, Attr] = {}
+    weights = {}
+    for key in ("w", "wabs"):
+        w = net.weight(reader, key)
+        if w is None:
+            continue
+        used = index >= 0
+        if len(np.unique(index[used])) == used.sum():
+            out = np.zeros((w.shape[0], source.size), w.dtype)
+            out[:, index[used]] = w[:, used]
+        else:
+            out = np.zeros((w.shape[0], source.size))
+            np.add.at(out.T, index[used], w.T[used].astype(np.float64))
+            extra = int(np.bincount(index[used]).max())
+            changes |= {"slack": reader.integer("slack") + extra, "ops": reader.integer("ops") + extra}
+            if key == "w" and "wabs" not in reader.attrs:
+                magnitude = np.zeros((w.shape[0], source.size))
+                np.add.at(magnitude.T, index[used], np.abs(w.T[used]).astype(np.float64))
+                name = _fresh(net, "wabs")
+                weights[name], changes["wabs"] = magnitude, Ref(name)
+        name = _fresh(net, key)
+        weights[name], changes[key] = out, Ref(name)
+    inputs = (source.name,)
+    return _swap(net, replace(reader, inputs=inputs).with_attrs(**changes), weights=weights)
+
+
+def _into_linear(net: Net, n: Node, source: Node, index: np.ndarray) -> Net:
+    """Rows of the feeding layer; padding becomes rows of zeros."""
+    changes: dict[str, Attr] = {"to": n.shape}
+    weights = {}
+    for key in ("w", "b", "wabs", "babs"):
+        w = net.weight(source, key)
+        if w is not None:
+            name = _fresh(net, key)
+            keep = (index >= 0).reshape(-1, *[1] * (w.ndim - 1))
+            weights[name], changes[key] = np.where(keep, w[np.maximum(index, 0)], w.dtype.type(0)), Ref(name)
+    moved = replace(source, name=n.name, shape=n.shape).with_attrs(**changes)
+    return net.rebuild([moved if m.name == source.name else m for m in net if m.name != n.name], weights)
+
+
+def _into_input(net: Net, n: Node, source: Node, index: np.ndarray) -> Net:
+    take = net.weight(source, "take")
+    if take is not None:
+        index = np.where(index >= 0, take[np.maximum(index, 0)], -1)
+    name = _fresh(net, "take")
+    moved = replace(source, shape=n.shape).with_attrs(take=Ref(name), of=source.ints("of") or source.shape)
+    return _replace(_swap(net, moved, weights={name: index.astype(np.int64)}), n.name, source.name)
+
+
+# ---- moving ------------------------------------------------------------------------------------------------
+
+
+def _down(net: Net, n: Node, users: dict[str, list[str]], nodes: dict[str, Node]) -> str | None:
+    """Follows single elementwise readers to the operator that could absorb the gather."""
+    name = n.name
+    while name != net.output and len(users[name]) == 1:
+        reader = nodes[users[name][0]]
+        if reader.op not in ELEMENTWISE:
+            return reader.op
+        name = reader.name
+    return "output" if name == net.output else None
+
+
+def _up(net: Net, n: Node, users: dict[str, list[str]], nodes: dict[str, Node]) -> str | None:
+    node = nodes[n.inputs[0]]
+    while len(users[node.name]) == 1 and node.name != net.output:
+        if node.op not in ELEMENTWISE:
+            return node.op
+        node = nodes[node.inputs[0]]
+    return None
+
+
+def _move(net: Net) -> Net | None:
+    users, nodes = net.users(), net.by_name
+    for n in net:
+        if n.op != "gather":
+            continue
+        index, readers = _index(net, n), users[n.name]
+        if len(readers) == 1 and net.output != n.name:
+            reader = nodes[readers[0]]
+            goal = _down(net, n, users, nodes)
+            if reader.op in ELEMENTWISE and (goal in ("linear", "gather") or (goal == "output" and (index >= 0).all())):
+                return _below(net, n, reader, index)
+            both = [nodes[i] for i in reader.inputs] if reader.op in ("add", "sub") else []
+            if len(both) == 2 and both[0].name != both[1].name and all(o.op == "gather" for o in both):
+                if all(len(users[o.name]) == 1 for o in both) and nodes[both[0].inputs[0]].shape == nodes[both[1].inputs[0]].shape:
+                    if np.array_equal(_index(net, both[0]), _index(net, both[1])):
+                        return _below_sum(net, both, reader)
+        source = nodes[n.inputs[0]]
+        if source.op in ELEMENTWISE and users[source.name] == [n.name] and _up(net, n, users, nodes) in ("linear", "input", "gather"):
+            return _above(net, n, source, index)
+    return None
+
+
+def _elementwise_at(net: Net, node: Node, shape: tuple[int, ...], cells: np.ndarray) -> tuple[Node, dict[str, np.ndarray]]:
+    """The elementwise node on re-ordered cells; its own constants are re-ordered with them."""
+    weights = {}
+    changes: dict[str, Attr] = {}
+    for key in ("a", "c", "babs"):
+        w = net.weight(node, key)
+        if w is not None:
+            full = np.broadcast_to(w, node.shape).reshape(-1)
+            name = _fresh(net, f"{node.name}_{key}")
+            weights[name] = np.where(cells >= 0, full[np.maximum(cells, 0)], full.dtype.type(0)).reshape(shape)
+            changes[key] = Ref(name)
+    return replace(node, shape=shape).with_attrs(**changes), weights
+
+
+def _below(net: Net, n: Node, reader: Node, index: np.ndarray) -> Net | None:
+    """f(gather x) = gather f(x): the elementwise node is computed on the source's cells."""
+    source = net.node(n.inputs[0])
+    if reader.op == "scale":
+        cells = np.full(source.size, -1, np.int64)
+        cells[index[index >= 0]] = np.flatnonzero(index >= 0)
+        c = net.weight(reader, "c")
+        assert c is not None
+        lost = np.broadcast_to(c, reader.shape).reshape(-1)[index < 0]
+        if len(np.unique(index[index >= 0])) != (index >= 0).sum() or np.any(lost != 0):
+            return None
+    else:
+        cells = np.arange(source.size)
+    early, weights = _elementwise_at(net, reader, source.shape, cells)
+    first = replace(early, name=_fresh(net, reader.name), inputs=n.inputs)
+    second = Node(reader.name, "gather", (first.name,), reader.shape, n.attrs)
+    return _exchange(net, n, first, second, weights)
+
+
+def _below_sum(net: Net, both: list[Node], reader: Node) -> Net:
+    first, source = both[0], net.node(both[0].inputs[0])
+    total = replace(reader, name=_fresh(net, reader.name), inputs=(both[0].inputs[0], both[1].inputs[0]), shape=source.shape)
+    late = Node(reader.name, "gather", (total.name,), reader.shape, first.attrs)
+    nodes = [late if n.name == reader.name else n for n in net if n.name not in (first.name, both[1].name)]
+    nodes.insert(next(i for i, n in enumerate(nodes) if n.name == late.name), total)
+    return net.rebuild(nodes)
+
+
+def _above(net: Net, n: Node, source: Node, index: np.ndarray) -> Net | None:
+    """gather f(x) = f(gather x) where f keeps zero."""
+    late, weights = _elementwise_at(net, source, n.shape, index)
+    first = Node(_fresh(net, n.name), "gather", source.inputs, n.shape, n.attrs)
+    second = replace(late, name=n.name, inputs=(first.name,))
+    return _exchange(net, source, first, second, weights)
+
+
+def _exchange(net: Net, gone: Node, first: Node, second: Node, weights: dict[str, np.ndarray]) -> Net:
+    """`gone` and the node that read it change places: `first` stands where `gone` stood, `second` keeps its name."""
+    by = {gone.name: first, second.name: second}
+    return net.rebuild([by.get(m.name, m) for m in net], weights)

@@ -1,0 +1,184 @@
+"""Boxes: the interval pass, in float64 with outward rounding, and the magnitudes that the error vectors are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polytriton.ir.net import Net, Node
+from polytriton.ir.plan import extent
+from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
+from polytriton.runtime.relax import Winners, maxpool_winners
+from polytriton.runtime.soundness import Semantics, deployed_error, elementwise_error, gamma, up
+
+INF = float("inf")
+
+
+@dataclass
+class Boxes:
+    """Bounds of every node for a batch of input boxes; float64 [batch, height, width, channels]."""
+
+    lo: dict[str, Tensor]
+    hi: dict[str, Tensor]
+    magnitude: dict[str, Tensor] = field(default_factory=dict)  # S = wabs |operand| of affine nodes
+    error: dict[str, Tensor] = field(default_factory=dict)  # e of every node that has one
+    winners: dict[str, Winners] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> int:
+        return len(next(iter(self.lo.values())))
+
+    def absmax(self, name: str) -> Tensor:
+        return torch.maximum(self.lo[name].abs(), self.hi[name].abs())
+
+    def pick(self, images: Tensor) -> Boxes:
+        """The same bounds for some of the images."""
+
+        def some(values: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {k: v[images] for k, v in values.items()}
+
+        winners = {k: Winners(w.tap[images], w.sure[images], w.most[images]) for k, w in self.winners.items()}
+        return Boxes(some(self.lo), some(self.hi), some(self.magnitude), some(self.error), winners)
+
+
+def _sane(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    """NaN means no bound."""
+    return torch.nan_to_num(lo, nan=-INF, posinf=-INF, neginf=-INF), torch.nan_to_num(hi, nan=INF, posinf=INF, neginf=INF)
+
+
+class Forward:
+    """Transfers boxes through one node at a time."""
+
+    def __init__(self, net: Net, semantics: Semantics, device: torch.device) -> None:
+        self.net, self.semantics, self.device = net, semantics, device
+        self.nodes = net.by_name
+        self.layers: dict[str, Layer] = {n.name: load_layer(net, n, device) for n in net if n.op in ("linear", "conv", "scale")}
+        self.moves = {n.name: load_moves(net, n, device) for n in net if n.op == "gather"}
+
+    def start(self, lo: Tensor, hi: Tensor) -> Boxes:
+        """Boxes of the input node from boxes of the user's input, [batch, values] in the user's order."""
+        node = self.net.input
+        take = self.net.weight(node, "take")
+        if take is not None:
+            index = torch.from_numpy(take).to(self.device)
+            lo, hi = (torch.where(index >= 0, v[:, index.clamp(min=0)], torch.zeros((), dtype=v.dtype, device=self.device)) for v in (lo, hi))
+        return Boxes({node.name: to_physical(lo, node.shape)}, {node.name: to_physical(hi, node.shape)})
+
+    def transfer(self, node: Node, boxes: Boxes) -> None:
+        """Adds the node's box, magnitude and error from its operands' boxes."""
+        if node.op in ("linear", "conv", "scale"):
+            self._affine(node, boxes)
+        elif node.op in ("add", "sub"):
+            self._sum(node, boxes)
+        elif node.op == "relu":
+            self._relu(node, boxes)
+        elif node.op == "maxpool":
+            self._maxpool(node, boxes)
+        elif node.op == "concat":
+            axis = {0: 3, 1: 1, 2: 2}[node.integer("axis")] if len(node.shape) == 3 else None
+            boxes.lo[node.name], boxes.hi[node.name] = (self._concat(node, d, axis) for d in (boxes.lo, boxes.hi))
+        elif node.op == "gather":
+            cells = self.moves[node.name].cells
+            for d in (boxes.lo, boxes.hi):
+                flat = d[node.inputs[0]].reshape(boxes.batch, -1)
+                picked = torch.where(cells >= 0, flat[:, cells.clamp(min=0)], torch.zeros((), dtype=flat.dtype, device=self.device))
+                d[node.name] = self._shaped(picked, node)
+        else:
+            raise AssertionError(node.op)
+
+    def _shaped(self, flat: Tensor, node: Node) -> Tensor:
+        return flat.reshape(len(flat), *extent(node))
+
+    def _concat(self, node: Node, d: dict[str, Tensor], axis: int | None) -> Tensor:
+        parts = [d[i] for i in node.inputs]
+        if axis is not None:
+            return torch.cat(parts, axis)
+        shapes = [self.nodes[i].shape for i in node.inputs]
+        logical = [p.reshape(len(p), *s) for p, s in zip(parts, shapes, strict=True)]
+        return self._shaped(torch.cat(logical, node.integer("axis") + 1), node)
+
+    def _affine(self, node: Node, boxes: Boxes) -> None:
+        """W x + b over [lo, hi] as centre and radius: four rounded results, each with its gamma64 charged."""
+        layer = self.layers[node.name]
+        lo, hi = boxes.lo[node.inputs[0]], boxes.hi[node.inputs[0]]
+        mid = 0.5 * lo + 0.5 * hi
+        rad = up(torch.maximum(hi - mid, mid - lo))
+        xabs = mid.abs() + rad  # >= |x|
+        centre = self.product(layer, layer.w, mid) + layer.b
+        spread, magnitude = self.product(layer, layer.wabs, torch.cat([rad, xabs])).split(len(mid))
+        spread, magnitude = up(spread), up(magnitude)
+        sem = self.semantics
+        flushed = None
+        if not sem.real and sem.eta_in > 2.0**-100:
+            small = self.product(layer, layer.wabs.clamp(max=sem.eta_in), xabs) + self.product(layer, layer.wabs, xabs.clamp(max=sem.eta_in))
+            flushed = up(small) + layer.terms * sem.eta_in**2
+        e = deployed_error(
+            sem if node.op != "scale" or sem.real else _plain(sem), layer.terms, layer.ops, magnitude, layer.babs,
+            xabs.amax((1, 2, 3), keepdim=True), layer.w_rowsum, flushed if node.op != "scale" else None, layer.w_max,
+        )  # fmt: skip
+        width = up(spread + e + (gamma(layer.terms + 4, 2.0**-53) + layer.rho) * (magnitude + layer.babs)) + 1e-300
+        boxes.lo[node.name], boxes.hi[node.name] = _sane(centre - width, centre + width)
+        boxes.magnitude[node.name], boxes.error[node.name] = magnitude, e
+
+    def product(self, layer: Layer, w: Tensor, x: Tensor) -> Tensor:
+        """W x in float64, plain summation."""
+        node = layer.node
+        if node.op == "linear":
+            return self._shaped(x.reshape(len(x), -1) @ w.T, node)
+        if node.op == "scale":
+            return x * w
+        p = node.ints("p", (0, 0, 0, 0))
+        padded = F.pad(x.permute(0, 3, 1, 2), (p[1], p[3], p[0], p[2]))
+        y = F.conv2d(padded, w, None, node.ints("s", (1, 1)), 0, node.ints("d", (1, 1)), node.integer("g", 1))
+        return y.permute(0, 2, 3, 1).contiguous()
+
+    def _sum(self, node: Node, boxes: Boxes) -> None:
+        a, b = node.inputs
+        lo_b, hi_b = (boxes.lo[b], boxes.hi[b]) if node.op == "add" else (-boxes.hi[b], -boxes.lo[b])
+        magnitude = up(boxes.absmax(a) + boxes.absmax(b))
+        e = elementwise_error(self.semantics, 1, magnitude)
+        width = up(e + 2.0**-52 * magnitude)
+        boxes.lo[node.name], boxes.hi[node.name] = _sane(boxes.lo[a] + lo_b - width, boxes.hi[a] + hi_b + width)
+        boxes.error[node.name] = e
+
+    def _relu(self, node: Node, boxes: Boxes) -> None:
+        slope, source = node.number("slope"), node.inputs[0]
+        lo, hi = boxes.lo[source], boxes.hi[source]
+        if slope in (0.0, 1.0):
+            f_lo, f_hi = (lo.clamp(min=0), hi.clamp(min=0)) if slope == 0.0 else (lo, hi)
+            boxes.lo[node.name], boxes.hi[node.name] = f_lo, f_hi
+            return
+        ends = [torch.where(v >= 0, v, slope * v) for v in (lo, hi)]
+        low, high = torch.minimum(*ends), torch.maximum(*ends)
+        crosses = (lo < 0) & (hi > 0)
+        low = torch.where(crosses, low.clamp(max=0.0), low)
+        high = torch.where(crosses, high.clamp(min=0.0), high)
+        magnitude = up(torch.maximum(low.abs(), high.abs()))
+        e = elementwise_error(self.semantics, 1, magnitude)
+        width = up(e + 2.0**-52 * magnitude)
+        boxes.lo[node.name], boxes.hi[node.name] = _sane(low - width, high + width)
+        boxes.error[node.name] = e
+
+    def _maxpool(self, node: Node, boxes: Boxes) -> None:
+        lo, hi = (self.taps(node, d[node.inputs[0]]) for d in (boxes.lo, boxes.hi))
+        boxes.lo[node.name], boxes.hi[node.name] = lo.amax(-1), hi.amax(-1)
+        boxes.winners[node.name] = maxpool_winners(lo, hi)
+
+    def taps(self, node: Node, x: Tensor) -> Tensor:
+        """[B, H, W, C] -> [B, Ho, Wo, C, taps]; cells off the image are -inf."""
+        (kh, kw), (sh, sw) = node.ints("k"), node.ints("s", (1, 1))
+        (dh, dw), p = node.ints("d", (1, 1)), node.ints("p", (0, 0, 0, 0))
+        x = F.pad(x, (0, 0, p[1], p[3], p[0], p[2]), value=-INF)
+        ho, wo = node.shape[1:]
+        parts = [x[:, i * dh : i * dh + (ho - 1) * sh + 1 : sh, j * dw : j * dw + (wo - 1) * sw + 1 : sw] for i in range(kh) for j in range(kw)]
+        assert len(parts) == prod((kh, kw))
+        return torch.stack(parts, -1)
+
+
+def _plain(sem: Semantics) -> Semantics:
+    """Elementwise layers are float32 under every deployment; only products of layers convert their operands."""
+    return Semantics(sem.name, u=sem.u, eta=sem.eta)

@@ -1,0 +1,118 @@
+"""The row passes of a step fused into one loop each, compiled by Numba where it is installed.
+
+Every kernel walks the cells of each row's window: rows M are flat [row, height, width*channels]; tables are flat
+[image, padded height, padded width, channels] and a row's window starts at base[row] (in values), one image line every
+`pitch` values. Sums are float64 over exact products of coefficients of either type; re-association is allowed, since the
+bound counts any order, but NaN and infinity keep their meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+try:
+    import numba
+except ImportError:  # the torch forms in torch_backend.py serve instead
+    numba = None
+
+AVAILABLE = numba is not None
+_FLAGS = {"reassoc", "contract", "nsz"}
+
+
+def _compiled(function: Callable[..., None]) -> Any:
+    if numba is None:
+        return function
+    try:
+        return numba.njit(nogil=True, fastmath=_FLAGS, error_model="numpy", cache=True)(function)
+    except RuntimeError:  # no writable place for the cache: compile anew in every process
+        return numba.njit(nogil=True, fastmath=_FLAGS, error_model="numpy")(function)
+
+
+@_compiled
+def concretize(m, base, pitch, height, line, lo, hi, value, weight):  # type: ignore[no-untyped-def]
+    """value = sum of m*lo where m > 0 and m*hi where m < 0; weight = sum of |m| max(|lo|, |hi|)."""
+    for r in range(len(base)):
+        total = 0.0
+        size = 0.0
+        for i in range(height):
+            a = (r * height + i) * line
+            t = base[r] + i * pitch
+            mm, ll, hh = m[a : a + line], lo[t : t + line], hi[t : t + line]
+            for q in range(line):
+                x = np.float64(mm[q])
+                low = np.float64(ll[q])
+                high = np.float64(hh[q])
+                total += x * (high if x < 0 else low)
+                size += abs(x) * max(abs(low), abs(high))
+        value[r] = total
+        weight[r] = size
+
+
+@_compiled
+def relax(m, base, pitch, height, line, below, above, cut, total):  # type: ignore[no-untyped-def]
+    """m *= slope chosen by the sign of m, in place; total = sum of m * upper cut over m < 0."""
+    for r in range(len(base)):
+        acc = 0.0
+        for i in range(height):
+            a = (r * height + i) * line
+            t = base[r] + i * pitch
+            mm, bb, aa, cc = m[a : a + line], below[t : t + line], above[t : t + line], cut[t : t + line]
+            for q in range(line):
+                x = mm[q]
+                acc += np.float64(x) * np.float64(cc[q]) if x < 0 else 0.0
+                mm[q] = x * (aa[q] if x < 0 else bb[q])
+        total[r] = acc
+
+
+@_compiled
+def positive_dot(m, base, pitch, height, line, cut, total):  # type: ignore[no-untyped-def]
+    """total = sum of m * cut over m > 0."""
+    for r in range(len(base)):
+        acc = 0.0
+        for i in range(height):
+            a = (r * height + i) * line
+            t = base[r] + i * pitch
+            mm, cc = m[a : a + line], cut[t : t + line]
+            for q in range(line):
+                x = mm[q]
+                acc += np.float64(x) * np.float64(cc[q]) if x > 0 else 0.0
+        total[r] = acc
+
+
+@_compiled
+def charge(m, base, pitch, height, line, t_table, bias, bias_step, constant, error):  # type: ignore[no-untyped-def]
+    """constant = sum of m * bias, error = sum of |m| t: the scalars of an affine step."""
+    for r in range(len(base)):
+        acc = 0.0
+        err = 0.0
+        for i in range(height):
+            a = (r * height + i) * line
+            t = base[r] + i * pitch
+            b = i * bias_step
+            mm, tt, bb = m[a : a + line], t_table[t : t + line], bias[b : b + line]
+            for q in range(line):
+                x = np.float64(mm[q])
+                acc += x * np.float64(bb[q])
+                err += abs(x) * np.float64(tt[q])
+        constant[r] = acc
+        error[r] = err
+
+
+def over_rows(kernel: Any, threads: int, m: np.ndarray, base: np.ndarray, pitch: int, height: int, line: int, *rest: Any, outputs: tuple[np.ndarray, ...]) -> None:
+    """Runs a kernel on slices of the rows, one a thread; the kernels release the interpreter lock."""
+    rows, size = len(base), height * line
+    if threads <= 1 or rows * size < 1 << 16:
+        kernel(m, base, pitch, height, line, *rest, *outputs)
+        return
+    cuts = [rows * k // threads for k in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        jobs = [
+            pool.submit(kernel, m[a * size : b * size], base[a:b], pitch, height, line, *rest, *(o[a:b] for o in outputs))
+            for a, b in zip(cuts, cuts[1:], strict=False)
+        ]
+        for job in jobs:
+            job.result()

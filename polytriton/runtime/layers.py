@@ -1,0 +1,112 @@
+"""Weights as the runtime needs them: rows and columns in [height, width, channels] order, per type and device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polytriton.ir.net import Net, Node
+from polytriton.ir.plan import physical
+from polytriton.passes.lower import channel_gather
+from polytriton.runtime.soundness import gamma
+
+
+def order(shape: tuple[int, ...]) -> np.ndarray:
+    """For each physical cell the row-major index of the same cell in the IR's order."""
+    size = prod(shape)
+    cells = np.arange(size)
+    return cells.reshape(shape).transpose(1, 2, 0).reshape(-1) if len(shape) == 3 else cells
+
+
+def to_physical(values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[batch, *shape] -> [batch, height, width, channels]."""
+    if len(shape) == 3:
+        return values.reshape(-1, *shape).permute(0, 2, 3, 1).contiguous()
+    return values.reshape(-1, *physical(shape))
+
+
+def from_physical(values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[batch, height, width, channels] -> [batch, *shape]."""
+    return values.permute(0, 3, 1, 2).contiguous() if len(shape) == 3 else values.reshape(-1, *shape)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One affine node: weights in float64 (`w`, `wabs`, `b`, `babs`), and the constants of its rounding argument."""
+
+    node: Node
+    w: Tensor
+    wabs: Tensor
+    b: Tensor  # [height, width, channels], or [channels] for a convolution
+    babs: Tensor
+    terms: int  # summands of one output
+    fan: int  # summands of one entry of M W: the K of numerics
+    rho: float  # relative error of the stored weights
+    exact32: bool  # the stored weights are float32 values
+    w_max: float
+    w_rowsum: float
+
+    @property
+    def ops(self) -> int:
+        return self.node.integer("ops")
+
+
+def _fan(node: Node) -> int:
+    """How many terms make one coefficient of the operand: taps that meet an input cell, times output channels."""
+    k, s, d = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
+    taps = prod(ceil(k[i] / s[i]) if d[i] == 1 else k[i] for i in (0, 1))
+    return taps * (node.shape[0] // node.integer("g", 1))
+
+
+def load_layer(net: Net, node: Node, device: torch.device) -> Layer:
+    """Reads a linear, conv or scale node."""
+    by = net.by_name
+    key = "a" if node.op == "scale" else "w"
+    w, b = net.weight(node, key), net.weight(node, "c" if node.op == "scale" else "b")
+    assert w is not None and b is not None
+    wabs, babs = net.weight(node, "wabs"), net.weight(node, "babs")
+    exact32 = bool((w.astype(np.float32).astype(np.float64) == w).all())
+    arrays = [np.asarray(v, dtype=np.float64) for v in (w, np.abs(w) if wabs is None else wabs, b, np.abs(b) if babs is None else babs)]
+    if node.op == "linear":
+        rows, columns = order(node.shape), order(by[node.inputs[0]].shape)
+        shape = physical(node.shape)
+        arrays = [v[rows][:, columns] if v.ndim == 2 else v[rows].reshape(shape) for v in arrays]
+        terms, fan = arrays[0].shape[1], arrays[0].shape[0]
+    elif node.op == "conv":
+        terms, fan = prod(w.shape[1:]), _fan(node)
+    else:
+        full = [np.broadcast_to(v, node.shape) for v in arrays]
+        arrays = [v.transpose(1, 2, 0) if v.ndim == 3 else v.reshape(physical(node.shape)) for v in full]
+        terms, fan = 1, 1
+    tensors = [torch.from_numpy(np.ascontiguousarray(v)).to(device) for v in arrays]
+    size = arrays[1].reshape(arrays[1].shape[0], -1) if node.op != "scale" else arrays[1].reshape(-1, 1)
+    rowsum = float(size.sum(1).max()) * (1 + 2.0**-40) if size.size else 0.0
+    slack = node.integer("slack")
+    return Layer(node, *tensors, terms=terms, fan=fan, rho=gamma(slack, 2.0**-53) if slack else 0.0, exact32=exact32, w_max=float(size.max(initial=0.0)), w_rowsum=rowsum)
+
+
+@dataclass(frozen=True)
+class Moves:
+    """A gather as indices: whole channels, or physical cells (-1: zero); `repeats` is the most uses of one cell."""
+
+    channels: Tensor | None
+    cells: Tensor
+    repeats: int
+
+
+def load_moves(net: Net, node: Node, device: torch.device) -> Moves:
+    source = net.node(node.inputs[0])
+    index = net.weight(node, "index")
+    assert index is not None
+    where = np.empty(source.size, dtype=np.int64)
+    where[order(source.shape)] = np.arange(source.size)  # logical cell -> physical cell
+    picked = index[order(node.shape)]
+    cells = np.where(picked >= 0, where[np.maximum(picked, 0)], -1)
+    channels = channel_gather(net, node)
+    used = picked[picked >= 0]
+    repeats = int(np.bincount(used).max()) if used.size else 1
+    return Moves(None if channels is None else torch.from_numpy(channels).to(device), torch.from_numpy(cells).to(device), repeats)

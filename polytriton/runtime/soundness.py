@@ -1,0 +1,115 @@
+"""The rounding argument as numbers: gamma constants, the deployed network's own error `e`, the step vector `t`.
+
+Invariant (numerics): a row (M, c, err) over a frontier promises target >= M.x + c - err for every reachable x. An affine
+step x = W y + b + delta, |delta| <= e, replaces M by M' = fl(M W) and keeps the promise when err grows by |M|.t with
+
+    t = e + (gamma_K + rho + nu) S + (rho + gamma64) babs + tails,   S = wabs |y|
+    gamma_K   summation of the K terms of an entry of M', any order, FMA or not (u = 2^-24 or 2^-53)
+    rho       gamma64_slack: roundings made when layers were merged
+    nu        u where the stored float64 weights are no coefficients of the run's type
+    tails     u |x| for the product M_j lambda_j when x is read by a ReLU, and underflow (eta: the smallest normal number)
+
+Everything here is float64, non-negative, and rounded up by `up`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+U64 = 2.0**-53
+ETA64 = 2.0**-1022
+GROW = 1 + 2.0**-40  # covers the roundings of sums of non-negative numbers below; every use adds fewer than 4096 of them
+
+
+def up(x: Tensor) -> Tensor:
+    """A non-negative float64 result, rounded up past the roundings that made it."""
+    return x * GROW
+
+
+def gamma(n: float, u: float) -> float:
+    """n u / (1 - n u), rounded up; infinite where the bound breaks down."""
+    return (n * u) / (1 - n * u) * GROW if n * u < 0.5 else float("inf")
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """The type in which rows are held: unit roundoff and smallest normal number."""
+
+    dtype: torch.dtype
+    u: float
+    eta: float
+
+
+FLOAT32 = Coefficients(torch.float32, 2.0**-24, 2.0**-126)
+FLOAT64 = Coefficients(torch.float64, U64, ETA64)
+
+
+@dataclass(frozen=True)
+class Semantics:
+    """A deployment: sums in float32 under any rounding mode (u = 2^-23), operands first rounded to `u_in`."""
+
+    name: str
+    real: bool = False
+    u: float = 2.0**-23
+    eta: float = 2.0**-126
+    u_in: float = 0.0  # relative error of converting an operand, any direction
+    eta_in: float = 0.0  # below this an operand may be flushed to zero
+    big_in: float = float("inf")  # above this the conversion overflows
+
+
+SEMANTICS = {
+    s.name: s
+    for s in (
+        Semantics("real", real=True, u=0.0, eta=0.0),
+        Semantics("float32"),
+        Semantics("tf32", u_in=2.0**-10, eta_in=2.0**-126),
+        Semantics("bf16", u_in=2.0**-7, eta_in=2.0**-126, big_in=2.0**127),
+        Semantics("float16", u_in=2.0**-10, eta_in=2.0**-14, big_in=65504.0),
+    )
+}
+
+# Merged layers hide intermediate values: factors up to 2^20 a merge and three merges at most (passes/fold.py), so a
+# magnitude up to 2^60 cannot have overflowed before the merge, and underflow before it is at most 2^60 eta after it.
+BIG = 2.0**60
+AMPLIFY = 2.0**60
+
+
+def deployed_error(sem: Semantics, terms: int, ops: int, magnitude: Tensor, babs: Tensor, x_max: Tensor, w_rowsum: float, flushed: Tensor | None, w_max: float) -> Tensor:
+    """e: how far the deployed layer's result may lie from the exact one.
+
+    magnitude = wabs |x| (any shape [B, ...]), babs broadcast to it, x_max [B, 1, 1, 1] the largest |x|, w_rowsum the
+    largest sum of |w| over an output's terms, w_max the largest |w|. `flushed` = sum of |w| |x| over operands that the
+    input conversion may flush, given where eta_in matters (float16).
+    """
+    if sem.real:
+        return torch.zeros_like(magnitude)
+    g = gamma(terms + 1 + ops, sem.u)
+    enter = (1 + sem.u_in) ** 2
+    amplify = AMPLIFY if ops else 1.0
+    # every operation may lose eta to underflow, every operand eta to a flush of inputs
+    lost = sem.eta * amplify * (2 * (terms + ops) + 4 + w_rowsum + terms * x_max)
+    error = magnitude * (enter * (1 + g) - 1 + 4 * U64) + g * babs + 2 * lost
+    if sem.u_in:
+        if flushed is None:
+            error = error + 2 * sem.eta_in * amplify * (w_rowsum + terms * x_max + terms)
+        else:
+            error = error + 2 * flushed
+        if ops and sem.eta_in > 2.0**-100:  # merged weights are not the deployed ones: what was flushed is unknown
+            error = error + 2 * magnitude
+        limit = sem.big_in / (2.0**20 if ops else 1.0)
+        if w_max > limit:
+            error = error + float("inf")
+        error = torch.where(x_max > limit, torch.full_like(error, float("inf")), error)
+    # NaN compares false: anything that is not provably small is treated as an overflow
+    return torch.where(magnitude + babs <= BIG, up(error), torch.full_like(error, float("inf")))
+
+
+def elementwise_error(sem: Semantics, operations: int, magnitude: Tensor) -> Tensor:
+    """e of a sum, a difference or a leaky ReLU's product, done in float32 under every semantics but real."""
+    if sem.real:
+        return torch.zeros_like(magnitude)
+    error = gamma(operations, sem.u) * magnitude + 4 * sem.eta
+    return torch.where(magnitude <= BIG, up(error), torch.full_like(error, float("inf")))

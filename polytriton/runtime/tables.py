@@ -1,0 +1,189 @@
+"""Per-node tables of one batch, in the run's coefficient type: boxes, relaxation lines and error vectors.
+
+They are made from the boxes when first asked for and dropped when the boxes change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from polytriton.ir.net import Net, Node
+from polytriton.ir.ops import OPS
+from polytriton.ir.plan import Plan, extent
+from polytriton.runtime.forward import Boxes, Forward
+from polytriton.runtime.layers import Layer
+from polytriton.runtime.relax import relu_lines, round_down, round_up
+from polytriton.runtime.soundness import U64, Coefficients, gamma, up
+from polytriton.runtime.torch_backend import Frame, dot_error
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A layer in the coefficient type, as back-substitution multiplies by it."""
+
+    back: Tensor  # linear: [outputs, inputs]; conv: [Co, Ci/g, kh, kw]; scale: [h, w, c]
+    rows: Tensor  # what an identity row becomes: linear [outputs, inputs], conv [Co, kh', kw', Ci]
+    flat_bias: Tensor  # float64, [1 or h, ...] by `bias_line`
+
+
+class Kit:
+    """What does not depend on the batch: weights in the coefficient type and the frames of all tables."""
+
+    def __init__(self, net: Net, plan: Plan, forward: Forward, coefficients: Coefficients) -> None:
+        self.net, self.plan, self.forward, self.coefficients = net, plan, forward, coefficients
+        self.nodes = net.by_name
+        self.frames = {n.name: Frame(*extent(n), plan.halos.get(n.name, (0, 0, 0, 0))) for n in net}
+        users = net.users()
+        self.feeds_nonlinear = {n.name: any(OPS[self.nodes[u].op].kind == "nonlinear" for u in users[n.name]) for n in net}
+        self.weights = {name: self._weights(layer) for name, layer in forward.layers.items()}
+        self._bias: dict[tuple[str, int], Tensor] = {}
+
+    def _weights(self, layer: Layer) -> Weights:
+        node, dtype = layer.node, self.coefficients.dtype
+        w = layer.w.to(dtype)
+        if node.op != "conv":
+            return Weights(w, w, layer.b)
+        g, (kh, kw), (dh, dw) = node.integer("g", 1), node.ints("k"), node.ints("d", (1, 1))
+        co, ci = w.shape[:2]
+        spread = w.new_zeros(co, (kh - 1) * dh + 1, (kw - 1) * dw + 1, ci * g)
+        for k in range(g):
+            part = w[k * co // g : (k + 1) * co // g].permute(0, 2, 3, 1)
+            spread[k * co // g : (k + 1) * co // g, ::dh, ::dw, k * ci : (k + 1) * ci] = part
+        return Weights(w.contiguous(memory_format=torch.channels_last), spread, layer.b)
+
+    def bias_line(self, name: str, width: int) -> Tensor:
+        """The bias over a window `width` cells wide: one line for a convolution, the whole image otherwise; float64."""
+        key = (name, width)
+        if key not in self._bias:
+            layer = self.forward.layers.get(name)
+            channels = self.frames[name].channels
+            if layer is None:
+                line = torch.zeros(1, width * channels, dtype=torch.float64, device=self.forward.device)
+            elif layer.node.op == "conv":
+                line = layer.b.repeat(width)[None]
+            else:
+                line = layer.b.reshape(layer.b.shape[0], -1)
+            self._bias[key] = line.contiguous()
+        return self._bias[key]
+
+    def varies(self, name: str) -> bool:
+        """Whether the bias differs from cell to cell, so that a window needs a table of it."""
+        return self.nodes[name].op == "scale" and len(self.nodes[name].shape) == 3
+
+
+@dataclass(frozen=True)
+class LineTables:
+    below: Tensor
+    above: Tensor
+    lower_cut: Tensor | None
+    upper_cut: Tensor
+
+
+class Tables:
+    """Lazy tables over one batch's boxes."""
+
+    def __init__(self, kit: Kit, boxes: Boxes) -> None:
+        self.kit, self.boxes = kit, boxes
+        self.dtype = kit.coefficients.dtype
+        self._box: dict[str, tuple[Tensor, Tensor]] = {}
+        self._lines: dict[str, LineTables] = {}
+        self._charge: dict[str, tuple[Tensor, Tensor]] = {}
+        self._first: dict[str, Tensor] = {}
+        self._pool: dict[str, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
+        self._floors: dict[str, Tensor] = {}
+        self._inside: dict[str, Tensor] = {}
+
+    def box(self, name: str) -> tuple[Tensor, Tensor]:
+        if name not in self._box:
+            frame = self.kit.frames[name]
+            lo, hi = round_down(self.boxes.lo[name], self.dtype), round_up(self.boxes.hi[name], self.dtype)
+            self._box[name] = frame.table(lo), frame.table(hi)
+        return self._box[name]
+
+    def lines(self, node: Node) -> LineTables:
+        if node.name not in self._lines:
+            source = node.inputs[0]
+            slope = node.number("slope")
+            error = None if slope in (0.0, 1.0) or self.kit.forward.semantics.real else self.boxes.error[node.name]
+            made = relu_lines(self.boxes.lo[source], self.boxes.hi[source], slope, self.dtype, error)
+            # rows stand on the ReLU's own windows; its operand has the same shape, so the operand's frame would do too
+            table = self.kit.frames[node.name].table
+            cut = None if made.lower_cut is None else table(made.lower_cut)
+            self._lines[node.name] = LineTables(table(made.lower_slope), table(made.upper_slope), cut, table(made.upper_cut))
+        return self._lines[node.name]
+
+    def first(self, name: str) -> Tensor:
+        """t of an identity row's own node, float64 without margin: its coefficients are weights, not a rounded product."""
+        if name not in self._first:
+            self._first[name] = self._vector(name, product=False)
+        return self._first[name]
+
+    def charge(self, name: str) -> tuple[Tensor, Tensor]:
+        """t as a table in the coefficient type, and what underflow may cost a row whatever its coefficients [batch]."""
+        if name not in self._charge:
+            t = round_up(self._vector(name, product=True), self.dtype)
+            self._charge[name] = self.kit.frames[name].table(t), self._floor(name)
+        return self._charge[name]
+
+    def _vector(self, name: str, product: bool) -> Tensor:
+        c = self.kit.coefficients
+        node, boxes = self.kit.nodes[name], self.boxes
+        xabs = boxes.absmax(name)
+        zero = torch.zeros_like(xabs)
+        t = boxes.error.get(name, zero) if node.op != "relu" else zero
+        terms = xabs[0].numel()
+        layer = self.kit.forward.layers.get(name)
+        if layer is not None:
+            nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else c.u * (1 + 2.0**-20)
+            g = gamma(layer.fan, c.u) * (1 + nu) if product else 0.0
+            t = t + (g + layer.rho + nu) * boxes.magnitude[name] + (layer.rho + dot_error(terms)) * layer.babs
+            if c.dtype == torch.float32:  # a weight below the smallest normal is off by at most eta
+                t = t + c.eta * boxes.absmax(node.inputs[0]).sum((1, 2, 3), keepdim=True)
+        if node.op == "gather" and product:
+            repeats = self.kit.forward.moves[name].repeats
+            t = t + (gamma(repeats - 1, c.u) if repeats > 1 else 0.0) * xabs
+        if product and self.kit.feeds_nonlinear[name]:
+            t = t + c.u * (1 + 2.0**-20) * xabs  # M_j lambda_j was rounded once
+        return up(t)
+
+    def _floor(self, name: str) -> Tensor:
+        """K eta a coefficient for the product, eta for the ReLU's, times the largest values they multiply."""
+        c = self.kit.coefficients
+        node = self.kit.nodes[name]
+        layer = self.kit.forward.layers.get(name)
+        own = self.boxes.absmax(name).sum((1, 2, 3))
+        if layer is None:
+            return up(2 * c.eta * own)
+        below = self.boxes.absmax(node.inputs[0]).sum((1, 2, 3))
+        return up(2 * c.eta * (own + (layer.fan + 1) * (1 + layer.w_max) * below))
+
+    def floor(self, name: str) -> Tensor:
+        """Underflow of one rounded operation a coefficient, [batch]."""
+        if name not in self._floors:
+            self._floors[name] = up(2 * self.kit.coefficients.eta * self.boxes.absmax(name).sum((1, 2, 3)))
+        return self._floors[name]
+
+    def inside(self, name: str) -> Tensor:
+        """One on the image, zero on the margin."""
+        if name not in self._inside:
+            f = self.kit.frames[name]
+            self._inside[name] = f.table(torch.ones(self.boxes.batch, f.h, f.w, f.channels, dtype=self.dtype, device=self.kit.forward.device))
+        return self._inside[name]
+
+    def pool(self, node: Node) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Winning tap, whether it is sure, the upper constant, and the magnitude of what overlapping windows add up."""
+        if node.name not in self._pool:
+            w, table = self.boxes.winners[node.name], self.kit.frames[node.name].table
+            source = node.inputs[0]
+            largest = self.kit.forward.taps(node, self.boxes.absmax(source)).amax(-1)
+            tap = table((w.tap + 1).to(torch.int64)) - 1  # the margin has no winner
+            self._pool[node.name] = tap, table(w.sure.to(torch.int64)), table(round_up(w.most, self.dtype)), table(round_up(largest, self.dtype))
+        return self._pool[node.name]
+
+
+def sum_error(terms: int) -> float:
+    """Relative error charged where a float64 row sum's terms have one sign."""
+    return 1 + dot_error(terms) + 8 * U64

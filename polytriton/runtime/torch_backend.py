@@ -1,0 +1,234 @@
+"""The backend on torch tensors: products by the library's GEMM and direct transposed convolution, row passes fused.
+
+Any device torch knows works; on the CPU the row passes run in one compiled loop each (fused.py) where Numba is there.
+Coefficients are [rows, height, width, channels], channels last in memory.
+
+Rounding: an entry of a product is a sum of K terms in some order, with or without FMA (no Winograd, FFT or Strassen;
+settings.py pins the library's precision), so gamma_K covers it. Row sums are float64, `DOT` bounds their relative error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polytriton.ir.plan import Axis, Window
+from polytriton.runtime import fused
+from polytriton.runtime.soundness import U64
+
+
+@dataclass
+class Rows:
+    """Which image and position each row belongs to, and what it has gathered: constant and error, both float64."""
+
+    image: Tensor
+    h: Tensor
+    w: Tensor
+    constant: Tensor
+    error: Tensor
+    index: Tensor  # where in the program's results the row's bound belongs
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def keep(self, index: Tensor) -> Rows:
+        return Rows(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where rows' windows lie in a node's tables: start values, values an image line, window height, values a window line."""
+
+    base: Tensor
+    pitch: int
+    height: int
+    width: int
+    channels: int
+
+    @property
+    def line(self) -> int:
+        return self.width * self.channels
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A node's image and the margin its tables carry: tables are [batch, top+h+bottom, left+w+right, channels]."""
+
+    h: int
+    w: int
+    channels: int
+    halo: tuple[int, int, int, int]
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        t, left, b, right = self.halo
+        return t + self.h + b, left + self.w + right
+
+    def table(self, values: Tensor) -> Tensor:
+        """[batch, h, w, channels] inside a margin of zeros."""
+        t, left, b, right = self.halo
+        return F.pad(values, (0, 0, left, right, t, b)).contiguous() if any(self.halo) else values.contiguous()
+
+    def place(self, rows: Rows, window: Window) -> Place:
+        height, width = self.padded
+        top = rows.h * window.h.stride - window.h.offset + self.halo[0]
+        left = rows.w * window.w.stride - window.w.offset + self.halo[1]
+        base = ((rows.image * height + top) * width + left) * self.channels
+        return Place(base, width * self.channels, window.h.size, window.w.size, self.channels)
+
+
+def dot_error(terms: int) -> float:
+    """Relative error of a float64 row sum of so many exact products, any order."""
+    return 2 * (terms + 8) * U64
+
+
+class TorchBackend:
+    """Stateless operations on rows; `threads` splits the fused passes."""
+
+    def __init__(self, device: torch.device, threads: int = 1) -> None:
+        self.device = device
+        self.threads = threads
+        self.fast = fused.AVAILABLE and device.type == "cpu"
+
+    # ---- row passes ------------------------------------------------------------------------------------
+
+    def _gather(self, table: Tensor, place: Place) -> Tensor:
+        """Every row's window of a table, [rows, height, line]."""
+        step = torch.arange(place.height, device=self.device)[:, None] * place.pitch + torch.arange(place.line, device=self.device)
+        return table.reshape(-1)[place.base[:, None, None] + step]
+
+    def _fused(self, kernel: object, m: Tensor, place: Place, *tables: Tensor | int, count: int) -> tuple[Tensor, ...]:
+        outputs = tuple(torch.empty(len(m), dtype=torch.float64) for _ in range(count))
+        rest = [t.reshape(-1).numpy() if isinstance(t, Tensor) else t for t in tables]
+        fused.over_rows(
+            kernel, self.threads, m.view(-1).numpy(), place.base.numpy(), place.pitch, place.height, place.line,
+            *rest, outputs=tuple(o.numpy() for o in outputs),
+        )  # fmt: skip
+        return outputs
+
+    def concretize(self, m: Tensor, place: Place, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+        """Least value of each row over its boxes, to within dot_error * weight; weight = sum |m| max(|lo|, |hi|)."""
+        if self.fast:
+            value, weight = self._fused(fused.concretize, m, place, lo, hi, count=2)
+            return value, weight
+        x = m.reshape(len(m), place.height, place.line).double()
+        low, high = self._gather(lo, place).double(), self._gather(hi, place).double()
+        return (x * torch.where(x < 0, high, low)).sum((1, 2)), (x.abs() * torch.maximum(low.abs(), high.abs())).sum((1, 2))
+
+    def relax(self, m: Tensor, place: Place, below: Tensor, above: Tensor, lower_cut: Tensor | None, upper_cut: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows over f(y) become rows over y, in place; also the sum of intercepts, all of one sign (<= 0)."""
+        if self.fast:
+            extra = self._fused(fused.positive_dot, m, place, lower_cut, count=1)[0] if lower_cut is not None else None
+            (total,) = self._fused(fused.relax, m, place, below, above, upper_cut, count=1)
+            return m, total if extra is None else total + extra
+        x = m.reshape(len(m), place.height, place.line)
+        negative = x < 0
+        total = (x.clamp(max=0).double() * self._gather(upper_cut, place).double()).sum((1, 2))
+        if lower_cut is not None:
+            total = total + (x.clamp(min=0).double() * self._gather(lower_cut, place).double()).sum((1, 2))
+        return (x * torch.where(negative, self._gather(above, place), self._gather(below, place))).view_as(m), total
+
+    def charge(self, m: Tensor, place: Place, t: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """The scalars of an affine step: sum of m * bias and of |m| * t. bias is [1 or height, width*channels]."""
+        if self.fast:
+            step = bias.shape[-1] if bias.shape[0] > 1 else 0
+            constant, error = self._fused(fused.charge, m, place, t, bias, step, count=2)
+            return constant, error
+        x = m.reshape(len(m), place.height, place.line).double()
+        return (x * bias.double()).sum((1, 2)), (x.abs() * self._gather(t, place).double()).sum((1, 2))
+
+    def table_dot(self, m: Tensor, place: Place, table: Tensor) -> Tensor:
+        """Sum of m * table over every row's window."""
+        x = m.reshape(len(m), place.height, place.line).double()
+        return (x * self._gather(table, place).double()).sum((1, 2))
+
+    def table_product(self, m: Tensor, place: Place, table: Tensor) -> Tensor:
+        return (m.reshape(len(m), place.height, place.line) * self._gather(table, place)).view_as(m)
+
+    # ---- products --------------------------------------------------------------------------------------
+
+    def linear(self, m: Tensor, w: Tensor, shape: tuple[int, int, int]) -> Tensor:
+        return (m.reshape(len(m), -1) @ w).view(len(m), *shape)
+
+    def conv(self, m: Tensor, w: Tensor, conv: ConvShape, window: Window) -> Tensor:
+        """Transposed convolution of every row's window, cut to the window the plan asks for."""
+        lead = conv.lead(window)
+        if m.dtype == torch.float64:
+            return crop(self._transposed64(m, w, conv), lead, window)
+        full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(m.shape[1:3], conv.stride, conv.kernel, conv.dilation, strict=True)]
+        size = (window.h.size, window.w.size)
+        # the library cuts `cut` cells on both sides and adds `grow` at the end: no work on cells that are dropped
+        cut = [p if 0 < p and f - 2 * p > 0 else 0 for p, f in zip(lead, full, strict=True)]
+        room = [max(s, d) - 1 for s, d in zip(conv.stride, conv.dilation, strict=True)]
+        grow = [max(0, min(r, n - f + 2 * c)) if c else 0 for r, n, f, c in zip(room, size, full, cut, strict=True)]
+        y = F.conv_transpose2d(m.permute(0, 3, 1, 2), w, None, conv.stride, cut, grow, conv.groups, conv.dilation)
+        return crop(y.permute(0, 2, 3, 1), (lead[0] - cut[0], lead[1] - cut[1]), window)
+
+    def _transposed64(self, m: Tensor, w: Tensor, conv: ConvShape) -> Tensor:
+        """One GEMM over channels, then shifted sums: float64 has no fast direct convolution on CPUs."""
+        r, h, wd, c = m.shape
+        g, (kh, kw), (sh, sw), (dh, dw) = conv.groups, conv.kernel, conv.stride, conv.dilation
+        ci = w.shape[1]
+        by_tap = w.view(g, c // g, ci, kh, kw).permute(0, 3, 4, 1, 2)  # [g, kh, kw, c/g, ci]
+        x = m.reshape(-1, g, c // g).transpose(0, 1)  # [g, cells, c/g]
+        out = m.new_zeros(r, (h - 1) * sh + (kh - 1) * dh + 1, (wd - 1) * sw + (kw - 1) * dw + 1, g * ci)
+        for i in range(kh):
+            for j in range(kw):
+                tap = (x @ by_tap[:, i, j]).transpose(0, 1).reshape(r, h, wd, g * ci)
+                out[:, i * dh : i * dh + (h - 1) * sh + 1 : sh, j * dw : j * dw + (wd - 1) * sw + 1 : sw] += tap
+        return out
+
+    # ---- windows ---------------------------------------------------------------------------------------
+
+    def embed(self, m: Tensor, rows: Rows, old: Window, new: Window) -> Tensor:
+        """The same coefficients on a window that contains the old one (or on the whole image: cells off it are dropped)."""
+        if old == new:
+            return m
+        out = m.new_zeros(len(m), new.h.size + 1, new.w.size + 1, m.shape[-1])  # one line more takes what is dropped
+        ih, iw = self._cells(rows.h, old.h, new.h), self._cells(rows.w, old.w, new.w)
+        row = torch.arange(len(m), device=self.device)[:, None, None]
+        out[row, ih[:, :, None], iw[:, None, :]] = m
+        return out[:, : new.h.size, : new.w.size].contiguous()
+
+    def _cells(self, position: Tensor, old: Axis, new: Axis) -> Tensor:
+        """For every row and old cell its index on the new axis, or new.size where it lies outside."""
+        shift = position * (old.stride - new.stride) - old.offset + new.offset
+        index = shift[:, None] + torch.arange(old.size, device=self.device)
+        return torch.where((index >= 0) & (index < new.size), index, torch.full_like(index, new.size))
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """The constants of a convolution (or pool) as back-substitution sees it, from the window `source` over its output."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    groups: int
+    source: Window
+
+    def lead(self, window: Window) -> tuple[int, int]:
+        """How many cells the full transposed result begins before `window` (negative: after)."""
+        source = self.source
+        return source.h.offset * self.stride[0] + self.padding[0] - window.h.offset, source.w.offset * self.stride[1] + self.padding[1] - window.w.offset
+
+
+def crop(full: Tensor, lead: tuple[int, int], window: Window) -> Tensor:
+    """[rows, H, W, C] cut (or widened with zeros) to begin `lead` cells later and to have the window's size."""
+    for axis, (skip, size) in ((1, (lead[0], window.h.size)), (2, (lead[1], window.w.size))):
+        if skip > 0:
+            full = full.narrow(axis, skip, max(0, full.shape[axis] - skip)) if skip < full.shape[axis] else full.narrow(axis, 0, 0)
+            skip = 0
+        missing_tail = size + skip - full.shape[axis]
+        if missing_tail < 0:
+            full = full.narrow(axis, 0, max(0, size + skip))
+            skip, missing_tail = max(skip, -size), 0
+        if skip < 0 or missing_tail > 0:
+            pad = [0] * 6
+            pad[2 * (3 - axis)], pad[2 * (3 - axis) + 1] = -skip, missing_tail
+            full = F.pad(full, pad)
+    return full.contiguous()

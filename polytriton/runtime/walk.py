@@ -1,0 +1,315 @@
+"""Walks one program of the Plan over a block of rows: the only interpreter of Plan steps.
+
+Invariant of every row before and after every step: target >= sum over the frontier of M.x + constant - error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from polytriton.ir.net import Node
+from polytriton.ir.ops import OPS
+from polytriton.ir.plan import Axis, Program, Step, Window
+from polytriton.passes.windows import through
+from polytriton.runtime.soundness import U64, gamma
+from polytriton.runtime.tables import Tables, sum_error
+from polytriton.runtime.torch_backend import ConvShape, Rows, TorchBackend, crop, dot_error
+
+
+@dataclass
+class Identity:
+    """Rows +x or -x of single neurons, not yet multiplied by anything."""
+
+    sign: Tensor
+    channel: Tensor
+
+    def keep(self, index: Tensor) -> Identity:
+        return Identity(self.sign[index], self.channel[index])
+
+
+Entry = tuple["Tensor | Identity", Window]
+
+
+@dataclass
+class Results:
+    """Best bound of every row of a program, and what it would be had no rounding been charged; rows of a group leave together."""
+
+    best: Tensor
+    raw: Tensor
+    group: Tensor | None = None  # None: rows never leave
+    done: Tensor | None = None
+    strict: bool = False  # a row is decided by best > 0, not by best >= 0
+
+    def decided(self, best: Tensor) -> Tensor:
+        return best > 0 if self.strict else best >= 0
+
+
+class Walk:
+    """One block of rows on its way from the target to the input."""
+
+    def __init__(self, backend: TorchBackend, tables: Tables, program: Program, rows: Rows, results: Results) -> None:
+        self.backend, self.tables, self.program, self.rows, self.results = backend, tables, program, rows, results
+        self.kit = tables.kit
+        self.frontier: dict[str, Entry] = {}
+        self.arriving: dict[str, Entry] = {}
+
+    def run(self, start: Tensor | Identity, extra: Tensor | None = None) -> None:
+        """`extra` are coefficients over the input that a query brings along."""
+        for step in self.program.steps:
+            if step.op == "start":
+                self.frontier[step.node] = (start, step.windows[0])
+                continue
+            if step.op == "input" and extra is not None:
+                self._add_input(step, extra)
+            if step.check and not self._check(step.op == "input"):
+                return
+            if step.op != "input":
+                getattr(self, "_" + step.op)(self.kit.nodes[step.node], step)
+
+    # ---- bounds -----------------------------------------------------------------------------------------
+
+    def _check(self, last: bool) -> bool:
+        """Takes a candidate bound; rows of decided groups leave. False when no row is left."""
+        value = self.rows.constant - self.rows.error
+        raw = self.rows.constant.clone()
+        slack = torch.zeros_like(value)
+        for name, (m, window) in self.frontier.items():
+            matrix = m if isinstance(m, Tensor) else self._matrix(name, m)
+            place = self.kit.frames[name].place(self.rows, window)
+            lo, hi = self.tables.box(name)
+            least, weight = self.backend.concretize(matrix, place, lo, hi)
+            # coefficients that a ReLU multiplied are charged their rounding when their node is substituted: do it here too
+            pending = 0.0 if OPS[self.kit.nodes[name].op].kind == "nonlinear" else self.kit.coefficients.u * (1 + 2.0**-20)
+            slack = slack + (dot_error(place.height * place.line) + pending) * weight + self.tables.floor(name)[self.rows.image]
+            value, raw = value + least, raw + least
+        value = value - slack - 16 * U64 * (value.abs() + self.rows.error + slack + raw.abs())
+        value = torch.where(torch.isfinite(value), value, torch.full_like(value, float("-inf")))
+        raw = torch.where(torch.isfinite(raw), raw, torch.full_like(raw, float("-inf")))
+        r, index = self.results, self.rows.index
+        r.best[index] = torch.maximum(r.best[index], value)
+        r.raw[index] = torch.maximum(r.raw[index], raw)
+        if r.group is None or r.done is None:
+            return True
+        group = r.group[index]
+        r.done[group[r.decided(r.best[index])]] = True
+        if last:
+            return False
+        stay = torch.nonzero(~r.done[group]).flatten()
+        if len(stay) < len(group):
+            self.rows = self.rows.keep(stay)
+            self.frontier = {k: (m.keep(stay) if isinstance(m, Identity) else m[stay], w) for k, (m, w) in self.frontier.items()}
+        return len(stay) > 0
+
+    # ---- scalars ----------------------------------------------------------------------------------------
+
+    def _pay(self, constant: Tensor | None, error: Tensor) -> None:
+        """Adds to a row's scalars; the additions' own rounding is charged too."""
+        r = self.rows
+        if constant is not None:
+            r.constant = r.constant + constant
+        r.error = (r.error + error) * (1 + 8 * U64) + 4 * U64 * r.constant.abs()
+
+    def _charge(self, name: str, m: Tensor, window: Window) -> None:
+        """The constant and the error of substituting an affine node."""
+        place = self.kit.frames[name].place(self.rows, window)
+        t, floor = self.tables.charge(name)
+        spatial = self.kit.varies(name) and not window.whole
+        bias = torch.zeros(1, place.line, dtype=torch.float64, device=m.device) if spatial else self.kit.bias_line(name, place.width)
+        constant, error = self.backend.charge(m, place, t, bias)
+        if spatial:
+            b = self.kit.forward.layers[name].b
+            table = self.kit.frames[name].table(b.expand(self.tables.boxes.batch, *b.shape))
+            constant = self.backend.table_dot(m, place, table)
+        self._pay(constant, error * sum_error(place.height * place.line) + floor[self.rows.image])
+
+    def _charge_identity(self, name: str, m: Identity) -> None:
+        """The same for a row that is one neuron: no sum, so no rounding but the vector's own."""
+        at = (self.rows.image, self.rows.h, self.rows.w, m.channel)
+        layer = self.kit.forward.layers.get(name)
+        constant = None
+        if layer is not None:
+            constant = m.sign * (layer.b[m.channel] if layer.node.op == "conv" else layer.b[at[1:]])
+        self._pay(constant, self.tables.first(name)[at])
+
+    # ---- frontier ---------------------------------------------------------------------------------------
+
+    def _take(self, node: Node) -> Entry:
+        return self.frontier.pop(node.name)
+
+    def _give(self, step: Step, *entries: Tensor | Identity) -> None:
+        for name, window, entry in zip(step.to, step.windows, entries, strict=True):
+            if name in self.frontier:
+                self.arriving[name] = (entry, window)
+            else:
+                self.frontier[name] = (entry, window)
+
+    def _matrix(self, name: str, m: Identity) -> Tensor:
+        """Identity rows written out on a 1x1 window (or on a vector)."""
+        frame = self.kit.frames[name]
+        out = torch.zeros(len(self.rows), 1, 1, frame.channels, dtype=self.kit.coefficients.dtype, device=self.backend.device)
+        out[torch.arange(len(out), device=out.device), 0, 0, m.channel] = m.sign.to(out.dtype)
+        return out
+
+    def _dense_entry(self, name: str, entry: Entry) -> tuple[Tensor, Window]:
+        m, window = entry
+        return (m if isinstance(m, Tensor) else self._matrix(name, m)), window
+
+    # ---- steps ------------------------------------------------------------------------------------------
+
+    def _linear(self, node: Node, step: Step) -> None:
+        m, window = self._take(node)
+        w = self.kit.weights[node.name]
+        if isinstance(m, Identity):
+            self._charge_identity(node.name, m)
+            rows = w.rows[m.channel] * m.sign.to(w.rows.dtype)[:, None]
+            self._give(step, rows.view(len(m.sign), *self._extent(step.to[0])))
+            return
+        self._charge(node.name, m, window)
+        self._give(step, self.backend.linear(m, w.back, self._extent(step.to[0])))
+
+    def _extent(self, name: str) -> tuple[int, int, int]:
+        f = self.kit.frames[name]
+        return f.h, f.w, f.channels
+
+    def _conv(self, node: Node, step: Step) -> None:
+        m, window = self._take(node)
+        w, out = self.kit.weights[node.name], step.windows[0]
+        shape = conv_shape(node, window)
+        if isinstance(m, Identity):
+            self._charge_identity(node.name, m)
+            full = w.rows[m.channel] * m.sign.to(w.rows.dtype)[:, None, None, None]
+            natural = Window(_grown(window.h, node, 0), _grown(window.w, node, 1))
+            result = self.backend.embed(full, self.rows, natural, out)
+        else:
+            self._charge(node.name, m, window)
+            result = self.backend.conv(m, w.back, shape, out)
+        if step.mask:
+            place = self.kit.frames[step.to[0]].place(self.rows, out)
+            result = self.backend.table_product(result, place, self.tables.inside(step.to[0]))
+        self._give(step, result)
+
+    def _scale(self, node: Node, step: Step) -> None:
+        m, window = self._dense_entry(node.name, self._take(node))
+        self._charge(node.name, m, window)
+        frame, a = self.kit.frames[node.name], self.kit.weights[node.name].back
+        if window.whole:
+            self._give(step, m * a)
+        else:
+            table = frame.table(a.expand(self.tables.boxes.batch, *a.shape))
+            self._give(step, self.backend.table_product(m, frame.place(self.rows, window), table))
+
+    def _add(self, node: Node, step: Step, sign: float = 1.0) -> None:
+        m, window = self._take(node)
+        if isinstance(m, Identity):
+            self._charge_identity(node.name, m)
+            self._give(step, m, Identity(m.sign * sign, m.channel))
+        else:
+            self._charge(node.name, m, window)
+            self._give(step, m, m * sign)  # a copy: later steps work in place
+
+    def _sub(self, node: Node, step: Step) -> None:
+        self._add(node, step, -1.0)
+
+    def _concat(self, node: Node, step: Step) -> None:
+        m, window = self._dense_entry(node.name, self._take(node))
+        self._charge(node.name, m, window)
+        parents = [self.kit.nodes[i] for i in node.inputs]
+        if len(node.shape) == 1 or (len(node.shape) == 3 and node.integer("axis") == 0):
+            parts = torch.split(m, [self._extent(p.name)[2] for p in parents], dim=3)
+        elif len(node.shape) == 3:
+            axis = node.integer("axis")
+            parts = torch.split(m, [p.shape[axis] for p in parents], dim=axis)
+        else:
+            logical = m.reshape(len(m), *node.shape)
+            parts = torch.split(logical, [p.shape[node.integer("axis")] for p in parents], dim=node.integer("axis") + 1)
+        self._give(step, *(p.reshape(len(m), *part_shape(p, self._extent(q.name))).contiguous() for p, q in zip(parts, parents, strict=True)))
+
+    def _gather(self, node: Node, step: Step) -> None:
+        m, window = self._dense_entry(node.name, self._take(node))
+        self._charge(node.name, m, window)
+        moves, source = self.kit.forward.moves[node.name], step.to[0]
+        if moves.channels is not None:
+            out = m.new_zeros(*m.shape[:3], self._extent(source)[2])
+            self._give(step, out.index_add_(3, moves.channels, m))
+            return
+        h, w, c = self._extent(source)
+        out = m.new_zeros(len(m), h * w * c + 1)  # the last cell takes what falls on padding
+        out.index_add_(1, torch.where(moves.cells >= 0, moves.cells, h * w * c), m.reshape(len(m), -1))
+        self._give(step, out[:, :-1].reshape(len(m), h, w, c).contiguous())
+
+    def _relu(self, node: Node, step: Step) -> None:
+        m, window = self._dense_entry(node.name, self._take(node))
+        lines = self.tables.lines(node)
+        place = self.kit.frames[node.name].place(self.rows, window)
+        m, total = self.backend.relax(m, place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
+        terms = place.height * place.line
+        # the intercepts' sum has one sign (at most zero): enlarging it covers the rounding of its sum
+        self._pay(total * sum_error(terms), torch.zeros_like(total))
+        self._give(step, m)
+
+    def _maxpool(self, node: Node, step: Step) -> None:
+        """A row over max(x) becomes one over the winners (lower side, and upper where sure) and a constant."""
+        m, window = self._dense_entry(node.name, self._take(node))
+        tap, sure, most, largest = self.tables.pool(node)
+        place, b = self.kit.frames[node.name].place(self.rows, window), self.backend
+        winner = b._gather(tap, place).view_as(m)
+        linear = (m > 0) | (b._gather(sure, place).view_as(m) > 0)
+        rest = torch.where(linear, torch.zeros_like(m), m)
+        constant = b.table_dot(rest, place, most) + (m * 0).double().sum((1, 2, 3))  # NaN must survive the selection
+        shape = conv_shape(node, window)
+        (kh, kw), (sh, sw), (dh, dw) = shape.kernel, shape.stride, shape.dilation
+        _, h, w, c = m.shape
+        out = m.new_zeros(len(m), (h - 1) * sh + (kh - 1) * dh + 1, (w - 1) * sw + (kw - 1) * dw + 1, c)
+        for i in range(kh):
+            for j in range(kw):
+                part = torch.where((winner == i * kw + j) & linear, m, torch.zeros_like(m))
+                out[:, i * dh : i * dh + (h - 1) * sh + 1 : sh, j * dw : j * dw + (w - 1) * sw + 1 : sw] += part
+        u, terms = self.kit.coefficients.u, place.height * place.line
+        size = b.table_dot(m.abs(), place, largest)
+        # overlapping windows add up to kh*kw coefficients; the constants' sum is charged its own rounding
+        error = (gamma(kh * kw, u) + dot_error(terms)) * size + self.tables.floor(node.inputs[0])[self.rows.image]
+        self._pay(constant, error * sum_error(terms))
+        self._give(step, crop(out, shape.lead(step.windows[0]), step.windows[0]))
+
+    def _dense(self, node: Node, step: Step) -> None:
+        m, window = self._dense_entry(node.name, self._take(node))
+        self.frontier[node.name] = (self.backend.embed(m, self.rows, window, step.windows[0]), step.windows[0])
+
+    def _merge(self, node: Node, step: Step) -> None:
+        """Contributions of several readers add up on the union of their windows; one rounding a coefficient."""
+        window = step.windows[0]
+        first, second = (self._dense_entry(node.name, d.pop(node.name)) for d in (self.frontier, self.arriving))
+        m = self.backend.embed(first[0], self.rows, first[1], window) + self.backend.embed(second[0], self.rows, second[1], window)
+        place = self.kit.frames[node.name].place(self.rows, window)
+        lo, hi = self.tables.box(node.name)
+        _, weight = self.backend.concretize(m, place, lo, hi)
+        error = self.kit.coefficients.u * (1 + 2.0**-20) * weight * sum_error(place.height * place.line)
+        self._pay(None, error + self.tables.floor(node.name)[self.rows.image])
+        self.frontier[node.name] = (m, window)
+
+    def _add_input(self, step: Step, extra: Tensor) -> None:
+        m, window = self._dense_entry(step.node, self.frontier[step.node])
+        total = m + extra[self.rows.index].to(m.dtype).view_as(m)
+        place = self.kit.frames[step.node].place(self.rows, window)
+        lo, hi = self.tables.box(step.node)
+        _, weight = self.backend.concretize(total, place, lo, hi)
+        self._pay(None, 2 * self.kit.coefficients.u * weight * sum_error(place.height * place.line) + self.tables.floor(step.node)[self.rows.image])
+        self.frontier[step.node] = (total, window)
+
+
+def part_shape(part: Tensor, extent: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The physical shape of an operand's coefficients; a window keeps its own height and width."""
+    return (part.shape[1], part.shape[2], extent[2]) if part.dim() == 4 and part.shape[3] == extent[2] else extent
+
+
+def conv_shape(node: Node, window: Window) -> ConvShape:
+    k, s, d, p = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1)), node.ints("p", (0, 0, 0, 0))
+    return ConvShape((k[0], k[1]), (s[0], s[1]), (d[0], d[1]), (p[0], p[1], p[2], p[3]), node.integer("g", 1), window)
+
+
+def _grown(axis: Axis, node: Node, side: int) -> Axis:
+    k, s, d, p = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1)), node.ints("p", (0, 0, 0, 0))
+    return through(axis, k[side], s[side], p[side], d[side])
