@@ -64,8 +64,10 @@ def windows(s: Site, x: Act, kernel: Sequence[int]) -> Windows:
     s.need(min(*kernel, *strides, *dilations) >= 1 and min(pads) >= 0, "kernel, strides and dilations must be at least 1, pads at least 0")
     s.need(auto in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"), f"auto_pad {auto}")
     s.need(auto == "NOTSET" or not any(pads), "pads beside auto_pad")
-    # onnxruntime pads dilated pools by the undilated window, against the specification
-    s.need(not auto.startswith("SAME") or s.op == "Conv" or max(dilations) == 1, f"auto_pad {auto} with dilations is ambiguous for pools")
+    # onnxruntime refuses this for convolutions and, against the specification, pads pools by the undilated window
+    s.need(
+        not auto.startswith("SAME") or max(dilations) == 1, f"auto_pad {auto} with dilations means different things to different runtimes"
+    )
     lo, hi, out, fit = list[int](), list[int](), list[int](), list[int]()
     for i in range(rank):
         size, stride, reach = x.shape[2 + i], strides[i], (kernel[i] - 1) * dilations[i] + 1

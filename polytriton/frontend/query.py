@@ -64,22 +64,32 @@ class Disjunct:
     open_lo: frozenset[int] = frozenset()
     open_hi: frozenset[int] = frozenset()
 
-    def contains(self, x: Iterable[float] | np.ndarray) -> bool:
-        """Whether the point lies in the exact box. The float comparison only rejects: it looks at a superset."""
-        flat = np.asarray(x, dtype=np.float64).ravel() if isinstance(x, np.ndarray) and x.dtype != object else None
-        if flat is not None:
-            if flat.size != self.lo.size or not np.all((flat >= self.lo) & (flat <= self.hi)):
-                return False
-            x = flat.tolist()
-        point = exact(x)
-        return point is not None and len(point) == len(self.exact_lo) and self._inside(point)
+    def contains(self, x: Iterable[float] | np.ndarray, *, rounded: bool = False) -> bool:
+        """Whether the point lies in the exact box, or, `rounded`, in the float64 box around it.
 
-    def _inside(self, point: Exact) -> bool:
+        An input fixed at a decimal that is no float64 leaves no exact point a network could run on; competitions read the
+        decimals as floats, and `rounded` is that reading.
+        """
+        point = exact(x.ravel().tolist() if isinstance(x, np.ndarray) else x)
+        return point is not None and len(point) == self.lo.size and self._inside(point, rounded)
+
+    def _inside(self, point: Exact, rounded: bool) -> bool:
+        lows, highs = (self.lo.tolist(), self.hi.tolist()) if rounded else (self.exact_lo, self.exact_hi)
         return (
-            all(lo <= v <= hi for lo, v, hi in zip(self.exact_lo, point, self.exact_hi, strict=True))
+            all(lo <= v <= hi for lo, v, hi in zip(lows, point, highs, strict=True))
             and all(point[i] > self.exact_lo[i] for i in self.open_lo)
             and all(point[i] < self.exact_hi[i] for i in self.open_hi)
         )
+
+    def inner(self) -> tuple[np.ndarray, np.ndarray]:
+        """The largest float64 box inside the exact one, for attacks; lo > hi at an input no float64 satisfies."""
+        lo, hi = self.lo.copy(), self.hi.copy()
+        for i, (a, b) in enumerate(zip(self.exact_lo, self.exact_hi, strict=True)):
+            if a > lo[i].item() or i in self.open_lo:
+                lo[i] = np.nextafter(outward(a)[0], np.inf)
+            if b < hi[i].item() or i in self.open_hi:
+                hi[i] = np.nextafter(outward(b)[1], -np.inf)
+        return lo, hi
 
 
 @dataclass(frozen=True)
@@ -115,8 +125,8 @@ class Property:
         """Whether some row relates outputs to inputs."""
         return any(r.x and r.y for d in self.disjuncts for r in d.rows)
 
-    def violated(self, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> int | None:
-        """The first disjunct the concrete pair lies in, decided in exact rationals, or None."""
+    def violated(self, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float], *, rounded: bool = False) -> int | None:
+        """The first disjunct the concrete pair lies in, decided in exact rationals, or None. `rounded`: see Disjunct.contains."""
         xs, ys = np.asarray(x, dtype=np.float64).ravel(), np.asarray(y, dtype=np.float64).ravel()
         if xs.size != self.n_in or ys.size != self.n_out:
             raise UsageError(
@@ -131,7 +141,7 @@ class Property:
                 continue
             box = id(d.exact_lo), id(d.exact_hi), id(d.open_lo), id(d.open_hi)
             if box not in seen:
-                seen[box] = d._inside(point)
+                seen[box] = d._inside(point, rounded)
             if seen[box]:
                 return k
         return None

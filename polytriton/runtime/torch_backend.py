@@ -93,6 +93,14 @@ class TorchBackend:
         self.threads = threads
         self.fast = fused.AVAILABLE and device.type == "cpu"
 
+    def padded(self, index: Tensor) -> Tensor:
+        """Row numbers, the first repeated up to one of few counts: libraries prepare a convolution anew for every count."""
+        n = len(index)
+        if n == 0 or self.device.type != "cpu":
+            return index
+        step = max(4, 1 << max(0, n.bit_length() - 4))
+        return torch.cat([index, index[:1].expand(-n % step)])
+
     # ---- row passes ------------------------------------------------------------------------------------
 
     def _gather(self, table: Tensor, place: Place) -> Tensor:

@@ -99,8 +99,9 @@ class Walk:
             return False
         stay = torch.nonzero(~r.done[group]).flatten()
         if len(stay) < len(group):
+            stay = self.backend.padded(stay)
             self.rows = self.rows.keep(stay)
-            self.frontier = {k: (m.keep(stay) if isinstance(m, Identity) else m[stay], w) for k, (m, w) in self.frontier.items()}
+            self.frontier = {k: (m.keep(stay) if isinstance(m, Identity) else m.index_select(0, stay), w) for k, (m, w) in self.frontier.items()}
         return len(stay) > 0
 
     # ---- scalars ----------------------------------------------------------------------------------------

@@ -1,0 +1,30 @@
+"""Shared by all tests: the data folder, hypothesis that repeats itself, and no more threads than the machine has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("polytriton", deadline=None, derandomize=True)
+settings.load_profile("polytriton")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Real networks and properties: POLYTRITON_DATA, or shared/data beside the repository."""
+    folder = Path(os.environ.get("POLYTRITON_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    if not (folder / "instances.csv").is_file():
+        reason = f"no data in {folder}: set POLYTRITON_DATA to a folder with instances.csv"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return folder

@@ -1,0 +1,166 @@
+"""The engine's bounds are DeepPoly's: equal to the naive oracle's, layer by layer, in float64 and real semantics.
+
+Each layer is compared given the engine's own boxes of the layers before it, so that a difference shows where it arises, and
+a neuron whose being settled hangs on a rounding (it may leave early on one side only) is left out without losing the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from polytriton.api import Verifier
+from polytriton.ir.net import Net
+from polytriton.passes.pipeline import fold_net
+from tests.oracle.deeppoly import Box, DeepPoly
+from tests.oracle.nets import MOVES, SCALES, random_box, random_net, toy_conv, toy_dense, toy_residual
+
+KINDS = ("ordinary", "ordinary", "tiny", "zero", "touching", "huge")
+
+
+@dataclass
+class Tally:
+    """Bounds compared, bounds left out, and the worst differences."""
+
+    compared: int = 0
+    skipped: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def compare(self, what: str, got: Box, want: Box, mass: np.ndarray, edge: np.ndarray, rel: float = 1e-6) -> None:
+        got_lo, got_hi = (np.asarray(b, np.float64).reshape(-1) for b in got)
+        width = float(np.max(want[1] - want[0], initial=0.0))
+        for side, g, w in (("lo", got_lo, want[0]), ("hi", got_hi, want[1])):
+            room = rel * np.maximum(np.abs(w), width) + 1e-10 * mass + 1e-290
+            bad = ~(np.abs(g - w) <= room) & ~edge
+            if bad.any():
+                i = int(np.flatnonzero(bad)[0])
+                self.wrong.append(f"{what}.{side}: {bad.sum()} of {bad.size} differ, first [{i}]: engine {g[i]!r}, oracle {w[i]!r}, width {width:.3g}")
+        self.compared += 2 * int((~edge).sum())
+        self.skipped += 2 * int(edge.sum())
+
+
+def compare(net: Net, reference: Net, lo: np.ndarray, hi: np.ndarray, candidates: str, early: bool, tally: Tally, C: np.ndarray | None = None) -> None:
+    """The engine on `net` against the oracle on `reference`, a network of the same values by the same names."""
+    verifier = Verifier.from_net(net, semantics="real", dtype="float64", candidates=candidates, early=early)
+    found = verifier.bounds(lo, hi)
+    poly = DeepPoly(reference, candidates, early)
+    margins = None if C is None else np.asarray(verifier.margins(lo, hi, C))
+    for k in range(len(lo)):
+        layers = {name: (np.asarray(b.lo)[k], np.asarray(b.hi)[k]) for name, b in found.layers.items()}
+        r = poly.bounds(lo[k], hi[k], given=layers)
+        for name in poly.bounded:
+            if name in layers:
+                tally.compare(f"%{name}", layers[name], r.found[name], r.mass[name], r.edge[name])
+        out = reference.output
+        got = np.asarray(found.lo)[k], np.asarray(found.hi)[k]
+        if out in r.found:
+            tally.compare("output", got, r.found[out], r.mass[out], np.zeros(len(got[0]), bool))
+        else:  # of a nonlinear output the box is asked for; a verifier may also substitute it back
+            eye = np.eye(len(got[0]))
+            low, high = r.boxes[out]
+            (tight_low, mass), (tight_high, _) = poly.margins(r, eye), poly.margins(r, -eye)
+            between = np.clip(got[0], low, np.maximum(low, tight_low)), np.clip(got[1], np.minimum(high, -tight_high), high)
+            tally.compare("output", got, between, mass, np.zeros(len(low), bool))
+        if margins is not None and C is not None:
+            want, mass = poly.margins(r, C)
+            tally.compare("margins", (margins[k], want), (want, want), mass, np.zeros(len(want), bool))
+
+
+def rows(rng: np.random.Generator, net: Net) -> np.ndarray:
+    n = net.node(net.output).size
+    return rng.standard_normal((3, n)).astype(np.float32).astype(np.float64)
+
+
+def sweep(seeds: Sequence[int], candidates: str, early: bool, folded: bool = True, **knobs: object) -> Tally:
+    tally = Tally()
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        net = random_net(seed, **knobs)  # type: ignore[arg-type]
+        reference = fold_net(net) if folded else net
+        lo, hi = random_box(rng, net, str(rng.choice(KINDS)), batch=2)
+        before = len(tally.wrong)
+        compare(net, reference, lo, hi, candidates, early, tally, rows(rng, net))
+        tally.wrong[before:] = [f"seed {seed}: {w}" for w in tally.wrong[before:]]
+    return tally
+
+
+def settle(tally: Tally) -> None:
+    assert not tally.wrong, "\n".join(tally.wrong[:20])
+    assert tally.compared > 4 * tally.skipped
+
+
+@pytest.mark.parametrize("candidates,early", [("all", True), ("all", False), ("input", True)])
+def test_every_oddity(candidates: str, early: bool) -> None:
+    """Random nets of all operators and weight scales, against the oracle on the network as folded."""
+    settle(sweep(range(100), candidates, early))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_weight_scales(scale: str) -> None:
+    settle(sweep(range(200, 212), "all", True, scale=scale, steps=6))
+
+
+@pytest.mark.parametrize("candidates,early", [("all", True), ("all", False), ("input", True)])
+def test_nets_that_folding_leaves_alone(candidates: str, early: bool) -> None:
+    """Against the oracle on the very network that was given: no pass can hide a difference."""
+    seeds = []
+    for seed in range(300, 1000):
+        net = random_net(seed, moves=[m for m in MOVES if m not in ("layout", "scale_cells", "linear")], heads=("linear", "relu", "join"), image=True, scale="normal")
+        if [(n.name, n.op, n.inputs) for n in net] == [(n.name, n.op, n.inputs) for n in fold_net(net)]:
+            seeds.append(seed)
+        if len(seeds) == 40:
+            break
+    assert len(seeds) == 40
+    settle(
+        sweep(
+            seeds, candidates, early, folded=False,
+            moves=[m for m in MOVES if m not in ("layout", "scale_cells", "linear")], heads=("linear", "relu", "join"), image=True, scale="normal",
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("candidates", ["all", "input"])
+@pytest.mark.parametrize("make", [toy_dense, toy_conv, toy_residual])
+def test_toys_without_help(make: object, candidates: str) -> None:
+    """The oracle keeps its own boxes to the end."""
+    net: Net = make()  # type: ignore[operator]
+    rng = np.random.default_rng(4)
+    lo, hi = random_box(rng, net, "ordinary", batch=3)
+    found = Verifier.from_net(net, semantics="real", dtype="float64", candidates=candidates).bounds(lo, hi)
+    poly, tally = DeepPoly(net, candidates), Tally()
+    for k in range(3):
+        r = poly.bounds(lo[k], hi[k])
+        tally.compare("output", (np.asarray(found.lo)[k], np.asarray(found.hi)[k]), r.found[net.output], r.mass[net.output], np.zeros(len(found.lo[k]), bool))
+    settle(tally)
+
+
+@pytest.mark.parametrize("candidates", ["all", "input"])
+def test_float32_coefficients_stay_near(candidates: str) -> None:
+    """Bounds from float32 coefficients meet the float64 ones within a few thousand float32 roundings of their mass."""
+    tally = Tally()
+    for seed in range(600, 640):
+        rng = np.random.default_rng(seed)
+        net = random_net(seed, scale="normal", leaky=0.0)
+        lo, hi = random_box(rng, net, "ordinary", batch=1)
+        wide, narrow = (Verifier.from_net(net, semantics="real", dtype=d, candidates=candidates, early=False).bounds(lo, hi) for d in ("float64", "float32"))
+        poly = DeepPoly(fold_net(net), candidates, early=False)
+        r = poly.bounds(lo[0], hi[0], given={n: (np.asarray(b.lo)[0], np.asarray(b.hi)[0]) for n, b in wide.layers.items()})
+        for name, b in wide.layers.items():
+            other = narrow.layers[name]
+            low, high = (np.asarray(v)[0].reshape(-1) for v in (b.lo, b.hi))
+            low32, high32 = (np.asarray(v)[0].reshape(-1) for v in (other.lo, other.hi))
+            assert (low32 <= high).all(), (seed, name)
+            assert (low <= high32).all(), (seed, name)
+            if name in r.mass:
+                tally.compare(f"seed {seed} %{name}", (low32, high32), (low, high), 1e6 * r.mass[name], r.edge[name], rel=1e-3)
+    settle(tally)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("candidates,early", [("all", True), ("all", False), ("input", True)])
+def test_many_nets(candidates: str, early: bool, block: int) -> None:
+    settle(sweep(range(5000 + 100 * block, 5100 + 100 * block), candidates, early, steps=4 + block))

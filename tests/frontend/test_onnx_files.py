@@ -1,0 +1,405 @@
+"""Reading ONNX files: real networks, odd ones, damaged ones and hostile ones; and the cross-check's own sharpness."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from onnx_models import holds, ints, model, node, rand
+
+from polytriton.errors import PolytritonError, ResourceError, UnsupportedModel, UsageError
+from polytriton.frontend.onnx import cross_check, load_onnx
+from polytriton.ir.interp import run
+
+DATA = Path(os.environ.get("POLYTRITON_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+NETS = sorted((DATA / "nets").rglob("*.onnx"))
+F32 = np.float32
+
+
+def small(**options: Any) -> onnx.ModelProto:
+    weights = {"w": rand(4, 3), "b": rand(4), "v": rand(2, 4), "c": rand(2)}
+    return model(
+        [node("Gemm", "x w b", "h", transB=1), node("Relu", "h", "r"), node("Gemm", "r v c", "y", transB=1)], ["N", 3], weights, **options
+    )
+
+
+# ---- real networks --------------------------------------------------------------------------------------------
+
+
+def test_the_data_are_there() -> None:
+    if not NETS:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no networks in {DATA}; set POLYTRITON_DATA")
+
+
+@pytest.mark.parametrize("path", NETS, ids=lambda p: p.stem)
+def test_real_network(path: Path) -> None:
+    made = load_onnx(path)
+    assert made.source.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert cross_check(made, samples=2) <= 1e-4
+    again = load_onnx(made.model, name=made.net.name)
+    assert again.net == made.net
+    assert again.model == made.model
+
+
+# ---- inputs, outputs, sources ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", ["N", None, 0, -1, 1])
+def test_batch_axis(batch: Any) -> None:
+    made = holds(model(node("Gemm", "x w"), [batch, 3], {"w": rand(3, 2)}))
+    assert (made.source.input_shape, made.source.output_shape, made.source.has_batch) == ((1, 3), (1, 2), True)
+    assert made.net.input.shape == (3,)
+
+
+@pytest.mark.parametrize("shape", [[5], [1], [4, 5]])
+def test_no_batch_axis(shape: list[int]) -> None:
+    made = holds(model([node("Add", "x b", "h"), node("Relu", "h")], shape, {"b": rand(shape[-1])}))
+    assert made.source.input_shape == tuple(shape)
+    assert not made.source.has_batch
+
+
+def test_input_shapes() -> None:
+    assert holds(model(node("Relu"), ["N", 3, 4, 5])).net.input.shape == (3, 4, 5)
+    assert holds(model(node("Relu"), [1, 784, 1])).net.input.shape == (784,)
+    assert holds(model([node("Identity")], [1, 3])).net.output == "x"
+
+
+def test_sources_of_a_model(tmp_path: Path) -> None:
+    m = small()
+    path = tmp_path / "my net.onnx"
+    onnx.save(m, path)
+    for given_as in (path, str(path), path.read_bytes(), m):
+        made = load_onnx(given_as)
+        assert np.array_equal(run(made.net, np.ones((1, 3))), run(load_onnx(m).net, np.ones((1, 3))))
+    assert load_onnx(path).net.name == "my_net"
+    assert load_onnx(path, name="other").net.name == "other"
+    with pytest.raises(UsageError, match="list"):
+        load_onnx([m])
+
+
+def test_outputs() -> None:
+    nodes = [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Softmax", "a", "dead"), node("Add", "x x2", "other")]
+    m = model(nodes, [1, 3], outputs=("a", "b"))
+    m.graph.input.append(helper.make_tensor_value_info("x2", TensorProto.INT64, [3]))
+    assert [n.op for n in holds(m).net] == ["input", "relu"]
+    chosen = holds(m, output="b")
+    assert chosen.source.output_name == "b"
+    assert [n.op_type for n in onnx.ModelProto.FromString(chosen.model).graph.node] == ["Neg"]
+    with pytest.raises(UsageError, match="'z'") as e:
+        load_onnx(m, output="z")
+    assert "'a', 'b'" in e.value.remedy
+
+
+def test_unsorted_and_listed_initialisers() -> None:
+    m = small(listed=True)
+    nodes = list(m.graph.node)[::-1]
+    del m.graph.node[:]
+    m.graph.node.extend(nodes)
+    made = load_onnx(m)
+    assert [n.op for n in made.net] == ["input", "linear", "relu", "linear"]
+    assert cross_check(made) < 1e-4
+
+
+# ---- external data --------------------------------------------------------------------------------------------
+
+
+def external(folder: Path, location: str, **keys: str) -> Path:
+    m = small()
+    for t in m.graph.initializer:
+        if t.name == "w":
+            (folder / "w.bin").write_bytes(b"pad!" + t.raw_data)
+            del t.external_data[:]
+            for k, v in {"location": location, **keys}.items():
+                t.external_data.add(key=k, value=v)
+            t.ClearField("raw_data")
+            t.data_location = TensorProto.EXTERNAL
+    (folder / "net.onnx").write_bytes(m.SerializeToString())
+    return folder / "net.onnx"
+
+
+def test_external_data(tmp_path: Path) -> None:
+    made = holds(external(tmp_path, "w.bin", offset="4", length="48"))
+    assert not any(t.data_location == TensorProto.EXTERNAL for t in onnx.ModelProto.FromString(made.model).graph.initializer)
+    assert load_onnx(made.model, name=made.net.name).net == made.net
+    assert made.source.sha256 == hashlib.sha256(made.model).hexdigest()
+    path = external(tmp_path, "w.bin", offset="4")
+    assert load_onnx(path).net == made.net
+    with pytest.raises(UsageError, match="not given as a path"):
+        load_onnx(path.read_bytes())
+
+
+@pytest.mark.parametrize("location", ["../outside.bin", "sub/../../outside.bin", "{abs}", "link", "", "missing.bin", ".", "sub"])
+def test_external_data_outside(tmp_path: Path, location: str) -> None:
+    (tmp_path / "outside.bin").write_bytes(bytes(48))
+    (tmp_path / "in" / "sub").mkdir(parents=True)
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "outside.bin")
+    with pytest.raises(UsageError, match="'w'"):
+        load_onnx(external(tmp_path / "in", location.format(abs=tmp_path / "outside.bin")))
+
+
+@pytest.mark.parametrize(
+    "keys", [{"offset": "8"}, {"length": "9999999999999"}, {"offset": "-4"}, {"length": "-1"}, {"offset": "x"}, {"offset": "0"}]
+)
+def test_external_data_of_the_wrong_size(tmp_path: Path, keys: dict[str, str]) -> None:
+    with pytest.raises(PolytritonError):
+        load_onnx(external(tmp_path, "w.bin", **keys))
+
+
+# ---- messages -------------------------------------------------------------------------------------------------
+
+IMAGE = [1, 3, 6, 5]
+SEQUENCE = helper.make_graph([node("Relu")], "b", [], [helper.make_tensor_value_info("y", 1, None)])
+REFUSED = [
+    (node("Softmax"), [1, 3], {}, "not supported"),
+    (node("ConvTranspose", "x w"), IMAGE, {"w": rand(3, 2, 2, 2)}, "not supported"),
+    (node("Mul", "x x"), [1, 3], {}, "product of two activations"),
+    (node("MatMul", "x x"), [3, 3], {}, "product of two activations"),
+    (node("Gemm", "x x"), [3, 3], {}, "exactly one"),
+    (node("Conv", "x x"), [1, 1, 3, 3], {}, "weight depends on the network's input"),
+    (node("Conv", "x w"), [1, 3, 4, 4, 4], {"w": rand(2, 3, 2, 2, 2)}, "1, channels"),
+    (node("Conv", "x w"), [2, 3, 4, 4], {"w": rand(2, 3, 2, 2)}, "batch of 2"),
+    (node("Conv", "x w", group=2), IMAGE, {"w": rand(2, 3, 2, 2)}, "2 groups"),
+    (node("Conv", "x w"), IMAGE, {"w": rand(2, 3, 7, 2)}, "larger than"),
+    (node("Conv", "x w", auto_pad="SAME_UPPER", dilations=[2, 2]), IMAGE, {"w": rand(2, 3, 2, 2)}, "different runtimes"),
+    (node("Div", "x c"), [1, 3], {"c": F32([1, 0, 1])}, "divisor is zero"),
+    (node("Div", "c x"), [1, 3], {"c": F32([1, 0, 1])}, "divided by a constant"),
+    (node("Add", "x c"), [1, 3], {"c": F32([1, np.inf, 1])}, "NaN or infinity"),
+    (node("Add", "x c"), [1, 3], {"c": F32([1, np.nan, 1])}, "NaN or infinity"),
+    (node("Add", "x c"), [1, 3], {"c": ints(1, 2, 3)}, "type"),
+    (node("Add", "x c"), [1, 3], {"c": rand(4)}, "do not broadcast"),
+    (node("LeakyRelu", alpha=float("inf")), [1, 3], {}, "alpha is not finite"),
+    (node("LeakyRelu", alpha=float("nan")), [1, 3], {}, "alpha is not finite"),
+    (node("Gemm", "x w", alpha=float("nan")), [1, 3], {"w": rand(3, 3)}, "not finite"),
+    (node("Cast", to=TensorProto.INT64), [1, 3], {}, "int64"),
+    (node("Cast", to=TensorProto.FLOAT16), [1, 3], {}, "float16"),
+    (node("Cast", to=TensorProto.BFLOAT16), [1, 3], {}, "BFLOAT16"),
+    (node("Dropout", "x r t"), [1, 3], {"r": F32(0.5), "t": np.array(True)}, "training"),
+    ([node("Dropout", "x", "h m"), node("Cast", "m", "k", to=1), node("Add", "h k")], [1, 3], {}, "mask"),
+    (node("BatchNormalization", "x s s s s", training_mode=1), IMAGE, {"s": rand(3) ** 2}, "Unrecognized attribute"),
+    (node("BatchNormalization", "x s s s v"), IMAGE, {"s": rand(3), "v": F32([1, -2, 1])}, "variance"),
+    ([node("MaxPool", "x", "h i", kernel_shape=[2, 2]), node("Cast", "i", "j", to=1), node("Add", "h j")], IMAGE, {}, "indices"),
+    (node("Pad", "x p", mode="reflect"), [1, 3], {"p": ints(0, 1, 0, 1)}, "reflect"),
+    (node("Pad", "x p v"), [1, 3], {"p": ints(0, 1, 0, 1), "v": F32(2)}, "only zeros"),
+    (node("Pad", "x p"), [1, 3], {"p": ints(0, -1, 0, 1)}, "count >= 0"),
+    (node("Gather", "x i", axis=1), [1, 3], {"i": ints(3)}, "outside axis"),
+    (node("Reshape", "x s"), [1, 3], {"s": ints(2, -1)}, "cannot become"),
+    (node("Reshape", "x s"), [1, 3], {"s": ints(-1, -1)}, "not a shape"),
+    (node("Squeeze", "x a"), [1, 3], {"a": ints(1)}, "not all 1"),
+    (node("Slice", "x s e"), [1, 3], {"s": ints(0, 2), "e": ints(1, 1)}, "selects nothing"),
+    (node("Concat", "x a x", axis=1), [1, 3], {"a": rand(1, 3)}, "between activations"),
+    (node("Equal", "x x"), [1, 3], {}, "constants only"),
+    (node("Relu", "x", "y", alpha=1.0), [1, 3], {}, "Unrecognized attribute"),
+    (node("Nothing"), [1, 3], {}, "No Op registered"),
+    (node("Relu", domain="com.example"), [1, 3], {}, "domain 'com.example'"),
+    (node("QLinearConv", "x s z w s z s z"), IMAGE, {"s": F32(1), "z": np.uint8(0), "w": rand(2, 3, 2, 2)}, "not supported"),
+    ([node("Relu", "c", "k"), node("Add", "x k")], [1, 3], {"c": rand(3)}, "fold"),
+    ([node("Sub", "c d", "k"), node("Mul", "k k", "l"), node("Sub", "l k", "m"), node("Add", "x m")], [1, 3], {"c": rand(3), "d": rand(3)}, "subtracts constants"),
+    ([node("Mul", "c c", "k"), node("Add", "x k")], [1, 3], {"c": F32([1e30, 1, 1])}, "overflows"),
+    ([node("Mul", "c c", "k"), node("Add", "x k")], [1, 3], {"c": F32([1e-30, 1, 1])}, "underflows"),
+    ([node("Div", "c d", "k"), node("Add", "x k")], [1, 3], {"c": F32([1]), "d": F32([0])}, "division by zero"),
+    ([node("Relu", "z", "a"), node("Add", "a x", "z"), node("Relu", "z")], [1, 3], {}, "depends on itself"),
+    (node("Add", "x lost"), [1, 3], {}, "'lost', which nothing defines"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("nodes,shape,weights,text", REFUSED, ids=[r[3].replace(" ", "-") + f"-{i}" for i, r in enumerate(REFUSED)])
+def test_refusal(nodes: Any, shape: list[int], weights: dict[str, np.ndarray], text: str) -> None:
+    with pytest.raises(UnsupportedModel) as e:
+        load_onnx(model(nodes, shape, weights))
+    assert text in e.value.message
+    assert e.value.remedy
+    if text != "NaN or infinity":
+        guilty = [n for n in ([nodes] if isinstance(nodes, onnx.NodeProto) else nodes) if f"node {n.name!r} (" in e.value.message]
+        assert guilty
+        assert guilty[0].op_type in e.value.message
+    if text in ("not supported", "training", "batch of 2"):
+        assert "polytriton inspect --operators" in e.value.remedy
+
+
+def test_refusals_of_whole_models() -> None:
+    flow = helper.make_node("If", ["k"], ["y"], name="branch", then_branch=SEQUENCE, else_branch=SEQUENCE)
+    with pytest.raises(UnsupportedModel, match=r"'branch' \(If\): control flow"):
+        load_onnx(model([flow, node("Add", "x y", "z")], [1, 3], {"k": np.array(True)}, outputs=("z",)))
+    two = model(node("Add", "x x2"), [1, 3])
+    two.graph.input.append(helper.make_tensor_value_info("x2", 1, [1, 3]))
+    with pytest.raises(UnsupportedModel, match=r"2 inputs \('x', 'x2'\)"):
+        load_onnx(two)
+    for dims, text in ((["N", 3, "H", 4], "symbolic"), ([1, 0], "symbolic"), ([], "no shape")):
+        with pytest.raises(UnsupportedModel, match=text):
+            load_onnx(model(node("Relu"), dims))
+    with pytest.raises(UnsupportedModel, match="float16, float32 or float64"):
+        load_onnx(model(node("Relu"), [1, 3], dtype=np.int64))
+    for opset in (6, 99):
+        with pytest.raises(UnsupportedModel, match=f"opset {opset}"):
+            load_onnx(model(node("Relu"), [1, 3], opset=opset))
+    with pytest.raises(UnsupportedModel, match="0 inputs"):
+        load_onnx(model(node("Neg", "c"), [1, 3], {"c": rand(3)}))
+    with pytest.raises(UnsupportedModel, match="does not depend on the input"):
+        load_onnx(model([node("Shape", "x", "s"), node("Cast", "s", "y", to=1)], [1, 3]))
+    twice = model([node("Relu"), node("Neg")], [1, 3])
+    with pytest.raises(UnsupportedModel, match="two nodes"):
+        load_onnx(twice)
+
+
+# ---- damaged and hostile files --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x08\x07", bytes(100), b"\x7fELF" + bytes(64), b"PK\x03\x04", "ünï".encode()])
+def test_not_a_model(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.onnx").write_bytes(content)
+    for given_as in (tmp_path / "a.onnx", content):
+        with pytest.raises(UsageError, match="not an ONNX model"):
+            load_onnx(given_as)
+
+
+def test_not_a_file(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "no.onnx", tmp_path / "no" / "no.onnx", "a\0b"):
+        with pytest.raises(UsageError, match="model"):
+            load_onnx(path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="not a file"):
+        load_onnx(tmp_path / "pipe")
+
+
+def test_truncated() -> None:
+    data = small().SerializeToString()
+    for end in range(len(data)):
+        with pytest.raises(PolytritonError):
+            load_onnx(data[:end])
+
+
+RICH = model(
+    [
+        node("Conv", "x w b", "c", pads=[1, 1, 1, 1]), node("BatchNormalization", "c b b b v", "n"), node("AveragePool", "n", "p", kernel_shape=[2, 2]),
+        node("Shape", "p", "s"), node("Gather", "s z", "k"), node("Concat", "k m", "t", axis=0), node("Reshape", "p t", "f"), node("Slice", "f z q q", "g"),
+        node("Constant", "", "u", value=numpy_helper.from_array(rand(19, 2))), node("MatMul", "g u", "h"), node("Transpose", "h", "y"),
+    ],
+    ["N", 2, 5, 6], {"w": rand(2, 2, 3, 3), "b": rand(2), "v": rand(2) ** 2, "z": ints(0), "m": ints(-1), "q": ints(1)},
+).SerializeToString()  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, len(RICH) - 1), st.integers(0, 255)), min_size=1, max_size=4))
+def test_flipped_bytes(edits: list[tuple[int, int]]) -> None:
+    data = bytearray(RICH)
+    for at, value in edits:
+        data[at] = value
+    try:
+        load_onnx(bytes(data))
+    except PolytritonError as e:
+        assert e.message  # noqa: PT017
+        assert e.remedy  # noqa: PT017
+
+
+BIG = 1 << 40
+BOMBS = {
+    "fill": ([node("ConstantOfShape", "s", "k"), node("Add", "x k")], [1], {"s": ints(BIG)}),
+    "fill-rank": ([node("ConstantOfShape", "s", "k"), node("Add", "x k")], [1], {"s": ints(*[1] * 60)}),
+    "range": ([node("Range", "a b c", "k"), node("Gather", "x k")], [1], {"a": np.array(0), "b": np.array(BIG), "c": np.array(1)}),
+    "expand-const": ([node("Expand", "c s", "k"), node("Add", "x k")], [1], {"c": rand(1), "s": ints(BIG)}),
+    "expand": ([node("Expand", "x s", "k"), node("Relu", "k")], [1], {"s": ints(1 << 20, 1 << 20)}),
+    "tile": ([node("Tile", "x s", "k"), node("Relu", "k")], [1], {"s": ints(BIG)}),
+    "tile-const": ([node("Tile", "c s", "k"), node("Add", "x k")], [1], {"c": rand(1), "s": ints(BIG)}),
+    "pad": ([node("Pad", "x s", "k"), node("Relu", "k")], [1], {"s": ints(0, BIG)}),
+    "input": (node("Relu"), [1, 1 << 40], {}),
+    "input-product": (node("Relu"), [1, *[1 << 10] * 6], {}),
+    "kron": (node("MatMul", "x w"), [1, 1 << 24, 1], {"w": rand(1, 100)}),
+    "broadcast": ([node("Add", "x c", "k"), node("Transpose", "k", "t"), node("Add", "k t")], [1 << 12, 1], {"c": rand(1)}),
+    "broadcast-many": ([node("Add", f"t{i} c{i % 2}", f"t{i + 1}") for i in range(1, 60)] + [node("Relu", "x", "t1"), node("Relu", "t60")], [1 << 12, 1], {"c0": rand(1, 1, 4096), "c1": rand(2, 1, 1)}),
+    "fold-many": ([node("Expand", "c s", "t0"), *(node("Add", f"t{i} t{i}", f"t{i + 1}") for i in range(90)), node("Gather", "t90 z", "k"), node("Add", "x k")], [1], {"c": ints(1), "s": ints(1 << 24), "z": ints(0)}),
+    "concat-doubling": ([node("Concat", f"t{i} t{i}", f"t{i + 1}", axis=0) for i in range(60)] + [node("Relu", "x", "t0"), node("Relu", "t60")], [1], {}),
+    "window": (node("AveragePool", kernel_shape=[4000, 4000], pads=[3999] * 4), [1, 1, 4000, 4000], {}),
+    "max-window": (node("MaxPool", kernel_shape=[2000, 2000]), [1, 1, 4000, 4000], {}),
+    "max-pad": (node("MaxPool", kernel_shape=[1 << 30], pads=[(1 << 30) - 1] * 2), [1, 1, 4000], {}),
+    "conv-pad": (node("Conv", "x w", pads=[1 << 30] * 4), [1, 1, 40, 40], {"w": rand(1, 1, 1, 1)}),
+    "dilation": (node("Conv", "x w", dilations=[1 << 62, 1], pads=[1 << 62, 0, 1 << 62, 0]), [1, 1, 40, 40], {"w": rand(1, 1, 2, 1)}),
+    "gather": (node("Gather", "x i", axis=0), [1 << 23], {"i": np.zeros((64,), np.int64)}),
+    "gather-many": (node("Gather", "x i", axis=1), [1, 2, 1 << 20], {"i": np.tile(ints(1, 0, 0), 30)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bomb(name: str) -> None:
+    """A small file takes neither much memory nor much time; refusal is the likely end, not the required one."""
+    nodes, shape, weights = BOMBS[name]
+    data = model(nodes, shape, weights).SerializeToString()
+    assert len(data) < 100_000
+    tracemalloc.start()
+    began = time.perf_counter()
+    try:
+        load_onnx(data)
+    except (UnsupportedModel, ResourceError):
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 1_500_000_000
+    assert time.perf_counter() - began < 10
+
+
+@pytest.mark.parametrize("dims", [[1 << 40], [1 << 20, 1 << 20], [-3], [1 << 62, 4], [4]])
+def test_initialiser_that_lies_about_its_size(dims: list[int]) -> None:
+    for field in ("raw_data", "float_data"):
+        m = small()
+        t = m.graph.initializer[1]
+        values = numpy_helper.to_array(t)[:3]
+        t.ClearField("raw_data")
+        setattr(t, "raw_data", values.tobytes()) if field == "raw_data" else t.float_data.extend(values)
+        t.ClearField("dims")
+        t.dims.extend(dims)
+        with pytest.raises(UnsupportedModel, match="'b' declares shape"):
+            load_onnx(m)
+
+
+# ---- the cross-check itself -----------------------------------------------------------------------------------
+
+
+def test_a_wrong_net_is_caught_and_named() -> None:
+    nodes = [
+        node("Conv", "x w b", "c"),
+        node("Relu", "c", "r"),
+        node("MaxPool", "r", "p", kernel_shape=[2, 2]),
+        node("Flatten", "p", "f"),
+        node("Gemm", "f u", "y"),
+    ]
+    good = load_onnx(model(nodes, IMAGE, {"w": rand(4, 3, 3, 3), "b": rand(4), "u": rand(24, 3)}))
+    assert cross_check(good) < 1e-5
+    for key, guilty in (("c_w", "n_Conv_c"), ("c_b", "n_Conv_c"), ("y_w", "n_Gemm_y")):
+        wrong = np.array(good.net.weights[key])
+        wrong.reshape(-1)[0] += 0.5
+        net = replace(good.net, weights={**good.net.weights, key: wrong})
+        with pytest.raises(UnsupportedModel, match=guilty):
+            cross_check(replace(good, net=net))
+    for at, change, guilty in (
+        (1, {"op": "relu"}, None),
+        (2, {"slope": 0.2}, "n_Relu_r"),
+        (3, {"k": (2, 2), "s": (1, 1), "p": (1, 0, -1, 0)}, "n_MaxPool_p"),
+    ):
+        if guilty is None:
+            continue
+        changed = list(good.net.nodes)
+        changed[at] = changed[at].with_attrs(**change)
+        with pytest.raises(UnsupportedModel, match=guilty):
+            cross_check(replace(good, net=good.net.rebuild(changed)))
+
+
+def test_cross_check_in_a_box() -> None:
+    made = load_onnx(small())
+    assert cross_check(made, box=(np.zeros(3), np.ones((1, 3)))) < 1e-5
+    with pytest.raises(UsageError, match="2 and 3"):
+        cross_check(made, box=(np.zeros(2), np.zeros(3)))
+    huge = F32(3e38)
+    overflows = load_onnx(model([node("Mul", "x c", "h"), node("Mul", "h c")], [1, 3], {"c": huge}))
+    with pytest.raises(UnsupportedModel, match="not finite"):
+        cross_check(overflows, box=(np.ones(3), np.ones(3)))
