@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -41,6 +42,9 @@ TIMEOUT = 20
 # ---- networks: a list of layers, so that one walk gives values, another intervals, a third ONNX ------------
 
 
+State = tuple[Tensor, Tensor | None, Tensor | None]  # values, and intervals where they are wanted
+
+
 @dataclass
 class Residual:
     """relu is not included: body(x) + shortcut(x)."""
@@ -58,19 +62,21 @@ class Network(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.bounds(x, None, None)[0]
 
-    def bounds(self, x: Tensor, lo: Tensor | None, hi: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def bounds(self, x: Tensor, lo: Tensor | None, hi: Tensor | None) -> State:
         """Values, and beside them intervals where lo and hi are given."""
-        state = (x, lo, hi)
+        state: State = (x, lo, hi)
         for layer in self.layers:
             if isinstance(layer, Residual):
                 a, b = _through(layer.body, state), _through(layer.shortcut, state)
-                state = tuple(None if p is None else p + q for p, q in zip(a, b, strict=True))  # type: ignore[assignment]
+                state = _sum(a, b)
             else:
                 state = _step(layer, state)
         return state
 
 
-State = tuple[Tensor, Tensor | None, Tensor | None]
+def _sum(a: State, b: State) -> State:
+    (x, lo, hi), (y, lo2, hi2) = a, b
+    return x + y, None if lo is None or lo2 is None else lo + lo2, None if hi is None or hi2 is None else hi + hi2
 
 
 def _through(layers: nn.Sequential, state: State) -> State:
@@ -191,7 +197,7 @@ class Writer:
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
-    def emit(self, op: str, inputs: list[str], tensors: dict[str, Tensor] | None = None, **attrs: object) -> str:
+    def emit(self, op: str, inputs: list[str], tensors: dict[str, Tensor] | None = None, **attrs: Any) -> str:
         k = len(self.nodes)
         names = []
         for key, value in (tensors or {}).items():
@@ -206,8 +212,8 @@ class Writer:
             return self.emit("Add", [self.chain(layer.body, x), self.chain(layer.shortcut, x)])
         if isinstance(layer, nn.Conv2d):
             tensors = {"weight": layer.weight} | ({} if layer.bias is None else {"bias": layer.bias})
-            (top, left), kernel = layer.padding, list(layer.kernel_size)  # type: ignore[misc]
-            return self.emit("Conv", [x], tensors, kernel_shape=kernel, strides=list(layer.stride), pads=[top, left] * 2)
+            pads = [int(p) for p in layer.padding] * 2
+            return self.emit("Conv", [x], tensors, kernel_shape=list(layer.kernel_size), strides=list(layer.stride), pads=pads)
         if isinstance(layer, nn.BatchNorm2d):
             assert layer.running_mean is not None and layer.running_var is not None
             tensors = {"scale": layer.weight, "bias": layer.bias, "mean": layer.running_mean, "var": layer.running_var}
@@ -272,7 +278,8 @@ def choose(net: Network, x: Tensor, y: Tensor, epsilon: str, provable: int, brok
     proved = worst.gather(1, y[:, None])[:, 0] - worst.masked_fill(F.one_hot(y, 10).bool(), float("-inf")).amax(1)
     least, right = attack(net, x, y, e), out.argmax(1) == y
     middling = proved.median() if (proved > 0).sum() > len(x) // 2 else proved.max()
-    safe = [i for i in (proved - middling).abs().argsort().tolist() if right[i] and least[i] > 0 and (proved[i] > 0 or not (proved > 0).any())]
+    sound = proved > 0 if (proved > 0).any() else least > 0
+    safe = [i for i in (proved - middling).abs().argsort().tolist() if right[i] and least[i] > 0 and sound[i]]
     unsafe = [i for i in least.argsort().tolist() if right[i] and least[i] < 0]
     if len(safe) < provable or len(unsafe) < broken:
         raise SystemExit(f"epsilon {epsilon}: {len(safe)} provable and {len(unsafe)} broken images are too few")

@@ -80,7 +80,7 @@ def _load(model: Any, output: str | None, name: str | None) -> tuple[Imported, d
     try:
         proto, data, folder = _read(model)
         stem = name or (Path(model).stem if isinstance(model, (str, os.PathLike)) else proto.graph.name)
-        return _translate(proto, data, folder, output, re.sub(r"\W", "_", stem, flags=re.ASCII).strip("_") or "net")
+        return _translate(proto, data, folder, output, re.sub(r"\W", "_", str(stem), flags=re.ASCII).strip("_") or "net")
     except PolytritonError:
         raise
     except MemoryError as e:

@@ -168,7 +168,7 @@ def arithmetic(s: Site) -> Result:
     values = [k.value for k in known]
     s.need(s.op not in ("Div", "Reciprocal", "Mod") or bool((values[-1] != 0).all()), "a division by zero")
     if dtype not in FLOATS or s.op in COMPARE:
-        s.need(s.op in INTEGERS and not s.get("fmod", 0), f"on constants of type {dtype} it is not supported")
+        s.need(s.op in INTEGERS and not s.flag("fmod", 0), f"on constants of type {dtype} it is not supported")
         s.need(all(k.exact for k in known), "a rounded constant is compared")
         with np.errstate(all="ignore"):  # integers wrap, as they do in a runtime
             return stored(np.asarray(INTEGERS[s.op](*values)))
@@ -218,11 +218,9 @@ def reduce_const(s: Site) -> Result:
     v, axes = s.const(0, "operand"), axes_of(s, 1)
     s.need(np.issubdtype(v.dtype, np.integer), "on constants it is supported for integers only")
     if axes is None or not axes:
-        if s.get("noop_with_empty_axes", 0):
+        if s.flag("noop_with_empty_axes", 0):
             return v
         axes = list(range(len(v.shape)))
     s.need(v.value.size > 0, "an empty constant")
     folds: dict[str, Callable[..., Any]] = {"ReduceProd": np.prod, "ReduceSum": np.sum, "ReduceMin": np.min, "ReduceMax": np.max}
-    return stored(
-        np.asarray(folds[s.op](v.value, axis=tuple(s.axes(axes, len(v.shape))), keepdims=bool(s.get("keepdims", 1)))).astype(v.dtype)
-    )
+    return stored(np.asarray(folds[s.op](v.value, axis=tuple(s.axes(axes, len(v.shape))), keepdims=s.flag("keepdims", 1))).astype(v.dtype))

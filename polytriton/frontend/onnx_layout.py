@@ -28,7 +28,7 @@ def flatten(s: Site) -> Result:
 
 def reshape(s: Site) -> Result:
     v, to = s.value(0), s.ints(1, "shape")
-    if not s.get("allowzero", 0):
+    if not s.flag("allowzero", 0):
         s.need(all(d != 0 or i < len(v.shape) for i, d in enumerate(to)), f"shape {to} copies an axis that {list(v.shape)} lacks")
         to = [v.shape[i] if d == 0 else d for i, d in enumerate(to)]
     s.need(to.count(-1) <= 1 and min(to, default=0) >= -1, f"shape {to} is not a shape")

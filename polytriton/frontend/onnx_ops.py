@@ -182,8 +182,8 @@ def gemm(s: Site) -> Result:
     if isinstance(a, Act) == isinstance(b, Act):
         raise s.fail("exactly one of A and B must be an activation")
     known = s.weight(0, "A") if isinstance(b, Act) else s.weight(1, "B")
-    a = s.transpose(a, (1, 0), "a") if s.get("transA", 0) else a
-    b = s.transpose(b, (1, 0), "b") if s.get("transB", 0) else b
+    a = s.transpose(a, (1, 0), "a") if s.flag("transA", 0) else a
+    b = s.transpose(b, (1, 0), "b") if s.flag("transB", 0) else b
     made = rounding(known)
     if alpha != 1:
         # alpha * w rounds once here; deployed, the sum or the matrix is multiplied and rounded apart (ops=2)
@@ -215,7 +215,7 @@ def batchnorm(s: Site) -> Result:
     the network's type and in either order, (x - mean)*a + beta included: eight covers both. The difference may
     cancel, so its error is held against |beta| + |mean*a|.
     """
-    s.need(not s.get("training_mode", 0) and not any(s.wanted[1:]), "training mode is not supported")
+    s.need(not s.flag("training_mode", 0) and not any(s.wanted[1:]), "training mode is not supported")
     s.need(s.opset >= 9 or s.get("spatial", 1) == 1, "spatial=0 is not supported")
     s.need(s.opset >= 14 or sum(bool(o) for o in s.outputs) == 1, "several outputs mean training mode, which is not supported")
     x, parts = s.act(0), [s.weight(i, n) for i, n in ((1, "scale"), (2, "bias"), (3, "mean"), (4, "variance"))]

@@ -134,6 +134,12 @@ class Site:
     def get(self, key: str, default: Any = None) -> Any:
         return self.attrs.get(key, default)
 
+    def flag(self, key: str, default: int) -> bool:
+        """An attribute that means no or yes; runtimes disagree on what any other number means."""
+        found = self.attrs.get(key, default)
+        self.need(found in (0, 1), f"{key} is {found}, neither 0 nor 1")
+        return bool(found)
+
     def maybe(self, i: int) -> Value | None:
         return self.inputs[i] if i < len(self.inputs) else None
 

@@ -55,7 +55,7 @@ def windows(s: Site, x: Act, kernel: Sequence[int]) -> Windows:
     s.need(rank in (1, 2), f"an input of shape {list(x.shape)}; [1, channels, length] and [1, channels, height, width] are supported")
     s.need(x.shape[0] == 1, f"a batch of {x.shape[0]}; the leading axis must be 1")
     strides, dilations = list(s.get("strides", [1] * rank)), list(s.get("dilations", [1] * rank))
-    pads, ceil = list(s.get("pads", [0] * 2 * rank)), bool(s.get("ceil_mode", 0))
+    pads, ceil = list(s.get("pads", [0] * 2 * rank)), s.flag("ceil_mode", 0)
     auto = s.get("auto_pad", b"NOTSET").decode("utf-8", "replace")
     s.need(
         len(kernel) == len(strides) == len(dilations) == rank and len(pads) == 2 * rank,
@@ -148,7 +148,7 @@ def maxpool(s: Site) -> Result:
 def avgpool(s: Site) -> Result:
     x = s.act(0)
     w = windows(s, x, list(s.get("kernel_shape", ())))
-    counts = w.counts(padding=bool(s.get("count_include_pad", 0)))
+    counts = w.counts(padding=s.flag("count_include_pad", 0))
     s.need(bool((counts > 0).all()), "a window lies wholly in the padding")
     s.check_act(w.onnx_shape(x.shape[1]))
     if bool((counts == counts[0, 0]).all()):
@@ -189,10 +189,10 @@ def global_pool(s: Site) -> Result:
 def reduce_mean(s: Site) -> Result:
     """ReduceMean and ReduceSum: over all cells a linear layer, else one depthwise window over the reduced axes."""
     x, axes, rank = s.act(0), axes_of(s, 1), len(s.act(0).shape)
-    if not axes and s.get("noop_with_empty_axes", 0):
+    if not axes and s.flag("noop_with_empty_axes", 0):
         return x
     gone = set(s.axes(axes, rank)) if axes else set(range(rank))
-    keep = bool(s.get("keepdims", 1))
+    keep = s.flag("keepdims", 1)
     shape = tuple(1 if i in gone else d for i, d in enumerate(x.shape) if keep or i not in gone)
     rest = [i for i in range(rank) if i not in gone]
     outer, inner = cells([x.shape[i] for i in rest]), cells([x.shape[i] for i in gone])

@@ -6,7 +6,7 @@ import gzip
 import math
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from polytriton.frontend.query import Disjunct, Property, Row, check_range, outw
 from polytriton.frontend.vnnlib_dnf import Leaf, Node, expand, split
 from polytriton.frontend.vnnlib_parse import Document, parse
 
-MAX_BOX_CELLS = 20_000_000  # inputs times distinct boxes
+MAX_BOX_CELLS = 10_000_000  # inputs times distinct boxes
 MAX_BYTES = 512 * 1024 * 1024
 
 
 def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | None = None, name: str | None = None) -> Property:
     """Reads a file (.vnnlib, .vnnlib.gz) or a text that begins with a bracket, a comment or holds several lines."""
-    if isinstance(source, str) and (source.lstrip()[:1] in ("(", ";", "") or "\n" in source):
+    if isinstance(source, str) and (source.lstrip()[:1] in ("(", ";", "") or "\n" in source or len(source) > 4096):
         text, title = source, name or "property"
     else:
         path = Path(source)
@@ -56,6 +56,15 @@ Bound = tuple[Fraction, bool]  # value, and whether it is excluded (strict)
 Side = dict[int, Bound]
 
 
+@dataclass(frozen=True)
+class _Edge:
+    """The lower or the upper corner of a box: rounded outward, exact, and which bounds are strict."""
+
+    floats: np.ndarray
+    exact: list[Fraction]
+    open: frozenset[int]
+
+
 class _Boxes:
     """Sorts comparisons into bounds and rows; equal boxes are one object however many disjuncts hold them."""
 
@@ -65,6 +74,7 @@ class _Boxes:
         self.hi: Side = {}
         self.rows: dict[int, Row] = {}  # by the leaf's identity: disjuncts share leaves
         self.made: dict[tuple, Disjunct | None] = {}
+        self.full: list[_Edge] = []  # the common box written out, lower and upper, once a disjunct needs it
 
     def disjuncts(self) -> tuple[Disjunct, ...]:
         plain, rest = split(self.doc.asserts)
@@ -121,27 +131,36 @@ class _Boxes:
         """The common box cut by these bounds, as a disjunct without rows; None where nothing is left."""
         key = tuple(sorted(lo.items())), tuple(sorted(hi.items()))
         if key not in self.made:
-            self.made[key] = self._build({**self.lo, **lo}, {**self.hi, **hi}, lo.keys() | hi.keys())
+            self.made[key] = self._build(lo, hi)
         return self.made[key]
 
-    def _build(self, lo: Side, hi: Side, changed: Iterable[int]) -> Disjunct | None:
+    def _build(self, lo: Side, hi: Side) -> Disjunct | None:
         n = self.doc.n_in
-        if any(i in lo and i in hi and _empty(lo[i], hi[i]) for i in changed):
-            return None
-        for side, what in ((lo, "lower"), (hi, "upper")):
-            if len(side) < n:
-                i = next(i for i in range(n) if i not in side)
+        for i in lo.keys() | hi.keys():
+            low, high = lo.get(i) or self.lo.get(i), hi.get(i) or self.hi.get(i)
+            if low and high and _empty(low, high):
+                return None
+        for side, common, what in ((lo, self.lo, "lower"), (hi, self.hi, "upper")):
+            if len(common) + sum(i not in common for i in side) < n:
+                i = next(i for i in range(n) if i not in side and i not in common)
                 raise self._refuse(f"{self._input(i)} has no {what} bound", "bound every input from both sides")
         if (len(self.made) + 1) * n > MAX_BOX_CELLS:
             raise self._refuse(f"more than {len(self.made):,} different boxes of {n:,} inputs", "split the property into several files")
-        low, high = ([side[i][0] for i in range(n)] for side in (lo, hi))
-        arrays = np.array([outward(v)[0] for v in low]), np.array([outward(v)[1] for v in high])
-        for array in arrays:
-            if (bad := np.flatnonzero(~np.isfinite(array))).size:
-                raise self._refuse(f"a bound of {self._input(int(bad[0]))} lies beyond float64", "rescale the property")
-            array.setflags(write=False)
-        open_lo, open_hi = (frozenset(i for i, (_, is_open) in side.items() if is_open) for side in (lo, hi))
-        return Disjunct(*arrays, tuple(low), tuple(high), (), open_lo, open_hi)
+        if not self.full:
+            blank = _Edge(np.zeros(n), [Fraction(0)] * n, frozenset())
+            self.full = [self._edge(blank, self.lo, 0), self._edge(blank, self.hi, 1)]
+        lower, upper = self._edge(self.full[0], lo, 0), self._edge(self.full[1], hi, 1)
+        return Disjunct(lower.floats, upper.floats, tuple(lower.exact), tuple(upper.exact), (), lower.open, upper.open)
+
+    def _edge(self, base: _Edge, side: Side, upper: int) -> _Edge:
+        """One edge of the box with these bounds written over it: most disjuncts move few of thousands of inputs."""
+        floats, values = base.floats.copy(), base.exact.copy()
+        for i, (value, _) in side.items():
+            values[i], floats[i] = value, outward(value)[upper]
+            if not math.isfinite(floats[i]):
+                raise self._refuse(f"a bound of {self._input(i)} lies beyond float64", "rescale the property")
+        floats.setflags(write=False)
+        return _Edge(floats, values, base.open.difference(side) | {i for i, (_, is_open) in side.items() if is_open})
 
     def _input(self, i: int) -> str:
         return self.doc.input.element(i, self.doc.version)

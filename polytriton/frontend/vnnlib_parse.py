@@ -249,18 +249,19 @@ class _Reader:
             other = self.linear(arg)
             if op == "+" and len(other.terms) > len(made.terms):
                 made, other = other, made  # the small one into the large one: a deep sum stays cheap
-            self.accumulate(made, other, ONE if op == "+" else -ONE)
+            self.accumulate(made, other, op == "+")
         return made
 
-    def accumulate(self, into: Linear, other: Linear, sign: Fraction) -> None:
+    def accumulate(self, into: Linear, other: Linear, plus: bool) -> None:
         for k, c in other.terms.items():
-            total = into.terms.get(k, ZERO) + sign * c
+            old = into.terms.get(k, ZERO)
+            total = old + c if plus else old - c
             if total:
                 into.terms[k] = _bounded(total)
             else:
                 del into.terms[k]
         if other.const:
-            into.const = _bounded(into.const + sign * other.const)
+            into.const = _bounded(into.const + other.const if plus else into.const - other.const)
 
     def multiply(self, op: str, args: list[Value]) -> Linear:
         if not args:

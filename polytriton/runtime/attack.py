@@ -21,6 +21,7 @@ from torch import Tensor
 from polytriton.ir.interp import user_shape
 from polytriton.ir.net import Net
 from polytriton.runtime.executor import torch_forward
+from polytriton.runtime.settings import pinned
 
 if TYPE_CHECKING:
     from polytriton.frontend.onnx import Source
@@ -98,22 +99,15 @@ def falsify(
     device: str = "cpu",
 ) -> Counterexample | None:
     """Looks for a counterexample until `deadline` (by time.monotonic()). `starts` are points worth trying first."""
-    with _own_settings():
+    with _own_settings(device):
         return _Search(net, prop, replay, attack, deadline, starts, np.dtype(input_dtype), device).run()
 
 
 @contextmanager
-def _own_settings() -> Iterator[None]:
+def _own_settings(device: str) -> Iterator[None]:
     """Whatever the user set globally neither changes the search nor is changed by it."""
-    before = torch.get_float32_matmul_precision()
-    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
-        if before != "highest":
-            torch.set_float32_matmul_precision("highest")
-        try:
-            yield
-        finally:
-            if before != "highest":
-                torch.set_float32_matmul_precision(before)
+    with torch.inference_mode(False), pinned(), torch.enable_grad(), torch.autocast(device.partition(":")[0], enabled=False):
+        yield
 
 
 class _Found(Exception):

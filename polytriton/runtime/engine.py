@@ -53,6 +53,7 @@ class Forms:
     over_input: Tensor | None = None  # [rows, physical inputs], float64
     coefficient_error: Tensor | None = None  # [rows, outputs] float64: the exact coefficients lie this far at most
     input_error: Tensor | None = None
+    constant: Tensor | None = None  # [rows], float64: subtracted
 
 
 class Engine:
@@ -136,7 +137,7 @@ class Engine:
             results.group = torch.arange(rows, device=self.device) // 2
             results.done = torch.zeros(len(image), dtype=torch.bool, device=self.device)
         pair = torch.arange(rows, device=self.device) // 2
-        sign = 1.0 - 2.0 * (torch.arange(rows, device=self.device) % 2)
+        sign = 1 - 2 * (torch.arange(rows, device=self.device) % 2).to(self.coefficients.dtype)
         tables = Tables(self.kit, boxes)
         for block in self._blocks(rows, program, even=True):
             self._expire(deadline)
@@ -198,6 +199,8 @@ class Engine:
             image = forms.image[block]
             zero = torch.zeros_like(image)
             some = self._rows(image, block, zero, zero)
+            if forms.constant is not None:
+                some.constant = some.constant - forms.constant[block]
             exact = forms.over_output[block].view(len(block), *extent(target))
             start = exact.to(self.coefficients.dtype).contiguous()
             absmax = boxes.absmax(target.name)[image]

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import holds, ints, model, node, rand
 
 from polytriton.errors import PolytritonError, ResourceError, UnsupportedModel, UsageError
 from polytriton.frontend.onnx import cross_check, load_onnx
 from polytriton.ir.interp import run
+from tests.frontend.onnx_models import holds, ints, model, node, rand
 
 DATA = Path(os.environ.get("POLYTRITON_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 NETS = sorted((DATA / "nets").rglob("*.onnx"))
@@ -189,6 +189,7 @@ REFUSED = [
     (node("BatchNormalization", "x s s s s", training_mode=1), IMAGE, {"s": rand(3) ** 2}, "Unrecognized attribute"),
     (node("BatchNormalization", "x s s s v"), IMAGE, {"s": rand(3), "v": F32([1, -2, 1])}, "variance"),
     ([node("MaxPool", "x", "h i", kernel_shape=[2, 2]), node("Cast", "i", "j", to=1), node("Add", "h j")], IMAGE, {}, "indices"),
+    (node("AveragePool", kernel_shape=[2, 2], ceil_mode=2), IMAGE, {}, "neither 0 nor 1"),
     (node("Pad", "x p", mode="reflect"), [1, 3], {"p": ints(0, 1, 0, 1)}, "reflect"),
     (node("Pad", "x p v"), [1, 3], {"p": ints(0, 1, 0, 1), "v": F32(2)}, "only zeros"),
     (node("Pad", "x p"), [1, 3], {"p": ints(0, -1, 0, 1)}, "count >= 0"),
@@ -204,7 +205,7 @@ REFUSED = [
     (node("Relu", domain="com.example"), [1, 3], {}, "domain 'com.example'"),
     (node("QLinearConv", "x s z w s z s z"), IMAGE, {"s": F32(1), "z": np.uint8(0), "w": rand(2, 3, 2, 2)}, "not supported"),
     ([node("Relu", "c", "k"), node("Add", "x k")], [1, 3], {"c": rand(3)}, "fold"),
-    ([node("Sub", "c d", "k"), node("Mul", "k k", "l"), node("Sub", "l k", "m"), node("Add", "x m")], [1, 3], {"c": rand(3), "d": rand(3)}, "subtracts constants"),
+    ([node("Mul", "c c", "l"), node("Sub", "l c", "m"), node("Add", "x m")], [1, 3], {"c": F32([1, 2, 3])}, "subtracts constants"),
     ([node("Mul", "c c", "k"), node("Add", "x k")], [1, 3], {"c": F32([1e30, 1, 1])}, "overflows"),
     ([node("Mul", "c c", "k"), node("Add", "x k")], [1, 3], {"c": F32([1e-30, 1, 1])}, "underflows"),
     ([node("Div", "c d", "k"), node("Add", "x k")], [1, 3], {"c": F32([1]), "d": F32([0])}, "division by zero"),
@@ -281,8 +282,9 @@ def test_truncated() -> None:
 
 RICH = model(
     [
-        node("Conv", "x w b", "c", pads=[1, 1, 1, 1]), node("BatchNormalization", "c b b b v", "n"), node("AveragePool", "n", "p", kernel_shape=[2, 2]),
-        node("Shape", "p", "s"), node("Gather", "s z", "k"), node("Concat", "k m", "t", axis=0), node("Reshape", "p t", "f"), node("Slice", "f z q q", "g"),
+        node("Conv", "x w b", "c", pads=[1, 1, 1, 1]), node("BatchNormalization", "c b b b v", "n"),
+        node("AveragePool", "n", "p", kernel_shape=[2, 2]), node("Shape", "p", "s"), node("Gather", "s z", "k"),
+        node("Concat", "k m", "t", axis=0), node("Reshape", "p t", "f"), node("Slice", "f z q q", "g"),
         node("Constant", "", "u", value=numpy_helper.from_array(rand(19, 2))), node("MatMul", "g u", "h"), node("Transpose", "h", "y"),
     ],
     ["N", 2, 5, 6], {"w": rand(2, 2, 3, 3), "b": rand(2), "v": rand(2) ** 2, "z": ints(0), "m": ints(-1), "q": ints(1)},
@@ -303,6 +305,15 @@ def test_flipped_bytes(edits: list[tuple[int, int]]) -> None:
 
 
 BIG = 1 << 40
+RELU = [node("Relu", "x", "t0"), node("Relu", "t60")]
+ADDS = [node("Add", f"t{i} c{i % 2}", f"t{i + 1}") for i in range(60)]
+CONCATS = [node("Concat", f"t{i} t{i}", f"t{i + 1}", axis=0) for i in range(60)]
+FOLDS = [
+    node("Expand", "c s", "t0"),
+    *(node("Add", f"t{i} t{i}", f"t{i + 1}") for i in range(90)),
+    node("Gather", "t90 z", "k"),
+    node("Add", "x k"),
+]
 BOMBS = {
     "fill": ([node("ConstantOfShape", "s", "k"), node("Add", "x k")], [1], {"s": ints(BIG)}),
     "fill-rank": ([node("ConstantOfShape", "s", "k"), node("Add", "x k")], [1], {"s": ints(*[1] * 60)}),
@@ -316,9 +327,9 @@ BOMBS = {
     "input-product": (node("Relu"), [1, *[1 << 10] * 6], {}),
     "kron": (node("MatMul", "x w"), [1, 1 << 24, 1], {"w": rand(1, 100)}),
     "broadcast": ([node("Add", "x c", "k"), node("Transpose", "k", "t"), node("Add", "k t")], [1 << 12, 1], {"c": rand(1)}),
-    "broadcast-many": ([node("Add", f"t{i} c{i % 2}", f"t{i + 1}") for i in range(1, 60)] + [node("Relu", "x", "t1"), node("Relu", "t60")], [1 << 12, 1], {"c0": rand(1, 1, 4096), "c1": rand(2, 1, 1)}),
-    "fold-many": ([node("Expand", "c s", "t0"), *(node("Add", f"t{i} t{i}", f"t{i + 1}") for i in range(90)), node("Gather", "t90 z", "k"), node("Add", "x k")], [1], {"c": ints(1), "s": ints(1 << 24), "z": ints(0)}),
-    "concat-doubling": ([node("Concat", f"t{i} t{i}", f"t{i + 1}", axis=0) for i in range(60)] + [node("Relu", "x", "t0"), node("Relu", "t60")], [1], {}),
+    "broadcast-many": ([*ADDS, *RELU], [1 << 12, 1], {"c0": rand(1, 1, 4096), "c1": rand(2, 1, 1)}),
+    "fold-many": (FOLDS, [1], {"c": ints(1), "s": ints(1 << 24), "z": ints(0)}),
+    "concat-doubling": ([*CONCATS, *RELU], [1], {}),
     "window": (node("AveragePool", kernel_shape=[4000, 4000], pads=[3999] * 4), [1, 1, 4000, 4000], {}),
     "max-window": (node("MaxPool", kernel_shape=[2000, 2000]), [1, 1, 4000, 4000], {}),
     "max-pad": (node("MaxPool", kernel_shape=[1 << 30], pads=[(1 << 30) - 1] * 2), [1, 1, 4000], {}),
@@ -381,13 +392,7 @@ def test_a_wrong_net_is_caught_and_named() -> None:
         net = replace(good.net, weights={**good.net.weights, key: wrong})
         with pytest.raises(UnsupportedModel, match=guilty):
             cross_check(replace(good, net=net))
-    for at, change, guilty in (
-        (1, {"op": "relu"}, None),
-        (2, {"slope": 0.2}, "n_Relu_r"),
-        (3, {"k": (2, 2), "s": (1, 1), "p": (1, 0, -1, 0)}, "n_MaxPool_p"),
-    ):
-        if guilty is None:
-            continue
+    for at, change, guilty in ((2, {"slope": 0.2}, "n_Relu_r"), (3, {"p": (1, 0, -1, 0)}, "n_MaxPool_p")):
         changed = list(good.net.nodes)
         changed[at] = changed[at].with_attrs(**change)
         with pytest.raises(UnsupportedModel, match=guilty):

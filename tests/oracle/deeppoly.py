@@ -49,9 +49,13 @@ class Pool:
 
 @dataclass
 class Result:
-    """Boxes of all nodes; for bounded ones also how large the numbers were and which neurons stood on a knife's edge."""
+    """Boxes of all nodes, and `reach`: how large the numbers were that made them (what rounding is relative to).
+
+    For bounded nodes also the bounds found, the size of the numbers behind them and the neurons on a knife's edge.
+    """
 
     boxes: dict[str, Box] = field(default_factory=dict)
+    reach: dict[str, np.ndarray] = field(default_factory=dict)
     found: dict[str, Box] = field(default_factory=dict)
     mass: dict[str, np.ndarray] = field(default_factory=dict)
     edge: dict[str, np.ndarray] = field(default_factory=dict)
@@ -77,21 +81,30 @@ class DeepPoly:
         result = Result()
         n = self.net.input
         for node in self.net:
+            source = result.reach.get(node.inputs[0]) if node.inputs else None
             if node is n:
                 box = self._input_box(lo, hi)
-            elif node.op == "relu":
+                reach = np.maximum(*np.abs(box))
+            elif source is not None and node.op == "relu":
                 box = self._relu_box(node, result.boxes[node.inputs[0]])
-            elif node.op == "maxpool":
-                low, high = (patches(b.reshape(1, *self.net.node(node.inputs[0]).shape), node, -np.inf)[0] for b in result.boxes[node.inputs[0]])
-                box = low.max(axis=(-1, -2)).reshape(-1), high.max(axis=(-1, -2)).reshape(-1)
+                reach = source * max(1.0, abs(node.number("slope")))
+            elif source is not None and node.op == "maxpool":
+                shape = (1, *self.net.node(node.inputs[0]).shape)
+                low, high, reach = (
+                    patches(b.reshape(shape), node, -np.inf)[0].max(axis=(-1, -2)).reshape(-1) for b in (*result.boxes[node.inputs[0]], source)
+                )
+                box = low, high
             else:
                 box = self._interval(node.name, result.boxes, node.inputs)
+                matrices, constant = self.affine[node.name]
+                reach = np.abs(constant) + sum(np.abs(j) @ result.reach[i] for j, i in zip(matrices, node.inputs, strict=True))
             if node.name in self.bounded:
-                result.found[node.name] = self._bound(node, box, result)
-                box = result.found[node.name]
+                box = self._bound(node, box, reach, result)
+                reach = result.mass[node.name]
                 if given is not None and node.name in given:
                     box = tuple(np.asarray(b, np.float64).reshape(-1) for b in given[node.name])  # type: ignore[assignment]
-            result.boxes[node.name] = box
+                    reach = np.maximum(*np.abs(box))
+            result.boxes[node.name], result.reach[node.name] = box, reach
         return result
 
     def _input_box(self, lo: np.ndarray, hi: np.ndarray) -> Box:
@@ -115,12 +128,8 @@ class DeepPoly:
             hi += np.maximum(j, 0) @ high + np.minimum(j, 0) @ low
         return lo, hi
 
-    def _bound(self, node: Node, interval: Box, result: Result) -> Box:
-        lo, hi = interval[0].copy(), interval[1].copy()
-        matrices, constant = self.affine[node.name]
-        mass = np.abs(constant)
-        for j, i in zip(matrices, node.inputs, strict=True):
-            mass = mass + np.abs(j) @ _reach(result.boxes[i])
+    def _bound(self, node: Node, interval: Box, reach: np.ndarray, result: Result) -> Box:
+        lo, hi, mass = interval[0].copy(), interval[1].copy(), reach.copy()
         free = node.name in self.pooled or node.name == self.net.output
         edge = np.zeros(node.size, bool) if free else _near_zero(lo, hi, mass)
         left = np.arange(node.size) if free else np.flatnonzero(~((lo >= 0) | (hi <= 0)))
@@ -129,7 +138,7 @@ class DeepPoly:
             done = np.setdiff1d(np.arange(node.size), left)
             best_lo[done], best_hi[done] = lo[done], hi[done]
         rows = np.concatenate([np.eye(node.size)[left], -np.eye(node.size)[left]])
-        walk = _Walk(self, result.boxes, {node.name: rows})
+        walk = _Walk(self, result, {node.name: rows})
         while left.size:
             last = walk.advance()
             n = left.size
@@ -146,14 +155,14 @@ class DeepPoly:
                 left = left[stay]
                 walk.keep(np.concatenate([stay, stay]))
             walk.nonlinear()
-        result.mass[node.name], result.edge[node.name] = mass, edge
+        result.found[node.name], result.mass[node.name], result.edge[node.name] = (best_lo, best_hi), mass, edge
         return best_lo, best_hi
 
     # ---- queries ----
 
     def margins(self, result: Result, C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Lower bounds of the rows of C over the output, and the size of the numbers they came from."""
-        walk = _Walk(self, result.boxes, {self.net.output: np.asarray(C, np.float64)})
+        walk = _Walk(self, result, {self.net.output: np.asarray(C, np.float64)})
         best = np.full(len(C), -np.inf)
         while True:
             last = walk.advance()
@@ -164,10 +173,6 @@ class DeepPoly:
             walk.nonlinear()
 
 
-def _reach(box: Box) -> np.ndarray:
-    return np.maximum(np.abs(box[0]), np.abs(box[1]))
-
-
 def _near_zero(lo: np.ndarray, hi: np.ndarray, mass: np.ndarray) -> np.ndarray:
     """Neurons whose being settled hangs on a rounding."""
     return np.minimum(np.abs(lo), np.abs(hi)) <= NEAR * mass
@@ -176,8 +181,8 @@ def _near_zero(lo: np.ndarray, hi: np.ndarray, mass: np.ndarray) -> np.ndarray:
 class _Walk:
     """Rows on their way to the input: target >= sum over the frontier of M @ x + c."""
 
-    def __init__(self, poly: DeepPoly, boxes: Mapping[str, Box], start: dict[str, np.ndarray]) -> None:
-        self.poly, self.boxes, self.frontier = poly, boxes, start
+    def __init__(self, poly: DeepPoly, so_far: Result, start: dict[str, np.ndarray]) -> None:
+        self.poly, self.boxes, self.reach, self.frontier = poly, so_far.boxes, so_far.reach, start
         rows = len(next(iter(start.values())))
         self.c, self.mass = np.zeros(rows), np.zeros(rows)
 
@@ -193,7 +198,7 @@ class _Walk:
             inputs = self.poly.net.node(name).inputs
             self.c = self.c + m @ constant
             for j, i in zip(matrices, inputs, strict=True):
-                self.mass = self.mass + np.abs(m) @ (np.abs(j) @ _reach(self.boxes[i]))
+                self.mass = self.mass + np.abs(m) @ (np.abs(j) @ self.reach[i])
                 self._join(i, m @ j)
             self.mass = self.mass + np.abs(m) @ np.abs(constant)
 
@@ -242,8 +247,8 @@ class _Walk:
     def _weigh(self) -> None:
         here = np.abs(self.c)
         for name, m in self.frontier.items():
-            if name in self.boxes:
-                here = here + np.abs(m) @ _reach(self.boxes[name])
+            if name in self.reach:
+                here = here + np.abs(m) @ self.reach[name]
         self.mass = np.maximum(self.mass, here)
 
 

@@ -1,0 +1,89 @@
+"""The process's torch settings: pinned while a bound is computed, put back afterwards, and tested rather than trusted.
+
+A user may have asked torch for "fast float32" (TF32, bf16), deterministic algorithms or gradients. None of it may reach a
+certificate, and nothing of theirs may change. Settings are process-wide, so concurrent callers share one pin. An
+environment variable can lower the precision of oneDNN beneath torch's own switches: `exact_float32` multiplies and looks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+_LOCK = threading.Lock()
+_holders = 0
+_restore: list[Callable[[], None]] = []
+_probe: bool | None = None
+
+
+def _pin_attribute(owner: Any, name: str, value: Any) -> None:
+    """Sets a setting where this torch has it, and notes how to put it back."""
+    try:
+        old = getattr(owner, name)
+        setattr(owner, name, value)
+    except (AttributeError, RuntimeError):  # another torch release: the probe below judges what is left
+        return
+    _restore.append(lambda: setattr(owner, name, old))
+
+
+def _pin() -> None:
+    # the legacy switch first: reading the new knobs is refused by some releases while the two disagree
+    old = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    _restore.append(lambda: torch.set_float32_matmul_precision(old))
+    backends = torch.backends
+    if hasattr(backends, "fp32_precision"):
+        for owner in (getattr(backends.mkldnn, "matmul", None), getattr(backends.mkldnn, "conv", None)):
+            if owner is not None:
+                _pin_attribute(owner, "fp32_precision", "ieee")
+        for owner in (getattr(backends.cuda, "matmul", None), getattr(backends.cudnn, "conv", None)):
+            if owner is not None and torch.cuda.is_available():
+                _pin_attribute(owner, "fp32_precision", "ieee")
+    elif torch.cuda.is_available():
+        _pin_attribute(backends.cuda.matmul, "allow_tf32", False)
+        _pin_attribute(backends.cudnn, "allow_tf32", False)
+    if torch.are_deterministic_algorithms_enabled():
+        warn = torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(False)
+        _restore.append(lambda: torch.use_deterministic_algorithms(True, warn_only=warn))
+
+
+@contextmanager
+def pinned() -> Iterator[None]:
+    """Full float32 precision, no gradients, plain algorithms; every setting is put back."""
+    global _holders
+    with _LOCK:
+        if _holders == 0:
+            _pin()
+        _holders += 1
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        with _LOCK:
+            _holders -= 1
+            if _holders == 0:
+                while _restore:
+                    _restore.pop()()
+
+
+def exact_float32() -> bool:
+    """Whether this process's float32 products keep 24 bits: ones just above 1 are multiplied and summed. Call while pinned."""
+    global _probe
+    if _probe is None:
+        x = 1 + 2.0**-12
+        a = torch.full((256, 256), x, dtype=torch.float32)
+        image = torch.full((8, 32, 16, 16), x, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
+        w = torch.full((32, 32, 3, 3), x, dtype=torch.float32)
+        sums = (
+            ((a @ a)[5, 5].item(), 256),
+            (F.conv_transpose2d(image, w)[1, 1, 8, 8].item(), 288),
+            (F.conv_transpose2d(image, w, stride=2)[1, 1, 8, 8].item(), 128),
+        )
+        _probe = all(abs(got - n * x * x) <= n * n * 2.0**-24 * x * x for got, n in sums)
+    return _probe

@@ -1,0 +1,264 @@
+"""Decides: batches of boxes with their linear forms go in, what could be proved comes out.
+
+One try is the paper's order (query on interval bounds, refine, query again). What fails is tried with the other choice of
+candidates, and in float64 where only the rounding term of float32 coefficients stood in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polytriton.errors import ResourceError, UsageError
+from polytriton.passes import schedule
+from polytriton.passes.pipeline import Compiled
+from polytriton.runtime import settings
+from polytriton.runtime.engine import Engine, Forms, Progress, Stopped, _silent
+from polytriton.runtime.forward import Boxes, Forward
+from polytriton.runtime.layers import from_physical, order
+from polytriton.runtime.soundness import SEMANTICS
+
+DTYPES = ("auto", "float32", "float64")
+DEFAULT_MEMORY = 4 << 30
+NEAR = 8.0  # float64 is worth a try where the margin would pass with this many times its rounding term given back
+
+
+@dataclass(frozen=True)
+class Options:
+    """How bounds are computed; nothing here depends on the network."""
+
+    device: str = "cpu"
+    semantics: str = "float32"
+    dtype: str = "auto"
+    candidates: str = "all"
+    memory: int = DEFAULT_MEMORY
+    early: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value, choices in (
+            ("semantics", self.semantics, tuple(SEMANTICS)),
+            ("dtype", self.dtype, DTYPES),
+            ("candidates", self.candidates, schedule.CHOICES),
+        ):
+            if value not in choices:
+                raise UsageError(f"{name}={value!r} is unknown", f"use one of: {', '.join(choices)}")
+        if self.memory < 1 << 20:
+            raise UsageError(f"a memory budget of {self.memory} bytes is too small", "give at least 64M, for example --memory 2G")
+
+
+def pick_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"device {name!r} is unknown", "use cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {name!r}: this machine shows torch no CUDA GPU", "use --device cpu, or install a CUDA build of torch")
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {name!r} is not supported", "use cpu, cuda or cuda:N")
+    return device
+
+
+@dataclass
+class Questions:
+    """Forms over boxes [batch, values] (user order, float64); a group is settled by one positive form: an unsafe piece is empty.
+
+    constant is subtracted: a form's bound is that of C y + D x - constant.
+    """
+
+    lo: np.ndarray
+    hi: np.ndarray
+    image: np.ndarray
+    over_output: np.ndarray
+    constant: np.ndarray
+    group: np.ndarray
+    over_input: np.ndarray | None = None
+    output_error: np.ndarray | None = None
+    input_error: np.ndarray | None = None
+
+
+@dataclass
+class Answers:
+    """Per form the best lower bound and the same without rounding terms; per group whether it is settled."""
+
+    best: np.ndarray
+    raw: np.ndarray
+    settled: np.ndarray
+    expired: bool = False
+
+
+class Decider:
+    """Engines for one compiled network, made when first needed and kept."""
+
+    def __init__(self, compiled: Compiled, options: Options) -> None:
+        self.compiled, self.options = compiled, options
+        self.device = pick_device(options.device)
+        self._forward: Forward | None = None
+        self._engines: dict[tuple[str, str], Engine] = {}
+        net = compiled.net
+        self.outputs = net.node(net.output).size
+        of = net.input.ints("of") or net.input.shape
+        self.inputs = int(np.prod(of, dtype=np.int64))
+        self._output_order = torch.from_numpy(np.ascontiguousarray(order(net.node(net.output).shape)))
+
+    def engine(self, dtype: str, candidates: str) -> Engine:
+        key = (dtype, candidates)
+        if key not in self._engines:
+            o = self.options
+            if self._forward is None:
+                self._forward = Forward(self.compiled.net, SEMANTICS[o.semantics], self.device)
+            plan = self.compiled.plan
+            if plan.candidates != candidates:
+                plan = schedule.run(self.compiled.net, plan, candidates)
+            self._engines[key] = Engine(
+                replace(self.compiled, plan=plan), semantics=o.semantics, dtype=dtype, device=self.device, memory=o.memory,
+                threads=torch.get_num_threads(), early=o.early, forward=self._forward,
+            )  # fmt: skip
+        return self._engines[key]
+
+    def first_dtype(self) -> str:
+        """float32 unless asked otherwise, or where this process does not multiply float32 exactly."""
+        if self.options.dtype == "float64" or not settings.exact_float32():
+            return "float64"
+        return "float32"
+
+    def batches(self, count: int, engine: Engine) -> Iterator[slice]:
+        """Images at a time that half of the budget holds."""
+        each = engine.image_bytes()
+        if each > self.options.memory // 2:
+            raise ResourceError(
+                f"one image needs {each / 2**20:.0f} MiB, more than half the budget of {self.options.memory / 2**20:.0f} MiB",
+                f"give --memory at least {2 * each / 2**20:.0f}M",
+            )
+        size = max(1, min(count, self.options.memory // 2 // each))
+        for a in range(0, count, size):
+            yield slice(a, min(count, a + size))
+
+    # ---- bounds -----------------------------------------------------------------------------------------
+
+    def boxes(self, lo: np.ndarray, hi: np.ndarray, progress: Progress = _silent) -> Iterator[tuple[Engine, Boxes]]:
+        """Refined boxes, a batch at a time."""
+        with settings.pinned():
+            engine = self.engine(self.first_dtype(), self.options.candidates)
+            for part in self.batches(len(lo), engine):
+                yield engine, engine.refine(torch.from_numpy(lo[part]), torch.from_numpy(hi[part]), progress)
+
+    def output_bounds(self, engine: Engine, boxes: Boxes) -> tuple[np.ndarray, np.ndarray]:
+        """Bounds of every output, both rows of each by back-substitution, [batch, outputs]."""
+        with settings.pinned():
+            eye = torch.eye(self.outputs, dtype=torch.float64, device=self.device)
+            n = boxes.batch
+            forms = Forms(torch.arange(n, device=self.device).repeat_interleave(2 * self.outputs), torch.cat([eye, -eye]).repeat(n, 1))
+            best = engine.query(boxes, forms).best.view(n, 2, self.outputs)
+            lo, hi = best[:, 0], -best[:, 1]
+            name = self.compiled.net.output
+            if self.options.candidates == "all":  # the interval pass is a candidate too
+                lo = torch.maximum(lo, boxes.lo[name].reshape(n, -1))
+                hi = torch.minimum(hi, boxes.hi[name].reshape(n, -1))
+            shape = self.compiled.net.node(name).shape
+            return tuple(from_physical(v.reshape(n, *boxes.lo[name].shape[1:]), shape).reshape(n, -1).cpu().numpy() for v in (lo, hi))  # type: ignore[return-value]
+
+    # ---- questions --------------------------------------------------------------------------------------
+
+    def _forms(self, q: Questions, rows: np.ndarray, image: np.ndarray) -> Forms:
+        def output(v: np.ndarray) -> Tensor:
+            return torch.from_numpy(v[rows]).to(self.device)[:, self._output_order.to(self.device)].contiguous()
+
+        def given(v: np.ndarray | None) -> Tensor | None:
+            return None if v is None else self._input_columns(torch.from_numpy(v[rows]).to(self.device))
+
+        error = None if q.output_error is None or not q.output_error.any() else output(q.output_error)
+        over_input, input_error = given(q.over_input), given(q.input_error)
+        return Forms(torch.from_numpy(image).to(self.device), output(q.over_output), over_input, error, input_error, torch.from_numpy(q.constant[rows]).to(self.device))
+
+    def _input_columns(self, values: Tensor) -> Tensor:
+        """Coefficients over the user's input as coefficients over the input node's cells (each used at most once)."""
+        net = self.compiled.net
+        take = net.weight(net.input, "take")
+        cells = torch.from_numpy(order(net.input.shape)).to(self.device)
+        if take is not None:
+            index = torch.from_numpy(np.ascontiguousarray(take)).to(self.device)[cells]
+            missing = torch.ones(self.inputs, dtype=torch.bool, device=self.device)
+            missing[index[index >= 0]] = False
+            if bool((values[:, missing] != 0).any()):
+                raise UsageError("the property relates outputs to inputs that the network does not read", "bound those inputs instead")
+            return torch.where(index >= 0, values[:, index.clamp(min=0)], torch.zeros((), dtype=values.dtype, device=self.device))
+        return values[:, cells]
+
+    def prove(self, q: Questions, *, retries: bool = True, deadline: float | None = None, progress: Progress = _silent, exhaustive: bool = False) -> Answers:
+        """`exhaustive`: forms never leave early, so every bound is the best one."""
+        count = int(q.group.max()) + 1 if len(q.group) else 0
+        answers = Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(count, dtype=bool))
+        with settings.pinned():
+            try:
+                for dtype, candidates in self._tries(retries):
+                    open_rows = np.flatnonzero(~answers.settled[q.group])
+                    if dtype == "float64" and self.options.dtype == "auto" and self.first_dtype() != "float64":
+                        open_rows = open_rows[self._only_rounding(answers, q, open_rows)]
+                    if not len(open_rows):
+                        continue
+                    self._attempt(self.engine(dtype, candidates), q, open_rows, answers, deadline, progress, exhaustive)
+            except Stopped:
+                answers.expired = True
+        return answers
+
+    def _tries(self, retries: bool) -> list[tuple[str, str]]:
+        first, mine = self.first_dtype(), self.options.candidates
+        other = next(c for c in schedule.CHOICES if c != mine)
+        tries = [(first, mine)]
+        if retries:
+            tries.append((first, other))
+        if self.options.dtype == "auto" and first == "float32":
+            tries.append(("float64", mine))
+            if retries:
+                tries.append(("float64", other))
+        return tries
+
+    def _only_rounding(self, answers: Answers, q: Questions, rows: np.ndarray) -> np.ndarray:
+        """Forms whose group would be settled by some form were rounding free, or nearly so (earlier bounds paid for it too)."""
+        with np.errstate(invalid="ignore"):
+            given_back = answers.best + NEAR * (answers.raw - answers.best)
+        hopeful = np.zeros(len(answers.settled), dtype=bool)
+        # no finite bound at all is rounding's (or overflow's) doing: float64 has more of both
+        hopeful[q.group[~(given_back <= 0) | ~np.isfinite(answers.best)]] = True
+        return hopeful[q.group[rows]]
+
+    def _attempt(self, engine: Engine, q: Questions, rows: np.ndarray, answers: Answers, deadline: float | None, progress: Progress, exhaustive: bool) -> None:
+        images = np.unique(q.image[rows])
+        for part in self.batches(len(images), engine):
+            chosen = images[part]
+            mine = rows[np.isin(q.image[rows], chosen)]
+            lo, hi = torch.from_numpy(q.lo[chosen]), torch.from_numpy(q.hi[chosen])
+            if not exhaustive:
+                boxes = engine.interval(lo, hi)
+                self._ask(engine, boxes, q, mine, chosen, answers, deadline, exhaustive)
+                mine = mine[~answers.settled[q.group[mine]]]
+                if not len(mine):
+                    continue
+                left = np.unique(q.image[mine])
+                lo, hi, chosen = torch.from_numpy(q.lo[left]), torch.from_numpy(q.hi[left]), left
+            boxes = engine.refine(lo, hi, progress, deadline)
+            self._ask(engine, boxes, q, mine, chosen, answers, deadline, exhaustive)
+
+    def _ask(self, engine: Engine, boxes: Boxes, q: Questions, rows: np.ndarray, images: np.ndarray, answers: Answers, deadline: float | None, exhaustive: bool) -> None:
+        forms = self._forms(q, rows, np.searchsorted(images, q.image[rows]))
+        names, local = np.unique(q.group[rows], return_inverse=True)
+        groups = None if exhaustive else torch.from_numpy(local.astype(np.int64)).to(self.device)
+        got = engine.query(boxes, forms, groups, deadline)
+        best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()
+        answers.best[rows] = np.maximum(answers.best[rows], best)
+        answers.raw[rows] = np.maximum(answers.raw[rows], raw)
+        answers.settled[np.unique(q.group[rows[best > 0]])] = True
+
+    def layer_bounds(self, boxes: Boxes, engine: Engine) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Boxes of every nonlinear operator's input in the IR's own shapes."""
+        found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for name in engine.bounded():
+            shape: tuple[int, ...] = engine.nodes[name].shape
+            pair: Any = tuple(from_physical(v, shape).cpu().numpy() for v in (boxes.lo[name], boxes.hi[name]))
+            found[name] = pair
+        return found
