@@ -3,6 +3,8 @@
 A candidate may be taken at any frontier. Over the output x of a nonlinear operator the box of x is never worse than the
 relaxation's line over the box of its input, so one check before each nonlinear step, and the end, see the best of all.
 `input` takes a bound only at the end, as CROWN does.
+
+The frontier right behind a neuron's own affine layer is skipped: its candidate is what the interval pass found already.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polytriton.ir.net import Net
-from polytriton.ir.plan import Plan
+from polytriton.ir.plan import Plan, Program, Step
 
 NAME = "schedule"
 CHOICES = ("all", "input")
@@ -21,11 +23,20 @@ def requires(net: Net, plan: Plan) -> str | None:
 
 
 def run(net: Net, plan: Plan, candidates: str = "all") -> Plan:
-    def mark(op: str) -> bool:
-        return op == "input" or (candidates == "all" and op in ("relu", "maxpool"))
-
-    programs = [replace(p, steps=tuple(replace(s, check=mark(s.op)) for s in p.steps)) for p in plan]
+    programs = [replace(p, steps=_marked(p, candidates)) for p in plan]
     return replace(plan, programs=tuple(programs), candidates=candidates)
+
+
+def _marked(program: Program, candidates: str) -> tuple[Step, ...]:
+    steps = []
+    affine = 0  # substitutions so far; a join or a merge is one, since it makes a frontier the interval pass never saw
+    for s in program.steps:
+        known = program.kind == "bound" and affine <= 1
+        check = s.op == "input" or (candidates == "all" and s.op in ("relu", "maxpool") and not known)
+        steps.append(replace(s, check=check))
+        affine += s.op not in ("start", "dense")
+        affine += s.op in ("add", "sub", "concat")
+    return tuple(steps)
 
 
 def ensures(net: Net, plan: Plan) -> str | None:

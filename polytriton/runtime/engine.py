@@ -24,7 +24,7 @@ from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.torch_backend import Rows, TorchBackend
 from polytriton.runtime.walk import Identity, Results, Walk
 
-CACHE_BLOCK = 3 << 20  # bytes a row block's widest step may take, so that its passes stay in the cache (CPU only)
+CPU_BLOCK = 48 << 20  # bytes of the plan's count a row block takes on a CPU: measured best, larger ones leave the caches
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
 
@@ -122,38 +122,55 @@ class Engine:
         return boxes
 
     def _bound(self, program: Program, boxes: Boxes, deadline: float | None) -> None:
-        """Two rows a neuron that the interval pass leaves undecided; its box becomes the best of all candidates."""
+        """Two rows a neuron that the interval pass leaves undecided; its box becomes the best of all candidates.
+
+        The likelier sign goes first: where its row settles the neuron, the other is never made. A neuron that a max pool
+        reads is never settled.
+        """
         name = program.target
         lo, hi = boxes.lo[name], boxes.hi[name]
         pooled = name in self.pooled
         live = torch.ones_like(lo, dtype=torch.bool) if pooled else (lo < 0) & (hi > 0)
-        image, h, w, channel = torch.nonzero(live, as_tuple=True)
-        if not len(image):
+        where = torch.nonzero(live, as_tuple=True)
+        if not len(where[0]):
             return
-        every = self.plan.candidates == "all"
-        rows = 2 * len(image)
-        results = self._results(rows)
-        if every and self.early and not pooled:
-            results.group = torch.arange(rows, device=self.device) // 2
-            results.done = torch.zeros(len(image), dtype=torch.bool, device=self.device)
-        pair = torch.arange(rows, device=self.device) // 2
-        sign = 1 - 2 * (torch.arange(rows, device=self.device) % 2).to(self.coefficients.dtype)
         tables = Tables(self.kit, boxes)
-        for block in self._blocks(rows, program, even=True):
+        old = (lo[live], -hi[live])  # as bounds of +x and of -x
+        leaves = self.plan.candidates == "all" and self.early and not pooled
+        first = torch.where(old[0] >= old[1], 1, -1) if leaves else torch.ones_like(old[0], dtype=torch.int64)
+        best = [b.clone() for b in old]
+        open_ = torch.arange(len(first), device=self.device)
+        for sign in (first, -first):
+            found = self._side(program, tables, where, open_, sign[open_], leaves, deadline)
+            for k, s in enumerate((1, -1)):
+                mine = sign[open_] == s
+                at = open_[mine]
+                best[k][at] = self._better(found[mine], best[k][at])
+            if leaves:
+                open_ = torch.nonzero((best[0] < 0) & (best[1] < 0)).flatten()
+        lo[live], hi[live] = best[0], -best[1]
+
+    def _better(self, found: Tensor, old: Tensor) -> Tensor:
+        """The best of all candidates, or, where bounds are taken at the end only, what was found there."""
+        if self.plan.candidates == "all":
+            return torch.maximum(found, old)
+        return torch.where(torch.isfinite(found), found, old)
+
+    def _side(self, program: Program, tables: Tables, where: tuple[Tensor, ...], neurons: Tensor, sign: Tensor, leaves: bool, deadline: float | None) -> Tensor:
+        """Bounds of +x or -x for some of the neurons `where`, one row each."""
+        image, h, w, channel = (v[neurons] for v in where)
+        rows = len(neurons)
+        results = self._results(rows)
+        if leaves:
+            results.group = torch.arange(rows, device=self.device)
+            results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
+        for block in self._blocks(rows, program):
             self._expire(deadline)
-            p = pair[block]
-            some = self._rows(image[p], block, h[p], w[p])
-            Walk(self.backend, tables, program, some, results).run(Identity(sign[block], channel[p]))
-        self.tally.rows[name] = self.tally.rows.get(name, 0) + rows
+            some = self._rows(image[block], block, h[block], w[block])
+            Walk(self.backend, tables, program, some, results).run(Identity(sign[block].to(self.coefficients.dtype), channel[block]))
+        self.tally.rows[program.target] = self.tally.rows.get(program.target, 0) + rows
         self.tally.ops += rows * program.row_ops
-        low, high = results.best[0::2], -results.best[1::2]
-        old_low, old_high = lo[live], hi[live]
-        if every:
-            low, high = torch.maximum(low, old_low), torch.minimum(high, old_high)
-        else:
-            low = torch.where(torch.isfinite(low), low, old_low)
-            high = torch.where(torch.isfinite(high), high, old_high)
-        lo[live], hi[live] = low, high
+        return results.best
 
     def _results(self, rows: int) -> Results:
         empty = torch.full((rows,), float("-inf"), dtype=torch.float64, device=self.device)
@@ -163,19 +180,18 @@ class Engine:
         zero = torch.zeros(len(image), dtype=torch.float64, device=self.device)
         return Rows(image, h, w, zero, zero.clone(), index)
 
-    def _blocks(self, rows: int, program: Program, even: bool = False) -> list[Tensor]:
+    def _blocks(self, rows: int, program: Program) -> list[Tensor]:
         """Row ranges that fit the budget, and the cache where there is one to fit."""
         word = 8 if self.coefficients.dtype == torch.float64 else 4
         fit = chunk_rows(program, word, self.memory // 2)
-        if fit < (2 if even else 1):
-            need = 2 * program.row_bytes * word // 8 * (2 if even else 1)
+        if fit < 1:
+            need = 2 * program.row_bytes * word // 8
             raise ResourceError(
                 f"one row of %{program.target} takes {need / 2**20:.0f} MiB, more than half the memory budget of {self.memory / 2**20:.0f} MiB",
                 f"give --memory at least {2 * need / 2**20:.0f}M",
             )
         if self.device.type == "cpu":
-            fit = min(fit, max(16, chunk_rows(program, word, CACHE_BLOCK)))
-        fit = max(2, fit - fit % 2) if even else fit
+            fit = min(fit, max(16, chunk_rows(program, word, CPU_BLOCK)))
         return [torch.arange(a, min(rows, a + fit), device=self.device) for a in range(0, rows, fit)]
 
     def _expire(self, deadline: float | None) -> None:

@@ -447,7 +447,7 @@ def test_other_float_types() -> None:
 SMALL = st.integers(1, 3)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.data())
 def test_generated_windows(data: st.DataObject) -> None:
     """Whatever onnxruntime accepts is computed alike, or refused."""
