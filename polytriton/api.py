@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -226,6 +227,7 @@ class Verifier:
         falsifier: bool = True,
         progress: Progress = _silent,
         label: int | None = None,
+        seed: int = 0,
     ) -> Result:
         """Proves the unsafe set empty, or finds a point of it that the original model confirms."""
         if prop.n_in != self.inputs or prop.n_out != self.outputs:
@@ -244,12 +246,12 @@ class Verifier:
             settled, expired = bool(answers.settled.all()), answers.expired
             if not settled and falsifier and not expired:
                 progress("looking for a counterexample", 0, 1)
-                found = self._falsify(prop, QUICK, deadline)
+                found = self._falsify(prop, replace(QUICK, seed=seed), deadline)
             if not settled and found is None and not expired:
                 answers = self._decider.prove(q, deadline=deadline, progress=progress)
                 settled, expired = bool(answers.settled.all()), answers.expired
             if not settled and found is None and falsifier and not expired:
-                found = self._falsify(prop, THOROUGH, deadline)
+                found = self._falsify(prop, replace(THOROUGH, seed=seed), deadline)
             np.maximum.at(margins, q.group, answers.best)
         late = deadline is not None and time.monotonic() > deadline
         verdict = "sat" if found is not None else "unsat" if settled else "timeout" if expired or late else "unknown"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -102,17 +103,85 @@ def charge(m, base, pitch, height, line, t_table, bias, bias_step, constant, err
         error[r] = err
 
 
+@_compiled
+def relax_and_charge(m, base, pitch, height, line, below, above, cut, next_base, next_pitch, t_table, bias, bias_step, total, constant, error):  # type: ignore[no-untyped-def]
+    """`relax`, and `charge` for the affine node behind it, in one pass over the rows."""
+    for r in range(len(base)):
+        acc = 0.0
+        con = 0.0
+        err = 0.0
+        for i in range(height):
+            a = (r * height + i) * line
+            t = base[r] + i * pitch
+            s = next_base[r] + i * next_pitch
+            b = i * bias_step
+            mm, lo, hi, cc = m[a : a + line], below[t : t + line], above[t : t + line], cut[t : t + line]
+            tt, bb = t_table[s : s + line], bias[b : b + line]
+            for q in range(line):
+                x = mm[q]
+                acc += np.float64(x) * np.float64(cc[q]) if x < 0 else 0.0
+                n = x * (hi[q] if x < 0 else lo[q])
+                mm[q] = n
+                con += np.float64(n) * np.float64(bb[q])
+                err += abs(np.float64(n)) * np.float64(tt[q])
+        total[r] = acc
+        constant[r] = con
+        error[r] = err
+
+
+@_compiled
+def shifted_sums(taps, out, top, left, sh, sw, dh, dw):  # type: ignore[no-untyped-def]
+    """out[r, y*sh + i*dh - top, x*sw + j*dw - left, :] += taps[r, y, x, i, j, :] where that lies inside out."""
+    rows, h, w, kh, kw, c = taps.shape
+    height, width = out.shape[1], out.shape[2]
+    for r in range(rows):
+        for y in range(h):
+            for i in range(kh):
+                to = y * sh + i * dh - top
+                if to < 0 or to >= height:
+                    continue
+                for x in range(w):
+                    for j in range(kw):
+                        at = x * sw + j * dw - left
+                        if 0 <= at < width:
+                            for q in range(c):
+                                out[r, to, at, q] += taps[r, y, x, i, j, q]
+
+
+@dataclass(frozen=True)
+class PerRow:
+    """An argument with one value a row, cut with the rows."""
+
+    values: np.ndarray
+
+
+def _part(value: Any, a: int, b: int) -> Any:
+    return value.values[a:b] if isinstance(value, PerRow) else value
+
+
 def over_rows(kernel: Any, threads: int, m: np.ndarray, base: np.ndarray, pitch: int, height: int, line: int, *rest: Any, outputs: tuple[np.ndarray, ...]) -> None:
     """Runs a kernel on slices of the rows, one a thread; the kernels release the interpreter lock."""
     rows, size = len(base), height * line
     if threads <= 1 or rows * size < 1 << 16:
-        kernel(m, base, pitch, height, line, *rest, *outputs)
+        kernel(m, base, pitch, height, line, *(_part(v, 0, rows) for v in rest), *outputs)
         return
     cuts = [rows * k // threads for k in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
         jobs = [
-            pool.submit(kernel, m[a * size : b * size], base[a:b], pitch, height, line, *rest, *(o[a:b] for o in outputs))
+            pool.submit(kernel, m[a * size : b * size], base[a:b], pitch, height, line, *(_part(v, a, b) for v in rest), *(o[a:b] for o in outputs))
             for a, b in zip(cuts, cuts[1:], strict=False)
         ]
         for job in jobs:
+            job.result()
+
+
+def over_slices(kernel: Any, threads: int, source: np.ndarray, out: np.ndarray, *rest: Any) -> None:
+    """Runs a kernel on slices of the leading axis of two arrays, one a thread."""
+    rows = len(source)
+    if threads <= 1 or source.size < 1 << 16:
+        kernel(source, out, *rest)
+        return
+    cuts = [rows * k // threads for k in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        for job in [pool.submit(kernel, source[a:b], out[a:b], *rest) for a, b in zip(cuts, cuts[1:], strict=False)]:
             job.result()

@@ -20,6 +20,9 @@ from polytriton.runtime import fused
 from polytriton.runtime.soundness import U64
 
 
+NARROW = 8  # input channels up to which a product and shifted sums beat the library's transposed convolution
+
+
 @dataclass
 class Rows:
     """Which image and position each row belongs to, and what it has gathered: constant and error, both float64."""
@@ -108,7 +111,7 @@ class TorchBackend:
         step = torch.arange(place.height, device=self.device)[:, None] * place.pitch + torch.arange(place.line, device=self.device)
         return table.reshape(-1)[place.base[:, None, None] + step]
 
-    def _fused(self, kernel: object, m: Tensor, place: Place, *tables: Tensor | int, count: int) -> tuple[Tensor, ...]:
+    def _fused(self, kernel: object, m: Tensor, place: Place, *tables: Tensor | int | fused.PerRow, count: int) -> tuple[Tensor, ...]:
         outputs = tuple(torch.empty(len(m), dtype=torch.float64) for _ in range(count))
         rest = [t.reshape(-1).numpy() if isinstance(t, Tensor) else t for t in tables]
         fused.over_rows(
@@ -148,6 +151,18 @@ class TorchBackend:
         x = m.reshape(len(m), place.height, place.line).double()
         return (x * bias.double()).sum((1, 2)), (x.abs() * self._gather(t, place).double()).sum((1, 2))
 
+    def relax_and_charge(
+        self, m: Tensor, place: Place, below: Tensor, above: Tensor, upper_cut: Tensor, then: Place, t: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`relax` without a lower cut, then `charge` at `then` (the operand's place): one pass where a fused form exists."""
+        if self.fast:
+            step = bias.shape[-1] if bias.shape[0] > 1 else 0
+            start = fused.PerRow(then.base.numpy())
+            total, constant, error = self._fused(fused.relax_and_charge, m, place, below, above, upper_cut, start, then.pitch, t, bias, step, count=3)
+            return m, total, constant, error
+        m, total = self.relax(m, place, below, above, None, upper_cut)
+        return m, total, *self.charge(m, then, t, bias)
+
     def table_dot(self, m: Tensor, place: Place, table: Tensor) -> Tensor:
         """Sum of m * table over every row's window."""
         x = m.reshape(len(m), place.height, place.line).double()
@@ -164,8 +179,8 @@ class TorchBackend:
     def conv(self, m: Tensor, w: Tensor, conv: ConvShape, window: Window) -> Tensor:
         """Transposed convolution of every row's window, cut to the window the plan asks for."""
         lead = conv.lead(window)
-        if m.dtype == torch.float64:
-            return crop(self._transposed64(m, w, conv), lead, window)
+        if m.dtype == torch.float64 or (self.fast and conv.groups == 1 and w.shape[1] <= NARROW):
+            return self._product_and_shift(m, w, conv, lead, window)
         full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(m.shape[1:3], conv.stride, conv.kernel, conv.dilation, strict=True)]
         size = (window.h.size, window.w.size)
         # the library cuts `cut` cells on both sides and adds `grow` at the end: no work on cells that are dropped
@@ -175,19 +190,24 @@ class TorchBackend:
         y = F.conv_transpose2d(m.permute(0, 3, 1, 2), w, None, conv.stride, cut, grow, conv.groups, conv.dilation)
         return crop(y.permute(0, 2, 3, 1), (lead[0] - cut[0], lead[1] - cut[1]), window)
 
-    def _transposed64(self, m: Tensor, w: Tensor, conv: ConvShape) -> Tensor:
-        """One GEMM over channels, then shifted sums: float64 has no fast direct convolution on CPUs."""
+    def _product_and_shift(self, m: Tensor, w: Tensor, conv: ConvShape, lead: tuple[int, int], window: Window) -> Tensor:
+        """One GEMM over channels, then shifted sums: float64 has no fast direct convolution on CPUs, nor have a few channels."""
         r, h, wd, c = m.shape
         g, (kh, kw), (sh, sw), (dh, dw) = conv.groups, conv.kernel, conv.stride, conv.dilation
         ci = w.shape[1]
+        if self.fast and g == 1:
+            taps = (m.reshape(-1, c) @ w.permute(0, 2, 3, 1).reshape(c, -1)).view(r, h, wd, kh, kw, ci)
+            out = m.new_zeros(r, window.h.size, window.w.size, ci)
+            fused.over_slices(fused.shifted_sums, self.threads, taps.numpy(), out.numpy(), *lead, sh, sw, dh, dw)
+            return out
         by_tap = w.view(g, c // g, ci, kh, kw).permute(0, 3, 4, 1, 2)  # [g, kh, kw, c/g, ci]
         x = m.reshape(-1, g, c // g).transpose(0, 1)  # [g, cells, c/g]
-        out = m.new_zeros(r, (h - 1) * sh + (kh - 1) * dh + 1, (wd - 1) * sw + (kw - 1) * dw + 1, g * ci)
+        full = m.new_zeros(r, (h - 1) * sh + (kh - 1) * dh + 1, (wd - 1) * sw + (kw - 1) * dw + 1, g * ci)
         for i in range(kh):
             for j in range(kw):
                 tap = (x @ by_tap[:, i, j]).transpose(0, 1).reshape(r, h, wd, g * ci)
-                out[:, i * dh : i * dh + (h - 1) * sh + 1 : sh, j * dw : j * dw + (wd - 1) * sw + 1 : sw] += tap
-        return out
+                full[:, i * dh : i * dh + (h - 1) * sh + 1 : sh, j * dw : j * dw + (wd - 1) * sw + 1 : sw] += tap
+        return crop(full, lead, window)
 
     # ---- windows ---------------------------------------------------------------------------------------
 

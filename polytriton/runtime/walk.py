@@ -55,10 +55,14 @@ class Walk:
         self.kit = tables.kit
         self.frontier: dict[str, Entry] = {}
         self.arriving: dict[str, Entry] = {}
+        self.after: Step | None = None  # the step behind the current one
+        self.paid = ""  # the affine node whose scalars the ReLU before it has charged already
 
     def run(self, start: Tensor | Identity, extra: Tensor | None = None) -> None:
         """`extra` are coefficients over the input that a query brings along."""
-        for step in self.program.steps:
+        self.paid = ""
+        for step, after in zip(self.program.steps, [*self.program.steps[1:], None], strict=True):
+            self.after = after
             if step.op == "start":
                 self.frontier[step.node] = (start, step.windows[0])
                 continue
@@ -115,6 +119,9 @@ class Walk:
 
     def _charge(self, name: str, m: Tensor, window: Window) -> None:
         """The constant and the error of substituting an affine node."""
+        if name == self.paid:
+            self.paid = ""
+            return
         place = self.kit.frames[name].place(self.rows, window)
         t, floor = self.tables.charge(name)
         spatial = self.kit.varies(name) and not window.whole
@@ -245,8 +252,17 @@ class Walk:
         m, window = self._dense_entry(node.name, self._take(node))
         lines = self.tables.lines(node)
         place = self.kit.frames[node.name].place(self.rows, window)
-        m, total = self.backend.relax(m, place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
         terms = place.height * place.line
+        source = node.inputs[0]
+        if self.after is not None and self.after.node == source and self.after.op in ("conv", "linear") and lines.lower_cut is None:
+            then = self.kit.frames[source].place(self.rows, window)
+            t, floor = self.tables.charge(source)
+            bias = self.kit.bias_line(source, place.width)
+            m, total, constant, error = self.backend.relax_and_charge(m, place, lines.below, lines.above, lines.upper_cut, then, t, bias)
+            self._pay(constant, error * sum_error(terms) + floor[self.rows.image])
+            self.paid = source
+        else:
+            m, total = self.backend.relax(m, place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
         # the intercepts' sum has one sign (at most zero): enlarging it covers the rounding of its sum
         self._pay(total * sum_error(terms), torch.zeros_like(total))
         self._give(step, m)

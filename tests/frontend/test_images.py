@@ -70,6 +70,19 @@ def test_many_float_values_are_enclosed(more) -> None:
         encloses(image[:, :2], lo[0, :, :2], hi[0, :, :2], 60, eps, **more)
 
 
+@pytest.mark.parametrize("mean", [Fraction(-0.9), Fraction(0.9), Fraction(0.5)])
+@pytest.mark.parametrize(
+    "std",
+    [Fraction(0.5) + Fraction(1, 10**40), Fraction(float(np.nextafter(0.5, 1))) - Fraction(1, 10**40), Fraction(3, 10), Fraction(0.7)],
+)
+def test_no_margin_is_wasted_on_many_float_values(mean, std) -> None:
+    """Small pixels against a large mean: hardly any slack is left over from one operation to cover for the next."""
+    image = np.random.default_rng(2).random((1, 1, 6000)) / 10
+    more = {"mean": (mean,), "std": (std,), "clip": None}
+    lo, hi = ball(image[None], Fraction(0), **more)
+    encloses(image, lo[0], hi[0], 8, Fraction(0), **more)
+
+
 def test_balls_of_a_hundred_images_are_fast() -> None:
     rng = np.random.default_rng(1)
     for images in (rng.integers(0, 256, (100, 3, 32, 32), dtype=np.uint8), rng.random((100, 3, 32, 32))):

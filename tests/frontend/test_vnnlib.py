@@ -168,6 +168,11 @@ def test_strict_bounds_are_open() -> None:
     assert disjunct.contains([float(np.nextafter(1, 0)), 0.0])
     assert not disjunct.contains([float("nan"), 0.0])
     assert not disjunct.contains([0.0])
+    for pair in (("(<= X_0 1)", "(< X_0 1)"), ("(< X_0 1)", "(<= X_0 1)")):
+        assert not read_vnnlib(legacy(*pair)).disjuncts[0].contains([1.0, 0.0]), "the strict one of two equal bounds counts"
+    closed = read_vnnlib(legacy("(< X_0 1)", "(or (<= X_0 0.5) (>= Y_0 0))")).disjuncts
+    assert closed[0].contains([0.5, 0.0]), "a tighter closed bound replaces an open one"
+    assert not closed[1].contains([1.0, 0.0])
 
 
 def test_input_constraints_that_are_no_bounds_stay_rows() -> None:

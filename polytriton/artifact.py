@@ -1,0 +1,260 @@
+"""net.poly/: a compiled network on disk, written whole or not at all and read only when every byte is as it was written.
+
+    manifest.json        versions, the ONNX file's hash, options, and hash and size of every other file
+    net.ptir             the folded network          plan.ptir     its plan
+    weights.safetensors  the arrays `net.ptir` names  model.onnx    the original model, on which counterexamples are replayed
+
+The hashes find damage and mistakes, not forgery: an artifact deserves the trust of the folder it lies in. The plan is made
+again from the network and compared, so that no plan but the compiler's own is ever run.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+import polytriton
+from polytriton.errors import ArtifactError, PolytritonError, ResourceError, UnsupportedModel, UsageError
+from polytriton.frontend.onnx import Imported, Source
+from polytriton.ir.check import check_net
+from polytriton.ir.net import Net
+from polytriton.ir.plan_text import print_plan
+from polytriton.ir.text import parse_net, print_net
+from polytriton.passes.pipeline import Compiled, make_plan
+
+if TYPE_CHECKING:
+    from polytriton.api import Verifier
+
+FORMAT, VERSION = "polytriton artifact", 1
+MANIFEST, NET, PLAN, WEIGHTS, MODEL = "manifest.json", "net.ptir", "plan.ptir", "weights.safetensors", "model.onnx"
+FILES = (NET, PLAN, WEIGHTS, MODEL)
+MAX_MANIFEST = 1 << 20
+AGAIN = "compile it again: polytriton compile NET.onnx -o {path}"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+RACE = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT)
+
+
+class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    sha256: str
+    bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`digest` is of the manifest itself, written with an empty digest."""
+
+    format: str
+    version: int
+    polytriton: str
+    source: Source
+    options: dict[str, str]
+    files: dict[str, FileEntry]
+    digest: str = ""
+
+    def encode(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    def sealed(self) -> Manifest:
+        blank = msgspec.structs.replace(self, digest="")
+        return msgspec.structs.replace(blank, digest=_sha(blank.encode()))
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What a folder holds. `imported.net` is the folded network: the one before folding is not kept."""
+
+    compiled: Compiled
+    imported: Imported
+    manifest: Manifest
+
+
+def _sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# ---- writing --------------------------------------------------------------------------------------------------
+
+
+def pack(compiled: Compiled, imported: Imported) -> tuple[Manifest, dict[str, bytes]]:
+    """The manifest and the contents of the other files; the same network gives the same bytes."""
+    net, plan = compiled.net, compiled.plan
+    contents = {
+        NET: print_net(net).encode(),
+        PLAN: print_plan(plan).encode(),
+        WEIGHTS: save_tensors({k: np.ascontiguousarray(net.weights[k]) for k in sorted(net.weights)}),
+        MODEL: imported.model,
+    }
+    entries = {name: FileEntry(_sha(data), len(data)) for name, data in contents.items()}
+    options = {"output": imported.source.output_name, "candidates": plan.candidates}
+    return Manifest(FORMAT, VERSION, polytriton.__version__, imported.source, options, entries).sealed(), contents
+
+
+def write_artifact(verifier: Verifier, path: str | os.PathLike[str]) -> Path:
+    """Writes the artifact beside its place and moves it there; an artifact that lies there is replaced."""
+    if verifier.imported is None:
+        raise UnsupportedModel("this verifier was made without an ONNX model: there is nothing to replay on", "compile the ONNX file")
+    given, target = Path(path), Path(os.path.realpath(path))
+    _check_replaceable(target, given)
+    manifest, contents = pack(verifier.compiled, verifier.imported)
+    made = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    with _explained(given, sum(map(len, contents.values()))):
+        try:
+            os.mkdir(made)
+            for name, data in {**contents, MANIFEST: manifest.encode()}.items():
+                _write(made / name, data)
+            _sync_folder(made)
+            _move_into_place(made, target)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+    return given
+
+
+def _check_replaceable(target: Path, given: Path) -> None:
+    """Only what looks like an artifact, even a damaged one, or an empty folder may be overwritten."""
+    if not os.path.lexists(target):
+        if not target.parent.is_dir():
+            raise UsageError(f"cannot write {given}: there is no folder {given.parent}", "make the folder first, or choose another with -o")
+        return
+    held = set(os.listdir(target)) if target.is_dir() else {""}
+    if held and not (held <= {*FILES, MANIFEST} and held & {NET, PLAN}):
+        what = "a folder that is no artifact" if target.is_dir() else "a file"
+        raise UsageError(f"{given} is {what}: it is not overwritten", "choose another place with -o, for example NET.poly")
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    if os.name == "posix":
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _move_into_place(made: Path, target: Path) -> None:
+    """A folder cannot be renamed over a full one: the old one steps aside first, and comes back if the new one cannot enter."""
+    for attempt in range(8):
+        aside = made.with_suffix(f".{attempt}.old")
+        try:
+            if os.path.lexists(target):
+                os.rename(target, aside)
+            os.rename(made, target)
+            break
+        except BaseException as error:
+            if aside.exists() and not os.path.lexists(target):
+                os.rename(aside, target)
+            if not isinstance(error, OSError) or error.errno not in RACE or attempt == 7:
+                raise  # otherwise another process put its own there meanwhile
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    _sync_folder(target.parent)
+
+
+@contextmanager
+def _explained(path: Path, size: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise ResourceError(f"the disk is full: {path} was not written", f"free {size / 2**20:.1f} MiB, or choose another place with -o") from error
+        raise UsageError(f"cannot write {path}: {error.strerror or error}", "choose a folder you may write to with -o") from error
+
+
+# ---- reading --------------------------------------------------------------------------------------------------
+
+
+def read_artifact(path: str | os.PathLike[str]) -> Artifact:
+    """Opens an artifact; anything stale, foreign or damaged is refused with the file's name and a remedy."""
+    path = Path(path)
+    again = AGAIN.format(path=path)
+    manifest = _manifest(path, again)
+    contents = {name: _contents(path, name, manifest.files[name], again) for name in FILES}
+    try:
+        net = _net(contents[NET], contents[WEIGHTS])
+        plan = make_plan(net, manifest.options.get("candidates", ""))
+    except (PolytritonError, SafetensorError, ValueError) as error:
+        why = error.message if isinstance(error, PolytritonError) else str(error)
+        raise ArtifactError(f"{path}: its network does not check: {why[:300]}", again) from error
+    if print_plan(plan).encode() != contents[PLAN]:
+        raise ArtifactError(f"{path}/{PLAN} is not the plan this version makes for {NET}", again)
+    return Artifact(Compiled(net, plan), Imported(net, manifest.source, contents[MODEL]), manifest)
+
+
+def _net(text: bytes, weights: bytes) -> Net:
+    net = parse_net(text.decode(), load_tensors(weights))
+    check_net(net)
+    if net.rebuild(net.nodes).weights.keys() != net.weights.keys():
+        raise ValueError(f"{WEIGHTS} holds arrays that {NET} does not name")
+    return net
+
+
+def _manifest(path: Path, again: str) -> Manifest:
+    if not os.path.lexists(path):
+        raise ArtifactError(f"there is no artifact {path}", f"check the path, or {again}")
+    if not path.is_dir():
+        hint = f"compile it first: polytriton compile {path}" if path.suffix == ".onnx" else again
+        raise ArtifactError(f"{path} is a file; an artifact is a folder", hint)
+    data = _read(path, MANIFEST, MAX_MANIFEST, again, missing=f"{path} is not an artifact, or lost its {MANIFEST}")
+    damaged = ArtifactError(f"{path}/{MANIFEST} is damaged", again)
+    try:
+        head = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise damaged from error
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise ArtifactError(f"{path} is not a polytriton artifact: its {MANIFEST} is another program's, or damaged", again)
+    versions = head.get("version"), head.get("polytriton")
+    if versions != (VERSION, polytriton.__version__):
+        raise ArtifactError(
+            f"{path} is stale: polytriton {versions[1]} wrote it in format {versions[0]}, this is {polytriton.__version__} with format {VERSION}", again
+        )
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise damaged from error
+    if manifest.encode() != data or manifest.sealed() != manifest or set(manifest.files) != set(FILES):
+        raise damaged
+    return manifest
+
+
+def _contents(path: Path, name: str, entry: FileEntry, again: str) -> bytes:
+    data = _read(path, name, entry.bytes, again, missing=f"{path}/{name} is missing")
+    if len(data) != entry.bytes:
+        raise ArtifactError(f"{path}/{name} is damaged: it has {len(data)} bytes, {entry.bytes} were written", again)
+    if _sha(data) != entry.sha256:
+        raise ArtifactError(f"{path}/{name} is damaged: its contents have changed", again)
+    return data
+
+
+def _read(path: Path, name: str, limit: int, again: str, missing: str) -> bytes:
+    """One regular file of the artifact. Names are the fixed ones above, never the manifest's: nothing outside is opened."""
+    try:
+        if not stat.S_ISREG(os.stat(path / name).st_mode):
+            raise ArtifactError(f"{path}/{name} is not a file", again)
+        with open(path / name, "rb") as file:
+            data = file.read(limit + 1)
+    except FileNotFoundError:
+        raise ArtifactError(missing, again) from None
+    except OSError as error:
+        raise ArtifactError(f"cannot read {path}/{name}: {error.strerror or error}", "check its permissions, or " + again) from error
+    return data

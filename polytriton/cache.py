@@ -1,0 +1,84 @@
+"""Compiled networks kept between runs. A cache that cannot be read or written costs time, never an answer."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+
+import onnx
+
+import polytriton
+from polytriton.artifact import MANIFEST, VERSION, Artifact, pack, read_artifact, write_artifact
+from polytriton.errors import PolytritonError
+from polytriton.knobs import SUMMARY, knobs, note
+from polytriton.passes.pipeline import Observer, _quiet
+
+ENTRIES = 64  # the least recently used beyond these are dropped
+
+
+def cached_artifact(
+    model: str | os.PathLike[str], *, output: str | None = None, candidates: str = "all", check: bool = True, observe: Observer = _quiet
+) -> Artifact:
+    """The compiled network of an ONNX file: from the cache, or compiled and kept there."""
+    from polytriton.api import compile
+
+    entry = _entry(Path(model), output, candidates, check)
+    if entry is not None and entry.is_dir():
+        try:
+            found = read_artifact(entry)
+            os.utime(entry)
+            note(SUMMARY, f"cache hit for {model}: {entry}")
+            return found
+        except (PolytritonError, OSError) as error:
+            note(SUMMARY, f"the cached {entry} is not used: {str(error).splitlines()[0]}")
+    verifier = compile(model, output=output, candidates=candidates, check=check, observe=observe)
+    assert verifier.imported is not None
+    if entry is not None:
+        _keep(verifier, entry)
+    return Artifact(verifier.compiled, verifier.imported, pack(verifier.compiled, verifier.imported)[0])
+
+
+def _keep(verifier: polytriton.Verifier, entry: Path) -> None:
+    try:
+        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_artifact(verifier, entry)
+        note(SUMMARY, f"cached as {entry}")
+        kept = sorted(entry.parent.glob(f"*.poly/{MANIFEST}"), key=lambda p: p.parent.stat().st_mtime)
+        for old in kept[:-ENTRIES]:
+            shutil.rmtree(old.parent, ignore_errors=True)
+    except (PolytritonError, OSError) as error:
+        note(SUMMARY, f"not cached: {str(error).splitlines()[0]}")
+
+
+def _entry(model: Path, output: str | None, candidates: str, check: bool) -> Path | None:
+    """The folder that belongs to this file, these options and this compiler; None where nothing can be kept.
+
+    A model with weights in other files is not kept: its own bytes do not say what they hold.
+    """
+    folder = knobs().cache
+    if folder is None:
+        return None
+    try:
+        data = model.read_bytes()
+        graph = onnx.ModelProto.FromString(data).graph
+        tensors = [*graph.initializer, *(a.t for n in graph.node for a in n.attribute if a.HasField("t"))]
+        if any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors):
+            note(SUMMARY, f"{model} keeps weights in other files: not cached")
+            return None
+    except Exception:  # whatever is wrong with the file, compiling it says so best
+        return None
+    options = repr((VERSION, polytriton.__version__, _compiler(), model.stem, output, candidates, check))
+    return folder / f"{hashlib.sha256(hashlib.sha256(data).digest() + options.encode()).hexdigest()[:32]}.poly"
+
+
+@cache
+def _compiler() -> str:
+    """The hash of the compiler's own source: a changed pass makes its old results stale."""
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(p for room in ("frontend", "ir", "passes") for p in (root / room).glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()

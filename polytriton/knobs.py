@@ -1,0 +1,75 @@
+"""Typed settings from the environment; no other file reads it.
+
+POLYTRITON_DEBUG, cumulative: 1 summary, cache hits and traces of errors, 2 time per pass, 3 IR after each pass,
+4 kernel source, 5 cross-check against the interpreter. POLYTRITON_CACHE: where compiled networks are kept; `off` keeps none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from polytriton.errors import UsageError
+
+SUMMARY, TIMES, IR, SOURCE, CROSS_CHECK = range(1, 6)
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """`cache` None: nothing is kept between runs."""
+
+    debug: int = 0
+    cache: Path | None = None
+
+
+_scoped: ContextVar[Knobs | None] = ContextVar("polytriton_knobs", default=None)
+
+
+def knobs() -> Knobs:
+    """The settings in force: the innermost scope's, else the environment's."""
+    return _scoped.get() or read(os.environ)
+
+
+@contextmanager
+def scope(**changes: Any) -> Iterator[Knobs]:
+    """Other settings inside a `with`, for this thread or task alone."""
+    changed = replace(knobs(), **changes)
+    token = _scoped.set(changed)
+    try:
+        yield changed
+    finally:
+        _scoped.reset(token)
+
+
+def read(env: Mapping[str, str]) -> Knobs:
+    text = env.get("POLYTRITON_DEBUG", "").strip() or "0"
+    if text not in ("0", "1", "2", "3", "4", "5"):
+        raise UsageError(f"POLYTRITON_DEBUG={text[:20]!r} is no debug level", "set a number from 0 (quiet) to 5, or unset it")
+    return Knobs(int(text), _cache(env))
+
+
+def _cache(env: Mapping[str, str]) -> Path | None:
+    named = env.get("POLYTRITON_CACHE", "").strip()
+    if named.lower() in ("off", "0", "no", "none"):
+        return None
+    if named:
+        return Path(named).expanduser().absolute()
+    if sys.platform == "win32":
+        base = env.get("LOCALAPPDATA", "")
+    elif sys.platform == "darwin":
+        base = os.path.join(env["HOME"], "Library", "Caches") if env.get("HOME") else ""
+    else:
+        base = env.get("XDG_CACHE_HOME", "") or (os.path.join(env["HOME"], ".cache") if env.get("HOME") else "")
+    return Path(base, "polytriton") if os.path.isabs(base) else None  # a relative XDG_CACHE_HOME is to be ignored
+
+
+def note(level: int, message: str) -> None:
+    """A diagnostic on stderr, from its debug level on."""
+    if knobs().debug >= level:
+        print(f"polytriton: {message}", file=sys.stderr)

@@ -1,0 +1,191 @@
+"""One answered query as a record, and the files records are streamed to.
+
+A record is one line, written by one system call when its query ends: a killed run keeps every line it reported. JSON files
+are JSON Lines, one object a line. What a killed or full disk cut off in the middle is dropped when the file is opened again.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from polytriton.errors import ResourceError, UsageError
+
+VERDICTS = ("unsat", "sat", "unknown", "timeout", "error")
+FULL_REMEDY = "free some space; --resume then goes on where this run stopped"
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A counterexample: the input in the network's own order, and what the original model answers."""
+
+    x: list[float]
+    y: list[float]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """`margin` is None where no finite bound was proved or none was needed; `key` names the query and everything its answer depends on."""
+
+    network: str
+    property: str
+    verdict: str
+    margin: float | None = None
+    seconds: float = 0.0
+    label: int | None = None
+    epsilon: str | None = None
+    note: str = ""
+    semantics: str = ""
+    dtype: str = ""
+    candidates: str = ""
+    timeout: float | None = None
+    sha256: str = ""
+    version: str = ""
+    key: str = ""
+    margins: list[float | None] = []
+    rivals: list[int] = []
+    counterexample: Point | None = None
+
+    def final(self, timeout: float | None) -> bool:
+        """Whether another run need not ask again: errors are tried again, timeouts where there is more time."""
+        if self.verdict == "timeout":
+            return self.timeout is not None and timeout is not None and timeout <= self.timeout
+        return self.verdict != "error"
+
+
+COLUMNS = [f for f in Record.__struct_fields__ if f not in ("margins", "rivals", "counterexample")]
+
+
+class Sink:
+    """An open results file. `held` are the records already in it, by key; a later line wins."""
+
+    resumable = True
+
+    def __init__(self, path: Path, *, resume: bool, overwrite: bool) -> None:
+        self.path, self.held = path, dict[str, Record]()
+        try:
+            existing = path.read_bytes() if (resume or not overwrite) and path.exists() else b""
+            if existing and not resume:
+                raise UsageError(f"{path} holds results already", "--resume goes on with it, --overwrite starts again")
+            whole = existing[: existing.rfind(b"\n") + 1]
+            for record in self.parse(whole):
+                self.held[record.key] = record
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            os.ftruncate(self._fd, len(whole))
+        except OSError as error:
+            raise UsageError(f"cannot write results to {path}: {error.strerror or error}", "choose a file in a folder you may write to") from error
+        if not whole:
+            self._append(self.header())
+
+    def write(self, record: Record) -> None:
+        self._append(self.line(record))
+        self.held[record.key] = record
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _append(self, data: bytes) -> None:
+        """All of the bytes or none of them."""
+        size, left = os.fstat(self._fd).st_size, data
+        try:
+            while left:
+                left = left[os.write(self._fd, left) :]
+        except OSError as error:
+            os.ftruncate(self._fd, size)
+            raise ResourceError(f"cannot write results to {self.path}: {error.strerror or error}", FULL_REMEDY) from error
+        except BaseException:  # interrupted between two writes
+            os.ftruncate(self._fd, size)
+            raise
+
+    def header(self) -> bytes:
+        return b""
+
+    def line(self, record: Record) -> bytes:
+        raise NotImplementedError
+
+    def parse(self, data: bytes) -> Iterator[Record]:
+        raise NotImplementedError
+
+    def _foreign(self, row: int) -> UsageError:
+        return UsageError(f"{self.path}, line {row}: not a result of polytriton", "choose another file, or --overwrite this one")
+
+
+class JsonSink(Sink):
+    def line(self, record: Record) -> bytes:
+        return msgspec.json.encode(record) + b"\n"
+
+    def parse(self, data: bytes) -> Iterator[Record]:
+        for row, line in enumerate(data.splitlines(), 1):
+            try:
+                yield msgspec.json.decode(line, type=Record)
+            except msgspec.DecodeError:
+                raise self._foreign(row) from None
+
+
+class CsvSink(Sink):
+    def header(self) -> bytes:
+        return self._row(COLUMNS)
+
+    def line(self, record: Record) -> bytes:
+        return self._row([_cell(getattr(record, c)) for c in COLUMNS])
+
+    def parse(self, data: bytes) -> Iterator[Record]:
+        rows = csv.reader(io.StringIO(data.decode("utf-8", errors="replace"), newline=""))
+        for k, cells in enumerate(rows):
+            if k == 0 and cells != COLUMNS or len(cells) != len(COLUMNS):
+                raise self._foreign(k + 1)
+            if k:
+                try:
+                    yield msgspec.convert({c: v for c, v in zip(COLUMNS, cells, strict=True) if v}, Record, strict=False)
+                except msgspec.ValidationError:
+                    raise self._foreign(k + 1) from None
+
+    @staticmethod
+    def _row(cells: list[str]) -> bytes:
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        return text.getvalue().encode()
+
+
+class Stdout(Sink):
+    """`--json -`: one object a line on standard output; nothing to resume."""
+
+    resumable = False
+
+    def __init__(self) -> None:
+        self.path, self.held = Path("-"), {}
+
+    def _append(self, data: bytes) -> None:
+        sys.stdout.write(data.decode())
+        sys.stdout.flush()
+
+    def line(self, record: Record) -> bytes:
+        return msgspec.json.encode(record) + b"\n"
+
+    def close(self) -> None:
+        pass
+
+
+def _cell(value: Any) -> str:
+    """One physical line a record, whatever a message holds: only then can a torn line be told from a whole one."""
+    return "" if value is None else " ".join(value.split()) if isinstance(value, str) else str(value)
+
+
+def open_sinks(json: str | None, csv_: str | None, *, resume: bool = False, overwrite: bool = False) -> list[Sink]:
+    if resume and not (csv_ or (json and json != "-")):
+        raise UsageError("--resume needs a results file to go on with", "name it with --json FILE or --csv FILE")
+    if resume and overwrite:
+        raise UsageError("--resume and --overwrite exclude each other", "give one of them")
+    if json and csv_ and json != "-" and os.path.realpath(json) == os.path.realpath(csv_):
+        raise UsageError("--json and --csv name the same file", "give them different names")
+    sinks: list[Sink] = []
+    if json:
+        sinks.append(Stdout() if json == "-" else JsonSink(Path(json), resume=resume, overwrite=overwrite))
+    if csv_:
+        sinks.append(CsvSink(Path(csv_), resume=resume, overwrite=overwrite))
+    return sinks
