@@ -7,7 +7,7 @@ candidates, and in float64 where only the rounding term of float32 coefficients 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,16 @@ class Answers:
     expired: bool = False
 
 
+@dataclass(frozen=True)
+class Try:
+    """One way to ask: coefficient type, candidates, and whether even settled neurons are bounded again."""
+
+    dtype: str
+    candidates: str
+    tight: bool = False
+    rescue: bool = field(default=False, compare=False)
+
+
 class Decider:
     """Engines for one compiled network, made when first needed and kept."""
 
@@ -98,27 +108,26 @@ class Decider:
         self.compiled, self.options = compiled, options
         self.device = pick_device(options.device)
         self._forward: Forward | None = None
-        self._engines: dict[tuple[str, str], Engine] = {}
+        self._engines: dict[Try, Engine] = {}
         net = compiled.net
         self.outputs = net.node(net.output).size
         of = net.input.ints("of") or net.input.shape
         self.inputs = int(np.prod(of, dtype=np.int64))
         self._output_order = torch.from_numpy(np.ascontiguousarray(order(net.node(net.output).shape)))
 
-    def engine(self, dtype: str, candidates: str) -> Engine:
-        key = (dtype, candidates)
-        if key not in self._engines:
+    def engine(self, how: Try) -> Engine:
+        if how not in self._engines:
             o = self.options
             if self._forward is None:
                 self._forward = Forward(self.compiled.net, SEMANTICS[o.semantics], self.device)
             plan = self.compiled.plan
-            if plan.candidates != candidates:
-                plan = schedule.run(self.compiled.net, plan, candidates)
-            self._engines[key] = Engine(
-                replace(self.compiled, plan=plan), semantics=o.semantics, dtype=dtype, device=self.device, memory=o.memory,
-                threads=torch.get_num_threads(), early=o.early, forward=self._forward,
+            if plan.candidates != how.candidates:
+                plan = schedule.run(self.compiled.net, plan, how.candidates)
+            self._engines[how] = Engine(
+                replace(self.compiled, plan=plan), semantics=o.semantics, dtype=how.dtype, device=self.device, memory=o.memory,
+                threads=torch.get_num_threads(), early=o.early, tight=how.tight, forward=self._forward,
             )  # fmt: skip
-        return self._engines[key]
+        return self._engines[how]
 
     def first_dtype(self) -> str:
         """float32 unless asked otherwise, or where this process does not multiply float32 exactly."""
@@ -143,7 +152,7 @@ class Decider:
     def boxes(self, lo: np.ndarray, hi: np.ndarray, progress: Progress = _silent) -> Iterator[tuple[Engine, Boxes]]:
         """Refined boxes, a batch at a time."""
         with settings.pinned():
-            engine = self.engine(self.first_dtype(), self.options.candidates)
+            engine = self.engine(Try(self.first_dtype(), self.options.candidates))
             for part in self.batches(len(lo), engine):
                 yield engine, engine.refine(torch.from_numpy(lo[part]), torch.from_numpy(hi[part]), progress)
 
@@ -195,27 +204,29 @@ class Decider:
         answers = Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(count, dtype=bool))
         with settings.pinned():
             try:
-                for dtype, candidates in self._tries(retries):
+                for how in self._tries(retries):
                     open_rows = np.flatnonzero(~answers.settled[q.group])
-                    if dtype == "float64" and self.options.dtype == "auto" and self.first_dtype() != "float64":
+                    if how.rescue:
                         open_rows = open_rows[self._only_rounding(answers, q, open_rows)]
-                    if not len(open_rows):
-                        continue
-                    self._attempt(self.engine(dtype, candidates), q, open_rows, answers, deadline, progress, exhaustive)
+                    if len(open_rows):
+                        self._attempt(self.engine(how), q, open_rows, answers, deadline, progress, exhaustive)
             except Stopped:
                 answers.expired = True
         return answers
 
-    def _tries(self, retries: bool) -> list[tuple[str, str]]:
+    def _tries(self, retries: bool) -> list[Try]:
+        """From the quickest to the most patient; rescues are for what rounding alone may have cost."""
         first, mine = self.first_dtype(), self.options.candidates
         other = next(c for c in schedule.CHOICES if c != mine)
-        tries = [(first, mine)]
+        last = "float64" if self.options.dtype == "auto" else first
+        tight = self.options.semantics != "real" or last == "float32"
+        tries = [Try(first, mine)]
+        if last != first or (retries and tight):
+            tries.append(Try(last, mine, tight, rescue=True))
         if retries:
-            tries.append((first, other))
-        if self.options.dtype == "auto" and first == "float32":
-            tries.append(("float64", mine))
-            if retries:
-                tries.append(("float64", other))
+            tries.append(Try(first, other))
+            if last != first or tight:
+                tries.append(Try(last, other, tight, rescue=True))
         return tries
 
     def _only_rounding(self, answers: Answers, q: Questions, rows: np.ndarray) -> np.ndarray:

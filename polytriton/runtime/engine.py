@@ -69,12 +69,14 @@ class Engine:
         memory: int = 2 << 30,
         threads: int = 1,
         early: bool = True,
+        tight: bool = False,
         forward: Forward | None = None,
     ) -> None:
         self.net, self.plan = compiled.net, compiled.plan
         self.coefficients: Coefficients = FLOAT64 if dtype == "float64" else FLOAT32
         self.device = device or torch.device("cpu")
-        self.memory, self.early = memory, early
+        self.memory, self.early = memory, early and not tight
+        self.tight = tight  # bound what the interval pass settled too: error vectors shrink with the boxes
         self.backend = TorchBackend(self.device, threads)
         self.forward = forward or Forward(self.net, SEMANTICS[semantics], self.device)
         self.kit = Kit(self.net, self.plan, self.forward, self.coefficients)
@@ -130,11 +132,11 @@ class Engine:
         name = program.target
         lo, hi = boxes.lo[name], boxes.hi[name]
         pooled = name in self.pooled
-        live = torch.ones_like(lo, dtype=torch.bool) if pooled else (lo < 0) & (hi > 0)
+        live = torch.ones_like(lo, dtype=torch.bool) if pooled else (hi > 0) if self.tight else (lo < 0) & (hi > 0)
         where = torch.nonzero(live, as_tuple=True)
         if not len(where[0]):
             return
-        tables = Tables(self.kit, boxes)
+        tables = self._tables(boxes)
         old = (lo[live], -hi[live])  # as bounds of +x and of -x
         leaves = self.plan.candidates == "all" and self.early and not pooled
         first = torch.where(old[0] >= old[1], 1, -1) if leaves else torch.ones_like(old[0], dtype=torch.int64)
@@ -171,6 +173,12 @@ class Engine:
         self.tally.rows[program.target] = self.tally.rows.get(program.target, 0) + rows
         self.tally.ops += rows * program.row_ops
         return results.best
+
+    def _tables(self, boxes: Boxes) -> Tables:
+        """Tables are asked for nodes whose boxes are final: those before the node being bounded."""
+        if not isinstance(boxes.tables, Tables) or boxes.tables.kit is not self.kit:
+            boxes.tables = Tables(self.kit, boxes)
+        return boxes.tables
 
     def _results(self, rows: int) -> Results:
         empty = torch.full((rows,), float("-inf"), dtype=torch.float64, device=self.device)
@@ -209,7 +217,7 @@ class Engine:
         if groups is not None:
             results.group, results.strict = groups, True
             results.done = torch.zeros(int(groups.max()) + 1 if rows else 0, dtype=torch.bool, device=self.device)
-        tables = Tables(self.kit, boxes)
+        tables = self._tables(boxes)
         for block in self._blocks(rows, program):
             self._expire(deadline)
             image = forms.image[block]

@@ -27,6 +27,7 @@ class Boxes:
     magnitude: dict[str, Tensor] = field(default_factory=dict)  # S = wabs |operand| of affine nodes
     error: dict[str, Tensor] = field(default_factory=dict)  # e of every node that has one
     winners: dict[str, Winners] = field(default_factory=dict)
+    tables: object = None  # what the engine derived from these boxes
 
     @property
     def batch(self) -> int:
@@ -113,16 +114,31 @@ class Forward:
         spread, magnitude = up(spread), up(magnitude)
         sem = self.semantics
         flushed = None
+        # what is exactly zero (a settled ReLU's output) takes part in no rounding
+        nonzero = magnitude if sem.real else self.product(layer, (layer.wabs != 0).double(), (xabs > 0).double())
         if not sem.real and sem.eta_in > 2.0**-100:
             small = self.product(layer, layer.wabs.clamp(max=sem.eta_in), xabs) + self.product(layer, layer.wabs, xabs.clamp(max=sem.eta_in))
             flushed = up(small) + layer.terms * sem.eta_in**2
         e = deployed_error(
-            sem if node.op != "scale" or sem.real else _plain(sem), layer.terms, layer.ops, magnitude, layer.babs,
+            sem if node.op != "scale" or sem.real else _plain(sem), layer.terms, nonzero, layer.ops, magnitude, layer.babs,
             xabs.amax((1, 2, 3), keepdim=True), layer.w_rowsum, flushed if node.op != "scale" else None, layer.w_max,
         )  # fmt: skip
         width = up(spread + e + (gamma(layer.terms + 4, 2.0**-53) + layer.rho) * (magnitude + layer.babs)) + 1e-300
         boxes.lo[node.name], boxes.hi[node.name] = _sane(centre - width, centre + width)
         boxes.magnitude[node.name], boxes.error[node.name] = magnitude, e
+
+    def readers(self, layer: Layer, live: Tensor) -> Tensor:
+        """How many live outputs read each cell of the operand, [batch, h, w, c]: exact small integers."""
+        node = layer.node
+        if node.op == "scale":
+            return torch.ones_like(live, dtype=torch.float64)
+        ones = (layer.w != 0).float()
+        if node.op == "linear":
+            return self._shaped(live.reshape(len(live), -1).float() @ ones, self.nodes[node.inputs[0]]).double()
+        p, (_, h, w) = node.ints("p", (0, 0, 0, 0)), self.nodes[node.inputs[0]].shape
+        y = F.conv_transpose2d(live.permute(0, 3, 1, 2).float(), ones, None, node.ints("s", (1, 1)), 0, 0, node.integer("g", 1), node.ints("d", (1, 1)))
+        y = F.pad(y, (-p[1], max(0, w + p[1] - y.shape[3]), -p[0], max(0, h + p[0] - y.shape[2])))[:, :, :h, :w]
+        return y.permute(0, 2, 3, 1).double()
 
     def product(self, layer: Layer, w: Tensor, x: Tensor) -> Tensor:
         """W x in float64, plain summation."""

@@ -34,6 +34,12 @@ def gamma(n: float, u: float) -> float:
     return (n * u) / (1 - n * u) * GROW if n * u < 0.5 else float("inf")
 
 
+def gammas(n: Tensor, u: float) -> Tensor:
+    """gamma for a table of counts."""
+    x = n * u
+    return torch.where(x < 0.5, x / (1 - x) * GROW, torch.full_like(x, float("inf")))
+
+
 @dataclass(frozen=True)
 class Coefficients:
     """The type in which rows are held: unit roundoff and smallest normal number."""
@@ -77,8 +83,11 @@ BIG = 2.0**60
 AMPLIFY = 2.0**60
 
 
-def deployed_error(sem: Semantics, terms: int, ops: int, magnitude: Tensor, babs: Tensor, x_max: Tensor, w_rowsum: float, flushed: Tensor | None, w_max: float) -> Tensor:
+def deployed_error(sem: Semantics, terms: int, nonzero: Tensor, ops: int, magnitude: Tensor, babs: Tensor, x_max: Tensor, w_rowsum: float, flushed: Tensor | None, w_max: float) -> Tensor:
     """e: how far the deployed layer's result may lie from the exact one.
+
+    Adding an exact zero is exact in every mode and order, so only `nonzero` terms (weight and operand can both differ from
+    zero) take part in roundings: nonzero - 1 sums, the product, the bias.
 
     magnitude = wabs |x| (any shape [B, ...]), babs broadcast to it, x_max [B, 1, 1, 1] the largest |x|, w_rowsum the
     largest sum of |w| over an output's terms, w_max the largest |w|. `flushed` = sum of |w| |x| over operands that the
@@ -86,7 +95,7 @@ def deployed_error(sem: Semantics, terms: int, ops: int, magnitude: Tensor, babs
     """
     if sem.real:
         return torch.zeros_like(magnitude)
-    g = gamma(terms + 1 + ops, sem.u)
+    g = gammas(nonzero + 1 + ops, sem.u)
     enter = (1 + sem.u_in) ** 2
     amplify = AMPLIFY if ops else 1.0
     # every operation may lose eta to underflow, every operand eta to a flush of inputs

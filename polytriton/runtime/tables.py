@@ -16,7 +16,7 @@ from polytriton.ir.plan import Plan, extent
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.relax import relu_lines, round_down, round_up
-from polytriton.runtime.soundness import U64, Coefficients, gamma, up
+from polytriton.runtime.soundness import U64, Coefficients, gamma, gammas, up
 from polytriton.runtime.torch_backend import Frame, dot_error
 
 
@@ -36,8 +36,8 @@ class Kit:
         self.net, self.plan, self.forward, self.coefficients = net, plan, forward, coefficients
         self.nodes = net.by_name
         self.frames = {n.name: Frame(*extent(n), plan.halos.get(n.name, (0, 0, 0, 0))) for n in net}
-        users = net.users()
-        self.feeds_nonlinear = {n.name: any(OPS[self.nodes[u].op].kind == "nonlinear" for u in users[n.name]) for n in net}
+        self.users = net.users()
+        self.feeds_nonlinear = {n.name: any(OPS[self.nodes[u].op].kind == "nonlinear" for u in self.users[n.name]) for n in net}
         self.weights = {name: self._weights(layer) for name, layer in forward.layers.items()}
         self._bias: dict[tuple[str, int], Tensor] = {}
 
@@ -95,6 +95,7 @@ class Tables:
         self._pool: dict[str, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         self._floors: dict[str, Tensor] = {}
         self._inside: dict[str, Tensor] = {}
+        self._live: dict[str, Tensor] = {}
 
     def box(self, name: str) -> tuple[Tensor, Tensor]:
         if name not in self._box:
@@ -138,8 +139,12 @@ class Tables:
         layer = self.kit.forward.layers.get(name)
         if layer is not None:
             nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else c.u * (1 + 2.0**-20)
-            g = gamma(layer.fan, c.u) * (1 + nu) if product else 0.0
-            t = t + (g + layer.rho + nu) * boxes.magnitude[name] + (layer.rho + dot_error(terms)) * layer.babs
+            t = t + (layer.rho + nu) * boxes.magnitude[name] + (layer.rho + dot_error(terms)) * layer.babs
+            if product:
+                # K of an entry of M W: the outputs that read the cell and can have a coefficient; zeros add exactly
+                k = gammas(self.kit.forward.readers(layer, self.live(name)), c.u) * (1 + nu)
+                below = boxes.absmax(node.inputs[0])
+                t = t + self.kit.forward.product(layer, layer.wabs, torch.where(below > 0, k * below, torch.zeros_like(below)))
             if c.dtype == torch.float32:  # a weight below the smallest normal is off by at most eta
                 t = t + c.eta * boxes.absmax(node.inputs[0]).sum((1, 2, 3), keepdim=True)
         if node.op == "gather" and product:
@@ -148,6 +153,22 @@ class Tables:
         if product and self.kit.feeds_nonlinear[name]:
             t = t + c.u * (1 + 2.0**-20) * xabs  # M_j lambda_j was rounded once
         return up(t)
+
+    def live(self, name: str) -> Tensor:
+        """Where rows can have a coefficient: not where every reader is a ReLU that is off (both its slopes are zero)."""
+        if name not in self._live:
+            boxes, shape = self.boxes, self.boxes.lo[name]
+            live = torch.zeros_like(shape, dtype=torch.bool) if self.kit.users[name] else torch.ones_like(shape, dtype=torch.bool)
+            for user in self.kit.users[name]:
+                node = self.kit.nodes[user]
+                if node.op == "relu" and node.number("slope") == 0.0:
+                    live = live | ~(boxes.hi[name] <= 0)
+                elif node.op in ("add", "sub") and user in boxes.lo and user != self.kit.net.output:
+                    live = live | self.live(user)
+                else:
+                    live = torch.ones_like(live)
+            self._live[name] = live | torch.ones_like(live) if name == self.kit.net.output else live
+        return self._live[name]
 
     def _floor(self, name: str) -> Tensor:
         """K eta a coefficient for the product, eta for the ReLU's, times the largest values they multiply."""

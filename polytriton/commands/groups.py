@@ -1,0 +1,168 @@
+"""Groups of options that several commands share: a command takes one dataclass where it would take ten arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from polytriton.errors import UsageError
+
+if TYPE_CHECKING:
+    from polytriton.runner import Balls, Settings
+
+
+def option(*names: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How bounds are computed."""
+
+    device: Annotated[str, option("--device", help="Where to compute: cpu, cuda or cuda:N.")] = "cpu"
+    semantics: Annotated[
+        str, option("--semantics", help="The arithmetic certified: real (exact, as competitions read it), float32, tf32, bf16 or float16.")
+    ] = "float32"
+    dtype: Annotated[
+        str, option("--dtype", help="Coefficients: float32, float64, or auto (float32, again in float64 where only rounding failed).")
+    ] = "auto"
+    candidates: Annotated[
+        str | None, option("--candidates", help="Where bounds are taken: all (best of every frontier) or input (as CROWN).")
+    ] = None
+    memory: Annotated[str, option("--memory", metavar="SIZE", help="Memory the analysis may take: 500M, 2G.")] = "4G"
+    threads: Annotated[int | None, option("--threads", metavar="N", help="CPU threads; by default torch's own choice.")] = None
+
+    def options(self) -> dict[str, Any]:
+        """Checked options of a Verifier; sets the thread count of this process."""
+        from polytriton.verifier import Options, pick_device
+
+        made: dict[str, Any] = {"device": self.device, "semantics": self.semantics, "dtype": self.dtype, "memory": parse_size(self.memory)}
+        if self.candidates is not None:
+            made["candidates"] = self.candidates
+        pick_device(Options(**made).device)
+        if self.threads is not None:
+            if not 1 <= self.threads <= 4096:
+                raise UsageError(f"--threads {self.threads} is out of range", "give 1 or more")
+            import torch
+
+            torch.set_num_threads(self.threads)
+        return made
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How hard a query is tried."""
+
+    timeout: Annotated[
+        float | None, option("--timeout", metavar="S", help="Seconds for each query; overrides those of an instance list.")
+    ] = None
+    falsify: Annotated[bool, typer.Option("--falsify/--no-falsify", help="Search for counterexamples where no proof is found.")] = True
+    seed: Annotated[int, option("--seed", help="Seed of that search.")] = 0
+
+    def settings(self, engine: Engine) -> Settings:
+        from polytriton.runner import Settings
+
+        if self.timeout is not None and not 0 < self.timeout < float("inf"):
+            raise UsageError(f"--timeout {self.timeout:g} is no time", "give seconds above 0, or leave it out for no limit")
+        if self.seed < 0:
+            raise UsageError(f"--seed {self.seed} is negative", "give 0 or more")
+        return Settings(engine.options(), self.timeout, self.falsify, self.seed)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Where results go besides the table."""
+
+    json: Annotated[
+        str | None, option("--json", metavar="FILE", help="Append each result to FILE as one JSON object a line; - for standard output.")
+    ] = None
+    csv: Annotated[str | None, option("--csv", metavar="FILE", help="Append each result to FILE as a line of CSV.")] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the results files: skip what they hold already.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start the results files again.")] = False
+
+
+@dataclass(frozen=True)
+class Images:
+    """Balls around images."""
+
+    images: Annotated[str | None, option("--images", metavar="FILE", help="Images: .npz (images, labels), .npy, or .csv (label first).")] = None
+    epsilon: Annotated[str | None, option("--epsilon", metavar="E", help="Radius in [0,1] pixel space: 8/255 or 0.03.")] = None
+    mean: Annotated[str, option("--mean", metavar="M,...", help="Normalisation: one number, or one a channel.")] = "0"
+    std: Annotated[str, option("--std", metavar="S,...", help="Normalisation: (pixel - mean) / std.")] = "1"
+    clip: Annotated[str | None, option("--clip", metavar="LO,HI", help="Cut balls to this pixel range, usually 0,1.")] = None
+    start: Annotated[int, option("--start", metavar="N", help="The first image.")] = 0
+    end: Annotated[int | None, option("--end", metavar="N", help="One past the last image.")] = None
+    label: Annotated[
+        int | None, option("--label", help="The label of every image; else the file's labels, else the network's own answers.")
+    ] = None
+    targets: Annotated[str | None, option("--targets", metavar="L,...", help="Rival labels to exclude; by default all.")] = None
+    scale: Annotated[str | None, option("--scale", metavar="S", help="Multiply pixels by this: 1/255.")] = None
+    layout: Annotated[str, option("--layout", help="Order of flat pixels: chw or hwc.")] = "chw"
+
+    def balls(self) -> Balls | None:
+        from pathlib import Path
+
+        from polytriton.frontend.images import parse_epsilon, parse_fraction, parse_list
+        from polytriton.runner import Balls
+
+        if self.images is None:
+            given = [f"--{f.name}" for f in fields(self) if getattr(self, f.name) != f.default]
+            if given:
+                raise UsageError(f"{given[0]} belongs to --images", "name the images with --images FILE")
+            return None
+        if self.epsilon is None:
+            raise UsageError("--images needs a radius", "add --epsilon, for example --epsilon 2/255")
+        clip = None if self.clip is None else parse_list(self.clip)
+        if clip is not None and (len(clip) != 2 or clip[0] >= clip[1]):
+            raise UsageError(f"--clip {self.clip} is no range", "give --clip 0,1")
+        targets = None if self.targets is None else tuple(_whole(t, "--targets") for t in self.targets.split(","))
+        scale = None if self.scale is None else parse_fraction(self.scale, "scale")
+        return Balls(
+            Path(self.images), parse_epsilon(self.epsilon), parse_list(self.mean), parse_list(self.std), None if clip is None else (clip[0], clip[1]),
+            self.start, self.end, self.label, targets, scale, self.layout,
+        )  # fmt: skip
+
+
+def _whole(text: str, what: str) -> int:
+    if re.fullmatch(r"\s*\d{1,9}\s*", text, re.ASCII) is None:
+        raise UsageError(f"{what}: `{text[:40]}` is no label", "give whole numbers from 0, separated by commas")
+    return int(text)
+
+
+def parse_size(text: str) -> int:
+    """Bytes: 500M, 2G, 2GiB, 1.5g or a plain number; K, M, G, T are powers of 1024."""
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*(?:([kmgt])i?)?b?\s*", text, re.IGNORECASE | re.ASCII)
+    if found is None:
+        raise UsageError(f"`{text[:40]}` is no size", "write 500M or 2G")
+    return int(float(found[1]) * 1024 ** (" kmgt".index(found[2].lower()) if found[2] else 0))
+
+
+def grouped(command: Callable[..., int]) -> Callable[..., int]:
+    """The command as typer sees it: parameters that are option groups are replaced by the group's fields."""
+    own, hints = signature(command), get_type_hints(command, include_extras=True)
+    groups: dict[str, type] = {}
+    seen: list[Parameter] = []
+    for p in own.parameters.values():
+        kind = hints[p.name]
+        if not is_dataclass(kind):
+            seen.append(p.replace(annotation=kind, kind=Parameter.KEYWORD_ONLY))
+            continue
+        groups[p.name] = kind  # type: ignore[assignment]
+        inner = get_type_hints(kind, include_extras=True)
+        for f in fields(kind):
+            default = Parameter.empty if f.default is MISSING else f.default
+            seen.append(Parameter(f.name, Parameter.KEYWORD_ONLY, default=default, annotation=inner[f.name]))
+
+    def call(**given: Any) -> int:
+        made = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
+        return command(**given, **made)
+
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    call.__signature__ = own.replace(parameters=seen, return_annotation=int)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in seen}
+    return call

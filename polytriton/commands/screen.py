@@ -1,0 +1,131 @@
+"""What a person sees: progress on stderr, tables on stdout; both plain where nobody looks at a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from polytriton.explain import explain
+from polytriton.knobs import knobs
+
+if TYPE_CHECKING:
+    from polytriton.runner import Answer, Query
+
+COLOURS = {"unsat": "green", "sat": "red", "unknown": "yellow", "timeout": "yellow", "error": "bold red"}
+
+
+def complain(error: BaseException) -> int:
+    """One message with its remedy on stderr; the exit code."""
+    told = explain(error)
+    if knobs_debug():
+        traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
+    print(f"polytriton: {told}", file=sys.stderr)
+    return told.exit_code
+
+
+def knobs_debug() -> int:
+    try:
+        return knobs().debug
+    except Exception:  # an unreadable setting is what is being reported
+        return 0
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]], *, file: TextIO | None = None, right: Sequence[int] = (), verdict: int | None = None) -> None:
+    """A rich table on a terminal, aligned columns elsewhere."""
+    out = file or sys.stdout
+    cells = [[str(c) for c in row] for row in rows]
+    if out.isatty():
+        drawn = Table(*[], box=None, pad_edge=False)
+        for k, name in enumerate(head):
+            drawn.add_column(name, justify="right" if k in right else "left", overflow="fold")
+        for row in cells:
+            drawn.add_row(*row, style=None if verdict is None else COLOURS.get(row[verdict]))
+        Console(file=out, markup=False, highlight=False).print(drawn)
+        return
+    width = [max(len(row[k]) for row in [list(head), *cells]) for k in range(len(head))]
+    for row in [list(head), *cells]:
+        padded = [c.rjust(w) if k in right else c.ljust(w) for k, (c, w) in enumerate(zip(row, width, strict=True))]
+        print("  ".join(padded).rstrip(), file=out)
+
+
+class Live:
+    """Progress of a run: a bar on a terminal, one line a finished query elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.query, self.shown = total, 0, "", 0.0
+        self.bar: Progress | None = None
+        if sys.stderr.isatty():
+            columns = (TextColumn("{task.fields[query]}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[stage]}", markup=False))
+            self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+            self.task = self.bar.add_task("run", total=total, query="", stage="")
+
+    def __enter__(self) -> Live:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def began(self, query: Query) -> None:
+        if self.bar:
+            self.bar.update(self.task, query=query.name, stage="")
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self.bar and now - self.shown > 0.1:
+            self.shown = now
+            self.bar.update(self.task, stage=f"{name} {done}/{total}" if total > 1 else name)
+
+    def answered(self, answer: Answer) -> None:
+        self.done += 1
+        if answer.error is not None:
+            complain(answer.error)
+        if self.bar:
+            self.bar.update(self.task, completed=self.done)
+        elif not answer.resumed:
+            r = answer.record
+            print(f"[{self.done}/{self.total}] {r.property}: {r.verdict} ({seconds(r.seconds)})", file=sys.stderr, flush=True)
+
+
+def seconds(value: float) -> str:
+    return f"{value:.3f} s" if value < 10 else f"{value:.1f} s"
+
+
+def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
+    """One line a query, then the totals."""
+    records = [a.record for a in answers]
+    several = len({r.network for r in records}) > 1
+    noted = any(r.note for r in records)
+    head = [*(["network"] if several else []), "property", "verdict", "margin", "seconds", *(["note"] if noted else [])]
+    first = int(several)
+    rows = [
+        [
+            *([r.network] if several else []),
+            r.property,
+            r.verdict,
+            "-" if r.margin is None else f"{r.margin:.6g}",
+            f"{r.seconds:.3f}",
+            *([r.note[:100]] if noted else []),
+        ]
+        for r in records
+    ]
+    table(head, rows, file=file, right=(first + 2, first + 3), verdict=first + 1)
+    counts = Counter(r.verdict for r in records)
+    parts = [f"{counts[v]} {v}" for v in COLOURS if counts[v]]
+    wrong = sum(r.note.startswith("misclassified") for r in records)
+    extra = [f"{wrong} misclassified"] if wrong else []
+    if sum(a.resumed for a in answers):
+        extra.append(f"{sum(a.resumed for a in answers)} from an earlier run")
+    total = f"{len(records)} queries: {', '.join(parts) or 'none answered'}; {seconds(sum(r.seconds for r in records))}"
+    print("".join([total, *(f"; {e}" for e in extra)]), file=file or sys.stdout, flush=True)
