@@ -177,7 +177,9 @@ def _explained(path: Path, size: int) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise ResourceError(f"the disk is full: {path} was not written", f"free {size / 2**20:.1f} MiB, or choose another place with -o") from error
+            raise ResourceError(
+                f"the disk is full: {path} was not written", f"free {size / 2**20:.1f} MiB, or choose another place with -o"
+            ) from error
         raise UsageError(f"cannot write {path}: {error.strerror or error}", "choose a folder you may write to with -o") from error
 
 
@@ -226,7 +228,8 @@ def _manifest(path: Path, again: str) -> Manifest:
     versions = head.get("version"), head.get("polytriton")
     if versions != (VERSION, polytriton.__version__):
         raise ArtifactError(
-            f"{path} is stale: polytriton {versions[1]} wrote it in format {versions[0]}, this is {polytriton.__version__} with format {VERSION}", again
+            f"{path} is stale: polytriton {versions[1]} wrote it (format {versions[0]}); this is {polytriton.__version__} (format {VERSION})",
+            again,
         )
     try:
         manifest = msgspec.json.decode(data, type=Manifest)

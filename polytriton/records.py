@@ -78,7 +78,9 @@ class Sink:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             os.ftruncate(self._fd, len(whole))
         except OSError as error:
-            raise UsageError(f"cannot write results to {path}: {error.strerror or error}", "choose a file in a folder you may write to") from error
+            raise UsageError(
+                f"cannot write results to {path}: {error.strerror or error}", "choose a file in a folder you may write to"
+            ) from error
         if not whole:
             self._append(self.header())
 
@@ -137,7 +139,7 @@ class CsvSink(Sink):
     def parse(self, data: bytes) -> Iterator[Record]:
         rows = csv.reader(io.StringIO(data.decode("utf-8", errors="replace"), newline=""))
         for k, cells in enumerate(rows):
-            if k == 0 and cells != COLUMNS or len(cells) != len(COLUMNS):
+            if (k == 0 and cells != COLUMNS) or len(cells) != len(COLUMNS):
                 raise self._foreign(k + 1)
             if k:
                 try:

@@ -119,9 +119,15 @@ class Balls:
             n_out=verifier.outputs if self.label is None else None,
         )  # fmt: skip
         if self.label is not None and not 0 <= self.label < verifier.outputs:
-            raise UsageError(f"label {self.label} is out of range: the network has {verifier.outputs} outputs", f"labels run from 0 to {verifier.outputs - 1}")
+            raise UsageError(
+                f"label {self.label} is out of range: the network has {verifier.outputs} outputs",
+                f"labels run from 0 to {verifier.outputs - 1}",
+            )
         if (bad := [t for t in self.targets or () if not 0 <= t < verifier.outputs]) != []:
-            raise UsageError(f"target {bad[0]} is out of range: the network has {verifier.outputs} outputs", f"targets run from 0 to {verifier.outputs - 1}")
+            raise UsageError(
+                f"target {bad[0]} is out of range: the network has {verifier.outputs} outputs",
+                f"targets run from 0 to {verifier.outputs - 1}",
+            )
         self._property(verifier, held.source[0], 0, None)  # a wrong mean, clip or radius is said before anything runs
         made = []
         for k, pixels in enumerate(held.source):
@@ -238,7 +244,14 @@ class Run:
     def _one(self, query: Query) -> Answer:
         """An error belongs to its query: the others are still asked."""
         timeout = self.settings.timeout if self.settings.timeout is not None else query.timeout
-        blank = Record(network=str(query.network), property=query.name, verdict="error", epsilon=query.epsilon, timeout=timeout, version=polytriton.__version__)
+        blank = Record(
+            network=str(query.network),
+            property=query.name,
+            verdict="error",
+            epsilon=query.epsilon,
+            timeout=timeout,
+            version=polytriton.__version__,
+        )
         start = time.monotonic()
         try:
             verifier = self.networks(query.network)
@@ -261,7 +274,9 @@ class Run:
         base = repr((sha, query.identity(), o.semantics, o.dtype, o.candidates, s.falsify, s.seed, polytriton.__version__))
         self._seen[base] += 1  # the same question twice in one list is two lines of results
         key = hashlib.sha256(f"{base} {self._seen[base]}".encode()).hexdigest()[:24]
-        return msgspec.structs.replace(blank, sha256=sha.partition(" ")[0], semantics=o.semantics, dtype=o.dtype, candidates=o.candidates, key=key)
+        return msgspec.structs.replace(
+            blank, sha256=sha.partition(" ")[0], semantics=o.semantics, dtype=o.dtype, candidates=o.candidates, key=key
+        )
 
     def _held(self, key: str, timeout: float | None) -> Record | None:
         """The final record of this query in the first results file; JSON comes first and holds the most."""
@@ -279,11 +294,11 @@ class Run:
             result = verifier.verify_property(
                 asked.prop, timeout=timeout, falsifier=s.falsify, progress=self.progress, label=asked.label, seed=s.seed
             )  # fmt: skip
-        c = result.counterexample
+        found = result.counterexample
         record = msgspec.structs.replace(
             blank, verdict=result.verdict, margin=_finite(result.margin), seconds=_short(result.seconds), label=asked.label, note=remark,
             margins=[_finite(m) for m in result.margins.tolist()], rivals=list(result.rivals),
-            counterexample=None if c is None else Point(np.asarray(c.x, np.float64).ravel().tolist(), np.asarray(c.y, np.float64).ravel().tolist()),
+            counterexample=None if found is None else Point(_flat(found.x), _flat(found.y)),
         )  # fmt: skip
         return Answer(record, asked.prop, result)
 
@@ -306,7 +321,13 @@ def _at_centre(verifier: Verifier, asked: Asked, start: float) -> tuple[Result |
     shape = verifier.source.input_shape if verifier.source else verifier.input_shape
     rivals = tuple(i for d in prop.disjuncts for i, c in d.rows[0].y if c < 0)
     margins = np.full(len(prop.disjuncts), -np.inf)
-    return Result("sat", margins, time.monotonic() - start, Counterexample(x.reshape(shape), y), asked.label, rivals, verifier.options.semantics), remark
+    return Result(
+        "sat", margins, time.monotonic() - start, Counterexample(x.reshape(shape), y), asked.label, rivals, verifier.options.semantics
+    ), remark
+
+
+def _flat(values: Any) -> list[float]:
+    return np.asarray(values, dtype=np.float64).ravel().tolist()
 
 
 def _finite(value: float) -> float | None:

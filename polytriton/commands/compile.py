@@ -5,37 +5,41 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polytriton.commands.groups import option
 from polytriton.errors import UsageError
-from polytriton.knobs import CROSS_CHECK, IR, SUMMARY, TIMES, note
+from polytriton.knobs import CROSS_CHECK, IR, SUMMARY, TIMES, knobs, note
+
+if TYPE_CHECKING:
+    from polytriton.api import Verifier
 
 
 def compile(
     network: Annotated[Path, typer.Argument(metavar="NET.onnx", help="The ONNX model.", show_default=False)],
-    artifact: Annotated[Path | None, option("-o", "--to", metavar="NET.poly", help="Where to write; by default beside the current folder's name of the model.")] = None,
+    artifact: Annotated[
+        Path | None, option("-o", "--artifact", metavar="NET.poly", help="Where to write; by default NET.poly in the current folder.")
+    ] = None,
     output: Annotated[str | None, option("--output", metavar="NAME", help="Which output to verify, where the model has several.")] = None,
     candidates: Annotated[str, option("--candidates", help="Where bounds are taken: all or input.")] = "all",
     check: Annotated[bool, typer.Option("--check/--no-check", help="Compare the import with onnxruntime on random inputs.")] = True,
     dump_ir: Annotated[
-        str | None, option("--dump-ir", metavar="[=PASS|all]", help="Write the IR after every pass to NET.ir/, or print it after one pass.")
+        str | None, option("--dump-ir", metavar="[PASS|all]", help="Write the IR after every pass to NET.ir/, or print it after one pass.")
     ] = None,
     dump_dir: Annotated[Path | None, option("--dump-dir", metavar="DIR", help="The folder for --dump-ir=all.")] = None,
 ) -> int:
     """Compile an ONNX network into an artifact, once for any number of queries."""
     import polytriton
-    from polytriton.runtime.engine import _silent  # noqa: F401  the import of torch belongs before the clock starts
 
     place = artifact or Path(network.name).with_suffix(".poly")
     if place.suffix == ".onnx":
         raise UsageError(f"-o {place} looks like a model", "name the artifact NET.poly")
+    if dump_dir is not None and dump_ir != "all":
+        raise UsageError("--dump-dir belongs to --dump-ir=all", "add --dump-ir")
     stages = Stages(dump_ir, dump_dir or place.with_suffix(".ir"))
     verifier = polytriton.compile(network, output=output, candidates=candidates, check=check, observe=stages)
-    if dump_dir is not None and dump_ir is None:
-        raise UsageError("--dump-dir belongs to --dump-ir", "add --dump-ir")
     stages.finish()
     cross_check_folded(verifier)
     verifier.save(place)
@@ -59,7 +63,9 @@ class Stages:
         self.only = dump if dump not in (None, "all") else None
         names = known_stages()
         if self.only is not None and self.only not in {*names, *(n[3:] for n in names)}:
-            raise UsageError(f"--dump-ir={self.only}: there is no such pass", f"use all, or one of: {', '.join(dict.fromkeys(n[3:] for n in names))}")
+            raise UsageError(
+                f"--dump-ir={self.only}: there is no such pass", f"use all, or one of: {', '.join(dict.fromkeys(n[3:] for n in names))}"
+            )
         if self.folder is not None:
             self._clear(self.folder)
 
@@ -72,7 +78,9 @@ class Stages:
                 if re.fullmatch(r"\d\d-\w+\.ptir", old.name):
                     old.unlink()
         except OSError as error:
-            raise UsageError(f"cannot write the IR to {folder}: {error.strerror or error}", "choose another folder with --dump-dir") from error
+            raise UsageError(
+                f"cannot write the IR to {folder}: {error.strerror or error}", "choose another folder with --dump-dir"
+            ) from error
 
     def __call__(self, stage: str, text: str, seconds: float) -> None:
         name = f"{self.count:02d}-{stage}"
@@ -89,10 +97,8 @@ class Stages:
             print(f"polytriton: IR after each pass in {self.folder}/", file=sys.stderr)
 
 
-def cross_check_folded(verifier) -> None:  # type: ignore[no-untyped-def]
+def cross_check_folded(verifier: Verifier) -> None:
     """POLYTRITON_DEBUG=5: the folded network against the original model on random inputs."""
-    from polytriton.knobs import knobs
-
     if knobs().debug < CROSS_CHECK:
         return
     import numpy as np

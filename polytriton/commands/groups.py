@@ -90,7 +90,9 @@ class Results:
 class Images:
     """Balls around images."""
 
-    images: Annotated[str | None, option("--images", metavar="FILE", help="Images: .npz (images, labels), .npy, or .csv (label first).")] = None
+    images: Annotated[
+        str | None, option("--images", metavar="FILE", help="Images: .npz (images, labels), .npy, or .csv (label first).")
+    ] = None
     epsilon: Annotated[str | None, option("--epsilon", metavar="E", help="Radius in [0,1] pixel space: 8/255 or 0.03.")] = None
     mean: Annotated[str, option("--mean", metavar="M,...", help="Normalisation: one number, or one a channel.")] = "0"
     std: Annotated[str, option("--std", metavar="S,...", help="Normalisation: (pixel - mean) / std.")] = "1"
@@ -122,8 +124,9 @@ class Images:
             raise UsageError(f"--clip {self.clip} is no range", "give --clip 0,1")
         targets = None if self.targets is None else tuple(_whole(t, "--targets") for t in self.targets.split(","))
         scale = None if self.scale is None else parse_fraction(self.scale, "scale")
+        limits = None if clip is None else (clip[0], clip[1])
         return Balls(
-            Path(self.images), parse_epsilon(self.epsilon), parse_list(self.mean), parse_list(self.std), None if clip is None else (clip[0], clip[1]),
+            Path(self.images), parse_epsilon(self.epsilon), parse_list(self.mean), parse_list(self.std), limits,
             self.start, self.end, self.label, targets, scale, self.layout,
         )  # fmt: skip
 

@@ -21,7 +21,9 @@ INTERRUPTED = 130
 
 
 def run(
-    network: Annotated[Path | None, typer.Argument(metavar="[NET.poly]", help="A compiled network (or NET.onnx, compiled now).", show_default=False)] = None,
+    network: Annotated[
+        Path | None, typer.Argument(metavar="NET.poly", help="A compiled network (or NET.onnx, compiled now).", show_default=False)
+    ] = None,
     vnnlib: Annotated[list[Path] | None, typer.Option("--vnnlib", metavar="FILE...", help="Properties: .vnnlib or .vnnlib.gz.")] = None,
     instances: Annotated[
         Path | None,
@@ -39,7 +41,7 @@ def run(
     with --resume. Exit code 0 whatever the verdicts.
     """
     from polytriton.records import open_sinks
-    from polytriton.runner import Networks
+    from polytriton.runner import Networks, Run
 
     balls = images.balls()
     if sum(bool(q) for q in (vnnlib, instances, balls)) != 1:
@@ -57,7 +59,7 @@ def run(
         queries = _properties(network, vnnlib or [], instances, networks)
     sinks = open_sinks(results.json, results.csv, resume=results.resume, overwrite=results.overwrite)
     try:
-        return _ask(_run(networks, settings, sinks), queries, quiet=results.json == "-")
+        return _ask(Run(networks, settings, sinks), queries, quiet=results.json == "-")
     finally:
         for sink in sinks:
             sink.close()
@@ -91,16 +93,12 @@ def _own(listed: list[Instance], network: Path, networks: Networks) -> list[Inst
             same[path] = False
     own = [i for i in listed if same[i.onnx]]
     if not own:
-        raise UsageError(f"no line of the list names the network that {network} was compiled from", "leave NET.poly out: each line names its network")
+        raise UsageError(
+            f"no line of the list names the network that {network} was compiled from", "leave NET.poly out: each line names its network"
+        )
     if len(own) < len(listed):
         print(f"polytriton: {len(listed) - len(own)} of {len(listed)} lines name other networks and are skipped", file=sys.stderr)
     return own
-
-
-def _run(networks: Networks, settings, sinks) -> Run:  # type: ignore[no-untyped-def]
-    from polytriton.runner import Run
-
-    return Run(networks, settings, sinks)
 
 
 def _ask(run: Run, queries: Sequence[Query], *, quiet: bool) -> int:
@@ -114,7 +112,10 @@ def _ask(run: Run, queries: Sequence[Query], *, quiet: bool) -> int:
             stopped = True
     summary(run.answers, file=sys.stderr if quiet else sys.stdout)
     if stopped:
-        print(f"polytriton: interrupted after {len(run.answers)} of {len(queries)} queries; --resume goes on with a results file", file=sys.stderr)
+        print(
+            f"polytriton: interrupted after {len(run.answers)} of {len(queries)} queries; --resume goes on with a results file",
+            file=sys.stderr,
+        )
         return INTERRUPTED
     return run.exit_code()
 
@@ -133,7 +134,7 @@ def verify(
     """
     from polytriton.frontend.vnnlib import write_counterexample
     from polytriton.records import open_sinks
-    from polytriton.runner import Networks, vnnlib_query
+    from polytriton.runner import Networks, Run, vnnlib_query
 
     settings = asking.settings(engine)
     if not prop.is_file():
@@ -141,7 +142,7 @@ def verify(
     networks = Networks(settings.engine)
     networks(network)
     sinks = open_sinks(results.json, results.csv, resume=results.resume, overwrite=results.overwrite)
-    run = _run(networks, settings, sinks)
+    run = Run(networks, settings, sinks)
     try:
         with Live(1) as live:
             run.progress = live.stage

@@ -39,7 +39,9 @@ def knobs_debug() -> int:
         return 0
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Any]], *, file: TextIO | None = None, right: Sequence[int] = (), verdict: int | None = None) -> None:
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[Any]], *, file: TextIO | None = None, right: Sequence[int] = (), verdict: int | None = None
+) -> None:
     """A rich table on a terminal, aligned columns elsewhere."""
     out = file or sys.stdout
     cells = [[str(c) for c in row] for row in rows]
@@ -64,7 +66,13 @@ class Live:
         self.total, self.done, self.query, self.shown = total, 0, "", 0.0
         self.bar: Progress | None = None
         if sys.stderr.isatty():
-            columns = (TextColumn("{task.fields[query]}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[stage]}", markup=False))
+            columns = (
+                TextColumn("{task.fields[query]}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[stage]}", markup=False),
+            )
             self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
             self.task = self.bar.add_task("run", total=total, query="", stage="")
 

@@ -115,7 +115,7 @@ class Forward:
         sem = self.semantics
         flushed = None
         # what is exactly zero (a settled ReLU's output) takes part in no rounding
-        nonzero = magnitude if sem.real else self.product(layer, (layer.wabs != 0).double(), (xabs > 0).double())
+        nonzero = magnitude if sem.real else self.nonzero_terms(layer, xabs > 0)
         if not sem.real and sem.eta_in > 2.0**-100:
             small = self.product(layer, layer.wabs.clamp(max=sem.eta_in), xabs) + self.product(layer, layer.wabs, xabs.clamp(max=sem.eta_in))
             flushed = up(small) + layer.terms * sem.eta_in**2
@@ -128,17 +128,38 @@ class Forward:
         boxes.magnitude[node.name], boxes.error[node.name] = magnitude, e
 
     def readers(self, layer: Layer, live: Tensor) -> Tensor:
-        """How many live outputs read each cell of the operand, [batch, h, w, c]: exact small integers."""
+        """At most how many live outputs read each cell of the operand, [batch, h, w, 1 or c]: small integers, exact."""
         node = layer.node
         if node.op == "scale":
             return torch.ones_like(live, dtype=torch.float64)
-        ones = (layer.w != 0).float()
         if node.op == "linear":
-            return self._shaped(live.reshape(len(live), -1).float() @ ones, self.nodes[node.inputs[0]]).double()
-        p, (_, h, w) = node.ints("p", (0, 0, 0, 0)), self.nodes[node.inputs[0]].shape
-        y = F.conv_transpose2d(live.permute(0, 3, 1, 2).float(), ones, None, node.ints("s", (1, 1)), 0, 0, node.integer("g", 1), node.ints("d", (1, 1)))
+            return live.sum((1, 2, 3), keepdim=True).double()
+        g, (kh, kw) = node.integer("g", 1), node.ints("k")
+        p, (channels, h, w) = node.ints("p", (0, 0, 0, 0)), self.nodes[node.inputs[0]].shape
+        y = F.conv_transpose2d(self._by_group(live, g), self._ones(g, kh, kw), None, node.ints("s", (1, 1)), 0, 0, g, node.ints("d", (1, 1)))
         y = F.pad(y, (-p[1], max(0, w + p[1] - y.shape[3]), -p[0], max(0, h + p[0] - y.shape[2])))[:, :, :h, :w]
-        return y.permute(0, 2, 3, 1).double()
+        return y.permute(0, 2, 3, 1).double().repeat_interleave(channels // g if g > 1 else 1, 3)
+
+    def nonzero_terms(self, layer: Layer, present: Tensor) -> Tensor:
+        """At most how many present operands each output sums, [batch, h, w, 1 or c]."""
+        node = layer.node
+        if node.op == "scale":
+            return present.double()
+        if node.op == "linear":
+            return present.sum((1, 2, 3), keepdim=True).double()
+        g, (kh, kw) = node.integer("g", 1), node.ints("k")
+        p = node.ints("p", (0, 0, 0, 0))
+        padded = F.pad(self._by_group(present, g), (p[1], p[3], p[0], p[2]))
+        y = F.conv2d(padded, self._ones(g, kh, kw), None, node.ints("s", (1, 1)), 0, node.ints("d", (1, 1)), g)
+        return y.permute(0, 2, 3, 1).repeat_interleave(node.shape[0] // g if g > 1 else 1, 3)
+
+    def _by_group(self, flags: Tensor, g: int) -> Tensor:
+        """How many channels of each group are set, [batch, g, h, w]."""
+        b, h, w, c = flags.shape
+        return flags.reshape(b, h, w, g, c // g).sum(-1).permute(0, 3, 1, 2).double()
+
+    def _ones(self, g: int, kh: int, kw: int) -> Tensor:
+        return torch.ones(g, 1, kh, kw, dtype=torch.float64, device=self.device)
 
     def product(self, layer: Layer, w: Tensor, x: Tensor) -> Tensor:
         """W x in float64, plain summation."""

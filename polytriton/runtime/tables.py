@@ -17,7 +17,10 @@ from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.relax import relu_lines, round_down, round_up
 from polytriton.runtime.soundness import U64, Coefficients, gamma, gammas, up
-from polytriton.runtime.torch_backend import Frame, dot_error
+from polytriton.runtime.torch_backend import Compact, Frame, dot_error
+
+
+COMPACT = 1 << 14  # weights below which leaving some out gains nothing
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class Tables:
         self._floors: dict[str, Tensor] = {}
         self._inside: dict[str, Tensor] = {}
         self._live: dict[str, Tensor] = {}
+        self._active: dict[tuple[str, int], Compact | None] = {}
 
     def box(self, name: str) -> tuple[Tensor, Tensor]:
         if name not in self._box:
@@ -143,8 +147,11 @@ class Tables:
             if product:
                 # K of an entry of M W: the outputs that read the cell and can have a coefficient; zeros add exactly
                 k = gammas(self.kit.forward.readers(layer, self.live(name)), c.u) * (1 + nu)
-                below = boxes.absmax(node.inputs[0])
-                t = t + self.kit.forward.product(layer, layer.wabs, torch.where(below > 0, k * below, torch.zeros_like(below)))
+                if node.op == "linear":
+                    t = t + k * boxes.magnitude[name]
+                else:
+                    below = boxes.absmax(node.inputs[0])
+                    t = t + self.kit.forward.product(layer, layer.wabs, torch.where(below > 0, k * below, torch.zeros_like(below)))
             if c.dtype == torch.float32:  # a weight below the smallest normal is off by at most eta
                 t = t + c.eta * boxes.absmax(node.inputs[0]).sum((1, 2, 3), keepdim=True)
         if node.op == "gather" and product:
@@ -169,6 +176,22 @@ class Tables:
                     live = torch.ones_like(live)
             self._live[name] = live | torch.ones_like(live) if name == self.kit.net.output else live
         return self._live[name]
+
+    def active(self, node: Node, images: Tensor) -> Compact | None:
+        """The part of a dense layer that matters to one image's rows; None where rows of several meet or little is saved.
+
+        A coefficient over a cell that is exactly zero for every reachable input says nothing: it may be left at zero.
+        """
+        if node.size * self.boxes.lo[node.inputs[0]][0].numel() < COMPACT or bool((images != images[0]).any()):
+            return None
+        key = (node.name, int(images[0]))
+        if key not in self._active:
+            outputs = torch.nonzero(self.live(node.name)[key[1]].flatten()).flatten()
+            inputs = torch.nonzero(self.boxes.absmax(node.inputs[0])[key[1]].flatten() > 0).flatten()
+            w = self.kit.weights[node.name].back
+            small = len(outputs) * len(inputs) <= 0.7 * w.numel()
+            self._active[key] = Compact(w.index_select(0, outputs).index_select(1, inputs), outputs, inputs) if small else None
+        return self._active[key]
 
     def _floor(self, name: str) -> Tensor:
         """K eta a coefficient for the product, eta for the ReLU's, times the largest values they multiply."""

@@ -42,6 +42,15 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Compact:
+    """A dense layer without the outputs that no row refers to and the inputs that are always zero."""
+
+    w: Tensor
+    outputs: Tensor
+    inputs: Tensor
+
+
+@dataclass(frozen=True)
 class Place:
     """Where rows' windows lie in a node's tables: start values, values an image line, window height, values a window line."""
 
@@ -173,8 +182,13 @@ class TorchBackend:
 
     # ---- products --------------------------------------------------------------------------------------
 
-    def linear(self, m: Tensor, w: Tensor, shape: tuple[int, int, int]) -> Tensor:
-        return (m.reshape(len(m), -1) @ w).view(len(m), *shape)
+    def linear(self, m: Tensor, w: Tensor | Compact, shape: tuple[int, int, int]) -> Tensor:
+        flat = m.reshape(len(m), -1)
+        if isinstance(w, Tensor):
+            return (flat @ w).view(len(m), *shape)
+        out = m.new_zeros(len(m), shape[0] * shape[1] * shape[2])
+        out.index_copy_(1, w.inputs, flat.index_select(1, w.outputs) @ w.w)
+        return out.view(len(m), *shape)
 
     def conv(self, m: Tensor, w: Tensor, conv: ConvShape, window: Window) -> Tensor:
         """Transposed convolution of every row's window, cut to the window the plan asks for."""
@@ -215,11 +229,28 @@ class TorchBackend:
         """The same coefficients on a window that contains the old one (or on the whole image: cells off it are dropped)."""
         if old == new:
             return m
+        if old.h.stride == new.h.stride and old.w.stride == new.w.stride and old.h.size + old.w.size <= new.h.size + new.w.size:
+            top, left = new.h.offset - old.h.offset, new.w.offset - old.w.offset
+            tail = (new.h.size - old.h.size - top, new.w.size - old.w.size - left)
+            if min(top, left, *tail) >= 0:  # the same origin for every row, up to a constant
+                return F.pad(m, (0, 0, left, tail[1], top, tail[0]))
         out = m.new_zeros(len(m), new.h.size + 1, new.w.size + 1, m.shape[-1])  # one line more takes what is dropped
         ih, iw = self._cells(rows.h, old.h, new.h), self._cells(rows.w, old.w, new.w)
         row = torch.arange(len(m), device=self.device)[:, None, None]
         out[row, ih[:, :, None], iw[:, None, :]] = m
         return out[:, : new.h.size, : new.w.size].contiguous()
+
+    def union(self, rows: Rows, first: tuple[Tensor, Window], second: tuple[Tensor, Window], new: Window) -> Tensor:
+        """The sum of two contributions on a window that contains both; the arguments may be overwritten."""
+        if second[1] == new:
+            first, second = second, first
+        out = self.embed(first[0], rows, first[1], new)
+        m, window = second
+        if window.h.stride == new.h.stride and window.w.stride == new.w.stride:
+            top, left = new.h.offset - window.h.offset, new.w.offset - window.w.offset
+            out[:, top : top + window.h.size, left : left + window.w.size] += m
+            return out
+        return out.add_(self.embed(m, rows, window, new))
 
     def _cells(self, position: Tensor, old: Axis, new: Axis) -> Tensor:
         """For every row and old cell its index on the new axis, or new.size where it lies outside."""

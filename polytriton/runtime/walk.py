@@ -176,7 +176,8 @@ class Walk:
             self._give(step, rows.view(len(m.sign), *self._extent(step.to[0])))
             return
         self._charge(node.name, m, window)
-        self._give(step, self.backend.linear(m, w.back, self._extent(step.to[0])))
+        active = self.tables.active(node, self.rows.image)
+        self._give(step, self.backend.linear(m, w.back if active is None else active, self._extent(step.to[0])))
 
     def _extent(self, name: str) -> tuple[int, int, int]:
         f = self.kit.frames[name]
@@ -299,7 +300,7 @@ class Walk:
         """Contributions of several readers add up on the union of their windows; one rounding a coefficient."""
         window = step.windows[0]
         first, second = (self._dense_entry(node.name, d.pop(node.name)) for d in (self.frontier, self.arriving))
-        m = self.backend.embed(first[0], self.rows, first[1], window) + self.backend.embed(second[0], self.rows, second[1], window)
+        m = self.backend.union(self.rows, first, second, window)
         place = self.kit.frames[node.name].place(self.rows, window)
         lo, hi = self.tables.box(node.name)
         _, weight = self.backend.concretize(m, place, lo, hi)

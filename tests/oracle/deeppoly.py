@@ -1,7 +1,8 @@
 """DeepPoly straight from its definition: dense float64 matrices, one box, no attempt at speed or at soundness.
 
 Boxes are computed in topological order. A node read by a ReLU or max pool (and the output, where affine) is *bounded*: its
-box is the best of interval arithmetic and of the candidates met while its rows +x and -x are substituted back to the input.
+box is the best of interval arithmetic and of the candidates met while its rows +x and -x are substituted back to the input,
+or, where only the input's candidate counts, that one.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Result:
 
 
 class DeepPoly:
-    """The verifier of one net. `candidates`: "all" or "input"; `early`: settled neurons leave at a checkpoint."""
+    """The verifier of one net. `candidates`: "all" or "input"; `early`: a neuron leaves at the checkpoint that settles it."""
 
     def __init__(self, net: Net, candidates: str = "all", early: bool = True) -> None:
         self.net, self.candidates, self.early = net, candidates, early and candidates == "all"
@@ -133,30 +134,45 @@ class DeepPoly:
         free = node.name in self.pooled or node.name == self.net.output
         edge = np.zeros(node.size, bool) if free else _near_zero(lo, hi, mass)
         left = np.arange(node.size) if free else np.flatnonzero(~((lo >= 0) | (hi <= 0)))
-        best_lo, best_hi = (lo, hi) if self.candidates == "all" else (np.full_like(lo, -np.inf), np.full_like(hi, np.inf))
+        best = [lo, -hi]  # of +x and of -x
         if self.candidates == "input":
-            done = np.setdiff1d(np.arange(node.size), left)
-            best_lo[done], best_hi[done] = lo[done], hi[done]
-        rows = np.concatenate([np.eye(node.size)[left], -np.eye(node.size)[left]])
-        walk = _Walk(self, result, {node.name: rows})
-        while left.size:
-            last = walk.advance()
-            n = left.size
-            if last or self.candidates == "all":
-                value = walk.candidate()
-                best_lo[left] = np.maximum(best_lo[left], value[:n])
-                best_hi[left] = np.minimum(best_hi[left], -value[n:])
-            mass[left] = np.maximum(mass[left], np.maximum(walk.mass[:n], walk.mass[n:]))
-            if last:
-                break
-            if self.early and not free:
-                edge[left] |= _near_zero(best_lo[left], best_hi[left], mass[left])
-                stay = ~((best_lo[left] >= 0) | (best_hi[left] <= 0))
-                left = left[stay]
-                walk.keep(np.concatenate([stay, stay]))
-            walk.nonlinear()
+            for side in best:
+                side[left] = -np.inf
+        if not self.early or free:
+            for sign in (1, -1):
+                self._side(node, result, left, np.full(len(left), sign), best, mass, edge, leave=False)
+        else:  # the likelier sign first; where its row settles the neuron the other row is never made
+            edge |= np.abs(lo + hi) <= NEAR * mass
+            first = np.where(lo >= -hi, 1, -1)
+            for sign in (first, -first):
+                self._side(node, result, left, sign[left], best, mass, edge, leave=True)
+                left = left[(best[0][left] < 0) & (best[1][left] < 0)]
+        best_lo, best_hi = best[0], -best[1]
         result.found[node.name], result.mass[node.name], result.edge[node.name] = (best_lo, best_hi), mass, edge
         return best_lo, best_hi
+
+    def _side(
+        self, node: Node, result: Result, left: np.ndarray, sign: np.ndarray, best: list[np.ndarray], mass: np.ndarray, edge: np.ndarray, leave: bool
+    ) -> None:
+        """Substitutes sign * x for the neurons `left`; best[0] and best[1] take the bounds of +x and -x."""
+        walk = _Walk(self, result, {node.name: np.eye(node.size)[left] * sign[:, None]})
+        while left.size:
+            last = walk.advance()
+            mass[left] = np.maximum(mass[left], walk.mass)
+            if last or self.candidates == "all":
+                value = walk.candidate()
+                for side, s in enumerate((1, -1)):
+                    mine = left[sign == s]
+                    best[side][mine] = np.maximum(best[side][mine], value[sign == s])
+            if leave:
+                now = np.where(sign > 0, best[0][left], best[1][left])
+                edge[left] |= np.abs(now) <= NEAR * mass[left]
+                stay = now < 0
+                left, sign = left[stay], sign[stay]
+                walk.keep(stay)
+            if last:
+                return
+            walk.nonlinear()
 
     # ---- queries ----
 

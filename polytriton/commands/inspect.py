@@ -1,0 +1,165 @@
+"""`polytriton inspect`: layers, windows and costs of a compiled network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from polytriton.commands.groups import option
+from polytriton.commands.screen import table
+from polytriton.errors import UsageError
+
+if TYPE_CHECKING:
+    from polytriton.api import Verifier
+    from polytriton.ir.net import Net, Node
+    from polytriton.ir.plan import Program
+
+
+def inspect(
+    network: Annotated[Path | None, typer.Argument(metavar="NET.poly|NET.onnx", help="What to look at.", show_default=False)] = None,
+    operators: Annotated[bool, option("--operators", help="List the supported ONNX operators.")] = False,
+    as_json: Annotated[bool, option("--json", help="The same as one JSON document.")] = False,
+    ir: Annotated[bool, option("--ir", help="Print the folded network and the plan as text.")] = False,
+) -> int:
+    """Show a network's layers, and for every program its windows, operations and bytes a row."""
+    if operators:
+        return _operators(as_json)
+    if network is None:
+        raise UsageError("which network?", "polytriton inspect NET.poly or NET.onnx; or --operators")
+    verifier = _open(network)
+    if ir:
+        from polytriton.ir.plan_text import print_plan
+        from polytriton.ir.text import print_net
+
+        print(print_net(verifier.net), print_plan(verifier.compiled.plan), sep="\n", end="")
+        return 0
+    document = describe(verifier)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    else:
+        _show(document)
+    return 0
+
+
+def _open(path: Path) -> Verifier:
+    import polytriton
+
+    if path.is_dir() or path.suffix == ".poly":
+        return polytriton.load(path)
+    if not path.exists():
+        raise UsageError(f"there is no network {path}", "check the path; it is taken relative to the current folder")
+    return polytriton.compile(path, check=False)
+
+
+def _operators(as_json: bool) -> int:
+    from polytriton.frontend.onnx import operators
+
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode([{"operator": n, "limits": d} for n, d in operators()]), indent=2).decode())
+    else:
+        table(("operator", "what is supported"), operators())
+    return 0
+
+
+def describe(verifier: Verifier) -> dict[str, Any]:
+    """Everything `inspect` shows, as plain data."""
+    net, plan, source = verifier.net, verifier.compiled.plan, verifier.source
+    return {
+        "name": net.name,
+        "sha256": source.sha256 if source else "",
+        "input": {"name": source.input_name, "shape": source.input_shape, "dtype": source.input_dtype}
+        if source
+        else {"shape": net.input.shape},
+        "output": {"name": source.output_name, "shape": source.output_shape} if source else {"shape": net.node(net.output).shape},
+        "opset": source.opset if source else None,
+        "parameters": sum(_parameters(net, n) for n in net),
+        "candidates": plan.candidates,
+        "layers": [
+            {"name": n.name, "op": n.op, "reads": n.inputs, "shape": n.shape, "parameters": _parameters(net, n), "detail": _detail(n)}
+            for n in net
+        ],
+        "programs": [_program(net, p) for p in plan],
+    }
+
+
+def _parameters(net: Net, node: Node) -> int:
+    """Weights and biases; index tables and error magnitudes are not the network's own."""
+    arrays = (net.weight(node, key) for key in ("w", "b", "a", "c"))
+    return sum(a.size for a in arrays if a is not None)
+
+
+def _detail(node: Node) -> str:
+    parts = []
+    for key, mark in (("k", "x"), ("s", "x"), ("p", ","), ("d", "x")):
+        values = node.ints(key)
+        if values and not (key in ("s", "d") and set(values) == {1}) and any(values):
+            parts.append(f"{key}={mark.join(map(str, values))}")
+    if node.integer("g", 1) > 1:
+        parts.append(f"g={node.integer('g')}")
+    if node.op == "relu" and node.number("slope"):
+        parts.append(f"slope={node.number('slope'):g}")
+    if "head" in node.attrs:
+        parts.append(f"head={node.attrs['head']}")
+    return " ".join(parts)
+
+
+def _program(net: Net, program: Program) -> dict[str, Any]:
+    """Rows are an upper bound: neurons that the interval pass settles need none. Bytes are those of float64 coefficients."""
+    from polytriton.ir.plan_text import print_window
+
+    steps = [
+        {
+            "op": s.op,
+            "node": s.node,
+            "windows": [f"{to} {print_window(w)}" for to, w in zip(s.to, s.windows, strict=True)],
+            "ops": s.ops,
+            "bytes": s.bytes,
+        }
+        for s in program.steps
+    ]
+    moving = [w for s in program.steps for w in s.windows if not w.whole]
+    widest = max(moving, key=lambda w: w.cells, default=None)
+    return {
+        "kind": program.kind,
+        "target": program.target,
+        "rows": None if program.kind == "query" else 2 * net.node(program.target).size,
+        "widest_window": f"{widest.h.size}x{widest.w.size}" if widest else "dense",
+        "dense_from": next((s.node for s in program.steps if s.op in ("dense", "linear")), None),
+        "ops_per_row": program.row_ops,
+        "bytes_per_row": program.row_bytes,
+        "steps": steps,
+    }
+
+
+def _show(d: dict[str, Any]) -> None:
+    def shape(values: tuple[int, ...]) -> str:
+        return "x".join(map(str, values))
+
+    ends = f"{shape(d['input']['shape'])} -> {shape(d['output']['shape'])}"
+    print(f"{d['name']}: {ends}, {d['parameters']:,} parameters, candidates={d['candidates']}")
+    if d["opset"] is not None:
+        names = f"input {d['input']['name']!r} {d['input']['dtype']}, output {d['output']['name']!r}"
+        print(f"onnx sha256 {d['sha256']}, opset {d['opset']}, {names}")
+    print()
+    layers = [
+        (x["name"], x["op"], ", ".join(x["reads"]), shape(x["shape"]), f"{x['parameters']:,}" if x["parameters"] else "", x["detail"])
+        for x in d["layers"]
+    ]
+    table(("layer", "op", "reads", "shape", "parameters", ""), layers, right=(4,))
+    print()
+    programs = [
+        (
+            f"{p['kind']} {p['target']}",
+            len(p["steps"]),
+            p["rows"] or "",
+            p["widest_window"],
+            p["dense_from"] or "-",
+            f"{p['ops_per_row']:,}",
+            f"{p['bytes_per_row']:,}",
+        )
+        for p in d["programs"]
+    ]
+    table(("program", "steps", "rows<=", "window", "dense from", "ops a row", "bytes a row"), programs, right=(1, 2, 5, 6))
