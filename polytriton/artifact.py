@@ -228,7 +228,7 @@ def _manifest(path: Path, again: str) -> Manifest:
     versions = head.get("version"), head.get("polytriton")
     if versions != (VERSION, polytriton.__version__):
         raise ArtifactError(
-            f"{path} is stale: polytriton {versions[1]} wrote it (format {versions[0]}); this is {polytriton.__version__} (format {VERSION})",
+            f"{path} is stale: polytriton {versions[1]} wrote it (format {versions[0]}), this is {polytriton.__version__} ({VERSION})",
             again,
         )
     try:

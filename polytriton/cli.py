@@ -28,8 +28,9 @@ BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, help="Compile neural networks into floating-point-sound robustness verifiers."
 )
-for command in (compile, run, verify, inspect, opt):
-    app.command(command.__name__)(grouped(command))
+COMMANDS = {command.__name__: command for command in (compile, run, verify, inspect, opt)}
+for name, command in COMMANDS.items():
+    app.command(name)(grouped(command))
 
 
 def _version(wanted: bool) -> None:
@@ -55,17 +56,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("polytriton: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        with contextlib.suppress(OSError):  # what is still buffered has no reader either
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return BROKEN_PIPE
     except Exception as error:
         if hasattr(error, "format_message"):  # the option parser's; newer typers bring their own classes for it
-            hint = (
-                f"\n  remedy: polytriton {given[0]} --help" if given and not given[0].startswith("-") else "\n  remedy: polytriton --help"
-            )
-            print(f"polytriton: {error.format_message()}{hint}", file=sys.stderr)
+            about = [name for name in given[:1] if name in COMMANDS]
+            print(f"polytriton: {error.format_message()}\n  remedy: {' '.join(['polytriton', *about, '--help'])}", file=sys.stderr)
             return USAGE
+        if isinstance(error, OSError):
+            _drop_stdout()
         return complain(error)
+
+
+def _drop_stdout() -> None:
+    """What is still buffered could not be written either, and must not fail a second time at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def spread(args: Sequence[str]) -> list[str]:

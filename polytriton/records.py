@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +70,16 @@ class Sink:
     def __init__(self, path: Path, *, resume: bool, overwrite: bool) -> None:
         self.path, self.held = path, dict[str, Record]()
         try:
-            existing = path.read_bytes() if (resume or not overwrite) and path.exists() else b""
+            existing = path.read_bytes() if (resume or not overwrite) and path.is_file() else b""
             if existing and not resume:
                 raise UsageError(f"{path} holds results already", "--resume goes on with it, --overwrite starts again")
             whole = existing[: existing.rfind(b"\n") + 1]
             for record in self.parse(whole):
                 self.held[record.key] = record
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            os.ftruncate(self._fd, len(whole))
+            binary = getattr(os, "O_BINARY", 0)  # Windows would write \r\n
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | binary | (os.O_TRUNC if overwrite else 0), 0o666)
+            if len(whole) < len(existing):
+                os.ftruncate(self._fd, len(whole))
         except OSError as error:
             raise UsageError(
                 f"cannot write results to {path}: {error.strerror or error}", "choose a file in a folder you may write to"
@@ -97,11 +100,11 @@ class Sink:
         try:
             while left:
                 left = left[os.write(self._fd, left) :]
-        except OSError as error:
-            os.ftruncate(self._fd, size)
-            raise ResourceError(f"cannot write results to {self.path}: {error.strerror or error}", FULL_REMEDY) from error
-        except BaseException:  # interrupted between two writes
-            os.ftruncate(self._fd, size)
+        except BaseException as error:  # a full disk, or Ctrl-C between two writes
+            with suppress(OSError):  # a pipe or a device has no length
+                os.ftruncate(self._fd, size)
+            if isinstance(error, OSError):
+                raise ResourceError(f"cannot write results to {self.path}: {error.strerror or error}", FULL_REMEDY) from error
             raise
 
     def header(self) -> bytes:

@@ -186,9 +186,6 @@ class Networks:
         self._open.move_to_end(path)
         return self._open[path]
 
-    def add(self, path: Path, verifier: Verifier) -> None:
-        self._open[path], self._sha[path] = verifier, self._source(verifier)
-
     def sha256(self, path: Path) -> str:
         if path not in self._sha:
             self(path)

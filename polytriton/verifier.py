@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from polytriton.errors import ResourceError, UsageError
+from polytriton.ir.ops import OPS
 from polytriton.passes import schedule
 from polytriton.passes.pipeline import Compiled
 from polytriton.runtime import settings
@@ -165,7 +166,8 @@ class Decider:
             best = engine.query(boxes, forms).best.view(n, 2, self.outputs)
             lo, hi = best[:, 0], -best[:, 1]
             name = self.compiled.net.output
-            if self.options.candidates == "all":  # the interval pass is a candidate too
+            nonlinear = OPS[self.compiled.net.node(name).op].kind == "nonlinear"
+            if self.options.candidates == "all" or nonlinear:  # the box is a candidate too; a nonlinear output is asked for its box
                 lo = torch.maximum(lo, boxes.lo[name].reshape(n, -1))
                 hi = torch.minimum(hi, boxes.hi[name].reshape(n, -1))
             shape = self.compiled.net.node(name).shape

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -119,7 +120,7 @@ def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
     first = int(several)
     rows = [
         [
-            *([r.network] if several else []),
+            *([Path(r.network).name] if several else []),
             r.property,
             r.verdict,
             "-" if r.margin is None else f"{r.margin:.6g}",

@@ -1,12 +1,17 @@
-"""The rules a Net obeys before and after every pass."""
+"""The rules a Net and a Plan obey before and after every pass."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Callable
 
 import numpy as np
 
 from polytriton.errors import InvalidIR
 from polytriton.ir.net import Net, Ref
 from polytriton.ir.ops import OPS, infer_shape
+from polytriton.ir.plan import Axis, Plan, Program, Step, extent
+from polytriton.ir.text import NAME
 
 
 def check_net(net: Net) -> None:
@@ -14,6 +19,9 @@ def check_net(net: Net) -> None:
     if not net.nodes or net.nodes[0].op != "input":
         raise InvalidIR(f"net @{net.name} does not begin with its input", "put the input node first")
     shapes: dict[str, tuple[int, ...]] = {}
+    for name in (net.name, *(n.name for n in net), *net.weights):
+        if not re.fullmatch(NAME, name):
+            raise InvalidIR(f"net @{net.name}: {name!r} is no name", "use ASCII letters, digits and underscores only")
     for node in net:
         if node.name in shapes:
             raise InvalidIR(f"%{node.name} is defined twice", "give every node its own name")
@@ -22,6 +30,8 @@ def check_net(net: Net) -> None:
         for i in node.inputs:
             if i not in shapes:
                 raise InvalidIR(f"%{node.name} reads %{i} before it is defined", "sort the nodes topologically")
+        if min(node.shape, default=1) < 1:
+            raise InvalidIR(f"%{node.name} = {node.op}: shape {list(node.shape)} holds no cell", "every dimension must be at least 1")
         got = infer_shape(node, [shapes[i] for i in node.inputs], net.weights)
         if got != node.shape:
             raise InvalidIR(f"%{node.name} = {node.op}: declared {list(node.shape)}, inferred {list(got)}", "correct the declared shape")
@@ -42,3 +52,64 @@ def _check_weight(net: Net, name: str, kind: str, key: str, ref: Ref) -> None:
         raise InvalidIR(f"%{name}: weight @{ref.name} has type {array.dtype}", "indices are int64, weights float32 or float64")
     if not integral and not np.isfinite(array).all():
         raise InvalidIR(f"%{name}: weight @{ref.name} holds NaN or infinity", "no bound can be certified; repair or retrain the network")
+
+
+def check_plan(net: Net, plan: Plan) -> None:
+    """Raises InvalidIR at the first broken rule, naming program and step."""
+    targets = [(p.kind, p.target) for p in plan]
+    if [k for k, _ in targets].count("query") != 1 or targets[-1][0] != "query":
+        raise InvalidIR(f"plan @{plan.name} does not end with its one query", "put the query last")
+    if len(set(targets)) != len(targets):
+        raise InvalidIR(f"plan @{plan.name} bounds a node twice", "keep one program a node")
+    names = net.by_name.keys()
+    for name in (*plan.halos, *(t for _, t in targets)):
+        if name not in names:
+            raise InvalidIR(f"plan @{plan.name} speaks of %{name}, which is not defined", "use the network the plan was made from")
+    for program in plan:
+        _check_program(net, plan, program)
+
+
+def _check_program(net: Net, plan: Plan, program: Program) -> None:
+    def need(ok: bool, step: Step, why: str) -> None:
+        if not ok:
+            raise InvalidIR(f"{program.kind} %{program.target}: {step.op} %{step.node}: {why}", "compile the network again")
+
+    nodes, steps = net.by_name, program.steps
+    if len(steps) < 2:
+        raise InvalidIR(f"{program.kind} %{program.target} has no steps", "compile the network again")
+    frontier = {program.target}
+    waiting: list[str] = []  # contributions to a node of the frontier that are not merged yet
+    gone: set[str] = set()
+    for k, step in enumerate(steps):
+        need(len(step.to) == len(step.windows), step, "a window for every operand is missing")
+        need(step.node in frontier, step, "is not at the frontier")
+        need((k == 0) == (step.op == "start") and (k == len(steps) - 1) == (step.op == "input"), step, "stands in the wrong place")
+        need(step.op == "merge" or step.node not in waiting, step, "comes before a merge")
+        if step.op in ("start", "dense", "merge"):
+            need(step.to == (step.node,), step, "leads to another node")
+            need(step.op != "merge" or step.node in waiting, step, "has nothing to merge")
+            if step.op == "merge":
+                waiting.remove(step.node)
+        elif step.op == "input":
+            need(step.node == net.input.name and frontier == {step.node}, step, "something else is left")
+        else:
+            need(step.op == nodes[step.node].op and step.to == nodes[step.node].inputs, step, "is not what the network computes")
+            frontier.remove(step.node)
+            gone.add(step.node)
+            for name in step.to:
+                need(name not in gone, step, f"reaches %{name}, which was substituted before")
+                waiting += [name] * (name in frontier)
+                frontier.add(name)
+        _check_windows(net, plan, program, step, need)
+
+
+def _check_windows(net: Net, plan: Plan, program: Program, step: Step, need: Callable[[bool, Step, str], None]) -> None:
+    positions = (1, 1) if program.kind == "query" else extent(net.node(program.target))[:2]
+    for name, window in zip(step.to, step.windows, strict=True):
+        top, left, bottom, right = plan.halos.get(name, (0, 0, 0, 0))
+        sides = zip((window.h, window.w), extent(net.node(name)), positions, ((top, bottom), (left, right)), strict=False)
+        for axis, cells, count, (low, high) in sides:
+            need(axis.size >= 1 and axis.stride >= 0, step, f"a window over %{name} holds no cell")
+            need(not axis.whole or axis == Axis(cells, 0, 0), step, f"a whole window over %{name} is not its image")
+            over = axis.stride * (count - 1) - axis.offset + axis.size - cells
+            need(not plan.halos or axis.whole or (axis.offset <= low and over <= high), step, f"a window leaves the margin of %{name}")

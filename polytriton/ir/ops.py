@@ -2,10 +2,12 @@
 
 Values carry no batch axis in the IR; the interpreter adds one in front. Images are [channels, height, width].
 
-Four attributes may stand on every affine operator. They carry what a pass changed, so that the rounding
+Six attributes may stand on every affine operator. They carry what a pass changed, so that the rounding
 argument (docs/soundness.md) survives it:
   slack=k   the stored weights differ from the exact ones by at most gamma64_k times `wabs` / `babs`
   ops=k     the deployed network performs up to k roundings a term more than the layer's own sum
+  products=k  this many matrix products were merged, each of which may convert its operands (default 1)
+  gain=k    intermediate values of the deployed network may be 2^k larger or smaller than the merged layer shows
   babs=@v   the sum of magnitudes of the constants behind the bias, where it exceeds |b|
   wabs=@m   likewise for the weights, where terms cancelled in a merge
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
@@ -21,7 +24,7 @@ from polytriton.errors import InvalidIR
 from polytriton.ir.net import Node, Ref, Shape
 
 Weights = Mapping[str, np.ndarray]
-SHARED = {"slack": int, "ops": int, "babs": Ref, "wabs": Ref}
+SHARED = {"slack": int, "ops": int, "gain": int, "products": int, "babs": Ref, "wabs": Ref}
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,10 @@ def patches(x: np.ndarray, node: Node, fill: float) -> np.ndarray:
 
 
 def _infer_input(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
+    if "take" in n.attrs:
+        take = _weight(n, "take", w)
+        _need(take.shape == (_size(n.shape),), n, f"@take holds {take.size} indices for {list(n.shape)}")
+        _need(bool((take >= -1).all() and (take < _size(n.ints("of") or n.shape)).all()), n, "an index of @take lies outside the user's input")
     return n.shape
 
 
@@ -136,8 +143,9 @@ def _run_conv(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
 
 def _infer_scale(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
     for key in ("a", "c"):
-        got = np.broadcast_shapes(_weight(n, key, w).shape, s[0])
-        _need(got == s[0], n, f"@{key} {list(_weight(n, key, w).shape)} does not broadcast to {list(s[0])}")
+        got = _weight(n, key, w).shape
+        fits = len(got) <= len(s[0]) and all(g in (1, d) for g, d in zip(reversed(got), reversed(s[0]), strict=False))
+        _need(fits, n, f"@{key} {list(got)} does not broadcast to {list(s[0])}")
     return s[0]
 
 
@@ -155,9 +163,11 @@ def _run_relu(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
 
 
 def _infer_pool(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
-    out = (s[0][0], *spatial(n, s[0]))
+    out = (*s[0][:1], *spatial(n, s[0]))
     k, p, step, d = n.ints("k"), n.ints("p", (0, 0, 0, 0)), n.ints("s", (1, 1)), n.ints("d", (1, 1))
     for i in (0, 1):  # a window is a product of two ranges, so each axis is judged alone, without building any window
+        last = (out[1 + i] - 1) * step[i] - p[i]
+        _need(p[i] <= (k[i] - 1) * d[i] and last < s[0][1 + i], n, "a window lies wholly in the padding")
         start = np.arange(out[1 + i]) * step[i] - p[i]
         first = np.maximum(0, -(start // d[i]))
         _need(bool(((first < k[i]) & (start + first * d[i] < s[0][1 + i])).all()), n, "a window lies wholly in the padding")
@@ -202,7 +212,7 @@ def _run_slice(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
 
 def _infer_pad(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
     lo, hi = n.ints("lo"), n.ints("hi")
-    _need(len(lo) == len(hi) == len(s[0]) and min(*lo, *hi) >= 0, n, "needs one count >= 0 an axis and side")
+    _need(len(lo) == len(hi) == len(s[0]) and min((*lo, *hi), default=0) >= 0, n, "needs one count >= 0 an axis and side")
     return tuple(d + a + b for d, a, b in zip(s[0], lo, hi, strict=True))
 
 
@@ -256,11 +266,12 @@ def infer_shape(node: Node, shapes: Sequence[Shape], weights: Weights) -> Shape:
         raise InvalidIR(f"%{node.name}: unknown operator {node.op!r}", f"use one of: {', '.join(sorted(OPS))}")
     want = spec.arity
     if (want is not None and len(shapes) != want) or (want is None and not shapes):
-        raise InvalidIR(f"%{node.name} = {node.op}: takes {want or 'at least 1'} operands, got {len(shapes)}", "correct the operand list")
+        raise InvalidIR(f"%{node.name} = {node.op}: takes {'at least 1' if want is None else want} operands, got {len(shapes)}", "correct the operand list")
     for key in spec.required:
         _need(key in node.attrs, node, f"attribute {key} is missing")
     for key, value in node.attrs.items():
         _need(key in spec.attrs, node, f"unknown attribute {key}")
         kind = spec.attrs[key]
         _need(isinstance(value, kind) or (kind is float and isinstance(value, int)), node, f"attribute {key} must be {kind.__name__}")
+        _need(not isinstance(value, float) or isfinite(value), node, f"attribute {key} must be finite")
     return tuple(int(d) for d in spec.infer(node, [tuple(s) for s in shapes], weights))

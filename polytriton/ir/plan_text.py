@@ -8,12 +8,14 @@ from polytriton.errors import InvalidIR
 from polytriton.ir.plan import Axis, Plan, Program, Step, Window
 from polytriton.ir.text import NAME
 
-_AXIS = re.compile(r"(\d+)(?:@(\d+)i([+-]\d+))?$")
+INT = r"\d{1,18}"
+_AXIS = re.compile(rf"({INT})(?:@({INT})i([+-]{INT}))?$", re.ASCII)
 _HEAD = re.compile(rf"plan @({NAME}) candidates=(\w+) \{{$")
-_HALO = re.compile(rf"halo %({NAME}) (\d+),(\d+),(\d+),(\d+)$")
+_HALO = re.compile(rf"halo %({NAME}) ({INT}),({INT}),({INT}),({INT})$", re.ASCII)
 _PROGRAM = re.compile(rf"(bound|query) %({NAME}) \{{$")
-_STEP = re.compile(rf"(\w+)\s+%({NAME})(?:\s+->\s+(.*?))?(?:\s+(check))?(?:\s+(mask))?\s+ops=(\d+) bytes=(\d+)$")
+_STEP = re.compile(rf"(\w+)\s+%({NAME})(?:\s+->\s+(.*?))?(?:\s+(check))?(?:\s+(mask))?\s+ops=({INT}) bytes=({INT})$", re.ASCII)
 _TO = re.compile(rf"%({NAME}) \[([^\]]*)\]")
+_LIST = re.compile(rf"{_TO.pattern}(?:, {_TO.pattern})*$")
 
 
 def print_axis(a: Axis) -> str:
@@ -61,7 +63,7 @@ def parse_plan(text: str) -> Plan:
     lines = [(k, line) for k, line in lines if line]
     head = _HEAD.match(lines[0][1]) if lines else None
     if head is None:
-        raise InvalidIR("line 1: not a plan", "begin with `plan @name candidates=all {`")
+        raise InvalidIR(f"line {lines[0][0] if lines else 1}: not a plan", "begin with `plan @name candidates=all {`")
     programs: list[Program] = []
     halos: dict[str, tuple[int, int, int, int]] = {}
     open_: tuple[str, str] | None = None
@@ -80,7 +82,7 @@ def parse_plan(text: str) -> Plan:
             else:
                 programs.append(Program(open_[0], open_[1], tuple(steps)))
                 open_ = None
-        elif (m := _STEP.match(line)) is not None and open_ is not None:
+        elif (m := _STEP.match(line)) is not None and open_ is not None and (m[3] is None or _LIST.match(m[3])):
             targets = [(t[1], _parse_window(t[2], f"line {k}")) for t in _TO.finditer(m[3] or "")]
             to, windows = tuple(n for n, _ in targets), tuple(w for _, w in targets)
             steps.append(Step(m[1], m[2], to, windows, bool(m[4]), bool(m[5]), int(m[6]), int(m[7])))

@@ -12,8 +12,9 @@ from polytriton.ir.net import Attr, Net, Node, Ref, Shape
 from polytriton.ir.ops import OPS
 
 NAME = r"[A-Za-z0-9_]+"
-_HEAD = re.compile(rf"net @({NAME})\(%({NAME}): f32\[([0-9x]*)\](?: \{{(.*)\}})?\) -> f32\[([0-9x]*)\] \{{$")
-_NODE = re.compile(rf"%({NAME})\s*=\s*({NAME})\s+((?:%{NAME})(?:,\s*%{NAME})*)\s*(?:\{{(.*)\}})?\s*:\s*f32\[([0-9x]*)\]$")
+SHAPE = r"(?:\d{1,15}(?:x\d{1,15})*)?"
+_HEAD = re.compile(rf"net @({NAME})\(%({NAME}): f32\[({SHAPE})\](?: \{{(.*)\}})?\) -> f32\[({SHAPE})\] \{{$", re.ASCII)
+_NODE = re.compile(rf"%({NAME})\s*=\s*({NAME})\s+((?:%{NAME})(?:,\s*%{NAME})*)\s*(?:\{{(.*)\}})?\s*:\s*f32\[({SHAPE})\]$", re.ASCII)
 _RETURN = re.compile(rf"return %({NAME})$")
 _DIMS = {"k", "s", "d", "to", "of"}
 
@@ -33,7 +34,7 @@ def _print_attr(key: str, value: Attr) -> str:
         return f"{key}=" + ("x" if key in _DIMS else ",").join(map(str, value))
     if isinstance(value, str):
         return f"{key}=%{value}"
-    return f"{key}={value!r}"
+    return f"{key}={float(value)!r}" if isinstance(value, float) else f"{key}={int(value)}"  # numpy's numbers print as Python's
 
 
 def _print_attrs(attrs: Mapping[str, Attr]) -> str:
@@ -52,7 +53,7 @@ def _parse_attr(op: str, item: str, where: str) -> tuple[str, Attr]:
                 raise ValueError(text)
             return key, Ref(text[1:])
         if kind is tuple:
-            return key, tuple(int(t) for t in text.split("x" if key in _DIMS else ","))
+            return key, tuple(int(t) for t in text.split("x" if key in _DIMS else ",")) if text else ()
         if kind is str:
             if not re.fullmatch(rf"%{NAME}", text):
                 raise ValueError(text)
@@ -64,7 +65,10 @@ def _parse_attr(op: str, item: str, where: str) -> tuple[str, Attr]:
 
 def _parse_attrs(op: str, text: str | None, where: str) -> dict[str, Attr]:
     items = re.split(r",\s+", text.strip()) if text and text.strip() else []
-    return dict(_parse_attr(op, item, where) for item in items)
+    attrs = dict(_parse_attr(op, item, where) for item in items)
+    if len(attrs) < len(items):
+        raise InvalidIR(f"{where}: an attribute is given twice", "keep one of the two")
+    return attrs
 
 
 def print_net(net: Net) -> str:
@@ -84,24 +88,27 @@ def parse_net(text: str, weights: Mapping[str, np.ndarray] | None = None) -> Net
     """Reads the printer's form; comments run from // to the end of the line. Structure only: `check_net` judges it."""
     lines = [(k, re.sub(r"//.*", "", raw).strip()) for k, raw in enumerate(text.splitlines(), 1)]
     lines = [(k, line) for k, line in lines if line]
+    first = lines[0][0] if lines else 1
     head = _HEAD.match(lines[0][1]) if lines else None
     if head is None:
-        raise InvalidIR("line 1: not a net", "begin with `net @name(%x: f32[CxHxW]) -> f32[N] {`")
-    nodes = [Node(head[2], "input", (), parse_dims(head[3]), _parse_attrs("input", head[4], "line 1"))]
-    output = None
+        raise InvalidIR(f"line {first}: not a net", "begin with `net @name(%x: f32[CxHxW]) -> f32[N] {`")
+    nodes = [Node(head[2], "input", (), parse_dims(head[3]), _parse_attrs("input", head[4], f"line {first}"))]
+    output, closed = None, False
     for k, line in lines[1:]:
         if output is not None:
-            if line == "}":
-                break
-            raise InvalidIR(f"line {k}: text after the return", "end the net with `}`")
-        if (m := _RETURN.match(line)) is not None:
+            if closed or line != "}":
+                raise InvalidIR(f"line {k}: text after the {'net' if closed else 'return'}", "end the net with `}`")
+            closed = True
+        elif (m := _RETURN.match(line)) is not None:
             output = m[1]
         elif (m := _NODE.match(line)) is not None:
             inputs = tuple(re.findall(rf"%({NAME})", m[3]))
             nodes.append(Node(m[1], m[2], inputs, parse_dims(m[5]), _parse_attrs(m[2], m[4], f"line {k}")))
         else:
             raise InvalidIR(f"line {k}: cannot read {line[:80]!r}", "write `%name = op %operand {attrs} : f32[shape]`")
-    else:
+    if output is None or not closed:
         raise InvalidIR("the net is not closed", "end it with `return %name` and `}`")
-    assert output is not None
+    shape = next((n.shape for n in nodes if n.name == output), None)
+    if shape is not None and shape != parse_dims(head[5]):
+        raise InvalidIR(f"line {first}: the result is declared {head[5]}, %{output} is {dims(shape)}", "correct the declared shape")
     return Net(head[1], tuple(nodes), output, weights or {})

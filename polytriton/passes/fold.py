@@ -19,8 +19,7 @@ from polytriton.ir.net import Attr, Net, Node, Ref
 from polytriton.passes.layout import drop_dead
 
 NAME = "fold"
-LIMIT = 2.0**20  # factors a merge may apply, either way
-MAX_OPS = 40  # merges stop when this many deployed operations have been absorbed
+REACH = 60  # 2^60: how far the factors of all merges of a layer together may hide an intermediate value, either way
 
 
 def requires(net: Net) -> str | None:
@@ -51,7 +50,7 @@ def _merge_one(net: Net) -> Net | None:
         if n.op not in ("scale", "linear"):
             continue
         source = nodes[n.inputs[0]]
-        if users[source.name] == [n.name] and net.output != source.name and source.integer("ops") + n.integer("ops") < MAX_OPS:
+        if users[source.name] == [n.name] and net.output != source.name:
             merged = _behind(net, n, source)
             if merged is not None:
                 return merged
@@ -59,7 +58,7 @@ def _merge_one(net: Net) -> Net | None:
         if n.op in ("conv", "linear"):
             source = nodes[n.inputs[0]]
             if source.op == "scale" and users[source.name] == [n.name] and net.output != source.name:
-                merged = _scale_before(net, n, source) if source.integer("ops") + n.integer("ops") < MAX_OPS else None
+                merged = _scale_before(net, n, source)
                 if merged is not None:
                     return merged
     return None
@@ -89,10 +88,13 @@ def _magnitude(net: Net, node: Node, key: str, value: str) -> np.ndarray:
     return np.abs(plain)
 
 
-def _tame(factor: np.ndarray) -> bool:
-    """Factors near enough to one that magnitudes of the merged layer bound those before it."""
+def _gain(factor: np.ndarray, *layers: Node) -> int | None:
+    """log2 of what the merged layer's magnitudes may differ by from those before the merge; None beyond REACH."""
     size = np.abs(factor)
-    return bool(((size <= LIMIT) & (size >= 1 / LIMIT)).all())
+    if not ((size > 0) & (size < 2.0**REACH) & (size > 2.0**-REACH)).all():
+        return None
+    total = sum(n.integer("gain") for n in layers) + int(np.ceil(np.abs(np.log2(size)).max(initial=0.0)))
+    return total if total <= REACH else None
 
 
 def _up(x: np.ndarray) -> np.ndarray:
@@ -134,7 +136,8 @@ def _scale_after(net: Net, n: Node, source: Node) -> Net | None:
     a, c, cabs = _f64(net, n, "a"), _f64(net, n, "c"), _magnitude(net, n, "babs", "c")
     assert a is not None and c is not None
     slack, ops = source.integer("slack") + n.integer("slack") + 3, source.integer("ops") + n.integer("ops") + 2
-    if not _tame(a):
+    gain = _gain(a, n, source)
+    if gain is None:
         return None
     if source.op == "conv":
         parts = [_per_channel(v, n) for v in (a, c, cabs)]
@@ -148,19 +151,19 @@ def _scale_after(net: Net, n: Node, source: Node) -> Net | None:
     else:
         first, shift = _f64(net, source, "a"), _f64(net, source, "c")
         assert first is not None and shift is not None
-        if not _tame(first):
+        if _gain(first) is None:
             return None
         arrays = {"a": a * first, "c": a * shift + c, "babs": _up(np.abs(a) * _magnitude(net, source, "babs", "c") + cabs)}
         full = np.broadcast_shapes(arrays["c"].shape, arrays["babs"].shape)
         arrays["c"], arrays["babs"] = np.broadcast_to(arrays["c"], full), np.broadcast_to(arrays["babs"], full)
-        return _rename(_with(net, source, arrays, slack=slack, ops=ops), source, n)
+        return _rename(_with(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
     w, b = _f64(net, source, "w"), _f64(net, source, "b")
     assert w is not None and b is not None
     arrays = {"w": w * a.reshape(shape), "b": a * b + c, "babs": _up(np.abs(a) * _magnitude(net, source, "babs", "b") + cabs)}
     wabs = _f64(net, source, "wabs")
     if wabs is not None:
         arrays["wabs"] = _up(wabs * np.abs(a).reshape(shape))
-    return _rename(_with(net, source, arrays, slack=slack, ops=ops), source, n)
+    return _rename(_with(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
 
 
 def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
@@ -168,7 +171,8 @@ def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
     a, c, cabs = _f64(net, source, "a"), _f64(net, source, "c"), _magnitude(net, source, "babs", "c")
     w, b = _f64(net, n, "w"), _f64(net, n, "b")
     assert a is not None and c is not None and w is not None and b is not None
-    if not _tame(a):
+    gain = _gain(a, n, source)
+    if gain is None or cabs.max() > 2.0**REACH:  # a weight of zero would hide a shift that overflowed
         return None
     wabs = _magnitude(net, n, "wabs", "w")
     babs = _magnitude(net, n, "babs", "b")
@@ -194,7 +198,7 @@ def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
             arrays["wabs"] = _up(wabs * np.abs(a)[:, :, None, None])
     slack = n.integer("slack") + source.integer("slack") + terms + 3
     ops = n.integer("ops") + source.integer("ops") + 2
-    return _with(net, replace(n, inputs=source.inputs), arrays, slack=slack, ops=ops)
+    return _with(net, replace(n, inputs=source.inputs), arrays, slack=slack, ops=ops, gain=gain)
 
 
 def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
@@ -202,7 +206,10 @@ def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
     w2, b2, w1, b1 = _f64(net, n, "w"), _f64(net, n, "b"), _f64(net, source, "w"), _f64(net, source, "b")
     assert w2 is not None and b2 is not None and w1 is not None and b1 is not None
     used = np.abs(w2[w2 != 0])
-    if w2.shape[0] * w1.shape[1] > w1.size + w2.size or used.size < w2.size or not _tame(used):
+    if w2.shape[0] * w1.shape[1] > w1.size + w2.size or used.size < w2.size:
+        return None
+    gain = _gain(used, n, source)
+    if gain is None:
         return None
     m2, m1 = _magnitude(net, n, "wabs", "w"), _magnitude(net, source, "wabs", "w")
     babs = _up(m2 @ _magnitude(net, source, "babs", "b") + _magnitude(net, n, "babs", "b"))
@@ -211,5 +218,6 @@ def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
     slack = source.integer("slack") + n.integer("slack") + terms + 3
     ops = source.integer("ops") + n.integer("ops") + terms + 2
     to: dict[str, Attr] = {"to": n.shape} if len(n.shape) != 1 else {}
-    merged = _with(net, replace(source, shape=n.shape).without("to"), arrays, slack=slack, ops=ops, **to)
+    to["products"] = source.integer("products", 1) + n.integer("products", 1)
+    merged = _with(net, replace(source, shape=n.shape).without("to"), arrays, slack=slack, ops=ops, gain=gain, **to)
     return _rename(merged, source, n)

@@ -31,7 +31,7 @@ def ensures(net: Net) -> str | None:
 
 
 def run(net: Net) -> Net:
-    net = _spatial(net)
+    net = _spatial(drop_dead(net))
     net = _to_gathers(net)
     for _ in range(4 * len(net.nodes) + 4):
         changed = _absorb(net) or _move(net)
@@ -176,7 +176,8 @@ def _into_reader(net: Net, n: Node, reader: Node, source: Node, index: np.ndarra
             out = np.zeros((w.shape[0], source.size))
             np.add.at(out.T, index[used], w.T[used].astype(np.float64))
             extra = int(np.bincount(index[used]).max())
-            changes |= {"slack": reader.integer("slack") + extra, "ops": reader.integer("ops") + extra}
+            shorter = max(extra, len(index) - source.size)  # the deployed sum has a term for every cell the gather makes
+            changes |= {"slack": reader.integer("slack") + extra, "ops": reader.integer("ops") + shorter}
             if key == "w" and "wabs" not in reader.attrs:
                 magnitude = np.zeros((w.shape[0], source.size))
                 np.add.at(magnitude.T, index[used], np.abs(w.T[used]).astype(np.float64))
@@ -240,18 +241,23 @@ def _move(net: Net) -> Net | None:
         if n.op != "gather":
             continue
         index, readers = _index(net, n), users[n.name]
+        source = nodes[n.inputs[0]]
+        upwards = source.op in ELEMENTWISE and users[source.name] == [n.name] and _up(net, n, users, nodes) in ("linear", "input", "gather")
         if len(readers) == 1 and net.output != n.name:
             reader = nodes[readers[0]]
             goal = _down(net, n, users, nodes)
-            if reader.op in ELEMENTWISE and (goal in ("linear", "gather") or (goal == "output" and (index >= 0).all())):
-                return _below(net, n, reader, index)
+            # one direction a gather, or it would go to and fro
+            if reader.op in ELEMENTWISE and (goal in ("linear", "gather") or (goal == "output" and not upwards and (index >= 0).all())):
+                moved = _below(net, n, reader, index)
+                if moved is not None:
+                    return moved
+                continue
             both = [nodes[i] for i in reader.inputs] if reader.op in ("add", "sub") else []
             if len(both) == 2 and both[0].name != both[1].name and all(o.op == "gather" for o in both):
                 if all(len(users[o.name]) == 1 for o in both) and nodes[both[0].inputs[0]].shape == nodes[both[1].inputs[0]].shape:
                     if np.array_equal(_index(net, both[0]), _index(net, both[1])):
                         return _below_sum(net, both, reader)
-        source = nodes[n.inputs[0]]
-        if source.op in ELEMENTWISE and users[source.name] == [n.name] and _up(net, n, users, nodes) in ("linear", "input", "gather"):
+        if upwards:
             return _above(net, n, source, index)
     return None
 
@@ -260,7 +266,7 @@ def _elementwise_at(net: Net, node: Node, shape: tuple[int, ...], cells: np.ndar
     """The elementwise node on re-ordered cells; its own constants are re-ordered with them."""
     weights = {}
     changes: dict[str, Attr] = {}
-    for key in ("a", "c", "babs"):
+    for key in ("a", "c", "wabs", "babs"):
         w = net.weight(node, key)
         if w is not None:
             full = np.broadcast_to(w, node.shape).reshape(-1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from polytriton.errors import InvalidIR, PassError, UsageError
-from polytriton.ir.check import check_net
+from polytriton.errors import InvalidIR, PassError, PolytritonError, UsageError
+from polytriton.ir.check import check_net, check_plan
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan
 from polytriton.ir.plan_text import print_plan
@@ -19,6 +20,7 @@ PLAN_PASSES = {"lower": lower, "schedule": schedule, "memory": memory}
 # layout operators may hide a batch norm from its convolution, and a merged layer may free a gather: fold on both sides
 SEQUENCE = ("fold", "layout", "fold", "joins")
 
+T = TypeVar("T")
 Observer = Callable[[str, str, float], None]  # stage name, text after it, seconds
 
 
@@ -41,15 +43,29 @@ def run_net_pass(name: str, net: Net, before: list[str]) -> Net:
         raise UsageError(f"there is no pass {name!r}", f"passes: {', '.join([*NET_PASSES, *PLAN_PASSES])}")
     problem = module.requires(net)
     if problem:
-        raise PassError(f"pass {name} cannot run: {problem} (before it: {', '.join(before) or 'nothing'})", "run the earlier passes first")
-    out: Net = module.run(net)
+        raise _failure(name, f"cannot run: {problem}", before, "run the earlier passes first")
+    return _guarded(name, before, lambda: module.run(net), check_net, module.ensures)
+
+
+def _failure(name: str, why: str, before: list[str], remedy: str = "please report the network") -> PassError:
+    return PassError(f"pass {name} {why} (before it: {', '.join(before) or 'nothing'})", remedy)
+
+
+def _guarded(name: str, before: list[str], work: Callable[[], T], check: Callable[[T], None], ensures: Callable[[T], str | None]) -> T:
+    """What a pass makes, checked; whatever goes wrong names the pass and those before it."""
     try:
-        check_net(out)
+        out = work()
+    except (PolytritonError, MemoryError):
+        raise
+    except Exception as error:
+        raise _failure(name, f"failed: {type(error).__name__}: {error}", before) from error
+    try:
+        check(out)
     except InvalidIR as error:
-        raise PassError(f"pass {name} broke the network: {error.message} (before it: {', '.join(before) or 'nothing'})", "please report the network") from error
-    problem = module.ensures(out)
+        raise _failure(name, f"broke its result: {error.message}", before) from error
+    problem = ensures(out)
     if problem:
-        raise PassError(f"pass {name} did not finish: {problem} (before it: {', '.join(before) or 'nothing'})", "please report the network")
+        raise _failure(name, f"did not finish: {problem}", before)
     return out
 
 
@@ -68,27 +84,23 @@ def fold_net(net: Net, observe: Observer = _quiet) -> Net:
 
 def make_plan(net: Net, candidates: str = "all", observe: Observer = _quiet) -> Plan:
     """Lowering and the Plan passes; `net` is folded."""
-    start = time.perf_counter()
-    problem = lower.requires(net)
-    if problem:
-        raise PassError(f"pass lower cannot run: {problem}", "run fold, layout and joins first")
-    plan = lower.run(net)
-    _ensure("lower", lower.ensures(plan))
-    observe("lower", print_plan(plan), time.perf_counter() - start)
     if candidates not in schedule.CHOICES:
         raise UsageError(f"candidates={candidates!r} is unknown", f"use one of: {', '.join(schedule.CHOICES)}")
-    plan = schedule.run(net, plan, candidates)
-    _ensure("schedule", schedule.ensures(net, plan))
-    observe("schedule", print_plan(plan), 0.0)
-    plan = memory.run(net, plan)
-    _ensure("memory", memory.ensures(net, plan))
-    observe("memory", print_plan(plan), 0.0)
-    return plan
-
-
-def _ensure(name: str, problem: str | None) -> None:
+    done = list(SEQUENCE)
+    problem = lower.requires(net)
     if problem:
-        raise PassError(f"pass {name} did not finish: {problem}", "please report the network")
+        raise _failure("lower", f"cannot run: {problem}", [], "run fold, layout and joins first")
+
+    def step(name: str, work: Callable[[], Plan], ensures: Callable[[Plan], str | None]) -> Plan:
+        start = time.perf_counter()
+        plan = _guarded(name, done, work, lambda p: check_plan(net, p), ensures)
+        done.append(name)
+        observe(name, print_plan(plan), time.perf_counter() - start)
+        return plan
+
+    lowered = step("lower", lambda: lower.run(net), lower.ensures)
+    scheduled = step("schedule", lambda: schedule.run(net, lowered, candidates), lambda p: schedule.ensures(net, p))
+    return step("memory", lambda: memory.run(net, scheduled), lambda p: memory.ensures(net, p))
 
 
 def compile_net(net: Net, candidates: str = "all", observe: Observer = _quiet) -> Compiled:

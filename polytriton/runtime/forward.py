@@ -51,6 +51,12 @@ def _sane(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
     return torch.nan_to_num(lo, nan=-INF, posinf=-INF, neginf=-INF), torch.nan_to_num(hi, nan=INF, posinf=INF, neginf=INF)
 
 
+def _bounded(lo: Tensor, hi: Tensor, f_lo: Tensor, f_hi: Tensor) -> tuple[Tensor, Tensor]:
+    """f's box where the operand has one; without a bound the deployed operand may be NaN, and so may f of it."""
+    wild = ~(torch.isfinite(lo) & torch.isfinite(hi))
+    return _sane(torch.where(wild, -INF, f_lo), torch.where(wild, INF, f_hi))
+
+
 class Forward:
     """Transfers boxes through one node at a time."""
 
@@ -110,17 +116,21 @@ class Forward:
         rad = up(torch.maximum(hi - mid, mid - lo))
         xabs = mid.abs() + rad  # >= |x|
         centre = self.product(layer, layer.w, mid) + layer.b
-        spread, magnitude = self.product(layer, layer.wabs, torch.cat([rad, xabs])).split(len(mid))
+        if layer.cancelled:  # wabs counts what cancelled in a merge; the radius does not
+            spread, magnitude = self.product(layer, layer.w.abs(), rad), self.product(layer, layer.wabs, xabs)
+        else:
+            spread, magnitude = self.product(layer, layer.wabs, torch.cat([rad, xabs])).split(len(mid))
         spread, magnitude = up(spread), up(magnitude)
         sem = self.semantics
         flushed = None
         # what is exactly zero (a settled ReLU's output) takes part in no rounding
         nonzero = magnitude if sem.real else self.nonzero_terms(layer, xabs > 0)
         if not sem.real and sem.eta_in > 2.0**-100:
-            small = self.product(layer, layer.wabs.clamp(max=sem.eta_in), xabs) + self.product(layer, layer.wabs, xabs.clamp(max=sem.eta_in))
-            flushed = up(small) + layer.terms * sem.eta_in**2
+            # what a conversion changes beyond its relative error: a flushed operand, or one rounded away from zero
+            w_lost, x_lost = (v.clamp(max=sem.eta_in) + sem.sub_in for v in (layer.wabs, xabs))
+            flushed = up(self.product(layer, w_lost, xabs + x_lost) + self.product(layer, layer.wabs, x_lost))
         e = deployed_error(
-            sem if node.op != "scale" or sem.real else _plain(sem), layer.terms, nonzero, layer.ops, magnitude, layer.babs,
+            sem if node.op != "scale" or sem.real else _plain(sem), layer.terms, nonzero, layer.ops, layer.node.integer("products", 1), magnitude, layer.babs,
             xabs.amax((1, 2, 3), keepdim=True), layer.w_rowsum, flushed if node.op != "scale" else None, layer.w_max,
         )  # fmt: skip
         width = up(spread + e + (gamma(layer.terms + 4, 2.0**-53) + layer.rho) * (magnitude + layer.babs)) + 1e-300
@@ -137,7 +147,7 @@ class Forward:
         g, (kh, kw) = node.integer("g", 1), node.ints("k")
         p, (channels, h, w) = node.ints("p", (0, 0, 0, 0)), self.nodes[node.inputs[0]].shape
         y = F.conv_transpose2d(self._by_group(live, g), self._ones(g, kh, kw), None, node.ints("s", (1, 1)), 0, 0, g, node.ints("d", (1, 1)))
-        y = F.pad(y, (-p[1], max(0, w + p[1] - y.shape[3]), -p[0], max(0, h + p[0] - y.shape[2])))[:, :, :h, :w]
+        y = _cut(y, (p[0], p[1]), (h, w))
         return y.permute(0, 2, 3, 1).double().repeat_interleave(channels // g if g > 1 else 1, 3)
 
     def nonzero_terms(self, layer: Layer, present: Tensor) -> Tensor:
@@ -149,7 +159,8 @@ class Forward:
             return present.sum((1, 2, 3), keepdim=True).double()
         g, (kh, kw) = node.integer("g", 1), node.ints("k")
         p = node.ints("p", (0, 0, 0, 0))
-        padded = F.pad(self._by_group(present, g), (p[1], p[3], p[0], p[2]))
+        flags = self._by_group(present, g)
+        padded = _cut(flags, (-p[0], -p[1]), (flags.shape[2] + p[0] + p[2], flags.shape[3] + p[1] + p[3]))
         y = F.conv2d(padded, self._ones(g, kh, kw), None, node.ints("s", (1, 1)), 0, node.ints("d", (1, 1)), g)
         return y.permute(0, 2, 3, 1).repeat_interleave(node.shape[0] // g if g > 1 else 1, 3)
 
@@ -169,7 +180,7 @@ class Forward:
         if node.op == "scale":
             return x * w
         p = node.ints("p", (0, 0, 0, 0))
-        padded = F.pad(x.permute(0, 3, 1, 2), (p[1], p[3], p[0], p[2]))
+        padded = _cut(x.permute(0, 3, 1, 2), (-p[0], -p[1]), (x.shape[1] + p[0] + p[2], x.shape[2] + p[1] + p[3]))
         y = F.conv2d(padded, w, None, node.ints("s", (1, 1)), 0, node.ints("d", (1, 1)), node.integer("g", 1))
         return y.permute(0, 2, 3, 1).contiguous()
 
@@ -187,7 +198,7 @@ class Forward:
         lo, hi = boxes.lo[source], boxes.hi[source]
         if slope in (0.0, 1.0):
             f_lo, f_hi = (lo.clamp(min=0), hi.clamp(min=0)) if slope == 0.0 else (lo, hi)
-            boxes.lo[node.name], boxes.hi[node.name] = f_lo, f_hi
+            boxes.lo[node.name], boxes.hi[node.name] = _bounded(lo, hi, f_lo, f_hi)
             return
         ends = [torch.where(v >= 0, v, slope * v) for v in (lo, hi)]
         low, high = torch.minimum(*ends), torch.maximum(*ends)
@@ -197,12 +208,15 @@ class Forward:
         magnitude = up(torch.maximum(low.abs(), high.abs()))
         e = elementwise_error(self.semantics, 1, magnitude)
         width = up(e + 2.0**-52 * magnitude)
-        boxes.lo[node.name], boxes.hi[node.name] = _sane(low - width, high + width)
+        boxes.lo[node.name], boxes.hi[node.name] = _bounded(lo, hi, low - width, high + width)
         boxes.error[node.name] = e
 
     def _maxpool(self, node: Node, boxes: Boxes) -> None:
         lo, hi = (self.taps(node, d[node.inputs[0]]) for d in (boxes.lo, boxes.hi))
-        boxes.lo[node.name], boxes.hi[node.name] = lo.amax(-1), hi.amax(-1)
+        on_image = hi > -INF
+        wild = (((lo == -INF) & on_image) | (hi == INF)).any(-1)
+        low, high = lo.amax(-1), hi.amax(-1)
+        boxes.lo[node.name], boxes.hi[node.name] = torch.where(wild, -INF, low), torch.where(wild, INF, high)
         boxes.winners[node.name] = maxpool_winners(lo, hi)
 
     def taps(self, node: Node, x: Tensor) -> Tensor:
@@ -214,6 +228,16 @@ class Forward:
         parts = [x[:, i * dh : i * dh + (ho - 1) * sh + 1 : sh, j * dw : j * dw + (wo - 1) * sw + 1 : sw] for i in range(kh) for j in range(kw)]
         assert len(parts) == prod((kh, kw))
         return torch.stack(parts, -1)
+
+
+def _cut(x: Tensor, start: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """x[..., H, W] from `start` on, `size` cells, zeros where x ends (or has not begun)."""
+    for axis, first, length in ((2, start[0], size[0]), (3, start[1], size[1])):
+        a, b = max(0, first), min(x.shape[axis], first + length)
+        part = x.narrow(axis, min(a, x.shape[axis]), max(0, b - a))
+        before, after = max(0, a - first) if b > a else length, max(0, first + length - max(a, b)) if b > a else 0
+        x = F.pad(part, (0, 0, before, after) if axis == 2 else (before, after)) if before or after else part
+    return x
 
 
 def _plain(sem: Semantics) -> Semantics:

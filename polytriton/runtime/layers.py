@@ -46,6 +46,7 @@ class Layer:
     terms: int  # summands of one output
     fan: int  # summands of one entry of M W: the K of numerics
     rho: float  # relative error of the stored weights
+    cancelled: bool  # wabs exceeds |w|
     exact32: bool  # the stored weights are float32 values
     w_max: float
     w_rowsum: float
@@ -82,11 +83,11 @@ def load_layer(net: Net, node: Node, device: torch.device) -> Layer:
         full = [np.broadcast_to(v, node.shape) for v in arrays]
         arrays = [v.transpose(1, 2, 0) if v.ndim == 3 else v.reshape(physical(node.shape)) for v in full]
         terms, fan = 1, 1
-    tensors = [torch.from_numpy(np.ascontiguousarray(v)).to(device) for v in arrays]
+    tensors = [torch.from_numpy(np.require(v, requirements=["C", "W"])).to(device) for v in arrays]
     size = arrays[1].reshape(arrays[1].shape[0], -1) if node.op != "scale" else arrays[1].reshape(-1, 1)
     rowsum = float(size.sum(1).max()) * (1 + 2.0**-40) if size.size else 0.0
     slack = node.integer("slack")
-    return Layer(node, *tensors, terms=terms, fan=fan, rho=gamma(slack, 2.0**-53) if slack else 0.0, exact32=exact32, w_max=float(size.max(initial=0.0)), w_rowsum=rowsum)
+    return Layer(node, *tensors, terms=terms, fan=fan, rho=gamma(slack, 2.0**-53) if slack else 0.0, cancelled=wabs is not None, exact32=exact32, w_max=float(size.max(initial=0.0)), w_rowsum=rowsum)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class Semantics:
     eta: float = 2.0**-126
     u_in: float = 0.0  # relative error of converting an operand, any direction
     eta_in: float = 0.0  # below this an operand may be flushed to zero
+    sub_in: float = 0.0  # what rounding a smaller operand away from zero may add
     big_in: float = float("inf")  # above this the conversion overflows
 
 
@@ -73,22 +74,23 @@ SEMANTICS = {
         Semantics("float32"),
         Semantics("tf32", u_in=2.0**-10, eta_in=2.0**-126),
         Semantics("bf16", u_in=2.0**-7, eta_in=2.0**-126, big_in=2.0**127),
-        Semantics("float16", u_in=2.0**-10, eta_in=2.0**-14, big_in=65504.0),
+        Semantics("float16", u_in=2.0**-10, eta_in=2.0**-14, sub_in=2.0**-24, big_in=65504.0),
     )
 }
 
-# Merged layers hide intermediate values: factors up to 2^20 a merge and three merges at most (passes/fold.py), so a
-# magnitude up to 2^60 cannot have overflowed before the merge, and underflow before it is at most 2^60 eta after it.
+# Merged layers hide intermediate values: factors up to 2^60 in all (passes/fold.py), so a magnitude up to 2^60 cannot
+# have overflowed before the merge, and underflow before it is at most 2^60 eta after it.
 BIG = 2.0**60
 AMPLIFY = 2.0**60
 
 
-def deployed_error(sem: Semantics, terms: int, nonzero: Tensor, ops: int, magnitude: Tensor, babs: Tensor, x_max: Tensor, w_rowsum: float, flushed: Tensor | None, w_max: float) -> Tensor:
+def deployed_error(sem: Semantics, terms: int, nonzero: Tensor, ops: int, products: int, magnitude: Tensor, babs: Tensor, x_max: Tensor, w_rowsum: float, flushed: Tensor | None, w_max: float) -> Tensor:
     """e: how far the deployed layer's result may lie from the exact one.
 
     Adding an exact zero is exact in every mode and order, so only `nonzero` terms (weight and operand can both differ from
     zero) take part in roundings: nonzero - 1 sums, the product, the bias.
 
+    ops and products count what merging put into the layer (ir/ops.py).
     magnitude = wabs |x| (any shape [B, ...]), babs broadcast to it, x_max [B, 1, 1, 1] the largest |x|, w_rowsum the
     largest sum of |w| over an output's terms, w_max the largest |w|. `flushed` = sum of |w| |x| over operands that the
     input conversion may flush, given where eta_in matters (float16).
@@ -96,11 +98,12 @@ def deployed_error(sem: Semantics, terms: int, nonzero: Tensor, ops: int, magnit
     if sem.real:
         return torch.zeros_like(magnitude)
     g = gammas(nonzero + 1 + ops, sem.u)
-    enter = (1 + sem.u_in) ** 2
+    enter = (1 + sem.u_in) ** (2 * products)  # every merged product converted its operands, earlier constants among them
     amplify = AMPLIFY if ops else 1.0
     # every operation may lose eta to underflow, every operand eta to a flush of inputs
     lost = sem.eta * amplify * (2 * (terms + ops) + 4 + w_rowsum + terms * x_max)
-    error = magnitude * (enter * (1 + g) - 1 + 4 * U64) + g * babs + 2 * lost
+    factor = enter * (1 + g) - 1 + 16 * products * U64
+    error = magnitude * factor + (factor if ops else g) * babs + 2 * lost
     if sem.u_in:
         if flushed is None:
             error = error + 2 * sem.eta_in * amplify * (w_rowsum + terms * x_max + terms)
@@ -108,7 +111,7 @@ def deployed_error(sem: Semantics, terms: int, nonzero: Tensor, ops: int, magnit
             error = error + 2 * flushed
         if ops and sem.eta_in > 2.0**-100:  # merged weights are not the deployed ones: what was flushed is unknown
             error = error + 2 * magnitude
-        limit = sem.big_in / (2.0**20 if ops else 1.0)
+        limit = sem.big_in / (AMPLIFY if ops else 1.0)
         if w_max > limit:
             error = error + float("inf")
         error = torch.where(x_max > limit, torch.full_like(error, float("inf")), error)

@@ -54,7 +54,7 @@ class Walk:
         self.backend, self.tables, self.program, self.rows, self.results = backend, tables, program, rows, results
         self.kit = tables.kit
         self.frontier: dict[str, Entry] = {}
-        self.arriving: dict[str, Entry] = {}
+        self.arriving: dict[str, list[Entry]] = {}
         self.after: Step | None = None  # the step behind the current one
         self.paid = ""  # the affine node whose scalars the ReLU before it has charged already
 
@@ -150,7 +150,7 @@ class Walk:
     def _give(self, step: Step, *entries: Tensor | Identity) -> None:
         for name, window, entry in zip(step.to, step.windows, entries, strict=True):
             if name in self.frontier:
-                self.arriving[name] = (entry, window)
+                self.arriving.setdefault(name, []).append((entry, window))
             else:
                 self.frontier[name] = (entry, window)
 
@@ -299,7 +299,7 @@ class Walk:
     def _merge(self, node: Node, step: Step) -> None:
         """Contributions of several readers add up on the union of their windows; one rounding a coefficient."""
         window = step.windows[0]
-        first, second = (self._dense_entry(node.name, d.pop(node.name)) for d in (self.frontier, self.arriving))
+        first, second = (self._dense_entry(node.name, e) for e in (self.frontier.pop(node.name), self.arriving[node.name].pop(0)))
         m = self.backend.union(self.rows, first, second, window)
         place = self.kit.frames[node.name].place(self.rows, window)
         lo, hi = self.tables.box(node.name)

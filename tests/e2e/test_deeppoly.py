@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from polytriton.passes.pipeline import fold_net
 from tests.oracle.deeppoly import Box, DeepPoly
 from tests.oracle.nets import MOVES, SCALES, random_box, random_net, toy_conv, toy_dense, toy_residual
 
+UNFOLDED = tuple(m for m in MOVES if m not in ("layout", "scale_cells", "linear"))
 KINDS = ("ordinary", "ordinary", "tiny", "zero", "touching", "huge")
 
 
@@ -37,17 +39,18 @@ class Tally:
             bad = ~(np.abs(g - w) <= room) & ~edge
             if bad.any():
                 i = int(np.flatnonzero(bad)[0])
-                self.wrong.append(f"{what}.{side}: {bad.sum()} of {bad.size} differ, first [{i}]: engine {g[i]!r}, oracle {w[i]!r}, width {width:.3g}")
+                pair = f"engine {float(g[i])!r}, oracle {float(w[i])!r}"
+                self.wrong.append(f"{what}.{side}: {bad.sum()} of {bad.size} differ, first [{i}]: {pair}, width {width:.3g}")
         self.compared += 2 * int((~edge).sum())
         self.skipped += 2 * int(edge.sum())
 
 
-def compare(net: Net, reference: Net, lo: np.ndarray, hi: np.ndarray, candidates: str, early: bool, tally: Tally, C: np.ndarray | None = None) -> None:
+def compare(net: Net, reference: Net, lo: np.ndarray, hi: np.ndarray, C: np.ndarray, candidates: str, early: bool, tally: Tally) -> None:
     """The engine on `net` against the oracle on `reference`, a network of the same values by the same names."""
     verifier = Verifier.from_net(net, semantics="real", dtype="float64", candidates=candidates, early=early)
     found = verifier.bounds(lo, hi)
     poly = DeepPoly(reference, candidates, early)
-    margins = None if C is None else np.asarray(verifier.margins(lo, hi, C))
+    margins = np.asarray(verifier.margins(lo, hi, C))
     for k in range(len(lo)):
         layers = {name: (np.asarray(b.lo)[k], np.asarray(b.hi)[k]) for name, b in found.layers.items()}
         r = poly.bounds(lo[k], hi[k], given=layers)
@@ -64,9 +67,8 @@ def compare(net: Net, reference: Net, lo: np.ndarray, hi: np.ndarray, candidates
             (tight_low, mass), (tight_high, _) = poly.margins(r, eye), poly.margins(r, -eye)
             between = np.clip(got[0], low, np.maximum(low, tight_low)), np.clip(got[1], np.minimum(high, -tight_high), high)
             tally.compare("output", got, between, mass, np.zeros(len(low), bool))
-        if margins is not None and C is not None:
-            want, mass = poly.margins(r, C)
-            tally.compare("margins", (margins[k], want), (want, want), mass, np.zeros(len(want), bool))
+        want, mass = poly.margins(r, C)
+        tally.compare("margins", (margins[k], want), (want, want), mass, np.zeros(len(want), bool))
 
 
 def rows(rng: np.random.Generator, net: Net) -> np.ndarray:
@@ -82,7 +84,7 @@ def sweep(seeds: Sequence[int], candidates: str, early: bool, folded: bool = Tru
         reference = fold_net(net) if folded else net
         lo, hi = random_box(rng, net, str(rng.choice(KINDS)), batch=2)
         before = len(tally.wrong)
-        compare(net, reference, lo, hi, candidates, early, tally, rows(rng, net))
+        compare(net, reference, lo, hi, rows(rng, net), candidates, early, tally)
         tally.wrong[before:] = [f"seed {seed}: {w}" for w in tally.wrong[before:]]
     return tally
 
@@ -107,19 +109,15 @@ def test_weight_scales(scale: str) -> None:
 def test_nets_that_folding_leaves_alone(candidates: str, early: bool) -> None:
     """Against the oracle on the very network that was given: no pass can hide a difference."""
     seeds = []
+    knobs: dict[str, Any] = {"moves": UNFOLDED, "heads": ("linear", "relu", "join"), "image": True, "scale": "normal"}
     for seed in range(300, 1000):
-        net = random_net(seed, moves=[m for m in MOVES if m not in ("layout", "scale_cells", "linear")], heads=("linear", "relu", "join"), image=True, scale="normal")
+        net = random_net(seed, **knobs)
         if [(n.name, n.op, n.inputs) for n in net] == [(n.name, n.op, n.inputs) for n in fold_net(net)]:
             seeds.append(seed)
         if len(seeds) == 40:
             break
     assert len(seeds) == 40
-    settle(
-        sweep(
-            seeds, candidates, early, folded=False,
-            moves=[m for m in MOVES if m not in ("layout", "scale_cells", "linear")], heads=("linear", "relu", "join"), image=True, scale="normal",
-        )
-    )  # fmt: skip
+    settle(sweep(seeds, candidates, early, folded=False, **knobs))
 
 
 @pytest.mark.parametrize("candidates", ["all", "input"])
@@ -133,7 +131,8 @@ def test_toys_without_help(make: object, candidates: str) -> None:
     poly, tally = DeepPoly(net, candidates), Tally()
     for k in range(3):
         r = poly.bounds(lo[k], hi[k])
-        tally.compare("output", (np.asarray(found.lo)[k], np.asarray(found.hi)[k]), r.found[net.output], r.mass[net.output], np.zeros(len(found.lo[k]), bool))
+        got = np.asarray(found.lo)[k], np.asarray(found.hi)[k]
+        tally.compare("output", got, r.found[net.output], r.mass[net.output], np.zeros(len(got[0]), bool))
     settle(tally)
 
 
@@ -145,9 +144,11 @@ def test_float32_coefficients_stay_near(candidates: str) -> None:
         rng = np.random.default_rng(seed)
         net = random_net(seed, scale="normal", leaky=0.0)
         lo, hi = random_box(rng, net, "ordinary", batch=1)
-        wide, narrow = (Verifier.from_net(net, semantics="real", dtype=d, candidates=candidates, early=False).bounds(lo, hi) for d in ("float64", "float32"))
+        options = {"semantics": "real", "candidates": candidates, "early": False}
+        wide, narrow = (Verifier.from_net(net, dtype=d, **options).bounds(lo, hi) for d in ("float64", "float32"))
         poly = DeepPoly(fold_net(net), candidates, early=False)
-        r = poly.bounds(lo[0], hi[0], given={n: (np.asarray(b.lo)[0], np.asarray(b.hi)[0]) for n, b in wide.layers.items()})
+        given = {n: (np.asarray(b.lo)[0], np.asarray(b.hi)[0]) for n, b in wide.layers.items()}
+        r = poly.bounds(lo[0], hi[0], given=given)
         for name, b in wide.layers.items():
             other = narrow.layers[name]
             low, high = (np.asarray(v)[0].reshape(-1) for v in (b.lo, b.hi))

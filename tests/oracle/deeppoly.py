@@ -90,10 +90,9 @@ class DeepPoly:
                 box = self._relu_box(node, result.boxes[node.inputs[0]])
                 reach = source * max(1.0, abs(node.number("slope")))
             elif source is not None and node.op == "maxpool":
+                three = (*result.boxes[node.inputs[0]], source)
                 shape = (1, *self.net.node(node.inputs[0]).shape)
-                low, high, reach = (
-                    patches(b.reshape(shape), node, -np.inf)[0].max(axis=(-1, -2)).reshape(-1) for b in (*result.boxes[node.inputs[0]], source)
-                )
+                low, high, reach = (patches(b.reshape(shape), node, -np.inf)[0].max(axis=(-1, -2)).reshape(-1) for b in three)
                 box = low, high
             else:
                 box = self._interval(node.name, result.boxes, node.inputs)
@@ -152,7 +151,15 @@ class DeepPoly:
         return best_lo, best_hi
 
     def _side(
-        self, node: Node, result: Result, left: np.ndarray, sign: np.ndarray, best: list[np.ndarray], mass: np.ndarray, edge: np.ndarray, leave: bool
+        self,
+        node: Node,
+        result: Result,
+        left: np.ndarray,
+        sign: np.ndarray,
+        best: list[np.ndarray],
+        mass: np.ndarray,
+        edge: np.ndarray,
+        leave: bool,
     ) -> None:
         """Substitutes sign * x for the neurons `left`; best[0] and best[1] take the bounds of +x and -x."""
         walk = _Walk(self, result, {node.name: np.eye(node.size)[left] * sign[:, None]})

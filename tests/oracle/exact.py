@@ -59,7 +59,8 @@ def terms(net: Net, node: Node) -> Terms:
     if node.op == "conv":
         w, g, plane = number("w"), node.integer("g", 1), first[1] * first[2]
         per, outs = first[0] // g, w.shape[0]
-        cell, weight = np.full((outs, *node.shape[1:], *w.shape[1:]), -1), np.zeros((outs, *node.shape[1:], *w.shape[1:]))
+        table = (outs, *node.shape[1:], *w.shape[1:])
+        cell, weight = np.full(table, -1), np.zeros(table)
         for i, j, at in _window(node, first):
             for o in range(outs):
                 for c in range(per):
@@ -68,7 +69,7 @@ def terms(net: Net, node: Node) -> Terms:
         return Terms(cell.reshape(n, -1), weight.reshape(n, -1), np.repeat(number("b"), node.shape[1] * node.shape[2]))
     if node.op == "scale":
         a, c = (np.broadcast_to(number(k), first).reshape(-1) for k in ("a", "c"))
-        return Terms(here.reshape(-1, 1), a[:, None], c)
+        return Terms(here.reshape(-1, 1), a[:, None], np.asarray(c))
     if node.op in ("add", "sub"):
         pair = np.stack([np.arange(n), np.arange(n, 2 * n)], 1)
         return Terms(pair, np.broadcast_to([1.0, 1.0 if node.op == "add" else -1.0], (n, 2)), np.zeros(n))
@@ -77,8 +78,8 @@ def terms(net: Net, node: Node) -> Terms:
         assert index is not None
         moved = index
     elif node.op == "concat":
-        starts = np.cumsum([0, *(int(np.prod(s)) for s in shapes)])
-        parts = [np.arange(a, b).reshape(s) for a, b, s in zip(starts, starts[1:], shapes, strict=False)]
+        ends = np.cumsum([int(np.prod(s)) for s in shapes])
+        parts = [np.arange(end - int(np.prod(s)), end).reshape(s) for end, s in zip(ends, shapes, strict=True)]
         moved = np.concatenate(parts, axis=node.integer("axis"))
     elif node.op == "slice":
         at = [node.integer("start") + q * node.integer("step") for q in range(node.integer("size"))]

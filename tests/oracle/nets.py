@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from polytriton.errors import InvalidIR
 from polytriton.ir.check import check_net
 from polytriton.ir.interp import user_shape
-from polytriton.ir.net import Builder, Net
+from polytriton.ir.net import Builder, Net, Ref
 
 SCALES = ("normal", "range", "cancel", "zeros", "ties", "positive", "negative", "subnormal")
 BOXES = ("ordinary", "zero", "ulp", "tiny", "huge", "touching")
@@ -66,8 +67,9 @@ class _Grower:
     def linear(self, x: str, outputs: int | None = None) -> str:
         n = int(np.prod(self.b.shape(x)))
         m = outputs or self.pick((1, 3, 8, 12, 20))
-        to: dict[str, tuple[int, ...]] = {} if outputs or self.rng.random() < 0.6 or m % 4 else {"to": (m // 4, 2, 2)}
-        return self.b.add("linear", (x,), w=self.b.constant(self.weights((m, n), n)), b=self.b.constant(self.weights((m,), 8)), **to)
+        flat = bool(outputs) or self.rng.random() < 0.6 or m % 4 > 0
+        w, b = self.b.constant(self.weights((m, n), n)), self.b.constant(self.weights((m,), 8))
+        return self.b.add("linear", (x,), w=w, b=b) if flat else self.b.add("linear", (x,), w=w, b=b, to=(m // 4, 2, 2))
 
     def layout(self, x: str) -> str:
         b, rng, shape = self.b, self.rng, self.b.shape(x)
@@ -106,7 +108,9 @@ class _Grower:
         if len(shape) != 3:
             return self.linear(x)
         c = shape[0]
-        k, s, d = (self.pick(range(1, 5)), self.pick(range(1, 5))), (self.pick((1, 1, 2, 3)), self.pick((1, 1, 2, 3))), (self.pick((1, 1, 2)), self.pick((1, 1, 2)))
+        k = (self.pick(range(1, 5)), self.pick(range(1, 5)))
+        s = (self.pick((1, 1, 2, 3)), self.pick((1, 1, 2, 3)))
+        d = (self.pick((1, 1, 2)), self.pick((1, 1, 2)))
         p = tuple(self.pick((0, 0, 1, 2)) for _ in range(4))
         if rng.random() < 0.1:
             p = (p[0], -1, p[2], p[3])
@@ -146,9 +150,11 @@ class _Grower:
         if len(self.b.shape(x)) != 3 or len(self.b.shape(y)) != 3:
             return self.join(self.branch(x, 2), self.same(x))
         node = self.b.nodes[-1]
-        fan = int(np.prod(self.b.weights[node.attrs["w"].name].shape[1:]))  # type: ignore[union-attr]
-        w = self.weights(self.b.weights[node.attrs["w"].name].shape, fan)  # type: ignore[union-attr]
-        other = self.b.add("conv", (x,), **{**node.attrs, "w": self.b.constant(w)})
+        ref = node.attrs["w"]
+        assert isinstance(ref, Ref)
+        shape = self.b.weights[ref.name].shape
+        attrs: dict[str, Any] = {**node.attrs, "w": self.b.constant(self.weights(shape, int(np.prod(shape[1:]))))}
+        other = self.b.add("conv", (x,), **attrs)
         return self.join(self.branch(y, self.pick((0, 1, 2))), other)
 
     def nested(self, x: str) -> str:
@@ -209,7 +215,8 @@ def _input(g: _Grower, image: bool) -> str:
     c = g.pick((1, 1, 2, 3, 17))
     h, w = (g.pick(range(1, 3)), g.pick(range(1, 4))) if c == 17 else (g.pick(range(2, 7)), g.pick(range(2, 7)))
     if rng.random() < 0.15:  # the user's image is channels last, as a frontend leaves it
-        return g.b.input((c, h, w), take=g.b.constant(np.arange(c * h * w).reshape(h, w, c).transpose(2, 0, 1).ravel(), "take"), of=(h, w, c))
+        cells = np.arange(c * h * w).reshape(h, w, c).transpose(2, 0, 1).ravel()
+        return g.b.input((c, h, w), take=g.b.constant(cells, "take"), of=(h, w, c))
     return g.b.input((c, h, w))
 
 
@@ -303,20 +310,23 @@ def toy_conv() -> Net:
     """3x8x8 through two convolutions, the second strided with one-sided padding, to 10 outputs."""
     rng, b = np.random.default_rng(1), Builder("toy_conv")
     x = b.input((3, 8, 8))
-    h = b.add("conv", (x,), w=b.constant(_he(rng, 6, 3, 3, 3)), b=b.constant(0.1 * _he(rng, 6)), k=(3, 3), s=(1, 1), p=(1, 1, 1, 1))
-    h = b.add("conv", (b.add("relu", (h,)),), w=b.constant(_he(rng, 8, 6, 3, 3)), b=b.constant(0.1 * _he(rng, 8)), k=(3, 3), s=(2, 2), p=(0, 0, 1, 1))
-    h = b.add("relu", (h,))
-    return b.build(b.add("linear", (h,), w=b.constant(_he(rng, 10, 128)), b=b.constant(0.1 * _he(rng, 10))))
+    h = _conv3(b, rng, x, 6, (1, 1), (1, 1, 1, 1))
+    h = _conv3(b, rng, b.add("relu", (h,)), 8, (2, 2), (0, 0, 1, 1))
+    return b.build(_classify(b, rng, b.add("relu", (h,))))
 
 
 def toy_residual() -> Net:
     """The residual net of the architecture page: conv, relu, conv, add, relu, linear."""
     rng, b = np.random.default_rng(2), Builder("toy_residual")
-    x = b.input((3, 8, 8))
+    r = b.add("relu", (_conv3(b, rng, b.input((3, 8, 8)), 8, (1, 1), (1, 1, 1, 1)),))
+    h = b.add("relu", (b.add("add", (_conv3(b, rng, r, 8, (1, 1), (1, 1, 1, 1)), r)),))
+    return b.build(_classify(b, rng, h))
 
-    def conv(y: str, c: int) -> str:
-        return b.add("conv", (y,), w=b.constant(_he(rng, 8, c, 3, 3)), b=b.constant(0.1 * _he(rng, 8)), k=(3, 3), s=(1, 1), p=(1, 1, 1, 1))
 
-    r = b.add("relu", (conv(x, 3),))
-    h = b.add("relu", (b.add("add", (conv(r, 8), r)),))
-    return b.build(b.add("linear", (h,), w=b.constant(_he(rng, 10, 512)), b=b.constant(0.1 * _he(rng, 10))))
+def _conv3(b: Builder, rng: np.random.Generator, x: str, out: int, s: tuple[int, int], p: tuple[int, int, int, int]) -> str:
+    w, c = b.constant(_he(rng, out, b.shape(x)[0], 3, 3)), b.constant(0.1 * _he(rng, out))
+    return b.add("conv", (x,), w=w, b=c, k=(3, 3), s=s, p=p)
+
+
+def _classify(b: Builder, rng: np.random.Generator, x: str) -> str:
+    return b.add("linear", (x,), w=b.constant(_he(rng, 10, int(np.prod(b.shape(x))))), b=b.constant(0.1 * _he(rng, 10)))

@@ -46,8 +46,8 @@ def knobs() -> dict[str, Any]:
         "torch random": torch.get_rng_state().sum().item(),
         "numpy random": int(np.random.get_state()[1].sum()),  # type: ignore[index,union-attr]  # noqa: NPY002
     }
-    for name, owner in (("all", b), ("mkldnn", b.mkldnn), ("mkldnn.matmul", getattr(b.mkldnn, "matmul", None)), ("mkldnn.conv", getattr(b.mkldnn, "conv", None))):
-        found[f"fp32 {name}"] = read(lambda owner=owner: getattr(owner, "fp32_precision", None))
+    for owner in (b, b.mkldnn, getattr(b.mkldnn, "matmul", None), getattr(b.mkldnn, "conv", None)):
+        found[f"fp32 {len(found)}"] = read(lambda owner=owner: getattr(owner, "fp32_precision", None))
     return found
 
 
@@ -145,7 +145,8 @@ def results(dtype: str) -> list[np.ndarray]:
         verifier = Verifier.from_net(net, semantics="float32", dtype=dtype)
         b = verifier.bounds(lo, hi)
         C = np.eye(10)[1:4] - np.eye(10)[0]
-        found += [np.asarray(v) for v in (b.lo, b.hi, verifier.margins(lo, hi, C), *(x for layer in b.layers.values() for x in (layer.lo, layer.hi)))]
+        layers = [side for layer in b.layers.values() for side in (layer.lo, layer.hi)]
+        found += [np.asarray(v) for v in (b.lo, b.hi, verifier.margins(lo, hi, C), *layers)]
     return found
 
 

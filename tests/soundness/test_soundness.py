@@ -41,7 +41,8 @@ class Tally:
         wrong = np.where(lost, ~(np.isneginf(lo) & np.isposinf(hi)), ~((lo <= down) & (up <= hi)))
         if wrong.any():
             at = tuple(np.argwhere(wrong)[0])
-            self.failures.append(f"{what}: {wrong.sum()} wrong, first at (point, cell) {at}: {down[at]!r}..{up[at]!r} outside [{lo[at]!r}, {hi[at]!r}]")
+            first = f"{float(down[at])!r}..{float(up[at])!r} outside [{float(lo[at])!r}, {float(hi[at])!r}]"
+            self.failures.append(f"{what}: {wrong.sum()} wrong, first at (point, cell) {tuple(map(int, at))}: {first}")
 
 
 def forms(rng: np.random.Generator, outputs: int) -> np.ndarray:

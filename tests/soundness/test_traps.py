@@ -6,6 +6,7 @@ Each trap first shows that it bites: a bound without extra width, or the float64
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -37,6 +38,11 @@ def bounds(net: Net, lo: object, hi: object, **knobs: object) -> tuple[np.ndarra
     return np.asarray(found.lo)[0], np.asarray(found.hi)[0]
 
 
+def once(net: Net, x: np.ndarray, mode: str, inputs: str = "float32", flush: bool = False) -> float:
+    """The first output of one execution: sums in sequence, the bias last, no FMA."""
+    return float(execute(net, x, Machine(mode, False, flush, np.random.default_rng(0), inputs), "forward", False)[net.output][0, 0])
+
+
 @pytest.mark.parametrize("n", [784, 20000])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("hidden", [False, True])
@@ -52,7 +58,7 @@ def test_sum_in_sequence_drifts_further_than_one_rounding(n: int, dtype: str, hi
     assert lo[0] <= true <= hi[0]
     assert not lo[0] <= run <= hi[0], "real arithmetic has no room for the drift"
     for mode in ("nearest", "down", "up"):
-        at = execute(net, x[None], Machine(mode, False, False, np.random.default_rng(0)), "forward", False)[net.output][0, 0]
+        at = once(net, x[None], mode)
         assert mode != "nearest" or at == run
         lo, hi = bounds(net, x, x, semantics="float32", dtype=dtype)
         assert lo[0] <= at <= hi[0]
@@ -93,12 +99,44 @@ def test_coefficients_that_cancel_on_the_way_back() -> None:
         big = 2.0**power
         b = Builder("join")
         x = b.input((1,))
-        arms = [b.add("linear", (x,), w=b.constant(np.array([[w], [v]], np.float32)), b=b.constant(np.zeros(2, np.float32))) for w, v in ((big, 1), (-big, 0))]
-        tail = {"w": b.constant(np.array([[1, 1]], np.float32)), "b": b.constant(np.zeros(1, np.float32))}
-        net = b.build(b.add("linear", (b.add("add", tuple(arms)),), **tail))
+        zero = b.constant(np.zeros(2, np.float32))
+        arms = [b.add("linear", (x,), w=b.constant(np.array([[w], [v]], np.float32)), b=zero) for w, v in ((big, 1), (-big, 0))]
+        ones, none = b.constant(np.array([[1, 1]], np.float32)), b.constant(np.zeros(1, np.float32))
+        net = b.build(b.add("linear", (b.add("add", tuple(arms)),), w=ones, b=none))
         lo, hi = bounds(net, [-3], [5], semantics="real", dtype=dtype)
         assert lo[0] <= -3
         assert hi[0] >= 5
+
+
+PADDINGS = ((0, 0), (2, 2), (1, 0), (0, 1), (3, 1), (0, 3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("channels,groups", [(1, 1), (12, 1), (12, 12), (12, 2)])
+@pytest.mark.parametrize("down", [False, True])
+def test_no_cell_is_lost_at_a_border(channels: int, groups: int, dtype: str, down: bool) -> None:
+    """Weights of one over [0, 1]: the bound counts the (cell, window) pairs, along one axis of every window geometry."""
+    for k, s, d, p, cells in product((1, 2, 3), (1, 2, 3), (1, 2), PADDINGS, (2, 5)):
+        if cells + sum(p) < (k - 1) * d + 1:
+            continue
+
+        def along(a: int, b: int) -> tuple[int, int]:
+            return (a, b) if down else (b, a)
+
+        b = Builder("border")
+        x = b.input((channels, *along(cells, 1)))
+        pads = (p[0], 0, p[1], 0) if down else (0, p[0], 0, p[1])
+        w, c = b.constant(np.ones((groups, channels // groups, *along(k, 1)), np.float32)), b.constant(np.zeros(groups, np.float32))
+        y = b.add("conv", (x,), w=w, b=c, k=along(k, 1), s=along(s, 1), p=pads, d=along(d, 1), g=groups)
+        m = int(np.prod(b.shape(y)))
+        net = b.build(b.add("linear", (y,), w=b.constant(np.ones((1, m), np.float32)), b=b.constant(np.zeros(1, np.float32))))
+        outputs = m // groups
+        pairs = channels * sum(0 <= i * s + j * d - p[0] < cells for i in range(outputs) for j in range(k))
+        shape = (1, *net.input.shape)
+        found = Verifier.from_net(net, semantics="real", dtype=dtype, candidates="input").bounds(np.zeros(shape), np.ones(shape))
+        low, high = float(np.asarray(found.lo)[0, 0]), float(np.asarray(found.hi)[0, 0])
+        assert -1e-3 <= low <= 0, (k, s, d, p, cells)
+        assert pairs <= high <= pairs + 1e-3, (k, s, d, p, cells)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -159,10 +197,9 @@ def test_overflow_never_makes_a_finite_wrong_bound(dtype: str, semantics: str) -
         assert (margin <= true.down()).all()
         if semantics == "real":
             continue
-        inputs = semantics
-        with np.errstate(all="ignore"):
-            runs = [execute(net, points, Machine(m, f, False, rng, inputs), "forward", False)[net.output] for m in ("nearest", "zero", "up") for f in (True, False)]
-        for run in runs:
+        for mode, fma in product(("nearest", "zero", "up"), (True, False)):
+            with np.errstate(all="ignore"):
+                run = execute(net, points, Machine(mode, fma, False, rng, semantics), "forward", False)[net.output]
             if np.isnan(run).any():
                 assert low == -np.inf
                 assert high == np.inf
@@ -177,12 +214,40 @@ def test_flushed_operands_are_covered(dtype: str, semantics: str) -> None:
     """Hardware that flushes results flushes operands too: a subnormal weight times a large input vanishes."""
     net = dense(([[1e-39, 0], [0, 1e-39]], [0, 0]), ([[1, 1]], [0]))
     x = np.array([[1e30, 1e37]], np.float32).astype(np.float64)
-    kept, lost = (execute(net, x, Machine("nearest", False, flush, np.random.default_rng(0)), "forward", False)[net.output][0, 0] for flush in (False, True))
+    kept, lost = (once(net, x, "nearest", flush=flush) for flush in (False, True))
     assert kept > 0.009
     assert lost == 0, "the trap does not bite"
     lo, hi = bounds(net, x, x, semantics=semantics, dtype=dtype)
     assert lo[0] <= lost
     assert kept <= hi[0]
+
+
+@pytest.mark.parametrize("semantics,unit", [("tf32", 2.0**-11), ("bf16", 2.0**-8), ("float16", 2.0**-11)])
+def test_every_layer_converts_its_operands_merged_or_not(semantics: str, unit: float) -> None:
+    """A chain of layers without ReLU: a tensor core rounds each intermediate value again, a pass that merges them must say so."""
+    w = float(np.float32(1 + unit + 2.0**-20))
+    b = Builder("chain")
+    x = b.input((1,))
+    for _ in range(6):
+        x = b.add("linear", (x,), w=b.constant(np.array([[w]], np.float32)), b=b.constant(np.zeros(1, np.float32)))
+    net, at = b.build(x), np.array([[w]])
+    lo, hi = bounds(net, at, at, semantics=semantics, dtype="float64")
+    runs = [once(net, at, mode, semantics) for mode in ("nearest", "up", "down", "zero")]
+    assert max(runs) > (1 + 2 * unit) ** 6, "the trap does not bite"
+    assert lo[0] <= min(runs)
+    assert max(runs) <= hi[0]
+    assert semantics == "float16" or hi[0] - lo[0] < 64 * unit
+
+
+def test_float16_operands_below_its_smallest_number() -> None:
+    """Rounded up, a weight of 1e-9 becomes 2^-24, sixty times as much: an error relative to the weight is not enough."""
+    net, x = dense(([[1e-9]], [0])), np.array([[60000.0]])
+    runs = [once(net, x, mode, "float16") for mode in ("nearest", "up", "zero")]
+    assert min(runs) == 0
+    assert max(runs) > 3e-3, "the trap does not bite"
+    lo, hi = bounds(net, x, x, semantics="float16", dtype="float64")
+    assert lo[0] <= min(runs)
+    assert max(runs) <= hi[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
