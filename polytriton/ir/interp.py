@@ -19,7 +19,8 @@ def evaluate(net: Net, x: np.ndarray) -> dict[str, np.ndarray]:
     x = np.asarray(x, dtype=np.float64)
     size = int(np.prod(user_shape(net), dtype=np.int64))
     if x.size == 0 or x.size % size:
-        raise InvalidIR(f"net @{net.name} takes inputs of {size} values, got {list(x.shape)}", f"reshape to [batch, {', '.join(map(str, user_shape(net)))}]")
+        wanted = ", ".join(["batch", *map(str, user_shape(net))])
+        raise InvalidIR(f"net @{net.name} takes inputs of {size} values, got {list(x.shape)}", f"reshape to [{wanted}]")
     values: dict[str, np.ndarray] = {}
     for node in net:
         operands = [values[i] for i in node.inputs] if node.inputs else [x.reshape(-1, size)]

@@ -2,11 +2,12 @@
 
 Values carry no batch axis in the IR; the interpreter adds one in front. Images are [channels, height, width].
 
-Six attributes may stand on every affine operator. They carry what a pass changed, so that the rounding
+Seven attributes may stand on every affine operator. They carry what a pass changed, so that the rounding
 argument (docs/soundness.md) survives it:
   slack=k   the stored weights differ from the exact ones by at most gamma64_k times `wabs` / `babs`
   ops=k     the deployed network performs up to k roundings a term more than the layer's own sum
   products=k  this many matrix products were merged, each of which may convert its operands (default 1)
+  shifted=1 a constant was added to the operands before the product: none of the deployed terms is zero for certain
   gain=k    intermediate values of the deployed network may be 2^k larger or smaller than the merged layer shows
   babs=@v   the sum of magnitudes of the constants behind the bias, where it exceeds |b|
   wabs=@m   likewise for the weights, where terms cancelled in a merge
@@ -24,7 +25,7 @@ from polytriton.errors import InvalidIR
 from polytriton.ir.net import Node, Ref, Shape
 
 Weights = Mapping[str, np.ndarray]
-SHARED = {"slack": int, "ops": int, "gain": int, "products": int, "babs": Ref, "wabs": Ref}
+SHARED = {"slack": int, "ops": int, "gain": int, "products": int, "shifted": int, "babs": Ref, "wabs": Ref}
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def _gain(factor: np.ndarray, *layers: Node) -> int | None:
 
 def _up(x: np.ndarray) -> np.ndarray:
     """Magnitudes rounded up past the few roundings of their own computation."""
-    return x * (1 + 2.0**-40)
+    return x * (1 + 2.0**-34)
 
 
 def _with(net: Net, node: Node, arrays: dict[str, np.ndarray], **attrs: Attr) -> Net:
@@ -198,7 +198,8 @@ def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
             arrays["wabs"] = _up(wabs * np.abs(a)[:, :, None, None])
     slack = n.integer("slack") + source.integer("slack") + terms + 3
     ops = n.integer("ops") + source.integer("ops") + 2
-    return _with(net, replace(n, inputs=source.inputs), arrays, slack=slack, ops=ops, gain=gain)
+    shifted = int(n.integer("shifted") or source.integer("shifted") or bool(np.any(cabs != 0)))
+    return _with(net, replace(n, inputs=source.inputs), arrays, slack=slack, ops=ops, gain=gain, shifted=shifted)
 
 
 def _linear_after(net: Net, n: Node, source: Node) -> Net | None:

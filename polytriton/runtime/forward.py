@@ -71,7 +71,7 @@ class Forward:
         node = self.net.input
         take = self.net.weight(node, "take")
         if take is not None:
-            index = torch.from_numpy(take).to(self.device)
+            index = torch.tensor(take).to(self.device)
             lo, hi = (torch.where(index >= 0, v[:, index.clamp(min=0)], torch.zeros((), dtype=v.dtype, device=self.device)) for v in (lo, hi))
         return Boxes({node.name: to_physical(lo, node.shape)}, {node.name: to_physical(hi, node.shape)})
 
@@ -124,7 +124,8 @@ class Forward:
         sem = self.semantics
         flushed = None
         # what is exactly zero (a settled ReLU's output) takes part in no rounding
-        nonzero = magnitude if sem.real else self.nonzero_terms(layer, xabs > 0)
+        present = torch.ones_like(xabs, dtype=torch.bool) if layer.node.integer("shifted") else xabs > 0
+        nonzero = magnitude if sem.real else self.nonzero_terms(layer, present)
         if not sem.real and sem.eta_in > 2.0**-100:
             # what a conversion changes beyond its relative error: a flushed operand, or one rounded away from zero
             w_lost, x_lost = (v.clamp(max=sem.eta_in) + sem.sub_in for v in (layer.wabs, xabs))

@@ -31,26 +31,55 @@ def _pin_attribute(owner: Any, name: str, value: Any) -> None:
     _restore.append(lambda: setattr(owner, name, old))
 
 
+def _pin_precision(owner: Any) -> None:
+    """Full precision for one family of kernels; a value inherited from torch's general setting goes back to being inherited."""
+    try:
+        old = owner.fp32_precision
+        owner.fp32_precision = "ieee"
+    except (AttributeError, RuntimeError):
+        return
+
+    def restore() -> None:
+        owner.fp32_precision = "none"
+        if owner.fp32_precision != old:
+            owner.fp32_precision = old
+
+    _restore.append(restore)
+
+
 def _pin() -> None:
-    # the legacy switch first: reading the new knobs is refused by some releases while the two disagree
-    old = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    _restore.append(lambda: torch.set_float32_matmul_precision(old))
     backends = torch.backends
-    if hasattr(backends, "fp32_precision"):
-        for owner in (getattr(backends.mkldnn, "matmul", None), getattr(backends.mkldnn, "conv", None)):
-            if owner is not None:
-                _pin_attribute(owner, "fp32_precision", "ieee")
-        for owner in (getattr(backends.cuda, "matmul", None), getattr(backends.cudnn, "conv", None)):
-            if owner is not None and torch.cuda.is_available():
-                _pin_attribute(owner, "fp32_precision", "ieee")
-    elif torch.cuda.is_available():
-        _pin_attribute(backends.cuda.matmul, "allow_tf32", False)
-        _pin_attribute(backends.cudnn, "allow_tf32", False)
+    cuda = torch.cuda.is_available()
+    if hasattr(backends, "fp32_precision"):  # the older switch shows through these, and mixing both is refused
+        for family in (backends.mkldnn, *((backends.cuda, backends.cudnn) if cuda else ())):
+            for part in ("matmul", "conv"):
+                _pin_precision(getattr(family, part, None))
+    else:
+        old = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        _restore.append(lambda: torch.set_float32_matmul_precision(old))
+        if cuda:
+            _pin_attribute(backends.cuda.matmul, "allow_tf32", False)
+            _pin_attribute(backends.cudnn, "allow_tf32", False)
+    if torch.cuda.is_available():
+        _pin_attribute(backends.cudnn, "enabled", False)  # it may choose Winograd or FFT
     if torch.are_deterministic_algorithms_enabled():
         warn = torch.is_deterministic_algorithms_warn_only_enabled()
         torch.use_deterministic_algorithms(False)
         _restore.append(lambda: torch.use_deterministic_algorithms(True, warn_only=warn))
+
+
+@contextmanager
+def _gradual_underflow() -> Iterator[None]:
+    """This thread keeps subnormal numbers: outward rounding relies on them. Torch tells nobody the setting, so it is tried."""
+    flushing = bool((torch.tensor(2.0**-1060, dtype=torch.float64, device="cpu") * 0.5 == 0).item())
+    if flushing:
+        torch.set_flush_denormal(False)
+    try:
+        yield
+    finally:
+        if flushing:
+            torch.set_flush_denormal(True)
 
 
 @contextmanager
@@ -62,7 +91,7 @@ def pinned() -> Iterator[None]:
             _pin()
         _holders += 1
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), _gradual_underflow():
             yield
     finally:
         with _LOCK:
@@ -77,9 +106,9 @@ def exact_float32() -> bool:
     global _probe
     if _probe is None:
         x = 1 + 2.0**-12
-        a = torch.full((256, 256), x, dtype=torch.float32)
-        image = torch.full((8, 32, 16, 16), x, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
-        w = torch.full((32, 32, 3, 3), x, dtype=torch.float32)
+        a = torch.full((256, 256), x, dtype=torch.float32, device="cpu")
+        image = torch.full((8, 32, 16, 16), x, dtype=torch.float32, device="cpu").contiguous(memory_format=torch.channels_last)
+        w = torch.full((32, 32, 3, 3), x, dtype=torch.float32, device="cpu")
         sums = (
             ((a @ a)[5, 5].item(), 256),
             (F.conv_transpose2d(image, w)[1, 1, 8, 8].item(), 288),

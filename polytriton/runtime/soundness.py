@@ -21,7 +21,7 @@ from torch import Tensor
 
 U64 = 2.0**-53
 ETA64 = 2.0**-1022
-GROW = 1 + 2.0**-40  # covers the roundings of sums of non-negative numbers below; every use adds fewer than 4096 of them
+GROW = 1 + 2.0**-34  # covers the roundings of sums of up to half a million non-negative numbers (layers.py refuses wider ones)
 
 
 def up(x: Tensor) -> Tensor:
@@ -97,7 +97,8 @@ def deployed_error(sem: Semantics, terms: int, nonzero: Tensor, ops: int, produc
     """
     if sem.real:
         return torch.zeros_like(magnitude)
-    g = gammas(nonzero + 1 + ops, sem.u)
+    # tensor cores align and truncate their addends: up to twice the roundings of plain sums
+    g = gammas((2 if sem.u_in else 1) * nonzero + 1 + ops, sem.u)
     enter = (1 + sem.u_in) ** (2 * products)  # every merged product converted its operands, earlier constants among them
     amplify = AMPLIFY if ops else 1.0
     # every operation may lose eta to underflow, every operand eta to a flush of inputs
@@ -116,7 +117,7 @@ def deployed_error(sem: Semantics, terms: int, nonzero: Tensor, ops: int, produc
             error = error + float("inf")
         error = torch.where(x_max > limit, torch.full_like(error, float("inf")), error)
     # NaN compares false: anything that is not provably small is treated as an overflow
-    return torch.where(magnitude + babs <= BIG, up(error), torch.full_like(error, float("inf")))
+    return torch.where((magnitude + babs <= BIG) & (x_max <= BIG), up(error), torch.full_like(error, float("inf")))
 
 
 def elementwise_error(sem: Semantics, operations: int, magnitude: Tensor) -> Tensor:

@@ -169,7 +169,7 @@ class Tables:
             for user in self.kit.users[name]:
                 node = self.kit.nodes[user]
                 if node.op == "relu" and node.number("slope") == 0.0:
-                    live = live | ~(boxes.hi[name] <= 0)
+                    live = live | ~(boxes.hi[name] <= 0) | (boxes.lo[name] >= 0)
                 elif node.op in ("add", "sub") and user in boxes.lo and user != self.kit.net.output:
                     live = live | self.live(user)
                 else:

@@ -9,6 +9,7 @@ settings.py pins the library's precision), so gamma_K covers it. Row sums are fl
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 
 import torch
@@ -104,6 +105,8 @@ class TorchBackend:
         self.device = device
         self.threads = threads
         self.fast = fused.AVAILABLE and device.type == "cpu"
+        # oneDNN's direct convolutions sum plainly; other libraries may choose Winograd, which no bound here covers
+        self.direct = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
 
     def padded(self, index: Tensor) -> Tensor:
         """Row numbers, the first repeated up to one of few counts: libraries prepare a convolution anew for every count."""
@@ -121,7 +124,7 @@ class TorchBackend:
         return table.reshape(-1)[place.base[:, None, None] + step]
 
     def _fused(self, kernel: object, m: Tensor, place: Place, *tables: Tensor | int | fused.PerRow, count: int) -> tuple[Tensor, ...]:
-        outputs = tuple(torch.empty(len(m), dtype=torch.float64) for _ in range(count))
+        outputs = tuple(torch.empty(len(m), dtype=torch.float64, device=m.device) for _ in range(count))
         rest = [t.reshape(-1).numpy() if isinstance(t, Tensor) else t for t in tables]
         fused.over_rows(
             kernel, self.threads, m.view(-1).numpy(), place.base.numpy(), place.pitch, place.height, place.line,
@@ -193,14 +196,17 @@ class TorchBackend:
     def conv(self, m: Tensor, w: Tensor, conv: ConvShape, window: Window) -> Tensor:
         """Transposed convolution of every row's window, cut to the window the plan asks for."""
         lead = conv.lead(window)
-        if m.dtype == torch.float64 or (self.fast and conv.groups == 1 and w.shape[1] <= NARROW):
+        if m.dtype == torch.float64 or not self.direct or (self.fast and conv.groups == 1 and w.shape[1] <= NARROW):
             return self._product_and_shift(m, w, conv, lead, window)
         full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(m.shape[1:3], conv.stride, conv.kernel, conv.dilation, strict=True)]
-        size = (window.h.size, window.w.size)
-        # the library cuts `cut` cells on both sides and adds `grow` at the end: no work on cells that are dropped
-        cut = [p if 0 < p and f - 2 * p > 0 else 0 for p, f in zip(lead, full, strict=True)]
-        room = [max(s, d) - 1 for s, d in zip(conv.stride, conv.dilation, strict=True)]
-        grow = [max(0, min(r, n - f + 2 * c)) if c else 0 for r, n, f, c in zip(room, size, full, cut, strict=True)]
+        # the library drops `cut` cells on both sides and gives back `grow` at the end: no work on cells nobody asked for
+        cut, grow = [], []
+        for begin, size, f, s, d in zip(lead, (window.h.size, window.w.size), full, conv.stride, conv.dilation, strict=True):
+            end = min(begin + size, f)
+            room = max(s, d) - 1
+            c = max(0, min(begin, f - end + room, (f - 1) // 2))
+            cut.append(c)
+            grow.append(max(0, end - (f - c)))
         y = F.conv_transpose2d(m.permute(0, 3, 1, 2), w, None, conv.stride, cut, grow, conv.groups, conv.dilation)
         return crop(y.permute(0, 2, 3, 1), (lead[0] - cut[0], lead[1] - cut[1]), window)
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from polytriton.ir.net import Node
-from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Axis, Program, Step, Window
-from polytriton.passes.windows import through
+from polytriton.passes.windows import through, whole
 from polytriton.runtime.soundness import U64, gamma
 from polytriton.runtime.tables import Tables, sum_error
 from polytriton.runtime.torch_backend import ConvShape, Rows, TorchBackend, crop, dot_error
@@ -28,6 +27,9 @@ class Identity:
 
     def keep(self, index: Tensor) -> Identity:
         return Identity(self.sign[index], self.channel[index])
+
+
+TINY = 1e-300  # what underflow may take from a float64 sum
 
 
 Entry = tuple["Tensor | Identity", Window]
@@ -56,10 +58,12 @@ class Walk:
         self.frontier: dict[str, Entry] = {}
         self.arriving: dict[str, list[Entry]] = {}
         self.after: Step | None = None  # the step behind the current one
+        self.extra: Tensor | None = None
         self.paid = ""  # the affine node whose scalars the ReLU before it has charged already
 
     def run(self, start: Tensor | Identity, extra: Tensor | None = None) -> None:
-        """`extra` are coefficients over the input that a query brings along."""
+        """`extra` are coefficients over the input that a query brings along: bounded on their own until the input is reached."""
+        self.extra = extra
         self.paid = ""
         for step, after in zip(self.program.steps, [*self.program.steps[1:], None], strict=True):
             self.after = after
@@ -68,6 +72,7 @@ class Walk:
                 continue
             if step.op == "input" and extra is not None:
                 self._add_input(step, extra)
+                self.extra = None
             if step.check and not self._check(step.op == "input"):
                 return
             if step.op != "input":
@@ -80,16 +85,17 @@ class Walk:
         value = self.rows.constant - self.rows.error
         raw = self.rows.constant.clone()
         slack = torch.zeros_like(value)
-        for name, (m, window) in self.frontier.items():
+        for name, (m, window) in self._entries():
             matrix = m if isinstance(m, Tensor) else self._matrix(name, m)
             place = self.kit.frames[name].place(self.rows, window)
             lo, hi = self.tables.box(name)
             least, weight = self.backend.concretize(matrix, place, lo, hi)
             # coefficients that a ReLU multiplied are charged their rounding when their node is substituted: do it here too
-            pending = 0.0 if OPS[self.kit.nodes[name].op].kind == "nonlinear" else self.kit.coefficients.u * (1 + 2.0**-20)
+            pending = self._pending(name)
             slack = slack + (dot_error(place.height * place.line) + pending) * weight + self.tables.floor(name)[self.rows.image]
             value, raw = value + least, raw + least
-        value = value - slack - 16 * U64 * (value.abs() + self.rows.error + slack + raw.abs())
+        additions = 16 + 8 * len(self.frontier)
+        value = value - slack - additions * U64 * (value.abs() + self.rows.error + slack + raw.abs() + self.rows.constant.abs()) - TINY
         value = torch.where(torch.isfinite(value), value, torch.full_like(value, float("-inf")))
         raw = torch.where(torch.isfinite(raw), raw, torch.full_like(raw, float("-inf")))
         r, index = self.results, self.rows.index
@@ -108,6 +114,28 @@ class Walk:
             self.frontier = {k: (m.keep(stay) if isinstance(m, Identity) else m.index_select(0, stay), w) for k, (m, w) in self.frontier.items()}
         return len(stay) > 0
 
+    def _entries(self) -> list[tuple[str, Entry]]:
+        """The frontier, and what a query brings along over the input."""
+        entries = list(self.frontier.items())
+        if self.extra is not None:
+            name = self.kit.net.input.name
+            f = self.kit.frames[name]
+            rows = self.extra[self.rows.index].to(self.kit.coefficients.dtype).view(-1, f.h, f.w, f.channels).contiguous()
+            entries.append((name, (rows, whole(f.h, f.w))))
+        return entries
+
+    def _pending(self, name: str) -> float:
+        """The rounding of M_j lambda_j where a nonlinear operator reads the node, relative to |M_j x_j|; not yet charged."""
+        return self.kit.coefficients.u * (1 + 2.0**-20) if self.kit.feeds_nonlinear[name] else 0.0
+
+    def _pay_pending(self, name: str, m: Tensor, window: Window) -> None:
+        """Charges that rounding at once, where no affine step behind it will."""
+        pending = self._pending(name)
+        if pending:
+            place = self.kit.frames[name].place(self.rows, window)
+            _, weight = self.backend.concretize(m, place, *self.tables.box(name))
+            self._pay(None, pending * weight * sum_error(place.height * place.line) + self.tables.floor(name)[self.rows.image])
+
     # ---- scalars ----------------------------------------------------------------------------------------
 
     def _pay(self, constant: Tensor | None, error: Tensor) -> None:
@@ -115,7 +143,7 @@ class Walk:
         r = self.rows
         if constant is not None:
             r.constant = r.constant + constant
-        r.error = (r.error + error) * (1 + 8 * U64) + 4 * U64 * r.constant.abs()
+        r.error = (r.error + error) * (1 + 8 * U64) + 4 * U64 * r.constant.abs() + TINY
 
     def _charge(self, name: str, m: Tensor, window: Window) -> None:
         """The constant and the error of substituting an affine node."""
@@ -251,6 +279,7 @@ class Walk:
 
     def _relu(self, node: Node, step: Step) -> None:
         m, window = self._dense_entry(node.name, self._take(node))
+        self._pay_pending(node.name, m, window)
         lines = self.tables.lines(node)
         place = self.kit.frames[node.name].place(self.rows, window)
         terms = place.height * place.line
@@ -271,6 +300,7 @@ class Walk:
     def _maxpool(self, node: Node, step: Step) -> None:
         """A row over max(x) becomes one over the winners (lower side, and upper where sure) and a constant."""
         m, window = self._dense_entry(node.name, self._take(node))
+        self._pay_pending(node.name, m, window)
         tap, sure, most, largest = self.tables.pool(node)
         place, b = self.kit.frames[node.name].place(self.rows, window), self.backend
         winner = b._gather(tap, place).view_as(m)
@@ -300,6 +330,8 @@ class Walk:
         """Contributions of several readers add up on the union of their windows; one rounding a coefficient."""
         window = step.windows[0]
         first, second = (self._dense_entry(node.name, e) for e in (self.frontier.pop(node.name), self.arriving[node.name].pop(0)))
+        for part in (first, second):  # a product rounded before the sum may cancel in it
+            self._pay_pending(node.name, *part)
         m = self.backend.union(self.rows, first, second, window)
         place = self.kit.frames[node.name].place(self.rows, window)
         lo, hi = self.tables.box(node.name)

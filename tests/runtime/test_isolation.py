@@ -65,8 +65,14 @@ def _default_dtype(dtype: torch.dtype) -> Any:
     return switched(torch.get_default_dtype, torch.set_default_dtype, dtype)
 
 
-def _precision(value: str) -> Any:
-    return switched(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, value)
+@contextmanager
+def _precision(value: str) -> Iterator[None]:
+    owner = getattr(torch.backends.mkldnn, "matmul", None)
+    raw = getattr(owner, "fp32_precision", None)
+    with switched(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, value):
+        yield
+    if raw is not None:  # the older switch leaves a value behind in the newer one
+        owner.fp32_precision = raw  # type: ignore[union-attr]
 
 
 @contextmanager
