@@ -171,7 +171,7 @@ class Engine:
             some = self._rows(image[block], block, h[block], w[block])
             Walk(self.backend, tables, program, some, results).run(Identity(sign[block].to(self.coefficients.dtype), channel[block]))
         self.tally.rows[program.target] = self.tally.rows.get(program.target, 0) + rows
-        self.tally.ops += rows * program.row_ops
+        self.tally.ops += results.ops
         return results.best
 
     def _tables(self, boxes: Boxes) -> Tables:
@@ -245,7 +245,7 @@ class Engine:
                 some.error = some.error + (gap * x).sum(1) * (1 + 2.0**-30)
             Walk(self.backend, tables, program, some, results).run(start, extra)
         self.tally.rows["query"] = self.tally.rows.get("query", 0) + rows
-        self.tally.ops += rows * program.row_ops
+        self.tally.ops += results.ops
         return results
 
     def bounded(self) -> list[str]:

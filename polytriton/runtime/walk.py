@@ -43,6 +43,7 @@ class Results:
     raw: Tensor
     group: Tensor | None = None  # None: rows never leave
     done: Tensor | None = None
+    ops: int = 0  # operations the plan counts for the rows that each step still had
     strict: bool = False  # a row is decided by best > 0, not by best >= 0
 
     def decided(self, best: Tensor) -> Tensor:
@@ -75,6 +76,7 @@ class Walk:
                 self.extra = None
             if step.check and not self._check(step.op == "input"):
                 return
+            self.results.ops += step.ops * len(self.rows)
             if step.op != "input":
                 getattr(self, "_" + step.op)(self.kit.nodes[step.node], step)
 
