@@ -40,15 +40,42 @@ def main() -> int:
 
     rate = _convolution_rate(a.threads)
     print(f"{describe()['machine']}; {a.threads} thread(s); float32 convolution {rate:.0f} GFLOP/s")
-    print(f"{'network':<14}{'seconds':>9}{'spread':>9}{'goal':>7}{'MB':>7}{'worst margin':>14}{'GFLOP':>8}{'GFLOP/s':>9}{'of conv':>9}{'8 images/8x':>13}")
+    heads = ("seconds", "spread", "goal", "MB", "worst margin", "GFLOP", "GFLOP/s", "of conv", "8 images/8x")
+    print(f"{'network':<14}" + "".join(f"{h:>13}" for h in heads))
     rows = []
     for name, _, goal in NETS:
-        command = [sys.executable, "-m", "bench.cpu", "--nets", str(folder), "--only", name, "--threads", str(a.threads), "--runs", str(a.runs)]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.cpu",
+            "--nets",
+            str(folder),
+            "--only",
+            name,
+            "--threads",
+            str(a.threads),
+            "--runs",
+            str(a.runs),
+        ]
         env = {**os.environ, "OMP_NUM_THREADS": str(a.threads), "MKL_NUM_THREADS": str(a.threads)}
         text = subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout.strip().splitlines()[-1]
         seconds, spread, mb, worst, gflop, eight = (float(v) for v in text.split(","))
-        print(f"{name:<14}{seconds:>9.3f}{spread:>9.3f}{goal:>7.2f}{mb:>7.0f}{worst:>14.4f}{gflop:>8.1f}{gflop / seconds:>9.1f}{gflop / seconds / rate:>9.2f}{eight / seconds / 8:>13.2f}", flush=True)
-        rows.append({"network": name, "seconds": seconds, "spread": spread, "goal": goal, "peak_mb": mb, "worst": worst, "gflop": gflop, "conv_gflops": rate, "eight_images_s": eight, **describe()})
+        cells = (seconds, spread, goal, mb, worst, gflop, gflop / seconds, gflop / seconds / rate, eight / seconds / 8)
+        print(f"{name:<14}" + "".join(f"{c:>13.3f}" for c in cells), flush=True)
+        rows.append(
+            {
+                "network": name,
+                "seconds": seconds,
+                "spread": spread,
+                "goal": goal,
+                "peak_mb": mb,
+                "worst": worst,
+                "gflop": gflop,
+                "conv_gflops": rate,
+                "eight_images_s": eight,
+                **describe(),
+            }
+        )
     if a.csv:
         with a.csv.open("w", newline="") as f:
             w = csv.DictWriter(f, list(rows[0]))
@@ -95,7 +122,11 @@ def _times(f: Callable[[], object], runs: int) -> list[float]:
 
 
 def _resident() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20 if Path("/proc/self/statm").exists() else 0.0
+    return (
+        int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+        if Path("/proc/self/statm").exists()
+        else 0.0
+    )
 
 
 class _Peak(threading.Thread):

@@ -49,10 +49,24 @@ def main() -> int:
         start = time.perf_counter()
         got = nets[r["net"]].verify_property(prop, timeout=a.timeout, falsifier=not a.no_falsify)
         seconds = time.perf_counter() - start
-        note = "CONTRADICTS" if (r["verdict"], got.verdict) in CONTRADICTS else "missed" if r["crown_verified"] == "1" and got.verdict != "unsat" else ""
-        out.append({"id": r["id"], "benchmark": Path(r["net"]).parts[1], "net": Path(r["net"]).name, "official": r["verdict"], "verdict": got.verdict,
-                    "margin": got.margin, "crown_verified": r["crown_verified"], "crown_margin": r["crown_margin"], "seconds": round(seconds, 3), "note": note})  # fmt: skip
-        print(f"{i + 1}/{len(rows)} {r['id']} {r['net']} official {r['verdict']}: {got.verdict} {got.margin:.5g} {seconds:.2f}s {note}", file=sys.stderr, flush=True)
+        lost = r["crown_verified"] == "1" and got.verdict != "unsat"
+        note = "CONTRADICTS" if (r["verdict"], got.verdict) in CONTRADICTS else "missed" if lost else ""
+        out.append(
+            {
+                "id": r["id"],
+                "benchmark": Path(r["net"]).parts[1],
+                "net": Path(r["net"]).name,
+                "official": r["verdict"],
+                "verdict": got.verdict,
+                "margin": got.margin,
+                "crown_verified": r["crown_verified"],
+                "crown_margin": r["crown_margin"],
+                "seconds": round(seconds, 3),
+                "note": note,
+            }
+        )
+        line = f"{i + 1}/{len(rows)} {r['id']} {r['net']} official {r['verdict']}: {got.verdict} {got.margin:.5g} {seconds:.2f}s {note}"
+        print(line, file=sys.stderr, flush=True)
     if a.csv:
         with a.csv.open("w", newline="") as f:
             w = csv.DictWriter(f, [*out[0], *describe()])
@@ -66,14 +80,16 @@ def _summary(out: list[dict[str, object]]) -> None:
     groups: dict[str, list[dict[str, object]]] = defaultdict(list)
     for o in out:
         groups[str(o["benchmark"])].append(o)
-    print(f"{'benchmark':<18}{'verified':>9}{'falsified':>10}{'unknown':>8}{'timeout':>8}   {'official unsat/sat/?':<22}{'crown proves':>12}{'of them proved':>15}{'median s':>10}")
+    heads = ("verified", "falsified", "unknown", "timeout", "official u/s/?", "crown proves", "of them proved", "median s")
+    print(f"{'benchmark':<18}" + "".join(f"{h:>16}" for h in heads))
     for name, some in [*groups.items(), ("all", out)]:
         n = {v: sum(o["verdict"] == v for o in some) for v in ("unsat", "sat", "unknown", "timeout")}
         official = "/".join(str(sum(o["official"] == v for o in some)) for v in ("unsat", "sat", "unknown"))
         crown = [o for o in some if o["crown_verified"] == "1"]
         proved = sum(o["verdict"] == "unsat" for o in crown)
         seconds = statistics.median(float(str(o["seconds"])) for o in some)
-        print(f"{name:<18}{n['unsat']:>9}{n['sat']:>10}{n['unknown']:>8}{n['timeout']:>8}   {official:<22}{len(crown):>12}{proved:>15}{seconds:>10.3f}")
+        cells = (*(str(n[v]) for v in n), official, str(len(crown)), str(proved), f"{seconds:.3f}")
+        print(f"{name:<18}" + "".join(f"{c:>16}" for c in cells))
 
 
 if __name__ == "__main__":

@@ -111,7 +111,10 @@ class Verifier:
         """Any array of one input or a batch of them as float64 [batch, values]."""
         array = np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values, dtype=np.float64)
         if array.size == 0 or array.size % self.inputs:
-            raise UsageError(f"{what} has shape {list(array.shape)}, the network takes {self.inputs} values an input", f"give [batch, {', '.join(map(str, self.input_shape))}]")
+            raise UsageError(
+                f"{what} has shape {list(array.shape)}, the network takes {self.inputs} values an input",
+                f"give [batch, {', '.join(map(str, self.input_shape))}]",
+            )
         if not np.isfinite(array).all():
             raise UsageError(f"{what} holds NaN or infinity", "give finite numbers")
         return np.ascontiguousarray(array.reshape(-1, self.inputs))
@@ -136,9 +139,7 @@ class Verifier:
             out = self._decider.output_bounds(engine, boxes)
             parts.append((out, self._decider.layer_bounds(boxes, engine)))
         lows, highs = (np.concatenate([out[k] for out, _ in parts]) for k in (0, 1))
-        layers = {
-            name: Interval(*(np.concatenate([held[name][k] for _, held in parts]) for k in (0, 1))) for name in parts[0][1]
-        }
+        layers = {name: Interval(*(np.concatenate([held[name][k] for _, held in parts]) for k in (0, 1))) for name in parts[0][1]}
         return Bounds(lows, highs, layers)
 
     def margins(self, lo: Any, hi: Any, forms: Any, *, progress: Progress = _silent) -> np.ndarray:
@@ -146,7 +147,10 @@ class Verifier:
         low, high = self._boxes(lo, hi)
         c = np.asarray(forms.detach().cpu().numpy() if hasattr(forms, "detach") else forms, dtype=np.float64)
         if c.ndim not in (2, 3) or c.shape[-1] != self.outputs or (c.ndim == 3 and len(c) != len(low)) or not np.isfinite(c).all():
-            raise UsageError(f"forms of shape {list(c.shape)} do not fit {len(low)} boxes and {self.outputs} outputs", f"give finite [rows, {self.outputs}] or [batch, rows, {self.outputs}]")
+            raise UsageError(
+                f"forms of shape {list(c.shape)} do not fit {len(low)} boxes and {self.outputs} outputs",
+                f"give finite [rows, {self.outputs}] or [batch, rows, {self.outputs}]",
+            )
         c = np.broadcast_to(c, (len(low), *c.shape[-2:]))
         rows = c.shape[1]
         image = np.repeat(np.arange(len(low)), rows)
@@ -206,9 +210,17 @@ class Verifier:
         return labels
 
     def ball_property(
-        self, image: np.ndarray, epsilon: Fraction, label: int, *, clip: tuple[float, float] | None = None, mean: Sequence[Any] = (0,), std: Sequence[Any] = (1,),
-        targets: Sequence[int] | None = None, name: str = "ball",
-    ) -> Property:  # fmt: skip
+        self,
+        image: np.ndarray,
+        epsilon: Fraction,
+        label: int,
+        *,
+        clip: tuple[float, float] | None = None,
+        mean: Sequence[Any] = (0,),
+        std: Sequence[Any] = (1,),
+        targets: Sequence[int] | None = None,
+        name: str = "ball",
+    ) -> Property:
         """The property `label wins over the ball`, with exact bounds."""
         fractions = [[v if isinstance(v, Fraction) else Fraction(str(v)) for v in values] for values in (mean, std)]
         limits = None if clip is None else (Fraction(str(clip[0])), Fraction(str(clip[1])))
@@ -263,14 +275,20 @@ class Verifier:
         if not prop.disjuncts:
             return None
         boxes: dict[int, int] = {}
-        lows, highs, image, group, parts = [], [], [], [], []
+        lows: list[np.ndarray] = []
+        highs: list[np.ndarray] = []
+        image: list[int] = []
+        group: list[int] = []
+        parts: list[tuple[np.ndarray, ...]] = []
         for k, d in enumerate(prop.disjuncts):
             at = boxes.setdefault(id(d.lo), len(boxes))
             if at == len(lows):
                 lows.append(d.lo)
                 highs.append(d.hi)
             if not d.rows:  # the whole box is unsafe: a form that no bound makes positive
-                parts.append((np.zeros((1, prop.n_out)), np.zeros((1, prop.n_in)), np.zeros(1), np.zeros((1, prop.n_out)), np.zeros((1, prop.n_in))))
+                parts.append(
+                    (np.zeros((1, prop.n_out)), np.zeros((1, prop.n_in)), np.zeros(1), np.zeros((1, prop.n_out)), np.zeros((1, prop.n_in)))
+                )
             else:
                 m = matrix(d.rows, prop.n_out, prop.n_in)
                 parts.append((m.C, m.D, m.const_up, m.C_err, m.D_err))
@@ -278,7 +296,17 @@ class Verifier:
             group += [k] * len(parts[-1][2])
         c, d_, const, c_err, d_err = (np.concatenate(v) for v in zip(*parts, strict=True))
         mixed = bool(d_.any() or d_err.any())
-        return Questions(np.stack(lows), np.stack(highs), np.array(image), c, const, np.array(group), d_ if mixed else None, c_err, d_err if mixed else None)
+        return Questions(
+            np.stack(lows),
+            np.stack(highs),
+            np.array(image),
+            c,
+            const,
+            np.array(group),
+            d_ if mixed else None,
+            c_err,
+            d_err if mixed else None,
+        )
 
     def _replayer(self) -> Replay:
         if self._replay is None:

@@ -184,7 +184,14 @@ class Decider:
 
         error = None if q.output_error is None or not q.output_error.any() else output(q.output_error)
         over_input, input_error = given(q.over_input), given(q.input_error)
-        return Forms(torch.from_numpy(image).to(self.device), output(q.over_output), over_input, error, input_error, torch.from_numpy(q.constant[rows]).to(self.device))
+        return Forms(
+            torch.from_numpy(image).to(self.device),
+            output(q.over_output),
+            over_input,
+            error,
+            input_error,
+            torch.from_numpy(q.constant[rows]).to(self.device),
+        )
 
     def _input_columns(self, values: Tensor) -> Tensor:
         """Coefficients over the user's input as coefficients over the input node's cells (each used at most once)."""
@@ -200,7 +207,9 @@ class Decider:
             return torch.where(index >= 0, values[:, index.clamp(min=0)], torch.zeros((), dtype=values.dtype, device=self.device))
         return values[:, cells]
 
-    def prove(self, q: Questions, *, retries: bool = True, deadline: float | None = None, progress: Progress = _silent, exhaustive: bool = False) -> Answers:
+    def prove(
+        self, q: Questions, *, retries: bool = True, deadline: float | None = None, progress: Progress = _silent, exhaustive: bool = False
+    ) -> Answers:
         """`exhaustive`: forms never leave early, so every bound is the best one."""
         count = int(q.group.max()) + 1 if len(q.group) else 0
         answers = Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(count, dtype=bool))
@@ -240,7 +249,9 @@ class Decider:
         hopeful[q.group[~(given_back <= 0) | ~np.isfinite(answers.best)]] = True
         return hopeful[q.group[rows]]
 
-    def _attempt(self, engine: Engine, q: Questions, rows: np.ndarray, answers: Answers, deadline: float | None, progress: Progress, exhaustive: bool) -> None:
+    def _attempt(
+        self, engine: Engine, q: Questions, rows: np.ndarray, answers: Answers, deadline: float | None, progress: Progress, exhaustive: bool
+    ) -> None:
         images = np.unique(q.image[rows])
         for part in self.batches(len(images), engine):
             chosen = images[part]
@@ -257,9 +268,19 @@ class Decider:
             boxes = engine.refine(lo, hi, progress, deadline)
             self._ask(engine, boxes, q, mine, chosen, answers, deadline, exhaustive)
 
-    def _ask(self, engine: Engine, boxes: Boxes, q: Questions, rows: np.ndarray, images: np.ndarray, answers: Answers, deadline: float | None, exhaustive: bool) -> None:
+    def _ask(
+        self,
+        engine: Engine,
+        boxes: Boxes,
+        q: Questions,
+        rows: np.ndarray,
+        images: np.ndarray,
+        answers: Answers,
+        deadline: float | None,
+        exhaustive: bool,
+    ) -> None:
         forms = self._forms(q, rows, np.searchsorted(images, q.image[rows]))
-        names, local = np.unique(q.group[rows], return_inverse=True)
+        local = np.unique(q.group[rows], return_inverse=True)[1]
         groups = None if exhaustive else torch.from_numpy(local.astype(np.int64)).to(self.device)
         got = engine.query(boxes, forms, groups, deadline)
         best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()

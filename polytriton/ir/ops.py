@@ -96,7 +96,9 @@ def _infer_input(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
     if "take" in n.attrs:
         take = _weight(n, "take", w)
         _need(take.shape == (_size(n.shape),), n, f"@take holds {take.size} indices for {list(n.shape)}")
-        _need(bool((take >= -1).all() and (take < _size(n.ints("of") or n.shape)).all()), n, "an index of @take lies outside the user's input")
+        _need(
+            bool((take >= -1).all() and (take < _size(n.ints("of") or n.shape)).all()), n, "an index of @take lies outside the user's input"
+        )
     return n.shape
 
 
@@ -128,7 +130,11 @@ def _infer_conv(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
     m, g = _weight(n, "w", w), n.integer("g", 1)
     _need(len(s[0]) == 3, n, f"needs [channels, height, width], not {list(s[0])}")
     _need(m.ndim == 4 and m.shape[2:] == n.ints("k"), n, f"weight {list(m.shape)} does not fit kernel {n.ints('k')}")
-    _need(g >= 1 and m.shape[0] % g == 0 and m.shape[1] * g == s[0][0], n, f"groups {g} and weight {list(m.shape)} do not fit {s[0][0]} channels")
+    _need(
+        g >= 1 and m.shape[0] % g == 0 and m.shape[1] * g == s[0][0],
+        n,
+        f"groups {g} and weight {list(m.shape)} do not fit {s[0][0]} channels",
+    )
     _need(_weight(n, "b", w).shape == (m.shape[0],), n, "the bias needs one value an output channel")
     return (m.shape[0], *spatial(n, s[0]))
 
@@ -239,6 +245,7 @@ def _reshaped(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
 
 _WINDOW = {"k": tuple, "s": tuple, "p": tuple, "d": tuple}
 
+# fmt: off
 OPS: dict[str, OpSpec] = {
     s.name: s
     for s in (
@@ -258,6 +265,7 @@ OPS: dict[str, OpSpec] = {
         OpSpec("gather", 1, "layout", {"index": Ref, "to": tuple}, ("index", "to"), _infer_gather, _run_gather, "output cell i is input cell index[i], or zero where -1"),
     )
 }
+# fmt: on
 
 
 def infer_shape(node: Node, shapes: Sequence[Shape], weights: Weights) -> Shape:
@@ -267,7 +275,10 @@ def infer_shape(node: Node, shapes: Sequence[Shape], weights: Weights) -> Shape:
         raise InvalidIR(f"%{node.name}: unknown operator {node.op!r}", f"use one of: {', '.join(sorted(OPS))}")
     want = spec.arity
     if (want is not None and len(shapes) != want) or (want is None and not shapes):
-        raise InvalidIR(f"%{node.name} = {node.op}: takes {'at least 1' if want is None else want} operands, got {len(shapes)}", "correct the operand list")
+        raise InvalidIR(
+            f"%{node.name} = {node.op}: takes {'at least 1' if want is None else want} operands, got {len(shapes)}",
+            "correct the operand list",
+        )
     for key in spec.required:
         _need(key in node.attrs, node, f"attribute {key} is missing")
     for key, value in node.attrs.items():

@@ -144,7 +144,7 @@ def _scale_after(net: Net, n: Node, source: Node) -> Net | None:
         if any(p is None for p in parts):
             return None
         a, c, cabs = (p for p in parts if p is not None)
-        shape = (-1, 1, 1, 1)
+        shape: tuple[int, ...] = (-1, 1, 1, 1)
     elif source.op == "linear":
         a, c, cabs = (np.broadcast_to(v, n.shape).reshape(-1) for v in (a, c, cabs))
         shape = (-1, 1)

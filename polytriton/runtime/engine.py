@@ -158,7 +158,16 @@ class Engine:
             return torch.maximum(found, old)
         return torch.where(torch.isfinite(found), found, old)
 
-    def _side(self, program: Program, tables: Tables, where: tuple[Tensor, ...], neurons: Tensor, sign: Tensor, leaves: bool, deadline: float | None) -> Tensor:
+    def _side(
+        self,
+        program: Program,
+        tables: Tables,
+        where: tuple[Tensor, ...],
+        neurons: Tensor,
+        sign: Tensor,
+        leaves: bool,
+        deadline: float | None,
+    ) -> Tensor:
         """Bounds of +x or -x for some of the neurons `where`, one row each."""
         image, h, w, channel = (v[neurons] for v in where)
         rows = len(neurons)
@@ -195,7 +204,7 @@ class Engine:
         if fit < 1:
             need = 2 * program.row_bytes * word // 8
             raise ResourceError(
-                f"one row of %{program.target} takes {need / 2**20:.0f} MiB, more than half the memory budget of {self.memory / 2**20:.0f} MiB",
+                f"one row of %{program.target} takes {need / 2**20:.0f} MiB, more than half the budget of {self.memory / 2**20:.0f} MiB",
                 f"give --memory at least {2 * need / 2**20:.0f}M",
             )
         if self.device.type == "cpu":

@@ -72,7 +72,9 @@ class Forward:
         take = self.net.weight(node, "take")
         if take is not None:
             index = torch.tensor(take).to(self.device)
-            lo, hi = (torch.where(index >= 0, v[:, index.clamp(min=0)], torch.zeros((), dtype=v.dtype, device=self.device)) for v in (lo, hi))
+            lo, hi = (
+                torch.where(index >= 0, v[:, index.clamp(min=0)], torch.zeros((), dtype=v.dtype, device=self.device)) for v in (lo, hi)
+            )
         return Boxes({node.name: to_physical(lo, node.shape)}, {node.name: to_physical(hi, node.shape)})
 
     def transfer(self, node: Node, boxes: Boxes) -> None:
@@ -130,10 +132,13 @@ class Forward:
             # what a conversion changes beyond its relative error: a flushed operand, or one rounded away from zero
             w_lost, x_lost = (v.clamp(max=sem.eta_in) + sem.sub_in for v in (layer.wabs, xabs))
             flushed = up(self.product(layer, w_lost, xabs + x_lost) + self.product(layer, layer.wabs, x_lost))
+        products = layer.node.integer("products", 1)
+        widest = xabs.amax((1, 2, 3), keepdim=True)
+        if node.op == "scale" and not sem.real:
+            sem, flushed = _plain(sem), None
         e = deployed_error(
-            sem if node.op != "scale" or sem.real else _plain(sem), layer.terms, nonzero, layer.ops, layer.node.integer("products", 1), magnitude, layer.babs,
-            xabs.amax((1, 2, 3), keepdim=True), layer.w_rowsum, flushed if node.op != "scale" else None, layer.w_max,
-        )  # fmt: skip
+            sem, layer.terms, nonzero, layer.ops, products, magnitude, layer.babs, widest, layer.w_rowsum, flushed, layer.w_max
+        )
         width = up(spread + e + (gamma(layer.terms + 4, 2.0**-53) + layer.rho) * (magnitude + layer.babs)) + 1e-300
         boxes.lo[node.name], boxes.hi[node.name] = _sane(centre - width, centre + width)
         boxes.magnitude[node.name], boxes.error[node.name] = magnitude, e
@@ -147,7 +152,9 @@ class Forward:
             return live.sum((1, 2, 3), keepdim=True).double()
         g, (kh, kw) = node.integer("g", 1), node.ints("k")
         p, (channels, h, w) = node.ints("p", (0, 0, 0, 0)), self.nodes[node.inputs[0]].shape
-        y = F.conv_transpose2d(self._by_group(live, g), self._ones(g, kh, kw), None, node.ints("s", (1, 1)), 0, 0, g, node.ints("d", (1, 1)))
+        y = F.conv_transpose2d(
+            self._by_group(live, g), self._ones(g, kh, kw), None, node.ints("s", (1, 1)), 0, 0, g, node.ints("d", (1, 1))
+        )
         y = _cut(y, (p[0], p[1]), (h, w))
         return y.permute(0, 2, 3, 1).double().repeat_interleave(channels // g if g > 1 else 1, 3)
 
@@ -226,7 +233,9 @@ class Forward:
         (dh, dw), p = node.ints("d", (1, 1)), node.ints("p", (0, 0, 0, 0))
         x = F.pad(x, (0, 0, p[1], p[3], p[0], p[2]), value=-INF)
         ho, wo = node.shape[1:]
-        parts = [x[:, i * dh : i * dh + (ho - 1) * sh + 1 : sh, j * dw : j * dw + (wo - 1) * sw + 1 : sw] for i in range(kh) for j in range(kw)]
+        parts = [
+            x[:, i * dh : i * dh + (ho - 1) * sh + 1 : sh, j * dw : j * dw + (wo - 1) * sw + 1 : sw] for i in range(kh) for j in range(kw)
+        ]
         assert len(parts) == prod((kh, kw))
         return torch.stack(parts, -1)
 

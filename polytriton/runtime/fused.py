@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+numba: Any
 try:
     import numba
 except ImportError:  # the torch forms in torch_backend.py serve instead
@@ -104,7 +106,7 @@ def charge(m, base, pitch, height, line, t_table, bias, bias_step, constant, err
 
 
 @_compiled
-def relax_and_charge(m, base, pitch, height, line, below, above, cut, next_base, next_pitch, t_table, bias, bias_step, total, constant, error):  # type: ignore[no-untyped-def]
+def relax_and_charge(m, base, pitch, height, line, below, above, cut, then, next_pitch, t_table, bias, bias_step, total, constant, error):  # type: ignore[no-untyped-def]  # fmt: skip
     """`relax`, and `charge` for the affine node behind it, in one pass over the rows."""
     for r in range(len(base)):
         acc = 0.0
@@ -113,7 +115,7 @@ def relax_and_charge(m, base, pitch, height, line, below, above, cut, next_base,
         for i in range(height):
             a = (r * height + i) * line
             t = base[r] + i * pitch
-            s = next_base[r] + i * next_pitch
+            s = then[r] + i * next_pitch
             b = i * bias_step
             mm, lo, hi, cc = m[a : a + line], below[t : t + line], above[t : t + line], cut[t : t + line]
             tt, bb = t_table[s : s + line], bias[b : b + line]
@@ -159,7 +161,17 @@ def _part(value: Any, a: int, b: int) -> Any:
     return value.values[a:b] if isinstance(value, PerRow) else value
 
 
-def over_rows(kernel: Any, threads: int, m: np.ndarray, base: np.ndarray, pitch: int, height: int, line: int, *rest: Any, outputs: tuple[np.ndarray, ...]) -> None:
+def over_rows(
+    kernel: Any,
+    threads: int,
+    m: np.ndarray,
+    base: np.ndarray,
+    pitch: int,
+    height: int,
+    line: int,
+    *rest: Any,
+    outputs: tuple[np.ndarray, ...],
+) -> None:
     """Runs a kernel on slices of the rows, one a thread; the kernels release the interpreter lock."""
     rows, size = len(base), height * line
     if threads <= 1 or rows * size < 1 << 16:
@@ -168,8 +180,10 @@ def over_rows(kernel: Any, threads: int, m: np.ndarray, base: np.ndarray, pitch:
     cuts = [rows * k // threads for k in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
         jobs = [
-            pool.submit(kernel, m[a * size : b * size], base[a:b], pitch, height, line, *(_part(v, a, b) for v in rest), *(o[a:b] for o in outputs))
-            for a, b in zip(cuts, cuts[1:], strict=False)
+            pool.submit(
+                kernel, m[a * size : b * size], base[a:b], pitch, height, line, *(_part(v, a, b) for v in rest), *(o[a:b] for o in outputs)
+            )
+            for a, b in pairwise(cuts)
         ]
         for job in jobs:
             job.result()
@@ -183,5 +197,5 @@ def over_slices(kernel: Any, threads: int, source: np.ndarray, out: np.ndarray, 
         return
     cuts = [rows * k // threads for k in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
-        for job in [pool.submit(kernel, source[a:b], out[a:b], *rest) for a, b in zip(cuts, cuts[1:], strict=False)]:
+        for job in [pool.submit(kernel, source[a:b], out[a:b], *rest) for a, b in pairwise(cuts)]:
             job.result()

@@ -15,7 +15,6 @@ from polytriton.ir.plan import physical
 from polytriton.passes.lower import channel_gather
 from polytriton.runtime.soundness import gamma
 
-
 WIDEST = 500_000  # soundness.GROW covers sums this long
 
 
@@ -88,12 +87,28 @@ def load_layer(net: Net, node: Node, device: torch.device) -> Layer:
         arrays = [v.transpose(1, 2, 0) if v.ndim == 3 else v.reshape(physical(node.shape)) for v in full]
         terms, fan = 1, 1
     if max(terms, fan) > WIDEST:
-        raise UnsupportedModel(f"%{node.name} = {node.op}: sums of {max(terms, fan)} terms", f"the rounding argument covers sums of at most {WIDEST} terms")
+        raise UnsupportedModel(
+            f"%{node.name} = {node.op}: sums of {max(terms, fan)} terms", f"the rounding argument covers sums of at most {WIDEST} terms"
+        )
     tensors = [torch.from_numpy(np.require(v, requirements=["C", "W"])).to(device) for v in arrays]
     size = arrays[1].reshape(arrays[1].shape[0], -1) if node.op != "scale" else arrays[1].reshape(-1, 1)
     rowsum = float(size.sum(1).max()) * (1 + 2.0**-34) if size.size else 0.0
     slack = node.integer("slack")
-    return Layer(node, *tensors, terms=terms, fan=fan, rho=gamma(slack, 2.0**-53) if slack else 0.0, cancelled=wabs is not None, exact32=exact32, w_max=float(size.max(initial=0.0)), w_rowsum=rowsum)
+    w64, wabs64, b64, babs64 = tensors
+    return Layer(
+        node=node,
+        w=w64,
+        wabs=wabs64,
+        b=b64,
+        babs=babs64,
+        terms=terms,
+        fan=fan,
+        rho=gamma(slack, 2.0**-53) if slack else 0.0,
+        cancelled=wabs is not None,
+        exact32=exact32,
+        w_max=float(size.max(initial=0.0)),
+        w_rowsum=rowsum,
+    )
 
 
 @dataclass(frozen=True)

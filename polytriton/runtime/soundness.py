@@ -84,7 +84,19 @@ BIG = 2.0**60
 AMPLIFY = 2.0**60
 
 
-def deployed_error(sem: Semantics, terms: int, nonzero: Tensor, ops: int, products: int, magnitude: Tensor, babs: Tensor, x_max: Tensor, w_rowsum: float, flushed: Tensor | None, w_max: float) -> Tensor:
+def deployed_error(
+    sem: Semantics,
+    terms: int,
+    nonzero: Tensor,
+    ops: int,
+    products: int,
+    magnitude: Tensor,
+    babs: Tensor,
+    x_max: Tensor,
+    w_rowsum: float,
+    flushed: Tensor | None,
+    w_max: float,
+) -> Tensor:
     """e: how far the deployed layer's result may lie from the exact one.
 
     Adding an exact zero is exact in every mode and order, so only `nonzero` terms (weight and operand can both differ from

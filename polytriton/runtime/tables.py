@@ -19,7 +19,6 @@ from polytriton.runtime.relax import relu_lines, round_down, round_up
 from polytriton.runtime.soundness import U64, Coefficients, gamma, gammas, up
 from polytriton.runtime.torch_backend import Compact, Frame, dot_error
 
-
 COMPACT = 1 << 14  # weights below which leaving some out gains nothing
 
 
@@ -214,7 +213,9 @@ class Tables:
         """One on the image, zero on the margin."""
         if name not in self._inside:
             f = self.kit.frames[name]
-            self._inside[name] = f.table(torch.ones(self.boxes.batch, f.h, f.w, f.channels, dtype=self.dtype, device=self.kit.forward.device))
+            self._inside[name] = f.table(
+                torch.ones(self.boxes.batch, f.h, f.w, f.channels, dtype=self.dtype, device=self.kit.forward.device)
+            )
         return self._inside[name]
 
     def pool(self, node: Node) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -224,7 +225,12 @@ class Tables:
             source = node.inputs[0]
             largest = self.kit.forward.taps(node, self.boxes.absmax(source)).amax(-1)
             tap = table((w.tap + 1).to(torch.int64)) - 1  # the margin has no winner
-            self._pool[node.name] = tap, table(w.sure.to(torch.int64)), table(round_up(w.most, self.dtype)), table(round_up(largest, self.dtype))
+            self._pool[node.name] = (
+                tap,
+                table(w.sure.to(torch.int64)),
+                table(round_up(w.most, self.dtype)),
+                table(round_up(largest, self.dtype)),
+            )
         return self._pool[node.name]
 
 

@@ -20,7 +20,6 @@ from polytriton.ir.plan import Axis, Window
 from polytriton.runtime import fused
 from polytriton.runtime.soundness import U64
 
-
 NARROW = 8  # input channels up to which a product and shifted sums beat the library's transposed convolution
 
 
@@ -141,7 +140,9 @@ class TorchBackend:
         low, high = self._gather(lo, place).double(), self._gather(hi, place).double()
         return (x * torch.where(x < 0, high, low)).sum((1, 2)), (x.abs() * torch.maximum(low.abs(), high.abs())).sum((1, 2))
 
-    def relax(self, m: Tensor, place: Place, below: Tensor, above: Tensor, lower_cut: Tensor | None, upper_cut: Tensor) -> tuple[Tensor, Tensor]:
+    def relax(
+        self, m: Tensor, place: Place, below: Tensor, above: Tensor, lower_cut: Tensor | None, upper_cut: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Rows over f(y) become rows over y, in place; also the sum of intercepts, all of one sign (<= 0)."""
         if self.fast:
             extra = self._fused(fused.positive_dot, m, place, lower_cut, count=1)[0] if lower_cut is not None else None
@@ -170,7 +171,9 @@ class TorchBackend:
         if self.fast:
             step = bias.shape[-1] if bias.shape[0] > 1 else 0
             start = fused.PerRow(then.base.numpy())
-            total, constant, error = self._fused(fused.relax_and_charge, m, place, below, above, upper_cut, start, then.pitch, t, bias, step, count=3)
+            total, constant, error = self._fused(
+                fused.relax_and_charge, m, place, below, above, upper_cut, start, then.pitch, t, bias, step, count=3
+            )
             return m, total, constant, error
         m, total = self.relax(m, place, below, above, None, upper_cut)
         return m, total, *self.charge(m, then, t, bias)
@@ -279,7 +282,9 @@ class ConvShape:
     def lead(self, window: Window) -> tuple[int, int]:
         """How many cells the full transposed result begins before `window` (negative: after)."""
         source = self.source
-        return source.h.offset * self.stride[0] + self.padding[0] - window.h.offset, source.w.offset * self.stride[1] + self.padding[1] - window.w.offset
+        return source.h.offset * self.stride[0] + self.padding[0] - window.h.offset, source.w.offset * self.stride[1] + self.padding[
+            1
+        ] - window.w.offset
 
 
 def crop(full: Tensor, lead: tuple[int, int], window: Window) -> Tensor:

@@ -113,7 +113,9 @@ class Walk:
         if len(stay) < len(group):
             stay = self.backend.padded(stay)
             self.rows = self.rows.keep(stay)
-            self.frontier = {k: (m.keep(stay) if isinstance(m, Identity) else m.index_select(0, stay), w) for k, (m, w) in self.frontier.items()}
+            self.frontier = {
+                k: (m.keep(stay) if isinstance(m, Identity) else m.index_select(0, stay), w) for k, (m, w) in self.frontier.items()
+            }
         return len(stay) > 0
 
     def _entries(self) -> list[tuple[str, Entry]]:
@@ -264,7 +266,9 @@ class Walk:
         else:
             logical = m.reshape(len(m), *node.shape)
             parts = torch.split(logical, [p.shape[node.integer("axis")] for p in parents], dim=node.integer("axis") + 1)
-        self._give(step, *(p.reshape(len(m), *part_shape(p, self._extent(q.name))).contiguous() for p, q in zip(parts, parents, strict=True)))
+        self._give(
+            step, *(p.reshape(len(m), *part_shape(p, self._extent(q.name))).contiguous() for p, q in zip(parts, parents, strict=True))
+        )
 
     def _gather(self, node: Node, step: Step) -> None:
         m, window = self._dense_entry(node.name, self._take(node))
@@ -348,7 +352,10 @@ class Walk:
         place = self.kit.frames[step.node].place(self.rows, window)
         lo, hi = self.tables.box(step.node)
         _, weight = self.backend.concretize(total, place, lo, hi)
-        self._pay(None, 2 * self.kit.coefficients.u * weight * sum_error(place.height * place.line) + self.tables.floor(step.node)[self.rows.image])
+        self._pay(
+            None,
+            2 * self.kit.coefficients.u * weight * sum_error(place.height * place.line) + self.tables.floor(step.node)[self.rows.image],
+        )
         self.frontier[step.node] = (total, window)
 
 
