@@ -35,7 +35,7 @@ class Tally:
         got_lo, got_hi = (np.asarray(b, np.float64).reshape(-1) for b in got)
         width = float(np.max(want[1] - want[0], initial=0.0))
         for side, g, w in (("lo", got_lo, want[0]), ("hi", got_hi, want[1])):
-            room = rel * np.maximum(np.abs(w), width) + 1e-10 * mass + 1e-290
+            room = rel * np.maximum(np.abs(w), width) + 1e-10 * mass + 1e-250
             bad = ~(np.abs(g - w) <= room) & ~edge
             if bad.any():
                 i = int(np.flatnonzero(bad)[0])

@@ -78,7 +78,7 @@ class DeepPoly:
     # ---- boxes ----
 
     def bounds(self, lo: np.ndarray, hi: np.ndarray, given: Mapping[str, Box] | None = None) -> Result:
-        """All boxes over one input box. Where `given` holds a bounded node, later nodes see that box instead."""
+        """All boxes over one input box. Where `given` holds a node, later nodes see that box instead."""
         result = Result()
         n = self.net.input
         for node in self.net:
@@ -101,9 +101,10 @@ class DeepPoly:
             if node.name in self.bounded:
                 box = self._bound(node, box, reach, result)
                 reach = result.mass[node.name]
-                if given is not None and node.name in given:
-                    box = tuple(np.asarray(b, np.float64).reshape(-1) for b in given[node.name])  # type: ignore[assignment]
-                    reach = np.maximum(*np.abs(box))
+            if given is not None and node.name in given:
+                low, high = given[node.name]
+                box = np.asarray(low, np.float64).reshape(-1), np.asarray(high, np.float64).reshape(-1)
+                reach = np.maximum(*np.abs(box))
             result.boxes[node.name], result.reach[node.name] = box, reach
         return result
 
