@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polytriton.errors import UnsupportedModel, UsageError
+from polytriton.errors import UsageError
 from polytriton.frontend.images import exact_ball, parse_epsilon
 from polytriton.frontend.onnx import Imported, Source, cross_check, load_onnx
 from polytriton.frontend.query import Property, matrix
@@ -155,7 +155,7 @@ class Verifier:
         rows = c.shape[1]
         image = np.repeat(np.arange(len(low)), rows)
         q = Questions(low, high, image, np.ascontiguousarray(c.reshape(-1, self.outputs)), np.zeros(len(image)), np.arange(len(image)))
-        return self._decider.prove(q, retries=False, progress=progress, exhaustive=True).best.reshape(len(low), rows)
+        return self._decider.prove(q, progress=progress, exhaustive=True).best.reshape(len(low), rows)
 
     # ---- verdicts ---------------------------------------------------------------------------------------
 
@@ -190,11 +190,41 @@ class Verifier:
         radius = epsilon if isinstance(epsilon, Fraction) else parse_epsilon(str(epsilon))
         pixels = flat.reshape(-1, *self.input_shape)
         labels = self._labels(label, pixels, mean, std)
-        results = []
-        for image, wanted in zip(pixels, labels, strict=True):
-            prop = self.ball_property(image, radius, wanted, clip=clip, mean=mean, std=std, targets=targets)
-            results.append(self.verify_property(prop, timeout=timeout, falsifier=falsifier, progress=progress, label=wanted))
+        props = [
+            self.ball_property(image, radius, wanted, clip=clip, mean=mean, std=std, targets=targets)
+            for image, wanted in zip(pixels, labels, strict=True)
+        ]
+        proved = self._prove_together(props, labels, progress) if len(props) > 1 and timeout is None else {}
+        results = [
+            proved[k] if k in proved else self.verify_property(p, timeout=timeout, falsifier=falsifier, progress=progress, label=labels[k])
+            for k, p in enumerate(props)
+        ]
         return results[0] if single else results
+
+    def _prove_together(self, props: Sequence[Property], labels: Sequence[int], progress: Progress) -> dict[int, Result]:
+        """All properties as the rows of one batch; what is proved so needs no query of its own."""
+        start = time.monotonic()
+        asked = [(k, q) for k, q in ((k, self._questions(p)) for k, p in enumerate(props)) if q is not None]
+        boxes = np.cumsum([0, *(len(q.lo) for _, q in asked)])
+        groups = np.cumsum([0, *(int(q.group.max()) + 1 for _, q in asked)])
+        questions = [q for _, q in asked]
+        together = Questions(
+            lo=np.concatenate([q.lo for q in questions]),
+            hi=np.concatenate([q.hi for q in questions]),
+            image=np.concatenate([q.image + b for q, b in zip(questions, boxes[:-1], strict=True)]),
+            over_output=np.concatenate([q.over_output for q in questions]),
+            constant=np.concatenate([q.constant for q in questions]),
+            group=np.concatenate([q.group + g for q, g in zip(questions, groups[:-1], strict=True)]),
+        )  # coefficients of a classification are exact and have no input part
+        answers = self._decider.prove(together, self._decider.tries(patient=False)[:1], progress=progress)
+        seconds = (time.monotonic() - start) / len(props)
+        best = np.full(int(groups[-1]), -np.inf)
+        np.maximum.at(best, together.group, answers.best)
+        return {
+            k: Result("unsat", best[a:b], seconds, None, labels[k], _rivals(props[k]), self.options.semantics)
+            for (k, _), a, b in zip(asked, groups[:-1], groups[1:], strict=True)
+            if answers.settled[a:b].all()
+        }
 
     def _labels(self, label: int | Sequence[int] | None, pixels: np.ndarray, mean: Sequence[Any], std: Sequence[Any]) -> list[int]:
         if label is None:
@@ -254,34 +284,35 @@ class Verifier:
         found: Counterexample | None = None
         expired = settled = not len(prop.disjuncts)
         if q is not None:
-            answers = self._decider.prove(q, retries=False, deadline=deadline, progress=progress)
+            answers = self._decider.prove(q, deadline=deadline, progress=progress)
             settled, expired = bool(answers.settled.all()), answers.expired
             if not settled and falsifier and not expired:
                 progress("looking for a counterexample", 0, 1)
                 found = self._falsify(prop, replace(QUICK, seed=seed), deadline)
             if not settled and found is None and not expired:
-                answers = self._decider.prove(q, deadline=deadline, progress=progress)
+                patient = self._decider.tries(patient=True)
+                answers = self._decider.prove(q, patient, answers=answers, deadline=deadline, progress=progress)
                 settled, expired = bool(answers.settled.all()), answers.expired
             if not settled and found is None and falsifier and not expired:
                 found = self._falsify(prop, replace(THOROUGH, seed=seed), deadline)
             np.maximum.at(margins, q.group, answers.best)
         late = deadline is not None and time.monotonic() > deadline
         verdict = "sat" if found is not None else "unsat" if settled else "timeout" if expired or late else "unknown"
-        rivals = tuple(i for d in prop.disjuncts for i, c in d.rows[0].y if c < 0) if label is not None else ()
+        rivals = _rivals(prop) if label is not None else ()
         return Result(verdict, margins, time.monotonic() - start, found, label, rivals, self.options.semantics)
 
     def _questions(self, prop: Property) -> Questions | None:
         """Every disjunct is one group of forms over its box; boxes shared by disjuncts are shared here."""
         if not prop.disjuncts:
             return None
-        boxes: dict[int, int] = {}
+        boxes: dict[tuple[int, int], int] = {}
         lows: list[np.ndarray] = []
         highs: list[np.ndarray] = []
         image: list[int] = []
         group: list[int] = []
         parts: list[tuple[np.ndarray, ...]] = []
         for k, d in enumerate(prop.disjuncts):
-            at = boxes.setdefault(id(d.lo), len(boxes))
+            at = boxes.setdefault((id(d.lo), id(d.hi)), len(boxes))
             if at == len(lows):
                 lows.append(d.lo)
                 highs.append(d.hi)
@@ -323,8 +354,6 @@ class Verifier:
         return None if found is None else Counterexample(found.x, found.y)
 
 
-def require_source(verifier: Verifier) -> Imported:
-    """The original model, where an operation needs it."""
-    if verifier.imported is None:
-        raise UnsupportedModel("this verifier was made without an ONNX model", "compile the ONNX file")
-    return verifier.imported
+def _rivals(prop: Property) -> tuple[int, ...]:
+    """The labels that the pieces of a classification property let win."""
+    return tuple(i for d in prop.disjuncts for i, c in d.rows[0].y if c < 0)

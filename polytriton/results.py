@@ -38,8 +38,8 @@ class Counterexample:
 class Result:
     """One query's verdict: unsat (the property holds, proved), sat (violated), unknown or timeout.
 
-    margins: for each unsafe piece the best proved lower bound of its most negative-proof row; positive means the piece is
-    empty. For a classification there is one piece a rival label, in the order of `rivals`.
+    margins: for each unsafe piece the best lower bound by which one of its rows is missed; positive means the piece is
+    proved empty. For a classification there is one piece a rival label, in the order of `rivals`.
     """
 
     verdict: str

@@ -6,7 +6,7 @@ candidates, and in float64 where only the rounding term of float32 coefficients 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -208,14 +208,25 @@ class Decider:
         return values[:, cells]
 
     def prove(
-        self, q: Questions, *, retries: bool = True, deadline: float | None = None, progress: Progress = _silent, exhaustive: bool = False
+        self,
+        q: Questions,
+        tries: Sequence[Try] | None = None,
+        *,
+        answers: Answers | None = None,
+        deadline: float | None = None,
+        progress: Progress = _silent,
+        exhaustive: bool = False,
     ) -> Answers:
-        """`exhaustive`: forms never leave early, so every bound is the best one."""
-        count = int(q.group.max()) + 1 if len(q.group) else 0
-        answers = Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(count, dtype=bool))
+        """Goes through `tries` (by default the quickest and its rescue) with what is still open, on top of earlier `answers`.
+
+        `exhaustive`: forms never leave early, so every bound is the best one.
+        """
+        if answers is None:
+            count = int(q.group.max()) + 1 if len(q.group) else 0
+            answers = Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(count, dtype=bool))
         with settings.pinned():
             try:
-                for how in self._tries(retries):
+                for how in tries if tries is not None else self.tries(patient=False):
                     open_rows = np.flatnonzero(~answers.settled[q.group])
                     if how.rescue:
                         open_rows = open_rows[self._only_rounding(answers, q, open_rows)]
@@ -225,20 +236,17 @@ class Decider:
                 answers.expired = True
         return answers
 
-    def _tries(self, retries: bool) -> list[Try]:
+    def tries(self, patient: bool) -> list[Try]:
         """From the quickest to the most patient; rescues are for what rounding alone may have cost."""
         first, mine = self.first_dtype(), self.options.candidates
         other = next(c for c in schedule.CHOICES if c != mine)
         last = "float64" if self.options.dtype == "auto" else first
         tight = self.options.semantics != "real" or last == "float32"
-        tries = [Try(first, mine)]
-        if last != first or (retries and tight):
-            tries.append(Try(last, mine, tight, rescue=True))
-        if retries:
-            tries.append(Try(first, other))
-            if last != first or tight:
-                tries.append(Try(last, other, tight, rescue=True))
-        return tries
+        quick = [Try(first, mine)] + ([Try(last, mine, tight, rescue=True)] if last != first else [])
+        if not patient:
+            return quick
+        more = [Try(last, mine, tight, rescue=True), Try(first, other), Try(last, other, tight, rescue=True)]
+        return [t for t in dict.fromkeys(more) if t not in quick]
 
     def _only_rounding(self, answers: Answers, q: Questions, rows: np.ndarray) -> np.ndarray:
         """Forms whose group would be settled by some form were rounding free, or nearly so (earlier bounds paid for it too)."""

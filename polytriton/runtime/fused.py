@@ -8,9 +8,11 @@ bound counts any order, but NaN and infinity keep their meaning.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -161,6 +163,16 @@ def _part(value: Any, a: int, b: int) -> Any:
     return value.values[a:b] if isinstance(value, PerRow) else value
 
 
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Kept for the process: a kernel call is shorter than the start of a thread. A forked child makes its own."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="polytriton")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
 def over_rows(
     kernel: Any,
     threads: int,
@@ -178,15 +190,14 @@ def over_rows(
         kernel(m, base, pitch, height, line, *(_part(v, 0, rows) for v in rest), *outputs)
         return
     cuts = [rows * k // threads for k in range(threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        jobs = [
-            pool.submit(
-                kernel, m[a * size : b * size], base[a:b], pitch, height, line, *(_part(v, a, b) for v in rest), *(o[a:b] for o in outputs)
-            )
-            for a, b in pairwise(cuts)
-        ]
-        for job in jobs:
-            job.result()
+    jobs = [
+        _pool(threads).submit(
+            kernel, m[a * size : b * size], base[a:b], pitch, height, line, *(_part(v, a, b) for v in rest), *(o[a:b] for o in outputs)
+        )
+        for a, b in pairwise(cuts)
+    ]
+    for job in jobs:
+        job.result()
 
 
 def over_slices(kernel: Any, threads: int, source: np.ndarray, out: np.ndarray, *rest: Any) -> None:
@@ -196,6 +207,5 @@ def over_slices(kernel: Any, threads: int, source: np.ndarray, out: np.ndarray, 
         kernel(source, out, *rest)
         return
     cuts = [rows * k // threads for k in range(threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        for job in [pool.submit(kernel, source[a:b], out[a:b], *rest) for a, b in pairwise(cuts)]:
-            job.result()
+    for job in [_pool(threads).submit(kernel, source[a:b], out[a:b], *rest) for a, b in pairwise(cuts)]:
+        job.result()

@@ -79,7 +79,7 @@ def crown_margins(data: Path, rows: list[Row]) -> None:
     for r in rows:
         net = network(data / r["net"], "real", "float64", "input")
         q = net._questions(prop_of(data, r))
-        best = net._decider.prove(q, retries=False, exhaustive=True).best
+        best = net._decider.prove(q, exhaustive=True).best
         per = np.full(int(q.group.max()) + 1, -np.inf)
         np.maximum.at(per, q.group, best)
         assert per.min() == pytest.approx(float(r["crown_margin"]), rel=0.01, abs=1e-5), r["id"]
