@@ -141,8 +141,8 @@ class Decider:
         each = engine.image_bytes()
         if each > self.options.memory // 2:
             raise ResourceError(
-                f"one image needs {each / 2**20:.0f} MiB, more than half the budget of {self.options.memory / 2**20:.0f} MiB",
-                f"give --memory at least {2 * each / 2**20:.0f}M",
+                f"one image needs {each / 2**20:.1f} MiB, more than half the budget of {self.options.memory / 2**20:.1f} MiB",
+                f"give --memory at least {2 * each // 2**20 + 1}M",
             )
         size = max(1, min(count, self.options.memory // 2 // each))
         for a in range(0, count, size):

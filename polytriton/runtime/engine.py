@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -186,7 +186,7 @@ class Engine:
     def _tables(self, boxes: Boxes) -> Tables:
         """Tables are asked for nodes whose boxes are final: those before the node being bounded."""
         if not isinstance(boxes.tables, Tables) or boxes.tables.kit is not self.kit:
-            boxes.tables = Tables(self.kit, boxes)
+            boxes.tables = Tables(self.kit, replace(boxes, tables=None))  # the same bounds; a cycle would outlive its batch
         return boxes.tables
 
     def _results(self, rows: int) -> Results:
@@ -202,10 +202,10 @@ class Engine:
         word = 8 if self.coefficients.dtype == torch.float64 else 4
         fit = chunk_rows(program, word, self.memory // 2)
         if fit < 1:
-            need = 2 * program.row_bytes * word // 8
+            need = program.row_bytes * word // 8
             raise ResourceError(
-                f"one row of %{program.target} takes {need / 2**20:.0f} MiB, more than half the budget of {self.memory / 2**20:.0f} MiB",
-                f"give --memory at least {2 * need / 2**20:.0f}M",
+                f"one row of %{program.target} takes {need / 2**20:.1f} MiB, more than half the budget of {self.memory / 2**20:.1f} MiB",
+                f"give --memory at least {2 * need // 2**20 + 1}M",
             )
         if self.device.type == "cpu":
             fit = min(fit, max(16, chunk_rows(program, word, CPU_BLOCK)))

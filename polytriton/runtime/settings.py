@@ -75,9 +75,19 @@ def _gradual_underflow() -> Iterator[None]:
     flushing = bool((torch.tensor(2.0**-1060, dtype=torch.float64, device="cpu") * 0.5 == 0).item())
     if flushing:
         torch.set_flush_denormal(False)
+    threads = torch.get_num_threads()
+    if threads > 1:  # workers that began while the setting was on keep it: then this thread works alone
+        wide = torch.full((threads << 16,), 2.0**-1060, dtype=torch.float64, device="cpu")
+        alone = bool((wide * 0.5 == 0).any())
+    else:
+        alone = False
+    if alone:
+        torch.set_num_threads(1)
     try:
         yield
     finally:
+        if alone:
+            torch.set_num_threads(threads)
         if flushing:
             torch.set_flush_denormal(True)
 

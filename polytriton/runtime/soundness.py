@@ -110,7 +110,7 @@ def deployed_error(
     if sem.real:
         return torch.zeros_like(magnitude)
     # tensor cores align and truncate their addends: up to twice the roundings of plain sums
-    g = gammas((2 if sem.u_in else 1) * nonzero + 1 + ops, sem.u)
+    g = gammas((2 if sem.u_in else 1) * (nonzero + ops) + 1, sem.u)
     enter = (1 + sem.u_in) ** (2 * products)  # every merged product converted its operands, earlier constants among them
     amplify = AMPLIFY if ops else 1.0
     # every operation may lose eta to underflow, every operand eta to a flush of inputs

@@ -348,6 +348,7 @@ class Walk:
 
     def _add_input(self, step: Step, extra: Tensor) -> None:
         m, window = self._dense_entry(step.node, self.frontier[step.node])
+        self._pay_pending(step.node, m, window)  # a rounded product may cancel against what the query brings
         total = m + extra[self.rows.index].to(m.dtype).view_as(m)
         place = self.kit.frames[step.node].place(self.rows, window)
         lo, hi = self.tables.box(step.node)

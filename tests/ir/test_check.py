@@ -34,6 +34,8 @@ def y(op: str, shape: tuple[int, ...], attrs: dict[str, Attr] | None = None, *in
     return Node("y", op, inputs or ("x",), shape, {**(attrs or {}), **more})
 
 
+FLAT = Node("r", "reshape", ("x",), (32,), {"to": (32,)})
+TALL = Node("r", "reshape", ("x",), (1, 8, 4), {"to": (1, 8, 4)})
 GOOD = [
     y("conv", IMAGE, CONV),
     y("linear", (3,), LINEAR),
@@ -100,7 +102,7 @@ BAD: list[tuple[str, Net, str]] = [
     ("scale shape", net(y("scale", IMAGE, SCALE), a=np.ones((3, 1, 1), np.float32)), "%y = scale"),
     ("scale rank", net(y("scale", IMAGE, SCALE), a=np.ones((1, 2, 1, 1), np.float32)), "%y = scale"),
     ("scale widens", Net("n", (Node("x", "input", (), (1,)), y("scale", (2,), SCALE)), "y", {"a": np.ones(2, np.float32)}), "%y = scale"),
-    ("unequal sum", net(Node("z", "relu", ("x",), IMAGE), Node("r", "reshape", ("x",), (32,), {"to": (32,)}), y("add", IMAGE, {}, "z", "r")), "%y = add"),
+    ("unequal sum", net(FLAT, y("add", IMAGE, {}, "x", "r")), "%y = add"),
     ("pool of a vector", Net("n", (Node("x", "input", (), (4,)), y("maxpool", (4,), k=(1, 1))), "y"), "%y = maxpool"),
     ("pool of a scalar", Net("n", (Node("x", "input", (), ()), y("maxpool", (), k=(1, 1))), "y"), "%y = maxpool"),
     ("pool in the padding", net(y("maxpool", (2, 6, 4), k=(1, 1), p=(1, 0, 1, 0))), "%y = maxpool: a window lies wholly"),
@@ -108,7 +110,7 @@ BAD: list[tuple[str, Net, str]] = [
     ("pool between dilated taps", net(y("maxpool", (2, 1, 4), k=(2, 1), d=(5, 1), p=(1, 0, 1, 0))), "%y = maxpool: a window lies wholly"),
     ("pool of vast padding", net(y("maxpool", (2, 4, 4), k=(1, 1), p=(10**15, 0, 0, 0))), "%y = maxpool"),
     ("concat axis", net(y("concat", IMAGE, {"axis": 3}, "x", "x")), "%y = concat"),
-    ("concat shapes", net(Node("r", "reshape", ("x",), (1, 8, 4), {"to": (1, 8, 4)}), y("concat", IMAGE, {"axis": 0}, "x", "r")), "%y = concat"),
+    ("concat shapes", net(TALL, y("concat", IMAGE, {"axis": 0}, "x", "r")), "%y = concat"),
     ("reshape size", net(y("reshape", (31,), to=(31,))), "%y = reshape"),
     ("negative reshape", net(y("reshape", (-4, -8), to=(-4, -8))), "%y = reshape"),
     ("perm repeats", net(y("transpose", IMAGE, perm=(0, 1, 1))), "%y = transpose"),

@@ -17,7 +17,9 @@ from polytriton.runtime.executor import torch_forward
 from tests.oracle.nets import nets, toy_dense
 
 
-def one(op: str, shape: tuple[int, ...], *, operands: int = 1, seed: int = 0, **attrs: Attr | np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+def one(
+    op: str, shape: tuple[int, ...], *, operands: int = 1, seed: int = 0, **attrs: Attr | np.ndarray
+) -> tuple[torch.Tensor, torch.Tensor]:
     """A batch of three through one operator; arrays among the attributes become weights."""
     b = Builder("one")
     x = b.input(shape)

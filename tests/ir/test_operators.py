@@ -83,6 +83,28 @@ def test_every_step_of_a_plan_has_a_walker() -> None:
         assert callable(getattr(Walk, "_" + op)), op
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_node_that_one_step_reaches_twice_and_another_has_reached_before(dtype: str) -> None:
+    """r + r + (W r + b) is (W + 2) r + b, though three contributions wait at r at once."""
+    w, v, b = RNG.standard_normal((4, 3)), RNG.standard_normal((4, 4)), RNG.standard_normal(4)
+    found = []
+    for joined in (True, False):
+        net = Builder("thrice")
+        h = net.add("linear", (net.input((3,)),), w=net.constant(w), b=net.constant(b))
+        r = net.add("relu", (h,))
+        if joined:
+            twice = net.add("add", (r, r))
+            y = net.add("add", (twice, net.add("linear", (r,), w=net.constant(v), b=net.constant(b))))
+        else:
+            y = net.add("linear", (r,), w=net.constant(v + 2 * np.eye(4)), b=net.constant(b))
+        y = net.add("linear", (net.add("relu", (y,)),), w=net.constant(v), b=net.constant(b))
+        bounds = Verifier.from_net(net.build(y), semantics="real", dtype=dtype, candidates="input").bounds(
+            -np.ones((1, 3)), np.ones((1, 3))
+        )
+        found.append((np.asarray(bounds.lo), np.asarray(bounds.hi)))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4 if dtype == "float32" else 1e-9)
+
+
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("op", EXAMPLES)
 def test_every_operator_passes_through_every_room(op: str, last: bool) -> None:

@@ -90,7 +90,9 @@ def test_comments_and_blank_lines_are_nothing() -> None:
     assert parse_plan("// first\n" + print_plan(plan).replace("\n", " // why\n")) == plan
 
 
-axes = st.builds(Axis, st.integers(1, 40), st.integers(1, 8), st.integers(-9, 9)) | st.builds(Axis, st.integers(1, 40), st.just(0), st.just(0))
+axes = st.builds(Axis, st.integers(1, 40), st.integers(1, 8), st.integers(-9, 9)) | st.builds(
+    Axis, st.integers(1, 40), st.just(0), st.just(0)
+)
 windows = st.builds(Window, axes, axes)
 
 
@@ -105,7 +107,9 @@ def steps(draw: st.DrawFn) -> Step:
 plans = st.builds(
     Plan,
     names,
-    st.lists(st.builds(Program, st.sampled_from(("bound", "query")), names, st.lists(steps(), max_size=4).map(tuple)), max_size=3).map(tuple),
+    st.lists(st.builds(Program, st.sampled_from(("bound", "query")), names, st.lists(steps(), max_size=4).map(tuple)), max_size=3).map(
+        tuple
+    ),
     st.sampled_from(("all", "input")),
     st.dictionaries(names, st.tuples(*[st.integers(0, 99)] * 4), max_size=3),
 )
@@ -219,7 +223,7 @@ def _mutate(rng: random.Random, text: str) -> str:
 
 def test_mutated_networks_raise_only_errors_for_users() -> None:
     rng = random.Random(7)
-    refused = accepted = 0
+    accepted, remedies = 0, []
     for seed in range(12):
         net = random_net(seed)
         text = print_net(net)
@@ -228,14 +232,13 @@ def test_mutated_networks_raise_only_errors_for_users() -> None:
                 check_net(parse_net(_mutate(rng, text), net.weights))
                 accepted += 1
             except PolytritonError as error:
-                assert error.remedy
-                refused += 1
-    assert refused > 900 and accepted > 20
+                remedies.append(error.remedy)
+    assert len(remedies) > 900 and accepted > 20 and all(remedies)
 
 
 def test_mutated_plans_raise_only_errors_for_users() -> None:
     rng = random.Random(8)
-    refused = 0
+    remedies = []
     for seed in range(12):
         plan = compile_net(random_net(seed, limit=60)).plan
         text = print_plan(plan)
@@ -245,9 +248,8 @@ def test_mutated_plans_raise_only_errors_for_users() -> None:
                 again = parse_plan(mutated)
                 assert parse_plan(print_plan(again)) == again
             except PolytritonError as error:
-                assert error.remedy
-                refused += 1
-    assert refused > 400
+                remedies.append(error.remedy)
+    assert len(remedies) > 400 and all(remedies)
 
 
 def test_equality_sees_every_part() -> None:

@@ -41,11 +41,12 @@ def jacobians(net: Net, node: Node) -> tuple[list[np.ndarray], np.ndarray]:
 
 @dataclass(frozen=True)
 class Pool:
-    """A max pool over one box: winner cell, largest upper bound, whether the winner is certain."""
+    """A max pool over one box: winner cell, largest upper bound, whether the winner is certain, largest magnitude."""
 
     winner: np.ndarray
     most: np.ndarray
     sure: np.ndarray
+    size: np.ndarray
 
 
 @dataclass
@@ -144,8 +145,8 @@ class DeepPoly:
         else:  # the likelier sign first; where its row settles the neuron the other row is never made
             edge |= np.abs(lo + hi) <= NEAR * mass
             first = np.where(lo >= -hi, 1, -1)
-            for sign in (first, -first):
-                self._side(node, result, left, sign[left], best, mass, edge, leave=True)
+            for signs in (first, -first):
+                self._side(node, result, left, signs[left], best, mass, edge, leave=True)
                 left = left[(best[0][left] < 0) & (best[1][left] < 0)]
         best_lo, best_hi = best[0], -best[1]
         result.found[node.name], result.mass[node.name], result.edge[node.name] = (best_lo, best_hi), mass, edge
@@ -238,6 +239,7 @@ class _Walk:
             self._join(node.inputs[0], plus * low + minus * up)
             return
         pool = self._pool(node, lo, hi)
+        self.mass = self.mass + np.abs(m) @ pool.size  # rounding may be charged for any cell of a window, not only the winner
         back = np.zeros((len(m), lo.size))
         np.add.at(back.T, pool.winner, (plus + np.where(pool.sure, minus, 0)).T)
         self.c = self.c + np.where(pool.sure, 0, minus) @ pool.most
@@ -251,7 +253,8 @@ class _Walk:
         at = np.arange(node.size)
         others = high.copy()
         others[at, j] = -np.inf
-        return Pool(cells[at, j], high.max(axis=1), low[at, j] >= others.max(axis=1))
+        size = np.where(cells >= 0, self.reach[node.inputs[0]][np.maximum(cells, 0)], 0).max(axis=1)
+        return Pool(cells[at, j], high.max(axis=1), low[at, j] >= others.max(axis=1), size)
 
     def candidate(self) -> np.ndarray:
         """The rows' lower bounds by the boxes of the frontier."""

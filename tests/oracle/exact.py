@@ -44,6 +44,7 @@ def _window(node: Node, shape: tuple[int, ...]) -> Iterator[tuple[int, int, np.n
 
 def terms(net: Net, node: Node) -> Terms:
     """The table of an affine or layout node."""
+    moved: np.ndarray
     shapes = [net.node(i).shape for i in node.inputs]
     n, first = node.size, shapes[0]
     here = np.arange(int(np.prod(first))).reshape(first)
@@ -68,8 +69,8 @@ def terms(net: Net, node: Node) -> Terms:
                     weight[o, :, :, c, i, j] = w[o, c, i, j]
         return Terms(cell.reshape(n, -1), weight.reshape(n, -1), np.repeat(number("b"), node.shape[1] * node.shape[2]))
     if node.op == "scale":
-        a, c = (np.broadcast_to(number(k), first).reshape(-1) for k in ("a", "c"))
-        return Terms(here.reshape(-1, 1), a[:, None], np.asarray(c))
+        factor, shift = (np.broadcast_to(number(k), first).reshape(-1) for k in ("a", "c"))
+        return Terms(here.reshape(-1, 1), factor[:, None], shift)
     if node.op in ("add", "sub"):
         pair = np.stack([np.arange(n), np.arange(n, 2 * n)], 1)
         return Terms(pair, np.broadcast_to([1.0, 1.0 if node.op == "add" else -1.0], (n, 2)), np.zeros(n))
@@ -82,8 +83,8 @@ def terms(net: Net, node: Node) -> Terms:
         parts = [np.arange(end - int(np.prod(s)), end).reshape(s) for end, s in zip(ends, shapes, strict=True)]
         moved = np.concatenate(parts, axis=node.integer("axis"))
     elif node.op == "slice":
-        at = [node.integer("start") + q * node.integer("step") for q in range(node.integer("size"))]
-        moved = np.take(here, at, axis=node.integer("axis"))
+        cells = [node.integer("start") + q * node.integer("step") for q in range(node.integer("size"))]
+        moved = np.take(here, cells, axis=node.integer("axis"))
     elif node.op == "transpose":
         moved = here.transpose(node.ints("perm"))
     elif node.op == "pad":

@@ -44,7 +44,9 @@ def test_a_batch_norm_joins_its_convolution() -> None:
         CHECK: net @n
         CHECK-NEXT: %s = conv %x {w=@[[w]], b=@[[b]], k=3x3, p=1,1,1,1, babs=@[[v]], slack=3, ops=2{{.*}}} : f32[3x5x5]
         CHECK-NEXT: return %s
-        """.replace("[[w]]", "{{\\w+}}").replace("[[b]]", "{{\\w+}}").replace("[[v]]", "{{\\w+}}"),
+        """.replace("[[w]]", "{{\\w+}}")
+        .replace("[[b]]", "{{\\w+}}")
+        .replace("[[v]]", "{{\\w+}}"),
     )
     merged = fold.run(net)
     node = merged.node("s")
@@ -62,7 +64,10 @@ def test_a_batch_norm_joins_its_convolution() -> None:
 def test_a_scale_that_varies_over_space_stays(varies: tuple[int, ...], kept: bool) -> None:
     a = np.linspace(0.5, 1.5, int(np.prod(varies)), dtype=F32).reshape(varies)
     for factors in ({"a": a, "d": np.zeros(1, F32)}, {"a": np.ones(1, F32), "d": a}):
-        check(read(BATCH_NORM, **factors), f"CHECK: %c = conv\nCHECK-NEXT: %s = scale %c {{a=@a, c=@d}}" if kept else "CHECK: %s = conv\nCHECK-NOT: scale")
+        check(
+            read(BATCH_NORM, **factors),
+            "CHECK: %c = conv\nCHECK-NEXT: %s = scale %c {a=@a, c=@d}" if kept else "CHECK: %s = conv\nCHECK-NOT: scale",
+        )
 
 
 def test_constant_images_count_as_channels() -> None:
@@ -82,7 +87,10 @@ net @n(%x: f32[2x5x5]) -> f32[3x{out}x{out}] {{
 def test_a_normalisation_joins_the_convolution_unless_padding_takes_its_place(p: str, out: int, merges: bool) -> None:
     text = NORMALISED.format(p=p, out=out)
     if merges:
-        check(read(text), f"CHECK-NOT: scale\nCHECK: %c = conv %x {{w=@{{{{\\w+}}}}, b=@{{{{\\w+}}}}, k=3x3, p={p}, babs=@{{{{\\w+}}}}, slack=21, ops=2")
+        check(
+            read(text),
+            f"CHECK-NOT: scale\nCHECK: %c = conv %x {{w=@{{{{\\w+}}}}, b=@{{{{\\w+}}}}, k=3x3, p={p}, babs=@{{{{\\w+}}}}, slack=21, ops=2",
+        )
     else:
         check(read(text), "CHECK: %s = scale %x {a=@a, c=@d}\nCHECK-NEXT: %c = conv %s {w=@w, b=@b")
         check(read(text, d=np.zeros((2, 1, 1), F32)), "CHECK-NOT: scale\nCHECK: %c = conv %x")
@@ -123,7 +131,12 @@ def test_scales_in_a_row_become_one() -> None:
       return %u
     }
     """
-    check(read(text), "CHECK: {\nCHECK-NEXT: %u = scale %x {a=@{{\\w+}}, c=@{{\\w+}}, babs=@{{\\w+}}, slack=6, ops=4{{.*}}} : f32[3]\nCHECK-NEXT: return %u")
+    check(
+        read(text),
+        "CHECK: {\n"
+        "CHECK-NEXT: %u = scale %x {a=@{{\\w+}}, c=@{{\\w+}}, babs=@{{\\w+}}, slack=6, ops=4{{.*}}} : f32[3]\n"
+        "CHECK-NEXT: return %u",
+    )
 
 
 LINEARS = """
@@ -171,7 +184,9 @@ def test_zero_and_extreme_factors_stay(factor: float) -> None:
     a = np.array([[[1.0]], [[factor]], [[1.0]]], F32)
     check(read(BATCH_NORM, a=a), "CHECK: %c = conv %x {w=@w, b=@b, k=3x3, p=1,1,1,1}\nCHECK-NEXT: %s = scale %c {a=@a, c=@d}")
     check(read(NORMALISED.format(p="0,0,0,0", out=3), a=a[:2]), "CHECK: %s = scale %x\nCHECK-NEXT: %c = conv %s")
-    check(read(LINEARS.format(n=4, m=3, k=2), w=np.array([[1, 1, 1], [1, factor, 1]], F32)), "CHECK: %s = linear\nCHECK-NEXT: %t = linear %s")
+    check(
+        read(LINEARS.format(n=4, m=3, k=2), w=np.array([[1, 1, 1], [1, factor, 1]], F32)), "CHECK: %s = linear\nCHECK-NEXT: %t = linear %s"
+    )
 
 
 def test_factors_that_together_go_too_far_stay() -> None:
@@ -279,7 +294,12 @@ def affine(net: Net, node: Node) -> Affine:
         else:
             matrices.append(_stencil(node, source, m, zero.copy()))
     shape = (node.shape[0], 1, 1) if node.op == "conv" else b.shape
-    biases = [np.broadcast_to(np.broadcast_to(v.reshape(shape), node.shape) if node.op != "linear" else v, node.shape if node.op != "linear" else v.shape).reshape(-1) for v in (b, babs)]
+    biases = [
+        np.broadcast_to(
+            np.broadcast_to(v.reshape(shape), node.shape) if node.op != "linear" else v, node.shape if node.op != "linear" else v.shape
+        ).reshape(-1)
+        for v in (b, babs)
+    ]
     return Affine(matrices[0], biases[0], matrices[1], biases[1])
 
 

@@ -67,7 +67,10 @@ def test_a_branch_that_leaves_the_block_pulls_the_head_up() -> None:
 
 
 def test_crossing_branches_meet_at_their_common_head() -> None:
-    check("h c x; p c h; q c h; s a p q; t a q p; y a s t", "CHECK: %s = add %p, %q {head=%h}\nCHECK: %t = add %q, %p {head=%h}\nCHECK: %y = add %s, %t {head=%h}")
+    check(
+        "h c x; p c h; q c h; s a p q; t a q p; y a s t",
+        "CHECK: %s = add %p, %q {head=%h}\nCHECK: %t = add %q, %p {head=%h}\nCHECK: %y = add %s, %t {head=%h}",
+    )
 
 
 def test_dense_blocks() -> None:
@@ -83,7 +86,9 @@ def test_dense_blocks() -> None:
       return %e
     }
     """
-    filecheck(passed(read(text), "joins"), "CHECK: %c = concat %r, %b {axis=0, head=%r}\nCHECK: %e = concat %r, %b, %d, %b {axis=0, head=%r}")
+    filecheck(
+        passed(read(text), "joins"), "CHECK: %c = concat %r, %b {axis=0, head=%r}\nCHECK: %e = concat %r, %b, %d, %b {axis=0, head=%r}"
+    )
 
 
 def test_a_wrong_head_is_replaced() -> None:

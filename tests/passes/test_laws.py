@@ -50,7 +50,14 @@ def same(before: Net, out: Net) -> None:
             assert close(n.name, n.name), f"%{n.name} kept its name and changed its value"
 
 
-ORDERS = [("fold",), ("layout",), ("joins",), ("layout", "fold"), ("fold", "layout", "fold", "joins"), ("layout", "layout", "joins", "fold")]
+ORDERS = [
+    ("fold",),
+    ("layout",),
+    ("joins",),
+    ("layout", "fold"),
+    ("fold", "layout", "fold", "joins"),
+    ("layout", "layout", "joins", "fold"),
+]
 
 
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)

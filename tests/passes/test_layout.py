@@ -37,7 +37,10 @@ net @n(%x: f32[2x5x5]) -> f32[3x5x7] {
 
 
 def test_zero_padding_joins_the_convolution() -> None:
-    check(read(PADDED), "CHECK: %r = relu\nCHECK-NEXT: %c = conv %r {w=@w, b=@b, k=3x3, p=1,2,1,2} : f32[3x5x7]\nCHECK-NOT: pad\nCHECK-NOT: gather")
+    check(
+        read(PADDED),
+        "CHECK: %r = relu\nCHECK-NEXT: %c = conv %r {w=@w, b=@b, k=3x3, p=1,2,1,2} : f32[3x5x7]\nCHECK-NOT: pad\nCHECK-NOT: gather",
+    )
 
 
 def test_each_side_of_the_padding_keeps_its_place() -> None:
@@ -46,9 +49,14 @@ def test_each_side_of_the_padding_keeps_its_place() -> None:
 
 
 def test_padding_that_something_else_reads_too_stays() -> None:
-    text = PADDED.replace("return %c", "%q = slice %p {axis=0, start=0, step=1, size=1} : f32[1x7x9]\n  %t = concat %c, %c {axis=0} : f32[6x5x7]\n  return %q")
+    text = PADDED.replace(
+        "return %c", "%q = slice %p {axis=0, start=0, step=1, size=1} : f32[1x7x9]\n  %t = concat %c, %c {axis=0} : f32[6x5x7]\n  return %q"
+    )
     check(read(text.replace("-> f32[3x5x7]", "-> f32[1x7x9]")), "CHECK-NOT: conv\nCHECK-NOT: pad")
-    both = PADDED.replace("%r = relu %x", "%r = conv %x {w=@v, b=@d, k=1x1}").replace("return %c", "%q = relu %p : f32[2x7x9]\n  %d = conv %q {w=@w, b=@b, k=3x3} : f32[3x5x7]\n  %t = add %c, %d : f32[3x5x7]\n  return %t")
+    both = PADDED.replace("%r = relu %x", "%r = conv %x {w=@v, b=@d, k=1x1}").replace(
+        "return %c",
+        "%q = relu %p : f32[2x7x9]\n  %d = conv %q {w=@w, b=@b, k=3x3} : f32[3x5x7]\n  %t = add %c, %d : f32[3x5x7]\n  return %t",
+    )
     check(read(both), "CHECK: %p = gather %r {index=@{{\\w+}}, to=2x7x9}\nCHECK: %c = conv %p {w=@w, b=@b, k=3x3} :")
 
 
@@ -166,7 +174,13 @@ def test_what_follows_a_linear_layer_moves_its_rows() -> None:
     }
     """
     net = read(text, b=np.arange(1, 9, dtype=np.float32))
-    out = check(net, "CHECK: %{{\\w+}} = linear %x {w=@{{\\w+}}, b=@{{\\w+}}, babs=@{{\\w+}}, to=2x2x3}\nCHECK-NEXT: = relu\nCHECK-NEXT: = relu\nCHECK-NEXT: %c = conv")
+    out = check(
+        net,
+        "CHECK: %{{\\w+}} = linear %x {w=@{{\\w+}}, b=@{{\\w+}}, babs=@{{\\w+}}, to=2x2x3}\n"
+        "CHECK-NEXT: = relu\n"
+        "CHECK-NEXT: = relu\n"
+        "CHECK-NEXT: %c = conv",
+    )
     linear = next(n for n in out if n.op == "linear")
     for key in ("b", "babs"):
         b = out.weight(linear, key)
@@ -184,7 +198,10 @@ def test_a_scale_on_the_way_is_reordered_too() -> None:
       return %y
     }
     """
-    check(read(text, i=np.array([7, 0, 3, 5, 2, 1])), "CHECK: %r = relu\nCHECK-NEXT: = scale %r {{.*}} : f32[2x2x2]\nCHECK-NEXT: %y = linear\nCHECK-NOT: gather")
+    check(
+        read(text, i=np.array([7, 0, 3, 5, 2, 1])),
+        "CHECK: %r = relu\nCHECK-NEXT: = scale %r {{.*}} : f32[2x2x2]\nCHECK-NEXT: %y = linear\nCHECK-NOT: gather",
+    )
     # a scale that makes something of the padding, or treats one cell in two ways, holds the gather up
     padded = read(text, i=np.array([7, 0, 3, -1, 2, 1]))
     check(padded, "CHECK: %g = gather\nCHECK: %s = scale %g\nCHECK: %y = linear %s")

@@ -62,7 +62,10 @@ def test_the_frontier_behind_a_neurons_own_layer_is_what_the_interval_pass_saw()
 
 
 def test_as_crown_does_bounds_are_taken_at_the_end_alone() -> None:
-    filecheck(plan_text(read(DEEP), "input"), "CHECK: plan @deep candidates=input {\nCHECK: relu %rc -> %c [1 x 1] ops\nCHECK: relu %ra -> %a [1 x 1] ops\nCHECK: input %x check")
+    filecheck(
+        plan_text(read(DEEP), "input"),
+        "CHECK: plan @deep candidates=input {\nCHECK: relu %rc -> %c [1 x 1] ops\nCHECK: relu %ra -> %a [1 x 1] ops\nCHECK: input %x check",
+    )
     for p in plan_of(read(DEEP), "input"):
         assert [s.check for s in p.steps] == [False] * (len(p.steps) - 1) + [True]
 
@@ -97,7 +100,10 @@ def test_a_pool_is_a_candidates_place_too() -> None:
       return %y
     }
     """
-    filecheck(plan_text(read(text)), "CHECK: bound %b {\nCHECK: maxpool %m -> %a {{[^c]*}}ops\nCHECK: bound %c {\nCHECK: maxpool %m -> %a {{.*}} check")
+    filecheck(
+        plan_text(read(text)),
+        "CHECK: bound %b {\nCHECK: maxpool %m -> %a {{[^c]*}}ops\nCHECK: bound %c {\nCHECK: maxpool %m -> %a {{.*}} check",
+    )
 
 
 @given(nets())

@@ -148,7 +148,9 @@ def cells(axis: Axis, i: int) -> set[int]:
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(-6, 10), st.integers(1, 8), st.integers(1, 12))
 @limits(max_examples=300)
-def test_a_clipped_axis_holds_the_same_cells_of_the_image_and_no_row_needs_fewer(size: int, stride: int, offset: int, positions: int, n: int) -> None:
+def test_a_clipped_axis_holds_the_same_cells_of_the_image_and_no_row_needs_fewer(
+    size: int, stride: int, offset: int, positions: int, n: int
+) -> None:
     axis, image = Axis(size, stride, offset), set(range(n))
     out = win.clip(axis, positions, n)
     if positions == 1:
@@ -176,7 +178,9 @@ def test_a_clipped_axis_holds_the_same_cells_of_the_image_and_no_row_needs_fewer
 )
 def test_a_window_as_large_as_the_image_becomes_the_image(window: Window, image: tuple[int, int], want: tuple[bool, bool] | None) -> None:
     got = win.densify(window, image)
-    assert got == (window if want is None else Window(*(Axis(n, 0, 0) if w else a for w, a, n in zip(want, (window.h, window.w), image, strict=True))))
+    assert got == (
+        window if want is None else Window(*(Axis(n, 0, 0) if w else a for w, a, n in zip(want, (window.h, window.w), image, strict=True)))
+    )
 
 
 def test_a_residual_union_is_exact_on_all_four_sides() -> None:
@@ -219,7 +223,10 @@ def test_an_identity_shortcut_stays_a_window_of_one_cell() -> None:
         2,
         "12x12",
     )
-    filecheck(plan_text(read(text)), "CHECK: bound %s\nCHECK: add %s -> %c [1@1i+0 x 1@1i+0], %g [1@1i+0 x 1@1i+0]\nCHECK: merge %g -> %g [3@1i-1 x 3@1i-1]")
+    filecheck(
+        plan_text(read(text)),
+        "CHECK: bound %s\nCHECK: add %s -> %c [1@1i+0 x 1@1i+0], %g [1@1i+0 x 1@1i+0]\nCHECK: merge %g -> %g [3@1i-1 x 3@1i-1]",
+    )
 
 
 @given(*[st.integers(1, 9)] * 2, *[st.integers(-5, 5)] * 2, st.integers(1, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def knobs() -> dict[str, Any]:
         "numpy random": int(np.random.get_state()[1].sum()),  # type: ignore[index,union-attr]  # noqa: NPY002
     }
     for owner in (b, b.mkldnn, getattr(b.mkldnn, "matmul", None), getattr(b.mkldnn, "conv", None)):
-        found[f"fp32 {len(found)}"] = read(lambda owner=owner: getattr(owner, "fp32_precision", None))
+        found[f"fp32 {len(found)}"] = read(partial(getattr, owner, "fp32_precision", None))
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def dense(*layers: tuple[list[list[float]] | np.ndarray, list[float]], relu_last
     return b.build(x)
 
 
-def bounds(net: Net, lo: object, hi: object, **knobs: object) -> tuple[np.ndarray, np.ndarray]:
+def bounds(net: Net, lo: object, hi: object, **knobs: Any) -> tuple[np.ndarray, np.ndarray]:
     found = Verifier.from_net(net, **knobs).bounds(np.atleast_2d(np.asarray(lo, float)), np.atleast_2d(np.asarray(hi, float)))
     return np.asarray(found.lo)[0], np.asarray(found.hi)[0]
 
