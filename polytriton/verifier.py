@@ -275,6 +275,7 @@ class Decider:
                 lo, hi, chosen = torch.from_numpy(q.lo[left]), torch.from_numpy(q.hi[left]), left
             boxes = engine.refine(lo, hi, progress, deadline)
             self._ask(engine, boxes, q, mine, chosen, answers, deadline, exhaustive)
+            del boxes  # before the next batch makes its own
 
     def _ask(
         self,

@@ -260,4 +260,5 @@ class Engine:
     def bounded(self) -> list[str]:
         """Nodes whose boxes a user may ask for: the inputs of nonlinear operators."""
         wanted = {i for n in self.net if OPS[n.op].kind == "nonlinear" for i in n.inputs}
-        return [n.name for n in self.net if n.name in wanted]
+        # an input whose cells were moved about is no longer the user's
+        return [n.name for n in self.net if n.name in wanted and "take" not in n.attrs]
