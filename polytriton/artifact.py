@@ -130,9 +130,14 @@ def _check_replaceable(target: Path, given: Path) -> None:
         if not target.parent.is_dir():
             raise UsageError(f"cannot write {given}: there is no folder {given.parent}", "make the folder first, or choose another with -o")
         return
-    held = set(os.listdir(target)) if target.is_dir() else {""}
+    try:
+        held = set(os.listdir(target))
+    except FileNotFoundError:  # another writer is just moving it aside
+        return
+    except NotADirectoryError:
+        held = {""}
     if held and not (held <= {*FILES, MANIFEST} and held & {NET, PLAN}):
-        what = "a folder that is no artifact" if target.is_dir() else "a file"
+        what = "a file" if held == {""} else "a folder that is no artifact"
         raise UsageError(f"{given} is {what}: it is not overwritten", "choose another place with -o, for example NET.poly")
 
 
