@@ -130,15 +130,19 @@ def _check_replaceable(target: Path, given: Path) -> None:
         if not target.parent.is_dir():
             raise UsageError(f"cannot write {given}: there is no folder {given.parent}", "make the folder first, or choose another with -o")
         return
-    try:
-        held = set(os.listdir(target))
-    except FileNotFoundError:  # another writer is just moving it aside
+    for _ in range(16):  # another writer may be moving the old one aside: a listing counts if the folder stayed in its place
+        try:
+            before = os.stat(target)
+            held = set(os.listdir(target)) if target.is_dir() else {""}
+            after = os.stat(target)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if (before.st_ino, before.st_dev) != (after.st_ino, after.st_dev):
+            continue
+        if held and not (held <= {*FILES, MANIFEST} and held & {NET, PLAN}):
+            what = "a file" if held == {""} else "a folder that is no artifact"
+            raise UsageError(f"{given} is {what}: it is not overwritten", "choose another place with -o, for example NET.poly")
         return
-    except NotADirectoryError:
-        held = {""}
-    if held and not (held <= {*FILES, MANIFEST} and held & {NET, PLAN}):
-        what = "a file" if held == {""} else "a folder that is no artifact"
-        raise UsageError(f"{given} is {what}: it is not overwritten", "choose another place with -o, for example NET.poly")
 
 
 def _write(path: Path, data: bytes) -> None:
