@@ -17,7 +17,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -163,7 +163,7 @@ def _sync_folder(path: Path) -> None:
 
 def _move_into_place(made: Path, target: Path) -> None:
     """A folder cannot be renamed over a full one: the old one steps aside first, and comes back if the new one cannot enter."""
-    for attempt in range(8):
+    for attempt in range(16):
         aside = made.with_suffix(f".{attempt}.old")
         try:
             if os.path.lexists(target):
@@ -172,8 +172,9 @@ def _move_into_place(made: Path, target: Path) -> None:
             break
         except BaseException as error:
             if aside.exists() and not os.path.lexists(target):
-                os.rename(aside, target)
-            if not isinstance(error, OSError) or error.errno not in RACE or attempt == 7:
+                with suppress(OSError):  # another writer's has just come: then that one stays
+                    os.rename(aside, target)
+            if not isinstance(error, OSError) or error.errno not in RACE or attempt == 15:
                 raise  # otherwise another process put its own there meanwhile
         finally:
             shutil.rmtree(aside, ignore_errors=True)
