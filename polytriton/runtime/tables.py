@@ -189,7 +189,10 @@ class Tables:
             inputs = torch.nonzero(self.boxes.absmax(node.inputs[0])[key[1]].flatten() > 0).flatten()
             w = self.kit.weights[node.name].back
             small = len(outputs) * len(inputs) <= 0.7 * w.numel()
-            self._active[key] = Compact(w.index_select(0, outputs).index_select(1, inputs), outputs, inputs) if small else None
+            every = len(inputs) == w.shape[1]
+            part = w.index_select(0, outputs)
+            compact = Compact(part, outputs, None) if every else Compact(part.index_select(1, inputs), outputs, inputs)
+            self._active[key] = compact if small else None
         return self._active[key]
 
     def _floor(self, name: str) -> Tensor:

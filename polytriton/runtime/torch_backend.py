@@ -47,7 +47,7 @@ class Compact:
 
     w: Tensor
     outputs: Tensor
-    inputs: Tensor
+    inputs: Tensor | None  # None: all of them
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,10 @@ class Frame:
 
     def place(self, rows: Rows, window: Window) -> Place:
         height, width = self.padded
+        if window.whole:  # the same cells for every row of an image
+            start = (self.halo[0] * width + self.halo[1]) * self.channels
+            base = rows.image * (height * width * self.channels) + start
+            return Place(base, width * self.channels, window.h.size, window.w.size, self.channels)
         top = rows.h * window.h.stride - window.h.offset + self.halo[0]
         left = rows.w * window.w.stride - window.w.offset + self.halo[1]
         base = ((rows.image * height + top) * width + left) * self.channels
@@ -192,8 +196,11 @@ class TorchBackend:
         flat = m.reshape(len(m), -1)
         if isinstance(w, Tensor):
             return (flat @ w).view(len(m), *shape)
+        product = flat.index_select(1, w.outputs) @ w.w
+        if w.inputs is None:
+            return product.view(len(m), *shape)
         out = m.new_zeros(len(m), shape[0] * shape[1] * shape[2])
-        out.index_copy_(1, w.inputs, flat.index_select(1, w.outputs) @ w.w)
+        out.index_copy_(1, w.inputs, product)
         return out.view(len(m), *shape)
 
     def conv(self, m: Tensor, w: Tensor, conv: ConvShape, window: Window) -> Tensor:
