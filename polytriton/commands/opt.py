@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from polytriton.commands.groups import option
-from polytriton.errors import PassError, UsageError
+from polytriton.errors import UsageError
 
 if TYPE_CHECKING:
     from polytriton.ir.net import Net, Node, Shape
@@ -48,8 +48,8 @@ def opt(
 
 def run_passes(net: Net, names: list[str], candidates: str) -> tuple[Net, Plan | None]:
     """The network and, from `lower` on, the plan. A pass that does not apply yet is the caller's mistake."""
-    from polytriton.passes import lower, memory, schedule
-    from polytriton.passes.pipeline import NET_PASSES, PLAN_PASSES, run_net_pass
+    from polytriton.passes import lower, schedule
+    from polytriton.passes.pipeline import NET_PASSES, PLAN_PASSES, run_net_pass, run_plan_pass
 
     plan: Plan | None = None
     done: list[str] = []
@@ -61,20 +61,15 @@ def run_passes(net: Net, names: list[str], candidates: str) -> tuple[Net, Plan |
             net = run_net_pass(name, net, done)
         elif name == "lower":
             _refuse(name, lower.requires(net))
-            plan = lower.run(net)
-            _broken(name, lower.ensures(plan))
+            plan = run_plan_pass(name, net, None, done)
         elif name not in PLAN_PASSES:
             raise UsageError(f"there is no pass {name!r}", f"passes: {', '.join([*NET_PASSES, *PLAN_PASSES])}")
         elif plan is None:
             raise UsageError(f"pass {name} works on a plan", f"put lower before it: -p fold,layout,fold,joins,lower,{name}")
-        elif name == "schedule":
-            if candidates not in schedule.CHOICES:
-                raise UsageError(f"candidates={candidates!r} is unknown", f"use one of: {', '.join(schedule.CHOICES)}")
-            plan = schedule.run(net, plan, candidates)
-            _broken(name, schedule.ensures(net, plan))
         else:
-            plan = memory.run(net, plan)
-            _broken(name, memory.ensures(net, plan))
+            if name == "schedule" and candidates not in schedule.CHOICES:
+                raise UsageError(f"candidates={candidates!r} is unknown", f"use one of: {', '.join(schedule.CHOICES)}")
+            plan = run_plan_pass(name, net, plan, done, candidates)
         done.append(name)
     return net, plan
 
@@ -84,11 +79,6 @@ def _refuse(name: str, problem: str | None) -> None:
         raise UsageError(
             f"pass {name} cannot run: {problem}", "run the earlier passes first: -p fold,layout,fold,joins,lower,schedule,memory"
         )
-
-
-def _broken(name: str, problem: str | None) -> None:
-    if problem:
-        raise PassError(f"pass {name} did not finish: {problem}", "please report the network")
 
 
 # ---- weights ----------------------------------------------------------------------------------------------------

@@ -87,20 +87,31 @@ def make_plan(net: Net, candidates: str = "all", observe: Observer = _quiet) -> 
     if candidates not in schedule.CHOICES:
         raise UsageError(f"candidates={candidates!r} is unknown", f"use one of: {', '.join(schedule.CHOICES)}")
     done = list(SEQUENCE)
-    problem = lower.requires(net)
-    if problem:
-        raise _failure("lower", f"cannot run: {problem}", [], "run fold, layout and joins first")
-
-    def step(name: str, work: Callable[[], Plan], ensures: Callable[[Plan], str | None]) -> Plan:
+    plan: Plan | None = None
+    for name in PLAN_PASSES:
         start = time.perf_counter()
-        plan = _guarded(name, done, work, lambda p: check_plan(net, p), ensures)
+        plan = run_plan_pass(name, net, plan, done, candidates)
         done.append(name)
         observe(name, print_plan(plan), time.perf_counter() - start)
-        return plan
+    assert plan is not None
+    return plan
 
-    lowered = step("lower", lambda: lower.run(net), lower.ensures)
-    scheduled = step("schedule", lambda: schedule.run(net, lowered, candidates), lambda p: schedule.ensures(net, p))
-    return step("memory", lambda: memory.run(net, scheduled), lambda p: memory.ensures(net, p))
+
+def run_plan_pass(name: str, net: Net, plan: Plan | None, before: list[str], candidates: str = "all") -> Plan:
+    """One Plan pass between its own conditions and the checker; only `lower` needs no plan."""
+
+    def guarded(work: Callable[[], Plan], ensures: Callable[[Plan], str | None]) -> Plan:
+        return _guarded(name, before, work, lambda p: check_plan(net, p), ensures)
+
+    if name == "lower":
+        problem = lower.requires(net)
+        if problem:
+            raise _failure(name, f"cannot run: {problem}", [], "run fold, layout and joins first")
+        return guarded(lambda: lower.run(net), lower.ensures)
+    assert plan is not None
+    if name == "schedule":
+        return guarded(lambda: schedule.run(net, plan, candidates), lambda p: schedule.ensures(net, p))
+    return guarded(lambda: memory.run(net, plan), lambda p: memory.ensures(net, p))
 
 
 def compile_net(net: Net, candidates: str = "all", observe: Observer = _quiet) -> Compiled:

@@ -28,7 +28,6 @@ class Weights:
 
     back: Tensor  # linear: [outputs, inputs]; conv: [Co, Ci/g, kh, kw]; scale: [h, w, c]
     rows: Tensor  # what an identity row becomes: linear [outputs, inputs], conv [Co, kh', kw', Ci]
-    flat_bias: Tensor  # float64, [1 or h, ...] by `bias_line`
 
 
 class Kit:
@@ -47,14 +46,14 @@ class Kit:
         node, dtype = layer.node, self.coefficients.dtype
         w = layer.w.to(dtype)
         if node.op != "conv":
-            return Weights(w, w, layer.b)
+            return Weights(w, w)
         g, (kh, kw), (dh, dw) = node.integer("g", 1), node.ints("k"), node.ints("d", (1, 1))
         co, ci = w.shape[:2]
         spread = w.new_zeros(co, (kh - 1) * dh + 1, (kw - 1) * dw + 1, ci * g)
         for k in range(g):
             part = w[k * co // g : (k + 1) * co // g].permute(0, 2, 3, 1)
             spread[k * co // g : (k + 1) * co // g, ::dh, ::dw, k * ci : (k + 1) * ci] = part
-        return Weights(w.contiguous(memory_format=torch.channels_last), spread, layer.b)
+        return Weights(w.contiguous(memory_format=torch.channels_last), spread)
 
     def bias_line(self, name: str, width: int) -> Tensor:
         """The bias over a window `width` cells wide: one line for a convolution, the whole image otherwise; float64."""
