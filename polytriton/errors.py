@@ -54,6 +54,12 @@ class PassError(PolytritonError):
     exit_code = INTERNAL
 
 
+class KernelError(PolytritonError):
+    """A kernel that cannot be compiled here, spills beyond the limit, or lacks the instruction it was written for."""
+
+    exit_code = UNSUPPORTED
+
+
 class ResourceError(PolytritonError):
     """The memory budget or the disk does not suffice."""
 

@@ -73,3 +73,12 @@ def note(level: int, message: str) -> None:
     """A diagnostic on stderr, from its debug level on."""
     if knobs().debug >= level:
         print(f"polytriton: {message}", file=sys.stderr)
+
+
+def interpret_triton(on: bool) -> None:
+    """Sets the mode in which Triton, not imported yet, will run kernels: it reads the environment when it is imported."""
+    os.environ["TRITON_INTERPRET"] = "1" if on else "0"
+
+
+def triton_interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")

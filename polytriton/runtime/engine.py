@@ -22,6 +22,7 @@ from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.soundness import FLOAT32, FLOAT64, SEMANTICS, Coefficients
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.torch_backend import Rows, TorchBackend
+from polytriton.runtime.triton_backend import TritonBackend
 from polytriton.runtime.walk import Identity, Results, Walk
 
 CPU_BLOCK = 48 << 20  # bytes of the plan's count a row block takes on a CPU: measured best, larger ones leave the caches
@@ -71,6 +72,7 @@ class Engine:
         early: bool = True,
         tight: bool = False,
         forward: Forward | None = None,
+        kernels: str = "",
     ) -> None:
         self.net, self.plan = compiled.net, compiled.plan
         self.coefficients: Coefficients = FLOAT64 if dtype == "float64" else FLOAT32
@@ -80,6 +82,9 @@ class Engine:
         self.backend = TorchBackend(self.device, threads)
         self.forward = forward or Forward(self.net, SEMANTICS[semantics], self.device)
         self.kit = Kit(self.net, self.plan, self.forward, self.coefficients)
+        self.kernels: TritonBackend | None = None
+        if kernels:
+            self.kernels = TritonBackend(self.kit, dtype, self.device, kernels == "interpret")
         self.nodes = self.net.by_name
         self.programs = {p.target: p for p in self.plan if p.kind == "bound"}
         self.pooled = {i for n in self.net if n.op == "maxpool" for i in n.inputs}
@@ -178,10 +183,19 @@ class Engine:
         for block in self._blocks(rows, program):
             self._expire(deadline)
             some = self._rows(image[block], block, h[block], w[block])
-            Walk(self.backend, tables, program, some, results).run(Identity(sign[block].to(self.coefficients.dtype), channel[block]))
+            self._walk(tables, program, some, results, Identity(sign[block].to(self.coefficients.dtype), channel[block]))
         self.tally.rows[program.target] = self.tally.rows.get(program.target, 0) + rows
         self.tally.ops += results.ops
         return results.best
+
+    def _walk(
+        self, tables: Tables, program: Program, rows: Rows, results: Results, start: Tensor | Identity, extra: Tensor | None = None
+    ) -> None:
+        """One block of rows, by generated kernels or by the interpreter of Plans (which alone knows forms over the input)."""
+        if self.kernels is None or extra is not None:
+            Walk(self.backend, tables, program, rows, results).run(start, extra)
+        else:
+            self.kernels.run(tables, program, rows, results, start)
 
     def _tables(self, boxes: Boxes) -> Tables:
         """Tables are asked for nodes whose boxes are final: those before the node being bounded."""
@@ -252,7 +266,7 @@ class Engine:
                 if forms.input_error is not None:
                     gap = gap + forms.input_error[block]
                 some.error = some.error + (gap * x).sum(1) * (1 + 2.0**-30)
-            Walk(self.backend, tables, program, some, results).run(start, extra)
+            self._walk(tables, program, some, results, start, extra)
         self.tally.rows["query"] = self.tally.rows.get("query", 0) + rows
         self.tally.ops += results.ops
         return results

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
+from polytriton.runtime.forward_kernels import ForwardKernels, Parts
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
 from polytriton.runtime.relax import Winners, maxpool_winners
 from polytriton.runtime.soundness import Semantics, deployed_error, elementwise_error, gamma, up
@@ -58,10 +59,10 @@ def _bounded(lo: Tensor, hi: Tensor, f_lo: Tensor, f_hi: Tensor) -> tuple[Tensor
 
 
 class Forward:
-    """Transfers boxes through one node at a time."""
+    """Transfers boxes through one node at a time; the products of linear and conv layers by `kernels` where given."""
 
-    def __init__(self, net: Net, semantics: Semantics, device: torch.device) -> None:
-        self.net, self.semantics, self.device = net, semantics, device
+    def __init__(self, net: Net, semantics: Semantics, device: torch.device, *, kernels: ForwardKernels | None = None) -> None:
+        self.net, self.semantics, self.device, self.kernels = net, semantics, device, kernels
         self.nodes = net.by_name
         self.layers: dict[str, Layer] = {n.name: load_layer(net, n, device) for n in net if n.op in ("linear", "conv", "scale")}
         self.moves = {n.name: load_moves(net, n, device) for n in net if n.op == "gather"}
@@ -112,22 +113,20 @@ class Forward:
 
     def _affine(self, node: Node, boxes: Boxes) -> None:
         """W x + b over [lo, hi] as centre and radius: four rounded results, each with its gamma64 charged."""
-        layer = self.layers[node.name]
+        layer, sem = self.layers[node.name], self.semantics
         lo, hi = boxes.lo[node.inputs[0]], boxes.hi[node.inputs[0]]
         mid = 0.5 * lo + 0.5 * hi
         rad = up(torch.maximum(hi - mid, mid - lo))
         xabs = mid.abs() + rad  # >= |x|
-        centre = self.product(layer, layer.w, mid) + layer.b
-        if layer.cancelled:  # wabs counts what cancelled in a merge; the radius does not
-            spread, magnitude = self.product(layer, layer.w.abs(), rad), self.product(layer, layer.wabs, xabs)
+        # what is exactly zero (a settled ReLU's output) takes part in no rounding, unless a merge shifted it
+        terms = "none" if sem.real else "all" if node.integer("shifted") else "present"
+        if self.kernels is not None and node.op != "scale":
+            parts = self.kernels.affine(layer, lo, hi, terms)
         else:
-            spread, magnitude = self.product(layer, layer.wabs, torch.cat([rad, xabs])).split(len(mid))
-        spread, magnitude = up(spread), up(magnitude)
-        sem = self.semantics
+            parts = self._parts(layer, mid, rad, xabs, terms)
+        centre, spread, magnitude = parts.centre, parts.spread, parts.magnitude
+        nonzero = magnitude if parts.terms is None else parts.terms
         flushed = None
-        # what is exactly zero (a settled ReLU's output) takes part in no rounding
-        present = torch.ones_like(xabs, dtype=torch.bool) if layer.node.integer("shifted") else xabs > 0
-        nonzero = magnitude if sem.real else self.nonzero_terms(layer, present)
         if not sem.real and sem.eta_in > 2.0**-100:
             # what a conversion changes beyond its relative error: a flushed operand, or one rounded away from zero
             w_lost, x_lost = (v.clamp(max=sem.eta_in) + sem.sub_in for v in (layer.wabs, xabs))
@@ -142,6 +141,16 @@ class Forward:
         width = up(spread + e + (gamma(layer.terms + 4, 2.0**-53) + layer.rho) * (magnitude + layer.babs)) + 1e-300
         boxes.lo[node.name], boxes.hi[node.name] = _sane(centre - width, centre + width)
         boxes.magnitude[node.name], boxes.error[node.name] = magnitude, e
+
+    def _parts(self, layer: Layer, mid: Tensor, rad: Tensor, xabs: Tensor, terms: str) -> Parts:
+        """What kernels.forward computes, by tensor operations."""
+        centre = self.product(layer, layer.w, mid) + layer.b
+        if layer.cancelled:  # wabs counts what cancelled in a merge; the radius does not
+            spread, magnitude = self.product(layer, layer.w.abs(), rad), self.product(layer, layer.wabs, xabs)
+        else:
+            spread, magnitude = self.product(layer, layer.wabs, torch.cat([rad, xabs])).split(len(mid))
+        present = torch.ones_like(xabs, dtype=torch.bool) if terms == "all" else xabs > 0
+        return Parts(centre, up(spread), up(magnitude), None if terms == "none" else self.nonzero_terms(layer, present))
 
     def readers(self, layer: Layer, live: Tensor) -> Tensor:
         """At most how many live outputs read each cell of the operand, [batch, h, w, 1 or c]: small integers, exact."""

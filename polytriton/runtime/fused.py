@@ -58,6 +58,20 @@ def concretize(m, base, pitch, height, line, lo, hi, value, weight):  # type: ig
 
 
 @_compiled
+def weigh(m, base, pitch, height, line, xabs, weight):  # type: ignore[no-untyped-def]
+    """weight = sum of |m| xabs."""
+    for r in range(len(base)):
+        size = 0.0
+        for i in range(height):
+            a = (r * height + i) * line
+            t = base[r] + i * pitch
+            mm, xx = m[a : a + line], xabs[t : t + line]
+            for q in range(line):
+                size += np.float64(abs(mm[q])) * np.float64(xx[q])
+        weight[r] = size
+
+
+@_compiled
 def relax(m, base, pitch, height, line, below, above, cut, total):  # type: ignore[no-untyped-def]
     """m *= slope chosen by the sign of m, in place; total = sum of m * upper cut over m < 0."""
     for r in range(len(base)):
@@ -134,10 +148,15 @@ def relax_and_charge(m, base, pitch, height, line, below, above, cut, then, next
 
 
 @_compiled
-def shifted_sums(taps, out, top, left, sh, sw, dh, dw):  # type: ignore[no-untyped-def]
-    """out[r, y*sh + i*dh - top, x*sw + j*dw - left, :] += taps[r, y, x, i, j, :] where that lies inside out."""
-    rows, h, w, kh, kw, c = taps.shape
-    height, width = out.shape[1], out.shape[2]
+def shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw):  # type: ignore[no-untyped-def]
+    """out[r, y*sh + i*dh - top, x*sw + j*dw - left] += taps[r, y, x, i, j] where that lies inside out.
+
+    taps are [rows, h, w, kh, kw*channels], out [rows, height, width*channels]: taps side by side land side by side.
+    """
+    rows, h, w, kh, size = taps.shape
+    height, line = out.shape[1], out.shape[2]
+    run = size if dw == 1 else channels
+    source, target = taps.ravel(), out.ravel()
     for r in range(rows):
         for y in range(h):
             for i in range(kh):
@@ -145,11 +164,15 @@ def shifted_sums(taps, out, top, left, sh, sw, dh, dw):  # type: ignore[no-untyp
                 if to < 0 or to >= height:
                     continue
                 for x in range(w):
-                    for j in range(kw):
-                        at = x * sw + j * dw - left
-                        if 0 <= at < width:
-                            for q in range(c):
-                                out[r, to, at, q] += taps[r, y, x, i, j, q]
+                    for j in range(0, size, run):
+                        at = (x * sw - left) * channels + j * dw
+                        begin, end = max(0, -at), min(run, line - at)
+                        if begin < end:
+                            # unsigned: no index counts from the end, so the sums need no test each
+                            a = np.uint64((((r * h + y) * w + x) * kh + i) * size + j + begin)
+                            b = np.uint64((r * height + to) * line + at + begin)
+                            for q in range(np.uint64(end - begin)):
+                                target[b + q] += source[a + q]
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,7 @@ class Tables:
         self.kit, self.boxes = kit, boxes
         self.dtype = kit.coefficients.dtype
         self._box: dict[str, tuple[Tensor, Tensor]] = {}
+        self._xabs: dict[str, Tensor] = {}
         self._lines: dict[str, LineTables] = {}
         self._charge: dict[str, tuple[Tensor, Tensor]] = {}
         self._first: dict[str, Tensor] = {}
@@ -105,6 +106,13 @@ class Tables:
             lo, hi = round_down(self.boxes.lo[name], self.dtype), round_up(self.boxes.hi[name], self.dtype)
             self._box[name] = frame.table(lo), frame.table(hi)
         return self._box[name]
+
+    def xabs(self, name: str) -> Tensor:
+        """The largest magnitude in each box."""
+        if name not in self._xabs:
+            lo, hi = self.box(name)
+            self._xabs[name] = torch.maximum(lo.abs(), hi.abs())
+        return self._xabs[name]
 
     def lines(self, node: Node) -> LineTables:
         if node.name not in self._lines:

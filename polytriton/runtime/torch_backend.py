@@ -20,7 +20,9 @@ from polytriton.ir.plan import Axis, Window
 from polytriton.runtime import fused
 from polytriton.runtime.soundness import U64
 
-NARROW = 8  # input channels up to which a product and shifted sums beat the library's transposed convolution
+NARROW = 8  # input channels up to which a product and shifted sums beat the library's transposed convolution,
+SHORT = 128  # and values a window's line has (its cells times input channels)
+TAPS = 1 << 18  # values of the product a thread makes before it adds them up
 
 
 @dataclass
@@ -90,10 +92,10 @@ class Frame:
             start = (self.halo[0] * width + self.halo[1]) * self.channels
             base = rows.image * (height * width * self.channels) + start
             return Place(base, width * self.channels, window.h.size, window.w.size, self.channels)
-        top = rows.h * window.h.stride - window.h.offset + self.halo[0]
-        left = rows.w * window.w.stride - window.w.offset + self.halo[1]
-        base = ((rows.image * height + top) * width + left) * self.channels
-        return Place(base, width * self.channels, window.h.size, window.w.size, self.channels)
+        pitch = width * self.channels
+        base = rows.image * (height * pitch) + ((self.halo[0] - window.h.offset) * pitch + (self.halo[1] - window.w.offset) * self.channels)
+        base.add_(rows.h, alpha=window.h.stride * pitch).add_(rows.w, alpha=window.w.stride * self.channels)
+        return Place(base, pitch, window.h.size, window.w.size, self.channels)
 
 
 def dot_error(terms: int) -> float:
@@ -127,13 +129,13 @@ class TorchBackend:
         return table.reshape(-1)[place.base[:, None, None] + step]
 
     def _fused(self, kernel: object, m: Tensor, place: Place, *tables: Tensor | int | fused.PerRow, count: int) -> tuple[Tensor, ...]:
-        outputs = tuple(torch.empty(len(m), dtype=torch.float64, device=m.device) for _ in range(count))
-        rest = [t.reshape(-1).numpy() if isinstance(t, Tensor) else t for t in tables]
+        outputs = torch.empty(count, m.shape[0], dtype=torch.float64, device=m.device)
+        rest = [t.numpy().reshape(-1) if isinstance(t, Tensor) else t for t in tables]
         fused.over_rows(
             kernel, self.threads, m.view(-1).numpy(), place.base.numpy(), place.pitch, place.height, place.line,
-            *rest, outputs=tuple(o.numpy() for o in outputs),
+            *rest, outputs=tuple(outputs.numpy()),
         )  # fmt: skip
-        return outputs
+        return outputs.unbind()
 
     def concretize(self, m: Tensor, place: Place, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
         """Least value of each row over its boxes, to within dot_error * weight; weight = sum |m| max(|lo|, |hi|)."""
@@ -143,6 +145,12 @@ class TorchBackend:
         x = m.reshape(len(m), place.height, place.line).double()
         low, high = self._gather(lo, place).double(), self._gather(hi, place).double()
         return (x * torch.where(x < 0, high, low)).sum((1, 2)), (x.abs() * torch.maximum(low.abs(), high.abs())).sum((1, 2))
+
+    def weigh(self, m: Tensor, place: Place, xabs: Tensor) -> Tensor:
+        """Sum of |m| xabs over every row's window."""
+        if self.fast:
+            return self._fused(fused.weigh, m, place, xabs, count=1)[0]
+        return self.table_dot(m.abs(), place, xabs)
 
     def relax(
         self, m: Tensor, place: Place, below: Tensor, above: Tensor, lower_cut: Tensor | None, upper_cut: Tensor
@@ -206,7 +214,8 @@ class TorchBackend:
     def conv(self, m: Tensor, w: Tensor, conv: ConvShape, window: Window) -> Tensor:
         """Transposed convolution of every row's window, cut to the window the plan asks for."""
         lead = conv.lead(window)
-        if m.dtype == torch.float64 or not self.direct or (self.fast and conv.groups == 1 and w.shape[1] <= NARROW):
+        small = w.shape[1] <= NARROW or m.shape[2] * w.shape[1] <= SHORT
+        if m.dtype == torch.float64 or not self.direct or (self.fast and conv.groups == 1 and small):
             return self._product_and_shift(m, w, conv, lead, window)
         full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(m.shape[1:3], conv.stride, conv.kernel, conv.dilation, strict=True)]
         # the library drops `cut` cells on both sides and gives back `grow` at the end: no work on cells nobody asked for
@@ -226,10 +235,15 @@ class TorchBackend:
         g, (kh, kw), (sh, sw), (dh, dw) = conv.groups, conv.kernel, conv.stride, conv.dilation
         ci = w.shape[1]
         if self.fast and g == 1:
-            taps = (m.reshape(-1, c) @ w.permute(0, 2, 3, 1).reshape(c, -1)).view(r, h, wd, kh, kw, ci)
-            out = m.new_zeros(r, window.h.size, window.w.size, ci)
-            fused.over_slices(fused.shifted_sums, self.threads, taps.numpy(), out.numpy(), *lead, sh, sw, dh, dw)
-            return out
+            by_cell = w.permute(0, 2, 3, 1).reshape(c, -1)  # [c, kh*kw*ci]
+            out = m.new_empty(r, window.h.size, window.w.size * ci)
+            some = max(1, self.threads * TAPS // (h * wd * kh * kw * ci))  # rows whose taps stay in the cache
+            taps = m.new_empty(min(r, some), h, wd, kh, kw * ci)
+            for a in range(0, r, some):
+                part, to, made = m[a : a + some].reshape(-1, c), out[a : a + some].zero_(), taps[: r - a]
+                torch.mm(part, by_cell, out=made.view(-1, kh * kw * ci))
+                fused.over_slices(fused.shifted_sums, self.threads, made.numpy(), to.numpy(), ci, *lead, sh, sw, dh, dw)
+            return out.view(r, window.h.size, window.w.size, ci)
         by_tap = w.view(g, c // g, ci, kh, kw).permute(0, 3, 4, 1, 2)  # [g, kh, kw, c/g, ci]
         x = m.reshape(-1, g, c // g).transpose(0, 1)  # [g, cells, c/g]
         full = m.new_zeros(r, (h - 1) * sh + (kh - 1) * dh + 1, (wd - 1) * sw + (kw - 1) * dw + 1, g * ci)

@@ -5,7 +5,9 @@ Invariant of every row before and after every step: target >= sum over the front
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from polytriton.ir.plan import Axis, Program, Step, Window
 from polytriton.passes.windows import through, whole
 from polytriton.runtime.soundness import U64, gamma
 from polytriton.runtime.tables import Tables, sum_error
-from polytriton.runtime.torch_backend import ConvShape, Rows, TorchBackend, crop, dot_error
+from polytriton.runtime.torch_backend import ConvShape, Place, Rows, TorchBackend, crop, dot_error
 
 
 @dataclass
@@ -62,6 +64,7 @@ class Walk:
         self.extra: Tensor | None = None
         self.paid = ""  # the affine node whose scalars the ReLU before it has charged already
 
+    @torch.inference_mode()
     def run(self, start: Tensor | Identity, extra: Tensor | None = None) -> None:
         """`extra` are coefficients over the input that a query brings along: bounded on their own until the input is reached."""
         self.extra = extra
@@ -84,25 +87,21 @@ class Walk:
 
     def _check(self, last: bool) -> bool:
         """Takes a candidate bound; rows of decided groups leave. False when no row is left."""
-        value = self.rows.constant - self.rows.error
-        raw = self.rows.constant.clone()
-        slack = torch.zeros_like(value)
+        raw, slack = self.rows.constant, self.rows.error
         for name, (m, window) in self._entries():
             matrix = m if isinstance(m, Tensor) else self._matrix(name, m)
-            place = self.kit.frames[name].place(self.rows, window)
-            lo, hi = self.tables.box(name)
-            least, weight = self.backend.concretize(matrix, place, lo, hi)
+            place = self._place(name, window)
+            least, weight = self.backend.concretize(matrix, place, *self.tables.box(name))
             # coefficients that a ReLU multiplied are charged their rounding when their node is substituted: do it here too
-            pending = self._pending(name)
-            slack = slack + (dot_error(place.height * place.line) + pending) * weight + self.tables.floor(name)[self.rows.image]
-            value, raw = value + least, raw + least
+            charged = dot_error(place.height * place.line) + self._pending(name)
+            slack = torch.add(slack, weight, alpha=charged) + self.tables.floor(name)[self.rows.image]
+            raw = raw + least
+        value = raw - slack
         additions = 16 + 8 * len(self.frontier)
-        value = value - slack - additions * U64 * (value.abs() + self.rows.error + slack + raw.abs() + self.rows.constant.abs()) - TINY
-        value = torch.where(torch.isfinite(value), value, torch.full_like(value, float("-inf")))
-        raw = torch.where(torch.isfinite(raw), raw, torch.full_like(raw, float("-inf")))
+        value = value - additions * U64 * (value.abs() + slack + raw.abs() + self.rows.constant.abs()) - TINY
         r, index = self.results, self.rows.index
-        r.best[index] = torch.maximum(r.best[index], value)
-        r.raw[index] = torch.maximum(r.raw[index], raw)
+        for kept, found in ((r.best, value), (r.raw, raw)):
+            kept.scatter_reduce_(0, index, torch.where(torch.isfinite(found), found, -math.inf), "amax")
         if r.group is None or r.done is None:
             return True
         group = r.group[index]
@@ -111,12 +110,16 @@ class Walk:
             return False
         stay = torch.nonzero(~r.done[group]).flatten()
         if len(stay) < len(group):
-            stay = self.backend.padded(stay)
+            stay = self.backend.padded(stay)[: len(group)]
             self.rows = self.rows.keep(stay)
             self.frontier = {
                 k: (m.keep(stay) if isinstance(m, Identity) else m.index_select(0, stay), w) for k, (m, w) in self.frontier.items()
             }
         return len(stay) > 0
+
+    def _place(self, name: str, window: Window) -> Place:
+        """Where the rows' windows lie in the node's tables."""
+        return self.kit.frames[name].place(self.rows, window)
 
     def _entries(self) -> list[tuple[str, Entry]]:
         """The frontier, and what a query brings along over the input."""
@@ -136,8 +139,8 @@ class Walk:
         """Charges that rounding at once, where no affine step behind it will."""
         pending = self._pending(name)
         if pending:
-            place = self.kit.frames[name].place(self.rows, window)
-            _, weight = self.backend.concretize(m, place, *self.tables.box(name))
+            place = self._place(name, window)
+            weight = self.backend.weigh(m, place, self.tables.xabs(name))
             self._pay(None, pending * weight * sum_error(place.height * place.line) + self.tables.floor(name)[self.rows.image])
 
     # ---- scalars ----------------------------------------------------------------------------------------
@@ -147,14 +150,14 @@ class Walk:
         r = self.rows
         if constant is not None:
             r.constant = r.constant + constant
-        r.error = (r.error + error) * (1 + 8 * U64) + 4 * U64 * r.constant.abs() + TINY
+        r.error = (r.error + error).mul_(1 + 8 * U64).add_(r.constant.abs(), alpha=4 * U64).add_(TINY)
 
     def _charge(self, name: str, m: Tensor, window: Window) -> None:
         """The constant and the error of substituting an affine node."""
         if name == self.paid:
             self.paid = ""
             return
-        place = self.kit.frames[name].place(self.rows, window)
+        place = self._place(name, window)
         t, floor = self.tables.charge(name)
         spatial = self.kit.varies(name) and not window.whole
         bias = torch.zeros(1, place.line, dtype=torch.float64, device=m.device) if spatial else self.kit.bias_line(name, place.width)
@@ -193,6 +196,13 @@ class Walk:
         out[torch.arange(len(out), device=out.device), 0, 0, m.channel] = m.sign.to(out.dtype)
         return out
 
+    def _own(self, m: Tensor) -> Tensor:
+        """Coefficients that may be overwritten: copied where another entry lies in the same memory."""
+        memory = m.untyped_storage().data_ptr()
+        waiting = (entry for entries in self.arriving.values() for entry in entries)
+        others = (o for o, _ in chain(self.frontier.values(), waiting) if isinstance(o, Tensor))
+        return m.clone() if any(o.untyped_storage().data_ptr() == memory for o in others) else m
+
     def _dense_entry(self, name: str, entry: Entry) -> tuple[Tensor, Window]:
         m, window = entry
         return (m if isinstance(m, Tensor) else self._matrix(name, m)), window
@@ -228,7 +238,7 @@ class Walk:
             self._charge(node.name, m, window)
             result = self.backend.conv(m, w.back, shape, out)
         if step.mask:
-            place = self.kit.frames[step.to[0]].place(self.rows, out)
+            place = self._place(step.to[0], out)
             result = self.backend.table_product(result, place, self.tables.inside(step.to[0]))
         self._give(step, result)
 
@@ -240,7 +250,7 @@ class Walk:
             self._give(step, m * a)
         else:
             table = frame.table(a.expand(self.tables.boxes.batch, *a.shape))
-            self._give(step, self.backend.table_product(m, frame.place(self.rows, window), table))
+            self._give(step, self.backend.table_product(m, self._place(node.name, window), table))
 
     def _add(self, node: Node, step: Step, sign: float = 1.0) -> None:
         m, window = self._take(node)
@@ -249,7 +259,7 @@ class Walk:
             self._give(step, m, Identity(m.sign * sign, m.channel))
         else:
             self._charge(node.name, m, window)
-            self._give(step, m, m * sign)  # a copy: later steps work in place
+            self._give(step, m, m if sign == 1.0 else m * sign)  # shared until a step works in place
 
     def _sub(self, node: Node, step: Step) -> None:
         self._add(node, step, -1.0)
@@ -285,13 +295,14 @@ class Walk:
 
     def _relu(self, node: Node, step: Step) -> None:
         m, window = self._dense_entry(node.name, self._take(node))
+        m = self._own(m)
         self._pay_pending(node.name, m, window)
         lines = self.tables.lines(node)
-        place = self.kit.frames[node.name].place(self.rows, window)
+        place = self._place(node.name, window)
         terms = place.height * place.line
         source = node.inputs[0]
         if self.after is not None and self.after.node == source and self.after.op in ("conv", "linear") and lines.lower_cut is None:
-            then = self.kit.frames[source].place(self.rows, window)
+            then = self._place(source, window)
             t, floor = self.tables.charge(source)
             bias = self.kit.bias_line(source, place.width)
             m, total, constant, error = self.backend.relax_and_charge(m, place, lines.below, lines.above, lines.upper_cut, then, t, bias)
@@ -308,7 +319,7 @@ class Walk:
         m, window = self._dense_entry(node.name, self._take(node))
         self._pay_pending(node.name, m, window)
         tap, sure, most, largest = self.tables.pool(node)
-        place, b = self.kit.frames[node.name].place(self.rows, window), self.backend
+        place, b = self._place(node.name, window), self.backend
         winner = b._gather(tap, place).view_as(m)
         linear = (m > 0) | (b._gather(sure, place).view_as(m) > 0)
         rest = torch.where(linear, torch.zeros_like(m), m)
@@ -333,26 +344,30 @@ class Walk:
         self.frontier[node.name] = (self.backend.embed(m, self.rows, window, step.windows[0]), step.windows[0])
 
     def _merge(self, node: Node, step: Step) -> None:
-        """Contributions of several readers add up on the union of their windows; one rounding a coefficient."""
-        window = step.windows[0]
-        first, second = (self._dense_entry(node.name, e) for e in (self.frontier.pop(node.name), self.arriving[node.name].pop(0)))
-        for part in (first, second):  # a product rounded before the sum may cancel in it
-            self._pay_pending(node.name, *part)
-        m = self.backend.union(self.rows, first, second, window)
-        place = self.kit.frames[node.name].place(self.rows, window)
-        lo, hi = self.tables.box(node.name)
-        _, weight = self.backend.concretize(m, place, lo, hi)
-        error = self.kit.coefficients.u * (1 + 2.0**-20) * weight * sum_error(place.height * place.line)
-        self._pay(None, error + self.tables.floor(node.name)[self.rows.image])
+        """Contributions of several readers add up on the union of their windows: one rounding a coefficient.
+
+        A product rounded before the sum may cancel in it, so contributions that are products are charged theirs first.
+        """
+        window, xabs = step.windows[0], self.tables.xabs(node.name)
+        parts, weights = [], []
+        for take in (lambda: self.frontier.pop(node.name), lambda: self.arriving[node.name].pop(0)):
+            part, at = self._dense_entry(node.name, take())
+            if self.kit.feeds_nonlinear[node.name]:
+                weights.append(self.backend.weigh(part, self._place(node.name, at), xabs))
+            parts.append((self._own(part), at))
+        m = self.backend.union(self.rows, parts[0], parts[1], window)
+        place = self._place(node.name, window)
+        weights.append(self.backend.weigh(m, place, xabs))
+        error = sum(weights) * (self.kit.coefficients.u * (1 + 2.0**-20) * sum_error(place.height * place.line))
+        self._pay(None, error + len(weights) * self.tables.floor(node.name)[self.rows.image])
         self.frontier[node.name] = (m, window)
 
     def _add_input(self, step: Step, extra: Tensor) -> None:
         m, window = self._dense_entry(step.node, self.frontier[step.node])
         self._pay_pending(step.node, m, window)  # a rounded product may cancel against what the query brings
         total = m + extra[self.rows.index].to(m.dtype).view_as(m)
-        place = self.kit.frames[step.node].place(self.rows, window)
-        lo, hi = self.tables.box(step.node)
-        _, weight = self.backend.concretize(total, place, lo, hi)
+        place = self._place(step.node, window)
+        weight = self.backend.weigh(total, place, self.tables.xabs(step.node))
         self._pay(
             None,
             2 * self.kit.coefficients.u * weight * sum_error(place.height * place.line) + self.tables.floor(step.node)[self.rows.image],

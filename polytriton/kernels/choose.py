@@ -1,0 +1,51 @@
+"""Default tile sizes: what a kernel is emitted with when nobody has tuned it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """`block`: rows (or row and cell pairs) a program takes along the grid's first axis."""
+
+    block: int
+    constants: dict[str, int] = field(default_factory=dict)
+    warps: int = 4
+    stages: int = 3
+
+
+def power(n: int, least: int, most: int) -> int:
+    """The power of two that holds n, between two others."""
+    return max(least, min(most, 1 << max(0, n - 1).bit_length()))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """`values`: of a row pass in flight a program; `pairs`, `columns`, `terms`: a product's tile at most."""
+
+    values: int = 1024
+    line: int = 512
+    pairs: int = 64
+    columns: int = 64
+    terms: int = 32
+
+    def rows(self, size: int) -> Tiles:
+        """Row passes: rows shorter than `line` share a program."""
+        bq = power(size, 32, self.line)
+        br = max(1, self.values // bq)
+        return Tiles(br, {"BR": br, "BQ": bq}, warps=4)
+
+    def product(self, cells: int, k: int, n: int, inner: int, stages: int) -> Tiles:
+        """Matrix products with `cells` output cells a row, k terms of a tap, n columns."""
+        bn, bm = power(n, 16, self.columns), self.pairs
+        bk = power(k, 16, min(self.terms, inner or self.terms))
+        bq = power(k, 32, min(self.line, 256))
+        # the scalars' programs share the grid's first axis: they must be no more than the others
+        br = power(max(self.values // bq, -(-bm // cells)), 1, bm)
+        return Tiles(bm, {"BM": bm, "BN": bn, "BK": bk, "BR": br, "BQ": bq}, warps=4, stages=stages)
+
+
+GPU = Sizes()
+# the interpreter's cost is a fixed one an operation, whatever its size: few programs with large tiles
+INTERPRETER = Sizes(values=1 << 16, line=1 << 12, pairs=1 << 10, columns=1 << 9, terms=1 << 9)

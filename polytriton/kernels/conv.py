@@ -1,0 +1,120 @@
+"""One back-substitution step through a convolution: the paper's GBC as an output-stationary implicit matrix product."""
+
+import triton
+import triton.language as tl
+
+from polytriton.kernels.products import multiply
+from polytriton.kernels.rows import row_scalars
+
+
+@triton.jit
+def conv_step(
+    m_ptr, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, below_ptr, above_ptr, cut_ptr, t_ptr, bias_ptr, floor_ptr,
+    constant_ptr, error_ptr, w_ptr, out_ptr, count_ptr,
+    T: tl.constexpr, FORM: tl.constexpr, RELU: tl.constexpr, CHARGE: tl.constexpr, SLOT: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, G: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, CI: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    TOP: tl.constexpr, LEFT: tl.constexpr,
+    RH: tl.constexpr, OH: tl.constexpr, RW: tl.constexpr, OW: tl.constexpr,
+    START: tl.constexpr, PLANE: tl.constexpr, PITCH: tl.constexpr,
+    T_START: tl.constexpr, T_PLANE: tl.constexpr, T_PITCH: tl.constexpr,
+    BIAS: tl.constexpr, SUM_ERROR: tl.constexpr,
+    MASK: tl.constexpr, IH: tl.constexpr, IW: tl.constexpr, TO_RH: tl.constexpr, TO_OH: tl.constexpr, TO_RW: tl.constexpr, TO_OW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, BQ: tl.constexpr,
+):  # fmt: skip
+    """Rows on windows [H, W, CO] over a convolution's output become rows on windows [HO, WO, CI] over its input.
+
+    Tap (i, j) carries cell (y, x) to cell (y SH + i DH - TOP, x SW + j DW - LEFT) of the new window; what falls outside it is
+    dropped. Every program owns BM (row, cell) pairs times BN channels and gathers what its cells receive: the sum over taps and
+    source channels. Of PH x PW phases of cells (PH = SH where DH is 1) each meets only its own ceil(KH/SH) x ceil(KW/SW) taps.
+    w is [KH, KW, CO, CI/G]. MASK: cells of the new window off the image IH x IW get zero.
+    Grid: (blocks of (row, cell) pairs times phases, column tiles of all groups and, with RELU or CHARGE, one more for the scalars).
+
+    Bound: an entry adds at most ceil(KH/SH) ceil(KW/SW) CO/G terms (all taps where dilation is above one: the others' terms are
+    exact zeros, which round nothing) in blocks of BK, as in dense.dense_step; K is that count.
+    """
+    count = tl.load(count_ptr)
+    UH: tl.constexpr = (HO + PH - 1) // PH
+    UW: tl.constexpr = (WO + PW - 1) // PW
+    COG: tl.constexpr = CO // G
+    CIG: tl.constexpr = CI // G
+    NT: tl.constexpr = (CIG + BN - 1) // BN
+    SIZE: tl.constexpr = H * W * CO
+    LINE: tl.constexpr = W * CO
+    if RELU or CHARGE:
+        if tl.program_id(1) == G * NT:
+            first = tl.program_id(0) * BR
+            if first < count:
+                row_scalars(
+                    m_ptr, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, below_ptr, above_ptr, cut_ptr, t_ptr, bias_ptr, floor_ptr,
+                    constant_ptr, error_ptr, out_ptr, count, first,
+                    RELU, CHARGE, False, SLOT, SIZE, LINE, CO, RH, OH, RW, OW, START, PLANE, PITCH, T_START, T_PLANE, T_PITCH,
+                    BIAS, SUM_ERROR, BR, BQ,
+                )  # fmt: skip
+            return
+    phase = tl.program_id(0) % (PH * PW)
+    p_h = phase // PW
+    p_w = phase % PW
+    pair = (tl.program_id(0) // (PH * PW)).to(tl.int64) * BM + tl.arange(0, BM)
+    if (tl.program_id(0) // (PH * PW)).to(tl.int64) * BM >= count * (UH * UW):
+        return
+    row = pair // (UH * UW)
+    cell = (pair % (UH * UW)).to(tl.int32)
+    to_y = cell // UW * PH + p_h
+    to_x = cell % UW * PW + p_w
+    live = (row < count) & (to_y < HO) & (to_x < WO)
+    at_row = row
+    if SLOT:
+        at_row = tl.load(slot_ptr + row, mask=live, other=0)
+    if RELU:
+        image = tl.load(image_ptr + row, mask=live, other=0)
+        row_h = tl.load(row_h_ptr + row, mask=live, other=0)
+        row_w = tl.load(row_w_ptr + row, mask=live, other=0)
+        base = image * PLANE + START + (row_h * RH - OH) * PITCH + (row_w * RW - OW) * CO
+    group = tl.program_id(1) // NT
+    n = tl.program_id(1) % NT * BN + tl.arange(0, BN)
+    # the taps of this phase: those i with (to_y + TOP - i DH) divisible by SH, or all of them
+    i0 = (p_h + TOP) % PH
+    i0 = tl.where(i0 < 0, i0 + PH, i0)
+    j0 = (p_w + LEFT) % PW
+    j0 = tl.where(j0 < 0, j0 + PW, j0)
+    taps_h = (KH - i0 + PH - 1) // PH
+    taps_w = (KW - j0 + PW - 1) // PW
+    taps_h = tl.where(i0 < KH, taps_h, 0)
+    taps_w = tl.where(j0 < KW, taps_w, 0)
+    BLOCKS: tl.constexpr = (COG + BK - 1) // BK
+    acc = tl.full((BM, BN), 0.0, tl.float64)
+    for step in range(0, taps_h * taps_w * BLOCKS):
+        tap = step // BLOCKS
+        i = i0 + tap // taps_w * PH
+        j = j0 + tap % taps_w * PW
+        k = step % BLOCKS * BK + tl.arange(0, BK)
+        full_y = to_y + TOP - i * DH
+        full_x = to_x + LEFT - j * DW
+        y = full_y // SH
+        x = full_x // SW
+        meets = live & (full_y >= 0) & (full_x >= 0) & (y < H) & (x < W)
+        if PH != SH:
+            meets = meets & (full_y % SH == 0)
+        if PW != SW:
+            meets = meets & (full_x % SW == 0)
+        inside = meets[:, None] & (k < COG)[None, :]
+        m = tl.load(m_ptr + (at_row * SIZE + (y * W + x) * CO + group * COG)[:, None] + k[None, :], mask=inside, other=0.0)
+        if RELU:
+            where = (base + y * PITCH + x * CO + group * COG)[:, None] + k[None, :]
+            above = tl.load(above_ptr + where, mask=inside, other=0.0)
+            below = tl.load(below_ptr + where, mask=inside, other=0.0)
+            m = m * tl.where(m < 0, above, below)
+        at_w = ((i * KW + j) * CO + group * COG + k)[:, None] * CIG + n[None, :]
+        w = tl.load(w_ptr + at_w, mask=(k < COG)[:, None] & (n < CIG)[None, :], other=0.0)
+        acc = multiply(m, w, acc, T, FORM)
+    if MASK:
+        row_h = tl.load(row_h_ptr + row, mask=live, other=0)
+        row_w = tl.load(row_w_ptr + row, mask=live, other=0)
+        on_y = row_h * TO_RH - TO_OH + to_y
+        on_x = row_w * TO_RW - TO_OW + to_x
+        on = (on_y >= 0) & (on_y < IH) & (on_x >= 0) & (on_x < IW)
+        acc = tl.where(on[:, None], acc, 0.0)
+    to = (row * (HO * WO * CI) + (to_y * WO + to_x) * CI + group * CIG)[:, None] + n[None, :]
+    tl.store(out_ptr + to, acc.to(T), mask=live[:, None] & (n < CIG)[None, :])

@@ -1,0 +1,93 @@
+"""Specialised kernels as text: one readable file for every distinct set of constants, shared by all steps that need it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+
+from polytriton.ir.plan import Program
+from polytriton.kernels.choose import Tiles
+from polytriton.kernels.spec import Kernel
+from polytriton.kernels.specialise import Constant, specialise
+
+Constants = dict[str, Constant]
+MODULES = {
+    "relax_rows": "rows", "dense_step": "dense", "conv_step": "conv", "concretize_rows": "concretize", "count_staying": "compact",
+    "move_rows": "compact", "follow_slots": "compact", "join_rows": "join", "start_rows": "start", "pay_neurons": "start",
+}  # fmt: skip
+HELPERS = ("numerics", "products", "rows")
+COEFFICIENTS = ("m_ptr", "out_ptr", "w_ptr", "below_ptr", "above_ptr", "cut_ptr", "t_ptr", "lo_ptr", "hi_ptr", "a_ptr", "b_ptr")
+WORDS = ("image_ptr", "row_h_ptr", "row_w_ptr", "slot_ptr", "index_ptr", "channel_ptr", "count_ptr", "group_ptr", "from_ptr", "blocks_ptr")
+BYTES = ("done_ptr",)
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """The arithmetic of the coefficients. `inner`: additions after which a product is carried on in float64; 0 for never."""
+
+    name: str
+    type: str
+    form: str
+    u: float
+    instruction: str
+    inner: int = 0
+    fuse_taps: int = 4
+    stages: int = 3
+
+
+NUMERICS = {
+    n.name: n
+    for n in (
+        Numerics("float64", "tl.float64", "ieee", 2.0**-53, "DMMA"),
+        Numerics("float32", "tl.float32", "ieee", 2.0**-24, "FFMA", inner=32),
+        Numerics("tf32x3", "tl.float32", "tf32x3", 2.0**-24, "HGMMA", inner=32),
+        Numerics("bf16x6", "tl.float32", "bf16x6", 2.0**-24, "HGMMA", inner=32),
+    )
+}
+
+
+@cache
+def module_text(module: str) -> str:
+    return resources.files("polytriton.kernels").joinpath(f"{module}.py").read_text()
+
+
+@cache
+def _specialised(function: str, constants: tuple[tuple[str, Constant], ...], numerics: str, warps: int, stages: int) -> Kernel:
+    module = MODULES[function]
+    helpers = {f"polytriton.kernels.{h}": module_text(h) for h in HELPERS if h != module}
+    draft = specialise(module_text(module), function, dict(constants), "NAME", helpers=helpers)
+    arithmetic = NUMERICS[numerics]
+    key = hashlib.sha256(f"{draft.text}{arithmetic.type}{warps}{stages}".encode()).hexdigest()[:10]
+    name = f"{function}_{key}"
+    text = specialise(module_text(module), function, dict(constants), name, helpers=helpers)
+    types = tuple(pointer(p, arithmetic) for p in text.parameters)
+    instruction = arithmetic.instruction if function in ("dense_step", "conv_step") else ""
+    return Kernel(name, text.text, text.parameters, types, warps, stages, instruction, text.parameters)
+
+
+def pointer(parameter: str, numerics: Numerics) -> str:
+    """Triton's type of a parameter: a name means one type everywhere."""
+    name = parameter.removeprefix("to_").removeprefix("a_").removeprefix("b_") if parameter not in COEFFICIENTS else parameter
+    if name in COEFFICIENTS:
+        return {"tl.float64": "*fp64", "tl.float32": "*fp32"}[numerics.type]
+    return "*i64" if name in WORDS else "*i8" if name in BYTES else "*fp64"
+
+
+@dataclass
+class Emitter:
+    """The kernels a network needs so far, and for which steps."""
+
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    uses: dict[str, list[str]] = field(default_factory=dict)
+
+    def kernel(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, tiles: Tiles, *, node: str, program: Program) -> Kernel:
+        made = _specialised(function, tuple(sorted(constants.items())), numerics.name, tiles.warps, tiles.stages)
+        self.kernels.setdefault(made.name, made)
+        use = f"%{node} in {program.kind} %{program.target}"
+        uses = self.uses.setdefault(made.name, [])
+        if use not in uses:
+            uses.append(use)
+        return made

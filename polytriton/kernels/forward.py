@@ -1,0 +1,153 @@
+"""The affine layers of the interval pass: centre, spread and magnitude of an image of boxes, and who took part, in one kernel each.
+
+An operand box [lo, hi] is held by any point mid of it and a radius rad that reaches both ends from there:
+
+    mid = 0.5 lo + 0.5 hi,   rad = GROW max(hi - mid, mid - lo) >= |x - mid|,   xabs = |mid| + rad
+
+and y = W x + b then obeys |y - (W mid + b)| <= |W| rad, in exact arithmetic on the stored mid and rad. The kernels store
+
+    centre = W mid + b,   spread = GROW A rad,   magnitude = GROW wabs xabs     (A = |W|; wabs = |W| unless CANCELLED)
+
+Bound. An output sums K products, K = `Layer.terms`; the kernels add them block by block on one float64 accumulator that starts
+at zero, and the bias last. Lanes past K and cells off the image are products of exact zeros, and adding a zero rounds nothing
+(nor does the first addition, to the zero start). So a product takes part in at most K + 1 roundings: its own (none where it is
+fused), K - 1 additions in whatever order and shape of tree the tensor core and the tiles choose, the bias. runtime.forward
+charges gamma64_(K+4) (magnitude + |b|) and covers underflow by a constant. The terms of spread and magnitude have one sign:
+GROW covers those roundings for any K up to half a million, which is what rounding.GROW promises and layers.WIDEST limits.
+Fusing |mid| + rad with the product that makes rad leaves one rounding out of xabs, which GROW covers on magnitude as well.
+
+A NaN or an infinity in [lo, hi] makes the magnitude of every output that reads it NaN or infinite: no bound.
+
+TERMS counts the operands an output sums: "present" those with xabs > 0, "all" those on the image, "none" counts nothing. The count
+is of a group's channels together, an exact small integer whatever the order. All tensors are float64 but count_ptr: the images.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+import triton
+import triton.language as tl
+
+GROW = tl.constexpr(1 + 2.0**-34)  # rounding.GROW
+
+
+@triton.jit
+def centred(lo, hi):
+    """mid, rad and xabs of boxes; NaN where either difference is NaN."""
+    mid = 0.5 * lo + 0.5 * hi
+    over = hi - mid
+    under = mid - lo
+    rad = tl.where((over > under) | (over != over), over, under) * GROW
+    return mid, rad, tl.abs(mid) + rad
+
+
+@triton.jit
+def forward_dense(
+    lo_ptr, hi_ptr, w_ptr, wabs_ptr, bias_ptr, centre_ptr, spread_ptr, magnitude_ptr, terms_ptr, count_ptr,
+    K: tl.constexpr, N: tl.constexpr, CANCELLED: tl.constexpr, TERMS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Boxes [images, K] through w [N, K]; terms [images]. Grid: (blocks of BM images, tiles of BN outputs)."""
+    count = tl.load(count_ptr)
+    image = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+    live = image < count
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    centre = tl.full((BM, BN), 0.0, tl.float64)
+    spread = tl.full((BM, BN), 0.0, tl.float64)
+    magnitude = tl.full((BM, BN), 0.0, tl.float64)
+    seen = tl.full((BM, BK), 0, tl.int32)
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        inside = live[:, None] & (k < K)[None, :]
+        at = (image * K)[:, None] + k[None, :]
+        lo = tl.load(lo_ptr + at, mask=inside, other=0.0)
+        hi = tl.load(hi_ptr + at, mask=inside, other=0.0)
+        mid, rad, xabs = centred(lo, hi)
+        if TERMS == "present":
+            seen += (xabs > 0).to(tl.int32)
+        if TERMS == "all":
+            seen += inside.to(tl.int32)
+        at_w = (n.to(tl.int64) * K)[None, :] + k[:, None]
+        there = (k < K)[:, None] & (n < N)[None, :]
+        w = tl.load(w_ptr + at_w, mask=there, other=0.0)
+        centre = tl.dot(mid, w, centre, out_dtype=tl.float64)
+        w = tl.abs(w)
+        spread = tl.dot(rad, w, spread, out_dtype=tl.float64)
+        if CANCELLED:
+            w = tl.load(wabs_ptr + at_w, mask=there, other=0.0)
+        magnitude = tl.dot(xabs, w, magnitude, out_dtype=tl.float64)
+    centre += tl.load(bias_ptr + n, mask=n < N, other=0.0)[None, :]
+    to = (image * N)[:, None] + n[None, :]
+    inside = live[:, None] & (n < N)[None, :]
+    tl.store(centre_ptr + to, centre, mask=inside)
+    tl.store(spread_ptr + to, spread * GROW, mask=inside)
+    tl.store(magnitude_ptr + to, magnitude * GROW, mask=inside)
+    if TERMS != "none":
+        if tl.program_id(1) == 0:
+            tl.store(terms_ptr + image, tl.sum(seen, 1).to(tl.float64), mask=live)
+
+
+@triton.jit
+def forward_conv(
+    lo_ptr, hi_ptr, w_ptr, wabs_ptr, bias_ptr, centre_ptr, spread_ptr, magnitude_ptr, terms_ptr, count_ptr,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, CO: tl.constexpr, G: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    TOP: tl.constexpr, LEFT: tl.constexpr, CANCELLED: tl.constexpr, TERMS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Boxes [images, H, W, C] through w [CO, KH, KW, C/G] become [images, HO, WO, CO]; terms [images, HO, WO, G].
+
+    An implicit matrix product: output cell (y, x) reads at tap (i, j) the cell (y SH + i DH - TOP, x SW + j DW - LEFT), zero where
+    that is off the image. The reduction runs over (tap, input channel) as one index, so any number of channels fills its blocks.
+    Padding may be negative: it moves the origin only. Grid: (blocks of BM (image, cell) pairs, column tiles of all groups).
+    """
+    COG: tl.constexpr = CO // G
+    CIG: tl.constexpr = C // G
+    NT: tl.constexpr = (COG + BN - 1) // BN
+    K: tl.constexpr = KH * KW * CIG
+    count = tl.load(count_ptr)
+    pair = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+    image = pair // (HO * WO)
+    cell = (pair % (HO * WO)).to(tl.int32)
+    live = image < count
+    first_y = cell // WO * SH - TOP
+    first_x = cell % WO * SW - LEFT
+    group = tl.program_id(1) // NT
+    lo_image = lo_ptr + image * (H * W * C) + group * CIG
+    hi_image = hi_ptr + image * (H * W * C) + group * CIG
+    n = tl.program_id(1) % NT * BN + tl.arange(0, BN)
+    at_n = (group * COG + n) * K
+    centre = tl.full((BM, BN), 0.0, tl.float64)
+    spread = tl.full((BM, BN), 0.0, tl.float64)
+    magnitude = tl.full((BM, BN), 0.0, tl.float64)
+    seen = tl.full((BM, BK), 0, tl.int32)
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        tap = k // CIG
+        y = first_y[:, None] + (tap // KW * DH)[None, :]
+        x = first_x[:, None] + (tap % KW * DW)[None, :]
+        inside = live[:, None] & (k < K)[None, :] & (y >= 0) & (y < H) & (x >= 0) & (x < W)
+        at = (y * W + x) * C + (k % CIG)[None, :]
+        lo = tl.load(lo_image[:, None] + at, mask=inside, other=0.0)
+        hi = tl.load(hi_image[:, None] + at, mask=inside, other=0.0)
+        mid, rad, xabs = centred(lo, hi)
+        if TERMS == "present":
+            seen += (xabs > 0).to(tl.int32)
+        if TERMS == "all":
+            seen += inside.to(tl.int32)
+        at_w = at_n[None, :] + k[:, None]
+        there = (k < K)[:, None] & (n < COG)[None, :]
+        w = tl.load(w_ptr + at_w, mask=there, other=0.0)
+        centre = tl.dot(mid, w, centre, out_dtype=tl.float64)
+        w = tl.abs(w)
+        spread = tl.dot(rad, w, spread, out_dtype=tl.float64)
+        if CANCELLED:
+            w = tl.load(wabs_ptr + at_w, mask=there, other=0.0)
+        magnitude = tl.dot(xabs, w, magnitude, out_dtype=tl.float64)
+    centre += tl.load(bias_ptr + group * COG + n, mask=n < COG, other=0.0)[None, :]
+    to = (pair * CO)[:, None] + (group * COG + n)[None, :]
+    inside = live[:, None] & (n < COG)[None, :]
+    tl.store(centre_ptr + to, centre, mask=inside)
+    tl.store(spread_ptr + to, spread * GROW, mask=inside)
+    tl.store(magnitude_ptr + to, magnitude * GROW, mask=inside)
+    if TERMS != "none":
+        if tl.program_id(1) % NT == 0:
+            tl.store(terms_ptr + pair * G + group, tl.sum(seen, 1).to(tl.float64), mask=live)

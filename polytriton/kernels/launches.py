@@ -1,0 +1,424 @@
+"""Plan program -> launches: which specialised kernel runs on which buffers, in what order. The lowest form of a Plan.
+
+Everything is static: buffers, slots, tables and the order do not depend on images or on how many rows are left, which
+the kernels read on the device. So a program runs without the host looking on, and can be captured once and replayed.
+
+Symbols name tensors: `buf:3` coefficients, `image:1` a row array of state 1 (rows are packed anew, into the next state,
+after every check), `from:1` where the rows of state 1 lay in the state before, `lo:conv1` a table, `weight:conv1` a layer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from polytriton.ir.net import Net, Node
+from polytriton.ir.ops import OPS
+from polytriton.ir.plan import Axis, Plan, Program, Step, Window, extent
+from polytriton.kernels.choose import GPU, Sizes, Tiles
+from polytriton.kernels.emit import Constants, Emitter, Numerics
+from polytriton.kernels.spec import Kernel
+from polytriton.passes.windows import through
+from polytriton.rounding import dot_error, sum_error
+
+ROWS = ("image", "row_h", "row_w", "constant", "error", "index")
+FULL = 1 + 2.0**-20
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Grid: (ceil(capacity * cells / block) * times, columns) programs. `bind` names the tensor of every parameter."""
+
+    kernel: Kernel
+    bind: tuple[str, ...]
+    block: int
+    cells: int = 1
+    times: int = 1
+    columns: int = 1
+
+    def grid(self, capacity: int) -> tuple[int, int]:
+        return -(-capacity * self.cells // self.block) * self.times, self.columns
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A step that the interpreter of Plans does on tensors: rows of `before` come in, their successors go out."""
+
+    step: Step
+    after: Step | None
+    state: int
+    before: tuple[tuple[str, Entry], ...]
+    made: tuple[tuple[str, Entry], ...]
+    paid: str
+    moved: str | None = None  # where the rows' coefficients lie
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Coefficients over a node: a buffer (None: rows that are single neurons), where its rows lie, and a sign to apply."""
+
+    window: Window
+    buffer: int | None
+    slot: str | None = None
+    sign: int = 1
+    relu: str = ""  # a ReLU still to be multiplied in by the next step
+
+
+@dataclass
+class Launches:
+    """One program: its launches, the values a row takes in each buffer, the row states it passes through."""
+
+    program: Program
+    steps: list[Launch | Fallback] = field(default_factory=list)
+    buffers: list[int] = field(default_factory=list)
+    lives: list[list[int]] = field(default_factory=list)  # first and last launch that touches each buffer
+    slots: list[str] = field(default_factory=list)
+    states: int = 1
+
+
+@dataclass(frozen=True)
+class Space:
+    """Frames of all nodes, and which of them a nonlinear operator reads."""
+
+    net: Net
+    plan: Plan
+
+    def frame(self, name: str) -> tuple[tuple[int, int, int], tuple[int, int, int, int]]:
+        return extent(self.net.node(name)), self.plan.halos.get(name, (0, 0, 0, 0))
+
+    def geometry(self, name: str, prefix: str = "") -> Constants:
+        """START, PLANE and PITCH of a node's tables."""
+        (h, w, c), (top, left, bottom, right) = self.frame(name)
+        pitch = (left + w + right) * c
+        return {f"{prefix}START": top * pitch + left * c, f"{prefix}PLANE": (top + h + bottom) * pitch, f"{prefix}PITCH": pitch}
+
+
+def place(window: Window, prefix: str = "") -> Constants:
+    """Where a row's window begins: row_h RH - OH, row_w RW - OW. A whole image begins at zero, whatever the row."""
+    return {
+        f"{prefix}RH": window.h.stride, f"{prefix}OH": window.h.offset, f"{prefix}RW": window.w.stride, f"{prefix}OW": window.w.offset,
+    }  # fmt: skip
+
+
+class Lowering:
+    """Writes the launches of one program."""
+
+    def __init__(self, emitter: Emitter, space: Space, numerics: Numerics, program: Program, sizes: Sizes = GPU) -> None:
+        self.emitter, self.space, self.numerics, self.program = emitter, space, numerics, program
+        self.sizes = sizes
+        self.nodes = space.net.by_name
+        users = space.net.users()
+        self.feeds = {n: any(OPS[self.nodes[u].op].kind == "nonlinear" for u in us) for n, us in users.items()}
+        self.frontier: dict[str, Entry] = {}
+        self.arriving: dict[str, list[Entry]] = {}
+        self.out = Launches(program)
+        self.state = 0
+        self.paid = ""
+        self.step = program.steps[0]
+        self.after: Step | None = None
+
+    def run(self) -> Launches:
+        steps = self.program.steps
+        for step, after in zip(steps, [*steps[1:], None], strict=True):
+            self.step, self.after = step, after
+            if step.op == "start":
+                whole = step.windows[0]
+                self.frontier[step.node] = Entry(whole, None if self.program.kind == "bound" else self._buffer(step.node, whole))
+                continue
+            if step.check:
+                self._check(step.op == "input")
+            if step.op != "input":
+                getattr(self, "_" + step.op, self._elsewhere)(self.nodes[step.node], step)
+        return self.out
+
+    # ---- buffers and launches ---------------------------------------------------------------------------
+
+    def _buffer(self, name: str, window: Window) -> int:
+        self.out.buffers.append(window.cells * extent(self.nodes[name])[2])
+        self.out.lives.append([len(self.out.steps), len(self.out.steps)])
+        return len(self.out.buffers) - 1
+
+    def _touch(self, buffer: int | None) -> None:
+        if buffer is not None:
+            self.out.lives[buffer][1] = len(self.out.steps)
+
+    def _launch(
+        self, function: str, constants: Constants, bind: Mapping[str, str], tiles: Tiles, *, cells: int = 1, times: int = 1, columns: int = 1
+    ) -> None:
+        kernel = self.emitter.kernel(function, {**constants, **tiles.constants}, self.numerics, tiles, node=self.step.node, program=self.program)
+        names = tuple(bind[p] for p in kernel.parameters)
+        for name in names:
+            if name.startswith("buf:"):
+                self._touch(int(name[4:]))
+        self.out.steps.append(Launch(kernel, names, tiles.block, cells, times, columns))
+
+    def _rows(self) -> dict[str, str]:
+        """The row arrays of the present state."""
+        return {f"{name}_ptr": f"{name}:{self.state}" for name in (*ROWS, "count", "sign", "channel")}
+
+    def _entry(self, entry: Entry, name: str = "m", slot: str = "slot") -> dict[str, str]:
+        return {f"{name}_ptr": f"buf:{entry.buffer}", f"{slot}_ptr": entry.slot or f"index:{self.state}"}
+
+    def _pending(self, name: str) -> float:
+        """The rounding of M_j lambda_j where a nonlinear operator reads the node, relative to |M_j x_j|; not yet charged."""
+        return self.numerics.u * FULL if self.feeds[name] else 0.0
+
+    def _terms(self, name: str, window: Window) -> int:
+        return window.cells * extent(self.nodes[name])[2]
+
+    def _size(self, name: str, window: Window) -> Constants:
+        c = extent(self.nodes[name])[2]
+        return {"SIZE": window.cells * c, "LINE": window.w.size * c, "C": c}
+
+    # ---- bounds -----------------------------------------------------------------------------------------
+
+    def _check(self, last: bool) -> None:
+        names = list(self.frontier)
+        for name in names:
+            self.frontier[name] = self._written(name, self.frontier[name])
+        for k, name in enumerate(names):
+            entry = self.frontier[name]
+            terms = self._terms(name, entry.window)
+            constants = {
+                "SLOT": entry.slot is not None, **self._size(name, entry.window), **place(entry.window), **self.space.geometry(name),
+                "REL": dot_error(terms) + self._pending(name), "FIRST": k == 0, "LAST": k == len(names) - 1, "NODES": len(names),
+            }  # fmt: skip
+            tables = {"lo_ptr": f"lo:{name}", "hi_ptr": f"hi:{name}", "floor_ptr": f"underflow:{name}"}
+            shared = {f"{s}_ptr": s for s in ("value", "raw", "slack", "group", "best", "raw_best", "done", "limit")}
+            tiles = self.sizes.rows(terms)
+            self._launch("concretize_rows", constants, {**self._rows(), **self._entry(entry), **tables, **shared}, tiles)
+        if not last:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Rows that are done leave: the others move to the next state, coefficients stay and are found by slot."""
+        old, new = self._rows(), self.state + 1
+        neuron = any(e.buffer is None for e in self._entries())
+        shared = {"group_ptr": "group", "done_ptr": "done", "blocks_ptr": "blocks"}
+        tiles = Tiles(block=1024, constants={"B": 1024}, warps=4)
+        self._launch("count_staying", {}, {**old, **shared}, tiles)
+        to = {f"to_{name}_ptr": f"{name}:{new}" for name in (*ROWS, "count", "sign", "channel")}
+        constants: Constants = {"NEURON": neuron, "NB": 1024}
+        self._launch("move_rows", constants, {**old, **shared, **to, "from_ptr": f"from:{new}"}, tiles)
+        self.state = new
+        self.out.states = new + 1
+        self.out.slots.append(f"from:{new}")
+        moved: dict[str | None, str] = {None: f"from:{new}"}
+        for slot in dict.fromkeys(e.slot for e in self._entries() if e.buffer is not None):
+            if slot is not None:
+                moved[slot] = f"slot:{len(self.out.slots)}"
+                self.out.slots.append(moved[slot])
+                bind = {**self._rows(), "from_ptr": f"from:{new}", "slot_ptr": slot, "to_slot_ptr": moved[slot]}
+                self._launch("follow_slots", {}, bind, tiles)
+        self.frontier = {k: e if e.buffer is None else replace(e, slot=moved[e.slot]) for k, e in self.frontier.items()}
+
+    def _entries(self) -> list[Entry]:
+        return list(self.frontier.values())
+
+    # ---- forms of an entry ------------------------------------------------------------------------------
+
+    def _give(self, step: Step, *entries: Entry) -> None:
+        for name, window, entry in zip(step.to, step.windows, entries, strict=True):
+            entry = replace(entry, window=window)
+            if name in self.frontier:
+                self.arriving.setdefault(name, []).append(entry)
+            else:
+                self.frontier[name] = entry
+
+    def _written(self, name: str, entry: Entry) -> Entry:
+        """Coefficients in a buffer, with their sign applied."""
+        if entry.buffer is None:
+            out = self._buffer(name, entry.window)
+            c = extent(self.nodes[name])[2]
+            tiles = self.sizes.rows(c)
+            nothing: Constants = dict.fromkeys(("H", "W", "C", "NH", "NW", "GAP_RH", "GAP_H", "GAP_RW", "GAP_W", "IH", "IW", "RH", "OH", "RW", "OW"), 0)
+            constants = {**nothing, "T": self.numerics.type, "CHARGE": False, "SLICE": False, "BIAS": "none", "CI": c, "HO": 1, "WO": 1, "MASK": False}
+            bind = {**self._rows(), "out_ptr": f"buf:{out}", **dict.fromkeys(("bias_ptr", "first_ptr", "w_ptr"), "")}
+            self._launch("start_rows", constants, bind, tiles, columns=-(-c // int(tiles.constants["BQ"])))
+            entry = replace(entry, buffer=out, slot=None)
+            if entry.sign == 1:
+                return entry
+        if entry.sign == 1:
+            return entry
+        return self._joined(name, entry, None, entry.window)
+
+    def _joined(self, name: str, a: Entry, b: Entry | None, window: Window) -> Entry:
+        """a, or a + b, on another window."""
+        out = self._buffer(name, window)
+        other = b or a
+        terms = self._terms(name, window)
+        grow = sum_error(terms)
+        constants: Constants = {
+            "SECOND": b is not None, "A_SLOT": a.slot is not None, "B_SLOT": b is not None and b.slot is not None,
+            "A_SIGN": a.sign, "B_SIGN": other.sign, "C": extent(self.nodes[name])[2], "HO": window.h.size, "WO": window.w.size,
+            **place(window), "AH": a.window.h.size, "AW": a.window.w.size, **place(a.window, "A_"),
+            "BH": other.window.h.size, "BW": other.window.w.size, **place(other.window, "B_"), **self.space.geometry(name),
+            "A_REL": self._pending(name) * grow, "B_REL": self._pending(name) * grow, "OUT_REL": self.numerics.u * FULL * grow,
+        }  # fmt: skip
+        tables = {"lo_ptr": f"lo:{name}", "hi_ptr": f"hi:{name}", "floor_ptr": f"underflow:{name}", "out_ptr": f"buf:{out}"}
+        bind = {**self._rows(), **self._entry(a, "a", "a_slot"), **self._entry(other, "b", "b_slot"), **tables}
+        self._launch("join_rows", constants, bind, self.sizes.rows(terms))
+        return Entry(window, out)
+
+    # ---- steps ------------------------------------------------------------------------------------------
+
+    def _relu(self, node: Node, step: Step) -> None:
+        entry = self._written(node.name, self.frontier.pop(node.name))
+        if self._pending(node.name) or node.number("slope") not in (0.0, 1.0):
+            self.frontier[node.name] = entry
+            self._elsewhere(node, step)
+            return
+        source = node.inputs[0]
+        then = self.after if self.after is not None and self.after.node == source and self.after.op in ("conv", "linear", "add") else None
+        if then is not None and not then.check and then.op in ("conv", "linear") and self._fuses(self.nodes[source], then):
+            self.frontier[source] = replace(entry, relu=node.name)
+            return
+        out = self._buffer(node.name, entry.window)
+        self._row_pass(entry, source, node.name, charge=then is not None, out=out)
+        self.paid = source if then is not None else ""
+        self._give(step, Entry(entry.window, out))
+
+    def _fuses(self, node: Node, step: Step) -> bool:
+        """Whether the product's kernel applies the ReLU itself: it does so anew for every tap and column tile."""
+        if node.op == "linear":
+            return True
+        k, s, d = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
+        taps = -(-k[0] // (s[0] if d[0] == 1 else 1)) * -(-k[1] // (s[1] if d[1] == 1 else 1))
+        return taps <= self.numerics.fuse_taps
+
+    def _scalars(self, entry: Entry, source: str, relu: str, charge: bool) -> tuple[Constants, dict[str, str]]:
+        """Constants and tensors of a row pass: the ReLU `relu` over `source` ("" for none), and substituting `source`."""
+        window = entry.window
+        over = relu or source
+        layer = self.nodes[source].op in ("conv", "linear")
+        constants: Constants = {
+            "RELU": bool(relu), "CHARGE": charge, "SLOT": entry.slot is not None, **place(window), **self.space.geometry(over),
+            **self.space.geometry(source, "T_"), "BIAS": "line" if layer else "none", "SUM_ERROR": sum_error(self._terms(over, window)),
+        }  # fmt: skip
+        tables = {f"{t}_ptr": f"{t}:{over}" for t in ("below", "above", "cut")}
+        tables |= {"t_ptr": f"t:{source}", "bias_ptr": f"bias:{source}", "floor_ptr": f"floor:{source}"}
+        return constants, {**self._rows(), **self._entry(entry), **tables}
+
+    def _row_pass(self, entry: Entry, source: str, relu: str, charge: bool, out: int | None) -> None:
+        constants, bind = self._scalars(entry, source, relu, charge)
+        size = self._size(relu or source, entry.window)
+        self._launch("relax_rows", {**constants, **size}, {**bind, "out_ptr": f"buf:{out}"}, self.sizes.rows(int(size["SIZE"])))
+
+    def _charged(self, name: str) -> bool:
+        """Whether the scalars of substituting `name` are still to be paid."""
+        due = name != self.paid
+        self.paid = ""
+        return due
+
+    def _linear(self, node: Node, step: Step) -> None:
+        entry, window = self.frontier.pop(node.name), step.windows[0]
+        if entry.buffer is None and entry.sign == 1:
+            self._slice(node, step, entry, window)
+            return
+        entry = self._written(node.name, entry)
+        constants, bind = self._scalars(entry, node.name, entry.relu, self._charged(node.name))
+        k, n = node.size, self._terms(step.to[0], window)
+        for gone in ("RH", "OH", "RW", "OW"):
+            del constants[gone]
+        constants |= {"T": self.numerics.type, "FORM": self.numerics.form, "K": k, "N": n, "LINE": k, "C": k}
+        out = self._buffer(step.to[0], window)
+        tiles = self.sizes.product(1, k, n, self.numerics.inner, self.numerics.stages)
+        scalars = bool(constants["RELU"] or constants["CHARGE"])
+        bind |= {"w_ptr": f"weight:{node.name}", "out_ptr": f"buf:{out}"}
+        columns = -(-n // int(tiles.constants["BN"])) + scalars
+        self._launch("dense_step", constants, bind, tiles, columns=columns)
+        self._give(step, Entry(window, out))
+
+    def _conv(self, node: Node, step: Step) -> None:
+        entry, out_window = self.frontier.pop(node.name), step.windows[0]
+        if entry.buffer is None and entry.sign == 1:
+            self._slice(node, step, entry, out_window)
+            return
+        entry = self._written(node.name, entry)
+        constants, bind = self._scalars(entry, node.name, entry.relu, self._charged(node.name))
+        (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
+        p, groups, window = node.ints("p", (0, 0, 0, 0)), node.integer("g", 1), entry.window
+        co, ci = node.shape[0], extent(self.nodes[step.to[0]])[2]
+        ph, pw = (sh if dh == 1 else 1), (sw if dw == 1 else 1)
+        constants |= {
+            "T": self.numerics.type, "FORM": self.numerics.form, "H": window.h.size, "W": window.w.size, "CO": co, "G": groups,
+            "HO": out_window.h.size, "WO": out_window.w.size, "CI": ci, "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw,
+            "TOP": window.h.offset * sh + p[0] - out_window.h.offset, "LEFT": window.w.offset * sw + p[1] - out_window.w.offset,
+            **self._mask(step), "PH": ph, "PW": pw,
+        }  # fmt: skip
+        out = self._buffer(step.to[0], out_window)
+        cells = -(-out_window.h.size // ph) * -(-out_window.w.size // pw)
+        tiles = self.sizes.product(cells * ph * pw, co // groups, ci // groups, self.numerics.inner, self.numerics.stages)
+        scalars = bool(constants["RELU"] or constants["CHARGE"])
+        columns = groups * -(-(ci // groups) // int(tiles.constants["BN"])) + scalars
+        bind |= {"w_ptr": f"weight:{node.name}", "out_ptr": f"buf:{out}"}
+        self._launch("conv_step", constants, bind, tiles, cells=cells, times=ph * pw, columns=columns)
+        self._give(step, Entry(out_window, out))
+
+    def _mask(self, step: Step) -> Constants:
+        h, w, _ = extent(self.nodes[step.to[0]])
+        return {"MASK": step.mask, "IH": h, "IW": w, **place(step.windows[0], "TO_")}
+
+    def _slice(self, node: Node, step: Step, entry: Entry, window: Window) -> None:
+        """Single neurons of an affine layer become slices of its weights."""
+        h, w, c = extent(node)
+        source = step.to[0]
+        sh, sw, sc = extent(self.nodes[source])
+        if node.op == "conv":
+            k, d = node.ints("k"), node.ints("d", (1, 1))
+            s, p = node.ints("s", (1, 1)), node.ints("p", (0, 0, 0, 0))
+            natural = Window(*(through(a, k[i], s[i], p[i], d[i]) for i, a in enumerate((entry.window.h, entry.window.w))))
+        else:
+            natural = Window(Axis(sh, 0, 0), Axis(sw, 0, 0))
+        out = self._buffer(source, window)
+        mask = self._mask(step)
+        constants: Constants = {
+            "T": self.numerics.type, "CHARGE": self._charged(node.name), "SLICE": True, "BIAS": "line", "H": h, "W": w, "C": c,
+            "NH": natural.h.size, "NW": natural.w.size, "CI": sc, "HO": window.h.size, "WO": window.w.size,
+            "GAP_RH": natural.h.stride - window.h.stride, "GAP_H": window.h.offset - natural.h.offset,
+            "GAP_RW": natural.w.stride - window.w.stride, "GAP_W": window.w.offset - natural.w.offset,
+            "MASK": mask["MASK"], "IH": mask["IH"], "IW": mask["IW"], **place(window),
+        }  # fmt: skip
+        size = self._terms(source, window)
+        tiles = self.sizes.rows(size)
+        bind = {
+            **self._rows(), "bias_ptr": f"bias:{node.name}", "first_ptr": f"first:{node.name}", "w_ptr": f"rows:{node.name}", "out_ptr": f"buf:{out}",
+        }  # fmt: skip
+        self._launch("start_rows", constants, bind, tiles, columns=-(-size // int(tiles.constants["BQ"])))
+        self._give(step, Entry(window, out))
+
+    def _add(self, node: Node, step: Step, sign: int = 1) -> None:
+        entry = self.frontier.pop(node.name)
+        if self._charged(node.name):
+            if entry.buffer is None:
+                h, w, c = extent(node)
+                tiles = Tiles(block=128, constants={"BR": 128}, warps=4)
+                bind = {**self._rows(), "bias_ptr": "", "first_ptr": f"first:{node.name}"}
+                self._launch("pay_neurons", {"BIAS": "none", "H": h, "W": w, "C": c}, bind, tiles)
+            else:
+                self._row_pass(entry, node.name, "", True, None)
+        self._give(step, entry, replace(entry, sign=entry.sign * sign))
+
+    def _sub(self, node: Node, step: Step) -> None:
+        self._add(node, step, -1)
+
+    def _merge(self, node: Node, step: Step) -> None:
+        a, b = self.frontier.pop(node.name), self.arriving[node.name].pop(0)
+        a, b = (self._written(node.name, e) if e.buffer is None else e for e in (a, b))
+        self.frontier[node.name] = self._joined(node.name, a, b, step.windows[0])
+
+    def _dense(self, node: Node, step: Step) -> None:
+        entry = self.frontier[node.name]
+        entry = self._written(node.name, entry) if entry.buffer is None else entry
+        self.frontier[node.name] = self._joined(node.name, entry, None, step.windows[0])
+
+    def _elsewhere(self, node: Node, step: Step) -> None:
+        """What has no kernel: the Plan's interpreter on tensors does the step."""
+        entry = self._written(node.name, self.frontier.pop(node.name))
+        self._touch(entry.buffer)
+        made = tuple((name, Entry(w, self._buffer(name, w))) for name, w in zip(step.to, step.windows, strict=True))
+        for _, e in made:
+            self._touch(e.buffer)
+        self.out.steps.append(Fallback(step, self.after, self.state, ((node.name, entry),), made, self.paid))
+        self.paid = ""
+        self._give(step, *(e for _, e in made))

@@ -1,0 +1,51 @@
+"""Emitted kernels become callable: written to a folder and imported, since Triton reads a kernel's source from its file."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from polytriton.errors import UnsupportedModel, UsageError
+from polytriton.kernels.spec import Kernel
+from polytriton.knobs import interpret_triton, triton_interpreted
+
+
+def prepare(interpret: bool) -> None:
+    """Imports Triton in the mode asked for. Its own library is decorated on import, so the mode is one for the whole process."""
+    if "triton" not in sys.modules:
+        interpret_triton(interpret)
+    elif triton_interpreted() != interpret:
+        have, want = ("for a GPU", "interpreter") if interpret else ("for its interpreter", "GPU")
+        raise UsageError(
+            f"Triton was imported {have} in this process already",
+            f"use the {want} in a process of its own, with TRITON_INTERPRET={int(interpret)} in its environment",
+        )
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        raise UnsupportedModel("this device needs Triton, which is not installed", "pip install triton (on Linux), or use --device cpu") from error
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="polytriton-kernels-")
+
+
+@cache
+def function(kernel: Kernel) -> Callable[..., Any]:
+    """The kernel as Triton's runtime launches it: function(kernel)[grid](tensors...)."""
+    digest = hashlib.sha256(kernel.source.encode()).hexdigest()[:16]
+    path = Path(_folder().name, f"{kernel.name}_{digest}.py")
+    path.write_text(kernel.source)
+    spec = importlib.util.spec_from_file_location(f"polytriton_emitted_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made: Callable[..., Any] = getattr(module, kernel.name)
+    return made

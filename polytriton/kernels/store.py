@@ -1,0 +1,84 @@
+"""Cubins kept between runs. A store that cannot be read or written costs time, never an answer.
+
+An entry is one file, written whole or not at all: the SHA-256 of its key and the rest, the report as JSON, the cubin. The hash
+finds damage, not forgery: the folder is the user's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from polytriton.kernels.spec import Kernel, Report
+from polytriton.knobs import SUMMARY, note
+
+FORMAT = 1  # of the entries and of what the worker tells the compiler
+ENTRIES = 4096  # the least recently used beyond these are dropped
+
+
+def key(kernel: Kernel, target: str, triton: str, tools: Mapping[str, str]) -> str:
+    """Everything the machine code depends on. `instruction` is not among it: it is asked of a report, not of the compiler."""
+    asked = (kernel.name, kernel.source, kernel.parameters, kernel.types, kernel.warps, kernel.stages, sorted(kernel.divisible))
+    return hashlib.sha256(msgspec.json.encode((FORMAT, asked, target, triton, sorted(tools.items())))).hexdigest()
+
+
+class Store:
+    """The entries of one folder, or of none; after the first failure to write, one note and no further try."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder, self.writes = folder, folder is not None
+
+    def get(self, name: str) -> tuple[Report, bytes] | None:
+        if self.folder is None:
+            return None
+        path = self.folder / f"{name}.cubin"
+        try:
+            digest, body = path.read_bytes().split(b"\n", 1)
+            if digest != _digest(name, body):
+                raise ValueError("its hash differs")
+            report, cubin = body.split(b"\n", 1)
+            found = replace(msgspec.json.decode(report, type=Report), cached=True)
+        except OSError:
+            return None
+        except (ValueError, msgspec.MsgspecError) as error:
+            note(SUMMARY, f"the cached {path} is not used: {error}")
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return found, cubin
+
+    def put(self, name: str, report: Report, cubin: bytes) -> None:
+        if self.folder is None or not self.writes:
+            return
+        body = msgspec.json.encode(report) + b"\n" + cubin
+        made = self.folder / f".{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                made.write_bytes(_digest(name, body) + b"\n" + body)
+                made.replace(self.folder / f"{name}.cubin")
+            except BaseException:
+                made.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            self.writes = False
+            note(SUMMARY, f"kernels are not cached in {self.folder}: {error.strerror or error}")
+
+    def trim(self) -> None:
+        if self.folder is None or not self.writes:
+            return
+        with suppress(OSError):
+            kept = sorted(self.folder.glob("*.cubin"), key=lambda p: p.stat().st_mtime)
+            for old in kept[:-ENTRIES]:
+                old.unlink(missing_ok=True)
+
+
+def _digest(name: str, body: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\n" + body).hexdigest().encode()

@@ -1,0 +1,135 @@
+"""Compiles kernels one after the other, each job a line on stdin, each answer a line on stdout; see pool.py.
+
+Triton, LLVM and ptxas print to stdout as they please: the answers go out through a descriptor of their own, that no child
+process inherits, and stdout becomes stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from polytriton.kernels.sass import occupancy, opcodes, usage
+from polytriton.kernels.spec import COUNTED, Kernel, Report
+
+READY = b"ready\n"
+OPTIONS = {"enable_fp_fusion": True}  # the bounds hold with and without it; never left to Triton's changing default
+
+
+class Job(msgspec.Struct, frozen=True):
+    kernel: Kernel
+    target: str
+    number: int
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A report with its cubin, or why there is none."""
+
+    report: Report | None = None
+    cubin: bytes = b""
+    error: str = ""
+
+
+def main() -> None:
+    jobs, answers = _private_streams()
+    import triton  # noqa: F401  so that "ready" says that it can be imported
+
+    folder = Path.cwd() / "work"
+    folder.mkdir(exist_ok=True)
+    answers.write(READY)
+    answers.flush()
+    for line in jobs:
+        job = msgspec.json.decode(line, type=Job)
+        try:
+            reply = build(job.kernel, job.target, folder / f"{job.kernel.name}_{job.number}")
+        except Exception as error:
+            said = str(error).split("\nRepro command:")[0].strip()  # of ptxas, on a file that is gone by then
+            reply = Reply(error=f"{type(error).__name__}: {said}")
+        answers.write(msgspec.json.encode(reply) + b"\n")
+        answers.flush()
+
+
+def _private_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Stdin and stdout for this module alone: what is compiled reads nothing and prints to stderr."""
+    jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return jobs, answers
+
+
+def build(kernel: Kernel, target: str, stem: Path) -> Reply:
+    """Machine code for `target` and what is in it. Triton reads a function's source from its file: it is written beside `stem`."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    began = time.perf_counter()
+    function = load(kernel, stem.with_suffix(".py"))
+    backend, arch = target.split(":")
+    source = ASTSource(
+        function,
+        signature=dict(zip(kernel.parameters, kernel.types, strict=True)),
+        constexprs={},
+        attrs={(k,): [["tt.divisibility", 16]] for k, name in enumerate(kernel.parameters) if name in kernel.divisible},
+    )
+    options = {"num_warps": kernel.warps, "num_stages": kernel.stages, **OPTIONS}
+    compiled = triton.compile(source, target=GPUTarget(backend, int(arch), 32), options=options)
+    cubin: bytes = compiled.asm["cubin"]
+    file = stem.with_suffix(".cubin")
+    file.write_bytes(cubin)
+    shown = dump(file)
+    registers, stack = usage(shown, kernel.name)
+    counts = opcodes(shown)
+    shared = int(compiled.metadata.shared)
+    report = Report(
+        name=kernel.name,
+        target=target,
+        registers=registers,
+        shared=shared,
+        spill_loads=counts["LDL"],
+        spill_stores=counts["STL"],
+        stack=stack,
+        instructions={name: counts[name] for name in COUNTED},
+        occupancy=occupancy(target, registers, shared, kernel.warps),
+        cubin_bytes=len(cubin),
+        seconds=time.perf_counter() - began,
+        cached=False,
+    )
+    return Reply(report, cubin)
+
+
+def load(kernel: Kernel, file: Path) -> Any:
+    """The kernel as Triton knows it."""
+    file.write_text(kernel.source, encoding="utf-8")
+    spec = spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, kernel.name, None)
+    names = tuple(getattr(function, "arg_names", ()))
+    if names != kernel.parameters:
+        raise ValueError(f"{kernel.name} of this file takes ({', '.join(names)}), not ({', '.join(kernel.parameters)})")
+    return function
+
+
+def dump(cubin: Path) -> str:
+    """Resource usage and instructions, by the cuobjdump that came with Triton (it finds nvdisasm beside itself)."""
+    from triton import knobs
+
+    command = [knobs.nvidia.cuobjdump.path, "-res-usage", "-sass", str(cubin)]
+    ran = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if ran.returncode:
+        raise RuntimeError(f"cuobjdump failed with code {ran.returncode}: {ran.stderr.strip()[:300]}")
+    return ran.stdout
+
+
+if __name__ == "__main__":
+    main()

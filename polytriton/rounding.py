@@ -1,0 +1,21 @@
+"""The rounding constants that kernels and runtime charge alike. u is the unit roundoff of the arithmetic in question."""
+
+from __future__ import annotations
+
+U64 = 2.0**-53
+GROW = 1 + 2.0**-34  # covers the roundings of sums of up to half a million non-negative numbers (layers.py refuses wider ones)
+
+
+def gamma(n: float, u: float) -> float:
+    """n u / (1 - n u), rounded up; infinite where the bound breaks down."""
+    return (n * u) / (1 - n * u) * GROW if n * u < 0.5 else float("inf")
+
+
+def dot_error(terms: int) -> float:
+    """Relative error of a float64 row sum of so many exact products, any order."""
+    return 2 * (terms + 8) * U64
+
+
+def sum_error(terms: int) -> float:
+    """Factor that enlarges a float64 row sum of terms of one sign past its own rounding."""
+    return 1 + dot_error(terms) + 8 * U64

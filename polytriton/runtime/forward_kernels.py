@@ -1,0 +1,133 @@
+"""The interval pass's affine layers by generated kernels: which specialisation a layer takes, and its launch."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polytriton.ir.net import Net
+from polytriton.ir.plan import extent
+from polytriton.kernels.choose import Tiles, power
+from polytriton.kernels.load import function, prepare
+from polytriton.kernels.spec import Kernel
+from polytriton.kernels.specialise import Constant, specialise
+from polytriton.runtime.layers import Layer
+
+
+@dataclass(frozen=True)
+class Parts:
+    """W x + b over boxes, float64 [batch, height, width, channels]; see kernels.forward for what each promises."""
+
+    centre: Tensor
+    spread: Tensor
+    magnitude: Tensor
+    terms: Tensor | None  # [batch, height, width, 1 or channels]: how many operands each output sums, None where nobody asked
+
+
+class ForwardKernels:
+    """One network's layers on one device: a GPU, or CPU tensors in Triton's interpreter."""
+
+    def __init__(self, net: Net, device: torch.device, interpret: bool) -> None:
+        prepare(interpret)
+        self.nodes, self.device, self.interpret = net.by_name, device, interpret
+        self._kernels: dict[tuple[str, str], Kernel] = {}
+        self._weights: dict[str, dict[str, Tensor]] = {}
+        self._counts: dict[int, Tensor] = {}
+
+    def kernel(self, layer: Layer, terms: str) -> Kernel:
+        """The kernel of a linear or conv layer that counts `terms`: "present", "all" or "none" of its operands."""
+        key = (layer.node.name, terms)
+        if key not in self._kernels:
+            constants = {**self._shape(layer), **_tiles(layer).constants, "CANCELLED": layer.cancelled, "TERMS": terms}
+            name = "forward_dense" if layer.node.op == "linear" else "forward_conv"
+            self._kernels[key] = _specialised(name, tuple(sorted(constants.items())), _tiles(layer))
+        return self._kernels[key]
+
+    def affine(self, layer: Layer, lo: Tensor, hi: Tensor, terms: str) -> Parts:
+        """The layer over boxes [batch, height, width, channels]."""
+        node, batch = layer.node, len(lo)
+        (h, w, c), g, dense = extent(node), node.integer("g", 1), node.op == "linear"
+        centre, spread, magnitude = (torch.empty(batch, h, w, c, dtype=torch.float64, device=self.device) for _ in range(3))
+        counted = torch.empty(batch, *((1, 1, 1) if dense else (h, w, g)), dtype=torch.float64, device=self.device)
+        if batch:
+            tensors = {
+                "lo_ptr": _aligned(lo), "hi_ptr": _aligned(hi), **self._layer(layer), "centre_ptr": centre, "spread_ptr": spread,
+                "magnitude_ptr": magnitude, "terms_ptr": counted, "count_ptr": self._count(batch),
+            }  # fmt: skip
+            kernel, tiles = self.kernel(layer, terms), _tiles(layer)
+            bm, bn = tiles.constants["BM"], tiles.constants["BN"]
+            grid = (-(-batch // bm), -(-node.size // bn)) if dense else (-(-batch * h * w // bm), g * -(-(c // g) // bn))
+            launch: Any = function(kernel)
+            launch[grid](*(tensors[p] for p in kernel.parameters), num_warps=kernel.warps, num_stages=kernel.stages)
+        if g > 1:
+            counted = counted.repeat_interleave(c // g, 3)
+        return Parts(centre, spread, magnitude, None if terms == "none" else counted)
+
+    def _shape(self, layer: Layer) -> dict[str, Constant]:
+        node = layer.node
+        h, w, c = extent(self.nodes[node.inputs[0]])
+        if node.op == "linear":
+            return {"K": h * w * c, "N": node.size}
+        (ho, wo, co), (kh, kw), p = extent(node), node.ints("k"), node.ints("p", (0, 0, 0, 0))
+        (sh, sw), (dh, dw) = node.ints("s", (1, 1)), node.ints("d", (1, 1))
+        return {
+            "H": h, "W": w, "C": c, "HO": ho, "WO": wo, "CO": co, "G": node.integer("g", 1),
+            "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw, "TOP": p[0], "LEFT": p[1],
+        }  # fmt: skip
+
+    def _layer(self, layer: Layer) -> dict[str, Tensor]:
+        """The layer's weights as the kernels read them: outputs first, then the reduction in the kernel's order."""
+        name = layer.node.name
+        if name not in self._weights:
+            w, wabs = (v if layer.node.op == "linear" else v.permute(0, 2, 3, 1).contiguous() for v in (layer.w, layer.wabs))
+            self._weights[name] = {"w_ptr": w, "wabs_ptr": wabs, "bias_ptr": layer.b.contiguous()}
+        return self._weights[name]
+
+    def _count(self, batch: int) -> Tensor:
+        if batch not in self._counts:
+            self._counts[batch] = torch.tensor([batch], dtype=torch.int64, device=self.device)
+        return self._counts[batch]
+
+
+def _aligned(boxes: Tensor) -> Tensor:
+    """Contiguous, and beginning where the kernels' wide loads may: a slice of a batch may begin in between."""
+    boxes = boxes.contiguous()
+    return boxes if boxes.data_ptr() % 16 == 0 else boxes.clone()
+
+
+def _tiles(layer: Layer) -> Tiles:
+    """Three accumulators, four where a block of operands waits: tiles that leave no register to spill, for two blocks in flight.
+
+    A cancelled layer's third set of weights takes the room of the second block.
+    """
+    node = layer.node
+    outputs = node.size if node.op == "linear" else node.shape[0] // node.integer("g", 1)
+    bm = 32 if node.op == "linear" else power(prod(node.shape[1:]), 32, 64)
+    constants = {"BM": bm, "BN": power(outputs, 16, 32), "BK": 16}
+    return Tiles(bm, constants, warps=bm // 8, stages=1 if layer.cancelled else 2)
+
+
+@cache
+def _library() -> str:
+    return resources.files("polytriton.kernels").joinpath("forward.py").read_text()
+
+
+@cache
+def _text(name: str, constants: tuple[tuple[str, Constant], ...], warps: int, stages: int) -> Kernel:
+    draft = specialise(_library(), name, dict(constants), "NAME")
+    digest = hashlib.sha256(f"{draft.text}{warps}{stages}".encode()).hexdigest()[:10]
+    made = specialise(_library(), name, dict(constants), f"{name}_{digest}")
+    types = tuple("*i64" if p == "count_ptr" else "*fp64" for p in made.parameters)
+    return Kernel(f"{name}_{digest}", made.text, made.parameters, types, warps, stages, "DMMA", made.parameters)
+
+
+def _specialised(name: str, constants: tuple[tuple[str, Constant], ...], tiles: Tiles) -> Kernel:
+    """The kernel's text is named by what is in it: layers of one shape share it."""
+    return _text(name, constants, tiles.warps, tiles.stages)

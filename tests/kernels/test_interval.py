@@ -1,0 +1,229 @@
+"""The interval products against exact integers: whatever choice inside the intervals one makes, its exact result is inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from polytriton.kernels.interval import interval_conv
+from tests.kernels.intervals import (
+    BLOCK,
+    TYPES,
+    UNIT,
+    above,
+    below,
+    choices,
+    exact,
+    flavours,
+    integers,
+    intervals,
+    numbers,
+    rows_in_use,
+    run_dense,
+    seeds,
+    tensors,
+    types,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of every overflow and NaN
+
+
+def check_products(
+    draw: np.random.Generator, lo: np.ndarray, hi: np.ndarray, matrix: np.ndarray, out: tuple[np.ndarray, np.ndarray]
+) -> None:
+    """lo, hi [R, K]; matrix [K, N] of numbers; out [R, N]. Enclosure of every choice, and no wider than its roundings allow."""
+    weights = integers(matrix)
+    for m in choices(draw, lo, hi):
+        sums = m.dot(weights)
+        for r, n in np.ndindex(*sums.shape):
+            assert below(out[0][r, n], sums[r, n]), (r, n)
+            assert above(out[1][r, n], sums[r, n]), (r, n)
+    low, high, positive = integers(lo), integers(hi), np.where(matrix >= 0, weights, 0)
+    least = low.dot(positive) + high.dot(weights - positive)
+    most = high.dot(positive) + low.dot(weights - positive)
+    size = np.maximum(abs(low), abs(high)).dot(abs(weights))
+    info, terms = np.finfo(lo.dtype), lo.shape[1]
+    for r, n in np.ndindex(*least.shape):
+        if 2 * size[r, n] >= exact(float(info.max)) << UNIT:
+            continue
+        room = 8 * (2 * terms * size[r, n] // 2**info.nmant + (terms * exact(float(info.smallest_subnormal)) << UNIT))
+        assert above(out[0][r, n], 8 * least[r, n] - room), (r, n)
+        assert below(out[1][r, n], 8 * most[r, n] + room), (r, n)
+
+
+@settings(max_examples=30)
+@given(types, st.integers(1, 6), st.integers(1, 12), st.sampled_from([1, 3, 5]), flavours, flavours, seeds)
+def test_dense_encloses_every_choice(dtype: type, rows: int, k: int, n: int, of_rows: str, of_weights: str, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    lo, hi = intervals(draw, (rows, k), of_rows, dtype)
+    w = numbers(draw, (k, n), of_weights, dtype)
+    check_products(draw, lo, hi, w, run_dense(lo, hi, w))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_rows_beyond_the_count_are_left_alone(dtype: type) -> None:
+    draw = np.random.default_rng(1)
+    lo, hi = intervals(draw, (9, 3), "plain", dtype)
+    w = numbers(draw, (3, 5), "plain", dtype)
+    for used in (0, 1, 5):
+        low, high = run_dense(lo, hi, w, used)
+        assert (low[used:] == 7).all() and (high[used:] == 7).all()
+        check_products(draw, lo[:used], hi[:used], w, (low[:used], high[:used]))
+
+
+def test_many_small_terms_after_a_large_one() -> None:
+    """weights [1, 0.6*2^-23, ...]: to nearest every addition rounds up; an outward step a product would not make up for them."""
+    w = np.full((784, 1), 0.6 * 2.0**-23, np.float32)
+    w[0] = 1
+    ones = np.ones((1, 784), np.float32)
+    total = np.float32(0)
+    for v in w[:, 0]:
+        total = np.float32(total + v)
+    value = 8 * sum(exact(v) for v in w[:, 0].tolist()) << UNIT
+    low, high = run_dense(ones, ones, w)
+    assert not below(float(total), value)
+    assert below(low[0, 0], value)
+    assert above(high[0, 0], value)
+    assert high[0, 0] - low[0, 0] <= 784 * 2.0**-22
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_folded_enclosure_meets_the_interval_one(dtype: type) -> None:
+    """Scalar rows: a float64 product give or take gamma_K |M||W| is the folded scheme's enclosure of the same number."""
+    draw = np.random.default_rng(2)
+    m, w = numbers(draw, (6, 30), "wide", dtype), numbers(draw, (30, 7), "wide", dtype)
+    low, high = run_dense(m, m, w)
+    wide = (m.astype(np.float64), w.astype(np.float64))
+    product, error = wide[0] @ wide[1], 31 * 2.0**-53 * (abs(wide[0]) @ abs(wide[1]))
+    assert (low <= product + error).all() and (product - error <= high).all()
+    assert (low <= high).all()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A convolution's back-substitution on windows: source and new window, tap geometry, offsets."""
+
+    source: tuple[int, int]
+    to: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    lead: tuple[int, int]
+    groups: int
+    of: tuple[int, int]  # source and new channels of a group
+
+    def constants(self) -> dict[str, int]:
+        names = ("H", "W", "HO", "WO", "KH", "KW", "SH", "SW", "DH", "DW", "TOP", "LEFT")
+        values = (*self.source, *self.to, *self.kernel, *self.stride, *self.dilation, *self.lead)
+        return {**dict(zip(names, values, strict=True)), "G": self.groups, "CO": self.groups * self.of[0], "CI": self.groups * self.of[1]}
+
+    def matrix(self, w: np.ndarray) -> np.ndarray:
+        """w [CO, CI/G, KH, KW] as the matrix from source cells to new ones: tap (i, j) carries (y, x) to (y SH + i DH, x SW + j DW)."""
+        (h, wide), (ho, wo), (co, ci) = self.source, self.to, self.of
+        matrix = np.zeros((h, wide, self.groups * co, ho, wo, self.groups * ci), w.dtype)
+        for y, x, i, j in np.ndindex(h, wide, *self.kernel):
+            to_y = y * self.stride[0] + i * self.dilation[0] - self.lead[0]
+            to_x = x * self.stride[1] + j * self.dilation[1] - self.lead[1]
+            if 0 <= to_y < ho and 0 <= to_x < wo:
+                for g in range(self.groups):
+                    of, to = slice(g * co, (g + 1) * co), slice(g * ci, (g + 1) * ci)
+                    matrix[y, x, of, to_y, to_x, to] = w[of, :, i, j]
+        return matrix.reshape(h * wide * self.groups * co, -1)
+
+
+def pairs(low: int, high: int) -> st.SearchStrategy[tuple[int, int]]:
+    return st.tuples(st.integers(low, high), st.integers(low, high))
+
+
+shapes = st.builds(
+    Shape,
+    pairs(1, 3),
+    pairs(1, 4),
+    pairs(1, 3),
+    pairs(1, 4),
+    pairs(1, 2),
+    pairs(-2, 3),
+    st.integers(1, 2),
+    st.sampled_from([(1, 1), (2, 3), (3, 1)]),
+)
+GATHER = Shape((2, 3), (3, 1), (2, 2), (1, 2), (1, 1), (0, 1), 1, (17, 3))
+SCATTER = Shape((1, 1), (2, 2), (3, 3), (1, 1), (1, 1), (0, 1), 1, (3, 17))
+APART = Shape((2, 2), (5, 5), (1, 2), (3, 3), (1, 1), (-1, 0), 1, (1, 1))  # stride above kernel: cells that nothing reaches
+
+
+def run_conv(shape: Shape, lo: np.ndarray, hi: np.ndarray, w: np.ndarray, used: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    rows, (ho, wo), channels = len(lo), shape.to, shape.of[1]
+    out = tensors(*(np.full((rows, ho * wo * shape.groups * channels), 7, lo.dtype) for _ in range(2)))
+    grid = (max(1, -(-rows // BLOCK["BM"])) * ho * wo, shape.groups * -(-channels // BLOCK["BN"]))
+    count = rows_in_use(rows if used is None else used)
+    interval_conv[grid](*tensors(lo, hi, w), *out, count, T=TYPES[lo.dtype.type], **shape.constants(), **BLOCK)
+    return out[0].numpy(), out[1].numpy()
+
+
+@settings(max_examples=30)
+@given(shapes, types, st.integers(1, 5), flavours, flavours, seeds)
+@example(GATHER, np.float32, 1, "plain", "plain", 0)
+@example(SCATTER, np.float64, 2, "cancel", "plain", 0)
+@example(APART, np.float32, 5, "subnormal", "wide", 0)
+def test_conv_encloses_every_choice(shape: Shape, dtype: type, rows: int, of_rows: str, of_weights: str, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    c = shape.constants()
+    lo, hi = intervals(draw, (rows, c["H"] * c["W"] * c["CO"]), of_rows, dtype)
+    w = numbers(draw, (c["CO"], c["CI"] // c["G"], c["KH"], c["KW"]), of_weights, dtype)
+    matrix = shape.matrix(w)
+    low, high = run_conv(shape, lo, hi, w)
+    assert (low[:, ~matrix.any(0)] == 0).all()
+    check_products(draw, lo, hi, matrix, (low, high))
+
+
+def test_conv_leaves_rows_beyond_the_count_alone() -> None:
+    draw = np.random.default_rng(3)
+    lo, hi = intervals(draw, (9, 4), "plain", np.float32)
+    w = numbers(draw, (1, 1, 1, 2), "plain", np.float32)
+    for used in (0, 3, 4):
+        low, high = run_conv(APART, lo, hi, w, used)
+        assert (low[used:] == 7).all() and (high[used:] == 7).all()
+        check_products(draw, lo[:used], hi[:used], APART.matrix(w), (low[:used], high[:used]))
+
+
+LIBRARY = Path(__file__).resolve().parents[2] / "polytriton" / "kernels"
+TABLES = {"SIZE": 90, "LINE": 45, "C": 9, "RH": 2, "OH": 1, "RW": 1, "OW": 0, "START": 270, "PLANE": 2700, "PITCH": 270, "BR": 4, "BQ": 256}
+CASES = {
+    "interval_dense": {"K": 784, "N": 500, "BM": 64, "BN": 64},
+    "interval_conv": {**GATHER.constants(), "BM": 64, "BN": 32},
+    "interval_relax": TABLES,
+    "interval_concretize": {**TABLES, "GREATEST": True},
+}
+
+
+def pointer_type(name: str, coefficient: str) -> str:
+    if name in ("image_ptr", "row_h_ptr", "row_w_ptr", "count_ptr"):
+        return "*i64"
+    return "*fp64" if name.startswith(("constant", "value")) else coefficient
+
+
+def test_emitted_kernels_compile_without_spills(tmp_path: Path) -> None:
+    """Specialised text holds the GPU form alone, and becomes machine code whose every FMA is a directed one."""
+    from polytriton.kernels.build import compile_all
+    from polytriton.kernels.spec import Kernel
+    from polytriton.kernels.specialise import specialise
+
+    source = (LIBRARY / "interval.py").read_text()
+    helpers = {f"polytriton.kernels.{m}": (LIBRARY / f"{m}.py").read_text() for m in ("directed", "numerics")}
+    kernels = []
+    for coefficient, t in (("*fp32", "tl.float32"), ("*fp64", "tl.float64")):
+        for function, constants in CASES.items():
+            name = f"{function}_{t[-2:]}"
+            known = {**constants, "INTERPRET": False, **({"T": t} if function in ("interval_dense", "interval_conv") else {})}
+            made = specialise(source, function, known, name, helpers=helpers)
+            assert "_emulated" not in made.text and "INTERPRET" not in made.text
+            types = tuple(pointer_type(p, coefficient) for p in made.parameters)
+            kernels.append(Kernel(name, made.text, made.parameters, types, divisible=tuple(made.parameters)))
+    for target in ("cuda:80", "cuda:90"):
+        for kernel, report, _ in compile_all(kernels, target, cache=tmp_path, jobs=1):
+            assert report.spills == 0, (kernel.name, report)
