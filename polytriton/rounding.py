@@ -4,6 +4,7 @@ from __future__ import annotations
 
 U64 = 2.0**-53
 GROW = 1 + 2.0**-34  # covers the roundings of sums of up to half a million non-negative numbers (layers.py refuses wider ones)
+INNER = 32  # terms that a generated kernel adds in float32 before it goes on in float64
 
 
 def gamma(n: float, u: float) -> float:

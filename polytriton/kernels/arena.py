@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polytriton.kernels.launches import Launches
+from polytriton.kernels.sequence import Launches
 
 
 @dataclass(frozen=True)

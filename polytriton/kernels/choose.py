@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from polytriton.kernels.emit import Numerics
 
 
 @dataclass(frozen=True)
@@ -22,13 +26,16 @@ def power(n: int, least: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class Sizes:
-    """`values`: of a row pass in flight a program; `pairs`, `columns`, `terms`: a product's tile at most."""
+    """`values`: of a row pass in flight a program; `pairs`, `columns`, `terms`: a product's tile at most.
 
-    values: int = 1024
+    On a GPU a product with the ReLU in front keeps three operand tiles in registers: 32 float64 terms of 64 rows spill, 16 do not.
+    """
+
+    values: int = 512
     line: int = 512
     pairs: int = 64
     columns: int = 64
-    terms: int = 32
+    terms: int = 16
 
     def rows(self, size: int) -> Tiles:
         """Row passes: rows shorter than `line` share a program."""
@@ -36,14 +43,15 @@ class Sizes:
         br = max(1, self.values // bq)
         return Tiles(br, {"BR": br, "BQ": bq}, warps=4)
 
-    def product(self, cells: int, k: int, n: int, inner: int, stages: int) -> Tiles:
-        """Matrix products with `cells` output cells a row, k terms of a tap, n columns."""
+    def product(self, numerics: Numerics, cells: int, k: int, n: int) -> Tiles:
+        """Matrix products: `cells` output cells a row (0: rows without cells), k terms of a tap, n columns."""
         bn, bm = power(n, 16, self.columns), self.pairs
-        bk = power(k, 16, min(self.terms, inner or self.terms))
+        bk = power(k, 16, numerics.inner or self.terms)
         bq = power(k, 32, min(self.line, 256))
-        # the scalars' programs share the grid's first axis: they must be no more than the others
-        br = power(max(self.values // bq, -(-bm // cells)), 1, bm)
-        return Tiles(bm, {"BM": bm, "BN": bn, "BK": bk, "BR": br, "BQ": bq}, warps=4, stages=stages)
+        constants = {"BM": bm, "BN": bn, "BK": bk, "BR": min(bm, max(1, self.values // bq)), "BQ": bq}
+        if cells:  # the scalars' programs share the grid's first axis: they must be no more than the others
+            constants["BS"] = max(constants["BR"], power(-(-bm // cells), 1, bm))
+        return Tiles(bm, constants, warps=4, stages=numerics.stages)
 
 
 GPU = Sizes()

@@ -19,9 +19,10 @@ def conv_step(
     START: tl.constexpr, PLANE: tl.constexpr, PITCH: tl.constexpr,
     T_START: tl.constexpr, T_PLANE: tl.constexpr, T_PITCH: tl.constexpr,
     BIAS: tl.constexpr, SUM_ERROR: tl.constexpr,
-    MASK: tl.constexpr, IH: tl.constexpr, IW: tl.constexpr, TO_RH: tl.constexpr, TO_OH: tl.constexpr, TO_RW: tl.constexpr, TO_OW: tl.constexpr,
+    MASK: tl.constexpr, IH: tl.constexpr, IW: tl.constexpr,
+    TO_RH: tl.constexpr, TO_OH: tl.constexpr, TO_RW: tl.constexpr, TO_OW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, BQ: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, BQ: tl.constexpr,
 ):  # fmt: skip
     """Rows on windows [H, W, CO] over a convolution's output become rows on windows [HO, WO, CI] over its input.
 
@@ -44,8 +45,7 @@ def conv_step(
     LINE: tl.constexpr = W * CO
     if RELU or CHARGE:
         if tl.program_id(1) == G * NT:
-            first = tl.program_id(0) * BR
-            if first < count:
+            for first in range(tl.program_id(0) * BS, tl.minimum(tl.program_id(0) * BS + BS, count), BR):
                 row_scalars(
                     m_ptr, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, below_ptr, above_ptr, cut_ptr, t_ptr, bias_ptr, floor_ptr,
                     constant_ptr, error_ptr, out_ptr, count, first,
@@ -85,7 +85,7 @@ def conv_step(
     taps_w = tl.where(j0 < KW, taps_w, 0)
     BLOCKS: tl.constexpr = (COG + BK - 1) // BK
     acc = tl.full((BM, BN), 0.0, tl.float64)
-    for step in range(0, taps_h * taps_w * BLOCKS):
+    for step in range(taps_h * taps_w * BLOCKS):
         tap = step // BLOCKS
         i = i0 + tap // taps_w * PH
         j = j0 + tap % taps_w * PW

@@ -35,10 +35,10 @@ def dense_step(
     if first >= count:
         return
     if (RELU or CHARGE) and tl.program_id(1) == (N + BN - 1) // BN:
-        for k in range(0, BM, BR):
+        for start in range(first, tl.minimum(first + BM, count), BR):
             row_scalars(
                 m_ptr, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, below_ptr, above_ptr, cut_ptr, t_ptr, bias_ptr, floor_ptr,
-                constant_ptr, error_ptr, out_ptr, count, first + k,
+                constant_ptr, error_ptr, out_ptr, count, start,
                 RELU, CHARGE, False, SLOT, K, LINE, C, 0, 0, 0, 0, START, PLANE, PITCH, T_START, T_PLANE, T_PITCH,
                 BIAS, SUM_ERROR, BR, BQ,
             )  # fmt: skip

@@ -66,7 +66,8 @@ def interval_dense(
 
     m w over m in [lo, hi] lies between near w and far w, with near = lo, far = hi where w >= 0, the other way round elsewhere; so
     RD(near w + low) and RU(far w + high) enclose the sum so far of every choice. NaN in either end reaches one end of every output.
-    Grid: (blocks of BM rows, tiles of BN columns).
+    Grid: (blocks of BM rows, tiles of BN columns). One warp with BM = 8 and BN = 64 or 128 gives a thread a few rows times a few
+    columns, all in registers.
     """
     count = tl.load(count_ptr)
     first = tl.program_id(0) * BM
@@ -134,7 +135,11 @@ def interval_conv(
         for j in range(KW):
             y = full_y - i * DH
             x = full_x - j * DW
-            meets = (y >= 0) & (y < H * SH) & (y % SH == 0) & (x >= 0) & (x < W * SW) & (x % SW == 0)
+            meets = (y >= 0) & (y < H * SH) & (x >= 0) & (x < W * SW)
+            if SH > 1:
+                meets = meets & (y % SH == 0)
+            if SW > 1:
+                meets = meets & (x % SW == 0)
             if meets:
                 at_row = rows * (H * W * CO) + (y // SH * W + x // SW) * CO + group * COG
                 at_w = ((group * COG).to(tl.int64) * CIG + n) * (KH * KW) + i * KW + j

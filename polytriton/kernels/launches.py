@@ -10,94 +10,19 @@ after every check), `from:1` where the rows of state 1 lay in the state before, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from polytriton.ir.net import Net, Node
+from polytriton.ir.net import Node
 from polytriton.ir.ops import OPS
-from polytriton.ir.plan import Axis, Plan, Program, Step, Window, extent
+from polytriton.ir.plan import Axis, Program, Step, Window, extent
 from polytriton.kernels.choose import GPU, Sizes, Tiles
 from polytriton.kernels.emit import Constants, Emitter, Numerics
-from polytriton.kernels.spec import Kernel
+from polytriton.kernels.sequence import Entry, Fallback, Launch, Launches, Space, place
 from polytriton.passes.windows import through
 from polytriton.rounding import dot_error, sum_error
 
 ROWS = ("image", "row_h", "row_w", "constant", "error", "index")
 FULL = 1 + 2.0**-20
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Grid: (ceil(capacity * cells / block) * times, columns) programs. `bind` names the tensor of every parameter."""
-
-    kernel: Kernel
-    bind: tuple[str, ...]
-    block: int
-    cells: int = 1
-    times: int = 1
-    columns: int = 1
-
-    def grid(self, capacity: int) -> tuple[int, int]:
-        return -(-capacity * self.cells // self.block) * self.times, self.columns
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """A step that the interpreter of Plans does on tensors: rows of `before` come in, their successors go out."""
-
-    step: Step
-    after: Step | None
-    state: int
-    before: tuple[tuple[str, Entry], ...]
-    made: tuple[tuple[str, Entry], ...]
-    paid: str
-    moved: str | None = None  # where the rows' coefficients lie
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Coefficients over a node: a buffer (None: rows that are single neurons), where its rows lie, and a sign to apply."""
-
-    window: Window
-    buffer: int | None
-    slot: str | None = None
-    sign: int = 1
-    relu: str = ""  # a ReLU still to be multiplied in by the next step
-
-
-@dataclass
-class Launches:
-    """One program: its launches, the values a row takes in each buffer, the row states it passes through."""
-
-    program: Program
-    steps: list[Launch | Fallback] = field(default_factory=list)
-    buffers: list[int] = field(default_factory=list)
-    lives: list[list[int]] = field(default_factory=list)  # first and last launch that touches each buffer
-    slots: list[str] = field(default_factory=list)
-    states: int = 1
-
-
-@dataclass(frozen=True)
-class Space:
-    """Frames of all nodes, and which of them a nonlinear operator reads."""
-
-    net: Net
-    plan: Plan
-
-    def frame(self, name: str) -> tuple[tuple[int, int, int], tuple[int, int, int, int]]:
-        return extent(self.net.node(name)), self.plan.halos.get(name, (0, 0, 0, 0))
-
-    def geometry(self, name: str, prefix: str = "") -> Constants:
-        """START, PLANE and PITCH of a node's tables."""
-        (h, w, c), (top, left, bottom, right) = self.frame(name)
-        pitch = (left + w + right) * c
-        return {f"{prefix}START": top * pitch + left * c, f"{prefix}PLANE": (top + h + bottom) * pitch, f"{prefix}PITCH": pitch}
-
-
-def place(window: Window, prefix: str = "") -> Constants:
-    """Where a row's window begins: row_h RH - OH, row_w RW - OW. A whole image begins at zero, whatever the row."""
-    return {
-        f"{prefix}RH": window.h.stride, f"{prefix}OH": window.h.offset, f"{prefix}RW": window.w.stride, f"{prefix}OW": window.w.offset,
-    }  # fmt: skip
 
 
 class Lowering:
@@ -143,9 +68,10 @@ class Lowering:
             self.out.lives[buffer][1] = len(self.out.steps)
 
     def _launch(
-        self, function: str, constants: Constants, bind: Mapping[str, str], tiles: Tiles, *, cells: int = 1, times: int = 1, columns: int = 1
+        self, function: str, constants: Constants, bind: Mapping[str, str], tiles: Tiles, cells: int = 1, times: int = 1, columns: int = 1
     ) -> None:
-        kernel = self.emitter.kernel(function, {**constants, **tiles.constants}, self.numerics, tiles, node=self.step.node, program=self.program)
+        every = {**constants, **tiles.constants}
+        kernel = self.emitter.kernel(function, every, self.numerics, tiles, node=self.step.node, program=self.program)
         names = tuple(bind[p] for p in kernel.parameters)
         for name in names:
             if name.startswith("buf:"):
@@ -231,8 +157,11 @@ class Lowering:
             out = self._buffer(name, entry.window)
             c = extent(self.nodes[name])[2]
             tiles = self.sizes.rows(c)
-            nothing: Constants = dict.fromkeys(("H", "W", "C", "NH", "NW", "GAP_RH", "GAP_H", "GAP_RW", "GAP_W", "IH", "IW", "RH", "OH", "RW", "OW"), 0)
-            constants = {**nothing, "T": self.numerics.type, "CHARGE": False, "SLICE": False, "BIAS": "none", "CI": c, "HO": 1, "WO": 1, "MASK": False}
+            unused = ["H", "W", "C", "NH", "NW", "GAP_RH", "GAP_H", "GAP_RW", "GAP_W", "IH", "IW", "RH", "OH", "RW", "OW"]
+            constants: Constants = {
+                **dict.fromkeys(unused, 0), "T": self.numerics.type, "CHARGE": False, "SLICE": False, "BIAS": "none", "MASK": False,
+                "CI": c, "HO": 1, "WO": 1,
+            }  # fmt: skip
             bind = {**self._rows(), "out_ptr": f"buf:{out}", **dict.fromkeys(("bias_ptr", "first_ptr", "w_ptr"), "")}
             self._launch("start_rows", constants, bind, tiles, columns=-(-c // int(tiles.constants["BQ"])))
             entry = replace(entry, buffer=out, slot=None)
@@ -302,7 +231,7 @@ class Lowering:
     def _row_pass(self, entry: Entry, source: str, relu: str, charge: bool, out: int | None) -> None:
         constants, bind = self._scalars(entry, source, relu, charge)
         size = self._size(relu or source, entry.window)
-        self._launch("relax_rows", {**constants, **size}, {**bind, "out_ptr": f"buf:{out}"}, self.sizes.rows(int(size["SIZE"])))
+        self._launch("relax_rows", {**constants, **size}, {**bind, "out_ptr": f"buf:{out}"}, self.sizes.rows(self._terms(relu or source, entry.window)))
 
     def _charged(self, name: str) -> bool:
         """Whether the scalars of substituting `name` are still to be paid."""
@@ -322,7 +251,7 @@ class Lowering:
             del constants[gone]
         constants |= {"T": self.numerics.type, "FORM": self.numerics.form, "K": k, "N": n, "LINE": k, "C": k}
         out = self._buffer(step.to[0], window)
-        tiles = self.sizes.product(1, k, n, self.numerics.inner, self.numerics.stages)
+        tiles = self.sizes.product(self.numerics, 0, k, n)
         scalars = bool(constants["RELU"] or constants["CHARGE"])
         bind |= {"w_ptr": f"weight:{node.name}", "out_ptr": f"buf:{out}"}
         columns = -(-n // int(tiles.constants["BN"])) + scalars
@@ -348,7 +277,7 @@ class Lowering:
         }  # fmt: skip
         out = self._buffer(step.to[0], out_window)
         cells = -(-out_window.h.size // ph) * -(-out_window.w.size // pw)
-        tiles = self.sizes.product(cells * ph * pw, co // groups, ci // groups, self.numerics.inner, self.numerics.stages)
+        tiles = self.sizes.product(self.numerics, cells * ph * pw, co // groups, ci // groups)
         scalars = bool(constants["RELU"] or constants["CHARGE"])
         columns = groups * -(-(ci // groups) // int(tiles.constants["BN"])) + scalars
         bind |= {"w_ptr": f"weight:{node.name}", "out_ptr": f"buf:{out}"}
@@ -381,9 +310,8 @@ class Lowering:
         }  # fmt: skip
         size = self._terms(source, window)
         tiles = self.sizes.rows(size)
-        bind = {
-            **self._rows(), "bias_ptr": f"bias:{node.name}", "first_ptr": f"first:{node.name}", "w_ptr": f"rows:{node.name}", "out_ptr": f"buf:{out}",
-        }  # fmt: skip
+        layer = {"bias_ptr": f"bias:{node.name}", "first_ptr": f"first:{node.name}", "w_ptr": f"rows:{node.name}"}
+        bind = {**self._rows(), **layer, "out_ptr": f"buf:{out}"}
         self._launch("start_rows", constants, bind, tiles, columns=-(-size // int(tiles.constants["BQ"])))
         self._give(step, Entry(window, out))
 

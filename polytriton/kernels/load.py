@@ -6,7 +6,6 @@ import hashlib
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ def prepare(interpret: bool) -> None:
     try:
         import triton  # noqa: F401
     except ImportError as error:
-        raise UnsupportedModel("this device needs Triton, which is not installed", "pip install triton (on Linux), or use --device cpu") from error
+        raise UnsupportedModel("this device needs Triton, which is not installed", "pip install triton, or use --device cpu") from error
 
 
 @cache
@@ -38,7 +37,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def function(kernel: Kernel) -> Callable[..., Any]:
+def function(kernel: Kernel) -> Any:
     """The kernel as Triton's runtime launches it: function(kernel)[grid](tensors...)."""
     digest = hashlib.sha256(kernel.source.encode()).hexdigest()[:16]
     path = Path(_folder().name, f"{kernel.name}_{digest}.py")
@@ -47,5 +46,4 @@ def function(kernel: Kernel) -> Callable[..., Any]:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    made: Callable[..., Any] = getattr(module, kernel.name)
-    return made
+    return getattr(module, kernel.name)

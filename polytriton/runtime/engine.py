@@ -19,7 +19,7 @@ from polytriton.ir.plan import Program, extent
 from polytriton.passes.memory import chunk_rows
 from polytriton.passes.pipeline import Compiled
 from polytriton.runtime.forward import Boxes, Forward
-from polytriton.runtime.soundness import FLOAT32, FLOAT64, SEMANTICS, Coefficients
+from polytriton.runtime.soundness import FLOAT32, FLOAT64, KERNELS, SEMANTICS, Coefficients
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.torch_backend import Rows, TorchBackend
 from polytriton.runtime.triton_backend import TritonBackend
@@ -75,7 +75,7 @@ class Engine:
         kernels: str = "",
     ) -> None:
         self.net, self.plan = compiled.net, compiled.plan
-        self.coefficients: Coefficients = FLOAT64 if dtype == "float64" else FLOAT32
+        self.coefficients: Coefficients = KERNELS[dtype] if kernels else FLOAT64 if dtype == "float64" else FLOAT32
         self.device = device or torch.device("cpu")
         self.memory, self.early = memory, early and not tight
         self.tight = tight  # bound what the interval pass settled too: error vectors shrink with the boxes

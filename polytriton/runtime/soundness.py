@@ -14,24 +14,19 @@ Everything here is float64, non-negative, and rounded up by `up`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-U64 = 2.0**-53
+from polytriton.rounding import GROW, INNER, U64, gamma
+
 ETA64 = 2.0**-1022
-GROW = 1 + 2.0**-34  # covers the roundings of sums of up to half a million non-negative numbers (layers.py refuses wider ones)
 
 
 def up(x: Tensor) -> Tensor:
     """A non-negative float64 result, rounded up past the roundings that made it."""
     return x * GROW
-
-
-def gamma(n: float, u: float) -> float:
-    """n u / (1 - n u), rounded up; infinite where the bound breaks down."""
-    return (n * u) / (1 - n * u) * GROW if n * u < 0.5 else float("inf")
 
 
 def gammas(n: Tensor, u: float) -> Tensor:
@@ -42,15 +37,44 @@ def gammas(n: Tensor, u: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Coefficients:
-    """The type in which rows are held: unit roundoff and smallest normal number."""
+    """The arithmetic of rows: their type, its unit roundoff and the largest loss to underflow of one operation.
+
+    Generated kernels sum blocks of `inner` terms from zero and add the blocks in float64; library products (inner 0) add all
+    terms of an entry in one chain. A product whose operands are split into parts loses `split` of its magnitude, takes
+    `parts` multiplications, and each addition loses `sum_u`: the stated model of a tensor core (docs/soundness.md).
+    """
 
     dtype: torch.dtype
     u: float
     eta: float
+    inner: int = 0
+    split: float = 0.0
+    parts: int = 1
+    sum_u: float = 0.0
+
+    def product_error(self, terms: Tensor) -> Tensor:
+        """|fl(M W) - M W| relative to |M||W| where so many terms can differ from zero (underflow is charged apart).
+
+        A block is at most gamma_inner off; that the blocks' float64 sum and its final rounding are at most two more roundings
+        to u needs fewer than 2^28 blocks. Split products: every block's `parts` * inner additions count, zeros too.
+        """
+        if not self.inner:
+            return gammas(terms, self.u)
+        if not self.split:
+            return gammas(terms.clamp(max=self.inner) + 2, self.u)
+        block = gamma(self.parts * self.inner + self.parts, self.sum_u)
+        return torch.full_like(terms, (1 + self.split) * (1 + block) * (1 + 4 * self.u) - 1).double() * GROW
 
 
 FLOAT32 = Coefficients(torch.float32, 2.0**-24, 2.0**-126)
 FLOAT64 = Coefficients(torch.float64, U64, ETA64)
+# generated kernels; split products flush parts of an operand, up to three times what a plain product loses
+KERNELS = {
+    "float64": FLOAT64,
+    "float32": replace(FLOAT32, inner=INNER),
+    "tf32x3": replace(FLOAT32, eta=2.0**-123, inner=INNER, split=2.0**-18, parts=3, sum_u=2.0**-22),
+    "bf16x6": replace(FLOAT32, eta=2.0**-123, inner=INNER, split=2.0**-18, parts=6, sum_u=2.0**-22),
+}
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from torch import Tensor
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Plan, extent
+from polytriton.rounding import dot_error
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.relax import relu_lines, round_down, round_up
-from polytriton.runtime.soundness import U64, Coefficients, gamma, gammas, up
-from polytriton.runtime.torch_backend import Compact, Frame, dot_error
+from polytriton.runtime.soundness import Coefficients, gamma, up
+from polytriton.runtime.torch_backend import Compact, Frame
 
 COMPACT = 1 << 14  # weights below which leaving some out gains nothing
 
@@ -152,7 +153,7 @@ class Tables:
             t = t + (layer.rho + nu) * boxes.magnitude[name] + (layer.rho + dot_error(terms)) * layer.babs
             if product:
                 # K of an entry of M W: the outputs that read the cell and can have a coefficient; zeros add exactly
-                k = gammas(self.kit.forward.readers(layer, self.live(name)), c.u) * (1 + nu)
+                k = c.product_error(self.kit.forward.readers(layer, self.live(name))) * (1 + nu)
                 if node.op == "linear":
                     t = t + k * boxes.magnitude[name]
                 else:
@@ -242,8 +243,3 @@ class Tables:
                 table(round_up(largest, self.dtype)),
             )
         return self._pool[node.name]
-
-
-def sum_error(terms: int) -> float:
-    """Relative error charged where a float64 row sum's terms have one sign."""
-    return 1 + dot_error(terms) + 8 * U64

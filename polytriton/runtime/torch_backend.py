@@ -18,7 +18,6 @@ from torch import Tensor
 
 from polytriton.ir.plan import Axis, Window
 from polytriton.runtime import fused
-from polytriton.runtime.soundness import U64
 
 NARROW = 8  # input channels up to which a product and shifted sums beat the library's transposed convolution,
 SHORT = 128  # and values a window's line has (its cells times input channels)
@@ -96,11 +95,6 @@ class Frame:
         base = rows.image * (height * pitch) + ((self.halo[0] - window.h.offset) * pitch + (self.halo[1] - window.w.offset) * self.channels)
         base.add_(rows.h, alpha=window.h.stride * pitch).add_(rows.w, alpha=window.w.stride * self.channels)
         return Place(base, pitch, window.h.size, window.w.size, self.channels)
-
-
-def dot_error(terms: int) -> float:
-    """Relative error of a float64 row sum of so many exact products, any order."""
-    return 2 * (terms + 8) * U64
 
 
 class TorchBackend:

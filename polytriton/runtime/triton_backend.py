@@ -15,8 +15,9 @@ from polytriton.ir.plan import Program, extent
 from polytriton.kernels.arena import Arena, lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER
 from polytriton.kernels.emit import NUMERICS, Emitter, Numerics
-from polytriton.kernels.launches import Entry, Fallback, Launch, Launches, Lowering, Space
+from polytriton.kernels.launches import Lowering
 from polytriton.kernels.load import function, prepare
+from polytriton.kernels.sequence import Entry, Fallback, Launch, Launches, Space
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.torch_backend import Rows, TorchBackend
 from polytriton.runtime.walk import Identity, Results, Walk
@@ -99,7 +100,9 @@ class TritonBackend:
 class Run:
     """One block of rows: what each symbol stands for."""
 
-    def __init__(self, backend: TritonBackend, ready: Ready, tables: Tables, rows: Rows, results: Results, start: Tensor | Identity) -> None:
+    def __init__(
+        self, backend: TritonBackend, ready: Ready, tables: Tables, rows: Rows, results: Results, start: Tensor | Identity
+    ) -> None:
         self.backend, self.tables, self.ready, self.results = backend, tables, ready, results
         self.program = ready.launches.program
         self.word = 8 if backend.numerics.type == "tl.float64" else 4

@@ -15,9 +15,10 @@ from torch import Tensor
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Program, Step, Window
 from polytriton.passes.windows import through, whole
+from polytriton.rounding import dot_error, sum_error
 from polytriton.runtime.soundness import U64, gamma
-from polytriton.runtime.tables import Tables, sum_error
-from polytriton.runtime.torch_backend import ConvShape, Place, Rows, TorchBackend, crop, dot_error
+from polytriton.runtime.tables import Tables
+from polytriton.runtime.torch_backend import ConvShape, Place, Rows, TorchBackend, crop
 
 
 @dataclass

@@ -71,7 +71,15 @@ class Writer:
         a, b = self.constant(deep - 1), self.constant(deep - 1)
         op = self.random.choice(["+", "-", "*"])
         return self.random.choice(
-            [f"({a} {op} {b})", f"min({a}, {b})", f"{a} // 2", f"({a}) % 3", f"({a} if {self.fact(deep - 1)} else {b})", f"tl.cdiv({a}, 2)", f"-{a}"]
+            [
+                f"({a} {op} {b})",
+                f"min({a}, {b})",
+                f"{a} // 2",
+                f"({a}) % 3",
+                f"({a} if {self.fact(deep - 1)} else {b})",
+                f"tl.cdiv({a}, 2)",
+                f"-{a}",
+            ]
         )
 
     def fact(self, deep: int = 2) -> str:
@@ -144,7 +152,8 @@ class Writer:
         name = self.new("K")
         text = f"{pad}{name}{self.random.choice([': tl.constexpr', ''])} = {self.constant()}  # a constant\n"
         if self.random.random() < 0.4:
-            text = f"{pad}if {self.fact()}:\n{pad}    {name} = {self.constant()}\n{pad}else:\n{pad}    {name} = {self.constant()}\n"
+            arms = [f"{pad}    {name}: tl.constexpr = {self.constant()}\n" for _ in "ab"]
+            text = f"{pad}if {self.fact()}:\n{arms[0]}{pad}else:\n{arms[1]}"
         self.constants.append(name)
         return text
 
@@ -181,9 +190,13 @@ class Writer:
             lambda: f'{pad}tl.static_assert({self.fact()} or True, "holds")\n',
             lambda: f"{pad}pass\n",
         ]
-        nested: list[Callable[[], str]] = [lambda: self.choice(pad, indent, deep), lambda: self.choice(pad, indent, deep), lambda: self.loop(pad, indent, deep)]
-        last: list[Callable[[], str]] = [lambda: f"{pad}if {self.pick(self.fact, self.bool)}:\n{pad}    return\n"]
-        return above + self.random.choice(simple + last + (nested * 2 if deep < 3 else []))()
+        nested: list[Callable[[], str]] = [
+            lambda: self.choice(pad, indent, deep),
+            lambda: self.choice(pad, indent, deep),
+            lambda: self.loop(pad, indent, deep),
+        ]
+        leave: list[Callable[[], str]] = [lambda: f"{pad}if {self.pick(self.fact, self.bool)}:\n{pad}    return\n"]
+        return above + self.random.choice(simple + leave + (nested * 2 if deep < 3 else []))()
 
 
 def run(text: str, name: str, arguments: Mapping[str, Any]) -> list[tuple[int, int]]:

@@ -49,9 +49,8 @@ class Case:
         return load_layer(self.net, self.net.nodes[1], CPU)
 
     def boxes(self, kernels: bool) -> Boxes:
-        forward = Forward(
-            self.net, SEMANTICS[self.semantics], CPU, kernels=ForwardKernels(self.net, CPU, interpret=True) if kernels else None
-        )
+        launched = ForwardKernels(self.net, CPU, interpret=True) if kernels else None
+        forward = Forward(self.net, SEMANTICS[self.semantics], CPU, kernels=launched)
         boxes = forward.start(*(torch.from_numpy(v).reshape(len(v), -1) for v in (self.lo, self.hi)))
         forward.transfer(self.net.nodes[1], boxes)
         return boxes
@@ -129,9 +128,8 @@ def parts(case: Case, counted: str) -> tuple[Parts, Parts]:
     lo, hi = (to_physical(torch.from_numpy(v), case.net.input.shape) for v in (case.lo, case.hi))
     mid = 0.5 * lo + 0.5 * hi
     rad = torch.maximum(hi - mid, mid - lo) * rounding.GROW
-    return ForwardKernels(case.net, CPU, interpret=True).affine(layer, lo, hi, counted), forward._parts(
-        layer, mid, rad, mid.abs() + rad, counted
-    )
+    made = ForwardKernels(case.net, CPU, interpret=True).affine(layer, lo, hi, counted)
+    return made, forward._parts(layer, mid, rad, mid.abs() + rad, counted)
 
 
 def near(a: Tensor, b: Tensor, room: Tensor | float) -> bool:
@@ -143,7 +141,7 @@ def near(a: Tensor, b: Tensor, room: Tensor | float) -> bool:
 
 
 @given(cases(), st.sampled_from(("present", "all", "none")))
-@settings(max_examples=60)
+@settings(max_examples=50)
 def test_parts_are_those_of_the_tensor_form(case: Case, counted: str) -> None:
     got, want = parts(case, counted)
     for a, b in ((got.spread, want.spread), (got.magnitude, want.magnitude)):
@@ -158,7 +156,7 @@ def test_parts_are_those_of_the_tensor_form(case: Case, counted: str) -> None:
 
 
 @given(cases())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_boxes_are_those_of_the_tensor_form(case: Case) -> None:
     name, layer = case.net.output, case.layer
     got, want = case.boxes(True), case.boxes(False)
@@ -185,14 +183,13 @@ def exact_range(case: Case) -> tuple[Dyadic, Dyadic]:
 
 
 @given(cases(tuple(k for k in KINDS if k != "holes")))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_boxes_hold_the_exact_range_and_little_more(case: Case) -> None:
     boxes, name = case.boxes(True), case.net.output
     least, most = exact_range(case)
-    lo, hi, magnitude, e = (
-        from_physical(d[name], case.net.nodes[1].shape).reshape(boxes.batch, -1).numpy()
-        for d in (boxes.lo, boxes.hi, boxes.magnitude, boxes.error)
-    )
+    shape, size = case.net.nodes[1].shape, (boxes.batch, -1)
+    found = (from_physical(d[name], shape).reshape(size).numpy() for d in (boxes.lo, boxes.hi, boxes.magnitude, boxes.error))
+    lo, hi, magnitude, e = found
     assert (lo <= least.down()).all() and (most.up() <= hi).all()
     babs = np.abs(terms(case.net, case.net.nodes[1]).bias)
     room = (2.0**-32 + 4 * gamma(case.layer.terms + 4, U64)) * (magnitude + babs + e) + e + TINY
@@ -204,8 +201,8 @@ def test_boxes_hold_the_exact_range_and_little_more(case: Case) -> None:
 def test_a_reader_of_something_unbounded_has_no_bound() -> None:
     """One cell of the first image is broken; the outputs that read it, all channels of its group, and no others lose their bounds."""
     net = one_layer("conv", (4, 5, 5), 4, (3, 3), 2, s=(2, 1), p=(1, 0, 0, 1))
-    for lo, hi in ((-INF, INF), (-INF, 1.0), (1.0, INF), (INF, INF), (np.nan, 1.0), (0.0, np.nan), (-1.7e308, 1.7e308)):
-        case = Case(net, np.zeros((2, 4, 5, 5)), np.ones((2, 4, 5, 5)), "float32")
+    for lo, hi in ((-INF, INF), (-INF, 1.0), (1.0, INF), (INF, INF), (np.nan, 1.0), (0.0, np.nan)):
+        case = Case(net, np.zeros((2, 4, 5, 5)), np.ones((2, 4, 5, 5)))
         case.lo[0, 3, 2, 2], case.hi[0, 3, 2, 2] = lo, hi
         boxes = case.boxes(True)
         low, high = (from_physical(d[net.output], (4, *net.nodes[1].shape[1:])) for d in (boxes.lo, boxes.hi))
@@ -248,9 +245,9 @@ def test_slices_of_a_batch_start_where_wide_loads_may() -> None:
 
 @pytest.mark.parametrize("model", ["digits_conv_normal", "digits_resnet_normal"])
 def test_the_interval_pass_of_the_examples(model: str) -> None:
-    """The same bounds to far less than the reported errors, by fewer kernels than there are layers."""
+    """The same bounds to far less than the reported errors."""
     net = compile_net(load_onnx(EXAMPLES / f"{model}.onnx").net).net
-    images = torch.from_numpy(np.load(EXAMPLES / "digits.npz")["x"][:2]).double().reshape(2, -1)
+    images = torch.from_numpy(np.load(EXAMPLES / "digits.npz")["images"][:2]).double().reshape(2, -1)
     kernels = ForwardKernels(net, CPU, interpret=True)
     ours, theirs = (Forward(net, SEMANTICS["float32"], CPU, kernels=k) for k in (kernels, None))
     pairs = [f.start((images - 0.01).clamp(min=0), (images + 0.01).clamp(max=1)) for f in (ours, theirs)]
@@ -264,7 +261,8 @@ def test_the_interval_pass_of_the_examples(model: str) -> None:
         assert torch.isfinite(b.lo[name]).all() and (b.lo[name] < b.hi[name]).any()
         for got, want in ((a.lo[name], b.lo[name]), (a.hi[name], b.hi[name]), (a.error[name], b.error[name])):
             assert near(got, want, 1e-6 * b.error[name])
-    assert len({kernels.kernel(ours.layers[n], "present").name for n in layers}) <= len(layers)
+    names = {kernels.kernel(ours.layers[n], "present").name for n in layers}
+    assert (len(names) < len(layers)) == (model == "digits_resnet_normal")  # layers of one shape share a kernel
 
 
 # ---- machine code ---------------------------------------------------------------------------------------------------

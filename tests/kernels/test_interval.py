@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from polytriton.kernels.build import compile_all
 from polytriton.kernels.interval import interval_conv
+from polytriton.kernels.spec import Kernel
+from polytriton.kernels.specialise import Constant, specialise
+from polytriton.kernels.worker import dump
 from tests.kernels.intervals import (
     BLOCK,
     TYPES,
@@ -193,9 +199,10 @@ def test_conv_leaves_rows_beyond_the_count_alone() -> None:
 
 LIBRARY = Path(__file__).resolve().parents[2] / "polytriton" / "kernels"
 TABLES = {"SIZE": 90, "LINE": 45, "C": 9, "RH": 2, "OH": 1, "RW": 1, "OW": 0, "START": 270, "PLANE": 2700, "PITCH": 270, "BR": 4, "BQ": 256}
-CASES = {
-    "interval_dense": {"K": 784, "N": 500, "BM": 64, "BN": 64},
-    "interval_conv": {**GATHER.constants(), "BM": 64, "BN": 32},
+WIDE = Shape((3, 3), (5, 5), (3, 3), (1, 1), (1, 1), (0, 0), 1, (64, 64))
+CASES: dict[str, dict[str, int]] = {
+    "interval_dense": {"K": 784, "N": 500, "BM": 8, "BN": 128},
+    "interval_conv": {**WIDE.constants(), "BM": 8, "BN": 64},
     "interval_relax": TABLES,
     "interval_concretize": {**TABLES, "GREATEST": True},
 }
@@ -207,23 +214,30 @@ def pointer_type(name: str, coefficient: str) -> str:
     return "*fp64" if name.startswith(("constant", "value")) else coefficient
 
 
-def test_emitted_kernels_compile_without_spills(tmp_path: Path) -> None:
-    """Specialised text holds the GPU form alone, and becomes machine code whose every FMA is a directed one."""
-    from polytriton.kernels.build import compile_all
-    from polytriton.kernels.spec import Kernel
-    from polytriton.kernels.specialise import specialise
-
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
+def test_emitted_kernels_round_as_said_and_do_not_spill(target: str, tmp_path: Path) -> None:
+    """Specialised text holds the GPU form alone; in the machine code every product is rounded down as often as up."""
     source = (LIBRARY / "interval.py").read_text()
     helpers = {f"polytriton.kernels.{m}": (LIBRARY / f"{m}.py").read_text() for m in ("directed", "numerics")}
     kernels = []
-    for coefficient, t in (("*fp32", "tl.float32"), ("*fp64", "tl.float64")):
+    for bits in (32, 64):
         for function, constants in CASES.items():
-            name = f"{function}_{t[-2:]}"
-            known = {**constants, "INTERPRET": False, **({"T": t} if function in ("interval_dense", "interval_conv") else {})}
-            made = specialise(source, function, known, name, helpers=helpers)
+            product = function in ("interval_dense", "interval_conv")
+            known: dict[str, Constant] = {**constants, "INTERPRET": False, **({"T": f"tl.float{bits}"} if product else {})}
+            made = specialise(source, function, known, f"{function}_{bits}", helpers=helpers)
             assert "_emulated" not in made.text and "INTERPRET" not in made.text
-            types = tuple(pointer_type(p, coefficient) for p in made.parameters)
-            kernels.append(Kernel(name, made.text, made.parameters, types, divisible=tuple(made.parameters)))
-    for target in ("cuda:80", "cuda:90"):
-        for kernel, report, _ in compile_all(kernels, target, cache=tmp_path, jobs=1):
-            assert report.spills == 0, (kernel.name, report)
+            types = tuple(pointer_type(p, f"*fp{bits}") for p in made.parameters)
+            kernels.append(
+                Kernel(f"{function}_{bits}", made.text, made.parameters, types, warps=1 if product else 4, divisible=made.parameters)
+            )
+    for kernel, report, cubin in compile_all(kernels, target, cache=tmp_path, jobs=1):
+        assert report.spills == 0, (kernel.name, report)
+        file = tmp_path / kernel.name
+        file.write_bytes(cubin)
+        found = Counter(re.findall(r"\b([FD](?:FMA|MUL|ADD))((?:\.\w+)*) ", dump(file)))
+        fused = "FFMA" if kernel.name in ("interval_dense_32", "interval_conv_32") else "DFMA"
+        assert found[fused, ".RM"] == found[fused, ".RP"] > 0
+        assert not any("FTZ" in modifiers for _, modifiers in found)
+        if "relax" in kernel.name:
+            multiply = "FMUL" if kernel.name.endswith("32") else "DMUL"
+            assert found[multiply, ".RM"] == found[multiply, ".RP"] > 0

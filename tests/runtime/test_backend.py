@@ -19,11 +19,14 @@ from polytriton.errors import InvalidIR
 from polytriton.ir.net import Builder
 from polytriton.ir.plan import Axis, Window
 from polytriton.passes import windows as win
-from polytriton.runtime import fused
+from polytriton.passes.pipeline import compile_net
+from polytriton.runtime import fused, torch_backend
+from polytriton.runtime.engine import Engine, Forms
 from polytriton.runtime.layers import load_layer
 from polytriton.runtime.relax import maxpool_winners, relu_lines, round_down, round_up
 from polytriton.runtime.soundness import FLOAT32, FLOAT64, SEMANTICS, deployed_error, elementwise_error, gamma, gammas
-from polytriton.runtime.torch_backend import ConvShape, Frame, Place, Rows, TorchBackend, crop, dot_error
+from polytriton.rounding import dot_error
+from polytriton.runtime.torch_backend import ConvShape, Frame, Place, Rows, TorchBackend, crop
 from polytriton.runtime.walk import Results
 
 CPU = torch.device("cpu")
@@ -125,6 +128,7 @@ def test_row_passes_are_what_they_say_to_within_dot_error(fast: bool, dtype: tor
     size = exact_sum(s.m.abs(), torch.maximum(low.abs(), high.abs()))
     within(value, exact_sum(s.m, torch.where(s.m < 0, high, low)), size, bound)
     within(weight, size, size, bound)
+    within(b.weigh(s.m, s.place, torch.maximum(lo.abs(), hi.abs())), size, size, bound)
 
     t, bias = s.table().abs(), s.draw((s.place.height if seed % 2 else 1, s.place.line)).double()
     constant, error = b.charge(s.m, s.place, t, bias)
@@ -174,6 +178,7 @@ def test_threads_split_rows_and_change_nothing(dtype: torch.dtype) -> None:
         found.append(
             [
                 *b.concretize(s.m, s.place, lo, hi),
+                b.weigh(s.m, s.place, t),
                 *b.charge(s.m, s.place, t, bias),
                 *b.relax(s.m.clone(), s.place, below, above, lower, cut),
                 *b.relax_and_charge(s.m.clone(), s.place, below, above, cut, s.place, t, bias),
@@ -183,8 +188,8 @@ def test_threads_split_rows_and_change_nothing(dtype: torch.dtype) -> None:
         for a, c in zip(found[0], other, strict=True):
             assert torch.equal(a, c)
     plain = backend(False)
-    want = [*plain.concretize(s.m, s.place, lo, hi), *plain.charge(s.m, s.place, t, bias)]
-    size = want[1] + want[3] + (s.m.abs().double().reshape(len(s.m), -1)).sum(1) * float(bias.abs().max())
+    want = [*plain.concretize(s.m, s.place, lo, hi), plain.weigh(s.m, s.place, t), *plain.charge(s.m, s.place, t, bias)]
+    size = want[1] + want[2] + (s.m.abs().double().reshape(len(s.m), -1)).sum(1) * float(bias.abs().max())
     for a, c in zip(found[0], want, strict=False):
         assert ((a - c).abs() <= 2 * dot_error(s.terms) * size).all()
 
@@ -352,6 +357,19 @@ def _gradient(
     (y * m).sum().backward()
     assert x.grad is not None
     return x.grad
+
+
+@numba
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_product_made_in_parts_is_the_whole(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    g = torch.Generator().manual_seed(1)
+    m, w = torch.randint(-9, 9, (7, 3, 4, 5), generator=g).float(), torch.randint(-9, 9, (5, 6, 3, 2), generator=g).float()
+    shape = ConvShape((3, 2), (2, 1), (1, 1), (0, 0, 0, 0), 1, Window(Axis(3, 1, 0), Axis(4, 1, 0)))
+    out, cells = Window(Axis(7, 2, 0), Axis(5, 1, 0)), 3 * 4 * 6 * 3 * 2
+    want = F.conv_transpose2d(m.permute(0, 3, 1, 2), w, stride=(2, 1)).permute(0, 2, 3, 1)  # small integers: exact in any order
+    for rows in (1, 2, 3, 7, 100):
+        monkeypatch.setattr(torch_backend, "TAPS", -(-rows * cells // threads))
+        assert torch.equal(backend(True, threads).conv(m, w.contiguous(memory_format=torch.channels_last), shape, out), want)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -644,3 +662,26 @@ def test_too_many_terms_have_no_error_bound() -> None:
 def test_real_arithmetic_makes_no_errors() -> None:
     assert error_of("real", magnitude=1e300) == 0
     assert elementwise_error(SEMANTICS["real"], 1, torch.tensor(1e300, dtype=torch.float64)) == 0
+
+
+# ---- the walk -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_both_sides_of_a_sum_keep_their_own_rows(merged: bool) -> None:
+    """relu(x) + relu(-x), and that less relu(relu(x) + 1): a sum's operands share memory until a step works in place."""
+    b = Builder("sum")
+    x = b.input((2,))
+
+    def relu(source: str, scale: float, bias: float) -> str:
+        w, shift = np.eye(2, dtype=np.float32) * scale, np.full(2, bias, np.float32)
+        return b.add("relu", (b.add("linear", (source,), w=b.constant(w), b=b.constant(shift)),))
+
+    first = relu(x, 1.0, 0.0)
+    total = b.add("add", (first, relu(x, -1.0, 0.0)))
+    net = b.build(b.add("sub", (total, relu(first, 1.0, 1.0))) if merged else total)
+    engine = Engine(compile_net(net, "input"), semantics="real", dtype="float64")
+    lo, hi = torch.tensor([[2.0, -4.0]], dtype=torch.float64), torch.tensor([[4.0, -2.0]], dtype=torch.float64)
+    forms = Forms(torch.zeros(2, dtype=torch.int64), torch.eye(2, dtype=torch.float64))
+    best = engine.query(engine.refine(lo, hi), forms).best
+    torch.testing.assert_close(best, torch.tensor([-1.0, 1.0] if merged else [2.0, 2.0], dtype=torch.float64))

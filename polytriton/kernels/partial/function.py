@@ -154,17 +154,19 @@ class Function:
                 yield from self._walk(block, quiet)
 
     def _settle(self, arguments: set[str]) -> None:
-        """Find the local names that are constants: assigned once, from a constant, and in capitals or annotated so."""
+        """Find the local names that are constants: annotated tl.constexpr and assigned once, from a constant.
+
+        Without the annotation Triton makes an int32 or float32 tensor of the value, whose arithmetic is another one."""
         while True:
             values: dict[str, list[ast.expr]] = {}
             fixed: set[str] = set()
             count: Counter[str] = Counter()
             for stmt in self._walk(self.node.body, quiet=True):
-                plain = isinstance(stmt, (ast.Assign, ast.AnnAssign))
+                annotated = isinstance(stmt, ast.AnnAssign) and is_constexpr(stmt.annotation)
                 for name, value in _assignments(stmt):
                     values.setdefault(name, []).append(value)
                     count[name] += 1
-                    if plain and (name.isupper() or is_constexpr(getattr(stmt, "annotation", None))):
+                    if annotated:
                         fixed.add(name)
             new = {}
             for name in sorted(fixed - self.fold.known.keys() - arguments):

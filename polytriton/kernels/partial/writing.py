@@ -44,7 +44,7 @@ class _Writer:
     def body(self) -> list[str]:
         body = self.function.node.body
         begin = self.source.line_of(self.source.header_end(body) - 1) + 1
-        return self._block(body, begin, self.function.node.end_lineno or begin, body[0].col_offset - 4)
+        return self._block(body, begin, self.function.node.end_lineno or begin, 0)
 
     def _block(self, body: list[ast.stmt], begin: int, end: int, left: int) -> list[str]:
         """The lines of a block moved `left` columns, `pass` where nothing is left; comments go with the paragraph they head."""

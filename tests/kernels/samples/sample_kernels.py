@@ -53,7 +53,10 @@ def scale_rows(
 
 
 @triton.jit
-def early_exit(a_ptr, out_ptr, count_ptr, n, MODE: tl.constexpr, DEPTH: tl.constexpr, FACTOR: tl.constexpr, FLAG: tl.constexpr, B: tl.constexpr):
+def early_exit(
+    a_ptr, out_ptr, count_ptr, n,
+    MODE: tl.constexpr, DEPTH: tl.constexpr, FACTOR: tl.constexpr, FLAG: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
     count = tl.load(count_ptr)
     if tl.program_id(0) * B >= count:
         return

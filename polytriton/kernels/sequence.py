@@ -1,0 +1,85 @@
+"""What a program becomes: launches over symbols, buffers with their lives, and the geometry that kernels are specialised to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from polytriton.ir.net import Net
+from polytriton.ir.plan import Plan, Program, Step, Window, extent
+from polytriton.kernels.emit import Constants
+from polytriton.kernels.spec import Kernel
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Grid: (ceil(capacity * cells / block) * times, columns) programs. `bind` names the tensor of every parameter."""
+
+    kernel: Kernel
+    bind: tuple[str, ...]
+    block: int
+    cells: int = 1
+    times: int = 1
+    columns: int = 1
+
+    def grid(self, capacity: int) -> tuple[int, int]:
+        return -(-capacity * self.cells // self.block) * self.times, self.columns
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A step that the interpreter of Plans does on tensors: rows of `before` come in, their successors go out."""
+
+    step: Step
+    after: Step | None
+    state: int
+    before: tuple[tuple[str, Entry], ...]
+    made: tuple[tuple[str, Entry], ...]
+    paid: str
+    moved: str | None = None  # where the rows' coefficients lie
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Coefficients over a node: a buffer (None: rows that are single neurons), where its rows lie, and a sign to apply."""
+
+    window: Window
+    buffer: int | None
+    slot: str | None = None
+    sign: int = 1
+    relu: str = ""  # a ReLU still to be multiplied in by the next step
+
+
+@dataclass
+class Launches:
+    """One program: its launches, the values a row takes in each buffer, the row states it passes through."""
+
+    program: Program
+    steps: list[Launch | Fallback] = field(default_factory=list)
+    buffers: list[int] = field(default_factory=list)
+    lives: list[list[int]] = field(default_factory=list)  # first and last launch that touches each buffer
+    slots: list[str] = field(default_factory=list)
+    states: int = 1
+
+
+@dataclass(frozen=True)
+class Space:
+    """Frames of all nodes, and which of them a nonlinear operator reads."""
+
+    net: Net
+    plan: Plan
+
+    def frame(self, name: str) -> tuple[tuple[int, int, int], tuple[int, int, int, int]]:
+        return extent(self.net.node(name)), self.plan.halos.get(name, (0, 0, 0, 0))
+
+    def geometry(self, name: str, prefix: str = "") -> Constants:
+        """START, PLANE and PITCH of a node's tables."""
+        (h, w, c), (top, left, bottom, right) = self.frame(name)
+        pitch = (left + w + right) * c
+        return {f"{prefix}START": top * pitch + left * c, f"{prefix}PLANE": (top + h + bottom) * pitch, f"{prefix}PITCH": pitch}
+
+
+def place(window: Window, prefix: str = "") -> Constants:
+    """Where a row's window begins: row_h RH - OH, row_w RW - OW. A whole image begins at zero, whatever the row."""
+    return {
+        f"{prefix}RH": window.h.stride, f"{prefix}OH": window.h.offset, f"{prefix}RW": window.w.stride, f"{prefix}OW": window.w.offset,
+    }  # fmt: skip
