@@ -24,7 +24,8 @@ from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.layers import from_physical, order
 from polytriton.runtime.soundness import SEMANTICS
 
-DTYPES = ("auto", "float32", "float64")
+DTYPES = ("auto", "float32", "float64", "tf32x3", "bf16x6")
+SPLIT = ("tf32x3", "bf16x6")  # float32 products from tensor cores, sound under a stated model of them: only where asked for
 DEFAULT_MEMORY = 4 << 30
 NEAR = 8.0  # float64 is worth a try where the margin would pass with this many times its rounding term given back
 
@@ -48,19 +49,29 @@ class Options:
         ):
             if value not in choices:
                 raise UsageError(f"{name}={value!r} is unknown", f"use one of: {', '.join(choices)}")
+        if self.dtype in SPLIT and not self.device.startswith(("cuda", "interpret")):
+            raise UsageError(f"dtype={self.dtype!r} is for tensor cores", "use float32 or float64 on the CPU, or --device cuda")
         if self.memory < 1 << 20:
             raise UsageError(f"a memory budget of {self.memory} bytes is too small", "give at least 64M, for example --memory 2G")
 
 
+INTERPRET = "interpret"  # the generated kernels on CPU tensors, in Triton's interpreter: slow, for tests and curiosity
+FULL_RATE_FLOAT64 = ((8, 0), (9, 0), (10, 0))  # capabilities whose tensor cores multiply float64 as fast as others float32
+
+
 def pick_device(name: str) -> torch.device:
+    if name == INTERPRET:
+        return torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UsageError(f"device {name!r} is unknown", "use cpu, cuda or cuda:N") from None
+        raise UsageError(f"device {name!r} is unknown", f"use cpu, cuda, cuda:N or {INTERPRET}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {name!r}: this machine shows torch no CUDA GPU", "use --device cpu, or install a CUDA build of torch")
+    if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
+        raise UsageError(f"device {name!r}: this machine has {torch.cuda.device_count()} GPU(s)", "count them from cuda:0")
     if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"device {name!r} is not supported", "use cpu, cuda or cuda:N")
+        raise UsageError(f"device {name!r} is not supported", f"use cpu, cuda, cuda:N or {INTERPRET}")
     return device
 
 
@@ -108,6 +119,7 @@ class Decider:
     def __init__(self, compiled: Compiled, options: Options) -> None:
         self.compiled, self.options = compiled, options
         self.device = pick_device(options.device)
+        self.kernels = INTERPRET if options.device == INTERPRET else "triton" if self.device.type == "cuda" else ""
         self._forward: Forward | None = None
         self._engines: dict[Try, Engine] = {}
         net = compiled.net
@@ -127,12 +139,18 @@ class Decider:
             self._engines[how] = Engine(
                 replace(self.compiled, plan=plan), semantics=o.semantics, dtype=how.dtype, device=self.device, memory=o.memory,
                 threads=torch.get_num_threads(), early=o.early, tight=how.tight, forward=self._forward,
+                kernels=self.kernels,
             )  # fmt: skip
         return self._engines[how]
 
     def first_dtype(self) -> str:
-        """float32 unless asked otherwise, or where this process does not multiply float32 exactly."""
-        if self.options.dtype == "float64" or not settings.exact_float32():
+        """As asked; else float64 on GPUs that lose nothing by it, and float32 where this process multiplies it exactly."""
+        asked = self.options.dtype
+        if asked in SPLIT:
+            return asked
+        if self.device.type == "cuda" and asked == "auto":
+            return "float64" if torch.cuda.get_device_capability(self.device) in FULL_RATE_FLOAT64 else "float32"
+        if asked == "float64" or not (self.kernels or settings.exact_float32()):
             return "float64"
         return "float32"
 
@@ -240,7 +258,7 @@ class Decider:
         """From the quickest to the most patient; rescues are for what rounding alone may have cost."""
         first, mine = self.first_dtype(), self.options.candidates
         other = next(c for c in schedule.CHOICES if c != mine)
-        last = "float64" if self.options.dtype == "auto" else first
+        last = "float64" if self.options.dtype == "auto" else first  # split products were asked for by name: no other is tried
         tight = self.options.semantics != "real" or last == "float32"
         quick = [Try(first, mine)] + ([Try(last, mine, tight, rescue=True)] if last != first else [])
         if not patient:

@@ -24,12 +24,16 @@ def option(*names: str, help: str, metavar: str | None = None) -> Any:
 class Engine:
     """How bounds are computed."""
 
-    device: Annotated[str, option("--device", help="Where to compute: cpu, cuda or cuda:N.")] = "cpu"
+    device: Annotated[str, option("--device", help="Where to compute: cpu, cuda, cuda:N, or interpret (the GPU's kernels on the CPU, slowly).")] = "cpu"
     semantics: Annotated[
         str, option("--semantics", help="The arithmetic certified: real (exact, as competitions read it), float32, tf32, bf16 or float16.")
     ] = "float32"
     dtype: Annotated[
-        str, option("--dtype", help="Coefficients: float32, float64, or auto (float32, again in float64 where only rounding failed).")
+        str,
+        option(
+            "--dtype",
+            help="Coefficients: float32, float64, auto (float32, again in float64 where only rounding failed); on GPUs also tf32x3, bf16x6.",
+        ),
     ] = "auto"
     candidates: Annotated[
         str | None, option("--candidates", help="Where bounds are taken: all (best of every frontier) or input (as CROWN).")

@@ -22,6 +22,7 @@ HELPERS = ("numerics", "products", "rows")
 COEFFICIENTS = ("m_ptr", "out_ptr", "w_ptr", "below_ptr", "above_ptr", "cut_ptr", "t_ptr", "lo_ptr", "hi_ptr", "a_ptr", "b_ptr")
 WORDS = ("image_ptr", "row_h_ptr", "row_w_ptr", "slot_ptr", "index_ptr", "channel_ptr", "count_ptr", "group_ptr", "from_ptr", "blocks_ptr")
 BYTES = ("done_ptr",)
+DIGITS = 10  # of the hash in a kernel's name
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,18 @@ def module_text(module: str) -> str:
 
 @cache
 def _specialised(function: str, constants: tuple[tuple[str, Constant], ...], numerics: str, warps: int, stages: int) -> Kernel:
-    module = MODULES[function]
+    """The kernel under a name that tells what it is made of: its text, its parameters' types and how it is launched.
+
+    The text is made once, under a name of the same length, so that its lines are broken where the final name wants it.
+    """
+    module, arithmetic, blank = MODULES[function], NUMERICS[numerics], f"{function}_{'0' * DIGITS}"
     helpers = {f"polytriton.kernels.{h}": module_text(h) for h in HELPERS if h != module}
-    draft = specialise(module_text(module), function, dict(constants), "NAME", helpers=helpers)
-    arithmetic = NUMERICS[numerics]
-    key = hashlib.sha256(f"{draft.text}{arithmetic.type}{warps}{stages}".encode()).hexdigest()[:10]
+    made = specialise(module_text(module), function, dict(constants), blank, helpers=helpers)
+    types = tuple(pointer(p, arithmetic) for p in made.parameters)
+    key = hashlib.sha256(repr((made.text, types, warps, stages)).encode()).hexdigest()[:DIGITS]
     name = f"{function}_{key}"
-    text = specialise(module_text(module), function, dict(constants), name, helpers=helpers)
-    types = tuple(pointer(p, arithmetic) for p in text.parameters)
     instruction = arithmetic.instruction if function in ("dense_step", "conv_step") else ""
-    return Kernel(name, text.text, text.parameters, types, warps, stages, instruction, text.parameters)
+    return Kernel(name, made.text.replace(blank, name), made.parameters, types, warps, stages, instruction, made.parameters)
 
 
 def pointer(parameter: str, numerics: Numerics) -> str:
@@ -76,17 +79,28 @@ def pointer(parameter: str, numerics: Numerics) -> str:
     return "*i64" if name in WORDS else "*i8" if name in BYTES else "*fp64"
 
 
+@dataclass(frozen=True)
+class Use:
+    """A step that launches a kernel: `%conv2 in bound %relu3`. Steps share a kernel where what differs is not in its text."""
+
+    step: str
+    function: str
+    constants: tuple[tuple[str, Constant], ...]
+    numerics: str
+
+
 @dataclass
 class Emitter:
     """The kernels a network needs so far, and for which steps."""
 
     kernels: dict[str, Kernel] = field(default_factory=dict)
-    uses: dict[str, list[str]] = field(default_factory=dict)
+    uses: dict[str, list[Use]] = field(default_factory=dict)
 
     def kernel(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, tiles: Tiles, *, node: str, program: Program) -> Kernel:
-        made = _specialised(function, tuple(sorted(constants.items())), numerics.name, tiles.warps, tiles.stages)
+        given = tuple(sorted(constants.items()))
+        made = _specialised(function, given, numerics.name, tiles.warps, tiles.stages)
         self.kernels.setdefault(made.name, made)
-        use = f"%{node} in {program.kind} %{program.target}"
+        use = Use(f"%{node} in {program.kind} %{program.target}", function, given, numerics.name)
         uses = self.uses.setdefault(made.name, [])
         if use not in uses:
             uses.append(use)

@@ -231,7 +231,8 @@ class Lowering:
     def _row_pass(self, entry: Entry, source: str, relu: str, charge: bool, out: int | None) -> None:
         constants, bind = self._scalars(entry, source, relu, charge)
         size = self._size(relu or source, entry.window)
-        self._launch("relax_rows", {**constants, **size}, {**bind, "out_ptr": f"buf:{out}"}, self.sizes.rows(self._terms(relu or source, entry.window)))
+        tiles = self.sizes.rows(self._terms(relu or source, entry.window))
+        self._launch("relax_rows", {**constants, **size}, {**bind, "out_ptr": f"buf:{out}"}, tiles)
 
     def _charged(self, name: str) -> bool:
         """Whether the scalars of substituting `name` are still to be paid."""

@@ -89,6 +89,7 @@ class Engine:
         self.programs = {p.target: p for p in self.plan if p.kind == "bound"}
         self.pooled = {i for n in self.net if n.op == "maxpool" for i in n.inputs}
         self.tally = Tally()
+        self._other: Engine | None = None
 
     # ---- boxes ------------------------------------------------------------------------------------------
 
@@ -191,11 +192,21 @@ class Engine:
     def _walk(
         self, tables: Tables, program: Program, rows: Rows, results: Results, start: Tensor | Identity, extra: Tensor | None = None
     ) -> None:
-        """One block of rows, by generated kernels or by the interpreter of Plans (which alone knows forms over the input)."""
-        if self.kernels is None or extra is not None:
+        """One block of rows, by generated kernels or by the interpreter of Plans."""
+        if self.kernels is None:
             Walk(self.backend, tables, program, rows, results).run(start, extra)
         else:
+            assert extra is None
             self.kernels.run(tables, program, rows, results, start)
+
+    def _plain(self) -> Engine:
+        """The interpreter of Plans alone, in float64: it knows forms over the input, and its products sum in one chain."""
+        if self._other is None:
+            compiled = Compiled(self.net, self.plan)
+            self._other = Engine(
+                compiled, dtype="float64", device=self.device, memory=self.memory, early=self.early, tight=self.tight, forward=self.forward
+            )
+        return self._other
 
     def _tables(self, boxes: Boxes) -> Tables:
         """Tables are asked for nodes whose boxes are final: those before the node being bounded."""
@@ -233,6 +244,8 @@ class Engine:
 
     def query(self, boxes: Boxes, forms: Forms, groups: Tensor | None = None, deadline: float | None = None) -> Results:
         """Lower bounds of forms; with `groups`, rows leave once one row of their group is proved positive."""
+        if self.kernels is not None and forms.over_input is not None:
+            return self._plain().query(boxes, forms, groups, deadline)
         program = self.plan.query
         target = self.nodes[program.target]
         rows = len(forms.image)
