@@ -3,9 +3,10 @@
     manifest.json        versions, the ONNX file's hash, options, and hash and size of every other file
     net.ptir             the folded network          plan.ptir     its plan
     weights.safetensors  the arrays `net.ptir` names  model.onnx    the original model, on which counterexamples are replayed
+    kernels/NAME.py      for targets that run generated kernels, and kernels/report.json, what became of them as machine code
 
-The hashes find damage and mistakes, not forgery: an artifact deserves the trust of the folder it lies in. The plan is made
-again from the network and compared, so that no plan but the compiler's own is ever run.
+The hashes find damage and mistakes, not forgery: an artifact deserves the trust of the folder it lies in. The plan and the
+kernels are made again from the network and compared, so that none but the compiler's own is ever run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -35,14 +37,17 @@ from polytriton.ir.check import check_net
 from polytriton.ir.net import Net
 from polytriton.ir.plan_text import print_plan
 from polytriton.ir.text import parse_net, print_net
+from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.files import FOLDER, INTERPRET, REPORT, TARGETS, Kernels, emit_files
 from polytriton.passes.pipeline import Compiled, make_plan
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier
 
-FORMAT, VERSION = "polytriton artifact", 1
+FORMAT, VERSION = "polytriton artifact", 2
 MANIFEST, NET, PLAN, WEIGHTS, MODEL = "manifest.json", "net.ptir", "plan.ptir", "weights.safetensors", "model.onnx"
 FILES = (NET, PLAN, WEIGHTS, MODEL)
+KERNEL = re.compile(rf"{FOLDER}/[a-z][a-z0-9_]{{0,99}}\.py|{re.escape(REPORT)}", re.ASCII)  # the only names a manifest may add
 MAX_MANIFEST = 1 << 20
 AGAIN = "compile it again: polytriton compile NET.onnx -o {path}"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -80,6 +85,7 @@ class Artifact:
     compiled: Compiled
     imported: Imported
     manifest: Manifest
+    kernels: Kernels | None = None
 
 
 def _sha(data: bytes) -> str:
@@ -89,7 +95,7 @@ def _sha(data: bytes) -> str:
 # ---- writing --------------------------------------------------------------------------------------------------
 
 
-def pack(compiled: Compiled, imported: Imported) -> tuple[Manifest, dict[str, bytes]]:
+def pack(compiled: Compiled, imported: Imported, kernels: Kernels | None = None) -> tuple[Manifest, dict[str, bytes]]:
     """The manifest and the contents of the other files; the same network gives the same bytes."""
     net, plan = compiled.net, compiled.plan
     contents = {
@@ -98,24 +104,31 @@ def pack(compiled: Compiled, imported: Imported) -> tuple[Manifest, dict[str, by
         WEIGHTS: save_tensors({k: np.ascontiguousarray(net.weights[k]) for k in sorted(net.weights)}),
         MODEL: imported.model,
     }
-    entries = {name: FileEntry(_sha(data), len(data)) for name, data in contents.items()}
     options = {"output": imported.source.output_name, "candidates": plan.candidates}
+    if kernels is not None:
+        contents |= kernels.contents()
+        options |= {"target": ",".join(kernels.targets), "numerics": ",".join(kernels.numerics)}
+    entries = {name: FileEntry(_sha(data), len(data)) for name, data in contents.items()}
     return Manifest(FORMAT, VERSION, polytriton.__version__, imported.source, options, entries).sealed(), contents
 
 
-def write_artifact(verifier: Verifier, path: str | os.PathLike[str]) -> Path:
+def write_artifact(verifier: Verifier, path: str | os.PathLike[str], kernels: Kernels | None = None) -> Path:
     """Writes the artifact beside its place and moves it there; an artifact that lies there is replaced."""
     if verifier.imported is None:
         raise UnsupportedModel("this verifier was made without an ONNX model: there is nothing to replay on", "compile the ONNX file")
     given, target = Path(path), Path(os.path.realpath(path))
     _check_replaceable(target, given)
-    manifest, contents = pack(verifier.compiled, verifier.imported)
+    manifest, contents = pack(verifier.compiled, verifier.imported, kernels)
     made = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     with _explained(given, sum(map(len, contents.values()))):
         try:
             os.mkdir(made)
+            if kernels is not None:
+                os.mkdir(made / FOLDER)
             for name, data in {**contents, MANIFEST: manifest.encode()}.items():
                 _write(made / name, data)
+            if kernels is not None:
+                _sync_folder(made / FOLDER)
             _sync_folder(made)
             _move_into_place(made, target)
         except BaseException:
@@ -133,16 +146,25 @@ def _check_replaceable(target: Path, given: Path) -> None:
     for _ in range(16):  # another writer may be moving the old one aside: a listing counts if the folder stayed in its place
         try:
             before = os.stat(target)
-            held = set(os.listdir(target)) if target.is_dir() else {""}
+            held = _held(target) if target.is_dir() else {""}
             after = os.stat(target)
         except (FileNotFoundError, NotADirectoryError):
             continue
         if (before.st_ino, before.st_dev) != (after.st_ino, after.st_dev):
             continue
-        if held and not (held <= {*FILES, MANIFEST} and held & {NET, PLAN}):
+        own = {name for name in held if name in (*FILES, MANIFEST) or KERNEL.fullmatch(name)}
+        if held and not (held == own and held & {NET, PLAN}):
             what = "a file" if held == {""} else "a folder that is no artifact"
             raise UsageError(f"{given} is {what}: it is not overwritten", "choose another place with -o, for example NET.poly")
         return
+
+
+def _held(folder: Path) -> set[str]:
+    """The names in a folder, those of its kernels among them."""
+    names = set(os.listdir(folder))
+    if (folder / FOLDER).is_dir():
+        names = (names - {FOLDER}) | {f"{FOLDER}/{name}" for name in os.listdir(folder / FOLDER)}
+    return names
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -201,7 +223,7 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
     path = Path(path)
     again = AGAIN.format(path=path)
     manifest = _manifest(path, again)
-    contents = {name: _contents(path, name, manifest.files[name], again) for name in FILES}
+    contents = {name: _contents(path, name, entry, again) for name, entry in manifest.files.items()}
     try:
         net = _net(contents[NET], contents[WEIGHTS])
         plan = make_plan(net, manifest.options.get("candidates", ""))
@@ -210,7 +232,27 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
         raise ArtifactError(f"{path}: its network does not check: {why[:300]}", again) from error
     if print_plan(plan).encode() != contents[PLAN]:
         raise ArtifactError(f"{path}/{PLAN} is not the plan this version makes for {NET}", again)
-    return Artifact(Compiled(net, plan), Imported(net, manifest.source, contents[MODEL]), manifest)
+    compiled = Compiled(net, plan)
+    kernels = _kernels(path, manifest, compiled, contents, again)
+    return Artifact(compiled, Imported(net, manifest.source, contents[MODEL]), manifest, kernels)
+
+
+def _kernels(path: Path, manifest: Manifest, compiled: Compiled, contents: dict[str, bytes], again: str) -> Kernels | None:
+    """The kernels that this version makes, if they are the ones in the folder."""
+    if "target" not in manifest.options:
+        return None
+    again = f"{again} --target {manifest.options['target']}"
+    kernels = emit_files(compiled, manifest.options["target"].split(","), manifest.options["numerics"].split(","))
+    want = {name: text.encode() for name, text in kernels.files.items()}
+    held = {name: data for name, data in contents.items() if name not in (*FILES, REPORT)}
+    odd = sorted(name for name in want.keys() | held.keys() if want.get(name) != held.get(name))
+    if odd:
+        more = f", nor are {len(odd) - 1} more" if len(odd) > 1 else ""
+        raise ArtifactError(f"{path}/{odd[0]} is not the kernel this version makes from {PLAN}{more}", again)
+    try:
+        return kernels.reported(contents[REPORT]) if REPORT in contents else kernels
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ArtifactError(f"{path}/{REPORT} is not the report on these kernels", again) from error
 
 
 def _net(text: bytes, weights: bytes) -> Net:
@@ -245,9 +287,21 @@ def _manifest(path: Path, again: str) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as error:
         raise damaged from error
-    if manifest.encode() != data or manifest.sealed() != manifest or set(manifest.files) != set(FILES):
+    if manifest.encode() != data or manifest.sealed() != manifest or not _whole(manifest):
         raise damaged
     return manifest
+
+
+def _whole(manifest: Manifest) -> bool:
+    """Whether it names the fixed files and, with a target that has kernels, only files of theirs."""
+    options, more = manifest.options, manifest.files.keys() - set(FILES)
+    if not manifest.files.keys() >= set(FILES) or not all(KERNEL.fullmatch(name) for name in more):
+        return False
+    if "target" not in options:
+        return not more and "numerics" not in options
+    targets, numerics = options["target"].split(","), options.get("numerics", "").split(",")
+    gpus = any(t != INTERPRET for t in targets)
+    return set(targets) <= set(TARGETS) and set(numerics) <= NUMERICS.keys() and (REPORT in more) == gpus
 
 
 def _contents(path: Path, name: str, entry: FileEntry, again: str) -> bytes:
@@ -260,7 +314,7 @@ def _contents(path: Path, name: str, entry: FileEntry, again: str) -> bytes:
 
 
 def _read(path: Path, name: str, limit: int, again: str, missing: str) -> bytes:
-    """One regular file of the artifact. Names are the fixed ones above, never the manifest's: nothing outside is opened."""
+    """One regular file of the artifact. Names are the fixed ones above or match KERNEL: nothing outside is opened."""
     try:
         if not stat.S_ISREG(os.stat(path / name).st_mode):
             raise ArtifactError(f"{path}/{name} is not a file", again)

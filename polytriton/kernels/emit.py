@@ -96,7 +96,9 @@ class Emitter:
     kernels: dict[str, Kernel] = field(default_factory=dict)
     uses: dict[str, list[Use]] = field(default_factory=dict)
 
-    def kernel(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, tiles: Tiles, *, node: str, program: Program) -> Kernel:
+    def kernel(
+        self, function: str, constants: Mapping[str, Constant], numerics: Numerics, tiles: Tiles, *, node: str, program: Program
+    ) -> Kernel:
         given = tuple(sorted(constants.items()))
         made = _specialised(function, given, numerics.name, tiles.warps, tiles.stages)
         self.kernels.setdefault(made.name, made)

@@ -49,6 +49,8 @@ class Lowering:
             if step.op == "start":
                 whole = step.windows[0]
                 self.frontier[step.node] = Entry(whole, None if self.program.kind == "bound" else self._buffer(step.node, whole))
+                if self.program.kind == "bound":
+                    self._compact()  # rows whose neuron the other sign has settled leave at once
                 continue
             if step.check:
                 self._check(step.op == "input")

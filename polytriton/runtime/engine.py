@@ -84,7 +84,7 @@ class Engine:
         self.kit = Kit(self.net, self.plan, self.forward, self.coefficients)
         self.kernels: TritonBackend | None = None
         if kernels:
-            self.kernels = TritonBackend(self.kit, dtype, self.device, kernels == "interpret")
+            self.kernels = TritonBackend(self.kit, dtype, self.device, kernels == "interpret", memory // 2)
         self.nodes = self.net.by_name
         self.programs = {p.target: p for p in self.plan if p.kind == "bound"}
         self.pooled = {i for n in self.net if n.op == "maxpool" for i in n.inputs}
@@ -143,20 +143,53 @@ class Engine:
         if not len(where[0]):
             return
         tables = self._tables(boxes)
-        old = (lo[live], -hi[live])  # as bounds of +x and of -x
+        old = (lo[where], -hi[where])  # as bounds of +x and of -x
         leaves = self.plan.candidates == "all" and self.early and not pooled
         first = torch.where(old[0] >= old[1], 1, -1) if leaves else torch.ones_like(old[0], dtype=torch.int64)
-        best = [b.clone() for b in old]
-        open_ = torch.arange(len(first), device=self.device)
-        for sign in (first, -first):
-            found = self._side(program, tables, where, open_, sign[open_], leaves, deadline)
-            for k, s in enumerate((1, -1)):
-                mine = sign[open_] == s
-                at = open_[mine]
-                best[k][at] = self._better(found[mine], best[k][at])
-            if leaves:
-                open_ = torch.nonzero((best[0] < 0) & (best[1] < 0)).flatten()
-        lo[live], hi[live] = best[0], -best[1]
+        if self.kernels is not None:
+            best = self._both_sides(program, tables, where, old, first, leaves, deadline)
+        else:
+            best = [b.clone() for b in old]
+            open_ = torch.arange(len(first), device=self.device)
+            for sign in (first, -first):
+                found = self._side(program, tables, where, open_, sign[open_], leaves, deadline)
+                for k, s in enumerate((1, -1)):
+                    mine = sign[open_] == s
+                    at = open_[mine]
+                    best[k][at] = self._better(found[mine], best[k][at])
+                if leaves:
+                    open_ = torch.nonzero((best[0] < 0) & (best[1] < 0)).flatten()
+        lo[where], hi[where] = best[0], -best[1]
+
+    def _both_sides(
+        self,
+        program: Program,
+        tables: Tables,
+        where: tuple[Tensor, ...],
+        old: tuple[Tensor, Tensor],
+        first: Tensor,
+        leaves: bool,
+        deadline: float | None,
+    ) -> list[Tensor]:
+        """The same by kernels: rows of the second sign whose neuron the first has settled leave on the device at once.
+
+        The host does not ask how many they are: finding the live neurons was the layer's one wait.
+        """
+        assert self.kernels is not None
+        image, h, w, channel = where
+        n = len(first)
+        results = self._results(2 * n)
+        if leaves:
+            results.group = torch.arange(n, device=self.device).repeat(2)
+            results.done = torch.zeros(n, dtype=torch.bool, device=self.device)
+        for k, sign in enumerate((first, -first)):
+            rows = self._rows(image, torch.arange(k * n, (k + 1) * n, device=self.device), h, w)
+            start = Identity(sign.to(self.coefficients.dtype), channel)
+            self.kernels.run(tables, program, rows, results, start, lambda: self._expire(deadline))
+        self.tally.rows[program.target] = self.tally.rows.get(program.target, 0) + 2 * n
+        found = results.best.view(2, n)
+        up = torch.where(first > 0, found[0], found[1]), torch.where(first > 0, found[1], found[0])
+        return [self._better(f, o) for f, o in zip(up, old, strict=True)]
 
     def _better(self, found: Tensor, old: Tensor) -> Tensor:
         """The best of all candidates, or, where bounds are taken at the end only, what was found there."""
@@ -184,20 +217,10 @@ class Engine:
         for block in self._blocks(rows, program):
             self._expire(deadline)
             some = self._rows(image[block], block, h[block], w[block])
-            self._walk(tables, program, some, results, Identity(sign[block].to(self.coefficients.dtype), channel[block]))
+            Walk(self.backend, tables, program, some, results).run(Identity(sign[block].to(self.coefficients.dtype), channel[block]))
         self.tally.rows[program.target] = self.tally.rows.get(program.target, 0) + rows
         self.tally.ops += results.ops
         return results.best
-
-    def _walk(
-        self, tables: Tables, program: Program, rows: Rows, results: Results, start: Tensor | Identity, extra: Tensor | None = None
-    ) -> None:
-        """One block of rows, by generated kernels or by the interpreter of Plans."""
-        if self.kernels is None:
-            Walk(self.backend, tables, program, rows, results).run(start, extra)
-        else:
-            assert extra is None
-            self.kernels.run(tables, program, rows, results, start)
 
     def _plain(self) -> Engine:
         """The interpreter of Plans alone, in float64: it knows forms over the input, and its products sum in one chain."""
@@ -279,7 +302,10 @@ class Engine:
                 if forms.input_error is not None:
                     gap = gap + forms.input_error[block]
                 some.error = some.error + (gap * x).sum(1) * (1 + 2.0**-30)
-            self._walk(tables, program, some, results, start, extra)
+            if self.kernels is None:
+                Walk(self.backend, tables, program, some, results).run(start, extra)
+            else:
+                self.kernels.run(tables, program, some, results, start, lambda: self._expire(deadline))
         self.tally.rows["query"] = self.tally.rows.get("query", 0) + rows
         self.tally.ops += results.ops
         return results

@@ -6,6 +6,7 @@ They are made from the boxes when first asked for and dropped when the boxes cha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from polytriton.runtime.relax import relu_lines, round_down, round_up
 from polytriton.runtime.soundness import Coefficients, gamma, up
 from polytriton.runtime.torch_backend import Compact, Frame
 
+_SERIAL = count()
 COMPACT = 1 << 14  # weights below which leaving some out gains nothing
 
 
@@ -89,6 +91,7 @@ class Tables:
 
     def __init__(self, kit: Kit, boxes: Boxes) -> None:
         self.kit, self.boxes = kit, boxes
+        self.serial = next(_SERIAL)  # names this batch's tables wherever copies of them are kept
         self.dtype = kit.coefficients.dtype
         self._box: dict[str, tuple[Tensor, Tensor]] = {}
         self._xabs: dict[str, Tensor] = {}

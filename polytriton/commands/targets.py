@@ -1,0 +1,122 @@
+"""`polytriton compile --target`: which machines an artifact's kernels are for, and what became of them there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polytriton.commands.groups import option
+from polytriton.errors import UsageError
+from polytriton.knobs import knobs
+
+if TYPE_CHECKING:
+    from polytriton.kernels.build import Progress
+    from polytriton.kernels.files import Kernels
+    from polytriton.passes.pipeline import Compiled
+
+BOTH = "float64,float32"
+PAUSE = 10.0  # seconds between lines of progress where nobody looks at a terminal
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where the artifact's kernels are to run."""
+
+    target: Annotated[
+        list[str] | None,
+        option("--target", metavar="T,...", help="cpu (the default), interpret, cuda:80, cuda:86, cuda:89, cuda:90, or cuda for the GPUs here."),
+    ] = None
+    numerics: Annotated[
+        str | None, option("--numerics", metavar="N,...", help=f"Coefficients of the kernels: float64, float32, tf32x3, bf16x6; {BOTH} by default.")
+    ] = None
+    max_spills: Annotated[int | None, option("--max-spills", metavar="N", help="Spilled registers a kernel may have; 0 by default.")] = None
+    jobs: Annotated[int | None, option("--jobs", metavar="N", help="Kernels compiled at a time; one a CPU by default.")] = None
+
+    def order(self) -> Order | None:
+        """What is asked for, checked before any work is done; None where the artifact needs no kernels."""
+        from polytriton.kernels.build import triton_version
+        from polytriton.kernels.emit import NUMERICS
+
+        targets = _targets(_names(self.target or ["cpu"]))
+        gpus = [t for t in targets if t.startswith("cuda")]
+        for name, value, needs in (("--numerics", self.numerics, targets), ("--max-spills", self.max_spills, gpus), ("--jobs", self.jobs, gpus)):
+            if value is not None and not needs:
+                raise UsageError(f"{name} is about kernels, and this target compiles none", "add a target, for example --target cuda:90")
+        numerics = _names([self.numerics or BOTH])
+        for name in numerics:
+            if name not in NUMERICS:
+                raise UsageError(f"--numerics: there is no {name!r}", f"use one or more of: {', '.join(NUMERICS)}")
+        spills, jobs = self.max_spills or 0, self.jobs if self.jobs is not None else os.cpu_count() or 1
+        if spills < 0:
+            raise UsageError(f"--max-spills {spills} is negative", "give 0 or more")
+        if not 1 <= jobs <= 4096:
+            raise UsageError(f"--jobs {jobs} is out of range", "give 1 or more")
+        if gpus:
+            triton_version()  # where there is none, that is said first
+        return Order(targets, numerics, spills, jobs) if targets else None
+
+
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    """Comma separated or repeated, each once."""
+    return tuple(dict.fromkeys(name.strip() for text in given for name in text.split(",")))
+
+
+def _targets(names: Sequence[str]) -> tuple[str, ...]:
+    """Those that have kernels; `cuda` is whatever GPUs are here."""
+    from polytriton.kernels.files import TARGETS
+
+    found: list[str] = []
+    for name in names:
+        if name not in ("cpu", "cuda", *TARGETS):
+            raise UsageError(f"--target: there is no {name!r}", f"use one or more of: {', '.join(('cpu', *TARGETS))}, or cuda for the GPUs here")
+        found += _here() if name == "cuda" else [name] if name != "cpu" else []
+    return tuple(dict.fromkeys(found))
+
+
+def _here() -> list[str]:
+    import torch
+
+    from polytriton.kernels.sass import LIMITS
+
+    remedy = f"name it: --target {', or --target '.join(LIMITS)}"
+    if not torch.cuda.is_available():
+        raise UsageError("--target cuda: this machine shows torch no GPU to take the target from", remedy)
+    found = ["cuda:{}{}".format(*torch.cuda.get_device_capability(k)) for k in range(torch.cuda.device_count())]
+    for name in found:
+        if name not in LIMITS:
+            raise UsageError(f"--target cuda: the GPU here is {name}, for which no kernels are compiled", f"for another GPU {remedy}")
+    return found
+
+
+@dataclass(frozen=True)
+class Order:
+    """Kernels to emit and, for GPUs, to compile."""
+
+    targets: tuple[str, ...]
+    numerics: tuple[str, ...]
+    spills: int
+    jobs: int
+
+    def carry_out(self, compiled: Compiled) -> Kernels:
+        """KernelError where a kernel cannot be compiled or is not good enough."""
+        from polytriton.kernels.build import check, compile_all, triton_version
+        from polytriton.kernels.files import emit_files
+
+        kernels = emit_files(compiled, self.targets, self.numerics)
+        folder = knobs().cache
+        reports = []
+        for target in kernels.gpus:
+            with Bar(target) as bar:
+                cache = None if folder is None else folder / "cubins"
+                built = compile_all(kernels.machine, target, cache=cache, jobs=self.jobs, progress=bar.tell)
+            found = [b.report for b in built]
+            check(found, kernels.machine, self.spills)
+            reports += found
+        return replace(kernels, reports=tuple(reports), triton=triton_version() if reports else "")

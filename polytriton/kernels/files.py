@@ -1,0 +1,86 @@
+"""The kernels of a compiled network as files: NAME.py for every specialisation, and what became of them as machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from polytriton.kernels.choose import GPU, INTERPRETER, Sizes
+from polytriton.kernels.emit import NUMERICS, Emitter
+from polytriton.kernels.header import header
+from polytriton.kernels.launches import Lowering, Space
+from polytriton.kernels.sass import LIMITS
+from polytriton.kernels.sequence import Launch
+from polytriton.kernels.spec import Kernel, Report
+
+if TYPE_CHECKING:
+    from polytriton.passes.pipeline import Compiled
+
+FOLDER, REPORT = "kernels", "kernels/report.json"
+INTERPRET = "interpret"
+TARGETS = (INTERPRET, *LIMITS)
+
+
+class _Filed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What report.json holds: the compiler's version, and of every report all but how it was come by."""
+
+    triton: str
+    kernels: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """A network's kernels for some targets: `files` by their path in the artifact, and by kernel the steps that use it."""
+
+    targets: tuple[str, ...]
+    numerics: tuple[str, ...]
+    files: dict[str, str]
+    steps: dict[str, tuple[str, ...]]
+    machine: tuple[Kernel, ...]  # those that are compiled for GPUs
+    reports: tuple[Report, ...] = ()
+    triton: str = ""
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(t for t in self.targets if t in LIMITS)
+
+    def contents(self) -> dict[str, bytes]:
+        """The files to write. The same machine code gives the same report, however long it took and wherever it was found."""
+        out = {path: text.encode() for path, text in self.files.items()}
+        if self.reports:
+            lasting = [{k: v for k, v in asdict(r).items() if k not in ("seconds", "cached")} for r in self.reports]
+            out[REPORT] = msgspec.json.format(msgspec.json.encode(_Filed(self.triton, lasting)), indent=2) + b"\n"
+        return out
+
+    def reported(self, data: bytes) -> Kernels:
+        """These with the reports of a file; ValueError where it is not about them."""
+        filed = msgspec.json.decode(data, type=_Filed)
+        found = [msgspec.convert({**entry, "seconds": 0.0, "cached": True}, Report) for entry in filed.kernels]
+        if [(r.target, r.name) for r in found] != [(t, k.name) for t in self.gpus for k in self.machine]:
+            raise ValueError("it reports on other kernels")
+        return replace(self, reports=tuple(found), triton=filed.triton)
+
+
+def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = GPU, emitter: Emitter | None = None) -> list[Kernel]:
+    """Every kernel that the network's programs launch, in the order of their first launches; `emitter` hears of their steps."""
+    emitter, space = emitter or Emitter(), Space(compiled.net, compiled.plan)
+    found: dict[str, Kernel] = {}
+    for name in numerics:
+        for program in compiled.plan:
+            launches = Lowering(emitter, space, NUMERICS[name], program, sizes).run()
+            found |= {s.kernel.name: s.kernel for s in launches.steps if isinstance(s, Launch)}
+    return list(found.values())
+
+
+def emit_files(compiled: Compiled, targets: Sequence[str], numerics: Sequence[str]) -> Kernels:
+    """All that an artifact for these targets holds of its kernels, before any of them is compiled."""
+    emitter = Emitter()
+    machine = network_kernels(compiled, numerics, GPU, emitter) if any(t in LIMITS for t in targets) else []
+    if INTERPRET in targets:
+        network_kernels(compiled, numerics, INTERPRETER, emitter)
+    files = {f"{FOLDER}/{name}.py": header(kernel, emitter.uses[name]) + kernel.source for name, kernel in emitter.kernels.items()}
+    steps = {name: tuple(dict.fromkeys(use.step for use in uses)) for name, uses in emitter.uses.items()}
+    return Kernels(tuple(targets), tuple(numerics), files, steps, tuple(machine))

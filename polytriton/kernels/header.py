@@ -1,0 +1,172 @@
+"""What stands above an emitted kernel: its steps, windows, sums and error constants, and the constants its docstring names."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from polytriton.ir.plan import Axis, Window
+from polytriton.ir.plan_text import print_window
+from polytriton.kernels.emit import NUMERICS, Constants, Numerics, Use
+from polytriton.kernels.spec import Kernel
+from polytriton.rounding import dot_error, gamma, sum_error
+
+STEPS, WIDTH, INDENT = 6, 140, " " * 12  # steps that are named; columns
+
+
+class Facts(NamedTuple):
+    """`windows` before and after the step ("" where any will do), what is added up ("" for nothing), the error constants."""
+
+    windows: str
+    sums: str
+    errors: tuple[str, ...]
+
+
+def header(kernel: Kernel, uses: Sequence[Use]) -> str:
+    """Comment lines for the top of the kernel's file. The hash is of all that follows them."""
+    facts = [FACTS[use.function](dict(use.constants), NUMERICS[use.numerics]) for use in uses]
+    steps = list(dict.fromkeys(f"{use.step}: {fact.windows}" if fact.windows else use.step for use, fact in zip(uses, facts, strict=True)))
+    constants = [c for c in uses[0].constants if all(c in use.constants for use in uses)]
+    types = " ".join(f"{p}:{t}" for p, t in zip(kernel.parameters, kernel.types, strict=True))
+    lines = [
+        ("steps", [*steps[:STEPS], *([f"and {len(steps) - STEPS} more"] if len(steps) > STEPS else [])]),
+        ("numerics", [", ".join(dict.fromkeys(use.numerics for use in uses))]),
+        ("sums", dict.fromkeys(fact.sums for fact in facts if fact.sums)),
+        ("error", dict.fromkeys(e for fact in facts for e in fact.errors)),
+        ("constants", [" ".join(f"{name}={value}" for name, value in constants)]),
+        ("pointers", [types]),
+        ("launch", [f"num_warps={kernel.warps} num_stages={kernel.stages}"]),
+        ("sha256", [hashlib.sha256(kernel.source.encode()).hexdigest()]),
+    ]
+    out = [f"# {kernel.name}"]
+    for head, values in lines:
+        for k, value in enumerate(v for v in values if v):
+            first = f"#   {head if k == 0 else '':<9} "
+            out += textwrap.wrap(
+                value, WIDTH, initial_indent=first, subsequent_indent=f"#{INDENT} ", break_long_words=False, break_on_hyphens=False
+            )
+    return "\n".join([*out, ""])
+
+
+# ---- the kernels ------------------------------------------------------------------------------------------------
+
+
+def _int(constants: Constants, name: str) -> int:
+    value = constants[name]
+    assert isinstance(value, int), name
+    return value
+
+
+def _float(constants: Constants, name: str) -> float:
+    value = constants[name]
+    assert isinstance(value, float), name
+    return value
+
+
+def _window(constants: Constants, h: int, w: int, channels: int, prefix: str = "") -> str:
+    place = [_int(constants, prefix + name) for name in ("RH", "OH", "RW", "OW")]
+    return f"{print_window(Window(Axis(h, place[0], place[1]), Axis(w, place[2], place[3])))} x {channels}"
+
+
+def _number(value: float, formula: str) -> str:
+    return f"{value:.4g} = {formula}"
+
+
+def _row_sums(constants: Constants, terms: int) -> tuple[str, ...]:
+    """The scalars that a row pays for a ReLU or an affine step."""
+    if not (constants["RELU"] or constants["CHARGE"]):
+        return ()
+    charged = _number(sum_error(terms) - 1, f"2 ({terms} + 8) 2^-53 + 8 2^-53")
+    return (f"a row's scalars: {charged} of each float64 sum of {terms} terms of one sign",)
+
+
+def _product(constants: Constants, numerics: Numerics, terms: int, block: int) -> tuple[str, ...]:
+    """The sums and their error. See products.multiply and dense.dense_step: a block is added up from zero, the blocks in float64."""
+    blocks = f"K = {terms} terms an entry, in blocks of {block}"
+    if not numerics.inner:
+        return blocks, _number(gamma(terms, numerics.u), f"gamma_{terms}(2^-53), of sum |N||w|")
+    n = min(terms, block + 2)
+    if numerics.form == "ieee":
+        return blocks, _number(gamma(n, numerics.u), f"gamma_{n}(2^-24), of sum |N||w|")
+    lost, formula, parts = SPLITS[numerics.form]
+    n = math.ceil(1.02 * parts * block) + 1  # the parts' magnitudes exceed the product's by less than 2 %, and blocks meet and are stored
+    value = lost + gamma(n, 2.0**-22)
+    return blocks, _number(value, f"{formula} + gamma_{n}(2^-22), of sum |N||w|, by the model of tensor cores in products.multiply")
+
+
+SPLITS = {"tf32x3": (3.1 * 2.0**-20, "3.1 2^-20", 3), "bf16x6": (2.0**-20, "2^-20", 6)}
+
+
+def _dense(c: Constants, numerics: Numerics) -> Facts:
+    k = _int(c, "K")
+    sums, error = _product(c, numerics, k, min(k, _int(c, "BK")))
+    return Facts(f"{k} -> {c['N']}", sums, (error, *_row_sums(c, k)))
+
+
+def _conv(c: Constants, numerics: Numerics) -> Facts:
+    h, w, channels = (_int(c, name) for name in ("H", "W", "CO"))
+    share = channels // _int(c, "G")
+    taps = -(-_int(c, "KH") // _int(c, "PH")) * -(-_int(c, "KW") // _int(c, "PW"))
+    sums, error = _product(c, numerics, taps * share, min(share, _int(c, "BK")))
+    after = _window(c, _int(c, "HO"), _int(c, "WO"), _int(c, "CI"), "TO_")
+    return Facts(f"{_window(c, h, w, channels)} -> {after}", sums, (error, *_row_sums(c, h * w * channels)))
+
+
+def _over(c: Constants) -> tuple[str, int]:
+    """The window a row pass runs over, and its coefficients."""
+    size, line, channels = (_int(c, name) for name in ("SIZE", "LINE", "C"))
+    return _window(c, size // line, line // channels, channels), size
+
+
+def _relax(c: Constants, numerics: Numerics) -> Facts:
+    window, terms = _over(c)
+    after = window if c["RELU"] else "charged"
+    return Facts(f"{window} -> {after}", f"K = {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}", _row_sums(c, terms))
+
+
+def _concretize(c: Constants, numerics: Numerics) -> Facts:
+    window, terms = _over(c)
+    rel = _float(c, "REL")
+    more = f" + {_unit(numerics)} (1 + 2^-20) for a ReLU's product" if rel > dot_error(terms) else ""
+    error = _number(rel, f"2 ({terms} + 8) 2^-53{more}, of sum |M| xabs")
+    return Facts(f"{window} -> a bound", f"K = {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}", (error,))
+
+
+def _join(c: Constants, numerics: Numerics) -> Facts:
+    channels = _int(c, "C")
+    a, b = (_window(c, _int(c, f"{s}H"), _int(c, f"{s}W"), channels, f"{s}_") for s in ("A", "B"))
+    after = _window(c, _int(c, "HO"), _int(c, "WO"), channels)
+    if not c["SECOND"]:
+        return Facts(f"{a} -> {after}", "", ("none: nothing is rounded",))
+    more = " and of each part a ReLU multiplied" if c["A_REL"] or c["B_REL"] else ""
+    terms = _int(c, "HO") * _int(c, "WO") * channels
+    error = _number(_float(c, "OUT_REL"), f"{_unit(numerics)} (1 + 2^-20) (1 + 2 ({terms} + 16) 2^-53), of sum |out| xabs{more}")
+    return Facts(f"{a} + {b} -> {after}", "K = 2 terms an entry", (error,))
+
+
+def _unit(numerics: Numerics) -> str:
+    return "2^-53" if numerics.type == "tl.float64" else "2^-24"
+
+
+def _start(c: Constants, numerics: Numerics) -> Facts:
+    if not c["SLICE"]:
+        return Facts(f"a neuron -> {c['CI']}", "", ("none: a coefficient is 1 or -1",))
+    after = _window(c, _int(c, "HO"), _int(c, "WO"), _int(c, "CI"))
+    return Facts(f"a neuron -> {after}", "", ("none: coefficients are weights times 1 or -1",))
+
+
+def _neurons(c: Constants, numerics: Numerics) -> Facts:
+    return Facts("a neuron -> charged", "", ("none: a coefficient is 1 or -1",))
+
+
+def _moved(c: Constants, numerics: Numerics) -> Facts:
+    return Facts("", "", ("none: rows move, numbers stay",))
+
+
+FACTS: dict[str, Callable[[Constants, Numerics], Facts]] = {
+    "relax_rows": _relax, "dense_step": _dense, "conv_step": _conv, "concretize_rows": _concretize, "join_rows": _join,
+    "start_rows": _start, "pay_neurons": _neurons, "count_staying": _moved, "move_rows": _moved, "follow_slots": _moved,
+}  # fmt: skip
