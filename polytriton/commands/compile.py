@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from polytriton.commands.groups import option
+from polytriton.commands.targets import Targets, described, show
 from polytriton.errors import UsageError
 from polytriton.knobs import CROSS_CHECK, IR, SUMMARY, TIMES, knobs, note
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 def compile(
     network: Annotated[Path, typer.Argument(metavar="NET.onnx", help="The ONNX model.", show_default=False)],
+    targets: Targets,
     artifact: Annotated[
         Path | None, option("-o", "--artifact", metavar="NET.poly", help="Where to write; by default NET.poly in the current folder.")
     ] = None,
@@ -29,9 +32,11 @@ def compile(
         str | None, option("--dump-ir", metavar="[PASS|all]", help="Write the IR after every pass to NET.ir/, or print it after one pass.")
     ] = None,
     dump_dir: Annotated[Path | None, option("--dump-dir", metavar="DIR", help="The folder for --dump-ir=all.")] = None,
+    as_json: Annotated[bool, option("--json", help="What was written, as one JSON document.")] = False,
 ) -> int:
     """Compile an ONNX network into an artifact, once for any number of queries."""
     import polytriton
+    from polytriton.artifact import write_artifact
 
     place = artifact or Path(network.name).with_suffix(".poly")
     if place.suffix == ".onnx":
@@ -39,11 +44,21 @@ def compile(
     if dump_dir is not None and dump_ir != "all":
         raise UsageError("--dump-dir belongs to --dump-ir=all", "add --dump-ir")
     stages = Stages(dump_ir, dump_dir or place.with_suffix(".ir"))
+    if as_json and stages.only:
+        raise UsageError("--json and --dump-ir=PASS both print to standard output", "leave one out, or write the IR with --dump-ir=all")
+    order = targets.order()
     verifier = polytriton.compile(network, output=output, candidates=candidates, check=check, observe=stages)
     stages.finish()
     cross_check_folded(verifier)
-    verifier.save(place)
-    print(place, file=sys.stderr if stages.only else sys.stdout)
+    kernels = order.carry_out(verifier.compiled) if order else None
+    write_artifact(verifier, place, kernels)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode({"artifact": str(place), **described(kernels)}), indent=2).decode())
+    else:
+        out = sys.stderr if stages.only else sys.stdout
+        if kernels is not None:
+            show(kernels, out)
+        print(place, file=out)
     note(SUMMARY, f"{len(verifier.net.nodes)} layers, {len(verifier.compiled.plan.programs)} programs")
     return 0
 

@@ -24,7 +24,9 @@ def option(*names: str, help: str, metavar: str | None = None) -> Any:
 class Engine:
     """How bounds are computed."""
 
-    device: Annotated[str, option("--device", help="Where to compute: cpu, cuda, cuda:N, or interpret (the GPU's kernels on the CPU, slowly).")] = "cpu"
+    device: Annotated[
+        str, option("--device", help="Where to compute: cpu, cuda, cuda:N, or interpret (the GPU's kernels on the CPU, slowly).")
+    ] = "cpu"
     semantics: Annotated[
         str, option("--semantics", help="The arithmetic certified: real (exact, as competitions read it), float32, tf32, bf16 or float16.")
     ] = "float32"
@@ -32,7 +34,7 @@ class Engine:
         str,
         option(
             "--dtype",
-            help="Coefficients: float32, float64, auto (float32, again in float64 where only rounding failed); on GPUs also tf32x3, bf16x6.",
+            help="Coefficients: float32, float64, auto (float32, then float64 where only rounding failed); on GPUs also tf32x3, bf16x6.",
         ),
     ] = "auto"
     candidates: Annotated[

@@ -10,12 +10,14 @@ import typer
 
 from polytriton.commands.groups import option
 from polytriton.commands.screen import table
+from polytriton.commands.targets import described
 from polytriton.errors import UsageError
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier
     from polytriton.ir.net import Net, Node
     from polytriton.ir.plan import Program
+    from polytriton.kernels.files import Kernels
 
 
 def inspect(
@@ -23,20 +25,24 @@ def inspect(
     operators: Annotated[bool, option("--operators", help="List the supported ONNX operators.")] = False,
     as_json: Annotated[bool, option("--json", help="The same as one JSON document.")] = False,
     ir: Annotated[bool, option("--ir", help="Print the folded network and the plan as text.")] = False,
+    kernel: Annotated[str | None, option("--kernel", metavar="NAME", help="Print the source of one kernel of the artifact.")] = None,
 ) -> int:
-    """Show a network's layers, and for every program its windows, operations and bytes a row."""
+    """Show a network's layers, for every program its windows, operations and bytes a row, and the artifact's kernels."""
     if operators:
         return _operators(as_json)
     if network is None:
         raise UsageError("which network?", "polytriton inspect NET.poly or NET.onnx; or --operators")
-    verifier = _open(network)
+    verifier, kernels = _open(network)
+    if kernel is not None:
+        print(_source(network, kernels, kernel), end="")
+        return 0
     if ir:
         from polytriton.ir.plan_text import print_plan
         from polytriton.ir.text import print_net
 
         print(print_net(verifier.net), print_plan(verifier.compiled.plan), sep="\n", end="")
         return 0
-    document = describe(verifier)
+    document = describe(verifier, kernels)
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
     else:
@@ -44,14 +50,31 @@ def inspect(
     return 0
 
 
-def _open(path: Path) -> Verifier:
+def _open(path: Path) -> tuple[Verifier, Kernels | None]:
     import polytriton
+    from polytriton.artifact import read_artifact
 
     if path.is_dir() or path.suffix == ".poly":
-        return polytriton.load(path)
+        artifact = read_artifact(path)
+        return polytriton.Verifier.from_artifact(artifact), artifact.kernels
     if not path.exists():
         raise UsageError(f"there is no network {path}", "check the path; it is taken relative to the current folder")
-    return polytriton.compile(path, check=False)
+    return polytriton.compile(path, check=False), None
+
+
+def _source(path: Path, kernels: Kernels | None, name: str) -> str:
+    """The file of a kernel; the beginning of its name will do where no other begins so."""
+    if kernels is None:
+        model = path if path.suffix == ".onnx" else "NET.onnx"
+        raise UsageError(f"{path} holds no kernels", f"compile it for a target that has some: polytriton compile {model} --target cuda:90")
+    from polytriton.kernels.files import kernel_path
+
+    found = [k for k in kernels.steps if k == name] or [k for k in kernels.steps if k.startswith(name)]
+    if len(found) != 1:
+        problem = f"{len(found)} kernels in {path} begin with {name!r}" if found else f"there is no kernel {name!r} in {path}"
+        some = ", ".join((found or list(kernels.steps))[:6])
+        raise UsageError(problem, f"name one of: {some}{', ...' if len(found or kernels.steps) > 6 else ''}")
+    return kernels.files[kernel_path(found[0])]
 
 
 def _operators(as_json: bool) -> int:
@@ -64,7 +87,7 @@ def _operators(as_json: bool) -> int:
     return 0
 
 
-def describe(verifier: Verifier) -> dict[str, Any]:
+def describe(verifier: Verifier, kernels: Kernels | None = None) -> dict[str, Any]:
     """Everything `inspect` shows, as plain data."""
     net, plan, source = verifier.net, verifier.compiled.plan, verifier.source
     return {
@@ -82,6 +105,7 @@ def describe(verifier: Verifier) -> dict[str, Any]:
             for n in net
         ],
         "programs": [_program(net, p) for p in plan],
+        **described(kernels),
     }
 
 
@@ -163,3 +187,23 @@ def _show(d: dict[str, Any]) -> None:
         for p in d["programs"]
     ]
     table(("program", "steps", "rows<=", "window", "dense from", "ops a row", "bytes a row"), programs, right=(1, 2, 5, 6))
+    if d["kernels"]:
+        print()
+        _show_kernels(d)
+
+
+def _show_kernels(d: dict[str, Any]) -> None:
+    """A line a kernel: its registers and spills on every GPU it was compiled for, and its steps."""
+    reports = {(r["target"], r["name"]): r for r in d["reports"]}
+    gpus = list(dict.fromkeys(target for target, _ in reports))
+    rows = []
+    for k in d["kernels"]:
+        cells: list[Any] = [k["name"]]
+        for target in gpus:
+            r = reports.get((target, k["name"]))
+            cells += ["", ""] if r is None else [r["registers"], r["spill_loads"] + r["spill_stores"]]
+        more = f" and {len(k['steps']) - 1} more" if len(k["steps"]) > 1 else ""
+        rows.append((*cells, k["steps"][0] + more))
+    print(f"kernels for {', '.join(d['targets'])} in {', '.join(d['numerics'])}")
+    columns = [f"{what} {target}" for target in gpus for what in ("registers", "spills")]
+    table(("kernel", *columns, "steps"), rows, right=range(1, 1 + len(columns)))

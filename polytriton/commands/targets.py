@@ -6,19 +6,20 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from polytriton.commands.groups import option
 from polytriton.errors import UsageError
 from polytriton.knobs import knobs
 
 if TYPE_CHECKING:
-    from polytriton.kernels.build import Progress
     from polytriton.kernels.files import Kernels
+    from polytriton.kernels.spec import Report
     from polytriton.passes.pipeline import Compiled
 
 BOTH = "float64,float32"
@@ -31,12 +32,13 @@ class Targets:
 
     target: Annotated[
         list[str] | None,
-        option("--target", metavar="T,...", help="cpu (the default), interpret, cuda:80, cuda:86, cuda:89, cuda:90, or cuda for the GPUs here."),
+        option("--target", metavar="T,...", help="cpu (the default), interpret, cuda:80, cuda:86, cuda:89, cuda:90; cuda: the GPUs here."),
     ] = None
     numerics: Annotated[
-        str | None, option("--numerics", metavar="N,...", help=f"Coefficients of the kernels: float64, float32, tf32x3, bf16x6; {BOTH} by default.")
+        str | None,
+        option("--numerics", metavar="N,...", help=f"The kernels' coefficients: float64, float32, tf32x3, bf16x6; by default {BOTH}."),
     ] = None
-    max_spills: Annotated[int | None, option("--max-spills", metavar="N", help="Spilled registers a kernel may have; 0 by default.")] = None
+    max_spills: Annotated[int | None, option("--max-spills", metavar="N", help="Register spills allowed in a kernel; 0 by default.")] = None
     jobs: Annotated[int | None, option("--jobs", metavar="N", help="Kernels compiled at a time; one a CPU by default.")] = None
 
     def order(self) -> Order | None:
@@ -46,9 +48,10 @@ class Targets:
 
         targets = _targets(_names(self.target or ["cpu"]))
         gpus = [t for t in targets if t.startswith("cuda")]
-        for name, value, needs in (("--numerics", self.numerics, targets), ("--max-spills", self.max_spills, gpus), ("--jobs", self.jobs, gpus)):
+        asked = (("--numerics", self.numerics, targets), ("--max-spills", self.max_spills, gpus), ("--jobs", self.jobs, gpus))
+        for name, value, needs in asked:
             if value is not None and not needs:
-                raise UsageError(f"{name} is about kernels, and this target compiles none", "add a target, for example --target cuda:90")
+                raise UsageError(f"{name} is about kernels, and no target here needs it", "add one, for example --target cuda:90")
         numerics = _names([self.numerics or BOTH])
         for name in numerics:
             if name not in NUMERICS:
@@ -75,7 +78,8 @@ def _targets(names: Sequence[str]) -> tuple[str, ...]:
     found: list[str] = []
     for name in names:
         if name not in ("cpu", "cuda", *TARGETS):
-            raise UsageError(f"--target: there is no {name!r}", f"use one or more of: {', '.join(('cpu', *TARGETS))}, or cuda for the GPUs here")
+            known = ", ".join(("cpu", *TARGETS))
+            raise UsageError(f"--target: there is no {name!r}", f"use one or more of: {known}; or cuda for the GPUs here")
         found += _here() if name == "cuda" else [name] if name != "cpu" else []
     return tuple(dict.fromkeys(found))
 
@@ -111,12 +115,67 @@ class Order:
 
         kernels = emit_files(compiled, self.targets, self.numerics)
         folder = knobs().cache
-        reports = []
+        cache = None if folder is None else folder / "cubins"
+        reports: list[Report] = []
         for target in kernels.gpus:
             with Bar(target) as bar:
-                cache = None if folder is None else folder / "cubins"
                 built = compile_all(kernels.machine, target, cache=cache, jobs=self.jobs, progress=bar.tell)
             found = [b.report for b in built]
             check(found, kernels.machine, self.spills)
             reports += found
         return replace(kernels, reports=tuple(reports), triton=triton_version() if reports else "")
+
+
+class Bar:
+    """Progress of a target's kernels on stderr: a bar on a terminal, elsewhere a line now and then."""
+
+    def __init__(self, target: str) -> None:
+        self.target, self.said = target, time.monotonic()
+        self.bar: Progress | None = None
+        if sys.stderr.isatty():
+            name = TextColumn("{task.fields[name]}")
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), name)
+            self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+            self.task = self.bar.add_task(f"kernels for {target}", total=None, name="")
+
+    def __enter__(self) -> Bar:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def tell(self, done: int, total: int, name: str) -> None:
+        if self.bar:
+            self.bar.update(self.task, completed=done, total=total, name=name)
+        elif time.monotonic() - self.said > PAUSE:
+            self.said = time.monotonic()
+            print(f"polytriton: kernels for {self.target}: {done}/{total}", file=sys.stderr, flush=True)
+
+
+def show(kernels: Kernels, file: TextIO) -> None:
+    """One table a target, wide enough to be read by a program where it is no terminal."""
+    from polytriton.kernels.report import report_table
+
+    console = Console(file=file, width=None if file.isatty() else 200, markup=False, highlight=False)
+    for target in kernels.gpus:
+        found = [r for r in kernels.reports if r.target == target]
+        print(f"{target}: {len(found)} kernels by Triton {kernels.triton}", file=file)
+        console.print(report_table(found))
+
+
+def described(kernels: Kernels | None) -> dict[str, Any]:
+    """The same and the kernels' steps, as plain data."""
+    from polytriton.kernels.report import report_json
+
+    if kernels is None:
+        return {"targets": [], "numerics": [], "kernels": [], "triton": "", "reports": []}
+    return {
+        "targets": kernels.targets,
+        "numerics": kernels.numerics,
+        "kernels": [{"name": name, "steps": steps} for name, steps in kernels.steps.items()],
+        "triton": kernels.triton,
+        "reports": report_json(kernels.reports),
+    }

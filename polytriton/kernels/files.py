@@ -31,6 +31,11 @@ class _Filed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels: list[dict[str, Any]]
 
 
+def kernel_path(name: str) -> str:
+    """A kernel's place in an artifact."""
+    return f"{FOLDER}/{name}.py"
+
+
 @dataclass(frozen=True)
 class Kernels:
     """A network's kernels for some targets: `files` by their path in the artifact, and by kernel the steps that use it."""
@@ -81,6 +86,6 @@ def emit_files(compiled: Compiled, targets: Sequence[str], numerics: Sequence[st
     machine = network_kernels(compiled, numerics, GPU, emitter) if any(t in LIMITS for t in targets) else []
     if INTERPRET in targets:
         network_kernels(compiled, numerics, INTERPRETER, emitter)
-    files = {f"{FOLDER}/{name}.py": header(kernel, emitter.uses[name]) + kernel.source for name, kernel in emitter.kernels.items()}
+    files = {kernel_path(name): header(kernel, emitter.uses[name]) + kernel.source for name, kernel in emitter.kernels.items()}
     steps = {name: tuple(dict.fromkeys(use.step for use in uses)) for name, uses in emitter.uses.items()}
     return Kernels(tuple(targets), tuple(numerics), files, steps, tuple(machine))

@@ -54,6 +54,7 @@ class Lowering:
                 continue
             if step.check:
                 self._check(step.op == "input")
+            self.out.ops[self.state] = self.out.ops.get(self.state, 0) + step.ops
             if step.op != "input":
                 getattr(self, "_" + step.op, self._elsewhere)(self.nodes[step.node], step)
         return self.out

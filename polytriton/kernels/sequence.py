@@ -59,6 +59,7 @@ class Launches:
     lives: list[list[int]] = field(default_factory=list)  # first and last launch that touches each buffer
     slots: list[str] = field(default_factory=list)
     states: int = 1
+    ops: dict[int, int] = field(default_factory=dict)  # operations the Plan counts a row, by the state the row has reached
 
 
 @dataclass(frozen=True)

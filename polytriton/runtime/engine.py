@@ -93,6 +93,11 @@ class Engine:
 
     # ---- boxes ------------------------------------------------------------------------------------------
 
+    @property
+    def operations(self) -> int:
+        """Floating-point operations the Plan counts for the rows that each step still had, so far."""
+        return self.tally.ops + (int(self.kernels.operations) if self.kernels is not None else 0)
+
     def image_bytes(self) -> int:
         """What one image's boxes, tables and transient values take while a batch runs."""
         total = 0

@@ -8,6 +8,7 @@ the host never waits inside a program; on a GPU the launches are captured in a g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,7 @@ class Bound:
     capacity: int
     calls: list[Callable[[], Any] | Fallback]
     tables: list[tuple[str, str, Tensor]]  # what has to be copied in for a new batch
+    ops: Tensor  # by row state
     serial: int = -1
     played: int = 0
     graph: Any = None
@@ -76,6 +78,7 @@ class TritonBackend:
         self._bound: dict[tuple[object, ...], Bound] = {}
         self._kept: dict[tuple[str, int], Tensor] = {}
         self._arena = torch.empty(0, dtype=torch.uint8, device=device)
+        self.operations = torch.zeros((), dtype=torch.float64, device=device)  # what the Plan counts for the rows at every step
 
     def ready(self, program: Program) -> Ready:
         key = (program.kind, program.target)
@@ -201,6 +204,12 @@ class TritonBackend:
         self, tables: Tables, program: Program, rows: Rows, results: Results, start: Tensor | Identity, expire: Callable[[], None]
     ) -> None:
         """All rows, as many at a time as memory holds; `results` are written at rows.index."""
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            self._blocks(tables, program, rows, results, start, expire)
+
+    def _blocks(
+        self, tables: Tables, program: Program, rows: Rows, results: Results, start: Tensor | Identity, expire: Callable[[], None]
+    ) -> None:
         total = len(results.best)
         capacity = self.capacity(program, len(rows))
         at = 0
@@ -230,13 +239,15 @@ class TritonBackend:
         for name, values in (("image", rows.image), ("row_h", rows.h), ("row_w", rows.w)):
             to[name][:n] = values[block]
         to["constant"][:n], to["error"][:n], to["index"][:n] = rows.constant[block], rows.error[block], rows.index[block]
-        to["count"].fill_(n)
+        to["count"][0].fill_(n)
         if isinstance(start, Identity):
             to["sign"][:n], to["channel"][:n] = start.sign[block].double(), start.channel[block]
         else:
             part = start[block].reshape(-1)
             to["start"][: part.numel()] = part
         if results.group is None or results.done is None:
+            to["group"].zero_()  # an earlier program's groups and their verdicts lie there
+            to["done"].zero_()
             to["limit"].fill_(float("inf"))
         else:
             to["group"][:total] = results.group
@@ -244,6 +255,7 @@ class TritonBackend:
             to["limit"].fill_(0.0 if results.strict else BELOW_ZERO)
         to["best"][:total], to["raw_best"][:total] = results.best, results.raw
         self.play(bound, tables, results)
+        self.operations += (to["count"][: len(bound.ops)] * bound.ops).sum()
         results.best.copy_(to["best"][:total])
         results.raw.copy_(to["raw_best"][:total])
         if results.group is not None and results.done is not None:
@@ -290,10 +302,13 @@ class Binding:
         calls = list(self._calls())
         names = ("image", "row_h", "row_w", "constant", "error", "index", "sign", "channel", "count")
         starts = {name: self.rows(name, 0) for name in names}
+        starts["count"] = self.backend.kept("count", STATES, torch.int64)
         starts |= {name: self.tensor(name) for name in ("group", "done", "limit", "best", "raw_best")}
         if self.ready.launches.buffers:
             starts["start"] = self.buffer(0)
-        return Bound(self.ready, self.capacity, calls, list(self.copied.values()), starts=starts)
+        launches = self.ready.launches
+        ops = torch.tensor([launches.ops.get(k, 0) for k in range(launches.states)], dtype=torch.float64, device=self.backend.device)
+        return Bound(self.ready, self.capacity, calls, list(self.copied.values()), ops, starts=starts)
 
     def _calls(self) -> Iterator[Callable[[], Any] | Fallback]:
         for step in self.ready.launches.steps:
