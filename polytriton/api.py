@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polytriton.errors import UsageError
+from polytriton.fleet import make_decider
 from polytriton.frontend.images import exact_ball, parse_epsilon
 from polytriton.frontend.onnx import Imported, Source, cross_check, load_onnx
 from polytriton.frontend.query import Property, matrix
@@ -22,7 +23,7 @@ from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
 from polytriton.results import Bounds, Counterexample, Interval, Result
 from polytriton.runtime.attack import Attack, Replay, falsify, replayer
 from polytriton.runtime.engine import Progress, _silent
-from polytriton.verifier import DEFAULT_MEMORY, Decider, Options, Questions
+from polytriton.verifier import DEFAULT_MEMORY, Options, Questions
 
 if TYPE_CHECKING:
     from polytriton.artifact import Artifact
@@ -64,7 +65,7 @@ class Verifier:
 
     def __init__(self, compiled: Compiled, options: Options, imported: Imported | None = None) -> None:
         self.compiled, self.options, self.imported = compiled, options, imported
-        self._decider = Decider(compiled, options)
+        self._decider = make_decider(compiled, options)
         self._replay: Replay | None = None
 
     @staticmethod

@@ -43,10 +43,10 @@ def compile(
         raise UsageError(f"-o {place} looks like a model", "name the artifact NET.poly")
     if dump_dir is not None and dump_ir != "all":
         raise UsageError("--dump-dir belongs to --dump-ir=all", "add --dump-ir")
-    stages = Stages(dump_ir, dump_dir or place.with_suffix(".ir"))
-    if as_json and stages.only:
+    if as_json and dump_ir not in (None, "all"):
         raise UsageError("--json and --dump-ir=PASS both print to standard output", "leave one out, or write the IR with --dump-ir=all")
     order = targets.order()
+    stages = Stages(dump_ir, dump_dir or place.with_suffix(".ir"))
     verifier = polytriton.compile(network, output=output, candidates=candidates, check=check, observe=stages)
     stages.finish()
     cross_check_folded(verifier)

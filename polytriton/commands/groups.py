@@ -25,7 +25,8 @@ class Engine:
     """How bounds are computed."""
 
     device: Annotated[
-        str, option("--device", help="Where to compute: cpu, cuda, cuda:N, or interpret (the GPU's kernels on the CPU, slowly).")
+        str,
+        option("--device", help="Where to compute: cpu, cuda, cuda:N, several as cuda:0,cuda:1, or interpret (GPU kernels on the CPU, slowly)."),
     ] = "cpu"
     semantics: Annotated[
         str, option("--semantics", help="The arithmetic certified: real (exact, as competitions read it), float32, tf32, bf16 or float16.")
@@ -45,12 +46,13 @@ class Engine:
 
     def options(self) -> dict[str, Any]:
         """Checked options of a Verifier; sets the thread count of this process."""
-        from polytriton.verifier import Options, pick_device
+        from polytriton.fleet import check_devices
+        from polytriton.verifier import Options
 
         made: dict[str, Any] = {"device": self.device, "semantics": self.semantics, "dtype": self.dtype, "memory": parse_size(self.memory)}
         if self.candidates is not None:
             made["candidates"] = self.candidates
-        pick_device(Options(**made).device)
+        check_devices(Options(**made).device)
         if self.threads is not None:
             if not 1 <= self.threads <= 4096:
                 raise UsageError(f"--threads {self.threads} is out of range", "give 1 or more")
