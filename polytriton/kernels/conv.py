@@ -53,16 +53,23 @@ def conv_step(
                     BIAS, SUM_ERROR, BR, BQ,
                 )  # fmt: skip
             return
-    phase = tl.program_id(0) % (PH * PW)
-    p_h = phase // PW
-    p_w = phase % PW
-    pair = (tl.program_id(0) // (PH * PW)).to(tl.int64) * BM + tl.arange(0, BM)
-    if (tl.program_id(0) // (PH * PW)).to(tl.int64) * BM >= count * (UH * UW):
+    tile = tl.program_id(0)
+    if PH * PW > 1:
+        phase = tile % (PH * PW)
+        tile = tile // (PH * PW)
+        p_h = phase // PW
+        p_w = phase % PW
+    if tile.to(tl.int64) * BM >= count * (UH * UW):
         return
+    pair = tile.to(tl.int64) * BM + tl.arange(0, BM)
     row = pair // (UH * UW)
     cell = (pair % (UH * UW)).to(tl.int32)
-    to_y = cell // UW * PH + p_h
-    to_x = cell % UW * PW + p_w
+    to_y = cell // UW
+    to_x = cell % UW
+    if PH > 1:
+        to_y = to_y * PH + p_h
+    if PW > 1:
+        to_x = to_x * PW + p_w
     live = (row < count) & (to_y < HO) & (to_x < WO)
     at_row = row
     if SLOT:
@@ -74,15 +81,16 @@ def conv_step(
         base = image * PLANE + START + (row_h * RH - OH) * PITCH + (row_w * RW - OW) * CO
     group = tl.program_id(1) // NT
     n = tl.program_id(1) % NT * BN + tl.arange(0, BN)
-    # the taps of this phase: those i with (to_y + TOP - i DH) divisible by SH, or all of them
-    i0 = (p_h + TOP) % PH
-    i0 = tl.where(i0 < 0, i0 + PH, i0)
-    j0 = (p_w + LEFT) % PW
-    j0 = tl.where(j0 < 0, j0 + PW, j0)
-    taps_h = (KH - i0 + PH - 1) // PH
-    taps_w = (KW - j0 + PW - 1) // PW
-    taps_h = tl.where(i0 < KH, taps_h, 0)
-    taps_w = tl.where(j0 < KW, taps_w, 0)
+    i0 = 0
+    taps_h = KH
+    if PH > 1:  # the taps of this phase: those i with (to_y + TOP - i) divisible by SH
+        i0 = (p_h + TOP % PH) % PH
+        taps_h = (KH - i0 + PH - 1) // PH
+    j0 = 0
+    taps_w = KW
+    if PW > 1:
+        j0 = (p_w + LEFT % PW) % PW
+        taps_w = (KW - j0 + PW - 1) // PW
     BLOCKS: tl.constexpr = (COG + BK - 1) // BK
     acc = tl.full((BM, BN), 0.0, tl.float64)
     for step in range(taps_h * taps_w * BLOCKS):
