@@ -26,7 +26,7 @@ class Engine:
 
     device: Annotated[
         str,
-        option("--device", help="Where to compute: cpu, cuda, cuda:N, several (cuda:0,cuda:1), or interpret (GPU kernels on the CPU, slow)."),
+        option("--device", help="Where to compute: cpu, cuda, cuda:N, cuda:0,cuda:1, or interpret (GPU kernels on the CPU, slow)."),
     ] = "cpu"
     semantics: Annotated[
         str, option("--semantics", help="The arithmetic certified: real (exact, as competitions read it), float32, tf32, bf16 or float16.")

@@ -162,6 +162,7 @@ HUGE, TINY = 2.0**1023, 2.0**-1074
 @settings(max_examples=80)
 @given(st.lists(triples(DOUBLE), min_size=32, max_size=32))
 @example([(HUGE, HUGE, -math.inf), (HUGE, HUGE, -HUGE), (HUGE, TINY, -TINY), (TINY, TINY, TINY), (TINY, TINY, 0.0), (TINY, -TINY, 0.0)])
+@example([(s + s * 2.0**-27, 1 + 2.0**-26, s * (2.0**-53 - 2.0**-106)) for s in (1, -1)])  # the third error decides alone
 @example([(TINY, TINY, s * 2.0**k) for s in (1, -1) for k in (-1074, -1022, 0, 1023)])  # below every bit of the other addend
 @example([(1 + 2.0**-52, 1 - 2.0**-53, s * 2.0**k) for s in (1, -1) for k in (-111, -110, -109, -108, 108, 109, 110, 111)])
 def test_double_is_the_exact_value_rounded_once(operands: list[tuple[float, float, float]]) -> None:
