@@ -21,6 +21,7 @@ from polytriton.passes.pipeline import Compiled
 from polytriton.runtime import settings
 from polytriton.runtime.engine import Engine, Forms, Progress, Stopped, _silent
 from polytriton.runtime.forward import Boxes, Forward
+from polytriton.runtime.forward_kernels import ForwardKernels
 from polytriton.runtime.layers import from_physical, order
 from polytriton.runtime.soundness import SEMANTICS
 
@@ -132,7 +133,8 @@ class Decider:
         if how not in self._engines:
             o = self.options
             if self._forward is None:
-                self._forward = Forward(self.compiled.net, SEMANTICS[o.semantics], self.device)
+                made = ForwardKernels(self.compiled.net, self.device, self.kernels == INTERPRET) if self.kernels else None
+                self._forward = Forward(self.compiled.net, SEMANTICS[o.semantics], self.device, kernels=made)
             plan = self.compiled.plan
             if plan.candidates != how.candidates:
                 plan = schedule.run(self.compiled.net, plan, how.candidates)

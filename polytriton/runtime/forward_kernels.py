@@ -19,6 +19,7 @@ from polytriton.kernels.load import function, prepare
 from polytriton.kernels.spec import Kernel
 from polytriton.kernels.specialise import Constant, specialise
 from polytriton.runtime.layers import Layer
+from polytriton.runtime.settings import on_device
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class ForwardKernels:
             bm, bn = tiles.constants["BM"], tiles.constants["BN"]
             grid = (-(-batch // bm), -(-node.size // bn)) if dense else (-(-batch * h * w // bm), g * -(-(c // g) // bn))
             launch: Any = function(kernel)
-            launch[grid](*(tensors[p] for p in kernel.parameters), num_warps=kernel.warps, num_stages=kernel.stages)
+            with on_device(self.device):
+                launch[grid](*(tensors[p] for p in kernel.parameters), num_warps=kernel.warps, num_stages=kernel.stages)
         if g > 1:
             counted = counted.repeat_interleave(c // g, 3)
         return Parts(centre, spread, magnitude, None if terms == "none" else counted)

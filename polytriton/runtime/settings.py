@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -90,6 +90,11 @@ def _gradual_underflow() -> Iterator[None]:
             torch.set_num_threads(threads)
         if flushing:
             torch.set_flush_denormal(True)
+
+
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton launches on the thread's current GPU: this makes it the one whose tensors are meant."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager

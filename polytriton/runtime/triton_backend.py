@@ -8,7 +8,6 @@ the host never waits inside a program; on a GPU the launches are captured in a g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +23,7 @@ from polytriton.kernels.launches import Lowering
 from polytriton.kernels.load import function, prepare
 from polytriton.kernels.sequence import Entry, Fallback, Launch, Launches, Space
 from polytriton.knobs import SUMMARY, note
+from polytriton.runtime.settings import on_device
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.torch_backend import Rows, TorchBackend
 from polytriton.runtime.walk import Identity, Results, Walk
@@ -204,7 +204,7 @@ class TritonBackend:
         self, tables: Tables, program: Program, rows: Rows, results: Results, start: Tensor | Identity, expire: Callable[[], None]
     ) -> None:
         """All rows, as many at a time as memory holds; `results` are written at rows.index."""
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+        with on_device(self.device):
             self._blocks(tables, program, rows, results, start, expire)
 
     def _blocks(
