@@ -20,3 +20,13 @@ def dot_error(terms: int) -> float:
 def sum_error(terms: int) -> float:
     """Factor that enlarges a float64 row sum of terms of one sign past its own rounding."""
     return 1 + dot_error(terms) + 8 * U64
+
+
+SPLIT = 2.0**-18  # of |x||w|: what the parts of a split product leave out
+CORE = 2.0**-22  # what a tensor core's addition may lose of the magnitudes added so far: the stated model
+
+
+def split_error(parts: int, u: float) -> float:
+    """Relative error of blocks of INNER split products of so many parts, then two roundings to u; zeros count like any term."""
+    block = gamma(parts * INNER + parts, CORE)
+    return ((1 + SPLIT) * (1 + block) * (1 + 4 * u) - 1) * GROW

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from polytriton.ir.plan import Axis, Window
 from polytriton.ir.plan_text import print_window
 from polytriton.kernels.emit import NUMERICS, Constants, Numerics, Use
 from polytriton.kernels.spec import Kernel
-from polytriton.rounding import dot_error, gamma, sum_error
+from polytriton.rounding import INNER, dot_error, gamma, split_error, sum_error
 
 STEPS, WIDTH, INDENT = 6, 140, " " * 12  # steps that are named; columns
 
@@ -88,16 +87,15 @@ def _product(constants: Constants, numerics: Numerics, terms: int, block: int) -
     blocks = f"K = {terms} terms an entry, in blocks of {block}"
     if not numerics.inner:
         return blocks, _number(gamma(terms, numerics.u), f"gamma_{terms}(2^-53), of sum |N||w|")
-    n = min(terms, block + 2)
     if numerics.form == "ieee":
+        n = min(terms, block) + 2
         return blocks, _number(gamma(n, numerics.u), f"gamma_{n}(2^-24), of sum |N||w|")
-    lost, formula, parts = SPLITS[numerics.form]
-    n = math.ceil(1.02 * parts * block) + 1  # the parts' magnitudes exceed the product's by less than 2 %, and blocks meet and are stored
-    value = lost + gamma(n, 2.0**-22)
-    return blocks, _number(value, f"{formula} + gamma_{n}(2^-22), of sum |N||w|, by the model of tensor cores in products.multiply")
+    parts = PARTS[numerics.form]
+    value = _number(split_error(parts, numerics.u), f"2^-18 + gamma_{parts * INNER + parts}(2^-22) + 4 2^-24")
+    return blocks, f"{value}, of sum |N||w|, by the model of tensor cores in products.multiply"
 
 
-SPLITS = {"tf32x3": (3.1 * 2.0**-20, "3.1 2^-20", 3), "bf16x6": (2.0**-20, "2^-20", 6)}
+PARTS = {"tf32x3": 3, "bf16x6": 6}
 
 
 def _dense(c: Constants, numerics: Numerics) -> Facts:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from polytriton.rounding import GROW, INNER, U64, gamma
+from polytriton.rounding import GROW, INNER, U64, gamma, split_error
 
 ETA64 = 2.0**-1022
 
@@ -40,17 +40,15 @@ class Coefficients:
     """The arithmetic of rows: their type, its unit roundoff and the largest loss to underflow of one operation.
 
     Generated kernels sum blocks of `inner` terms from zero and add the blocks in float64; library products (inner 0) add all
-    terms of an entry in one chain. A product whose operands are split into parts loses `split` of its magnitude, takes
-    `parts` multiplications, and each addition loses `sum_u`: the stated model of a tensor core (docs/soundness.md).
+    terms of an entry in one chain. A product of split operands takes `parts` multiplications on tensor cores, under a stated
+    model of them (docs/soundness.md, section 6).
     """
 
     dtype: torch.dtype
     u: float
     eta: float
     inner: int = 0
-    split: float = 0.0
     parts: int = 1
-    sum_u: float = 0.0
 
     def product_error(self, terms: Tensor) -> Tensor:
         """|fl(M W) - M W| relative to |M||W| where so many terms can differ from zero (underflow is charged apart).
@@ -60,10 +58,9 @@ class Coefficients:
         """
         if not self.inner:
             return gammas(terms, self.u)
-        if not self.split:
+        if self.parts == 1:
             return gammas(terms.clamp(max=self.inner) + 2, self.u)
-        block = gamma(self.parts * self.inner + self.parts, self.sum_u)
-        return torch.full_like(terms, (1 + self.split) * (1 + block) * (1 + 4 * self.u) - 1).double() * GROW
+        return torch.full_like(terms, split_error(self.parts, self.u), dtype=torch.float64)
 
 
 FLOAT32 = Coefficients(torch.float32, 2.0**-24, 2.0**-126)
@@ -72,8 +69,8 @@ FLOAT64 = Coefficients(torch.float64, U64, ETA64)
 KERNELS = {
     "float64": FLOAT64,
     "float32": replace(FLOAT32, inner=INNER),
-    "tf32x3": replace(FLOAT32, eta=2.0**-123, inner=INNER, split=2.0**-18, parts=3, sum_u=2.0**-22),
-    "bf16x6": replace(FLOAT32, eta=2.0**-123, inner=INNER, split=2.0**-18, parts=6, sum_u=2.0**-22),
+    "tf32x3": replace(FLOAT32, eta=2.0**-123, inner=INNER, parts=3),
+    "bf16x6": replace(FLOAT32, eta=2.0**-123, inner=INNER, parts=6),
 }
 
 
