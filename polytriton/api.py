@@ -27,6 +27,7 @@ from polytriton.verifier import DEFAULT_MEMORY, Options, Questions
 
 if TYPE_CHECKING:
     from polytriton.artifact import Artifact
+    from polytriton.kernels.files import Kernels
 
 QUICK = Attack(restarts=4, steps=20)
 THOROUGH = Attack(restarts=20, steps=60)
@@ -63,8 +64,9 @@ def load(path: str | os.PathLike[str], **options: Any) -> Verifier:
 class Verifier:
     """One compiled network; every method is sound for the chosen `semantics`."""
 
-    def __init__(self, compiled: Compiled, options: Options, imported: Imported | None = None) -> None:
+    def __init__(self, compiled: Compiled, options: Options, imported: Imported | None = None, kernels: Kernels | None = None) -> None:
         self.compiled, self.options, self.imported = compiled, options, imported
+        self._kernels = kernels  # what the artifact held, to be saved with it again
         self._decider = make_decider(compiled, options)
         self._replay: Replay | None = None
 
@@ -77,13 +79,13 @@ class Verifier:
     @staticmethod
     def from_artifact(artifact: Artifact, **options: Any) -> Verifier:
         chosen = Options(**{"candidates": artifact.compiled.plan.candidates, **options})
-        return Verifier(artifact.compiled, chosen, artifact.imported)
+        return Verifier(artifact.compiled, chosen, artifact.imported, artifact.kernels)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the artifact, whole or not at all."""
         from polytriton.artifact import write_artifact
 
-        return write_artifact(self, Path(path))
+        return write_artifact(self, Path(path), self._kernels)
 
     # ---- shapes -----------------------------------------------------------------------------------------
 

@@ -183,6 +183,7 @@ def test_reads_back_what_was_written(verifier: polytriton.Verifier, kernels: Ker
     assert set(contents(poly)) == {A.MANIFEST, *A.FILES, REPORT, *kernels.files}
     again = replace(kernels, reports=tuple(replace(r, seconds=9.0, cached=True) for r in kernels.reports))
     assert contents(A.write_artifact(verifier, tmp_path / "again.poly", again)) == contents(poly)
+    assert contents(polytriton.load(poly).save(tmp_path / "saved.poly")) == contents(poly)
     moved = shutil.move(poly, tmp_path / "moved.poly")
     x = np.array(tiny.BRIGHT).reshape(1, 2, 2)
     assert polytriton.load(moved).verify(x, 0.1).verdict == "unsat"
