@@ -2,6 +2,7 @@
 # make test     set up .venv, lint, then run every test
 # make lint     ruff and mypy
 # make bench    measure on this machine
+# make bench-gpu PARTS="kernels micro"    check and measure on an NVIDIA GPU; without .venv by PYTHON as it is
 # make clean    remove .venv and caches
 #
 # PYTHON=python3.12     the interpreter to build .venv with (3.10 or newer)
@@ -14,7 +15,7 @@ JOBS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: verify test lint bench clean
+.PHONY: verify test lint bench bench-gpu clean
 
 verify: $(STAMP)
 	$(BIN)/polytriton run --instances examples/instances.csv
@@ -28,6 +29,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.cpu
+
+bench-gpu:
+	PYTHONPATH=. $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m bench.gpu $(PARTS) $(ARGS)
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

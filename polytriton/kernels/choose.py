@@ -37,10 +37,10 @@ class Sizes:
     columns: int = 64
     terms: int = 16
 
-    def rows(self, size: int) -> Tiles:
-        """Row passes: rows shorter than `line` share a program."""
-        bq = power(size, 32, self.line)
-        br = max(1, self.values // bq)
+    def rows(self, size: int, tensors: int = 1) -> Tiles:
+        """Row passes: rows shorter than `line` share a program; with several tensors of coefficients at once, fewer of each."""
+        bq = power(size, 32, self.line // tensors)
+        br = max(1, self.values // tensors // bq)
         return Tiles(br, {"BR": br, "BQ": bq}, warps=4)
 
     def product(self, numerics: Numerics, cells: int, k: int, n: int) -> Tiles:

@@ -189,7 +189,7 @@ class Lowering:
         }  # fmt: skip
         tables = {"lo_ptr": f"lo:{name}", "hi_ptr": f"hi:{name}", "floor_ptr": f"underflow:{name}", "out_ptr": f"buf:{out}"}
         bind = {**self._rows(), **self._entry(a, "a", "a_slot"), **self._entry(other, "b", "b_slot"), **tables}
-        self._launch("join_rows", constants, bind, self.sizes.rows(terms))
+        self._launch("join_rows", constants, bind, self.sizes.rows(terms, tensors=2))
         return Entry(window, out)
 
     # ---- steps ------------------------------------------------------------------------------------------

@@ -302,7 +302,7 @@ class Binding:
         calls = list(self._calls())
         names = ("image", "row_h", "row_w", "constant", "error", "index", "sign", "channel", "count")
         starts = {name: self.rows(name, 0) for name in names}
-        starts["count"] = self.backend.kept("count", STATES, torch.int64)
+        starts["count"] = self.backend.kept("count", 2 * STATES, torch.int64)[::2]
         starts |= {name: self.tensor(name) for name in ("group", "done", "limit", "best", "raw_best")}
         if self.ready.launches.buffers:
             starts["start"] = self.buffer(0)
@@ -322,7 +322,7 @@ class Binding:
     def rows(self, name: str, state: int) -> Tensor:
         """A row array of one state: two sets, taken in turns, since only neighbours meet. Counts take a cell each."""
         if name == "count":
-            return self.backend.kept("count", STATES, torch.int64)[state : state + 1]
+            return self.backend.kept("count", 2 * STATES, torch.int64)[2 * state : 2 * state + 1]  # 16 bytes apart
         dtype = torch.float64 if name in ("constant", "error", "sign") else torch.int64
         return self.backend.kept(f"{name}:{state % 2}", self.capacity, dtype)
 

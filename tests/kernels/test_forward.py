@@ -24,7 +24,7 @@ from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.forward_kernels import ForwardKernels, Parts, _aligned
 from polytriton.runtime.layers import Layer, from_physical, load_layer, to_physical
-from polytriton.runtime.soundness import SEMANTICS, gamma
+from polytriton.runtime.soundness import SEMANTICS, deployed_error, gamma
 from tests.oracle.exact import Dyadic, terms
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -104,7 +104,7 @@ def box(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> tuple[np
 @st.composite
 def cases(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Case:
     seed, batch = draw(st.integers(0, 2**32 - 1)), draw(st.integers(1, 3))
-    # not under real semantics, whose boxes do not depend on it, the operands are counted: present ones or, once shifted, all
+    # a shifted layer counts all its operands, others those that are present; real semantics counts none
     more: dict[str, Attr] = {"shifted": 1} if draw(st.booleans()) else {}
     cancelled, small = draw(st.booleans()), st.integers(1, 3)
     if draw(st.integers(0, 3)) == 0:
@@ -168,6 +168,19 @@ def test_boxes_are_those_of_the_tensor_form(case: Case) -> None:
     assert near(got.error[name], want.error[name], 2.0**-30 * want.error[name])
 
 
+@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize(("shifted", "counted"), [(0, 3), (1, 5)])
+def test_rounding_is_charged_for_the_operands_that_take_part(shifted: int, counted: int, kernels: bool) -> None:
+    """Two of five operands are exactly zero: they round nothing, unless a merge moved a constant onto them."""
+    net, sem = one_layer("linear", (5,), 3, shifted=shifted), SEMANTICS["float32"]
+    case = Case(net, np.array([[0.0, -1, 0, 2, 1]]), np.array([[0.0, 1, 0, 3, 1]]), sem.name)
+    boxes, layer, name = case.boxes(kernels), case.layer, net.output
+    magnitude, widest = boxes.magnitude[name], torch.full((1, 1, 1, 1), 3.0, dtype=torch.float64)
+    nonzero = torch.tensor(float(counted), dtype=torch.float64)
+    want = deployed_error(sem, 5, nonzero, layer.ops, 1, magnitude, layer.babs, widest, layer.w_rowsum, None, layer.w_max)
+    assert near(boxes.error[name], want, 1e-9 * want)
+
+
 # ---- against exact numbers ------------------------------------------------------------------------------------------
 
 
@@ -204,6 +217,8 @@ def test_a_reader_of_something_unbounded_has_no_bound() -> None:
     for lo, hi in ((-INF, INF), (-INF, 1.0), (1.0, INF), (INF, INF), (np.nan, 1.0), (0.0, np.nan)):
         case = Case(net, np.zeros((2, 4, 5, 5)), np.ones((2, 4, 5, 5)))
         case.lo[0, 3, 2, 2], case.hi[0, 3, 2, 2] = lo, hi
+        got, want = parts(case, "present")
+        assert got.terms is not None and want.terms is not None and torch.equal(got.terms, want.terms)
         boxes = case.boxes(True)
         low, high = (from_physical(d[net.output], (4, *net.nodes[1].shape[1:])) for d in (boxes.lo, boxes.hi))
         reads = torch.zeros(low.shape, dtype=torch.bool)

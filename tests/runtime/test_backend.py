@@ -20,12 +20,12 @@ from polytriton.ir.net import Builder
 from polytriton.ir.plan import Axis, Window
 from polytriton.passes import windows as win
 from polytriton.passes.pipeline import compile_net
+from polytriton.rounding import dot_error
 from polytriton.runtime import fused, torch_backend
 from polytriton.runtime.engine import Engine, Forms
 from polytriton.runtime.layers import load_layer
 from polytriton.runtime.relax import maxpool_winners, relu_lines, round_down, round_up
 from polytriton.runtime.soundness import FLOAT32, FLOAT64, SEMANTICS, deployed_error, elementwise_error, gamma, gammas
-from polytriton.rounding import dot_error
 from polytriton.runtime.torch_backend import ConvShape, Frame, Place, Rows, TorchBackend, crop
 from polytriton.runtime.walk import Results
 

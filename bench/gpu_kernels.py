@@ -1,0 +1,163 @@
+"""Whether the generated kernels do what they say on this device: every launch against an oracle, whole networks against torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.gpu_nets import NETWORKS
+from bench.gpu_reference import Oracle
+from bench.gpu_report import Row, Setting, first_line, lost
+from bench.gpu_stage import Stage
+from bench.gpu_warm import warm
+from polytriton.ir import interp
+from polytriton.ir.net import Net
+from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.sequence import Fallback
+from polytriton.passes.pipeline import Compiled, compile_net
+from polytriton.runtime.engine import Engine, Forms
+from polytriton.runtime.forward import Boxes
+from polytriton.runtime.settings import pinned
+
+COLUMNS = ("network", "numerics", "program", "step", "kernel", "fraction", "what", "verdict", "note")
+SHOWN = ("network", "numerics", "program", "step", "fraction", "what", "verdict")
+EPS = 1 / 255
+INFINITE = float("inf")
+LEAVE = 0.2  # of the rows at every check
+# how far bounds of a whole run may lie from torch's, relative to the widest of the node: boxes feed the next ones
+DRIFT = {"float64": 1e-9, "float32": 1e-3, "tf32x3": 1e-2, "bf16x6": 1e-2}
+
+
+def groups(dry: bool) -> list[str]:
+    return ["tiny"] if dry else [n for n in NETWORKS if n != "tiny"]
+
+
+def work(group: str, setting: Setting) -> Iterator[Row]:
+    compiled = compile_net(NETWORKS[group]())
+    every = ("float64", "tf32x3") if setting.dry else tuple(NUMERICS)
+    warm([_engine(compiled, n, setting) for n in every], replace(setting, end=time.time() + setting.left / 2))
+    for numerics in every:
+        about = {"network": group, "numerics": numerics}
+        try:
+            for row in chain(_steps(compiled, numerics, setting), _whole(compiled, numerics, setting)):
+                yield {**about, **row, "verdict": "pass" if row["fraction"] <= 1 else "FAIL"}
+        except Exception as error:
+            if lost(error):
+                raise
+            yield {**about, "step": "all", "fraction": INFINITE, "what": type(error).__name__, "verdict": "FAIL", "note": first_line(error)}
+
+
+def _engine(compiled: Compiled, numerics: str, setting: Setting) -> Engine:
+    return Engine(compiled, semantics="real", dtype=numerics, device=setting.device, kernels=setting.kernels, memory=setting.memory())
+
+
+# ---- single steps -------------------------------------------------------------------------------------------
+
+
+def _steps(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]:
+    """What every kernel function got most wrong in every program, over all launches of it."""
+    programs = list(compiled.plan)
+    for program in programs[-1:] if setting.dry and numerics != "float64" else programs:
+        if setting.left < 0:
+            return
+        worst: dict[tuple[str, str], Row] = {}
+        for row in launches(Stage(compiled, program, numerics, setting, rows=12 if setting.dry else 200)):
+            key = row["step"], row["what"]
+            if key not in worst or not row["fraction"] <= worst[key]["fraction"]:
+                worst[key] = row
+        for row in worst.values():
+            yield {"program": f"{program.kind} {program.target}", **row}
+
+
+def launches(stage: Stage) -> Iterator[Row]:
+    """Every launch on random coefficients, against the oracle."""
+    for index, step in enumerate(stage.steps):
+        if isinstance(step, Fallback):
+            stage.play(index)
+            continue
+        note = stage.notes[index]
+        given = stage.tensors(index)
+        stage.fill(given)
+        if note.function == "count_staying":
+            given["done_ptr"] |= (stage.uniform(given["done_ptr"]) < LEAVE).to(torch.int8)
+        left = stage.count(note.state)
+        if not left:
+            return
+        was = {p: t.clone() for p, t in given.items()}
+        stage.play(index)
+        stage.setting.synchronize()
+        oracle = Oracle(note.constants, was, given, left, stage.coefficients)
+        for what, fraction in oracle.check(note.function):
+            yield {"step": note.function, "kernel": step.kernel.name, "fraction": fraction, "what": what}
+
+
+# ---- whole networks -----------------------------------------------------------------------------------------
+
+
+def _whole(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]:
+    """Bounds of two boxes against the torch engine on the CPU, and against the network's values at points of the boxes."""
+    if setting.left < 0:
+        return
+    batch = 1 if setting.dry else 2
+    centre = torch.rand(batch, compiled.net.input.size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    lo, hi = (centre - EPS).clamp(0, 1), (centre + EPS).clamp(0, 1)
+    host = Engine(compiled, semantics="real", dtype="float64" if numerics == "float64" else "float32")
+    ours = _engine(compiled, numerics, setting)
+    outputs = compiled.net.node(compiled.net.output).size
+    image = torch.arange(batch).repeat_interleave(outputs)
+    eye = torch.eye(outputs, dtype=torch.float64).repeat(batch, 1)
+    with pinned():
+        boxes = host.refine(lo, hi)
+        want = host.query(boxes, Forms(image, eye))
+        on_device = _moved(boxes, setting.device)
+        forms = Forms(image.to(setting.device), eye.to(setting.device))
+        got = ours.query(on_device, forms)
+        mine = ours.refine(lo, hi)
+        final = ours.query(mine, forms)
+    best, raw = got.best.cpu(), got.raw.cpu()
+    allowed = (raw - best) + (want.raw - want.best)
+    yield {"program": "query", "step": "network", "fraction": _largest((raw - want.raw).abs() / allowed), "what": "same boxes"}
+    drift = max(_drift(mine.lo[n].cpu(), mine.hi[n].cpu(), boxes.lo[n], boxes.hi[n]) for n in ours.bounded())
+    yield {"program": "bounds", "step": "network", "fraction": drift / DRIFT[numerics], "what": "drift"}
+    outside = _outside(compiled.net, lo, hi, mine, final.best.view(batch, outputs))
+    yield {"program": "all", "step": "network", "fraction": INFINITE if outside else 0.0, "what": "sampled", "note": outside}
+
+
+def _largest(share: Tensor) -> float:
+    return float(torch.nan_to_num(share, nan=float("inf")).max())
+
+
+def _moved(boxes: Boxes, device: torch.device) -> Boxes:
+    every = (boxes.lo, boxes.hi, boxes.magnitude, boxes.error)
+    lo, hi, magnitude, error = ({k: v.to(device) for k, v in values.items()} for values in every)
+    return Boxes(lo, hi, magnitude, error)
+
+
+def _drift(lo: Tensor, hi: Tensor, other_lo: Tensor, other_hi: Tensor) -> float:
+    width = float((other_hi - other_lo).max()) + 1e-12
+    return _largest(torch.maximum((lo - other_lo).abs(), (hi - other_hi).abs()) / width)
+
+
+def _outside(net: Net, lo: Tensor, hi: Tensor, boxes: Boxes, outputs: Tensor) -> str:
+    """The first node with a value off its box at a corner or a random point; "" where all is well."""
+    rng = np.random.default_rng(2)
+    for b in range(len(lo)):
+        low, high = lo[b].numpy(), hi[b].numpy()
+        part = rng.random((24, net.input.size))
+        part[:12] = part[:12] > 0.5
+        values = interp.evaluate(net, low + part * (high - low))
+        for node in net.nodes[1:]:
+            v = torch.from_numpy(values[node.name].reshape(len(part), *node.shape)).double()
+            v = v.permute(0, 2, 3, 1).reshape(len(part), -1) if v.ndim == 4 else v.reshape(len(part), -1)
+            room = 1e-11 * (1 + v.abs().max())  # what evaluating the network in float64 may be off
+            if bool((v < boxes.lo[node.name][b].cpu().flatten() - room).any() | (v > boxes.hi[node.name][b].cpu().flatten() + room).any()):
+                return f"%{node.name} leaves its box"
+            if node.name == net.output and bool((v < outputs[b].cpu() - room).any()):
+                return f"%{node.name} falls below the query's bound"
+    return ""
