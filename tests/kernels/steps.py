@@ -17,6 +17,7 @@ from polytriton.ir.plan import Axis, Window
 from polytriton.kernels import emit
 from polytriton.kernels.emit import Constants
 from polytriton.kernels.load import function, prepare
+from polytriton.kernels.specialise import Constant
 from polytriton.passes.windows import overhang
 from polytriton.rounding import dot_error
 
@@ -46,7 +47,9 @@ def intact(tensor: Tensor) -> bool:
     return bool((torch.isnan(guards) if guards.is_floating_point() else guards == POISON).all())
 
 
-def run(name: str, constants: Constants, numerics: str, grid: tuple[int, int], values: Mapping[str, Array | Tensor]) -> dict[str, Array]:
+def run(
+    name: str, constants: Mapping[str, Constant], numerics: str, grid: tuple[int, int], values: Mapping[str, Array | Tensor]
+) -> dict[str, Array]:
     """One launch of a specialised kernel in Triton's interpreter: what the values are afterwards, by parameter without "_ptr".
 
     A value that is a tensor is used in place; what no constant asks for may be left out.
@@ -128,7 +131,7 @@ class Scene:
     row_h: Array
     row_w: Array
     slot: Array | None
-    spare: tuple[int, int, int, int] = (0, 0, 0, 0)
+    spare: tuple[int, ...] = (0, 0, 0, 0)  # top, left, bottom, right
 
     @property
     def capacity(self) -> int:

@@ -52,8 +52,8 @@ def conv(m: np.ndarray, w: np.ndarray, numerics: str) -> np.ndarray:
     co = k // 9
     sizes: Constants = {
         "H": 3, "W": 3, "CO": co, "G": 1, "HO": 1, "WO": 1, "CI": N, "KH": 3, "KW": 3, "SH": 1, "SW": 1, "DH": 1, "DW": 1, "TOP": 2,
-        "LEFT": 2, "RH": 0, "OH": 0, "RW": 0, "OW": 0, "MASK": False, "IH": 1, "IW": 1, "TO_RH": 0, "TO_OH": 0, "TO_RW": 0, "TO_OW": 0, "PH": 1,
-        "PW": 1, "BS": 1,
+        "LEFT": 2, "RH": 0, "OH": 0, "RW": 0, "OW": 0, "MASK": False, "IH": 1, "IW": 1, "TO_RH": 0, "TO_OH": 0, "TO_RW": 0,
+        "TO_OW": 0, "PH": 1, "PW": 1, "BS": 1,
     }  # fmt: skip
     taps = w.reshape(3, 3, co, N)[::-1, ::-1]
     values = {"m": m, "w": taps, "out": np.zeros((len(m), N), m.dtype), "count": np.array([len(m)])}
@@ -63,7 +63,7 @@ def conv(m: np.ndarray, w: np.ndarray, numerics: str) -> np.ndarray:
 def data(kind: str, k: int, numerics: str) -> tuple[np.ndarray, np.ndarray]:
     """Rows [4, k] and weights [k, N]."""
     rng, dtype = np.random.default_rng(5), FLOATS[numerics]
-    u = float(np.finfo(dtype).eps)
+    u = 2 * NUMERICS[numerics].u
     m, w = np.ones((4, k)), np.ones((k, N))
     if kind == "one way":  # 1 first, then numbers that every addition rounds up (rows 0, 1), or away (rows 2, 3)
         start = np.arange(k) % BK[numerics] == 0 if dtype == np.float32 else np.arange(k) == 0

@@ -97,7 +97,7 @@ def small(pool: bool = False, slope: float = 0.0, residual: bool = False) -> Net
         w = rng.standard_normal((out, b.shape(x)[0], 3, 3)).astype(np.float32) / 3
         return b.add("conv", (x,), w=b.constant(w), b=b.constant(rng.standard_normal(out).astype(np.float32) / 3), k=(3, 3), **attrs)
 
-    h = b.add("relu", (conv(x, 3, p=(1, 1, 1, 1)),), **({"slope": slope} if slope else {}))
+    h = b.add("relu", (conv(x, 3, p=(1, 1, 1, 1)),), slope=slope)
     y = conv(h, 3, p=(1, 1, 1, 1))
     if residual:
         y = b.add("add", (y, h))

@@ -123,11 +123,12 @@ def test_concretize_rows(seed: int, slots: bool, kind: str, numerics: str, nodes
         pending = float(rng.choice([0.0, 2.0**-24]))
         m, (a, b) = over.coefficients(rng, kind, dtype), (over.table(rng, kind, dtype) for _ in "ab")
         lo, hi, floor = np.minimum(a, b), np.maximum(a, b), np.abs(draw(rng, (over.batch,), kind))
+        tiles = {"BR": int(rng.choice([1, 4])), "BQ": int(rng.choice([4, 64]))}
         constants = {
             "SLOT": slots, **over.lengths(), **over.place(), **over.geometry(), "REL": dot_error(over.size) + pending, "FIRST": k == 0,
-            "LAST": k == nodes - 1, "NODES": nodes, "BR": int(rng.choice([1, 4])), "BQ": int(rng.choice([4, 64])),
+            "LAST": k == nodes - 1, "NODES": nodes, **tiles,
         }  # fmt: skip
-        grid = blocks(n, int(constants["BR"])) + 1, 1
+        grid = blocks(n, tiles["BR"]) + 1, 1
         state |= run("concretize_rows", constants, numerics, grid, {**state, **over.rows(), "m": m, "lo": lo, "hi": hi, "floor": floor})
         x, low, high = over.taken(m), over.under(lo), over.under(hi)
         for r in range(count):

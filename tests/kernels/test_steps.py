@@ -167,8 +167,9 @@ def test_pay_neurons(seed: int, form: str) -> None:
     rng = np.random.default_rng(seed)
     over = scene(rng)
     rows, before = neurons(rng, over), substituted_neurons(rng, over, form)
-    constants = {"BIAS": form, "H": over.positions[0], "W": over.positions[1], "C": over.shape[2], "BR": int(rng.choice([1, 4]))}
-    grid = blocks(over.capacity, int(constants["BR"])) + 1, 1
+    tiles = {"BR": int(rng.choice([1, 4]))}
+    constants = {"BIAS": form, "H": over.positions[0], "W": over.positions[1], "C": over.shape[2], **tiles}
+    grid = blocks(over.capacity, tiles["BR"]) + 1, 1
     found = run("pay_neurons", constants, "float32", grid, {**over.rows(), **rows, **before})
     check_neurons(over, form, rows, before, found)
 
@@ -184,16 +185,17 @@ def test_start_rows_on_slices_of_the_weights(seed: int, charge: bool, mask: bool
     to = Window(*(Axis(n, 0, 0) for n in image)) if rng.random() < 0.5 else Window(*(_shifted(rng, a) for a in (natural.h, natural.w)))
     w = draw(rng, (over.shape[2], natural.h.size, natural.w.size, sc), "mixed", dtype)
     rows, before = neurons(rng, over), substituted_neurons(rng, over, form)
+    tiles = {"BR": int(rng.choice([1, 4])), "BQ": int(rng.choice([4, 64]))}
     constants: Constants = {
         "T": NUMERICS[numerics].type, "CHARGE": charge, "SLICE": True, "BIAS": form, "H": over.positions[0], "W": over.positions[1],
         "C": over.shape[2], "NH": natural.h.size, "NW": natural.w.size, "CI": sc, "HO": to.h.size, "WO": to.w.size,
         "GAP_RH": natural.h.stride - to.h.stride, "GAP_H": to.h.offset - natural.h.offset, "GAP_RW": natural.w.stride - to.w.stride,
         "GAP_W": to.w.offset - natural.w.offset, "MASK": mask, "IH": image[0], "IW": image[1], "RH": to.h.stride, "OH": to.h.offset,
-        "RW": to.w.stride, "OW": to.w.offset, "BR": int(rng.choice([1, 4])), "BQ": int(rng.choice([4, 64])),
+        "RW": to.w.stride, "OW": to.w.offset, **tiles,
     }  # fmt: skip
     cells = to.h.size, to.w.size, sc
     out = np.full((over.capacity, *cells), NAN, dtype)
-    grid = blocks(over.capacity, int(constants["BR"])) + 1, blocks(int(np.prod(cells)), int(constants["BQ"]))
+    grid = blocks(over.capacity, tiles["BR"]) + 1, blocks(int(np.prod(cells)), tiles["BQ"])
     found = run("start_rows", constants, numerics, grid, {**over.rows(), **rows, **before, "w": w, "out": out})
     if charge:
         check_neurons(over, form, rows, before, found)
@@ -218,12 +220,13 @@ def test_start_rows_written_out_on_their_own_node(seed: int, numerics: str) -> N
     over, dtype = scene(rng), FLOATS[numerics]
     rows, c = neurons(rng, over), over.shape[2]
     nothing = ("H", "W", "C", "NH", "NW", "GAP_RH", "GAP_H", "GAP_RW", "GAP_W", "IH", "IW", "RH", "OH", "RW", "OW")
+    tiles = {"BR": int(rng.choice([1, 4])), "BQ": int(rng.choice([4, 64]))}
     constants: Constants = {
         **dict.fromkeys(nothing, 0), "T": NUMERICS[numerics].type, "CHARGE": False, "SLICE": False, "BIAS": "none", "CI": c, "HO": 1,
-        "WO": 1, "MASK": False, "BR": int(rng.choice([1, 4])), "BQ": int(rng.choice([4, 64])),
+        "WO": 1, "MASK": False, **tiles,
     }  # fmt: skip
     out = np.full((over.capacity, c), NAN, dtype)
-    grid = blocks(over.capacity, int(constants["BR"])) + 1, blocks(c, int(constants["BQ"]))
+    grid = blocks(over.capacity, tiles["BR"]) + 1, blocks(c, tiles["BQ"])
     found = run("start_rows", constants, numerics, grid, {**over.rows(), **rows, "out": out})["out"]
     want = np.eye(c)[rows["channel"]] * rows["sign"][:, None]
     assert np.array_equal(found[: over.count], want[: over.count]) and np.isnan(found[over.count :]).all()
@@ -260,15 +263,16 @@ def test_join_rows(seed: int, second: bool, slots: bool, kind: str, numerics: st
     lo, hi = np.minimum(*ends), np.maximum(*ends)
     before = {"constant": draw(rng, (to.capacity,), kind), "error": np.abs(draw(rng, (to.capacity,), kind))}
     floor = np.full(to.batch, 1e-290)
+    tiles = {"BR": int(rng.choice([1, 4])), "BQ": int(rng.choice([4, 64]))}
     constants: Constants = {
         "SECOND": second, "A_SLOT": slots, "B_SLOT": slots and second, "A_SIGN": signs["a"], "B_SIGN": signs["b"], "C": to.shape[2],
         "HO": to.cells[0], "WO": to.cells[1], **to.place(), "AH": a.cells[0], "AW": a.cells[1], **a.place("A_"), "BH": b.cells[0],
         "BW": b.cells[1], **b.place("B_"), **to.geometry(), "A_REL": pending["a"] * grow, "B_REL": pending["b"] * grow,
-        "OUT_REL": u * (1 + 2.0**-20) * grow, "BR": int(rng.choice([1, 4])), "BQ": int(rng.choice([4, 64])),
+        "OUT_REL": u * (1 + 2.0**-20) * grow, **tiles,
     }  # fmt: skip
     out = np.full((to.capacity, *to.cells), NAN, dtype)
     values = {**to.rows(), **m, "a_slot": a.slot, "b_slot": b.slot, "lo": lo, "hi": hi, **before, "floor": floor, "out": out}
-    grid = blocks(to.capacity, int(constants["BR"])) + 1, 1
+    grid = blocks(to.capacity, tiles["BR"]) + 1, 1
     found = run("join_rows", constants, numerics, grid, {k: v for k, v in values.items() if v is not None})
     parts = {name: signs[name] * laid(s, m[name], to) for name, s in (("a", a), ("b", b))}
     want = parts["a"] + parts["b"] if second else parts["a"]
