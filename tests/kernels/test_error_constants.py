@@ -64,7 +64,8 @@ def data(kind: str, k: int, numerics: str) -> tuple[np.ndarray, np.ndarray]:
     """Rows [4, k] and weights [k, N]."""
     rng, dtype = np.random.default_rng(5), FLOATS[numerics]
     u = 2 * NUMERICS[numerics].u
-    m, w = np.ones((4, k)), np.ones((k, N))
+    m: np.ndarray = np.ones((4, k))
+    w: np.ndarray = np.ones((k, N))
     if kind == "one way":  # 1 first, then numbers that every addition rounds up (rows 0, 1), or away (rows 2, 3)
         start = np.arange(k) % BK[numerics] == 0 if dtype == np.float32 else np.arange(k) == 0
         m = np.where(start, 1.0, np.array([[0.6], [0.51], [0.49], [0.4]]) * u)

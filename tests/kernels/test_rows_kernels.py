@@ -71,6 +71,27 @@ def bounds(
     return run("concretize_rows", constants, numerics, (blocks(n, 2), 1), values)
 
 
+@pytest.mark.parametrize("what", ["cuts", "vector", "constant"])
+def test_roundings_that_all_go_one_way_are_paid(what: str) -> None:
+    """Each sum begins with 1, and every addition drops a little less than half a unit in its last place."""
+    over, k = one(1, 1, 400), 400
+    s = scalars(np.random.default_rng(0), over, what != "vector", what == "vector", "none", "integers", np.float64)
+    for name in ("cut", "floor", "constant", "error"):
+        s.tables[name][:] = 0
+    little = 0.49 * 2.0**-52
+    terms = np.full(k, little)
+    terms[:2] = 1
+    if what == "constant":
+        s.tables["constant"][:], terms = 1, np.where(np.arange(k) == 0, little / 2, 0)
+    s.tables["above"][:] = 1
+    table, place = (s.t0, s.then) if what == "vector" else (s.tables["cut"], s.over)
+    table[:] = 0
+    table[0, place.halo[0], place.halo[1]] = terms
+    s.tables["t"][:] = s.t0 if what == "vector" else 0
+    m = -np.ones((over.capacity, *over.cells))
+    s.check(m, relaxed(s, m, "float64", 1, 2))
+
+
 @pytest.mark.parametrize("numerics", TYPES)
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize("where", ["m", "cut", "above", "t", "bias", "floor", "constant", "error"])
@@ -187,3 +208,12 @@ def test_who_is_done_is_told_by_the_limit(limit: float, value: float, done: int)
     more = {"limit": np.array([limit]), "best": np.array([value])}
     found = bounds(over, np.ones((1, 1, 1, 1)), table, table, np.full(1, -1e299), np.zeros(1), "float64", **more)
     assert found["done"][0] == done and found["best"][0] == value
+
+
+def test_the_last_addition_is_paid() -> None:
+    """1 + 0.51 units in the last place rounds up, to more than the row promises."""
+    over, little = one(1, 1, 1), 0.51 * 2.0**-52
+    table = np.full((1, 1, 1, 1), little)
+    found = bounds(over, np.ones((1, 1, 1, 1)), table, table, np.ones(1), np.zeros(1), "float64")
+    assert found["raw_best"][0] == 1 + 2.0**-52
+    assert 1 + Fraction(little) - Fraction(2.0**-40) <= Fraction(float(found["best"][0])) <= 1 + Fraction(little)

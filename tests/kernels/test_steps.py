@@ -168,7 +168,7 @@ def test_pay_neurons(seed: int, form: str) -> None:
     over = scene(rng)
     rows, before = neurons(rng, over), substituted_neurons(rng, over, form)
     tiles = {"BR": int(rng.choice([1, 4]))}
-    constants = {"BIAS": form, "H": over.positions[0], "W": over.positions[1], "C": over.shape[2], **tiles}
+    constants: Constants = {"BIAS": form, "H": over.positions[0], "W": over.positions[1], "C": over.shape[2], **tiles}
     grid = blocks(over.capacity, tiles["BR"]) + 1, 1
     found = run("pay_neurons", constants, "float32", grid, {**over.rows(), **rows, **before})
     check_neurons(over, form, rows, before, found)
@@ -293,3 +293,33 @@ def test_join_rows(seed: int, second: bool, slots: bool, kind: str, numerics: st
         constant, error = float(found["constant"][r]), float(found["error"][r])
         assert constant == before["constant"][r] and covers(constant, error, demand, size)
         assert kind == "huge" or np.isfinite(error)
+
+
+@pytest.mark.parametrize("numerics", ["float64", "float32"])
+def test_pending_roundings_are_paid_where_the_sum_cancels(numerics: str) -> None:
+    """a + b is zero everywhere, so nothing is charged for it: the error is what both parts brought along."""
+    rng, dtype, u = np.random.default_rng(1), FLOATS[numerics], NUMERICS[numerics].u
+    whole = Window(Axis(2, 0, 0), Axis(2, 0, 0))
+    zero = np.zeros(2, np.int64)
+    to = Scene((2, 2, 3), whole, (1, 1), 1, 2, zero, zero, zero, None)
+    m, lo, hi = draw(rng, (2, *to.cells), "one sign", dtype), -np.ones((1, *to.frame), dtype), 3 * np.ones((1, *to.frame), dtype)
+    place = {f"{p}{k}": v for p in ("", "A_", "B_") for k, v in to.place().items()}
+    constants: Constants = {
+        "SECOND": True, "A_SLOT": False, "B_SLOT": False, "A_SIGN": 1, "B_SIGN": -1, "C": 3, "HO": 2, "WO": 2, "AH": 2, "AW": 2, "BH": 2,
+        "BW": 2, **place, **to.geometry(), "A_REL": u * sum_error(12), "B_REL": u * sum_error(12), "OUT_REL": u, "BR": 2, "BQ": 4,
+    }  # fmt: skip
+    values = {
+        "a": m,
+        "b": m,
+        "lo": lo,
+        "hi": hi,
+        "constant": np.zeros(2),
+        "error": np.zeros(2),
+        "floor": np.zeros(1),
+        "out": np.ones_like(m),
+    }
+    found = run("join_rows", constants, numerics, (1, 1), {**to.rows(), **values})
+    assert not found["out"].any()
+    for r in range(2):
+        due = 2 * 3 * Fraction(u) * exact(m[r])
+        assert due <= Fraction(float(found["error"][r])) <= due * (1 + Fraction(2.0**-40))
