@@ -26,7 +26,7 @@ def _compile(kernel: Kernel) -> str:
             for name, kind in zip(kernel.parameters, kernel.types, strict=True):
                 values = torch.empty(16, dtype=kinds[kind], device="cuda")
                 given.append(values[shift:] if name.removeprefix("to_") == "count_ptr" else values)
-            function(kernel).warmup(*given, grid=(1,), num_warps=kernel.warps, num_stages=kernel.stages)
+            function(kernel).warmup(*given, grid=(1,), **kernel.options)
     except Exception as error:  # whoever launches it will hear about it
         return first_line(error)
     return ""

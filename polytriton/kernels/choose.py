@@ -11,12 +11,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tiles:
-    """`block`: rows (or row and cell pairs) a program takes along the grid's first axis."""
+    """`block`: rows (or row and cell pairs) a program takes along the grid's first axis.
+
+    `registers` a thread may take; 0 leaves it to ptxas, which then spills least.
+    """
 
     block: int
     constants: dict[str, int] = field(default_factory=dict)
     warps: int = 4
     stages: int = 3
+    registers: int = 0
 
 
 def power(n: int, least: int, most: int) -> int:
@@ -48,10 +52,10 @@ class Sizes:
         bn, bm = power(n, 16, self.columns), self.pairs
         bk = power(k, 16, numerics.inner or self.terms)
         bq = power(k, 32, min(self.line, 256))
-        constants = {"BM": bm, "BN": bn, "BK": bk, "BR": min(bm, max(1, self.values // bq)), "BQ": bq}
+        constants = {"BM": bm, "BN": bn, "BK": bk, "BR": min(bm, max(1, self.values // 2 // bq)), "BQ": bq}
         if cells:  # the scalars' programs share the grid's first axis: they must be no more than the others
             constants["BS"] = max(constants["BR"], power(-(-bm // cells), 1, bm))
-        return Tiles(bm, constants, warps=4, stages=numerics.stages)
+        return Tiles(bm, constants, warps=8, stages=numerics.stages)
 
 
 GPU = Sizes()

@@ -35,7 +35,7 @@ class Numerics:
     u: float
     instruction: str
     inner: int = 0
-    fuse_taps: int = 4
+    fuse_taps: int = 1
     stages: int = 3
 
 
@@ -56,7 +56,9 @@ def module_text(module: str) -> str:
 
 
 @cache
-def _specialised(function: str, constants: tuple[tuple[str, Constant], ...], numerics: str, warps: int, stages: int) -> Kernel:
+def _specialised(
+    function: str, constants: tuple[tuple[str, Constant], ...], numerics: str, warps: int, stages: int, registers: int = 0
+) -> Kernel:
     """The kernel under a name that tells what it is made of: its text, its parameters' types and how it is launched.
 
     The text is made once, under a name of the same length, so that its lines are broken where the final name wants it.
@@ -65,10 +67,10 @@ def _specialised(function: str, constants: tuple[tuple[str, Constant], ...], num
     helpers = {f"polytriton.kernels.{h}": module_text(h) for h in HELPERS if h != module}
     made = specialise(module_text(module), function, dict(constants), blank, helpers=helpers)
     types = tuple(pointer(p, arithmetic) for p in made.parameters)
-    key = hashlib.sha256(repr((made.text, types, warps, stages)).encode()).hexdigest()[:DIGITS]
+    key = hashlib.sha256(repr((made.text, types, warps, stages, registers)).encode()).hexdigest()[:DIGITS]
     name = f"{function}_{key}"
     instruction = arithmetic.instruction if function in ("dense_step", "conv_step") else ""
-    return Kernel(name, made.text.replace(blank, name), made.parameters, types, warps, stages, instruction, made.parameters)
+    return Kernel(name, made.text.replace(blank, name), made.parameters, types, warps, stages, registers, instruction, made.parameters)
 
 
 def pointer(parameter: str, numerics: Numerics) -> str:
@@ -100,7 +102,7 @@ class Emitter:
         self, function: str, constants: Mapping[str, Constant], numerics: Numerics, tiles: Tiles, *, node: str, program: Program
     ) -> Kernel:
         given = tuple(sorted(constants.items()))
-        made = _specialised(function, given, numerics.name, tiles.warps, tiles.stages)
+        made = _specialised(function, given, numerics.name, tiles.warps, tiles.stages, tiles.registers)
         self.kernels.setdefault(made.name, made)
         use = Use(f"%{node} in {program.kind} %{program.target}", function, given, numerics.name)
         uses = self.uses.setdefault(made.name, [])

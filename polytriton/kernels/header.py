@@ -37,7 +37,7 @@ def header(kernel: Kernel, uses: Sequence[Use]) -> str:
         ("error", dict.fromkeys(e for fact in facts for e in fact.errors)),
         ("constants", [" ".join(f"{name}={value}" for name, value in constants)]),
         ("pointers", [types]),
-        ("launch", [f"num_warps={kernel.warps} num_stages={kernel.stages}"]),
+        ("launch", [" ".join(f"{k}={v}" for k, v in kernel.options.items())]),
         ("sha256", [hashlib.sha256(kernel.source.encode()).hexdigest()]),
     ]
     out = [f"# {kernel.name}"]

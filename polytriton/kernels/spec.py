@@ -11,8 +11,9 @@ COUNTED = ("DMMA", "HGMMA", "HMMA", "FFMA", "DFMA")  # the instructions that do 
 class Kernel:
     """Ready to compile or launch: no constexpr parameter is left.
 
-    `types` are Triton's names ("*fp64", "*i64", "i32"), one a parameter; `instruction` is the one of COUNTED the kernel was
-    written for, "" where none is asked; `divisible` parameters are 16-byte aligned pointers or multiples of 16.
+    `types` are Triton's names ("*fp64", "*i64", "i32"), one a parameter; `registers` a thread may have (0: as the compiler likes,
+    which may spill a few to fit one block more); `instruction` is the one of COUNTED the kernel was written for, "" where none is
+    asked; `divisible` parameters are 16-byte aligned pointers or multiples of 16.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Kernel:
     types: tuple[str, ...]
     warps: int = 4
     stages: int = 3
+    registers: int = 0
     instruction: str = ""
     divisible: tuple[str, ...] = ()
 
@@ -33,6 +35,12 @@ class Kernel:
             raise ValueError(f"kernel {self.name} has no parameter {', '.join(sorted(strange))} to be divisible")
         if self.instruction and self.instruction not in COUNTED:
             raise ValueError(f"kernel {self.name} asks for {self.instruction}: only {', '.join(COUNTED)} are counted")
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What Triton is told besides the source."""
+        most = {"maxnreg": self.registers} if self.registers else {}
+        return {"num_warps": self.warps, "num_stages": self.stages, **most}
 
 
 @dataclass(frozen=True)

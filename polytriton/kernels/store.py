@@ -25,7 +25,7 @@ ENTRIES = 4096  # the least recently used beyond these are dropped
 
 def key(kernel: Kernel, target: str, triton: str, tools: Mapping[str, str]) -> str:
     """Everything the machine code depends on. `instruction` is not among it: it is asked of a report, not of the compiler."""
-    asked = (kernel.name, kernel.source, kernel.parameters, kernel.types, kernel.warps, kernel.stages, sorted(kernel.divisible))
+    asked = (kernel.name, kernel.source, kernel.parameters, kernel.types, sorted(kernel.options.items()), sorted(kernel.divisible))
     return hashlib.sha256(msgspec.json.encode((FORMAT, asked, target, triton, sorted(tools.items())))).hexdigest()
 
 

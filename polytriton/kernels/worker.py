@@ -80,7 +80,7 @@ def build(kernel: Kernel, target: str, stem: Path) -> Reply:
         constexprs={},
         attrs={(k,): [["tt.divisibility", 16]] for k, name in enumerate(kernel.parameters) if name in kernel.divisible},
     )
-    options = {"num_warps": kernel.warps, "num_stages": kernel.stages, **OPTIONS}
+    options = {**kernel.options, **OPTIONS}
     compiled = triton.compile(source, target=GPUTarget(backend, int(arch), 32), options=options)
     cubin: bytes = compiled.asm["cubin"]
     file = stem.with_suffix(".cubin")

@@ -67,7 +67,7 @@ class ForwardKernels:
             grid = (-(-batch // bm), -(-node.size // bn)) if dense else (-(-batch * h * w // bm), g * -(-(c // g) // bn))
             launch: Any = function(kernel)
             with on_device(self.device):
-                launch[grid](*(tensors[p] for p in kernel.parameters), num_warps=kernel.warps, num_stages=kernel.stages)
+                launch[grid](*(tensors[p] for p in kernel.parameters), **kernel.options)
         if g > 1:
             counted = counted.repeat_interleave(c // g, 3)
         return Parts(centre, spread, magnitude, None if terms == "none" else counted)
@@ -127,7 +127,7 @@ def _text(name: str, constants: tuple[tuple[str, Constant], ...], warps: int, st
     digest = hashlib.sha256(f"{draft.text}{warps}{stages}".encode()).hexdigest()[:10]
     made = specialise(_library(), name, dict(constants), f"{name}_{digest}")
     types = tuple("*i64" if p == "count_ptr" else "*fp64" for p in made.parameters)
-    return Kernel(f"{name}_{digest}", made.text, made.parameters, types, warps, stages, "DMMA", made.parameters)
+    return Kernel(f"{name}_{digest}", made.text, made.parameters, types, warps, stages, 0, "DMMA", made.parameters)
 
 
 def _specialised(name: str, constants: tuple[tuple[str, Constant], ...], tiles: Tiles) -> Kernel:

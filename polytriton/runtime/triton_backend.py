@@ -316,7 +316,7 @@ class Binding:
 
     def _call(self, launch: Launch) -> Callable[[], Any]:
         kernel, tensors = function(launch.kernel)[launch.grid(self.capacity)], [self.tensor(s) for s in launch.bind]
-        options = {"num_warps": launch.kernel.warps, "num_stages": launch.kernel.stages}
+        options = launch.kernel.options
         return lambda: kernel(*tensors, **options)
 
     def rows(self, name: str, state: int) -> Tensor:
