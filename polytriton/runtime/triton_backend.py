@@ -151,6 +151,9 @@ class TritonBackend:
         self.arena(ready.arena.size * capacity * self.word)
         key = (program.kind, program.target, capacity, tables.boxes.batch, results)
         if key not in self._bound:
+            if sum(t.nbytes for t in self._kept.values()) > self.memory // 2:  # batch sizes come and go: begin afresh
+                self._forget()
+                self._kept.clear()
             self._bound[key] = Binding(self, ready, tables, capacity, results).bind()
         bound = self._bound[key]
         if bound.serial != tables.serial:

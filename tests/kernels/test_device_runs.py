@@ -123,6 +123,19 @@ def test_a_budget_too_small_says_how_much_is_needed(compiled: Compiled) -> None:
         answer(kernels, 7)
 
 
+def test_what_is_kept_does_not_grow_with_every_batch_size(compiled: Compiled) -> None:
+    """Tensors bound for other batch sizes are given back once they fill half of the budget; answers stay right."""
+    torch_, kernels = engines(compiled)
+    backend = kernels.kernels
+    assert backend is not None
+    answer(kernels, 1, 1)
+    one = sum(t.nbytes for t in backend._kept.values())
+    backend.memory = 4 * one
+    for batch in (2, 3, 4, 5, 1):
+        same(answer(torch_, batch, batch), answer(kernels, batch, batch))
+        assert sum(t.nbytes for t in backend._kept.values()) < 6 * one
+
+
 class Waits(TorchDispatchMode):
     """Counts what would make the host wait for a GPU."""
 
