@@ -138,7 +138,7 @@ def test_the_interpreters_sizes_are_not_compiled(cli: Cli, here: Path, compiler:
 
 
 @pytest.mark.parametrize("existing", [False, True])
-@pytest.mark.parametrize("given", [(), ("--max-spills", "1"), ("--json",)])
+@pytest.mark.parametrize("given", [("--max-spills", "0"), ("--max-spills", "1"), ("--max-spills", "0", "--json")])
 def test_spills_leave_no_artifact(cli: Cli, here: Path, compiler: list[Any], given: Sequence[str], existing: bool) -> None:
     if existing:
         assert cli("compile", "net.onnx").code == 0
