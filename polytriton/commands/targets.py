@@ -39,7 +39,9 @@ class Targets:
         str | None,
         option("--numerics", metavar="N,...", help=f"The kernels' coefficients: float64, float32, tf32x3, bf16x6; by default {BOTH}."),
     ] = None
-    max_spills: Annotated[int | None, option("--max-spills", metavar="N", help=f"Register spills allowed in a kernel; {SPILLS} by default.")] = None
+    max_spills: Annotated[
+        int | None, option("--max-spills", metavar="N", help=f"Register spills allowed in a kernel; by default {SPILLS}.")
+    ] = None
     jobs: Annotated[int | None, option("--jobs", metavar="N", help="Kernels compiled at a time; one a CPU by default.")] = None
 
     def order(self) -> Order | None:
