@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from polytriton.passes.pipeline import Compiled
 
 BOTH = "float64,float32"
-SPILLS = 8  # what ptxas stores outside loops to fit one block more on an SM: seen in a few kernels of large networks
+SPILLS = 16  # what ptxas stores outside loops to fit one block more on an SM: seen in a few kernels of large networks
 PAUSE = 10.0  # seconds between lines of progress where nobody looks at a terminal
 
 

@@ -49,7 +49,7 @@ def of_file(path: Path, numerics: str) -> list[Kernel]:
     return network_kernels(compile_net(load_onnx(path).net), [numerics])
 
 
-SPILLS = 8  # loads and stores that ptxas puts outside the loops of a few products to fit one block more
+SPILLS = 16  # loads and stores that ptxas puts outside the loops of a few products to fit one block more
 
 
 def compiled_clean(kernels: list[Kernel], target: str, folder: Path, spills: int = SPILLS) -> None:
