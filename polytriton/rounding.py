@@ -22,6 +22,7 @@ def sum_error(terms: int) -> float:
     return 1 + dot_error(terms) + 8 * U64
 
 
+PARTS = {"tf32x3": 3, "bf16x6": 6}  # multiplications that make a split product
 SPLIT = 2.0**-18  # of |x||w|: what the parts of a split product leave out
 CORE = 2.0**-22  # what a tensor core's addition may lose of the magnitudes added so far: the stated model
 

@@ -11,16 +11,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tiles:
-    """`block`: rows (or row and cell pairs) a program takes along the grid's first axis.
-
-    `registers` a thread may take; 0 leaves it to ptxas, which then spills least.
-    """
+    """`block`: rows (or row and cell pairs) a program takes along the grid's first axis."""
 
     block: int
     constants: dict[str, int] = field(default_factory=dict)
     warps: int = 4
     stages: int = 3
-    registers: int = 0
 
 
 def power(n: int, least: int, most: int) -> int:

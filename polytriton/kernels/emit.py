@@ -12,12 +12,15 @@ from polytriton.ir.plan import Program
 from polytriton.kernels.choose import Tiles
 from polytriton.kernels.spec import Kernel
 from polytriton.kernels.specialise import Constant, specialise
+from polytriton.rounding import INNER
 
 Constants = dict[str, Constant]
 MODULES = {
     "relax_rows": "rows", "dense_step": "dense", "conv_step": "conv", "concretize_rows": "concretize", "count_staying": "compact",
     "move_rows": "compact", "follow_slots": "compact", "join_rows": "join", "start_rows": "start", "pay_neurons": "start",
 }  # fmt: skip
+FORWARD = {"forward_dense": "forward", "forward_conv": "forward"}  # the interval pass; no program launches these
+PRODUCTS = ("dense_step", "conv_step", *FORWARD)
 HELPERS = ("numerics", "products", "rows")
 COEFFICIENTS = ("m_ptr", "out_ptr", "w_ptr", "below_ptr", "above_ptr", "cut_ptr", "t_ptr", "lo_ptr", "hi_ptr", "a_ptr", "b_ptr")
 WORDS = ("image_ptr", "row_h_ptr", "row_w_ptr", "slot_ptr", "index_ptr", "channel_ptr", "count_ptr", "group_ptr", "from_ptr", "blocks_ptr")
@@ -43,9 +46,9 @@ NUMERICS = {
     n.name: n
     for n in (
         Numerics("float64", "tl.float64", "ieee", 2.0**-53, "DMMA"),
-        Numerics("float32", "tl.float32", "ieee", 2.0**-24, "FFMA", inner=32),
-        Numerics("tf32x3", "tl.float32", "tf32x3", 2.0**-24, "HGMMA", inner=32),
-        Numerics("bf16x6", "tl.float32", "bf16x6", 2.0**-24, "HGMMA", inner=32),
+        Numerics("float32", "tl.float32", "ieee", 2.0**-24, "FFMA", inner=INNER),
+        Numerics("tf32x3", "tl.float32", "tf32x3", 2.0**-24, "HGMMA", inner=INNER),
+        Numerics("bf16x6", "tl.float32", "bf16x6", 2.0**-24, "HGMMA", inner=INNER),
     )
 }
 
@@ -56,21 +59,19 @@ def module_text(module: str) -> str:
 
 
 @cache
-def _specialised(
-    function: str, constants: tuple[tuple[str, Constant], ...], numerics: str, warps: int, stages: int, registers: int = 0
-) -> Kernel:
+def specialised(function: str, constants: tuple[tuple[str, Constant], ...], numerics: str, warps: int, stages: int) -> Kernel:
     """The kernel under a name that tells what it is made of: its text, its parameters' types and how it is launched.
 
     The text is made once, under a name of the same length, so that its lines are broken where the final name wants it.
     """
-    module, arithmetic, blank = MODULES[function], NUMERICS[numerics], f"{function}_{'0' * DIGITS}"
+    module, arithmetic, blank = (MODULES | FORWARD)[function], NUMERICS[numerics], f"{function}_{'0' * DIGITS}"
     helpers = {f"polytriton.kernels.{h}": module_text(h) for h in HELPERS if h != module}
     made = specialise(module_text(module), function, dict(constants), blank, helpers=helpers)
     types = tuple(pointer(p, arithmetic) for p in made.parameters)
-    key = hashlib.sha256(repr((made.text, types, warps, stages, registers)).encode()).hexdigest()[:DIGITS]
+    key = hashlib.sha256(repr((made.text, types, warps, stages)).encode()).hexdigest()[:DIGITS]
     name = f"{function}_{key}"
-    instruction = arithmetic.instruction if function in ("dense_step", "conv_step") else ""
-    return Kernel(name, made.text.replace(blank, name), made.parameters, types, warps, stages, registers, instruction, made.parameters)
+    instruction = arithmetic.instruction if function in PRODUCTS else ""
+    return Kernel(name, made.text.replace(blank, name), made.parameters, types, warps, stages, instruction, made.parameters)
 
 
 def pointer(parameter: str, numerics: Numerics) -> str:
@@ -102,7 +103,7 @@ class Emitter:
         self, function: str, constants: Mapping[str, Constant], numerics: Numerics, tiles: Tiles, *, node: str, program: Program
     ) -> Kernel:
         given = tuple(sorted(constants.items()))
-        made = _specialised(function, given, numerics.name, tiles.warps, tiles.stages, tiles.registers)
+        made = specialised(function, given, numerics.name, tiles.warps, tiles.stages)
         self.kernels.setdefault(made.name, made)
         use = Use(f"%{node} in {program.kind} %{program.target}", function, given, numerics.name)
         uses = self.uses.setdefault(made.name, [])

@@ -11,7 +11,7 @@ from polytriton.ir.plan import Axis, Window
 from polytriton.ir.plan_text import print_window
 from polytriton.kernels.emit import NUMERICS, Constants, Numerics, Use
 from polytriton.kernels.spec import Kernel
-from polytriton.rounding import INNER, dot_error, gamma, split_error, sum_error
+from polytriton.rounding import INNER, PARTS, dot_error, gamma, split_error, sum_error
 
 STEPS, WIDTH, INDENT = 6, 140, " " * 12  # steps that are named; columns
 
@@ -94,8 +94,6 @@ def _product(constants: Constants, numerics: Numerics, terms: int, block: int) -
     value = _number(split_error(parts, numerics.u), f"2^-18 + gamma_{parts * INNER + parts}(2^-22) + 4 2^-24")
     return blocks, f"{value}, of sum |N||w|, by the model of tensor cores in products.multiply"
 
-
-PARTS = {"tf32x3": 3, "bf16x6": 6}
 
 
 def _dense(c: Constants, numerics: Numerics) -> Facts:

@@ -35,7 +35,6 @@ class Fallback:
     before: tuple[tuple[str, Entry], ...]
     made: tuple[tuple[str, Entry], ...]
     paid: str
-    moved: str | None = None  # where the rows' coefficients lie
 
 
 @dataclass(frozen=True)

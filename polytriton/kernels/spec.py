@@ -11,9 +11,8 @@ COUNTED = ("DMMA", "HGMMA", "HMMA", "FFMA", "DFMA")  # the instructions that do 
 class Kernel:
     """Ready to compile or launch: no constexpr parameter is left.
 
-    `types` are Triton's names ("*fp64", "*i64", "i32"), one a parameter; `registers` a thread may have (0: as the compiler likes,
-    which may spill a few to fit one block more); `instruction` is the one of COUNTED the kernel was written for, "" where none is
-    asked; `divisible` parameters are 16-byte aligned pointers or multiples of 16.
+    `types` are Triton's names ("*fp64", "*i64", "i32"), one a parameter; `instruction` is the one of COUNTED the kernel was
+    written for, "" where none is asked; `divisible` parameters are 16-byte aligned pointers or multiples of 16.
     """
 
     name: str
@@ -22,7 +21,6 @@ class Kernel:
     types: tuple[str, ...]
     warps: int = 4
     stages: int = 3
-    registers: int = 0
     instruction: str = ""
     divisible: tuple[str, ...] = ()
 
@@ -39,8 +37,7 @@ class Kernel:
     @property
     def options(self) -> dict[str, int]:
         """What Triton is told besides the source."""
-        most = {"maxnreg": self.registers} if self.registers else {}
-        return {"num_warps": self.warps, "num_stages": self.stages, **most}
+        return {"num_warps": self.warps, "num_stages": self.stages}
 
 
 @dataclass(frozen=True)

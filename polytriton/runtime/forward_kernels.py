@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from math import prod
 from typing import Any
 
@@ -15,9 +12,10 @@ from torch import Tensor
 from polytriton.ir.net import Net
 from polytriton.ir.plan import extent
 from polytriton.kernels.choose import Tiles, power
+from polytriton.kernels.emit import specialised
 from polytriton.kernels.load import function, prepare
 from polytriton.kernels.spec import Kernel
-from polytriton.kernels.specialise import Constant, specialise
+from polytriton.kernels.specialise import Constant
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.settings import on_device
 
@@ -46,9 +44,10 @@ class ForwardKernels:
         """The kernel of a linear or conv layer that counts `terms`: "present", "all" or "none" of its operands."""
         key = (layer.node.name, terms)
         if key not in self._kernels:
-            constants = {**self._shape(layer), **_tiles(layer).constants, "CANCELLED": layer.cancelled, "TERMS": terms}
+            tiles = _tiles(layer)
+            constants = {**self._shape(layer), **tiles.constants, "CANCELLED": layer.cancelled, "TERMS": terms}
             name = "forward_dense" if layer.node.op == "linear" else "forward_conv"
-            self._kernels[key] = _specialised(name, tuple(sorted(constants.items())), _tiles(layer))
+            self._kernels[key] = specialised(name, tuple(sorted(constants.items())), "float64", tiles.warps, tiles.stages)
         return self._kernels[key]
 
     def affine(self, layer: Layer, lo: Tensor, hi: Tensor, terms: str) -> Parts:
@@ -114,22 +113,3 @@ def _tiles(layer: Layer) -> Tiles:
     bm = 32 if node.op == "linear" else power(prod(node.shape[1:]), 32, 64)
     constants = {"BM": bm, "BN": power(outputs, 16, 32), "BK": 16}
     return Tiles(bm, constants, warps=bm // 8, stages=1 if layer.cancelled else 2)
-
-
-@cache
-def _library() -> str:
-    return resources.files("polytriton.kernels").joinpath("forward.py").read_text()
-
-
-@cache
-def _text(name: str, constants: tuple[tuple[str, Constant], ...], warps: int, stages: int) -> Kernel:
-    draft = specialise(_library(), name, dict(constants), "NAME")
-    digest = hashlib.sha256(f"{draft.text}{warps}{stages}".encode()).hexdigest()[:10]
-    made = specialise(_library(), name, dict(constants), f"{name}_{digest}")
-    types = tuple("*i64" if p == "count_ptr" else "*fp64" for p in made.parameters)
-    return Kernel(f"{name}_{digest}", made.text, made.parameters, types, warps, stages, 0, "DMMA", made.parameters)
-
-
-def _specialised(name: str, constants: tuple[tuple[str, Constant], ...], tiles: Tiles) -> Kernel:
-    """The kernel's text is named by what is in it: layers of one shape share it."""
-    return _text(name, constants, tiles.warps, tiles.stages)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from polytriton.rounding import GROW, INNER, U64, gamma, split_error
+from polytriton.rounding import GROW, INNER, PARTS, U64, gamma, split_error
 
 ETA64 = 2.0**-1022
 
@@ -69,8 +69,8 @@ FLOAT64 = Coefficients(torch.float64, U64, ETA64)
 KERNELS = {
     "float64": FLOAT64,
     "float32": replace(FLOAT32, inner=INNER),
-    "tf32x3": replace(FLOAT32, eta=2.0**-123, inner=INNER, parts=3),
-    "bf16x6": replace(FLOAT32, eta=2.0**-123, inner=INNER, parts=6),
+    "tf32x3": replace(FLOAT32, eta=2.0**-123, inner=INNER, parts=PARTS["tf32x3"]),
+    "bf16x6": replace(FLOAT32, eta=2.0**-123, inner=INNER, parts=PARTS["bf16x6"]),
 }
 
 
