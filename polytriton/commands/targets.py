@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from polytriton.passes.pipeline import Compiled
 
 BOTH = "float64,float32"
-SPILLS = 16  # what ptxas stores outside loops to fit one block more on an SM: seen in a few kernels of large networks
 PAUSE = 10.0  # seconds between lines of progress where nobody looks at a terminal
 
 
@@ -40,7 +39,7 @@ class Targets:
         option("--numerics", metavar="N,...", help=f"The kernels' coefficients: float64, float32, tf32x3, bf16x6; by default {BOTH}."),
     ] = None
     max_spills: Annotated[
-        int | None, option("--max-spills", metavar="N", help=f"Register spills allowed in a kernel; by default {SPILLS}.")
+        int | None, option("--max-spills", metavar="N", help="Register spills allowed in a kernel; by default none.")
     ] = None
     jobs: Annotated[int | None, option("--jobs", metavar="N", help="Kernels compiled at a time; one a CPU by default.")] = None
 
@@ -59,7 +58,7 @@ class Targets:
         for name in numerics:
             if name not in NUMERICS:
                 raise UsageError(f"--numerics: there is no {name!r}", f"use one or more of: {', '.join(NUMERICS)}")
-        spills, jobs = SPILLS if self.max_spills is None else self.max_spills, self.jobs if self.jobs is not None else os.cpu_count() or 1
+        spills, jobs = self.max_spills or 0, self.jobs if self.jobs is not None else os.cpu_count() or 1
         if spills < 0:
             raise UsageError(f"--max-spills {spills} is negative", "give 0 or more")
         if not 1 <= jobs <= 4096:

@@ -40,12 +40,18 @@ class Kernel:
         return {"num_warps": self.warps, "num_stages": self.stages}
 
 
+def room(blocks: int) -> dict[str, str]:
+    """What Triton is told so that ptxas makes room for so many blocks on an SM; nothing for none."""
+    return {"ptx_options": f"--minnctapersm {blocks}"} if blocks else {}
+
+
 @dataclass(frozen=True)
 class Report:
     """The machine code of one kernel: what a thread and a block take, and what is in it.
 
     `registers` and `stack` (bytes) are of a thread, `shared` (bytes) of a block. Spills are counted in the code, not in the run:
     loads from (LDL) and stores to (STL) the stack. `occupancy` is the warps that registers and shared memory let live on one SM.
+    `blocks`: how many blocks on an SM ptxas had to make room for, where its own choice spilled; 0 for its own choice.
     """
 
     name: str
@@ -60,6 +66,7 @@ class Report:
     cubin_bytes: int
     seconds: float
     cached: bool
+    blocks: int = 0
 
     @property
     def spills(self) -> int:

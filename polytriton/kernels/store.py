@@ -19,7 +19,7 @@ import msgspec
 from polytriton.kernels.spec import Kernel, Report
 from polytriton.knobs import SUMMARY, note
 
-FORMAT = 1  # of the entries and of what the worker tells the compiler
+FORMAT = 2  # of the entries and of what the worker tells the compiler
 ENTRIES = 4096  # the least recently used beyond these are dropped
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,9 +17,10 @@ from typing import Any, BinaryIO
 import msgspec
 
 from polytriton.kernels.sass import occupancy, opcodes, usage
-from polytriton.kernels.spec import COUNTED, Kernel, Report
+from polytriton.kernels.spec import COUNTED, Kernel, Report, room
 
 READY = b"ready\n"
+THREAD = 255  # registers a thread has at most
 OPTIONS = {"enable_fp_fusion": True}  # the bounds hold with and without it; never left to Triton's changing default
 
 
@@ -66,13 +68,29 @@ def _private_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def build(kernel: Kernel, target: str, stem: Path) -> Reply:
-    """Machine code for `target` and what is in it. Triton reads a function's source from its file: it is written beside `stem`."""
+    """Machine code for `target` and what is in it. Triton reads a function's source from its file: it is written beside `stem`.
+
+    Where ptxas spills, mostly a word or two for one block more on an SM, it is asked to make room for that many blocks, then for
+    ever fewer, which gives a thread more registers; the first code without a spill is taken, else its first choice.
+    """
+    began = time.perf_counter()
+    function = load(kernel, stem.with_suffix(".py"))
+    report, cubin = _compiled(kernel, function, target, stem, 0)
+    most = report.occupancy // kernel.warps if report.spills and report.registers < THREAD else 0
+    for blocks in range(most, 0, -1):
+        other, code = _compiled(kernel, function, target, stem, blocks)
+        if not other.spills:
+            report, cubin = other, code
+        if not other.spills or other.registers >= THREAD:
+            break
+    return Reply(replace(report, seconds=time.perf_counter() - began), cubin)
+
+
+def _compiled(kernel: Kernel, function: Any, target: str, stem: Path, blocks: int) -> tuple[Report, bytes]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    began = time.perf_counter()
-    function = load(kernel, stem.with_suffix(".py"))
     backend, arch = target.split(":")
     source = ASTSource(
         function,
@@ -80,7 +98,7 @@ def build(kernel: Kernel, target: str, stem: Path) -> Reply:
         constexprs={},
         attrs={(k,): [["tt.divisibility", 16]] for k, name in enumerate(kernel.parameters) if name in kernel.divisible},
     )
-    options = {**kernel.options, **OPTIONS}
+    options = {**kernel.options, **room(blocks), **OPTIONS}
     compiled = triton.compile(source, target=GPUTarget(backend, int(arch), 32), options=options)
     cubin: bytes = compiled.asm["cubin"]
     file = stem.with_suffix(".cubin")
@@ -100,10 +118,11 @@ def build(kernel: Kernel, target: str, stem: Path) -> Reply:
         instructions={name: counts[name] for name in COUNTED},
         occupancy=occupancy(target, registers, shared, kernel.warps),
         cubin_bytes=len(cubin),
-        seconds=time.perf_counter() - began,
+        seconds=0.0,
         cached=False,
+        blocks=blocks,
     )
-    return Reply(report, cubin)
+    return report, cubin
 
 
 def load(kernel: Kernel, file: Path) -> Any:

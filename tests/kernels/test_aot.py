@@ -49,13 +49,10 @@ def of_file(path: Path, numerics: str) -> list[Kernel]:
     return network_kernels(compile_net(load_onnx(path).net), [numerics])
 
 
-SPILLS = 16  # loads and stores that ptxas puts outside the loops of a few products to fit one block more
-
-
-def compiled_clean(kernels: list[Kernel], target: str, folder: Path, spills: int = SPILLS) -> None:
+def compiled_clean(kernels: list[Kernel], target: str, folder: Path) -> None:
     """Kernels of one name are one kernel."""
     distinct = list({k.name: k for k in kernels}.values())
-    check([m.report for m in compile_all(distinct, target, cache=folder)], distinct, spills)
+    check([m.report for m in compile_all(distinct, target, cache=folder)], distinct)
 
 
 @pytest.mark.parametrize("numerics", TYPES)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -11,13 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from polytriton import knobs
 from polytriton.errors import UNSUPPORTED, KernelError, UsageError
-from polytriton.kernels import build, pool, store
+from polytriton.kernels import build, pool, store, worker
 from polytriton.kernels.build import Built, Failed, check, compile_all, compile_each
-from polytriton.kernels.spec import Kernel
+from polytriton.kernels.spec import COUNTED, Kernel, Report
 
 HEAD = "import triton\nimport triton.language as tl\n\n\n"
 POINTERS = ("a_ptr", "b_ptr", "out_ptr")
@@ -348,3 +351,46 @@ def test_triton_missing_or_old(system: str, found: str | None, message: str, mon
 def test_a_strange_target_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="'cuda:1' is no target"):
         compile_all([], "cuda:1", cache=None)
+
+
+@pytest.mark.parametrize(
+    "clean, wanted, tried", [({1, 2}, 2, [0, 4, 3, 2]), (set(), 0, [0, 4, 3, 2, 1]), ({0}, 0, [0])], ids=["some", "none", "first"]
+)
+def test_room_is_made_until_nothing_spills(
+    clean: set[int], wanted: int, tried: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The most blocks that need no spill; the first choice where spills never end, or where there are none."""
+    asked: list[int] = []
+
+    def compiled(kernel: Kernel, function: object, target: str, stem: Path, blocks: int) -> tuple[Report, bytes]:
+        asked.append(blocks)
+        spills = 0 if blocks in clean else 2
+        return Report(kernel.name, target, 40, 0, spills, spills, 8, dict.fromkeys(COUNTED, 1), 4, 9, 0.0, False, blocks), bytes([blocks])
+
+    monkeypatch.setattr(worker, "_compiled", compiled)
+    monkeypatch.setattr(worker, "load", lambda kernel, file: None)
+    reply = worker.build(copy(), "cuda:90", tmp_path / "k")
+    assert reply.report is not None and reply.report.seconds > 0
+    assert (reply.report.blocks, reply.cubin, asked) == (wanted, bytes([wanted]), tried)
+
+
+ROOM = """
+import sys
+from pathlib import Path
+import msgspec
+from polytriton.kernels import worker
+from polytriton.kernels.spec import Kernel
+kernel = msgspec.json.decode(sys.stdin.read(), type=Kernel)
+function = worker.load(kernel, Path("double.py"))
+print(*(worker._compiled(kernel, function, "cuda:90", Path("double"), blocks)[0].registers for blocks in (8, 1)))
+"""
+
+
+@compiles
+def test_ptxas_makes_room(tmp_path: Path) -> None:
+    """Fewer blocks on an SM leave a thread more registers."""
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(Path(build.__file__).parents[2])}
+    kernel = msgspec.json.encode(dot("double", "fp64")).decode()
+    ran = subprocess.run([sys.executable, "-c", ROOM], input=kernel, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    many, one = map(int, ran.stdout.split())
+    assert many <= 64 < one
