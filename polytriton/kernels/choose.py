@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from polytriton.kernels.emit import Numerics
+
+
+LARGEST = 1 << 20  # values of a product's tile that Triton takes
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,34 @@ class Tiles:
     constants: dict[str, int] = field(default_factory=dict)
     warps: int = 4
     stages: int = 3
+
+
+class Tiling(Protocol):
+    """Sizes in place of the defaults; 0 warps or stages keep theirs."""
+
+    @property
+    def constants(self) -> dict[str, int]: ...
+    @property
+    def warps(self) -> int: ...
+    @property
+    def stages(self) -> int: ...
+
+
+def retiled(default: Tiles, other: Tiling, numerics: Numerics) -> Tiles:
+    """The default with other sizes. ValueError where a kernel cannot have them, or where its rounding term would not cover them:
+    a block of an `inner` numerics is charged `inner` additions, so it may have no more terms.
+    """
+    if strange := sorted(other.constants.keys() - default.constants.keys()):
+        raise ValueError(f"this kernel has no size {strange[0]}")
+    made = {**default.constants, **other.constants}
+    if "BK" in made and numerics.inner and made["BK"] > numerics.inner:
+        raise ValueError(f"BK={made['BK']}: the rounding term of {numerics.name} covers blocks of {numerics.inner} terms")
+    if "BM" in made and made["BM"] * made["BN"] > LARGEST:
+        raise ValueError(f"a tile of {made['BM']} x {made['BN']} is larger than {LARGEST} values")
+    if "BS" in made:  # see `product`: the scalars' programs are no more than the others
+        made["BS"] = max(made["BS"] * made["BM"] // default.constants["BM"], made["BR"], 1)
+    block = made["BM"] if "BM" in made else made.get("BR", default.block)
+    return Tiles(block, made, other.warps or default.warps, other.stages or default.stages)
 
 
 def power(n: int, least: int, most: int) -> int:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
-from polytriton.ir.plan import Program
-from polytriton.kernels.choose import Tiles
+from polytriton.kernels.choose import Tiles, Tiling, retiled
 from polytriton.kernels.spec import Kernel
 from polytriton.kernels.specialise import Constant, specialise
 from polytriton.rounding import INNER
@@ -18,9 +17,9 @@ Constants = dict[str, Constant]
 MODULES = {
     "relax_rows": "rows", "dense_step": "dense", "conv_step": "conv", "concretize_rows": "concretize", "count_staying": "compact",
     "move_rows": "compact", "follow_slots": "compact", "join_rows": "join", "start_rows": "start", "pay_neurons": "start",
+    "forward_dense": "forward", "forward_conv": "forward",
 }  # fmt: skip
-FORWARD = {"forward_dense": "forward", "forward_conv": "forward"}  # the interval pass; no program launches these
-PRODUCTS = ("dense_step", "conv_step", *FORWARD)
+PRODUCTS = ("dense_step", "conv_step", "forward_dense", "forward_conv")
 HELPERS = ("numerics", "products", "rows")
 COEFFICIENTS = ("m_ptr", "out_ptr", "w_ptr", "below_ptr", "above_ptr", "cut_ptr", "t_ptr", "lo_ptr", "hi_ptr", "a_ptr", "b_ptr")
 WORDS = ("image_ptr", "row_h_ptr", "row_w_ptr", "slot_ptr", "index_ptr", "channel_ptr", "count_ptr", "group_ptr", "from_ptr", "blocks_ptr")
@@ -64,7 +63,7 @@ def specialised(function: str, constants: tuple[tuple[str, Constant], ...], nume
 
     The text is made once, under a name of the same length, so that its lines are broken where the final name wants it.
     """
-    module, arithmetic, blank = (MODULES | FORWARD)[function], NUMERICS[numerics], f"{function}_{'0' * DIGITS}"
+    module, arithmetic, blank = MODULES[function], NUMERICS[numerics], f"{function}_{'0' * DIGITS}"
     helpers = {f"polytriton.kernels.{h}": module_text(h) for h in HELPERS if h != module}
     made = specialise(module_text(module), function, dict(constants), blank, helpers=helpers)
     types = tuple(pointer(p, arithmetic) for p in made.parameters)
@@ -80,6 +79,12 @@ def pointer(parameter: str, numerics: Numerics) -> str:
     if name in COEFFICIENTS:
         return {"tl.float64": "*fp64", "tl.float32": "*fp32"}[numerics.type]
     return "*i64" if name in WORDS else "*i8" if name in BYTES else "*fp64"
+
+
+def tile_key(function: str, constants: Mapping[str, Constant], numerics: str) -> str:
+    """A kernel before its tiles are chosen: what it computes, from what shapes, in which arithmetic."""
+    given = repr((tuple(sorted(constants.items())), numerics))
+    return f"{function}:{numerics}:{hashlib.sha256(given.encode()).hexdigest()[:DIGITS]}"
 
 
 @dataclass(frozen=True)
@@ -98,14 +103,21 @@ class Emitter:
 
     kernels: dict[str, Kernel] = field(default_factory=dict)
     uses: dict[str, list[Use]] = field(default_factory=dict)
+    tiles: Mapping[str, Tiling] = field(default_factory=dict)  # by tile_key: what is used in place of the defaults
+    asked: dict[str, Tiles] = field(default_factory=dict)  # by tile_key, what every kernel is emitted with
 
-    def kernel(
-        self, function: str, constants: Mapping[str, Constant], numerics: Numerics, tiles: Tiles, *, node: str, program: Program
-    ) -> Kernel:
+    def tiled(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, default: Tiles) -> Tiles:
+        """The tiles of a kernel: the default's, or those chosen for exactly this kernel."""
+        key = tile_key(function, constants, numerics.name)
+        tiles = retiled(default, self.tiles[key], numerics) if key in self.tiles else default
+        self.asked[key] = tiles
+        return tiles
+
+    def kernel(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, tiles: Tiles, *, step: str) -> Kernel:
         given = tuple(sorted(constants.items()))
         made = specialised(function, given, numerics.name, tiles.warps, tiles.stages)
         self.kernels.setdefault(made.name, made)
-        use = Use(f"%{node} in {program.kind} %{program.target}", function, given, numerics.name)
+        use = Use(step, function, given, numerics.name)
         uses = self.uses.setdefault(made.name, [])
         if use not in uses:
             uses.append(use)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from polytriton.kernels.affine import forward_kernels
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes
 from polytriton.kernels.emit import NUMERICS, Emitter
 from polytriton.kernels.header import header
@@ -70,9 +71,12 @@ class Kernels:
 
 
 def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = GPU, emitter: Emitter | None = None) -> list[Kernel]:
-    """Every kernel that the network's programs launch, in the order of their first launches; `emitter` hears of their steps."""
+    """Every kernel that a network's run launches, in the order of their first launches; `emitter` hears of their steps.
+
+    The interval pass comes first, always in float64.
+    """
     emitter, space = emitter or Emitter(), Space(compiled.net, compiled.plan)
-    found: dict[str, Kernel] = {}
+    found = {kernel.name: kernel for kernel in forward_kernels(compiled.net, emitter)}
     for name in numerics:
         for program in compiled.plan:
             launches = Lowering(emitter, space, NUMERICS[name], program, sizes).run()

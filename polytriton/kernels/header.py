@@ -162,7 +162,22 @@ def _moved(c: Constants, numerics: Numerics) -> Facts:
     return Facts("", "", ("none: rows move, numbers stay",))
 
 
+def _forward(sums: int, windows: str) -> Facts:
+    error = _number(gamma(sums + 4, 2.0**-53), f"gamma_{sums + 4}(2^-53), of magnitude + |b|")
+    return Facts(windows, f"K = {sums} terms an output", (error, "spread and magnitude are enlarged by 1 + 2^-34"))
+
+
+def _forward_dense(c: Constants, numerics: Numerics) -> Facts:
+    return _forward(_int(c, "K"), f"{c['K']} -> {c['N']}")
+
+
+def _forward_conv(c: Constants, numerics: Numerics) -> Facts:
+    terms = _int(c, "KH") * _int(c, "KW") * _int(c, "C") // _int(c, "G")
+    return _forward(terms, f"{c['H']}x{c['W']} x {c['C']} -> {c['HO']}x{c['WO']} x {c['CO']}")
+
+
 FACTS: dict[str, Callable[[Constants, Numerics], Facts]] = {
     "relax_rows": _relax, "dense_step": _dense, "conv_step": _conv, "concretize_rows": _concretize, "join_rows": _join,
     "start_rows": _start, "pay_neurons": _neurons, "count_staying": _moved, "move_rows": _moved, "follow_slots": _moved,
+    "forward_dense": _forward_dense, "forward_conv": _forward_conv,
 }  # fmt: skip

@@ -74,7 +74,8 @@ class Lowering:
         self, function: str, constants: Constants, bind: Mapping[str, str], tiles: Tiles, cells: int = 1, times: int = 1, columns: int = 1
     ) -> None:
         every = {**constants, **tiles.constants}
-        kernel = self.emitter.kernel(function, every, self.numerics, tiles, node=self.step.node, program=self.program)
+        step = f"%{self.step.node} in {self.program.kind} %{self.program.target}"
+        kernel = self.emitter.kernel(function, every, self.numerics, tiles, step=step)
         names = tuple(bind[p] for p in kernel.parameters)
         for name in names:
             if name.startswith("buf:"):
@@ -114,7 +115,7 @@ class Lowering:
             }  # fmt: skip
             tables = {"lo_ptr": f"lo:{name}", "hi_ptr": f"hi:{name}", "floor_ptr": f"underflow:{name}"}
             shared = {f"{s}_ptr": s for s in ("value", "raw", "slack", "group", "best", "raw_best", "done", "limit")}
-            tiles = self.sizes.rows(terms)
+            tiles = self.emitter.tiled("concretize_rows", constants, self.numerics, self.sizes.rows(terms))
             self._launch("concretize_rows", constants, {**self._rows(), **self._entry(entry), **tables, **shared}, tiles)
         if not last:
             self._compact()
@@ -233,9 +234,9 @@ class Lowering:
 
     def _row_pass(self, entry: Entry, source: str, relu: str, charge: bool, out: int | None) -> None:
         constants, bind = self._scalars(entry, source, relu, charge)
-        size = self._size(relu or source, entry.window)
-        tiles = self.sizes.rows(self._terms(relu or source, entry.window))
-        self._launch("relax_rows", {**constants, **size}, {**bind, "out_ptr": f"buf:{out}"}, tiles)
+        constants |= self._size(relu or source, entry.window)
+        tiles = self.emitter.tiled("relax_rows", constants, self.numerics, self.sizes.rows(self._terms(relu or source, entry.window)))
+        self._launch("relax_rows", constants, {**bind, "out_ptr": f"buf:{out}"}, tiles)
 
     def _charged(self, name: str) -> bool:
         """Whether the scalars of substituting `name` are still to be paid."""
@@ -255,7 +256,7 @@ class Lowering:
             del constants[gone]
         constants |= {"T": self.numerics.type, "FORM": self.numerics.form, "K": k, "N": n, "LINE": k, "C": k}
         out = self._buffer(step.to[0], window)
-        tiles = self.sizes.product(self.numerics, 0, k, n)
+        tiles = self.emitter.tiled("dense_step", constants, self.numerics, self.sizes.product(self.numerics, 0, k, n))
         scalars = bool(constants["RELU"] or constants["CHARGE"])
         bind |= {"w_ptr": f"weight:{node.name}", "out_ptr": f"buf:{out}"}
         columns = -(-n // int(tiles.constants["BN"])) + scalars
@@ -281,7 +282,8 @@ class Lowering:
         }  # fmt: skip
         out = self._buffer(step.to[0], out_window)
         cells = -(-out_window.h.size // ph) * -(-out_window.w.size // pw)
-        tiles = self.sizes.product(self.numerics, cells * ph * pw, co // groups, ci // groups)
+        default = self.sizes.product(self.numerics, cells * ph * pw, co // groups, ci // groups)
+        tiles = self.emitter.tiled("conv_step", constants, self.numerics, default)
         scalars = bool(constants["RELU"] or constants["CHARGE"])
         columns = groups * -(-(ci // groups) // int(tiles.constants["BN"])) + scalars
         bind |= {"w_ptr": f"weight:{node.name}", "out_ptr": f"buf:{out}"}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
+from polytriton.kernels.affine import counted
 from polytriton.runtime.forward_kernels import ForwardKernels, Parts
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
 from polytriton.runtime.relax import Winners, maxpool_winners
@@ -76,6 +77,8 @@ class Forward:
             lo, hi = (
                 torch.where(index >= 0, v[:, index.clamp(min=0)], torch.zeros((), dtype=v.dtype, device=self.device)) for v in (lo, hi)
             )
+        if not self.semantics.real:  # a ReLU or max pool may read the input directly, and flush what is subnormal there
+            lo, hi = (torch.where(v.abs() < self.semantics.eta, end, v) for v, end in ((lo, lo.clamp(max=0)), (hi, hi.clamp(min=0))))
         return Boxes({node.name: to_physical(lo, node.shape)}, {node.name: to_physical(hi, node.shape)})
 
     def transfer(self, node: Node, boxes: Boxes) -> None:
@@ -119,7 +122,7 @@ class Forward:
         rad = up(torch.maximum(hi - mid, mid - lo))
         xabs = mid.abs() + rad  # >= |x|
         # what is exactly zero (a settled ReLU's output) takes part in no rounding, unless a merge shifted it
-        terms = "none" if sem.real else "all" if node.integer("shifted") else "present"
+        terms = counted(node, sem.real)
         if self.kernels is not None and node.op != "scale":
             parts = self.kernels.affine(layer, lo, hi, terms)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -11,11 +10,10 @@ from torch import Tensor
 
 from polytriton.ir.net import Net
 from polytriton.ir.plan import extent
-from polytriton.kernels.choose import Tiles, power
+from polytriton.kernels.affine import Chosen, choose
 from polytriton.kernels.emit import specialised
 from polytriton.kernels.load import function, prepare
 from polytriton.kernels.spec import Kernel
-from polytriton.kernels.specialise import Constant
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.settings import on_device
 
@@ -44,11 +42,13 @@ class ForwardKernels:
         """The kernel of a linear or conv layer that counts `terms`: "present", "all" or "none" of its operands."""
         key = (layer.node.name, terms)
         if key not in self._kernels:
-            tiles = _tiles(layer)
-            constants = {**self._shape(layer), **tiles.constants, "CANCELLED": layer.cancelled, "TERMS": terms}
-            name = "forward_dense" if layer.node.op == "linear" else "forward_conv"
-            self._kernels[key] = specialised(name, tuple(sorted(constants.items())), "float64", tiles.warps, tiles.stages)
+            made = self._chosen(layer, terms)
+            constants = tuple(sorted(made.constants.items()))
+            self._kernels[key] = specialised(made.function, constants, "float64", made.tiles.warps, made.tiles.stages)
         return self._kernels[key]
+
+    def _chosen(self, layer: Layer, terms: str) -> Chosen:
+        return choose(layer.node, self.nodes[layer.node.inputs[0]], layer.cancelled, terms)
 
     def affine(self, layer: Layer, lo: Tensor, hi: Tensor, terms: str) -> Parts:
         """The layer over boxes [batch, height, width, channels]."""
@@ -61,7 +61,7 @@ class ForwardKernels:
                 "lo_ptr": _aligned(lo), "hi_ptr": _aligned(hi), **self._layer(layer), "centre_ptr": centre, "spread_ptr": spread,
                 "magnitude_ptr": magnitude, "terms_ptr": counted, "count_ptr": self._count(batch),
             }  # fmt: skip
-            kernel, tiles = self.kernel(layer, terms), _tiles(layer)
+            kernel, tiles = self.kernel(layer, terms), self._chosen(layer, terms).tiles
             bm, bn = tiles.constants["BM"], tiles.constants["BN"]
             grid = (-(-batch // bm), -(-node.size // bn)) if dense else (-(-batch * h * w // bm), g * -(-(c // g) // bn))
             launch: Any = function(kernel)
@@ -70,18 +70,6 @@ class ForwardKernels:
         if g > 1:
             counted = counted.repeat_interleave(c // g, 3)
         return Parts(centre, spread, magnitude, None if terms == "none" else counted)
-
-    def _shape(self, layer: Layer) -> dict[str, Constant]:
-        node = layer.node
-        h, w, c = extent(self.nodes[node.inputs[0]])
-        if node.op == "linear":
-            return {"K": h * w * c, "N": node.size}
-        (ho, wo, co), (kh, kw), p = extent(node), node.ints("k"), node.ints("p", (0, 0, 0, 0))
-        (sh, sw), (dh, dw) = node.ints("s", (1, 1)), node.ints("d", (1, 1))
-        return {
-            "H": h, "W": w, "C": c, "HO": ho, "WO": wo, "CO": co, "G": node.integer("g", 1),
-            "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw, "TOP": p[0], "LEFT": p[1],
-        }  # fmt: skip
 
     def _layer(self, layer: Layer) -> dict[str, Tensor]:
         """The layer's weights as the kernels read them: outputs first, then the reduction in the kernel's order."""
@@ -101,15 +89,3 @@ def _aligned(boxes: Tensor) -> Tensor:
     """Contiguous, and beginning where the kernels' wide loads may: a slice of a batch may begin in between."""
     boxes = boxes.contiguous()
     return boxes if boxes.data_ptr() % 16 == 0 else boxes.clone()
-
-
-def _tiles(layer: Layer) -> Tiles:
-    """Three accumulators, four where a block of operands waits: tiles that leave no register to spill, for two blocks in flight.
-
-    A cancelled layer's third set of weights takes the room of the second block.
-    """
-    node = layer.node
-    outputs = node.size if node.op == "linear" else node.shape[0] // node.integer("g", 1)
-    bm = 32 if node.op == "linear" else power(prod(node.shape[1:]), 32, 64)
-    constants = {"BM": bm, "BN": power(outputs, 16, 32), "BK": 16}
-    return Tiles(bm, constants, warps=bm // 8, stages=1 if layer.cancelled else 2)

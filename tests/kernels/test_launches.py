@@ -118,7 +118,7 @@ def test_what_is_read_was_written_before(name: str) -> None:
 def test_random_networks_reach_every_kernel_and_the_fallback() -> None:
     steps = [s for name in NAMES for launches in some(name) for s in launches.steps]
     names = {s.kernel.name.rsplit("_", 1)[0] for s in steps if isinstance(s, Launch)}
-    assert names == set(MODULES)
+    assert names == set(MODULES) - {"forward_dense", "forward_conv"}  # those are the interval pass's
     assert {"concat", "maxpool", "gather"} <= {s.step.op for s in steps if isinstance(s, Fallback)}
 
 

@@ -1,0 +1,66 @@
+"""The interval pass's affine layers: which kernel each takes, told from the network alone; see kernels/forward.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from polytriton.ir.net import Net, Node
+from polytriton.ir.plan import extent
+from polytriton.kernels.choose import Tiles, power
+from polytriton.kernels.emit import NUMERICS, Constants, Emitter
+from polytriton.kernels.spec import Kernel
+
+WHERE = "the interval pass"
+AFFINE = ("linear", "conv")  # a scale is a pass over memory, which torch does as well
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A kernel of the library with the constants of a layer; `block` and `columns` of outputs a program takes are in the tiles."""
+
+    function: str
+    constants: Constants
+    tiles: Tiles
+
+
+def counted(node: Node, real: bool) -> str:
+    """Which operands of an output count: none in exact arithmetic; all where a merge shifted those that are zero."""
+    return "none" if real else "all" if node.integer("shifted") else "present"
+
+
+def choose(node: Node, source: Node, cancelled: bool, terms: str) -> Chosen:
+    """The kernel of a layer that counts `terms` of its operands; `cancelled`: its magnitudes have weights of their own."""
+    h, w, c = extent(source)
+    tiles = _tiles(node, cancelled)
+    shared: Constants = {"CANCELLED": cancelled, "TERMS": terms, **tiles.constants}
+    if node.op == "linear":
+        return Chosen("forward_dense", {"K": h * w * c, "N": node.size, **shared}, tiles)
+    (ho, wo, co), (kh, kw), p = extent(node), node.ints("k"), node.ints("p", (0, 0, 0, 0))
+    (sh, sw), (dh, dw) = node.ints("s", (1, 1)), node.ints("d", (1, 1))
+    constants: Constants = {
+        "H": h, "W": w, "C": c, "HO": ho, "WO": wo, "CO": co, "G": node.integer("g", 1),
+        "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw, "TOP": p[0], "LEFT": p[1], **shared,
+    }  # fmt: skip
+    return Chosen("forward_conv", constants, tiles)
+
+
+def _tiles(node: Node, cancelled: bool) -> Tiles:
+    """Three accumulators, four where a block of operands waits: tiles that leave no register to spill, for two blocks in flight.
+
+    A cancelled layer's third set of weights takes the room of the second block.
+    """
+    outputs = node.size if node.op == "linear" else node.shape[0] // node.integer("g", 1)
+    bm = 32 if node.op == "linear" else power(prod(node.shape[1:]), 32, 64)
+    constants = {"BM": bm, "BN": power(outputs, 16, 32), "BK": 16}
+    return Tiles(bm, constants, warps=bm // 8, stages=1 if cancelled else 2)
+
+
+def forward_kernels(net: Net, emitter: Emitter) -> Iterator[Kernel]:
+    """The kernels of all layers, for exact and for deployed arithmetic."""
+    for node in net:
+        if node.op in AFFINE:
+            for real in (True, False):
+                made = choose(node, net.node(node.inputs[0]), net.weight(node, "wabs") is not None, counted(node, real))
+                yield emitter.kernel(made.function, made.constants, NUMERICS["float64"], made.tiles, step=f"%{node.name} in {WHERE}")
