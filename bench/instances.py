@@ -49,7 +49,7 @@ def main() -> int:
         start = time.perf_counter()
         got = nets[r["net"]].verify_property(prop, timeout=a.timeout, falsifier=not a.no_falsify)
         seconds = time.perf_counter() - start
-        lost = r["crown_verified"] == "1" and got.verdict != "unsat"
+        lost = (r["crown_verified"] == "1" and got.verdict != "unsat") or (r["verdict"] == "sat" and got.verdict != "sat")
         note = "CONTRADICTS" if (r["verdict"], got.verdict) in CONTRADICTS else "missed" if lost else ""
         out.append(
             {
@@ -80,15 +80,17 @@ def _summary(out: list[dict[str, object]]) -> None:
     groups: dict[str, list[dict[str, object]]] = defaultdict(list)
     for o in out:
         groups[str(o["benchmark"])].append(o)
-    heads = ("verified", "falsified", "unknown", "timeout", "official u/s/?", "crown proves", "of them proved", "median s")
+    heads = ("verified", "falsified", "unknown", "timeout", "official u/s/?", "crown proves", "of them proved", "sat found", "median s")
     print(f"{'benchmark':<18}" + "".join(f"{h:>16}" for h in heads))
     for name, some in [*groups.items(), ("all", out)]:
         n = {v: sum(o["verdict"] == v for o in some) for v in ("unsat", "sat", "unknown", "timeout")}
         official = "/".join(str(sum(o["official"] == v for o in some)) for v in ("unsat", "sat", "unknown"))
         crown = [o for o in some if o["crown_verified"] == "1"]
         proved = sum(o["verdict"] == "unsat" for o in crown)
+        known = [o for o in some if o["official"] == "sat"]
+        found = f"{sum(o['verdict'] == 'sat' for o in known)}/{len(known)}"
         seconds = statistics.median(float(str(o["seconds"])) for o in some)
-        cells = (*(str(n[v]) for v in n), official, str(len(crown)), str(proved), f"{seconds:.3f}")
+        cells = (*(str(n[v]) for v in n), official, str(len(crown)), str(proved), found, f"{seconds:.3f}")
         print(f"{name:<18}" + "".join(f"{c:>16}" for c in cells))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,28 +16,36 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.fleet import make_decider
+from polytriton.frontend.arrays import as_array, as_numpy, as_pixels, exact_numbers, is_path, normalised
 from polytriton.frontend.images import exact_ball, parse_epsilon
 from polytriton.frontend.onnx import Imported, Source, cross_check, load_onnx
-from polytriton.frontend.query import Property, matrix
+from polytriton.frontend.query import Property, matrix, outward
+from polytriton.frontend.vnnlib import read_vnnlib
+from polytriton.hints import aim, reaches
 from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
-from polytriton.results import Bounds, Counterexample, Interval, Result
-from polytriton.runtime.attack import Attack, Replay, falsify, replayer
+from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Result
+from polytriton.runtime.attack import Aim, Attack, Replay, falsify_all, replayer
 from polytriton.runtime.engine import Progress, _silent
-from polytriton.verifier import DEFAULT_MEMORY, Options, Questions
+from polytriton.tuned import config_here
+from polytriton.verifier import DEFAULT_MEMORY, Options, Questions, Try
 
 if TYPE_CHECKING:
     from polytriton.artifact import Artifact
     from polytriton.kernels.files import Kernels
+    from polytriton.tuned import Tuned
 
-QUICK = Attack(restarts=4, steps=20)
-THOROUGH = Attack(restarts=20, steps=60)
+QUICK = Attack(restarts=4, steps=20, samples=1 << 12, operations=2e10)
+THOROUGH = Attack(restarts=20, steps=60, samples=1 << 16, operations=1e12)
+FOR_PROOFS = 0.9  # of a timeout, where counterexamples are looked for too
 Epsilon = float | str | Fraction
+_LOG = logging.getLogger(__name__)
 
 
 def compile(
     model: str | os.PathLike[str] | bytes | Any,
+    example_input: Any = None,
     *,
     output: str | None = None,
     check: bool = True,
@@ -46,12 +56,27 @@ def compile(
     memory: int = DEFAULT_MEMORY,
     observe: Observer = _quiet,
 ) -> Verifier:
-    """Compiles an ONNX model into a verifier; `check` compares the import with onnxruntime on random inputs."""
+    """Compiles an ONNX model, or a torch.nn.Module with an example of its input, into a verifier.
+
+    `check` compares the import with onnxruntime on random inputs, and a module's export with the module's own answers.
+    """
+    begin = time.monotonic()
     options = Options(device, semantics, dtype, candidates, memory)
-    imported = load_onnx(model, output=output)
+    exported = None
+    if hasattr(model, "named_parameters"):  # a torch module
+        from polytriton.frontend.torch_module import export_module
+
+        exported = export_module(model, example_input, output)
+        imported = load_onnx(exported.model, output=exported.output, name=exported.name)
+    else:
+        imported = load_onnx(model, output=output)
     if check:
         cross_check(imported)
-    return Verifier(compile_net(imported.net, candidates, observe), options, imported)
+    verifier = Verifier(compile_net(imported.net, candidates, observe), options, imported)
+    if check and exported is not None:
+        exported.check(verifier.predict(exported.points), imported.source.input_dtype)
+    _LOG.info("compiled %s: %d nodes in %.3f s", verifier.net.name, len(verifier.net.nodes), time.monotonic() - begin)
+    return verifier
 
 
 def load(path: str | os.PathLike[str], **options: Any) -> Verifier:
@@ -64,9 +89,12 @@ def load(path: str | os.PathLike[str], **options: Any) -> Verifier:
 class Verifier:
     """One compiled network; every method is sound for the chosen `semantics`."""
 
-    def __init__(self, compiled: Compiled, options: Options, imported: Imported | None = None, kernels: Kernels | None = None) -> None:
+    def __init__(
+        self, compiled: Compiled, options: Options, imported: Imported | None = None, kernels: Kernels | None = None,
+        tuned: Tuned | None = None,
+    ) -> None:  # fmt: skip
         self.compiled, self.options, self.imported = compiled, options, imported
-        self._kernels = kernels  # what the artifact held, to be saved with it again
+        self._kernels, self._tuned = kernels, tuned  # what the artifact held, to be saved with it again
         self._decider = make_decider(compiled, options)
         self._replay: Replay | None = None
 
@@ -78,14 +106,25 @@ class Verifier:
 
     @staticmethod
     def from_artifact(artifact: Artifact, **options: Any) -> Verifier:
-        chosen = Options(**{"candidates": artifact.compiled.plan.candidates, **options})
-        return Verifier(artifact.compiled, chosen, artifact.imported, artifact.kernels)
+        config = config_here(artifact.tuned, artifact.compiled, options.get("device", "cpu"))
+        chosen = Options(**{"candidates": artifact.compiled.plan.candidates, "config": config, **options})
+        return Verifier(artifact.compiled, chosen, artifact.imported, artifact.kernels, artifact.tuned)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the artifact, whole or not at all."""
         from polytriton.artifact import write_artifact
 
-        return write_artifact(self, Path(path), self._kernels)
+        return write_artifact(self, Path(path), self._kernels, self._tuned)
+
+    def __repr__(self) -> str:
+        o, shape = self.options, "x".join(map(str, self.input_shape))
+        return f"<Verifier {self.net.name}: {shape} -> {self.outputs}, device {o.device}, semantics {o.semantics}, dtype {o.dtype}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the network's layers and what bounding each costs."""
+        from polytriton.notebook import verifier_html
+
+        return verifier_html(self)
 
     # ---- shapes -----------------------------------------------------------------------------------------
 
@@ -112,14 +151,12 @@ class Verifier:
 
     def _batch(self, values: Any, what: str) -> np.ndarray:
         """Any array of one input or a batch of them as float64 [batch, values]."""
-        array = np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values, dtype=np.float64)
+        array = as_array(values, what)
         if array.size == 0 or array.size % self.inputs:
             raise UsageError(
                 f"{what} has shape {list(array.shape)}, the network takes {self.inputs} values an input",
                 f"give [batch, {', '.join(map(str, self.input_shape))}]",
             )
-        if not np.isfinite(array).all():
-            raise UsageError(f"{what} holds NaN or infinity", "give finite numbers")
         return np.ascontiguousarray(array.reshape(-1, self.inputs))
 
     def _boxes(self, lo: Any, hi: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -138,9 +175,10 @@ class Verifier:
         """Sound bounds of every output and every nonlinear operator's input, for one box or a batch."""
         low, high = self._boxes(lo, hi)
         parts = []
-        for engine, boxes in self._decider.boxes(low, high, progress):
-            out = self._decider.output_bounds(engine, boxes)
-            parts.append((out, self._decider.layer_bounds(boxes, engine)))
+        with self._decider.turn:
+            for engine, boxes in self._decider.boxes(low, high, progress):
+                out = self._decider.output_bounds(engine, boxes)
+                parts.append((out, self._decider.layer_bounds(boxes, engine)))
         lows, highs = (np.concatenate([out[k] for out, _ in parts]) for k in (0, 1))
         layers = {name: Interval(*(np.concatenate([held[name][k] for _, held in parts]) for k in (0, 1))) for name in parts[0][1]}
         return Bounds(lows, highs, layers)
@@ -148,7 +186,7 @@ class Verifier:
     def margins(self, lo: Any, hi: Any, forms: Any, *, progress: Progress = _silent) -> np.ndarray:
         """Sound lower bounds of forms @ y over each box, [batch, rows]; forms is [rows, outputs] or [batch, rows, outputs]."""
         low, high = self._boxes(lo, hi)
-        c = np.asarray(forms.detach().cpu().numpy() if hasattr(forms, "detach") else forms, dtype=np.float64)
+        c = np.asarray(as_numpy(forms, "forms"), dtype=np.float64)
         if c.ndim not in (2, 3) or c.shape[-1] != self.outputs or (c.ndim == 3 and len(c) != len(low)) or not np.isfinite(c).all():
             raise UsageError(
                 f"forms of shape {list(c.shape)} do not fit {len(low)} boxes and {self.outputs} outputs",
@@ -162,52 +200,67 @@ class Verifier:
 
     # ---- verdicts ---------------------------------------------------------------------------------------
 
-    def predict(self, x: Any) -> np.ndarray:
-        """The network's own outputs, [batch, outputs]: the original model in onnxruntime, or the interpreter without one."""
-        flat = self._batch(x, "x")
+    def predict(self, x: Any, *, mean: Any = 0, std: Any = 1) -> np.ndarray:
+        """The network's own outputs, [batch, outputs]: the original model in onnxruntime, or the interpreter without one.
+
+        `x` is given as to `verify`: numbers, uint8 levels of pixels or an image file, normalised by (pixel - mean) / std.
+        """
+        flat = self._batch(normalised(as_pixels(x, self.input_shape).values, exact_numbers(mean), exact_numbers(std)), "x")
         replay = self._replayer()
         return np.stack([np.asarray(replay(row), dtype=np.float64).reshape(-1) for row in flat])
 
     def verify(
         self,
         x: Any,
-        epsilon: Epsilon,
+        epsilon: Epsilon | None = None,
         label: int | Sequence[int] | None = None,
         *,
-        clip: tuple[float, float] | None = None,
-        mean: Sequence[Any] = (0,),
-        std: Sequence[Any] = (1,),
+        clip: Sequence[Any] | None = None,
+        mean: Any = 0,
+        std: Any = 1,
         targets: Sequence[int] | None = None,
         timeout: float | None = None,
         falsifier: bool = True,
         progress: Progress = _silent,
     ) -> Any:
-        """Robustness of the label over an L-infinity ball: one Result for one image, a list for a batch.
+        """Robustness of the label over an L-infinity ball: one Result for one image, a list for a batch or a file of images.
 
         The ball lies in pixel space, is cut to `clip`, and then normalised by (pixel - mean) / std; without mean and std that
-        is the network's own input. label: by default the network's own answer.
+        is the network's own input. uint8 pixels stand for level/255, exactly. label: by default the file's, else the network's
+        own answer. The path of a .vnnlib file, or a Property, is verified as it stands.
         """
-        given = np.asarray(x.detach().cpu().numpy() if hasattr(x, "detach") else x)
-        flat = self._batch(given, "x")
-        single = flat.shape[0] == 1 and given.ndim <= len(self.input_shape)
+        if isinstance(x, Property) or (is_path(x) and os.fspath(x).endswith((".vnnlib", ".vnnlib.gz"))):
+            if epsilon is not None or label is not None:
+                raise UsageError("a property has no epsilon and no label", "leave them out, or give an image instead of the property")
+            return self.verify_property(x, timeout=timeout, falsifier=falsifier, progress=progress)
+        if epsilon is None:
+            raise UsageError("no radius was given", 'net.verify(x, epsilon="8/255")')
         radius = epsilon if isinstance(epsilon, Fraction) else parse_epsilon(str(epsilon))
-        pixels = flat.reshape(-1, *self.input_shape)
-        labels = self._labels(label, pixels, mean, std)
+        images = as_pixels(x, self.input_shape)
+        means, stds = exact_numbers(mean), exact_numbers(std)
+        labels = self._labels(images.labels if label is None else label, images.values, means, stds)
         props = [
-            self.ball_property(image, radius, wanted, clip=clip, mean=mean, std=std, targets=targets)
-            for image, wanted in zip(pixels, labels, strict=True)
+            self.ball_property(image, radius, wanted, clip=clip, mean=means, std=stds, targets=targets)
+            for image, wanted in zip(images.values, labels, strict=True)
         ]
-        proved = self._prove_together(props, labels, progress) if len(props) > 1 and timeout is None else {}
+        proved = self._decide_together(props, labels, progress, falsifier) if len(props) > 1 and timeout is None else {}
         results = [
             proved[k] if k in proved else self.verify_property(p, timeout=timeout, falsifier=falsifier, progress=progress, label=labels[k])
             for k, p in enumerate(props)
         ]
-        return results[0] if single else results
+        seen = [replace(r, picture=Picture(image, radius, means, stds)) for r, image in zip(results, images.values, strict=True)]
+        return seen[0] if images.single else seen
 
-    def _prove_together(self, props: Sequence[Property], labels: Sequence[int], progress: Progress) -> dict[int, Result]:
-        """All properties as the rows of one batch; what is proved so needs no query of its own."""
+    def verify_vnnlib(self, path: str | os.PathLike[str], *, timeout: float | None = None, falsifier: bool = True) -> Result:
+        """A VNN-LIB property from its file, .vnnlib or .vnnlib.gz."""
+        return self.verify_property(path, timeout=timeout, falsifier=falsifier)
+
+    def _decide_together(self, props: Sequence[Property], labels: Sequence[int], progress: Progress, falsifier: bool) -> dict[int, Result]:
+        """All properties as the rows of one batch; what is proved so, or falsified in one search, needs no query of its own."""
         start = time.monotonic()
         asked = [(k, q) for k, q in ((k, self._questions(p)) for k, p in enumerate(props)) if q is not None]
+        if not asked:
+            return {}
         boxes = np.cumsum([0, *(len(q.lo) for _, q in asked)])
         groups = np.cumsum([0, *(int(q.group.max()) + 1 for _, q in asked)])
         questions = [q for _, q in asked]
@@ -219,23 +272,28 @@ class Verifier:
             constant=np.concatenate([q.constant for q in questions]),
             group=np.concatenate([q.group + g for q, g in zip(questions, groups[:-1], strict=True)]),
         )  # coefficients of a classification are exact and have no input part
-        answers = self._decider.prove(together, self._decider.tries(patient=False)[:1], progress=progress)
+        answers = self._decider.prove(together, self._decider.tries(patient=False)[:1], progress=progress, slopes=falsifier)
+        settled = {k: bool(answers.settled[a:b].all()) for (k, _), a, b in zip(asked, groups[:-1], groups[1:], strict=True)}
+        first = {k: int(a) for (k, _), a in zip(asked, groups[:-1], strict=True)}
+        aims = {k: aim(props[k], together, answers, first[k]) for k in first if falsifier and not settled[k]}
+        quick = replace(QUICK, operations=QUICK.operations * len(aims))
+        found = {k: c for k, c in zip(aims, self._falsify([*aims.values()], quick, None), strict=True) if c is not None}
         seconds = (time.monotonic() - start) / len(props)
+        _LOG.info("%d images together: %d proved, %d falsified", len(props), sum(settled.values()), len(found))
         best = np.full(int(groups[-1]), -np.inf)
         np.maximum.at(best, together.group, answers.best)
         return {
-            k: Result("unsat", best[a:b], seconds, None, labels[k], _rivals(props[k]), self.options.semantics)
+            k: Result(
+                "sat" if k in found else "unsat", best[a:b], seconds, found.get(k), labels[k], _rivals(props[k]), self.options.semantics
+            )
             for (k, _), a, b in zip(asked, groups[:-1], groups[1:], strict=True)
-            if answers.settled[a:b].all()
+            if k in found or settled[k]
         }
 
-    def _labels(self, label: int | Sequence[int] | None, pixels: np.ndarray, mean: Sequence[Any], std: Sequence[Any]) -> list[int]:
+    def _labels(self, label: Any, pixels: np.ndarray, mean: Any, std: Any) -> list[int]:
         if label is None:
-            channels = pixels.shape[1] if pixels.ndim == 4 else 1
-            m, s = (np.broadcast_to(np.array([float(v) for v in values]), (channels,)) for values in (mean, std))
-            spread = (1, channels, 1, 1) if pixels.ndim == 4 else (1,) * pixels.ndim
-            return [int(v) for v in self.predict((pixels - m.reshape(spread)) / s.reshape(spread)).argmax(1)]
-        labels = [int(v) for v in np.atleast_1d(np.asarray(label))]
+            return [int(v) for v in self.predict(pixels, mean=mean, std=std).argmax(1)]
+        labels = [int(v) for v in as_numpy(label, "label").ravel()]
         if len(labels) == 1:
             labels *= len(pixels)
         if len(labels) != len(pixels):
@@ -248,25 +306,22 @@ class Verifier:
         epsilon: Fraction,
         label: int,
         *,
-        clip: tuple[float, float] | None = None,
-        mean: Sequence[Any] = (0,),
-        std: Sequence[Any] = (1,),
+        clip: Sequence[Any] | None = None,
+        mean: Any = 0,
+        std: Any = 1,
         targets: Sequence[int] | None = None,
         name: str = "ball",
     ) -> Property:
         """The property `label wins over the ball`, with exact bounds."""
-        fractions = [[v if isinstance(v, Fraction) else Fraction(str(v)) for v in values] for values in (mean, std)]
         limits = None if clip is None else (Fraction(str(clip[0])), Fraction(str(clip[1])))
-        exact_lo, exact_hi = exact_ball(image, epsilon, mean=fractions[0], std=fractions[1], clip=limits)
-        from polytriton.frontend.query import outward
-
+        exact_lo, exact_hi = exact_ball(image, epsilon, mean=exact_numbers(mean), std=exact_numbers(std), clip=limits)
         lo = np.array([outward(v)[0] for v in exact_lo])
         hi = np.array([outward(v)[1] for v in exact_hi])
         return Property.from_box(lo, hi, label, self.outputs, targets, exact_box=(exact_lo, exact_hi), name=name)
 
     def verify_property(
         self,
-        prop: Property,
+        prop: Property | str | os.PathLike[str],
         *,
         timeout: float | None = None,
         falsifier: bool = True,
@@ -274,7 +329,12 @@ class Verifier:
         label: int | None = None,
         seed: int = 0,
     ) -> Result:
-        """Proves the unsafe set empty, or finds a point of it that the original model confirms."""
+        """Proves the unsafe set empty, or finds a point of it that the original model confirms.
+
+        `prop` may be the path of a .vnnlib file, or VNN-LIB text.
+        """
+        if not isinstance(prop, Property):
+            prop = read_vnnlib(prop if isinstance(prop, str) else Path(prop), n_in=self.inputs, n_out=self.outputs)
         if prop.n_in != self.inputs or prop.n_out != self.outputs:
             raise UsageError(
                 f"property {prop.name} has {prop.n_in} inputs and {prop.n_out} outputs, the network {self.inputs} and {self.outputs}",
@@ -282,27 +342,32 @@ class Verifier:
             )
         start = time.monotonic()
         deadline = None if timeout is None else start + timeout
+        proof = None if timeout is None else start + timeout * (FOR_PROOFS if falsifier else 1)
         q = self._questions(prop)
         margins = np.full(len(prop.disjuncts), -np.inf)
         found: Counterexample | None = None
+        statistics: tuple[LayerStats, ...] = ()
         expired = settled = not len(prop.disjuncts)
         if q is not None:
-            answers = self._decider.prove(q, deadline=deadline, progress=progress)
+            answers = self._decider.prove(q, deadline=proof, progress=progress, slopes=falsifier)
             settled, expired = bool(answers.settled.all()), answers.expired
-            if not settled and falsifier and not expired:
+            if not settled and falsifier:
                 progress("looking for a counterexample", 0, 1)
-                found = self._falsify(prop, replace(QUICK, seed=seed), deadline)
+                (found,) = self._falsify([aim(prop, q, answers)], replace(QUICK, seed=seed), deadline)
             if not settled and found is None and not expired:
                 patient = self._decider.tries(patient=True)
-                answers = self._decider.prove(q, patient, answers=answers, deadline=deadline, progress=progress)
+                answers = self._decider.prove(q, patient, answers=answers, deadline=proof, progress=progress, slopes=falsifier)
                 settled, expired = bool(answers.settled.all()), answers.expired
-            if not settled and found is None and falsifier and not expired:
-                found = self._falsify(prop, replace(THOROUGH, seed=seed), deadline)
+            if not settled and found is None and falsifier:
+                (found,) = self._falsify([aim(prop, q, answers)], replace(THOROUGH, seed=seed), deadline)
             np.maximum.at(margins, q.group, answers.best)
+            statistics = answers.statistics
         late = deadline is not None and time.monotonic() > deadline
         verdict = "sat" if found is not None else "unsat" if settled else "timeout" if expired or late else "unknown"
         rivals = _rivals(prop) if label is not None else ()
-        return Result(verdict, margins, time.monotonic() - start, found, label, rivals, self.options.semantics)
+        result = Result(verdict, margins, time.monotonic() - start, found, label, rivals, self.options.semantics, statistics)
+        _LOG.info("%s: %s, margin %.6g, %.3f s", prop.name, verdict, result.margin, result.seconds)
+        return result
 
     def _questions(self, prop: Property) -> Questions | None:
         """Every disjunct is one group of forms over its box; boxes shared by disjuncts are shared here."""
@@ -351,10 +416,14 @@ class Verifier:
                 self._replay = lambda x: interp.run(net, np.asarray(x, dtype=np.float64).reshape(1, -1))[0]
         return self._replay
 
-    def _falsify(self, prop: Property, attack: Attack, deadline: float | None) -> Counterexample | None:
+    def _falsify(self, aims: Sequence[Aim], attack: Attack, deadline: float | None) -> list[Counterexample | None]:
+        if not aims:
+            return []
         dtype = self.source.input_dtype if self.source else "float64"
-        found = falsify(self.net, prop, self._replayer(), attack=attack, deadline=deadline, input_dtype=dtype)
-        return None if found is None else Counterexample(found.x, found.y)
+        how = Try(self._decider.first_dtype(), self._decider.options.candidates)
+        certify = partial(reaches, self._decider, how) if self.options.semantics == "real" else None  # points are exact there
+        found = falsify_all(self.net, aims, self._replayer(), attack=attack, deadline=deadline, input_dtype=dtype, certify=certify)
+        return [None if f is None else Counterexample(f.x, f.y) for f in found]
 
 
 def _rivals(prop: Property) -> tuple[int, ...]:

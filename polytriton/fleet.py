@@ -46,11 +46,12 @@ class Fleet(Decider):
         deadline: float | None = None,
         progress: Progress = _silent,
         exhaustive: bool = False,
+        slopes: bool = False,
     ) -> Answers:
         """A box, with all the groups over it, is one member's: what members find never overlaps."""
         shares = [share for share in np.array_split(np.unique(q.image), len(self.members)) if len(share)]
         if len(shares) < 2:
-            return super().prove(q, tries, answers=answers, deadline=deadline, progress=progress, exhaustive=exhaustive)
+            return super().prove(q, tries, answers=answers, deadline=deadline, progress=progress, exhaustive=exhaustive, slopes=slopes)
         groups = int(q.group.max()) + 1
         whole = answers or Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(groups, dtype=bool))
         lock = Lock()
@@ -64,13 +65,15 @@ class Fleet(Decider):
             mine, group = np.unique(q.group[rows], return_inverse=True)
             part = Answers(whole.best[rows], whole.raw[rows], whole.settled[mine], whole.expired)
             some = _rows(q, rows, group)
-            found = Decider.prove(member, some, tries, answers=part, deadline=deadline, progress=told, exhaustive=exhaustive)
+            found = Decider.prove(member, some, tries, answers=part, deadline=deadline, progress=told, exhaustive=exhaustive, slopes=slopes)
             return rows, mine, found
 
         with ThreadPoolExecutor(len(shares), thread_name_prefix="polytriton-device") as pool:
             for rows, mine, found in pool.map(work, self.members, shares):
                 whole.best[rows], whole.raw[rows], whole.settled[mine] = found.best, found.raw, found.settled
                 whole.expired |= found.expired
+                if found.slopes is not None:
+                    whole.slopes = {**(whole.slopes or {}), **{int(rows[k]): s for k, s in found.slopes.items()}}
         return whole
 
 

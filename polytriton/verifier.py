@@ -6,7 +6,11 @@ candidates, and in float64 where only the rounding term of float32 coefficients 
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,15 +19,19 @@ import torch
 from torch import Tensor
 
 from polytriton.errors import ResourceError, UsageError
+from polytriton.hints import note_slopes
 from polytriton.ir.ops import OPS
 from polytriton.passes import schedule
 from polytriton.passes.pipeline import Compiled
+from polytriton.results import LayerStats
 from polytriton.runtime import settings
+from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.engine import Engine, Forms, Progress, Stopped, _silent
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.forward_kernels import ForwardKernels
 from polytriton.runtime.layers import from_physical, order
 from polytriton.runtime.soundness import SEMANTICS
+from polytriton.runtime.trace import Trace
 
 DTYPES = ("auto", "float32", "float64", "tf32x3", "bf16x6")
 SPLIT = ("tf32x3", "bf16x6")  # float32 products from tensor cores, sound under a stated model of them: only where asked for
@@ -41,6 +49,7 @@ class Options:
     candidates: str = "all"
     memory: int = DEFAULT_MEMORY
     early: bool = True
+    config: Config = DEFAULT  # how the machine does it: no bound depends on it beyond rounding
 
     def __post_init__(self) -> None:
         for name, value, choices in (
@@ -56,8 +65,22 @@ class Options:
             raise UsageError(f"a memory budget of {self.memory} bytes is too small", "give at least 64M, for example --memory 2G")
 
 
+_LOG = logging.getLogger(__name__)
 INTERPRET = "interpret"  # the generated kernels on CPU tensors, in Triton's interpreter: slow, for tests and curiosity
 FULL_RATE_FLOAT64 = ((8, 0), (9, 0), (10, 0))  # capabilities whose tensor cores multiply float64 as fast as others float32
+
+
+_TURNS: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+
+
+def _turn(device: torch.device, kernels: str) -> AbstractContextManager[Any]:
+    """Callers in several threads: free on the CPU, where a call shares nothing that changes, and one after another on a GPU.
+
+    Generated kernels play on tensors that stay where they are, GPUs capture graphs, and Triton's interpreter is one a process.
+    """
+    if not kernels:
+        return nullcontext()
+    return _TURNS[INTERPRET if device.type == "cpu" else f"cuda:{device.index or 0}"]
 
 
 def pick_device(name: str) -> torch.device:
@@ -102,6 +125,14 @@ class Answers:
     raw: np.ndarray
     settled: np.ndarray
     expired: bool = False
+    statistics: tuple[LayerStats, ...] = ()
+    slopes: dict[int, np.ndarray] | None = None  # wanted: signs over the user's inputs of some open forms' linear lower bounds
+
+    def tell(self, trace: Trace) -> None:
+        """Statistics are those of the try that decided, else of the first that refined bounds."""
+        first = not any(s.stage == "bound" for s in self.statistics)
+        if not self.statistics or (trace.refined and (first or self.settled.all())):
+            self.statistics = trace.read()
 
 
 @dataclass(frozen=True)
@@ -115,7 +146,7 @@ class Try:
 
 
 class Decider:
-    """Engines for one compiled network, made when first needed and kept."""
+    """Engines for one compiled network, made when first needed and kept. A thread holds `turn` while it uses them."""
 
     def __init__(self, compiled: Compiled, options: Options) -> None:
         self.compiled, self.options = compiled, options
@@ -123,6 +154,8 @@ class Decider:
         self.kernels = INTERPRET if options.device == INTERPRET else "triton" if self.device.type == "cuda" else ""
         self._forward: Forward | None = None
         self._engines: dict[Try, Engine] = {}
+        self._making = threading.Lock()
+        self.turn = _turn(self.device, self.kernels)
         net = compiled.net
         self.outputs = net.node(net.output).size
         of = net.input.ints("of") or net.input.shape
@@ -130,6 +163,10 @@ class Decider:
         self._output_order = torch.from_numpy(np.ascontiguousarray(order(net.node(net.output).shape)))
 
     def engine(self, how: Try) -> Engine:
+        with self._making:
+            return self._made(how)
+
+    def _made(self, how: Try) -> Engine:
         if how not in self._engines:
             o = self.options
             if self._forward is None:
@@ -141,7 +178,7 @@ class Decider:
             self._engines[how] = Engine(
                 replace(self.compiled, plan=plan), semantics=o.semantics, dtype=how.dtype, device=self.device, memory=o.memory,
                 threads=torch.get_num_threads(), early=o.early, tight=how.tight, forward=self._forward,
-                kernels=self.kernels,
+                kernels=self.kernels, config=o.config,
             )  # fmt: skip
         return self._engines[how]
 
@@ -154,6 +191,8 @@ class Decider:
             return "float64" if torch.cuda.get_device_capability(self.device) in FULL_RATE_FLOAT64 else "float32"
         if asked == "float64" or not (self.kernels or settings.exact_float32()):
             return "float64"
+        if asked == "auto" and self.options.config.dtype:
+            return self.options.config.dtype
         return "float32"
 
     def batches(self, count: int, engine: Engine) -> Iterator[slice]:
@@ -168,11 +207,24 @@ class Decider:
         for a in range(0, count, size):
             yield slice(a, min(count, a + size))
 
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        """At most as many CPU threads as the configuration asks for."""
+        given, asked = torch.get_num_threads(), self.options.config.threads
+        if self.device.type != "cpu" or not 0 < asked < given:
+            yield
+            return
+        torch.set_num_threads(asked)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(given)
+
     # ---- bounds -----------------------------------------------------------------------------------------
 
     def boxes(self, lo: np.ndarray, hi: np.ndarray, progress: Progress = _silent) -> Iterator[tuple[Engine, Boxes]]:
         """Refined boxes, a batch at a time."""
-        with settings.pinned():
+        with settings.pinned(), self._threads():
             engine = self.engine(Try(self.first_dtype(), self.options.candidates))
             for part in self.batches(len(lo), engine):
                 yield engine, engine.refine(torch.from_numpy(lo[part]), torch.from_numpy(hi[part]), progress)
@@ -227,6 +279,15 @@ class Decider:
             return torch.where(index >= 0, values[:, index.clamp(min=0)], torch.zeros((), dtype=values.dtype, device=self.device))
         return values[:, cells]
 
+    def _user_columns(self, values: Tensor) -> Tensor:
+        """The way back: values over the input node's cells as values over the user's input, zero where the network does not read it."""
+        take = self.compiled.net.weight(self.compiled.net.input, "take")
+        cells = torch.from_numpy(order(self.compiled.net.input.shape))
+        index = (cells if take is None else torch.from_numpy(np.array(take))[cells]).to(values.device)
+        made = values.new_zeros(len(values), self.inputs)
+        made[:, index[index >= 0]] = values[:, index >= 0]
+        return made
+
     def prove(
         self,
         q: Questions,
@@ -236,22 +297,30 @@ class Decider:
         deadline: float | None = None,
         progress: Progress = _silent,
         exhaustive: bool = False,
+        slopes: bool = False,
     ) -> Answers:
         """Goes through `tries` (by default the quickest and its rescue) with what is still open, on top of earlier `answers`.
 
-        `exhaustive`: forms never leave early, so every bound is the best one.
+        `exhaustive`: forms never leave early, so every bound is the best one. `slopes`: note for the falsifier where bounds are least.
         """
         if answers is None:
             count = int(q.group.max()) + 1 if len(q.group) else 0
             answers = Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(count, dtype=bool))
-        with settings.pinned():
+        if slopes and answers.slopes is None:
+            answers.slopes = {}
+        with self.turn, settings.pinned(), self._threads():
             try:
                 for how in tries if tries is not None else self.tries(patient=False):
                     open_rows = np.flatnonzero(~answers.settled[q.group])
                     if how.rescue:
                         open_rows = open_rows[self._only_rounding(answers, q, open_rows)]
                     if len(open_rows):
-                        self._attempt(self.engine(how), q, open_rows, answers, deadline, progress, exhaustive)
+                        _LOG.debug("%d forms in %s, candidates=%s%s", len(open_rows), how.dtype, how.candidates, ", rescue" * how.rescue)
+                        trace = Trace(self.device)
+                        try:
+                            self._attempt(self.engine(how), q, open_rows, answers, deadline, progress, exhaustive, trace)
+                        finally:
+                            answers.tell(trace)
             except Stopped:
                 answers.expired = True
         return answers
@@ -278,8 +347,9 @@ class Decider:
         return hopeful[q.group[rows]]
 
     def _attempt(
-        self, engine: Engine, q: Questions, rows: np.ndarray, answers: Answers, deadline: float | None, progress: Progress, exhaustive: bool
-    ) -> None:
+        self, engine: Engine, q: Questions, rows: np.ndarray, answers: Answers, deadline: float | None, progress: Progress,
+        exhaustive: bool, trace: Trace,
+    ) -> None:  # fmt: skip
         images = np.unique(q.image[rows])
         for part in self.batches(len(images), engine):
             chosen = images[part]
@@ -287,14 +357,16 @@ class Decider:
             lo, hi = torch.from_numpy(q.lo[chosen]), torch.from_numpy(q.hi[chosen])
             if not exhaustive:
                 boxes = engine.interval(lo, hi)
-                self._ask(engine, boxes, q, mine, chosen, answers, deadline, exhaustive)
+                self._ask(engine, boxes, q, mine, chosen, answers, deadline, exhaustive, trace)
                 mine = mine[~answers.settled[q.group[mine]]]
                 if not len(mine):
                     continue
                 left = np.unique(q.image[mine])
                 lo, hi, chosen = torch.from_numpy(q.lo[left]), torch.from_numpy(q.hi[left]), left
-            boxes = engine.refine(lo, hi, progress, deadline)
-            self._ask(engine, boxes, q, mine, chosen, answers, deadline, exhaustive)
+            boxes = engine.refine(lo, hi, progress, deadline, trace)
+            self._ask(engine, boxes, q, mine, chosen, answers, deadline, exhaustive, trace)
+            if answers.slopes is not None:
+                note_slopes(self, engine, boxes, q, mine, chosen, answers, deadline)
             del boxes  # before the next batch makes its own
 
     def _ask(
@@ -307,11 +379,12 @@ class Decider:
         answers: Answers,
         deadline: float | None,
         exhaustive: bool,
+        trace: Trace,
     ) -> None:
         forms = self._forms(q, rows, np.searchsorted(images, q.image[rows]))
         local = np.unique(q.group[rows], return_inverse=True)[1]
         groups = None if exhaustive else torch.from_numpy(local.astype(np.int64)).to(self.device)
-        got = engine.query(boxes, forms, groups, deadline)
+        got = engine.query(boxes, forms, groups, deadline, trace)
         best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()
         answers.best[rows] = np.maximum(answers.best[rows], best)
         answers.raw[rows] = np.maximum(answers.raw[rows], raw)

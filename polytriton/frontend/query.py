@@ -110,7 +110,10 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Property:
-    """The unsafe set; the network is safe when no input reaches any disjunct. No disjuncts: nothing is unsafe."""
+    """The unsafe set; the network is safe when no input reaches any disjunct. No disjuncts: nothing is unsafe.
+
+    `network` is the name that a VNN-LIB 2.0 property gives its network.
+    """
 
     name: str
     n_in: int
@@ -119,6 +122,7 @@ class Property:
     version: str = "1.0"
     input: Tensor = field(default_factory=lambda: Tensor("X"))
     output: Tensor = field(default_factory=lambda: Tensor("Y"))
+    network: str = ""
 
     @property
     def mixed(self) -> bool:

@@ -1,0 +1,74 @@
+"""What the prover tells the falsifier: where linear bounds are least, and whether the network errs at one exact point."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from polytriton.frontend.query import Disjunct, Exact, Property, exact, outward
+from polytriton.runtime import settings
+from polytriton.runtime.attack import Aim
+from polytriton.runtime.engine import Engine
+from polytriton.runtime.forward import Boxes
+from polytriton.runtime.layers import from_physical
+from polytriton.runtime.slopes import input_slopes
+
+if TYPE_CHECKING:
+    from polytriton.verifier import Answers, Decider, Questions, Try
+
+SLOPES = 64  # open forms a batch of boxes whose slopes are worth another walk
+
+
+def note_slopes(
+    decider: Decider,
+    engine: Engine,
+    boxes: Boxes,
+    q: Questions,
+    rows: np.ndarray,
+    images: np.ndarray,
+    answers: Answers,
+    deadline: float | None,
+) -> None:
+    """One more walk for what a proof left open, the worst bounds first; its signs over the user's inputs go to `answers.slopes`."""
+    assert answers.slopes is not None
+    rows = rows[~answers.settled[q.group[rows]]]
+    rows = rows[np.argsort(answers.best[rows], kind="stable")[:SLOPES]]
+    if len(rows):
+        forms = decider._forms(q, rows, np.searchsorted(images, q.image[rows]))
+        signs = decider._user_columns(input_slopes(engine, boxes, forms, deadline).sign().to(torch.int8)).cpu().numpy()
+        answers.slopes.update(zip(rows.tolist(), signs, strict=True))
+
+
+def reaches(decider: Decider, how: Try, d: Disjunct, point: Exact) -> bool:
+    """Whether the network, as the decider's semantics reads it, certainly fulfils the piece's rows at an exact point of its box.
+
+    The interval pass encloses the outputs of the float64 box around the point; a row is judged at its worst corner, in rationals.
+    """
+    ends = torch.tensor([outward(v) for v in point], dtype=torch.float64).T.contiguous()
+    with decider.turn, settings.pinned():
+        boxes = decider.engine(how).interval(ends[:1], ends[1:])
+    node = decider.compiled.net.node(decider.compiled.net.output)
+    lo, hi = (exact(from_physical(v, node.shape).flatten().tolist()) for v in (boxes.lo[node.name], boxes.hi[node.name]))
+    if lo is None or hi is None:
+        return False
+    for row in d.rows:
+        worst = list(lo)
+        for i, c in row.y:
+            worst[i] = hi[i] if c > 0 else lo[i]
+        if not row.holds(point, worst):
+            return False
+    return True
+
+
+def aim(prop: Property, q: Questions, answers: Answers, first: int = 0) -> Aim:
+    """What a failed proof left open of a property whose pieces are the groups from `first` on."""
+    count = len(prop.disjuncts)
+    slopes: dict[int, list[np.ndarray]] = {}
+    for form, signs in sorted((answers.slopes or {}).items()):
+        piece = int(q.group[form]) - first
+        if 0 <= piece < count:
+            slopes.setdefault(piece, []).append(signs)
+    pieces = np.flatnonzero(~answers.settled[first : first + count]).tolist()
+    return Aim(prop, pieces, {k: np.stack(v) for k, v in slopes.items()})
