@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier, compile, load
     from polytriton.errors import PolytritonError
-    from polytriton.results import Bounds, Counterexample, Interval, Result
+    from polytriton.frames import to_pandas
+    from polytriton.frontend.query import Property
+    from polytriton.frontend.vnnlib import read_vnnlib
+    from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Result
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides what is shown
 
 __version__ = "0.1.0"
-__all__ = ["Bounds", "Counterexample", "Interval", "PolytritonError", "Result", "Verifier", "__version__", "compile", "load"]
+__all__ = [
+    "Bounds", "Counterexample", "Interval", "LayerStats", "Picture", "PolytritonError", "Property", "Result", "Verifier", "__version__",
+    "compile", "load", "read_vnnlib", "to_pandas",
+]  # fmt: skip
 
 _HOMES = {
     **dict.fromkeys(("Verifier", "compile", "load"), "polytriton.api"),
-    **dict.fromkeys(("Bounds", "Counterexample", "Interval", "Result"), "polytriton.results"),
+    **dict.fromkeys(("Bounds", "Counterexample", "Interval", "LayerStats", "Picture", "Result"), "polytriton.results"),
+    "Property": "polytriton.frontend.query",
+    "read_vnnlib": "polytriton.frontend.vnnlib",
+    "to_pandas": "polytriton.frames",
     "PolytritonError": "polytriton.errors",
 }
 

@@ -19,12 +19,13 @@ from polytriton.fleet import make_decider
 from polytriton.frontend.arrays import as_array, as_numpy, as_pixels, exact_numbers, is_path, normalised
 from polytriton.frontend.images import exact_ball, parse_epsilon
 from polytriton.frontend.onnx import Imported, Source, cross_check, load_onnx
-from polytriton.frontend.query import Property, matrix, outward
+from polytriton.frontend.query import Property, outward
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.hints import aim, reaches
 from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
+from polytriton.questions import questions, united
 from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Result
 from polytriton.runtime.attack import Aim, Attack, Replay, falsify_all, replayer
 from polytriton.runtime.engine import Progress, _silent
@@ -69,6 +70,10 @@ def compile(
         exported = export_module(model, example_input, output)
         imported = load_onnx(exported.model, output=exported.output, name=exported.name)
     else:
+        if example_input is not None:
+            raise UsageError("an example input is for torch modules", "leave it out: an ONNX model knows its input's shape")
+        if is_path(model) and str(model).endswith((".pt", ".pth", ".pt2", ".ckpt")):
+            raise UsageError(f"{model} is a torch file, not an ONNX model", "load the module in Python: compile(module, example_input)")
         imported = load_onnx(model, output=output)
     if check:
         cross_check(imported)
@@ -255,23 +260,19 @@ class Verifier:
         """A VNN-LIB property from its file, .vnnlib or .vnnlib.gz."""
         return self.verify_property(path, timeout=timeout, falsifier=falsifier)
 
+    def radius(self, x: Any, label: int | Sequence[int] | None = None, **options: Any) -> Any:
+        """The largest certified radius: one `Radius` for one image, a list for a batch; options as for `radius.radii`."""
+        from polytriton.radius import radii
+
+        return radii(self, x, label, **options)
+
     def _decide_together(self, props: Sequence[Property], labels: Sequence[int], progress: Progress, falsifier: bool) -> dict[int, Result]:
         """All properties as the rows of one batch; what is proved so, or falsified in one search, needs no query of its own."""
         start = time.monotonic()
-        asked = [(k, q) for k, q in ((k, self._questions(p)) for k, p in enumerate(props)) if q is not None]
+        asked = [(k, q) for k, q in ((k, questions(p)) for k, p in enumerate(props)) if q is not None]
         if not asked:
             return {}
-        boxes = np.cumsum([0, *(len(q.lo) for _, q in asked)])
-        groups = np.cumsum([0, *(int(q.group.max()) + 1 for _, q in asked)])
-        questions = [q for _, q in asked]
-        together = Questions(
-            lo=np.concatenate([q.lo for q in questions]),
-            hi=np.concatenate([q.hi for q in questions]),
-            image=np.concatenate([q.image + b for q, b in zip(questions, boxes[:-1], strict=True)]),
-            over_output=np.concatenate([q.over_output for q in questions]),
-            constant=np.concatenate([q.constant for q in questions]),
-            group=np.concatenate([q.group + g for q, g in zip(questions, groups[:-1], strict=True)]),
-        )  # coefficients of a classification are exact and have no input part
+        together, groups = united([q for _, q in asked])
         answers = self._decider.prove(together, self._decider.tries(patient=False)[:1], progress=progress, slopes=falsifier)
         settled = {k: bool(answers.settled[a:b].all()) for (k, _), a, b in zip(asked, groups[:-1], groups[1:], strict=True)}
         first = {k: int(a) for (k, _), a in zip(asked, groups[:-1], strict=True)}
@@ -343,7 +344,7 @@ class Verifier:
         start = time.monotonic()
         deadline = None if timeout is None else start + timeout
         proof = None if timeout is None else start + timeout * (FOR_PROOFS if falsifier else 1)
-        q = self._questions(prop)
+        q = questions(prop)
         margins = np.full(len(prop.disjuncts), -np.inf)
         found: Counterexample | None = None
         statistics: tuple[LayerStats, ...] = ()
@@ -368,44 +369,6 @@ class Verifier:
         result = Result(verdict, margins, time.monotonic() - start, found, label, rivals, self.options.semantics, statistics)
         _LOG.info("%s: %s, margin %.6g, %.3f s", prop.name, verdict, result.margin, result.seconds)
         return result
-
-    def _questions(self, prop: Property) -> Questions | None:
-        """Every disjunct is one group of forms over its box; boxes shared by disjuncts are shared here."""
-        if not prop.disjuncts:
-            return None
-        boxes: dict[tuple[int, int], int] = {}
-        lows: list[np.ndarray] = []
-        highs: list[np.ndarray] = []
-        image: list[int] = []
-        group: list[int] = []
-        parts: list[tuple[np.ndarray, ...]] = []
-        for k, d in enumerate(prop.disjuncts):
-            at = boxes.setdefault((id(d.lo), id(d.hi)), len(boxes))
-            if at == len(lows):
-                lows.append(d.lo)
-                highs.append(d.hi)
-            if not d.rows:  # the whole box is unsafe: a form that no bound makes positive
-                parts.append(
-                    (np.zeros((1, prop.n_out)), np.zeros((1, prop.n_in)), np.zeros(1), np.zeros((1, prop.n_out)), np.zeros((1, prop.n_in)))
-                )
-            else:
-                m = matrix(d.rows, prop.n_out, prop.n_in)
-                parts.append((m.C, m.D, m.const_up, m.C_err, m.D_err))
-            image += [at] * len(parts[-1][2])
-            group += [k] * len(parts[-1][2])
-        c, d_, const, c_err, d_err = (np.concatenate(v) for v in zip(*parts, strict=True))
-        mixed = bool(d_.any() or d_err.any())
-        return Questions(
-            np.stack(lows),
-            np.stack(highs),
-            np.array(image),
-            c,
-            const,
-            np.array(group),
-            d_ if mixed else None,
-            c_err,
-            d_err if mixed else None,
-        )
 
     def _replayer(self) -> Replay:
         if self._replay is None:

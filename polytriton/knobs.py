@@ -6,6 +6,7 @@ POLYTRITON_DEBUG, cumulative: 1 summary, cache hits and traces of errors, 2 time
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 
 from polytriton.errors import UsageError
 
+_LOG = logging.getLogger(__name__)
 SUMMARY, TIMES, IR, SOURCE, CROSS_CHECK = range(1, 6)
 
 
@@ -70,7 +72,9 @@ def _cache(env: Mapping[str, str]) -> Path | None:
 
 
 def note(level: int, message: str) -> None:
-    """A diagnostic on stderr, from its debug level on."""
+    """A diagnostic for the log, and, from its debug level on, on stderr; sources are for stderr alone."""
+    if level <= TIMES:
+        _LOG.debug("%s", message)
     if knobs().debug >= level:
         print(f"polytriton: {message}", file=sys.stderr)
 

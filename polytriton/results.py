@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import pandas
 
 VERDICTS = ("unsat", "sat", "unknown", "timeout")
 
@@ -25,6 +30,12 @@ class Bounds:
     hi: np.ndarray
     layers: dict[str, Interval] = field(default_factory=dict)
 
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a box and neuron: layer, box, neuron, lo, hi; the outputs are the layer "output"."""
+        from polytriton.frames import to_pandas
+
+        return to_pandas(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Counterexample:
@@ -35,11 +46,53 @@ class Counterexample:
 
 
 @dataclass(frozen=True, eq=False)
+class Picture:
+    """The ball a result is about: the image [*shape] as it was given, its radius, and how pixels become network inputs."""
+
+    pixels: np.ndarray
+    epsilon: Fraction
+    mean: tuple[Fraction, ...] = (Fraction(0),)
+    std: tuple[Fraction, ...] = (Fraction(1),)
+
+    @property
+    def shown(self) -> np.ndarray:
+        """The pixels as numbers; levels stand for level/255."""
+        return self.pixels / 255.0 if self.pixels.dtype == np.uint8 else self.pixels
+
+    def restored(self, x: np.ndarray) -> np.ndarray:
+        """The pixels of a network input, to within rounding: x std + mean."""
+        spread = (-1, 1, 1) if self.pixels.ndim == 3 else (-1,)
+        mean, std = (np.array([float(v) for v in values]).reshape(spread) for values in (self.mean, self.std))
+        return np.asarray(x, dtype=np.float64).reshape(self.pixels.shape) * std + mean
+
+
+@dataclass(frozen=True)
+class LayerStats:
+    """What one program of the plan did for a query, all its boxes taken together.
+
+    stage: "bound" (the layer `name` was refined), "interval" (the query on interval bounds), "query" (the query on refined bounds).
+    unstable, width: neurons of undecided sign (None where a max pool reads them) and the mean of hi - lo, before and after refining.
+    rows, left: rows that started, and those left after each checkpoint but the last.
+    """
+
+    name: str
+    stage: str
+    neurons: int = 0
+    unstable: tuple[int, int] | None = None
+    width: tuple[float | None, float | None] = (None, None)
+    rows: int = 0
+    left: tuple[int, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
 class Result:
     """One query's verdict: unsat (the property holds, proved), sat (violated), unknown or timeout.
 
     margins: for each unsafe piece the best lower bound by which one of its rows is missed; positive means the piece is
     proved empty. For a classification there is one piece a rival label, in the order of `rivals`.
+    picture: the image and its ball, where the query was made by `verify`.
+    statistics: the try that decided, else the first that refined bounds, layer by layer; empty where several images were proved together.
     """
 
     verdict: str
@@ -49,6 +102,20 @@ class Result:
     label: int | None = None
     rivals: tuple[int, ...] = ()
     semantics: str = "float32"
+    statistics: tuple[LayerStats, ...] = ()
+    picture: Picture | None = None
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A table of one row; `polytriton.to_pandas` makes one of many results."""
+        from polytriton.frames import to_pandas
+
+        return to_pandas(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict, the margins and, for a ball around an image, the pictures."""
+        from polytriton.notebook import result_html
+
+        return result_html(self)
 
     @property
     def margin(self) -> float:

@@ -319,8 +319,10 @@ class Decider:
                         trace = Trace(self.device)
                         try:
                             self._attempt(self.engine(how), q, open_rows, answers, deadline, progress, exhaustive, trace)
-                        finally:
+                        except Stopped:
                             answers.tell(trace)
+                            raise
+                        answers.tell(trace)
             except Stopped:
                 answers.expired = True
         return answers

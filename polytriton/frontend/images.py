@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from polytriton.errors import UsageError
+from polytriton.frontend.packed import RATIO, UNPACK, allowed, load_npy, read_array
 from polytriton.frontend.query import Exact, outward
 
 KEYS = (("images", "labels"), ("x_test", "y_test"), ("x", "y"), ("X", "Y"), ("X_test", "Y_test"), ("data", "labels"))
@@ -67,10 +68,9 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     kind = path.suffix.lower()
     try:
         if kind == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                return _arrays({k: file[k] for k in file.files}, path.name)
+            return _arrays(_members(path), path.name)
         if kind == ".npy":
-            pixels, labels = np.load(path, allow_pickle=False), None
+            pixels, labels = load_npy(path), None
         elif kind in (".csv", ".txt"):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # an empty file is refused below
@@ -80,11 +80,30 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
             raise UsageError(f"{path.name} is no image file known here", "use .npz (images, labels), .npy, or .csv with the label first")
     except FileNotFoundError:
         raise UsageError(f"no image file {path}", "check the path; it is taken relative to the current folder") from None
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, MemoryError) as why:
+    except UsageError:
+        raise
+    except Exception as why:  # zip, zlib, numpy and the parser of its headers have many
         raise UsageError(f"cannot read the images of {path}: {why}", "damaged, ragged or pickled files are not read") from None
-    if pixels.ndim < 2 or not len(pixels):
-        raise UsageError(f"{path.name} holds no images: its array has the shape {list(pixels.shape)}", "the first axis counts images")
+    _check_count(pixels, path.name)
     return pixels, labels
+
+
+def _members(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a .npz by name. A member holds as many bytes as the table of contents says, never more."""
+    with zipfile.ZipFile(path) as packed:
+        found = [m for m in packed.infolist() if m.filename.endswith(".npy")]
+        if sum(m.file_size for m in found) > allowed(path.stat().st_size):
+            raise UsageError(f"{path} unpacks to {sum(m.file_size for m in found) >> 20} MiB, over {RATIO} times its size", UNPACK)
+        held = {}
+        for m in found:
+            with packed.open(m) as file:
+                held[m.filename.removesuffix(".npy")] = read_array(file, m.file_size)
+        return held
+
+
+def _check_count(pixels: np.ndarray, name: str) -> None:
+    if pixels.ndim < 2 or not pixels.size:
+        raise UsageError(f"{name} holds no images: its array has the shape {list(pixels.shape)}", "the first axis counts images")
 
 
 def _arrays(held: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray | None]:
@@ -97,8 +116,7 @@ def _arrays(held: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndar
         if len(held) != 1:
             raise UsageError(f"{name} holds the arrays {sorted(held)}, none called images", "name them images and labels")
         pixels, labels = next(iter(held.values())), None
-    if pixels.ndim < 2 or not len(pixels):
-        raise UsageError(f"{name} holds no images: its array has the shape {list(pixels.shape)}", "the first axis counts images")
+    _check_count(pixels, name)
     return pixels, labels
 
 

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,11 @@ from polytriton.errors import PolytritonError, ResourceError, UnsupportedModel, 
 from polytriton.frontend.onnx_constants import tensor
 from polytriton.frontend.onnx_ops import operators, translate
 from polytriton.frontend.onnx_values import FREE_BYTES, REMEDY, Act, Const, Shape, Site, State, cells, core, stored
-from polytriton.ir.check import check_net
+from polytriton.frontend.packed import read_file
+from polytriton.ir.check import MAX_CELLS, check_net
 from polytriton.ir.net import Builder, Net
 
-__all__ = ["Imported", "Source", "cross_check", "load_onnx", "operators"]
+__all__ = ["Imported", "Source", "cross_check", "load_onnx", "model_bytes", "operators"]
 
 OLDEST_OPSET, NEWEST_OPSET = 7, 26
 MAX_MODEL = (1 << 31) - 1  # bytes; protobuf's own limit
@@ -79,7 +81,7 @@ def cross_check(imported: Imported, *, samples: int = 4, seed: int = 0, box: tup
 def _load(model: Any, output: str | None, name: str | None) -> tuple[Imported, dict[str, Act | Const], list[onnx.NodeProto]]:
     try:
         proto, data, folder = _read(model)
-        stem = name or (Path(model).stem if isinstance(model, (str, os.PathLike)) else proto.graph.name)
+        stem = name or (Path(str(model).removesuffix(".gz")).stem if isinstance(model, (str, os.PathLike)) else proto.graph.name)
         return _translate(proto, data, folder, output, re.sub(r"\W", "_", str(stem), flags=re.ASCII).strip("_") or "net")
     except PolytritonError:
         raise
@@ -101,7 +103,7 @@ def _read(model: Any) -> tuple[onnx.ModelProto, bytes | None, Path | None]:
     folder = None
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
-        data, folder = _file(path, "model"), path.resolve().parent
+        data, folder = model_bytes(path), path.resolve().parent
     elif isinstance(model, (bytes, bytearray, memoryview)):
         data, path = bytes(model), Path("the given bytes")
     else:
@@ -117,16 +119,18 @@ def _read(model: Any) -> tuple[onnx.ModelProto, bytes | None, Path | None]:
     return proto, data, folder
 
 
-def _file(path: Path, what: str) -> bytes:
+def model_bytes(path: Path) -> bytes:
+    """A model file's contents, unpacked where it is a .gz."""
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
-            raise UsageError(f"{what} {path} is not a file", "give the path of an .onnx file")
-        if info.st_size > MAX_MODEL:
-            raise UsageError(f"{what} {path} has {info.st_size >> 20} MiB (limit 2 GiB)", "make the model smaller")
-        return path.read_bytes()
-    except (OSError, ValueError) as e:  # ValueError: a null byte in the path
-        raise UsageError(f"cannot read {what} {path}: {getattr(e, 'strerror', None) or e}", "check the path and its permissions") from e
+            raise UsageError(f"model {path} is not a file", "give the path of an .onnx file")
+        data = read_file(path, MAX_MODEL) if info.st_size <= MAX_MODEL else b""
+    except (OSError, EOFError, zlib.error, ValueError) as e:  # ValueError: a null byte in the path
+        raise UsageError(f"cannot read model {path}: {getattr(e, 'strerror', None) or e}", "check the path and its permissions") from e
+    if max(info.st_size, len(data)) > MAX_MODEL:
+        raise UsageError(f"model {path} has {max(info.st_size, len(data)) >> 20} MiB (limit 2 GiB)", "make the model smaller")
+    return data
 
 
 def _inline(tensors: Iterable[onnx.TensorProto], folder: Path | None) -> bool:
@@ -277,7 +281,7 @@ def _translate(
         raise UnsupportedModel("two tensors have the same name", DAMAGED)
     for t in initial:
         state.values[t.name] = stored(tensor(t, t.name))
-    if cells(shape) > 1 << 24:
+    if cells(shape) > MAX_CELLS:
         raise UnsupportedModel(f"input {x.name!r} of shape {list(shape)} is too large", "give it a smaller shape")
     dtype = np.dtype(INPUT_TYPES[x.type.tensor_type.elem_type])
     form = core(shape)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from polytriton.errors import UnsupportedModel, UsageError
-from polytriton.ir.interp import evaluate
+from polytriton.errors import ResourceError, UnsupportedModel, UsageError, out_of_memory
+from polytriton.ir.interp import evaluate, run
 from polytriton.ir.net import Net
 
 if TYPE_CHECKING:
@@ -30,11 +30,12 @@ def compare(
 ) -> float:
     """The largest relative difference of the output; `acts` maps ONNX tensors to the IR nodes that hold them."""
     x = _inputs(source, samples, seed, box)
-    ours = evaluate(net, x)
+    result = np.concatenate([run(net, row) for row in x])
     (theirs,) = _run(model, source, x, [])
-    worst = _difference(ours[net.output], theirs)
+    worst = _difference(result, theirs)
     if worst <= TOLERANCE[source.input_dtype]:
         return worst
+    ours = evaluate(net, x)
     if not np.isfinite(theirs).all() and all(np.isfinite(v).all() for v in ours.values()):
         raise UnsupportedModel(
             "onnxruntime's result is not finite", "the network overflows its own type on these inputs: no bound covers that"
@@ -91,8 +92,10 @@ def _run(model: bytes, source: Source, x: np.ndarray, extra: Sequence[str]) -> l
         wanted = [source.output_name, *extra]
         rows: list[list[Any]] = [session.run(wanted, {source.input_name: row}) for row in shaped]
     except Exception as e:  # onnxruntime's own classes are not public
+        if out_of_memory(e):
+            raise ResourceError("the model does not fit into memory", "make the model smaller") from e
         raise UnsupportedModel(
-            f"onnxruntime refuses the model: {str(e).splitlines()[0][:300]}", "check it with onnx.checker, or export it again"
+            f"onnxruntime refuses the model: {' '.join(str(e).split())[:300]}", "check it with onnx.checker, or export it again"
         ) from e
     return [np.stack([np.asarray(r[i], dtype=np.float64).reshape(-1) for r in rows]) for i in range(len(wanted))]
 

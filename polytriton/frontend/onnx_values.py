@@ -15,11 +15,11 @@ import numpy as np
 import onnx
 
 from polytriton.errors import ResourceError, UnsupportedModel
+from polytriton.ir.check import MAX_CELLS
 from polytriton.ir.net import Attr, Builder, Ref
 
 Shape = tuple[int, ...]
 REMEDY = "`polytriton inspect --operators` lists what is supported; simplify the model (e.g. with onnxsim) or re-export it"
-MAX_CELLS = 1 << 24  # of one activation
 MAX_CONSTANT = 256 << 20  # bytes of one computed constant
 MAX_RANK = 16
 FREE_BYTES = 512 << 20  # made up by the translation, whatever the size of the file

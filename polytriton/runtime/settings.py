@@ -117,17 +117,23 @@ def pinned() -> Iterator[None]:
 
 
 def exact_float32() -> bool:
-    """Whether this process's float32 products keep 24 bits: ones just above 1 are multiplied and summed. Call while pinned."""
+    """Whether this process's float32 products keep 24 bits while pinned."""
     global _probe
     if _probe is None:
-        x = 1 + 2.0**-12
-        a = torch.full((256, 256), x, dtype=torch.float32, device="cpu")
-        image = torch.full((8, 32, 16, 16), x, dtype=torch.float32, device="cpu").contiguous(memory_format=torch.channels_last)
-        w = torch.full((32, 32, 3, 3), x, dtype=torch.float32, device="cpu")
-        sums = (
-            ((a @ a)[5, 5].item(), 256),
-            (F.conv_transpose2d(image, w)[1, 1, 8, 8].item(), 288),
-            (F.conv_transpose2d(image, w, stride=2)[1, 1, 8, 8].item(), 128),
-        )
-        _probe = all(abs(got - n * x * x) <= n * n * 2.0**-24 * x * x for got, n in sums)
+        with pinned():
+            _probe = _keeps_24_bits()
     return _probe
+
+
+def _keeps_24_bits() -> bool:
+    """Ones just above 1 are multiplied and summed."""
+    x = 1 + 2.0**-12
+    a = torch.full((256, 256), x, dtype=torch.float32, device="cpu")
+    image = torch.full((8, 32, 16, 16), x, dtype=torch.float32, device="cpu").contiguous(memory_format=torch.channels_last)
+    w = torch.full((32, 32, 3, 3), x, dtype=torch.float32, device="cpu")
+    sums = (
+        ((a @ a)[5, 5].item(), 256),
+        (F.conv_transpose2d(image, w)[1, 1, 8, 8].item(), 288),
+        (F.conv_transpose2d(image, w, stride=2)[1, 1, 8, 8].item(), 128),
+    )
+    return all(abs(got - n * x * x) <= n * n * 2.0**-24 * x * x for got, n in sums)

@@ -7,7 +7,7 @@ the host never waits inside a program; on a GPU the launches are captured in a g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from polytriton.kernels.launches import Lowering
 from polytriton.kernels.load import function, prepare
 from polytriton.kernels.sequence import Entry, Fallback, Launch, Launches, Space
 from polytriton.knobs import SUMMARY, note
+from polytriton.runtime.config import NO_TILES, Tile
 from polytriton.runtime.settings import on_device
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.torch_backend import Rows, TorchBackend
@@ -65,13 +66,15 @@ class Bound:
 class TritonBackend:
     """One network, one arithmetic, one device."""
 
-    def __init__(self, kit: Kit, numerics: str, device: torch.device, interpret: bool, memory: int) -> None:
+    def __init__(
+        self, kit: Kit, numerics: str, device: torch.device, interpret: bool, memory: int, tiles: Mapping[str, Tile] = NO_TILES
+    ) -> None:
         prepare(interpret)
         self.kit, self.device, self.memory = kit, device, memory
         self.numerics: Numerics = NUMERICS[numerics]
         self.word = 8 if self.numerics.type == "tl.float64" else 4
         self.space = Space(kit.net, kit.plan)
-        self.emitter = Emitter()
+        self.emitter = Emitter(tiles=tiles)
         self.sizes = INTERPRETER if interpret else GPU
         self.tensors = TorchBackend(device)  # for the steps that have no kernel
         self._ready: dict[tuple[str, str], Ready] = {}
@@ -170,7 +173,7 @@ class TritonBackend:
             return
         if self.device.type == "cuda" and bound.capturable and bound.played > 1:  # the first time compiled every kernel
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other devices' workers go on allocating
                 for call in bound.calls:
                     call()  # type: ignore[operator]
             bound.graph = graph
@@ -263,6 +266,7 @@ class TritonBackend:
         results.raw.copy_(to["raw_best"][:total])
         if results.group is not None and results.done is not None:
             results.done.view(torch.int8).copy_(to["done"][: len(results.done)])
+            results.left.append(to["count"][1 : len(bound.ops)].double())  # a copy, read when the answer is known
 
     # ---- steps without a kernel -------------------------------------------------------------------------
 

@@ -1,0 +1,58 @@
+"""Foreign files are read within bounds: a few kilobytes never become gigabytes."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from polytriton.errors import UsageError
+
+FREE = 64 << 20  # bytes anything may unpack to
+RATIO = 100  # beyond those: times its own size; published properties pack to a twentieth
+CHUNK = 1 << 20
+UNPACK = "unpack it first if you trust it"
+
+
+def allowed(size: int) -> int:
+    """What a packed file of `size` bytes may unpack to."""
+    return max(FREE, RATIO * size)
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """The bytes of a file, unpacked where it is a .gz; reading stops once there are more than `limit`."""
+    with open(path, "rb") as raw:
+        packed = path.suffix == ".gz"
+        most = min(limit, allowed(os.fstat(raw.fileno()).st_size)) if packed else limit
+        chunks, total = list[bytes](), 0
+        with gzip.open(raw, "rb") if packed else raw as file:
+            while total <= most and (chunk := file.read(CHUNK)):
+                chunks.append(chunk)
+                total += len(chunk)
+    if most < total <= limit:
+        raise UsageError(f"{path} unpacks to more than {most >> 20} MiB, over {RATIO} times its size", UNPACK)
+    return b"".join(chunks)
+
+
+def read_array(file: IO[bytes], size: int) -> np.ndarray:
+    """The array of a .npy file of `size` bytes, once its header agrees with them: numpy allocates what the header says."""
+    form = np.lib.format
+    version = form.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the format is not read")
+    shape, _, dtype = (form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0)(file)
+    if dtype.hasobject:
+        raise ValueError("it holds pickled objects")
+    if min(shape, default=0) < 0 or not dtype.itemsize or math.prod(shape) * dtype.itemsize > size - file.tell():
+        raise ValueError(f"its header declares {'x'.join(map(str, shape))[:60]} values of {dtype}, which it does not hold")
+    file.seek(0)
+    return form.read_array(file, allow_pickle=False)
+
+
+def load_npy(path: Path) -> np.ndarray:
+    with open(path, "rb") as file:
+        return read_array(file, os.fstat(file.fileno()).st_size)

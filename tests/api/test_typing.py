@@ -1,0 +1,113 @@
+"""A user's typed program against the public interface, and the promises that hold for the whole package."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import polytriton
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+from pathlib import Path
+
+import numpy as np
+
+import polytriton
+from polytriton import Bounds, Counterexample, Interval, PolytritonError, Property, Result, Verifier
+
+
+def certified(net: Verifier, images: np.ndarray, labels: list[int]) -> list[int]:
+    results: list[Result] = net.verify(images, epsilon="2/255", label=labels, clip=(0, 1), mean=0.1307, std=(0.3081,))
+    return [k for k, r in enumerate(results) if r.verdict == "unsat" and r.margin > 0]
+
+
+def widest(bounds: Bounds) -> float:
+    layers: dict[str, Interval] = bounds.layers
+    return max(float((v.hi - v.lo).max()) for v in layers.values())
+
+
+def point(result: Result) -> np.ndarray | None:
+    found: Counterexample | None = result.counterexample
+    return None if found is None else found.x
+
+
+try:
+    net = polytriton.compile("net.onnx", semantics="real", device="cpu", memory=1 << 30)
+    again: Verifier = polytriton.load(net.save(Path("net.poly")), dtype="float64")
+    prop: Property = polytriton.read_vnnlib("prop.vnnlib", n_in=net.inputs)
+    one: Result = net.verify_property(prop, timeout=10)
+    other: Result = net.verify_vnnlib("prop.vnnlib")
+    shape: tuple[int, ...] = net.input_shape
+    margins: np.ndarray = net.margins([0.0], [1.0], [[1.0, -1.0]])
+except PolytritonError as error:
+    print(error.message, error.remedy, error.exit_code)
+"""
+WRONG = """
+import polytriton
+
+net = polytriton.compile("net.onnx", semantic="real")
+net.bounds([0.0])
+polytriton.read_vnnlib(3)
+net.verify_vnnlib("a.vnnlib").verdikt
+"""
+
+
+def mypy(tmp_path: Path, text: str) -> str:
+    pytest.importorskip("mypy")
+    (tmp_path / "program.py").write_text(text)
+    options = ["--strict", "--follow-imports=silent", "--config-file=", f"--cache-dir={tmp_path / 'cache'}", "--no-color-output"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, str(tmp_path / "program.py")],
+        capture_output=True, text=True, timeout=600, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_typed_program_passes_in_strict_mode(tmp_path: Path) -> None:
+    assert "Success" in mypy(tmp_path, PROGRAM)
+    found = mypy(tmp_path, WRONG)
+    for words in ('"semantic"', '"hi"', '"int"', '"verdikt"'):
+        assert words in found, found
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (ROOT / "polytriton" / "py.typed").is_file()
+    assert 'polytriton = ["py.typed"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    assert set(polytriton.__all__) <= set(dir(polytriton))
+    for name in set(polytriton.__all__) - {"__version__"}:
+        assert getattr(polytriton, name).__doc__, name
+    with pytest.raises(AttributeError, match="nothing"):
+        polytriton.nothing  # noqa: B018
+
+
+def test_importing_the_package_waits_for_nothing() -> None:
+    code = "import polytriton, sys; assert not {'torch', 'numpy', 'onnx', 'pandas'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=ROOT)
+
+
+def test_no_module_unpickles() -> None:
+    """Nothing a user hands over is ever run: numpy is told so each time, torch.load and the pickle family are not used."""
+    calls = 0
+    for path in sorted((ROOT / "polytriton").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = (
+                [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module] if isinstance(node, ast.ImportFrom) else []
+            )
+            assert not {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"} & {str(n).partition(".")[0] for n in names}, path
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "load":
+                owner = ast.unparse(node.func.value)
+                assert owner != "torch", path
+                if owner == "np":
+                    calls += 1
+                    assert [ast.unparse(k.value) for k in node.keywords if k.arg == "allow_pickle"] == ["False"], path
+    assert calls
