@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -13,9 +15,11 @@ import onnx
 import polytriton
 from polytriton.artifact import MANIFEST, VERSION, Artifact, pack, read_artifact, write_artifact
 from polytriton.errors import PolytritonError
+from polytriton.frontend.onnx import model_bytes
 from polytriton.knobs import SUMMARY, knobs, note
 from polytriton.passes.pipeline import Observer, _quiet
 
+ABANDONED = 86_400.0  # seconds after which what a killed process was writing is removed
 ENTRIES = 64  # the least recently used beyond these are dropped
 
 
@@ -29,7 +33,8 @@ def cached_artifact(
     if entry is not None and entry.is_dir():
         try:
             found = read_artifact(entry)
-            os.utime(entry)
+            with suppress(OSError):  # a cache that may only be read
+                os.utime(entry)
             note(SUMMARY, f"cache hit for {model}: {entry}")
             return found
         except (PolytritonError, OSError) as error:
@@ -47,8 +52,9 @@ def _keep(verifier: polytriton.Verifier, entry: Path) -> None:
         write_artifact(verifier, entry)
         note(SUMMARY, f"cached as {entry}")
         kept = sorted(entry.parent.glob(f"*.poly/{MANIFEST}"), key=lambda p: p.parent.stat().st_mtime)
-        for old in kept[:-ENTRIES]:
-            shutil.rmtree(old.parent, ignore_errors=True)
+        killed = [p for p in entry.parent.glob(".*.poly.*") if time.time() - p.stat().st_mtime > ABANDONED]
+        for old in (*(p.parent for p in kept[:-ENTRIES]), *killed):
+            shutil.rmtree(old, ignore_errors=True)
     except (PolytritonError, OSError) as error:
         note(SUMMARY, f"not cached: {str(error).splitlines()[0]}")
 
@@ -62,7 +68,7 @@ def _entry(model: Path, output: str | None, candidates: str, check: bool) -> Pat
     if folder is None:
         return None
     try:
-        data = model.read_bytes()
+        data = model_bytes(model)
         graph = onnx.ModelProto.FromString(data).graph
         tensors = [*graph.initializer, *(a.t for n in graph.node for a in n.attribute if a.HasField("t"))]
         if any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors):

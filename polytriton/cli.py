@@ -15,12 +15,17 @@ from typing import Annotated, Any
 import typer
 
 import polytriton
+from polytriton.commands.check import check
 from polytriton.commands.compile import compile
 from polytriton.commands.groups import grouped
 from polytriton.commands.inspect import inspect
 from polytriton.commands.opt import opt
-from polytriton.commands.run import INTERRUPTED, run, verify
+from polytriton.commands.report import report
+from polytriton.commands.run import INTERRUPTED, run
 from polytriton.commands.screen import complain
+from polytriton.commands.supports import supports
+from polytriton.commands.tune import tune
+from polytriton.commands.verify import verify
 from polytriton.errors import USAGE
 from polytriton.knobs import knobs
 
@@ -28,7 +33,7 @@ BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, help="Compile neural networks into floating-point-sound robustness verifiers."
 )
-COMMANDS = {command.__name__: command for command in (compile, run, verify, inspect, opt)}
+COMMANDS = {command.__name__: command for command in (compile, run, verify, check, report, supports, inspect, opt, tune)}
 for name, command in COMMANDS.items():
     app.command(name)(grouped(command))
 
@@ -39,9 +44,18 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _name(wanted: bool) -> None:
+    if wanted:
+        print("polytriton")
+        raise typer.Exit
+
+
 @app.callback()
-def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False) -> None:
-    """Only carries --version."""
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    name: Annotated[bool, typer.Option("--name", callback=_name, is_eager=True, help="Show the program's name.")] = False,
+) -> None:
+    """Carries --version and --name, which programs that drive verifiers ask for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from polytriton.errors import ResourceError, UsageError
+from polytriton.results import LayerStats
 
 VERDICTS = ("unsat", "sat", "unknown", "timeout", "error")
 FULL_REMEDY = "free some space; --resume then goes on where this run stopped"
@@ -28,6 +29,29 @@ class Point(msgspec.Struct, frozen=True):
 
     x: list[float]
     y: list[float]
+
+
+class Image(msgspec.Struct, frozen=True):
+    """The image of a ball, for those who draw it: `pixels` (see `pixels.py`), else that number of the file."""
+
+    file: str
+    index: int
+    shape: list[int]
+    mean: tuple[str, ...] = ("0",)
+    std: tuple[str, ...] = ("1",)
+    clip: tuple[str, str] | None = None
+    pixels: str = ""
+
+
+class Certified(msgspec.Struct, frozen=True):
+    """A certified radius as `radius.Radius` has it; numbers are exact, as ratios or decimals."""
+
+    proved: str | None
+    not_proved: str | None = None
+    verdict: str = ""
+    finished: bool = True
+    queries: int = 0
+    seconds: float = 0.0
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +75,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     margins: list[float | None] = []
     rivals: list[int] = []
     counterexample: Point | None = None
+    statistics: tuple[LayerStats, ...] = ()
+    image: Image | None = None
+    radius: Certified | None = None
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"{self.verdict!r} is no verdict")
 
     def final(self, timeout: float | None) -> bool:
         """Whether another run need not ask again: errors are tried again, timeouts where there is more time."""
@@ -59,7 +90,52 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return self.verdict != "error"
 
 
-COLUMNS = [f for f in Record.__struct_fields__ if f not in ("margins", "rivals", "counterexample")]
+NESTED = ("margins", "rivals", "counterexample", "statistics", "image", "radius")  # in JSON only
+COLUMNS = [f for f in Record.__struct_fields__ if f not in NESTED]
+
+
+def parse_json(path: Path, data: bytes) -> Iterator[Record]:
+    for row, line in enumerate(data.splitlines(), 1):
+        try:
+            yield msgspec.json.decode(line, type=Record)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise _foreign(path, row) from None
+
+
+def parse_csv(path: Path, data: bytes) -> Iterator[Record]:
+    rows = csv.reader(io.StringIO(data.decode("utf-8", errors="replace"), newline=""))
+    k = 0
+    try:
+        for k, cells in enumerate(rows, 1):
+            if (k == 1 and cells != COLUMNS) or len(cells) != len(COLUMNS):
+                raise _foreign(path, k)
+            if k > 1:
+                yield msgspec.convert({c: v for c, v in zip(COLUMNS, cells, strict=True) if v}, Record, strict=False)
+    except (msgspec.ValidationError, csv.Error):
+        raise _foreign(path, k) from None
+
+
+def _foreign(path: Path, row: int) -> UsageError:
+    return UsageError(f"{path}, line {row}: not a result of polytriton", "choose another file, or --overwrite this one")
+
+
+def read_records(path: Path) -> list[Record]:
+    """What a results file holds, JSON Lines or CSV: a later line of a query wins, one cut off at the end is left out."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", "name a file that `polytriton run --json FILE` wrote") from error
+    whole = data[: data.rfind(b"\n") + 1]
+    try:
+        found = list((parse_csv if path.suffix.lower() == ".csv" else parse_json)(path, whole))
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found.append(msgspec.json.decode(data[len(whole) :], type=Record))
+    except UsageError as error:
+        raise UsageError(error.message, "name a file that `polytriton run --json FILE` or `--csv FILE` wrote") from None
+    held: dict[str, Record] = {}
+    for k, record in enumerate(found):
+        held[record.key or f"line {k}"] = record
+    return list(held.values())
 
 
 class Sink:
@@ -116,20 +192,13 @@ class Sink:
     def parse(self, data: bytes) -> Iterator[Record]:
         raise NotImplementedError
 
-    def _foreign(self, row: int) -> UsageError:
-        return UsageError(f"{self.path}, line {row}: not a result of polytriton", "choose another file, or --overwrite this one")
-
 
 class JsonSink(Sink):
     def line(self, record: Record) -> bytes:
         return msgspec.json.encode(record) + b"\n"
 
     def parse(self, data: bytes) -> Iterator[Record]:
-        for row, line in enumerate(data.splitlines(), 1):
-            try:
-                yield msgspec.json.decode(line, type=Record)
-            except msgspec.DecodeError:
-                raise self._foreign(row) from None
+        return parse_json(self.path, data)
 
 
 class CsvSink(Sink):
@@ -140,15 +209,7 @@ class CsvSink(Sink):
         return self._row([_cell(getattr(record, c)) for c in COLUMNS])
 
     def parse(self, data: bytes) -> Iterator[Record]:
-        rows = csv.reader(io.StringIO(data.decode("utf-8", errors="replace"), newline=""))
-        for k, cells in enumerate(rows):
-            if (k == 0 and cells != COLUMNS) or len(cells) != len(COLUMNS):
-                raise self._foreign(k + 1)
-            if k:
-                try:
-                    yield msgspec.convert({c: v for c, v in zip(COLUMNS, cells, strict=True) if v}, Record, strict=False)
-                except msgspec.ValidationError:
-                    raise self._foreign(k + 1) from None
+        return parse_csv(self.path, data)
 
     @staticmethod
     def _row(cells: list[str]) -> bytes:

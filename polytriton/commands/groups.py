@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -13,7 +13,12 @@ import typer
 from polytriton.errors import UsageError
 
 if TYPE_CHECKING:
-    from polytriton.runner import Balls, Settings
+    from pathlib import Path
+
+    from polytriton.asker import Settings
+    from polytriton.frontend.instances import Instance
+    from polytriton.queries import Balls, Certify
+    from polytriton.vnncomp import CompetitionFile
 
 
 def option(*names: str, help: str, metavar: str | None = None) -> Any:
@@ -41,21 +46,28 @@ class Engine:
     candidates: Annotated[
         str | None, option("--candidates", help="Where bounds are taken: all (best of every frontier) or input (as CROWN).")
     ] = None
-    memory: Annotated[str, option("--memory", metavar="SIZE", help="Memory the analysis may take: 500M, 2G.")] = "4G"
-    threads: Annotated[int | None, option("--threads", metavar="N", help="CPU threads; by default torch's own choice.")] = None
+    memory: Annotated[
+        str, option("--memory", metavar="SIZE", help="Memory the analysis may take on a machine, all workers together: 500M, 2G.")
+    ] = "4G"
+    threads: Annotated[
+        int | None,
+        option("--threads", metavar="N", help="CPU threads of each worker; by default the CPUs divided among them, or torch's own choice."),
+    ] = None
 
-    def options(self) -> dict[str, Any]:
-        """Checked options of a Verifier; sets the thread count of this process."""
+    def options(self, *, here: bool = True) -> dict[str, Any]:
+        """Checked options of a Verifier; where it is to work `here`, the device must be there, and gets its threads."""
         from polytriton.fleet import check_devices
         from polytriton.verifier import Options
 
         made: dict[str, Any] = {"device": self.device, "semantics": self.semantics, "dtype": self.dtype, "memory": parse_size(self.memory)}
         if self.candidates is not None:
             made["candidates"] = self.candidates
-        check_devices(Options(**made).device)
-        if self.threads is not None:
-            if not 1 <= self.threads <= 4096:
-                raise UsageError(f"--threads {self.threads} is out of range", "give 1 or more")
+        device = Options(**made).device
+        if self.threads is not None and not 1 <= self.threads <= 4096:
+            raise UsageError(f"--threads {self.threads} is out of range", "give 1 or more")
+        if here:
+            check_devices(device)
+        if here and self.threads is not None:
             import torch
 
             torch.set_num_threads(self.threads)
@@ -72,14 +84,55 @@ class Asking:
     falsify: Annotated[bool, typer.Option("--falsify/--no-falsify", help="Search for counterexamples where no proof is found.")] = True
     seed: Annotated[int, option("--seed", help="Seed of that search.")] = 0
 
-    def settings(self, engine: Engine) -> Settings:
-        from polytriton.runner import Settings
+    def settings(self, engine: Engine, *, here: bool = True) -> Settings:
+        from polytriton.asker import Settings
 
         if self.timeout is not None and not 0 < self.timeout < float("inf"):
             raise UsageError(f"--timeout {self.timeout:g} is no time", "give seconds above 0, or leave it out for no limit")
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed} is negative", "give 0 or more")
-        return Settings(engine.options(), self.timeout, self.falsify, self.seed)
+        return Settings(engine.options(here=here), self.timeout, self.falsify, self.seed)
+
+
+ENGINES = ("auto", "local", "processes", "ray")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Who works the queries of a run."""
+
+    engine: Annotated[
+        str,
+        option("--engine", help="Who answers: local (this process), processes, ray (a cluster), or auto: processes for several workers."),
+    ] = "auto"
+    workers: Annotated[
+        int | None,
+        option(
+            "--workers",
+            metavar="N",
+            help="Workers on each machine; --memory is divided among them. By default one a GPU, else one a CPU, or for every "
+            "--threads CPUs, as far as each has 1G of --memory and 4 queries; without --instances one.",
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        option("--address", help="The Ray cluster: HOST:PORT or auto; by default RAY_ADDRESS, else one on this machine."),
+    ] = None
+
+    def check(self) -> None:
+        from polytriton.spread.share import check_workers
+
+        if self.engine not in ENGINES:
+            raise UsageError(f"--engine {self.engine[:40]} is unknown", f"use one of: {', '.join(ENGINES)}")
+        if self.address is not None and self.engine != "ray":
+            raise UsageError("--address is the address of a Ray cluster", "add --engine ray, or leave it out")
+        if self.engine == "local" and (self.workers or 1) != 1:
+            raise UsageError("--engine local is one worker", "leave --workers out, or use --engine processes")
+        check_workers(self.workers)
+        if self.engine == "ray":
+            from polytriton.spread.cluster import find_ray
+
+            find_ray()
 
 
 @dataclass(frozen=True)
@@ -92,6 +145,43 @@ class Results:
     csv: Annotated[str | None, option("--csv", metavar="FILE", help="Append each result to FILE as a line of CSV.")] = None
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the results files: skip what they hold already.")] = False
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start the results files again.")] = False
+
+
+@dataclass(frozen=True)
+class Competition:
+    """The results file of the verification competitions."""
+
+    vnncomp_csv: Annotated[
+        str | None,
+        option(
+            "--vnncomp-csv",
+            metavar="FILE",
+            help="With --instances: append each result as category,onnx,vnnlib,prepare_time,result,run_time.",
+        ),
+    ] = None
+    category: Annotated[
+        str | None, option("--category", metavar="NAME", help="The category named there; by default the folder of the list.")
+    ] = None
+
+    def file(
+        self, listed: Sequence[Instance], instances: Path | None, network: Path | None, results: Results
+    ) -> CompetitionFile | None:
+        from pathlib import Path
+
+        from polytriton.vnncomp import CompetitionFile
+
+        if self.vnncomp_csv is None:
+            if self.category is not None:
+                raise UsageError("--category belongs to --vnncomp-csv", "name the file with --vnncomp-csv FILE")
+            return None
+        if instances is None:
+            raise UsageError("--vnncomp-csv belongs to --instances", "for other queries there are --json and --csv")
+        path = Path(self.vnncomp_csv)
+        if any(other and other != "-" and Path(other).resolve() == path.resolve() for other in (results.json, results.csv)):
+            raise UsageError("--vnncomp-csv names the same file as --json or --csv", "give them different names")
+        category = self.category if self.category is not None else instances.resolve().parent.name
+        names = {(str(network or i.onnx), str(i.vnnlib)): i.names for i in listed}
+        return CompetitionFile(path, names, category, resume=results.resume, overwrite=results.overwrite)
 
 
 @dataclass(frozen=True)
@@ -113,15 +203,24 @@ class Images:
     targets: Annotated[str | None, option("--targets", metavar="L,...", help="Rival labels to exclude; by default all.")] = None
     scale: Annotated[str | None, option("--scale", metavar="S", help="Multiply pixels by this: 1/255.")] = None
     layout: Annotated[str, option("--layout", help="Order of flat pixels: chw or hwc.")] = "chw"
+    certify_radius: Annotated[
+        bool, typer.Option("--certify-radius", help="Find the largest radius proved around each image too, by bisection from --epsilon.")
+    ] = False
+    radius_tolerance: Annotated[
+        str, option("--radius-tolerance", metavar="T", help="How narrow the bracket of a radius must be, as a share of it.")
+    ] = "0.01"
+    radius_timeout: Annotated[
+        float | None, option("--radius-timeout", metavar="S", help="Seconds for each radius, besides --timeout; by default no limit.")
+    ] = None
 
     def balls(self) -> Balls | None:
         from pathlib import Path
 
         from polytriton.frontend.images import parse_epsilon, parse_fraction, parse_list
-        from polytriton.runner import Balls
+        from polytriton.queries import Balls
 
         if self.images is None:
-            given = [f"--{f.name}" for f in fields(self) if getattr(self, f.name) != f.default]
+            given = [f"--{f.name.replace('_', '-')}" for f in fields(self) if getattr(self, f.name) != f.default]
             if given:
                 raise UsageError(f"{given[0]} belongs to --images", "name the images with --images FILE")
             return None
@@ -133,10 +232,24 @@ class Images:
         targets = None if self.targets is None else tuple(_whole(t, "--targets") for t in self.targets.split(","))
         scale = None if self.scale is None else parse_fraction(self.scale, "scale")
         limits = None if clip is None else (clip[0], clip[1])
+        certify = self._certify()
         return Balls(
             Path(self.images), parse_epsilon(self.epsilon), parse_list(self.mean), parse_list(self.std), limits,
-            self.start, self.end, self.label, targets, scale, self.layout,
+            self.start, self.end, self.label, targets, scale, self.layout, certify,
         )  # fmt: skip
+
+    def _certify(self) -> Certify | None:
+        from polytriton.frontend.images import parse_fraction
+        from polytriton.queries import Certify
+        from polytriton.radius import check
+
+        if not self.certify_radius:
+            if self.radius_tolerance != "0.01" or self.radius_timeout is not None:
+                raise UsageError("--radius-tolerance and --radius-timeout belong to --certify-radius", "add --certify-radius")
+            return None
+        tolerance = parse_fraction(self.radius_tolerance, "tolerance")
+        check(tolerance, self.radius_timeout)
+        return Certify(str(tolerance), self.radius_timeout)
 
 
 def _whole(text: str, what: str) -> int:

@@ -19,7 +19,9 @@ from polytriton.explain import explain
 from polytriton.knobs import knobs
 
 if TYPE_CHECKING:
-    from polytriton.runner import Answer, Query
+    from polytriton.asker import Answer
+    from polytriton.queries import Query
+    from polytriton.records import Record
 
 COLOURS = {"unsat": "green", "sat": "red", "unknown": "yellow", "timeout": "yellow", "error": "bold red"}
 
@@ -111,12 +113,23 @@ def seconds(value: float) -> str:
     return f"{value:.3f} s" if value < 10 else f"{value:.1f} s"
 
 
+def _radius(record: Record) -> str:
+    """What was proved, rounded down."""
+    from polytriton.report.facts import down, proved_radius
+
+    proved = proved_radius(record)
+    return "-" if proved is None else down(proved)
+
+
 def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
     """One line a query, then the totals."""
     records = [a.record for a in answers]
     several = len({r.network for r in records}) > 1
-    noted = any(r.note for r in records)
-    head = [*(["network"] if several else []), "property", "verdict", "margin", "seconds", *(["note"] if noted else [])]
+    noted, searched = any(r.note for r in records), any(r.radius is not None for r in records)
+    head = [
+        *(["network"] if several else []), "property", "verdict", "margin", "seconds",
+        *(["radius"] if searched else []), *(["note"] if noted else []),
+    ]  # fmt: skip
     first = int(several)
     rows = [
         [
@@ -125,11 +138,12 @@ def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
             r.verdict,
             "-" if r.margin is None else f"{r.margin:.6g}",
             f"{r.seconds:.3f}",
+            *([_radius(r)] if searched else []),
             *([r.note[:100]] if noted else []),
         ]
         for r in records
     ]
-    table(head, rows, file=file, right=(first + 2, first + 3), verdict=first + 1)
+    table(head, rows, file=file, right=(first + 2, first + 3, first + 4) if searched else (first + 2, first + 3), verdict=first + 1)
     counts = Counter(r.verdict for r in records)
     parts = [f"{counts[v]} {v}" for v in COLOURS if counts[v]]
     wrong = sum(r.note.startswith("misclassified") for r in records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,16 @@ NAMES = {"onnx": ("onnx", "net", "network", "model"), "vnnlib": ("vnnlib", "spec
 
 @dataclass(frozen=True)
 class Instance:
-    """One line: two existing files and the seconds allowed (None: no limit). `row` counts lines of the file from 1."""
+    """One line: two existing files and the seconds allowed (None: no limit). `row` counts lines of the file from 1.
+
+    `names`: both files as the line spells them.
+    """
 
     onnx: Path
     vnnlib: Path
     timeout: float | None
     row: int
+    names: tuple[str, str] = ("", "")
 
 
 def read_instances(path: str | Path) -> list[Instance]:
@@ -40,7 +45,7 @@ def read_instances(path: str | Path) -> list[Instance]:
     for row, cells in lines[1 if columns else 0 :]:
         instance = _instance(path, row, cells, columns or {"onnx": 0, "vnnlib": 1, "timeout": 2})
         made.append(instance)
-        missing += [f"{file} (line {row})" for file in (instance.onnx, instance.vnnlib) if not file.is_file()]
+        missing += [f"{file} (line {row})" for file in (instance.onnx, instance.vnnlib) if not os.path.isfile(file)]
     if not made:
         raise UsageError(f"{path} lists no instances", "one line each: onnx,vnnlib,timeout")
     if missing:
@@ -67,10 +72,11 @@ def _instance(path: Path, row: int, cells: Sequence[str], columns: dict[str, int
         timeout = math.nan
     if timeout is not None and not 0 < timeout < math.inf:
         raise UsageError(f"{path}, line {row}: `{text[:40]}` is no timeout", "give seconds above 0")
-    return Instance(_file(path, cells[columns["onnx"]]), _file(path, cells[columns["vnnlib"]]), timeout, row)
+    names = cells[columns["onnx"]], cells[columns["vnnlib"]]
+    return Instance(shipped(path.parent / names[0]), shipped(path.parent / names[1]), timeout, row, names)
 
 
-def _file(path: Path, name: str) -> Path:
-    """Published lists name the plain file where only the compressed one is shipped."""
-    plain, packed = path.parent / name, path.parent / f"{name}.gz"
-    return packed if not plain.is_file() and packed.is_file() else plain
+def shipped(plain: Path) -> Path:
+    """Published benchmarks name the plain file where only the compressed one is there."""
+    packed = Path(f"{plain}.gz")
+    return packed if not os.path.exists(plain) and os.path.isfile(packed) else plain  # pathlib's own raise on names too long

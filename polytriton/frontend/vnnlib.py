@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import zlib
 from collections.abc import Iterable, Sequence
@@ -11,9 +10,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+from onnx.numpy_helper import from_array
 
 from polytriton.errors import UnsupportedProperty, UsageError
-from polytriton.frontend.query import Disjunct, Property, Row, check_range, outward
+from polytriton.frontend.packed import read_file
+from polytriton.frontend.query import Disjunct, Property, Row, Tensor, check_range, outward
 from polytriton.frontend.vnnlib_dnf import Leaf, Node, expand, split
 from polytriton.frontend.vnnlib_parse import Document, parse
 
@@ -27,7 +28,7 @@ def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | Non
         text, title = source, name or "property"
     else:
         path = Path(source)
-        text, title = _load(path), name or path.name.removesuffix(".gz").removesuffix(".vnnlib")
+        text, title = load_text(path), name or path.name.removesuffix(".gz").removesuffix(".vnnlib")
     doc = parse(text, title)
     for what, wanted, found in (("inputs", n_in, doc.n_in), ("outputs", n_out, doc.n_out)):
         if wanted is not None and wanted != found:
@@ -36,13 +37,13 @@ def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | Non
                 "pair the property with its own network",
             )
     disjuncts = _Boxes(doc, title).disjuncts()
-    return Property(title, doc.n_in, doc.n_out, disjuncts, doc.version, doc.input, doc.output)
+    return Property(title, doc.n_in, doc.n_out, disjuncts, doc.version, doc.input, doc.output, doc.network)
 
 
-def _load(path: Path) -> str:
+def load_text(path: Path) -> str:
+    """What a file says, unpacked where it is a .gz."""
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_file(path, MAX_BYTES)
     except FileNotFoundError:
         raise UsageError(f"no property file {path}", "check the path; it is taken relative to the current folder") from None
     except (OSError, EOFError, ValueError, zlib.error) as why:
@@ -181,14 +182,29 @@ def _show(value: Fraction) -> str:
 # Counterexamples
 
 
+def _ends(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> list[tuple[Tensor, np.ndarray]]:
+    made = []
+    for tensor, values, size in ((prop.input, x, prop.n_in), (prop.output, y, prop.n_out)):
+        flat = np.asarray(values, dtype=np.float64).ravel()
+        if flat.size != size or not np.isfinite(flat).all():
+            raise UsageError(f"a counterexample needs {size} finite values for {tensor.name}", "run the network on the input again")
+        made.append((tensor, flat))
+    return made
+
+
+def assignments(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> dict[str, bytes]:
+    """The point as serialised TensorProto, by tensor: in the declared element type and shape; real numbers are float64."""
+    made = {}
+    for tensor, values in _ends(prop, x, y):
+        shape = values.shape if prop.version.startswith("1") else tensor.shape
+        array = values.astype("float64" if tensor.dtype.lower() == "real" else tensor.dtype).reshape(shape)
+        made[tensor.name] = from_array(array, tensor.name).SerializeToString()
+    return made
+
+
 def write_counterexample(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> str:
     """The point in the form of the property's version: VNN-COMP's list of pairs, or the assignment of the VNN-LIB 2.0 standard."""
-    ends = []
-    for tensor, values, size in ((prop.input, x, prop.n_in), (prop.output, y, prop.n_out)):
-        flat = np.asarray(values, dtype=np.float64).ravel().tolist()
-        if len(flat) != size or not all(map(math.isfinite, flat)):
-            raise UsageError(f"a counterexample needs {size} finite values for {tensor.name}", "run the network on the input again")
-        ends.append((tensor, flat))
+    ends = [(tensor, values.tolist()) for tensor, values in _ends(prop, x, y)]
     if prop.version.startswith("1"):
         pairs = [f"({tensor.element(i, prop.version)} {v!r})" for tensor, flat in ends for i, v in enumerate(flat)]
         return "(" + "\n".join(pairs) + ")\n"

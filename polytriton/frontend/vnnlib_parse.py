@@ -66,6 +66,7 @@ class Document:
     output: Tensor = field(default_factory=lambda: Tensor("Y"))
     n_in: int = 0
     n_out: int = 0
+    network: str = ""
 
 
 def parse(text: str, name: str) -> Document:
@@ -382,7 +383,7 @@ class _Reader:
             if len(found) != 1:
                 raise _Refused(f"a network of {len(found)} {role}s", "polytriton verifies networks of one input and one output")
             setattr(self.doc, role, found[0])
-        self.doc.version = "2.0"
+        self.doc.version, self.doc.network = "2.0", args[0]
         self.tensors = {d.tensor.name: d for d in ends}
         if len(self.tensors) != len(ends):
             raise _Refused("two tensors of one name", "give every tensor its own name")

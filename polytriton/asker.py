@@ -1,0 +1,190 @@
+"""Answers one query in this process: opens the network, asks it, makes the record. Every engine of a run ends here."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from polytriton.api import Verifier
+from polytriton.artifact import Artifact, read_artifact
+from polytriton.cache import cached_artifact
+from polytriton.errors import PolytritonError, UsageError
+from polytriton.explain import explain
+from polytriton.frontend.query import Property
+from polytriton.image_record import with_image
+from polytriton.queries import Asked, Ball, Query
+from polytriton.records import Point, Record
+from polytriton.results import Counterexample, Result
+from polytriton.runtime.attack import inner_box
+from polytriton.runtime.engine import Progress, _silent
+
+OPEN_NETWORKS = 8  # networks kept in memory at once
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How every query of a run is asked; `engine` are options of the verifier that were given."""
+
+    engine: dict[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+    falsify: bool = True
+    seed: int = 0
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """What a record's key must know of an open network; `seconds` is what opening it took."""
+
+    sha256: str
+    output: str
+    semantics: str
+    dtype: str
+    candidates: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A record and, where there is one, the property it answers, for those who print a counterexample.
+
+    `prepare`: seconds spent on opening the network for this query.
+    """
+
+    record: Record
+    prop: Property | None = None
+    result: Result | None = None
+    error: BaseException | None = None
+    resumed: bool = False
+    prepare: float = 0.0
+    query: Query | None = None
+
+
+class Networks:
+    """Verifiers by path, the last few kept. An artifact is read, an ONNX file compiled or taken from the cache."""
+
+    def __init__(self, engine: dict[str, Any], places: Mapping[str, Path] | None = None) -> None:
+        """`places`: where a network really lies, for those that were shipped here."""
+        self._engine, self._places = engine, {} if places is None else places
+        self._open, self._failed = OrderedDict[str, Verifier](), dict[str, PolytritonError]()
+
+    def __call__(self, network: str | Path) -> Verifier:
+        name = str(network)
+        if name in self._failed:
+            raise self._failed[name]
+        if name not in self._open:
+            try:
+                self._open[name] = Verifier.from_artifact(find_artifact(self._places.get(name, Path(name))), **self._engine)
+            except PolytritonError as error:
+                self._failed[name] = error
+                raise
+            while len(self._open) > OPEN_NETWORKS:
+                self._open.popitem(last=False)
+        self._open.move_to_end(name)
+        return self._open[name]
+
+    def close(self) -> None:
+        self._open.clear()
+
+
+def find_artifact(path: Path) -> Artifact:
+    """An artifact, or an ONNX file compiled or found in the cache."""
+    if path.is_dir() or path.suffix == ".poly":
+        return read_artifact(path)
+    if not path.exists():
+        raise UsageError(f"there is no network {path}", "check the path; it is taken relative to the current folder")
+    return cached_artifact(path)
+
+
+@dataclass
+class Asker:
+    """`started`: when the clock of every timeout began; by default when its query is asked."""
+
+    networks: Networks
+    settings: Settings
+    progress: Progress = _silent
+    started: float | None = None
+
+    def open(self, network: str) -> Opened:
+        start = time.monotonic()
+        verifier = self.networks(network)
+        o, source = verifier.options, verifier.source
+        sha, output = ("", "") if source is None else (source.sha256, source.output_name)
+        return Opened(sha, output, o.semantics, o.dtype, o.candidates, _short(time.monotonic() - start))
+
+    def answer(self, query: Query, blank: Record) -> Answer:
+        """Fills the record in; an error belongs to its query."""
+        start = time.monotonic()
+        try:
+            verifier = self.networks(query.network)
+            prepare = _short(time.monotonic() - start)
+            return self._decide(verifier, query, query.asked(verifier), blank, prepare)
+        except Exception as error:
+            return failed(query, blank, error, time.monotonic() - start)
+
+    def _decide(self, verifier: Verifier, query: Query, asked: Asked, blank: Record, prepare: float) -> Answer:
+        start = time.monotonic()
+        result, remark = None, ""
+        if asked.clean is not None and asked.label is not None:
+            result, remark = _at_centre(verifier, asked, start)
+        if result is None:
+            s = self.settings
+            timeout = blank.timeout if self.started is None or blank.timeout is None else max(blank.timeout - (start - self.started), 0.0)
+            result = verifier.verify_property(
+                asked.prop, timeout=timeout, falsifier=s.falsify, progress=self.progress, label=asked.label, seed=s.seed
+            )  # fmt: skip
+        found = result.counterexample
+        record = msgspec.structs.replace(
+            blank, verdict=result.verdict, margin=_finite(result.margin), seconds=_short(result.seconds), label=asked.label, note=remark,
+            margins=[_finite(m) for m in result.margins.tolist()], rivals=list(result.rivals),
+            counterexample=None if found is None else Point(_flat(found.x), _flat(found.y)), statistics=result.statistics,
+        )  # fmt: skip
+        if isinstance(query.subject, Ball):
+            record = with_image(record, query.subject, verifier, self.progress)
+        return Answer(record, asked.prop, result, prepare=prepare, query=query)
+
+
+def failed(query: Query, blank: Record, error: BaseException, seconds: float = 0.0) -> Answer:
+    note = " ".join(explain(error).message.split())
+    return Answer(msgspec.structs.replace(blank, note=note, seconds=_short(seconds)), error=error, query=query)
+
+
+def _at_centre(verifier: Verifier, asked: Asked, start: float) -> tuple[Result | None, str]:
+    """The clean image first: where the network already errs there, the image itself is the counterexample."""
+    assert asked.clean is not None
+    prop, dtype = asked.prop, np.dtype(verifier.source.input_dtype if verifier.source else "float64")
+    x = asked.clean.astype(dtype)
+    y = verifier.predict(x)[0]
+    answer = int(y.argmax())
+    remark = f"misclassified as {answer}" if answer != asked.label else ""
+    if remark and prop.disjuncts and prop.violated(x.ravel(), y) is None:  # rounding may have left the exact ball
+        box = inner_box(prop.disjuncts[0], dtype)
+        if box is not None:
+            x = np.clip(x.ravel(), *box)
+            y = verifier.predict(x)[0]
+    if prop.violated(x.ravel(), y) is None:
+        return None, remark
+    shape = verifier.source.input_shape if verifier.source else verifier.input_shape
+    rivals = tuple(i for d in prop.disjuncts for i, c in d.rows[0].y if c < 0)
+    margins = np.full(len(prop.disjuncts), -np.inf)
+    return Result(
+        "sat", margins, time.monotonic() - start, Counterexample(x.reshape(shape), y), asked.label, rivals, verifier.options.semantics
+    ), remark
+
+
+def _flat(values: Any) -> list[float]:
+    return np.asarray(values, dtype=np.float64).ravel().tolist()
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _short(seconds: float) -> float:
+    return round(seconds, 6)

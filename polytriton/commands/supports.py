@@ -1,0 +1,77 @@
+"""`polytriton supports`: what a program that drives verifiers asks before it uses one (VNN-LIB 2.0, command-line interface)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+import typer
+
+from polytriton.errors import UsageError
+
+
+def _flag(name: str, help: str) -> typer.models.OptionInfo:
+    return typer.Option(name, help=help)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """One field a capability of the standard."""
+
+    onnx_opset_versions: Annotated[bool, _flag("--onnx-opset-versions", "The oldest and the newest opset.")] = False
+    onnx_element_types: Annotated[bool, _flag("--onnx-element-types", "Element types of inputs and outputs.")] = False
+    onnx_operators: Annotated[bool, _flag("--onnx-operators", "ONNX operators.")] = False
+    vnnlib_versions: Annotated[bool, _flag("--vnnlib-versions", "The oldest and the newest version of VNN-LIB.")] = False
+    hidden_node_theories: Annotated[bool, _flag("--hidden-node-theories", "NH: no constraints on hidden nodes.")] = False
+    multiple_input_output_theories: Annotated[
+        bool, _flag("--multiple-input-output-theories", "SIO: networks of one input and one output.")
+    ] = False
+    multiple_network_theories: Annotated[bool, _flag("--multiple-network-theories", "SNET: one network a query.")] = False
+    multiple_node_comparison_theories: Annotated[
+        bool, _flag("--multiple-node-comparison-theories", "MNC: assertions may relate inputs and outputs.")
+    ] = False
+    arithmetic_complexity_theories: Annotated[
+        bool, _flag("--arithmetic-complexity-theories", "BND, OUTC, LIN: up to linear arithmetic.")
+    ] = False
+    optimised_disjunctive_reasoning: Annotated[
+        bool, _flag("--optimised-disjunctive-reasoning", "Whether disjunctions are more than expanded: false.")
+    ] = False
+    serialise_assignments: Annotated[
+        bool, _flag("--serialise-assignments", "Whether verify can write counterexamples as TensorProto files.")
+    ] = False
+
+
+def supports(
+    *, capabilities: Capabilities, json_: Annotated[bool, typer.Option("--json", help="As JSON: one list, or all as an object.")] = False
+) -> int:
+    """Say what kinds of networks and properties can be verified, one capability at a time, a word a line."""
+    asked = [f.name for f in fields(capabilities) if getattr(capabilities, f.name)]
+    if len(asked) != 1 and not (json_ and not asked):
+        names = ", ".join(f"--{f.name.replace('_', '-')}" for f in fields(Capabilities))
+        raise UsageError("which capability?" if not asked else "one capability at a time", f"give one of {names}; or --json alone for all")
+    held = known()
+    if json_:
+        print(json.dumps(held[asked[0]] if asked else held, indent=None if asked else 2))
+    else:
+        print("\n".join(held[asked[0]]))
+    return 0
+
+
+def known() -> dict[str, list[str]]:
+    """Every capability. Types are those whose arithmetic a proof covers; float32 is what --semantics is by default."""
+    from polytriton.frontend.onnx import NEWEST_OPSET, OLDEST_OPSET, operators
+
+    return {
+        "onnx_opset_versions": [str(OLDEST_OPSET), str(NEWEST_OPSET)],
+        "onnx_element_types": ["real", "float32", "float64"],
+        "onnx_operators": [name for name, _ in operators()],
+        "vnnlib_versions": ["1.0", "2.0"],
+        "hidden_node_theories": ["NH"],
+        "multiple_input_output_theories": ["SIO"],
+        "multiple_network_theories": ["SNET"],
+        "multiple_node_comparison_theories": ["SNC", "MNC"],
+        "arithmetic_complexity_theories": ["BND", "OUTC", "LIN"],
+        "optimised_disjunctive_reasoning": ["false"],
+        "serialise_assignments": ["true"],
+    }

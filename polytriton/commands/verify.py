@@ -1,0 +1,153 @@
+"""`polytriton verify`: one query, by its two files or as the VNN-LIB 2.0 standard has solvers called."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from polytriton.commands.check import certifiable, certify
+from polytriton.commands.groups import Asking, Engine, Results
+from polytriton.commands.screen import Live, complain
+from polytriton.errors import UnsupportedProperty, UsageError
+
+if TYPE_CHECKING:
+    from polytriton.api import Verifier
+    from polytriton.asker import Answer
+    from polytriton.frontend.query import Property
+
+TIMED_OUT = "timed-out"  # the standard's word for timeout
+
+
+def verify(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="[NET.onnx] PROP.vnnlib", help="The network (or a compiled NET.poly) and the property.", show_default=False),
+    ],
+    network: Annotated[
+        list[str] | None,
+        typer.Option("--network", metavar="NAME=NET.onnx", help="The network that the property calls NAME; then only PROP is given."),
+    ] = None,
+    serialise_assignments: Annotated[
+        Path | None,
+        typer.Option(
+            "--serialise-assignments", metavar="DIR", help="Write a counterexample as one TensorProto file a tensor instead of printing it."
+        ),
+    ] = None,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Compile the network into the cache, check the property, answer nothing.")
+    ] = False,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", metavar="FILE", help="For unsat, write what polytriton check needs to confirm it; --semantics real."),
+    ] = None,
+    *,
+    asking: Asking,
+    engine: Engine,
+    results: Results,
+) -> int:
+    """Answer one query; the verdict is the first line, a counterexample in VNN-LIB form follows.
+
+    The compiled network is kept in the cache (POLYTRITON_CACHE) for the next time. --timeout counts from the start of the
+    command. With --network, element types must be those of the network, and a timeout is called timed-out.
+    """
+    started = time.monotonic()
+    from polytriton.asker import Asker, Networks
+    from polytriton.frontend.instances import shipped
+    from polytriton.queries import vnnlib_query
+    from polytriton.records import open_sinks
+    from polytriton.runner import Run
+    from polytriton.spread.local import Local
+
+    name, net, path = _files(files, network or [])
+    settings = asking.settings(engine)
+    net, path = shipped(net), shipped(path)
+    if not path.is_file():
+        raise UsageError(f"no property file {path}", "check the path; it is taken relative to the current folder")
+    if certificate is not None:
+        certifiable(net, path, certificate, engine.semantics)
+    networks = Networks(settings.engine)
+    verifier = networks(net)
+    if name is not None or prepare:
+        _check(_read(path, verifier), verifier, name)
+    if prepare:
+        return 0
+    sinks = open_sinks(results.json, results.csv, resume=results.resume, overwrite=results.overwrite)
+    try:
+        with Live(1) as live:
+            asker = Asker(networks, settings, live.stage, started)
+            answer = Run(Local(asker), settings, sinks).ask([vnnlib_query(net, path)])[0]
+    finally:
+        for sink in sinks:
+            sink.close()
+    if answer.error is not None:
+        return complain(answer.error)
+    if results.json != "-":
+        _tell(answer, standard=name is not None, folder=serialise_assignments)
+    record = answer.record
+    margin = "" if record.margin is None else f"worst margin {record.margin:.6g}, "
+    print(f"{record.property}: {record.verdict}, {margin}{record.seconds:.3f} s{', from an earlier run' * answer.resumed}", file=sys.stderr)
+    if certificate is not None:
+        with Live(1) as live:
+            return certify(net, path, certificate, record.verdict, live.stage)
+    return 0
+
+
+def _files(files: list[Path], networks: list[str]) -> tuple[str | None, Path, Path]:
+    """The network's name in the property, where it was given one, and both files."""
+    if not networks:
+        if len(files) != 2:
+            raise UsageError(f"a network and a property are needed, {len(files)} given", "polytriton verify NET.onnx PROP.vnnlib")
+        return None, files[0], files[1]
+    usage = "polytriton verify --network f=NET.onnx PROP.vnnlib"
+    if len(files) != 1:
+        raise UsageError("with --network only the property is given besides", usage)
+    if len(networks) > 1:
+        raise UsageError(f"{len(networks)} networks: polytriton verifies one network at a time", usage)
+    name, sign, path = networks[0].partition("=")
+    if not (name and sign and path):
+        raise UsageError(f"--network {networks[0][:80]} is not NAME=FILE", usage)
+    return name, Path(path), files[0]
+
+
+def _read(path: Path, verifier: Verifier) -> Property:
+    from polytriton.frontend.vnnlib import read_vnnlib
+
+    return read_vnnlib(path, n_in=verifier.inputs, n_out=verifier.outputs)
+
+
+def _check(prop: Property, verifier: Verifier, name: str | None) -> None:
+    """What the standard has a solver refuse: another network's name, other element types."""
+    if name is not None and prop.network and name != prop.network:
+        raise UsageError(f"the property calls its network {prop.network}, not {name}", f"--network {prop.network}=NET.onnx")
+    if name is None or not prop.network or verifier.source is None:
+        return
+    has = verifier.source.input_dtype
+    for tensor in (prop.input, prop.output):
+        if tensor.dtype.lower() not in ("real", has):
+            raise UnsupportedProperty(
+                f"{tensor.name} is declared {tensor.dtype}, the network computes in {has}",
+                f"declare it {has}, or real to ask about real numbers",
+            )
+
+
+def _tell(answer: Answer, *, standard: bool, folder: Path | None) -> None:
+    from polytriton.frontend.vnnlib import assignments, write_counterexample
+
+    record = answer.record
+    found, prop = record.counterexample, answer.prop
+    print(TIMED_OUT if standard and record.verdict == "timeout" else record.verdict)
+    if found is None or prop is None:
+        return
+    if folder is None:
+        print(write_counterexample(prop, found.x, found.y), end="")
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for tensor, data in assignments(prop, found.x, found.y).items():
+            (folder / f"{tensor}.pb").write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror or error}", "choose a folder you may write to") from error

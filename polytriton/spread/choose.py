@@ -1,0 +1,28 @@
+"""The engine a run was asked for."""
+
+from __future__ import annotations
+
+from polytriton.asker import Asker
+from polytriton.spread.local import Local
+from polytriton.spread.pool import Pool
+from polytriton.spread.processes import ProcessWorker
+from polytriton.spread.share import cpus, divide
+from polytriton.spread.task import Engine
+from polytriton.spread.worker import Hello
+
+
+def make_engine(
+    kind: str, asker: Asker, *, queries: int, workers: int | None = None, threads: int | None = None, address: str | None = None
+) -> Engine:
+    """`auto` is this process where one worker suffices, else processes. Only `local` uses the asker itself."""
+    settings = asker.settings
+    device, memory = settings.engine["device"], settings.engine["memory"]
+    if kind == "ray":
+        from polytriton.spread.cluster import Cluster
+
+        return Cluster(settings, queries=queries, workers=workers, threads=threads, address=address)
+    gpus = len(device.split(",")) if device.startswith("cuda") else 0
+    share = divide(cpus=cpus(), memory=memory, queries=queries, workers=workers, threads=threads, gpus=gpus)
+    if kind == "local" or (kind == "auto" and share.workers == 1):
+        return Local(asker)
+    return Pool([ProcessWorker(Hello(share.settings(settings, k, device), share.threads)) for k in range(share.workers)])

@@ -1,0 +1,130 @@
+"""What engines are given and what they give back.
+
+A task opens a network or answers a query of an open one. Every task that goes in comes out as `Done` exactly once, whatever
+becomes of those who work it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Protocol
+
+import msgspec
+
+from polytriton.asker import Answer, Opened
+from polytriton.errors import PolytritonError
+from polytriton.explain import explain
+from polytriton.queries import Query
+from polytriton.records import Record
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A task as it travels. Without a query: open the network. `blank` is the record to be filled in."""
+
+    network: str
+    query: Query | None = None
+    blank: Record | None = None
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An error as it travels."""
+
+    message: str
+    remedy: str
+    exit_code: int
+
+    @staticmethod
+    def of(error: BaseException) -> Failure:
+        told = explain(error)
+        return Failure(told.message, told.remedy, told.exit_code)
+
+    def error(self) -> PolytritonError:
+        made = PolytritonError(self.message, self.remedy)
+        made.exit_code = self.exit_code
+        return made
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What comes back for a job: `opened` or `failure` for a network, `record` (with its `failure`) for a query."""
+
+    opened: Opened | None = None
+    record: Record | None = None
+    failure: Failure | None = None
+    prepare: float = 0.0
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Order among tasks: by query, and a network before the query that needs it first."""
+
+    query: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Task:
+    place: Place
+    job: Job
+
+
+Outcome = Opened | Answer | BaseException
+
+
+@dataclass(frozen=True)
+class Began:
+    task: Task
+
+
+@dataclass(frozen=True)
+class Done:
+    """An answer to a query; what was opened; or, for a network only, why it could not be."""
+
+    task: Task
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A worker was lost, or cannot be had; the run goes on. For people to read."""
+
+    message: str
+
+
+Event = Began | Done | Trouble
+
+
+class Engine(Protocol):
+    """Works tasks. More may be submitted while events are read; reading ends when all tasks are done."""
+
+    def submit(self, task: Task) -> None: ...
+
+    def events(self) -> Iterator[Event]: ...
+
+    def close(self) -> None: ...
+
+
+class Backlog:
+    """Tasks that wait, in order of place; a worker is given those of the network it has open first."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[tuple[Place, int, Task]]] = defaultdict(list)
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def put(self, task: Task) -> None:
+        self._count += 1
+        heappush(self._waiting[task.job.network], (task.place, self._count, task))
+
+    def take(self, prefer: str | None = None) -> Task:
+        network = prefer if prefer in self._waiting else min(self._waiting, key=lambda n: self._waiting[n][0][0])
+        assert network is not None
+        queue = self._waiting[network]
+        task = heappop(queue)[2]
+        if not queue:
+            del self._waiting[network]
+        return task
