@@ -18,14 +18,15 @@ from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Program, extent
 from polytriton.passes.memory import chunk_rows
 from polytriton.passes.pipeline import Compiled
+from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.soundness import FLOAT32, FLOAT64, KERNELS, SEMANTICS, Coefficients
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.torch_backend import Rows, TorchBackend
+from polytriton.runtime.trace import Trace
 from polytriton.runtime.triton_backend import TritonBackend
 from polytriton.runtime.walk import Identity, Results, Walk
 
-CPU_BLOCK = 48 << 20  # bytes of the plan's count a row block takes on a CPU: measured best, larger ones leave the caches
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
 
@@ -73,18 +74,20 @@ class Engine:
         tight: bool = False,
         forward: Forward | None = None,
         kernels: str = "",
+        config: Config = DEFAULT,
     ) -> None:
         self.net, self.plan = compiled.net, compiled.plan
         self.coefficients: Coefficients = KERNELS[dtype] if kernels else FLOAT64 if dtype == "float64" else FLOAT32
         self.device = device or torch.device("cpu")
         self.memory, self.early = memory, early and not tight
         self.tight = tight  # bound what the interval pass settled too: error vectors shrink with the boxes
-        self.backend = TorchBackend(self.device, threads)
+        self.config = config
+        self.backend = TorchBackend(self.device, threads, config)
         self.forward = forward or Forward(self.net, SEMANTICS[semantics], self.device)
         self.kit = Kit(self.net, self.plan, self.forward, self.coefficients)
         self.kernels: TritonBackend | None = None
         if kernels:
-            self.kernels = TritonBackend(self.kit, dtype, self.device, kernels == "interpret", memory // 2)
+            self.kernels = TritonBackend(self.kit, dtype, self.device, kernels == "interpret", memory // 2, config.tiles)
         self.nodes = self.net.by_name
         self.programs = {p.target: p for p in self.plan if p.kind == "bound"}
         self.pooled = {i for n in self.net if n.op == "maxpool" for i in n.inputs}
@@ -120,44 +123,54 @@ class Engine:
             self.forward.transfer(node, boxes)
         return boxes
 
-    def refine(self, lo: Tensor, hi: Tensor, progress: Progress = _silent, deadline: float | None = None) -> Boxes:
+    def refine(
+        self, lo: Tensor, hi: Tensor, progress: Progress = _silent, deadline: float | None = None, trace: Trace | None = None
+    ) -> Boxes:
         """Boxes in which every node a nonlinear operator reads is bounded by back-substitution."""
         boxes = self.forward.start(lo.to(self.device), hi.to(self.device))
-        done = 0
+        done, shown = 0, set(self.bounded()) if trace is not None else set()
         for node in self.net.nodes[1:]:
             self.forward.transfer(node, boxes)
             program = self.programs.get(node.name)
             if program is not None:
                 progress(f"bounds of {node.name}", done, len(self.programs))
-                self._bound(program, boxes, deadline)
+                self._bound(program, boxes, deadline, trace)
                 done += 1
+            elif trace is not None and node.name in shown:  # the interval pass is exact there
+                none = boxes.lo[node.name].new_empty(0)
+                bounds = boxes.lo[node.name], boxes.hi[node.name]
+                trace.bounded(node.name, trace.mark(), bounds, (none, none), (none, none), [], node.name in self.pooled)
         progress("bounds", done, len(self.programs))
         return boxes
 
-    def _bound(self, program: Program, boxes: Boxes, deadline: float | None) -> None:
+    def _bound(self, program: Program, boxes: Boxes, deadline: float | None, trace: Trace | None = None) -> None:
         """Two rows a neuron that the interval pass leaves undecided; its box becomes the best of all candidates.
 
         The likelier sign goes first: where its row settles the neuron, the other is never made. A neuron that a max pool
         reads is never settled.
         """
-        name = program.target
+        name, begin = program.target, None if trace is None else trace.mark()
         lo, hi = boxes.lo[name], boxes.hi[name]
         pooled = name in self.pooled
         live = torch.ones_like(lo, dtype=torch.bool) if pooled else (hi > 0) if self.tight else (lo < 0) & (hi > 0)
         where = torch.nonzero(live, as_tuple=True)
         if not len(where[0]):
+            if trace is not None and begin is not None:
+                none = lo[where], lo[where]
+                trace.bounded(name, begin, (lo, hi), none, none, [], pooled)
             return
         tables = self._tables(boxes)
         old = (lo[where], -hi[where])  # as bounds of +x and of -x
         leaves = self.plan.candidates == "all" and self.early and not pooled
         first = torch.where(old[0] >= old[1], 1, -1) if leaves else torch.ones_like(old[0], dtype=torch.int64)
         if self.kernels is not None:
-            best = self._both_sides(program, tables, where, old, first, leaves, deadline)
+            best, made = self._both_sides(program, tables, where, old, first, leaves, deadline)
         else:
-            best = [b.clone() for b in old]
+            best, made = [b.clone() for b in old], []
             open_ = torch.arange(len(first), device=self.device)
             for sign in (first, -first):
-                found = self._side(program, tables, where, open_, sign[open_], leaves, deadline)
+                made.append(self._side(program, tables, where, open_, sign[open_], leaves, deadline))
+                found = made[-1].best
                 for k, s in enumerate((1, -1)):
                     mine = sign[open_] == s
                     at = open_[mine]
@@ -165,6 +178,8 @@ class Engine:
                 if leaves:
                     open_ = torch.nonzero((best[0] < 0) & (best[1] < 0)).flatten()
         lo[where], hi[where] = best[0], -best[1]
+        if trace is not None and begin is not None:
+            trace.bounded(name, begin, (lo, hi), old, best, made, pooled)
 
     def _both_sides(
         self,
@@ -175,7 +190,7 @@ class Engine:
         first: Tensor,
         leaves: bool,
         deadline: float | None,
-    ) -> list[Tensor]:
+    ) -> tuple[list[Tensor], list[Results]]:
         """The same by kernels: rows of the second sign whose neuron the first has settled leave on the device at once.
 
         The host does not ask how many they are: finding the live neurons was the layer's one wait.
@@ -194,7 +209,7 @@ class Engine:
         self.tally.rows[program.target] = self.tally.rows.get(program.target, 0) + 2 * n
         found = results.best.view(2, n)
         up = torch.where(first > 0, found[0], found[1]), torch.where(first > 0, found[1], found[0])
-        return [self._better(f, o) for f, o in zip(up, old, strict=True)]
+        return [self._better(f, o) for f, o in zip(up, old, strict=True)], [results]
 
     def _better(self, found: Tensor, old: Tensor) -> Tensor:
         """The best of all candidates, or, where bounds are taken at the end only, what was found there."""
@@ -211,7 +226,7 @@ class Engine:
         sign: Tensor,
         leaves: bool,
         deadline: float | None,
-    ) -> Tensor:
+    ) -> Results:
         """Bounds of +x or -x for some of the neurons `where`, one row each."""
         image, h, w, channel = (v[neurons] for v in where)
         rows = len(neurons)
@@ -225,7 +240,7 @@ class Engine:
             Walk(self.backend, tables, program, some, results).run(Identity(sign[block].to(self.coefficients.dtype), channel[block]))
         self.tally.rows[program.target] = self.tally.rows.get(program.target, 0) + rows
         self.tally.ops += results.ops
-        return results.best
+        return results
 
     def _plain(self) -> Engine:
         """The interpreter of Plans alone, in float64: it knows forms over the input, and its products sum in one chain."""
@@ -261,7 +276,7 @@ class Engine:
                 f"give --memory at least {2 * need // 2**20 + 1}M",
             )
         if self.device.type == "cpu":
-            fit = min(fit, max(16, chunk_rows(program, word, CPU_BLOCK)))
+            fit = min(fit, max(self.config.least, chunk_rows(program, word, self.config.block)))
         return [torch.arange(a, min(rows, a + fit), device=self.device) for a in range(0, rows, fit)]
 
     def _expire(self, deadline: float | None) -> None:
@@ -270,11 +285,13 @@ class Engine:
 
     # ---- queries ----------------------------------------------------------------------------------------
 
-    def query(self, boxes: Boxes, forms: Forms, groups: Tensor | None = None, deadline: float | None = None) -> Results:
+    def query(
+        self, boxes: Boxes, forms: Forms, groups: Tensor | None = None, deadline: float | None = None, trace: Trace | None = None
+    ) -> Results:
         """Lower bounds of forms; with `groups`, rows leave once one row of their group is proved positive."""
         if self.kernels is not None and forms.over_input is not None:
-            return self._plain().query(boxes, forms, groups, deadline)
-        program = self.plan.query
+            return self._plain().query(boxes, forms, groups, deadline, trace)
+        program, begin = self.plan.query, None if trace is None else trace.mark()
         target = self.nodes[program.target]
         rows = len(forms.image)
         results = self._results(rows)
@@ -313,6 +330,8 @@ class Engine:
                 self.kernels.run(tables, program, some, results, start, lambda: self._expire(deadline))
         self.tally.rows["query"] = self.tally.rows.get("query", 0) + rows
         self.tally.ops += results.ops
+        if trace is not None and begin is not None:
+            trace.asked(program, begin, results)
         return results
 
     def bounded(self) -> list[str]:

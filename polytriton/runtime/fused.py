@@ -175,6 +175,36 @@ def shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw):  # type: ignor
                                 target[b + q] += source[a + q]
 
 
+@_compiled
+def plane_sums(taps, out, top, left, sh, dh, dw, first, last):  # type: ignore[no-untyped-def]
+    """The same sums from planes: taps are [kh, kw, channels, rows, h, w], so that cells of a line lie side by side; sw is 1."""
+    kh, kw, channels, rows, h, w = taps.shape
+    height, width = out.shape[1], out.shape[2] // channels
+    source, line, target = taps.ravel(), np.empty(channels * width, dtype=out.dtype), out.ravel()
+    for r in range(first, last):
+        for y in range(height):
+            line[:] = 0
+            for i in range(kh):
+                at = y + top - i * dh
+                if at < 0 or at % sh != 0 or at // sh >= h:
+                    continue
+                for j in range(kw):
+                    shift = j * dw - left
+                    begin, end = max(0, -shift), min(w, width - shift)
+                    if begin >= end:
+                        continue
+                    for c in range(channels):
+                        # unsigned: no index counts from the end, so the sums need no test each
+                        a = np.uint64(((((i * kw + j) * channels + c) * rows + r) * h + at // sh) * w + begin)
+                        b = np.uint64(c * width + begin + shift)
+                        for q in range(np.uint64(end - begin)):
+                            line[b + q] += source[a + q]
+            to = np.uint64((r * height + y) * width * channels)
+            for c in range(np.uint64(channels)):
+                for x in range(np.uint64(width)):
+                    target[to + x * np.uint64(channels) + c] = line[c * np.uint64(width) + x]
+
+
 @dataclass(frozen=True)
 class PerRow:
     """An argument with one value a row, cut with the rows."""
@@ -206,10 +236,11 @@ def over_rows(
     line: int,
     *rest: Any,
     outputs: tuple[np.ndarray, ...],
+    least: int,
 ) -> None:
-    """Runs a kernel on slices of the rows, one a thread; the kernels release the interpreter lock."""
+    """Runs a kernel on slices of the rows, one a thread (from `least` values on); the kernels release the interpreter lock."""
     rows, size = len(base), height * line
-    if threads <= 1 or rows * size < 1 << 16:
+    if threads <= 1 or rows * size < least:
         kernel(m, base, pitch, height, line, *(_part(v, 0, rows) for v in rest), *outputs)
         return
     cuts = [rows * k // threads for k in range(threads + 1)]
@@ -223,12 +254,23 @@ def over_rows(
         job.result()
 
 
-def over_slices(kernel: Any, threads: int, source: np.ndarray, out: np.ndarray, *rest: Any) -> None:
+def over_slices(kernel: Any, threads: int, source: np.ndarray, out: np.ndarray, *rest: Any, least: int) -> None:
     """Runs a kernel on slices of the leading axis of two arrays, one a thread."""
     rows = len(source)
-    if threads <= 1 or source.size < 1 << 16:
+    if threads <= 1 or source.size < least:
         kernel(source, out, *rest)
         return
     cuts = [rows * k // threads for k in range(threads + 1)]
     for job in [_pool(threads).submit(kernel, source[a:b], out[a:b], *rest) for a, b in pairwise(cuts)]:
+        job.result()
+
+
+def over_ranges(kernel: Any, threads: int, source: np.ndarray, out: np.ndarray, *rest: Any, least: int) -> None:
+    """Runs a kernel on ranges of the rows of `out`, which it is told, one a thread."""
+    rows = len(out)
+    if threads <= 1 or source.size < least:
+        kernel(source, out, *rest, 0, rows)
+        return
+    cuts = [rows * k // threads for k in range(threads + 1)]
+    for job in [_pool(threads).submit(kernel, source, out, *(*rest, a, b)) for a, b in pairwise(cuts)]:
         job.result()

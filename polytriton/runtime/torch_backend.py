@@ -18,10 +18,9 @@ from torch import Tensor
 
 from polytriton.ir.plan import Axis, Window
 from polytriton.runtime import fused
+from polytriton.runtime.config import AUTO, DEFAULT, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, conv_key
 
-NARROW = 8  # input channels up to which a product and shifted sums beat the library's transposed convolution,
-SHORT = 128  # and values a window's line has (its cells times input channels)
-TAPS = 1 << 18  # values of the product a thread makes before it adds them up
+FEW, LONG = 4, 12  # `auto` sums planes rather than cells up to so many input channels, from lines of so many cells on
 
 
 @dataclass
@@ -98,10 +97,10 @@ class Frame:
 
 
 class TorchBackend:
-    """Stateless operations on rows; `threads` splits the fused passes."""
+    """Stateless operations on rows; `threads` splits the fused passes, `config` chooses among forms that mean the same."""
 
-    def __init__(self, device: torch.device, threads: int = 1) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, threads: int = 1, config: Config = DEFAULT) -> None:
+        self.device, self.config = device, config
         self.threads = threads
         self.fast = fused.AVAILABLE and device.type == "cpu"
         # oneDNN's direct convolutions sum plainly; other libraries may choose Winograd, which no bound here covers
@@ -112,7 +111,7 @@ class TorchBackend:
         n = len(index)
         if n == 0 or self.device.type != "cpu":
             return index
-        step = max(4, 1 << max(0, n.bit_length() - 4))
+        step = max(4, 1 << max(0, n.bit_length() - self.config.counts))
         return torch.cat([index, index[:1].expand(-n % step)])
 
     # ---- row passes ------------------------------------------------------------------------------------
@@ -127,7 +126,7 @@ class TorchBackend:
         rest = [t.numpy().reshape(-1) if isinstance(t, Tensor) else t for t in tables]
         fused.over_rows(
             kernel, self.threads, m.view(-1).numpy(), place.base.numpy(), place.pitch, place.height, place.line,
-            *rest, outputs=tuple(outputs.numpy()),
+            *rest, outputs=tuple(outputs.numpy()), least=self.config.split,
         )  # fmt: skip
         return outputs.unbind()
 
@@ -206,10 +205,17 @@ class TorchBackend:
         return out.view(len(m), *shape)
 
     def conv(self, m: Tensor, w: Tensor, conv: ConvShape, window: Window) -> Tensor:
-        """Transposed convolution of every row's window, cut to the window the plan asks for."""
+        """Transposed convolution of every row's window, cut to the window the plan asks for.
+
+        An entry of the result sums the same products in every form, in another order.
+        """
         lead = conv.lead(window)
-        small = w.shape[1] <= NARROW or m.shape[2] * w.shape[1] <= SHORT
-        if m.dtype == torch.float64 or not self.direct or (self.fast and conv.groups == 1 and small):
+        form = self.form(m, w, conv)
+        if form == PLANES:
+            return self._product_and_planes(m, w, conv, lead, window)
+        if form == GATHER:
+            return self._gathered_product(m, w, conv, lead, window)
+        if form == SHIFTS:
             return self._product_and_shift(m, w, conv, lead, window)
         full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(m.shape[1:3], conv.stride, conv.kernel, conv.dilation, strict=True)]
         # the library drops `cut` cells on both sides and gives back `grow` at the end: no work on cells nobody asked for
@@ -220,8 +226,77 @@ class TorchBackend:
             c = max(0, min(begin, f - end + room, (f - 1) // 2))
             cut.append(c)
             grow.append(max(0, end - (f - c)))
-        y = F.conv_transpose2d(m.permute(0, 3, 1, 2), w, None, conv.stride, cut, grow, conv.groups, conv.dilation)
+        x = m.permute(0, 3, 1, 2)
+        if form == PLANAR:
+            x, w = x.contiguous(), w.contiguous()
+        y = F.conv_transpose2d(x, w, None, conv.stride, cut, grow, conv.groups, conv.dilation)
         return crop(y.permute(0, 2, 3, 1), (lead[0] - cut[0], lead[1] - cut[1]), window)
+
+    def form(self, m: Tensor, w: Tensor, conv: ConvShape) -> str:
+        """The form asked for where it is one that this convolution, type and machine admit, else a sound default."""
+        asked = self.config.convs.get(conv_key((m.shape[1], m.shape[2], m.shape[3]), tuple(w.shape), conv.stride, conv.groups), AUTO)
+        forms = self.forms(m.dtype, conv)
+        if asked in forms:
+            return asked
+        ci, line = w.shape[1], m.shape[2] * w.shape[1]
+        if LIBRARY not in forms or (self.fast and conv.groups == 1 and (ci <= self.config.narrow or line <= self.config.short)):
+            return PLANES if PLANES in forms and ci <= FEW and m.shape[2] >= LONG else SHIFTS
+        return LIBRARY
+
+    def forms(self, dtype: torch.dtype, conv: ConvShape) -> list[str]:
+        """The forms whose sums are plain here: a library's float64 convolution is slow, and elsewhere it may be Winograd's."""
+        found = [LIBRARY, PLANAR] if self.direct and dtype != torch.float64 else []
+        found.append(SHIFTS)
+        if self.fast and conv.groups == 1 and conv.stride[1] == 1:
+            found.append(PLANES)
+        if conv.groups == 1 and conv.dilation == (1, 1):
+            found.append(GATHER)
+        return found
+
+    def _some(self, each: int) -> int:
+        """Rows whose products, `each` values a row, stay in the cache."""
+        return max(1, self.threads * self.config.taps // max(1, each))
+
+    def _product_and_planes(self, m: Tensor, w: Tensor, conv: ConvShape, lead: tuple[int, int], window: Window) -> Tensor:
+        """One GEMM whose cells lie side by side, then sums of whole lines: the better, the fewer input channels there are."""
+        r, h, wd, c = m.shape
+        (kh, kw), ci = conv.kernel, w.shape[1]
+        by_tap = w.permute(2, 3, 1, 0).reshape(kh * kw * ci, c)
+        out = m.new_empty(r, window.h.size, window.w.size * ci)
+        some = self._some(h * wd * kh * kw * ci)
+        for a in range(0, r, some):
+            part, to = m[a : a + some], out[a : a + some]
+            taps = torch.mm(by_tap, part.reshape(-1, c).t()).view(kh, kw, ci, len(part), h, wd)
+            fused.over_ranges(
+                fused.plane_sums, self.threads, taps.numpy(), to.numpy(), *lead, conv.stride[0], *conv.dilation, least=self.config.split
+            )
+        return out.view(r, window.h.size, window.w.size, ci)
+
+    def _gathered_product(self, m: Tensor, w: Tensor, conv: ConvShape, lead: tuple[int, int], window: Window) -> Tensor:
+        """For every phase of the stride a GEMM over the cells and taps that meet in an output cell (im2col).
+
+        Cell f of the full result is sum over q of m[t - q] w[a + s q] with f = s t + a: the taps of its phase a = f mod s.
+        """
+        r, _, _, c = m.shape
+        (kh, kw), (sh, sw), ci = conv.kernel, conv.stride, w.shape[1]
+        out = m.new_zeros(r, window.h.size, window.w.size, ci)
+        by_tap = w.permute(2, 3, 0, 1)  # [kh, kw, c, ci]
+        some = self._some(window.cells * kh * kw * c // (sh * sw))
+        for a in range(0, r, some):
+            for ph in range(min(sh, kh)):
+                th, oh, nh = _phase(lead[0], window.h.size, ph, sh)
+                for pw in range(min(sw, kw)):
+                    tw, ow, nw = _phase(lead[1], window.w.size, pw, sw)
+                    if nh <= 0 or nw <= 0:
+                        continue
+                    weights = by_tap[ph::sh, pw::sw]
+                    qh, qw = weights.shape[:2]
+                    need = Window(Axis(nh + qh - 1, 1, 0), Axis(nw + qw - 1, 1, 0))
+                    padded = crop(m[a : a + some], (th - qh + 1, tw - qw + 1), need)
+                    cells = [padded[:, qh - 1 - i : qh - 1 - i + nh, qw - 1 - j : qw - 1 - j + nw] for i in range(qh) for j in range(qw)]
+                    product = torch.cat(cells, 3).view(-1, qh * qw * c) @ weights.reshape(-1, ci)
+                    out[a : a + some, oh::sh, ow::sw] = product.view(-1, nh, nw, ci)
+        return out
 
     def _product_and_shift(self, m: Tensor, w: Tensor, conv: ConvShape, lead: tuple[int, int], window: Window) -> Tensor:
         """One GEMM over channels, then shifted sums: float64 has no fast direct convolution on CPUs, nor have a few channels."""
@@ -231,12 +306,14 @@ class TorchBackend:
         if self.fast and g == 1:
             by_cell = w.permute(0, 2, 3, 1).reshape(c, -1)  # [c, kh*kw*ci]
             out = m.new_empty(r, window.h.size, window.w.size * ci)
-            some = max(1, self.threads * TAPS // (h * wd * kh * kw * ci))  # rows whose taps stay in the cache
+            some = self._some(h * wd * kh * kw * ci)
             taps = m.new_empty(min(r, some), h, wd, kh, kw * ci)
             for a in range(0, r, some):
                 part, to, made = m[a : a + some].reshape(-1, c), out[a : a + some].zero_(), taps[: r - a]
                 torch.mm(part, by_cell, out=made.view(-1, kh * kw * ci))
-                fused.over_slices(fused.shifted_sums, self.threads, made.numpy(), to.numpy(), ci, *lead, sh, sw, dh, dw)
+                fused.over_slices(
+                    fused.shifted_sums, self.threads, made.numpy(), to.numpy(), ci, *lead, sh, sw, dh, dw, least=self.config.split
+                )
             return out.view(r, window.h.size, window.w.size, ci)
         by_tap = w.view(g, c // g, ci, kh, kw).permute(0, 3, 4, 1, 2)  # [g, kh, kw, c/g, ci]
         x = m.reshape(-1, g, c // g).transpose(0, 1)  # [g, cells, c/g]
@@ -300,6 +377,13 @@ class ConvShape:
         return source.h.offset * self.stride[0] + self.padding[0] - window.h.offset, source.w.offset * self.stride[1] + self.padding[
             1
         ] - window.w.offset
+
+
+def _phase(lead: int, size: int, phase: int, stride: int) -> tuple[int, int, int]:
+    """Of a window that begins at cell `lead`: the first t with stride t + phase in it, where that lies in it, and how many there are."""
+    first = -((phase - lead) // stride)
+    at = stride * first + phase - lead
+    return first, at, -((at - size) // stride)
 
 
 def crop(full: Tensor, lead: tuple[int, int], window: Window) -> Tensor:

@@ -6,7 +6,7 @@ Invariant of every row before and after every step: target >= sum over the front
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import torch
@@ -48,6 +48,7 @@ class Results:
     done: Tensor | None = None
     ops: int = 0  # operations the plan counts for the rows that each step still had
     strict: bool = False  # a row is decided by best > 0, not by best >= 0
+    left: list[list[int] | Tensor] = field(default_factory=list)  # a block: rows left after each check but the last, where rows leave
 
     def decided(self, best: Tensor) -> Tensor:
         return best > 0 if self.strict else best >= 0
@@ -64,12 +65,14 @@ class Walk:
         self.after: Step | None = None  # the step behind the current one
         self.extra: Tensor | None = None
         self.paid = ""  # the affine node whose scalars the ReLU before it has charged already
+        self.left: list[int] = []
 
     @torch.inference_mode()
     def run(self, start: Tensor | Identity, extra: Tensor | None = None) -> None:
         """`extra` are coefficients over the input that a query brings along: bounded on their own until the input is reached."""
         self.extra = extra
         self.paid = ""
+        self.results.left.append(self.left)
         for step, after in zip(self.program.steps, [*self.program.steps[1:], None], strict=True):
             self.after = after
             if step.op == "start":
@@ -110,7 +113,8 @@ class Walk:
         if last:
             return False
         stay = torch.nonzero(~r.done[group]).flatten()
-        if len(stay) < len(group):
+        self.left.append(len(stay))
+        if len(group) - len(stay) > self.backend.config.leave * len(group) or not len(stay):
             stay = self.backend.padded(stay)[: len(group)]
             self.rows = self.rows.keep(stay)
             self.frontier = {

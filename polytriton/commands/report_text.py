@@ -1,0 +1,65 @@
+"""The same facts as compact tables in a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from polytriton.commands.screen import seconds, table
+from polytriton.report.facts import Facts, Layer, Network, Quantiles, rounded
+
+
+def show(found: Facts, file: TextIO | None = None) -> None:
+    out = file or sys.stdout
+    if len(found.networks) > 1:
+        verdicts = list(found.verdicts)
+        rows = [[n.name, n.queries, *(n.verdicts.get(v, 0) for v in verdicts), f"{n.seconds:.3f}"] for n in found.networks]
+        table(["network", "queries", *verdicts, "seconds"], rows, file=out, right=range(1, len(verdicts) + 3))
+        print(file=out)
+    spreads = [(name, q) for name, q in (("seconds", found.seconds), ("margin", found.margin), ("radius", found.radius)) if q is not None]
+    if spreads:
+        rows = [
+            [name, q.count, *(rounded(v) if name == "radius" else f"{v:.4g}" for v in (q.least, q.median, q.p90, q.most))]
+            for name, q in spreads
+        ]
+        table(["", "results", "least", "median", "90 %", "most"], rows, file=out, right=range(1, 6))
+        print(file=out)
+    for network in found.networks:
+        if network.layers:
+            _layers(network, out)
+    print(total(found), file=out)
+
+
+def _layers(network: Network, out: TextIO) -> None:
+    print(f"{network.name}: means over the queries that ran each step", file=out)
+    rows = [
+        [
+            title(layer), layer.queries, f"{layer.neurons:.0f}" if layer.stage == "bound" else "",
+            arrow(layer.unstable, ".0f"), arrow(layer.width, ".3g"),
+            " > ".join(f"{v:.0f}" for v in (layer.rows, *layer.left)), f"{layer.seconds:.3f}",
+        ]
+        for layer in network.layers
+    ]  # fmt: skip
+    table(["layer", "queries", "neurons", "undecided", "mean width", "rows left", "seconds"], rows, file=out, right=(1, 2, 6))
+    print(file=out)
+
+
+def title(layer: Layer) -> str:
+    return {"interval": "query, interval bounds", "query": "query"}.get(layer.stage, layer.name)
+
+
+def arrow(pair: tuple[float | None, float | None] | None, form: str) -> str:
+    """Before and after refining."""
+    if pair is None or pair == (None, None):
+        return ""
+    return " to ".join("infinite" if v is None else format(v, form) for v in pair)
+
+
+def total(found: Facts) -> str:
+    verdicts = ", ".join(f"{n} {v}" for v, n in found.verdicts.items())
+    wrong = f"; {found.misclassified} misclassified" if found.misclassified else ""
+    return f"{found.queries} queries: {verdicts}{wrong}; {seconds(_sum(found.seconds))}"
+
+
+def _sum(q: Quantiles | None) -> float:
+    return 0.0 if q is None else q.total

@@ -1,0 +1,177 @@
+"""What a list of results says, as plain numbers: one source for the page, the terminal and --json."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from polytriton.records import VERDICTS, Record
+from polytriton.results import LayerStats
+
+LONGEST = 64  # characters a number may have before it is taken for none
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    count: int
+    least: float
+    median: float
+    p90: float
+    most: float
+    total: float
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Means over the queries that ran this program; `queries` says how many. `seconds` are all of them together."""
+
+    name: str
+    stage: str
+    queries: int
+    neurons: float
+    unstable: tuple[float, float] | None
+    width: tuple[float | None, float | None]
+    rows: float
+    left: tuple[float, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """`direct`: queries that interval bounds decided, without refining a layer."""
+
+    name: str
+    path: str
+    queries: int
+    verdicts: dict[str, int]
+    seconds: float
+    direct: int
+    layers: list[Layer] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Facts:
+    queries: int
+    verdicts: dict[str, int]
+    seconds: Quantiles | None
+    margin: Quantiles | None
+    radius: Quantiles | None
+    misclassified: int
+    settings: dict[str, list[str]]
+    networks: list[Network]
+
+
+def facts(records: Sequence[Record]) -> Facts:
+    names = network_names(records)
+    grouped: dict[str, list[Record]] = {path: [] for path in names}
+    for r in records:
+        grouped[r.network].append(r)
+    radii = [float(p) for r in records if (p := proved_radius(r)) is not None]
+    settings = {key: sorted({str(v) for r in records if (v := getattr(r, key))}) for key in ("version", "semantics", "dtype", "candidates")}
+    return Facts(
+        len(records),
+        counted(records),
+        quantiles(r.seconds for r in records),
+        quantiles(r.margin for r in records if r.margin is not None),
+        quantiles(radii),
+        sum(r.note.startswith("misclassified") for r in records),
+        settings,
+        [_network(names[path], path, held) for path, held in grouped.items()],
+    )
+
+
+def counted(records: Iterable[Record]) -> dict[str, int]:
+    """By verdict, in their usual order."""
+    counts = Counter(r.verdict for r in records)
+    return {v: counts[v] for v in VERDICTS if counts[v]}
+
+
+def network_names(records: Iterable[Record]) -> dict[str, str]:
+    """A file's name is enough for a network unless two share it."""
+    paths = list(dict.fromkeys(r.network for r in records))
+    short = Counter(Path(p).name for p in paths)
+    return {p: Path(p).name if short[Path(p).name] == 1 else p for p in paths}
+
+
+def quantiles(values: Iterable[float]) -> Quantiles | None:
+    held = sorted(v for v in values if math.isfinite(v))
+    if not held:
+        return None
+
+    def at(share: float) -> float:
+        return held[min(len(held) - 1, max(0, math.ceil(share * len(held)) - 1))]
+
+    return Quantiles(len(held), held[0], at(0.5), at(0.9), held[-1], sum(held))
+
+
+def number(text: str | None) -> Fraction | None:
+    """An exact number of a record; None where it holds none."""
+    try:
+        return None if text is None or len(text) > LONGEST or "e" in text.lower() else Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def proved_radius(record: Record) -> Fraction | None:
+    """The radius of a search, or nothing: a proof at the query's own epsilon is no largest radius."""
+    return None if record.radius is None else number(record.radius.proved)
+
+
+def down(value: Fraction, digits: int = 4) -> str:
+    """A decimal at most as large as the number: a rounded radius must not claim more than was proved."""
+    if value <= 0:
+        return "0" if value == 0 else f"{float(value):.{digits}g}"
+    step = Fraction(10) ** (math.floor(math.log10(float(value))) - digits + 1) if float(value) > 0 else Fraction(1)
+    return f"{float(value // step * step):.{digits}g}"
+
+
+def rounded(radius: float, digits: int = 4) -> str:
+    """A radius that was made a float, rounded down all the same."""
+    return down(Fraction(repr(radius)), digits)
+
+
+def up(value: Fraction, digits: int = 4) -> str:
+    """A decimal at least as large."""
+    if value <= 0 or float(value) == 0:
+        return down(value, digits)
+    step = Fraction(10) ** (math.floor(math.log10(float(value))) - digits + 1)
+    return f"{float(-(-value // step) * step):.{digits}g}"
+
+
+def _network(name: str, path: str, records: list[Record]) -> Network:
+    direct = sum(bool(r.statistics) and not any(s.stage == "bound" for s in r.statistics) for r in records)
+    seconds = sum(r.seconds for r in records)
+    return Network(name, path, len(records), counted(records), seconds, direct, _layers(records))
+
+
+def _layers(records: Sequence[Record]) -> list[Layer]:
+    """Layers come in the order of the first record that has all of them, and the queries around them."""
+    grouped: dict[tuple[str, str], list[LayerStats]] = {}
+    for r in sorted(records, key=lambda r: -len(r.statistics)):
+        for s in r.statistics:
+            grouped.setdefault((s.stage, s.name), []).append(s)
+    stages = {"interval": 0, "bound": 1, "query": 2}
+    keys = sorted(grouped, key=lambda key: stages.get(key[0], 3))
+    return [_layer(stage, name, grouped[stage, name]) for stage, name in keys]
+
+
+def _layer(stage: str, name: str, stats: list[LayerStats]) -> Layer:
+    n = len(stats)
+    pairs = [s.unstable for s in stats if s.unstable is not None]
+    unstable = (_mean(p[0] for p in pairs), _mean(p[1] for p in pairs)) if pairs else None
+    widths = [[v for s in stats if (v := s.width[k]) is not None and math.isfinite(v)] for k in (0, 1)]
+    width = tuple(_mean(w) if w else None for w in widths)
+    left = tuple(sum(s.left[k] for s in stats if k < len(s.left)) / n for k in range(max(len(s.left) for s in stats)))
+    return Layer(
+        name, stage, n, _mean(s.neurons for s in stats), unstable, (width[0], width[1]), _mean(s.rows for s in stats), left,
+        sum(s.seconds for s in stats),
+    )  # fmt: skip
+
+
+def _mean(values: Iterable[float]) -> float:
+    held = list(values)
+    return sum(v / len(held) for v in held)

@@ -1,0 +1,222 @@
+"""One self-contained page: nothing is loaded, and no script but its own may run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from polytriton.records import Record
+from polytriton.report import html, plots
+from polytriton.report.facts import Facts, Quantiles, down, network_names, number, proved_radius, rounded, up
+from polytriton.report.gallery import Find, Gallery, decimal, gallery
+from polytriton.report.layers import Described, layers
+from polytriton.report.script import SCRIPT
+from polytriton.report.style import STYLE
+
+LONG = 60  # rows above which the table scrolls in a box of its own
+STEP = 500  # rows listed at a time: browsers take seconds to lay out ten thousand
+START = '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="polytriton report">'
+
+
+def page(
+    records: Sequence[Record],
+    found: Facts,
+    *,
+    title: str,
+    source: str,
+    known: Mapping[str, Described],
+    pictures: int,
+    find: Find = lambda image: None,
+) -> str:
+    """`known` describes layers by network path; `find` looks for pixels that records do not hold."""
+    made = gallery(records, pictures, find)
+    parts = [("summary", "Summary", _summary(found)), ("plots", "Distributions", _plots(records, found))]
+    if any(n.layers for n in found.networks):
+        parts.append(("layers", "Layers", "".join(layers(n, known.get(n.path, {})) for n in found.networks)))
+    parts.append(("answers", "Queries", _queries(records, found, made)))
+    if made.cards:
+        parts.append(("images", "Images", _images(made)))
+    links = "".join(f'<a href="#{key}">{name}</a>' for key, name, body in parts if body)
+    sections = "".join(f'<section id="{key}"><h2>{name}</h2>{body}</section>' for key, name, body in parts if body)
+    return (
+        f'{START}<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}"><link rel="icon" href="data:,">'
+        f"<title>{html.text(title)}</title><style>{STYLE}</style></head><body>"
+        f'<a class="skip" href="#answers">To the queries</a><header><h1>{html.text(title)}</h1>'
+        f'<p class="meta">{_settings(found)}</p><nav aria-label="Sections">{links}</nav></header><main>{sections}</main>'
+        f"<footer>{html.text(source)}</footer><script>{SCRIPT}</script></body></html>\n"
+    )
+
+
+def _policy() -> str:
+    def of(content: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+    return f"default-src 'none'; script-src {of(SCRIPT)}; style-src {of(STYLE)}; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def _settings(found: Facts) -> str:
+    words = [f"{found.queries:,} queries", f"{len(found.networks):,} network{'s' * (len(found.networks) > 1)}"]
+    words += [f"{key} {', '.join(values)}" for key, values in found.settings.items() if values]
+    return " · ".join(html.text(w, 300) for w in words)
+
+
+# ---- summary ----------------------------------------------------------------------------------------------------
+
+
+def _summary(found: Facts) -> str:
+    tally = "".join(
+        f'<li class="{html.text(v)}"><b>{html.count(n)}</b>{html.chip(v)}<br><small>{_percent(n, found.queries)}</small></li>'
+        for v, n in found.verdicts.items()
+    )
+    bars, x = [], 0.0
+    for v, n in found.verdicts.items():
+        wide = 1000 * n / found.queries
+        bars.append(html.rect(x, 0, max(wide - 2, 1), 12, html.text(v), f"{v}: {n}"))
+        x += wide
+    said = ", ".join(f"{n} {v}" for v, n in found.verdicts.items())
+    stack = html.svg(1000, 12, said, bars, "stack").replace("<svg ", '<svg preserveAspectRatio="none" ', 1)
+    spreads = [("seconds a query", found.seconds), ("worst margin", found.margin), ("certified radius", found.radius)]
+    rows = "".join(_spread(name, q) for name, q in spreads if q is not None)
+    head = html.head(["", "results", "least", "median", "90 %", "most"])
+    wrong = f"<p>{html.count(found.misclassified)} images are misclassified as they are.</p>" if found.misclassified else ""
+    total = f"<p>All queries together took {html.time(found.seconds.total)}.</p>" if found.seconds else ""
+    networks = _networks(found) if len(found.networks) > 1 else ""
+    return (
+        f'<ul class="tally">{tally}</ul>{stack}{wrong}{total}<div class="scroll" tabindex="0" role="region" aria-label="Quantiles">'
+        f"<table>{head}<tbody>{rows}</tbody></table></div>{networks}"
+    )
+
+
+def _percent(n: int, of: int) -> str:
+    return f"{100 * n / of:.3g} %"
+
+
+def _spread(name: str, q: Quantiles) -> str:
+    shown = rounded if "radius" in name else html.short
+    values = "".join(f"<td>{shown(v, 3)}</td>" for v in (q.least, q.median, q.p90, q.most))
+    return f'<tr><th scope="row">{name}</th><td>{html.count(q.count)}</td>{values}</tr>'
+
+
+def _networks(found: Facts) -> str:
+    verdicts = list(found.verdicts)
+    rows = "".join(
+        f'<tr><th scope="row">{html.text(n.name)}</th><td>{html.count(n.queries)}</td>'
+        + "".join(f"<td>{html.count(n.verdicts.get(v, 0))}</td>" for v in verdicts)
+        + f"<td>{html.time(n.seconds)}</td></tr>"
+        for n in found.networks
+    )
+    head = html.head(["network", "queries", *(html.text(v, 40) for v in verdicts), "time"])
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="Networks"><table>{head}<tbody>{rows}</tbody></table></div>'
+
+
+def _plots(records: Sequence[Record], found: Facts) -> str:
+    made = [("Runtime", "results answered within a time", plots.runtimes(records))]
+    margins = [r.margin for r in records if r.margin is not None]
+    if margins:
+        made.append(("Margins", "results by worst margin", plots.margins(margins)))
+    if any(r.radius is not None for r in records):
+        made.append(("Certified radius", "images proved at a radius", plots.radii(records)))
+    figures = "".join(f"<figure><figcaption>{a} <small>{b}</small></figcaption>{c}</figure>" for a, b, c in made)
+    return f'<div class="plots">{figures}</div>'
+
+
+# ---- queries ----------------------------------------------------------------------------------------------------
+
+
+def _queries(records: Sequence[Record], found: Facts, made: Gallery) -> str:
+    names = network_names(records)
+    place = {path: k for k, path in enumerate(names)}
+    shown = {
+        "network": len(names) > 1,
+        "epsilon": any(r.epsilon for r in records),
+        "certified": any(r.radius is not None for r in records),
+        "note": any(r.note for r in records),
+    }
+    columns = [("query", ""), ("verdict", ""), ("margin", "n"), ("seconds", "n")]
+    columns[:0] = [("network", "")] if shown["network"] else []
+    columns += [(name, "n") for name in ("epsilon", "certified") if shown[name]]
+    columns += [("note", "")] if shown["note"] else []
+    head = "".join(
+        f'<th scope="col" aria-sort="none"{" class=" + chr(34) + css + chr(34) if css else ""}><button type="button">{name}</button></th>'
+        for name, css in columns
+    )
+    rows = "".join(_row(k, r, place[r.network], names[r.network], shown, k in made.cards) for k, r in enumerate(records))
+    css = "scroll long" if len(records) > LONG else "scroll"
+    return (
+        f"{_filters(names, found, [name for name, _ in columns])}"
+        f'<p class="note"><span id="shown" role="status">{len(records):,} queries</span></p>'
+        f'<div class="{css}" tabindex="0" role="region" aria-label="Queries"><table class="queries" id="queries" data-step="{STEP}">'
+        f'<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div><p id="none" hidden>No query passes the filters.</p>'
+        f"{_more(len(records))}"
+    )
+
+
+def _more(count: int) -> str:
+    rest = f"<noscript><p>The first {STEP:,} queries are listed; the others need the page's script.</p></noscript>" if count > STEP else ""
+    buttons = '<button type="button">Show more</button> <button type="button">Show all</button>'
+    return f'<p id="more" class="more" hidden><span></span> {buttons}</p>{rest}'
+
+
+def _filters(names: Mapping[str, str], found: Facts, columns: Sequence[str]) -> str:
+    """Hidden until the script runs: without it they would do nothing."""
+    networks = ""
+    if len(names) > 1:
+        options = "".join(f'<option value="{k}">{html.text(name)}</option>' for k, name in enumerate(names.values()))
+        networks = f'<label>Network<select name="network"><option value="">all</option>{options}</select></label>'
+    boxes = "".join(
+        f'<label><input type="checkbox" name="verdict" value="{v}" checked> <span class="v {v}">{v}</span></label>' for v in found.verdicts
+    )
+    orders = "".join(
+        f'<option value="{k} {way}">{name}, {way}</option>' for k, name in enumerate(columns) for way in ("ascending", "descending")
+    )
+    return (
+        f'<form class="filters" id="filters" hidden>{networks}<fieldset><legend>Verdict</legend><div>{boxes}</div></fieldset>'
+        '<label>Text<input type="search" name="text" autocomplete="off" placeholder="name or note"></label>'
+        f'<label class="sorter">Order<select id="sorter"><option value="">as in the file</option>{orders}</select></label>'
+        '<button type="reset">Clear</button></form>'
+    )
+
+
+def _row(k: int, r: Record, network: int, name: str, shown: Mapping[str, bool], card: bool) -> str:
+    asked = html.text(r.property, 300)
+    if card:
+        asked = f'<a href="#i{k}">{asked}</a>'
+    cells = [f'<td class="wide">{html.text(name, 300)}</td>'] if shown["network"] else []
+    cells += [f"<td>{asked}</td>", f"<td>{html.chip(r.verdict)}</td>", _number("margin", r.margin, html.short(r.margin, 6))]
+    cells.append(_number("seconds", r.seconds, f"{r.seconds:.3f}"))
+    if shown["epsilon"]:
+        epsilon = number(r.epsilon)
+        cells.append(_number("epsilon", epsilon, "" if epsilon is None else html.text(decimal(r.epsilon or "", float(epsilon)))))
+    if shown["certified"]:
+        radius = proved_radius(r)
+        cells.append(_number("certified", radius, _bracket(r)))
+    if shown["note"]:
+        cells.append(f'<td class="wide">{html.text(r.note, 300)}</td>')
+    hidden = " hidden" if k >= STEP else ""
+    return f'<tr data-q="{k}" data-n="{network}" data-v="{html.text(r.verdict)}"{hidden}>{"".join(cells)}</tr>'
+
+
+def _number(name: str, value: object, words: str) -> str:
+    if value is None:
+        return '<td class="n" data-s=""></td>'
+    return f'<td class="n" data-h="{name}" data-s="{float(value):.9g}">{words}</td>'  # type: ignore[arg-type]
+
+
+def _bracket(r: Record) -> str:
+    """The radius that was proved, and how much the search left open."""
+    proved = proved_radius(r)
+    above = None if r.radius is None else number(r.radius.not_proved)
+    if proved is None:
+        return ""
+    return down(proved) if above is None else f"{down(proved)} <small>… {up(above)}</small>"
+
+
+def _images(made: Gallery) -> str:
+    left = f' <p class="note">{made.left_out:,} more images are not shown.</p>' if made.left_out else ""
+    note = (
+        '<p class="note">The ball is shown by its two extreme corners. In a difference red pixels rose, blue ones fell; '
+        "colours of the largest change are full.</p>"
+    )
+    return f'{note}{left}<div class="cards">{"".join(made.cards.values())}</div><p id="nocards" hidden>No image passes the filters.</p>'

@@ -1,0 +1,97 @@
+"""The numbers of a report, against numbers counted by hand."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polytriton.records import Record
+from polytriton.report.facts import down, facts, network_names, number, quantiles, rounded, up
+from tests.report.made import mixed, record, stats
+
+
+@given(st.fractions(0, 1, max_denominator=10**30))
+def test_a_rounded_radius_claims_no_more_than_was_proved(value: Fraction) -> None:
+    low, high = Fraction(down(value)), Fraction(up(value))
+    assert low <= value <= high
+    if value > Fraction(1, 10**6):
+        assert high - low <= value / 500
+
+
+def test_a_radius_in_a_summary_is_rounded_down_too() -> None:
+    assert (rounded(0.1157, 3), rounded(0.0694), rounded(1.0), rounded(0.0)) == ("0.115", "0.0694", "1", "0")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8/255", Fraction(8, 255)),
+        ("0.05", Fraction(1, 20)),
+        ("1/0", None),
+        ("1e999999999", None),
+        ("x", None),
+        (None, None),
+        ("9" * 99, None),
+    ],
+)
+def test_numbers_of_records_are_read_with_care(text: str | None, value: Fraction | None) -> None:
+    assert number(text) == value
+
+
+def test_quantiles() -> None:
+    q = quantiles([3, 1, 2, float("inf"), 4, 5, 6, 7, 8, 9, 10])
+    assert q is not None
+    assert (q.count, q.least, q.median, q.p90, q.most, q.total) == (10, 1, 5, 9, 10, 55)
+    assert quantiles([]) is None
+
+
+def test_verdicts_come_in_their_usual_order() -> None:
+    found = facts([record(0, "timeout"), record(1, "sat"), record(2, "unsat"), record(4, "sat")])
+    assert list(found.verdicts.items()) == [("unsat", 1), ("sat", 2), ("timeout", 1)]
+
+
+def test_layers_are_means_over_the_queries_that_ran_them() -> None:
+    direct = record(7, statistics=stats()[:1])
+    found = facts([record(0, statistics=stats(1)), record(1, statistics=stats(2)), direct, record(8, statistics=())])
+    (network,) = found.networks
+    assert (network.queries, network.direct) == (4, 1)
+    assert [(layer.stage, layer.name) for layer in network.layers] == [
+        ("interval", "y"), ("bound", "conv0"), ("bound", "conv2"), ("bound", "pool"), ("query", "y")
+    ]  # fmt: skip
+    first, _, conv, pool, last = network.layers
+    assert (first.queries, conv.queries) == (3, 2)
+    assert conv.unstable == (120, 30)
+    assert conv.width == (2.0, 1.0)
+    assert (conv.rows, conv.left) == (100, (60, 10))
+    assert conv.seconds == pytest.approx(0.06)
+    assert pool.unstable is None and pool.width == (None, 3.0)
+    assert last.left == (6, 1)
+
+
+def test_rows_that_all_left_early_count_as_none() -> None:
+    short, long = stats()[2], stats()[2]
+    short = type(short)(**{**vars(short), "left": (40,)})
+    found = facts([record(0, statistics=(short,)), record(1, statistics=(long,))])
+    assert found.networks[0].layers[0].left == (50, 5)
+
+
+def test_a_network_is_named_by_its_file_unless_two_share_the_name() -> None:
+    names = network_names([record(k, network=n) for k, n in enumerate(["x/a.onnx", "y/a.onnx", "y/b.onnx"])])
+    assert names == {"x/a.onnx": "x/a.onnx", "y/a.onnx": "y/a.onnx", "y/b.onnx": "b.onnx"}
+
+
+def test_the_whole() -> None:
+    found = facts(mixed())
+    assert found.queries == 10 and sum(found.verdicts.values()) == 10
+    assert found.radius is not None and found.radius.count == 2
+    assert found.margin is not None and found.margin.count == 9
+    assert found.settings["semantics"] == ["float32"]
+    assert [n.name for n in found.networks] == ["a.onnx", "b.onnx"]
+
+
+def test_records_without_the_new_fields() -> None:
+    found = facts([Record(network="a", property="p", verdict="unsat")])
+    assert (found.radius, found.margin, found.networks[0].layers) == (None, None, [])
