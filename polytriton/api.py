@@ -171,7 +171,7 @@ class Verifier:
         bad = np.argwhere(low > high)
         if len(bad):
             i, j = bad[0]
-            raise UsageError(f"inverted box: lo {low[i, j]!r} > hi {high[i, j]!r} at input {j} of box {i}", "swap the bounds")
+            raise UsageError(f"inverted box: lo {float(low[i, j])!r} > hi {float(high[i, j])!r} at input {j} of box {i}", "swap the bounds")
         return low, high
 
     # ---- bounds -----------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class Verifier:
         if len(labels) == 1:
             labels *= len(pixels)
         if len(labels) != len(pixels):
-            raise UsageError(f"{len(labels)} labels for {len(pixels)} images", "give one label, or one an image")
+            raise UsageError(f"{len(labels)} labels for {len(pixels)} image{'s' * (len(pixels) > 1)}", "give one label, or one an image")
         return labels
 
     def ball_property(

@@ -3,6 +3,7 @@
     manifest.json        versions, the ONNX file's hash, options, and hash and size of every other file
     net.ptir             the folded network          plan.ptir     its plan
     weights.safetensors  the arrays `net.ptir` names  model.onnx    the original model, on which counterexamples are replayed
+    tuned.json           configurations that `polytriton tune` chose, where it has been run
     kernels/NAME.py      for targets that run generated kernels, and kernels/report.json, what became of them as machine code
 
 The hashes find damage and mistakes, not forgery: an artifact deserves the trust of the folder it lies in. The plan and the
@@ -11,6 +12,7 @@ kernels are made again from the network and compared, so that none but the compi
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import os
@@ -18,6 +20,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -40,6 +43,7 @@ from polytriton.ir.text import parse_net, print_net
 from polytriton.kernels.emit import NUMERICS
 from polytriton.kernels.files import FOLDER, INTERPRET, REPORT, TARGETS, Kernels, emit_files
 from polytriton.passes.pipeline import Compiled, make_plan
+from polytriton.tuned import TUNED, Tuned, decode
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier
@@ -86,6 +90,7 @@ class Artifact:
     imported: Imported
     manifest: Manifest
     kernels: Kernels | None = None
+    tuned: Tuned | None = None
 
 
 def _sha(data: bytes) -> str:
@@ -95,7 +100,9 @@ def _sha(data: bytes) -> str:
 # ---- writing --------------------------------------------------------------------------------------------------
 
 
-def pack(compiled: Compiled, imported: Imported, kernels: Kernels | None = None) -> tuple[Manifest, dict[str, bytes]]:
+def pack(
+    compiled: Compiled, imported: Imported, kernels: Kernels | None = None, tuned: Tuned | None = None
+) -> tuple[Manifest, dict[str, bytes]]:
     """The manifest and the contents of the other files; the same network gives the same bytes."""
     net, plan = compiled.net, compiled.plan
     contents = {
@@ -108,17 +115,21 @@ def pack(compiled: Compiled, imported: Imported, kernels: Kernels | None = None)
     if kernels is not None:
         contents |= kernels.contents()
         options |= {"target": ",".join(kernels.targets), "numerics": ",".join(kernels.numerics)}
+    if tuned is not None:
+        contents[TUNED] = tuned.encode()
     entries = {name: FileEntry(_sha(data), len(data)) for name, data in contents.items()}
     return Manifest(FORMAT, VERSION, polytriton.__version__, imported.source, options, entries).sealed(), contents
 
 
-def write_artifact(verifier: Verifier, path: str | os.PathLike[str], kernels: Kernels | None = None) -> Path:
+def write_artifact(
+    verifier: Verifier, path: str | os.PathLike[str], kernels: Kernels | None = None, tuned: Tuned | None = None
+) -> Path:
     """Writes the artifact beside its place and moves it there; an artifact that lies there is replaced."""
     if verifier.imported is None:
         raise UnsupportedModel("this verifier was made without an ONNX model: there is nothing to replay on", "compile the ONNX file")
     given, target = Path(path), Path(os.path.realpath(path))
     _check_replaceable(target, given)
-    manifest, contents = pack(verifier.compiled, verifier.imported, kernels)
+    manifest, contents = pack(verifier.compiled, verifier.imported, kernels, tuned)
     made = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     with _explained(given, sum(map(len, contents.values()))):
         try:
@@ -152,7 +163,7 @@ def _check_replaceable(target: Path, given: Path) -> None:
             continue
         if (before.st_ino, before.st_dev) != (after.st_ino, after.st_dev):
             continue
-        own = {name for name in held if name in (*FILES, MANIFEST) or KERNEL.fullmatch(name)}
+        own = {name for name in held if name in (*FILES, MANIFEST, TUNED) or KERNEL.fullmatch(name)}
         if held and not (held == own and held & {NET, PLAN}):
             what = "a file" if held == {""} else "a folder that is no artifact"
             raise UsageError(f"{given} is {what}: it is not overwritten", "choose another place with -o, for example NET.poly")
@@ -183,8 +194,21 @@ def _sync_folder(path: Path) -> None:
             os.close(fd)
 
 
+def _exchange(made: Path, target: Path) -> bool:
+    """Two folders change places in one step, where the system can: no moment without an artifact, even for a killed process."""
+    if sys.platform != "linux" or not target.is_dir():
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename is not None and rename(here, os.fsencode(made), here, os.fsencode(target), swap) == 0
+
+
 def _move_into_place(made: Path, target: Path) -> None:
     """A folder cannot be renamed over a full one: the old one steps aside first, and comes back if the new one cannot enter."""
+    if _exchange(made, target):
+        shutil.rmtree(made, ignore_errors=True)
+        _sync_folder(target.parent)
+        return
     for attempt in range(16):
         aside = made.with_suffix(f".{attempt}.old")
         try:
@@ -221,6 +245,25 @@ def _explained(path: Path, size: int) -> Iterator[None]:
 def read_artifact(path: str | os.PathLike[str]) -> Artifact:
     """Opens an artifact; anything stale, foreign or damaged is refused with the file's name and a remedy."""
     path = Path(path)
+    for _ in range(16):  # another process may put its own there meanwhile: half of one and half of the other is no damage
+        before = _identity(path)
+        try:
+            return _read_artifact(path)
+        except ArtifactError:
+            if _identity(path) == before:
+                raise
+    return _read_artifact(path)
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino, info.st_mtime_ns
+
+
+def _read_artifact(path: Path) -> Artifact:
     again = AGAIN.format(path=path)
     manifest = _manifest(path, again)
     contents = {name: _contents(path, name, entry, again) for name, entry in manifest.files.items()}
@@ -234,7 +277,11 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
         raise ArtifactError(f"{path}/{PLAN} is not the plan this version makes for {NET}", again)
     compiled = Compiled(net, plan)
     kernels = _kernels(path, manifest, compiled, contents, again)
-    return Artifact(compiled, Imported(net, manifest.source, contents[MODEL]), manifest, kernels)
+    try:
+        tuned = decode(contents[TUNED]) if TUNED in contents else None
+    except ValueError as error:
+        raise ArtifactError(f"{path}/{TUNED} holds no configurations of this version: {str(error)[:200]}", again) from error
+    return Artifact(compiled, Imported(net, manifest.source, contents[MODEL]), manifest, kernels, tuned)
 
 
 def _kernels(path: Path, manifest: Manifest, compiled: Compiled, contents: dict[str, bytes], again: str) -> Kernels | None:
@@ -244,7 +291,7 @@ def _kernels(path: Path, manifest: Manifest, compiled: Compiled, contents: dict[
     again = f"{again} --target {manifest.options['target']}"
     kernels = emit_files(compiled, manifest.options["target"].split(","), manifest.options["numerics"].split(","))
     want = {name: text.encode() for name, text in kernels.files.items()}
-    held = {name: data for name, data in contents.items() if name not in (*FILES, REPORT)}
+    held = {name: data for name, data in contents.items() if name not in (*FILES, REPORT, TUNED)}
     odd = sorted(name for name in want.keys() | held.keys() if want.get(name) != held.get(name))
     if odd:
         more = f", nor are {len(odd) - 1} more" if len(odd) > 1 else ""
@@ -273,7 +320,7 @@ def _manifest(path: Path, again: str) -> Manifest:
     damaged = ArtifactError(f"{path}/{MANIFEST} is damaged", again)
     try:
         head = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged from error
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise ArtifactError(f"{path} is not a polytriton artifact: its {MANIFEST} is another program's, or damaged", again)
@@ -294,7 +341,9 @@ def _manifest(path: Path, again: str) -> Manifest:
 
 def _whole(manifest: Manifest) -> bool:
     """Whether it names the fixed files and, with a target that has kernels, only files of theirs."""
-    options, more = manifest.options, manifest.files.keys() - set(FILES)
+    options, more = manifest.options, manifest.files.keys() - {*FILES, TUNED}
+    if min((entry.bytes for entry in manifest.files.values()), default=0) < 0:
+        return False
     if not manifest.files.keys() >= set(FILES) or not all(KERNEL.fullmatch(name) for name in more):
         return False
     if "target" not in options:
@@ -316,10 +365,11 @@ def _contents(path: Path, name: str, entry: FileEntry, again: str) -> bytes:
 def _read(path: Path, name: str, limit: int, again: str, missing: str) -> bytes:
     """One regular file of the artifact. Names are the fixed ones above or match KERNEL: nothing outside is opened."""
     try:
-        if not stat.S_ISREG(os.stat(path / name).st_mode):
+        info = os.stat(path / name)
+        if not stat.S_ISREG(info.st_mode):
             raise ArtifactError(f"{path}/{name} is not a file", again)
         with open(path / name, "rb") as file:
-            data = file.read(limit + 1)
+            data = file.read(min(limit, info.st_size) + 1)  # a limit is no size to allocate
     except FileNotFoundError:
         raise ArtifactError(missing, again) from None
     except OSError as error:

@@ -25,6 +25,7 @@ def inspect(
     operators: Annotated[bool, option("--operators", help="List the supported ONNX operators.")] = False,
     as_json: Annotated[bool, option("--json", help="The same as one JSON document.")] = False,
     ir: Annotated[bool, option("--ir", help="Print the folded network and the plan as text.")] = False,
+    cost: Annotated[bool, option("--cost", help="Predicted and measured time of every kernel of a run, and which limit binds.")] = False,
     kernel: Annotated[str | None, option("--kernel", metavar="NAME", help="Print the source of one kernel of the artifact.")] = None,
 ) -> int:
     """Show a network's layers, for every program its windows, operations and bytes a row, and the artifact's kernels."""
@@ -41,6 +42,9 @@ def inspect(
         from polytriton.ir.text import print_net
 
         print(print_net(verifier.net), print_plan(verifier.compiled.plan), sep="\n", end="")
+        return 0
+    if cost:
+        _cost(verifier, kernels, as_json)
         return 0
     document = describe(verifier, kernels)
     if as_json:
@@ -190,6 +194,35 @@ def _show(d: dict[str, Any]) -> None:
     if d["kernels"]:
         print()
         _show_kernels(d)
+
+
+def _cost(verifier: Verifier, kernels: Kernels | None, as_json: bool) -> None:
+    from polytriton.tuning.costs import compiled, measured
+
+    here = measured(verifier)
+    gpus = compiled(verifier, kernels) if kernels is not None else []
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode({"cpu": here, "gpus": gpus}), indent=2).decode())
+        return
+    print(f"one random ball, {here['seconds']:.4g} s, {100 * here['roofline']:.0f} % of the roofline; rates: {here['source']}")
+    rows = [
+        (
+            k["kernel"],
+            k["form"] or "-",
+            f"{k['rows']:,}",
+            k["calls"],
+            "-" if k["predicted"] is None else f"{1000 * k['predicted']:.2f}",
+            f"{1000 * k['measured']:.2f}",
+            k["limit"] or "-",
+        )
+        for k in here["kernels"]
+    ]
+    rows.append(("everything else", "-", "", "", "-", f"{1000 * here['others']:.2f}", "-"))
+    table(("kernel", "form", "rows", "calls", "predicted ms", "measured ms", "limit"), rows, right=(2, 3, 4, 5))
+    if gpus:
+        print("\nGPUs, predicted from machine code and data sheets")
+        lines = [(g["kernel"], g["target"], f"{g['rows']:,}", f"{1e6 * g['predicted']:.2f}", g["limit"]) for g in gpus]
+        table(("kernel", "target", "rows", "predicted us", "limit"), lines, right=(2, 3))
 
 
 def _show_kernels(d: dict[str, Any]) -> None:

@@ -40,8 +40,12 @@ def retiled(default: Tiles, other: Tiling, numerics: Numerics) -> Tiles:
     if strange := sorted(other.constants.keys() - default.constants.keys()):
         raise ValueError(f"this kernel has no size {strange[0]}")
     made = {**default.constants, **other.constants}
+    if "BM" in made and "BR" not in other.constants:
+        made["BR"] = min(made["BR"], made["BM"])
     if "BK" in made and numerics.inner and made["BK"] > numerics.inner:
         raise ValueError(f"BK={made['BK']}: the rounding term of {numerics.name} covers blocks of {numerics.inner} terms")
+    if made.get("BR", 0) > made.get("BM", made.get("BR", 0)):
+        raise ValueError(f"BR={made['BR']}: two programs of {made['BM']} pairs would charge the same rows")
     if "BM" in made and made["BM"] * made["BN"] > LARGEST:
         raise ValueError(f"a tile of {made['BM']} x {made['BN']} is larger than {LARGEST} values")
     if "BS" in made:  # see `product`: the scalars' programs are no more than the others

@@ -13,6 +13,7 @@ from polytriton.frontend.query import Disjunct, Property, Row, outward
 from polytriton.hints import aim
 from polytriton.ir import interp
 from polytriton.ir.net import Builder, Net
+from polytriton.questions import questions
 from polytriton.runtime.attack import Aim, Attack, Replay, falsify, falsify_all
 from polytriton.runtime.attack.box import exact_point, nearest_box
 from polytriton.runtime.attack.sample import Sampler
@@ -76,7 +77,7 @@ def slopes_are_the_gradient(seed: int, device: str) -> bool:
     terms = tuple((i, Fraction(c)) for i, c in enumerate(form) if c)
     prop = Property("tiny", size, outputs, (piece(*box, Row(terms, (), Fraction(10**9))),))
     verifier = api.Verifier.from_net(net, semantics="real", dtype="float64", device=device)
-    q = verifier._questions(prop)
+    q = questions(prop)
     assert q is not None
     answers = verifier._decider.prove(q, slopes=True)
     assert verifier._decider.prove(q).slopes is None
@@ -102,7 +103,7 @@ def test_several_devices_tell_what_one_tells() -> None:
     told = []
     for device in ("cpu", "cpu,cpu"):
         verifier = api.Verifier.from_net(net, semantics="real", dtype="float64", device=device)
-        q = verifier._questions(prop)
+        q = questions(prop)
         assert q is not None
         told.append(aim(prop, q, verifier._decider.prove(q, slopes=True)))
     assert told[0].pieces == told[1].pieces == [0, 1, 2]

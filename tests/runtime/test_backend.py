@@ -21,7 +21,8 @@ from polytriton.ir.plan import Axis, Window
 from polytriton.passes import windows as win
 from polytriton.passes.pipeline import compile_net
 from polytriton.rounding import dot_error
-from polytriton.runtime import fused, torch_backend
+from polytriton.runtime import fused
+from polytriton.runtime.config import Config
 from polytriton.runtime.engine import Engine, Forms
 from polytriton.runtime.layers import load_layer
 from polytriton.runtime.relax import maxpool_winners, relu_lines, round_down, round_up
@@ -361,15 +362,16 @@ def _gradient(
 
 @numba
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_product_made_in_parts_is_the_whole(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_made_in_parts_is_the_whole(threads: int) -> None:
     g = torch.Generator().manual_seed(1)
     m, w = torch.randint(-9, 9, (7, 3, 4, 5), generator=g).float(), torch.randint(-9, 9, (5, 6, 3, 2), generator=g).float()
     shape = ConvShape((3, 2), (2, 1), (1, 1), (0, 0, 0, 0), 1, Window(Axis(3, 1, 0), Axis(4, 1, 0)))
     out, cells = Window(Axis(7, 2, 0), Axis(5, 1, 0)), 3 * 4 * 6 * 3 * 2
     want = F.conv_transpose2d(m.permute(0, 3, 1, 2), w, stride=(2, 1)).permute(0, 2, 3, 1)  # small integers: exact in any order
     for rows in (1, 2, 3, 7, 100):
-        monkeypatch.setattr(torch_backend, "TAPS", -(-rows * cells // threads))
-        assert torch.equal(backend(True, threads).conv(m, w.contiguous(memory_format=torch.channels_last), shape, out), want)
+        made = backend(True, threads)
+        made.config = Config(taps=-(-rows * cells // threads))
+        assert torch.equal(made.conv(m, w.contiguous(memory_format=torch.channels_last), shape, out), want)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,0 +1,105 @@
+"""What tuning must show, on this machine: ranks of predicted times, and how good the default is.
+
+    python -m bench.tuning rank                      the cost model on layers that calibration never saw
+    python -m bench.tuning default NET.poly [...]    the default against the best of at least 60 sampled configurations
+    python -m bench.tuning convbig --nets FOLDER     the convbig line: end to end against the machine's own convolution rate
+
+`rank` calibrates first (or takes the kept table with --kept), times every form of a held-out layer in many settings and prints
+Spearman's correlation of predicted and measured times. `default` runs a session of at most --budget with --trials configurations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HELD_OUT = (32, 32, 4, 2, 6)  # convbig's second convolution seen from the third's neurons
+MORE = ((64, 32, 3, 1, 16), (32, 3, 3, 1, 32), (64, 64, 4, 2, 8))
+GOAL = 0.6
+SAMPLED, WITHIN = 60, 0.10
+
+
+def rank(kept: bool) -> int:
+    import torch
+
+    from polytriton.runtime.config import GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config
+    from polytriton.tuning.calibrate import calibrate, measure, shape
+    from polytriton.tuning.cpu_cost import conv_cost, spearman
+    from polytriton.tuning.device import this_cpu
+
+    torch.set_num_threads(1)
+    cpu = this_cpu() if kept else calibrate()
+    print(f"rates: {cpu.source}")
+    worst = 1.0
+    for given in (HELD_OUT, *MORE):
+        conv = shape(*given)
+        predicted, took = [], []
+        for form in (LIBRARY, PLANAR, SHIFTS, PLANES, GATHER):
+            for rows in (8, 43, 150):
+                for taps in (1 << 16, 1 << 18, 1 << 20):
+                    if form in (LIBRARY, PLANAR) and taps != 1 << 16:
+                        continue
+                    config = Config(convs={conv.key: form}, taps=taps)
+                    with torch.inference_mode():
+                        seconds = measure(conv, form, rows, config)
+                    if seconds is not None:
+                        predicted.append(conv_cost(conv, form, rows, config, cpu).seconds / rows)
+                        took.append(seconds / rows)
+        found = spearman(predicted, took)
+        off = max(max(p / t, t / p) for p, t in zip(predicted, took, strict=True))
+        print(f"{conv.key:<28} {len(took):3d} configurations, Spearman {found:.3f} (goal {GOAL}), at most {off:.2f} times off", flush=True)
+        worst = min(worst, found)
+    return 0 if worst >= GOAL else 1
+
+
+def default(network: Path, budget: str, trials: int, more: list[str]) -> int:
+    import csv
+    from statistics import median
+
+    folder = network.with_name(network.name + ".tune")
+    command = [sys.executable, "-m", "polytriton.cli", "tune", str(network), "--budget", budget, "--overwrite", *more]
+    if trials:
+        command += ["--trials", str(trials)]
+    code = subprocess.run(command, check=False).returncode
+    if code:
+        return code
+    with open(folder / "trials.csv", newline="") as file:
+        rows = [r for r in csv.DictReader(file) if float(r["median_s"]) > 0]
+    first, best = (float(r["median_s"]) for r in (rows[0], min(rows, key=lambda r: float(r["median_s"]))))
+    middle = median(float(r["median_s"]) for r in rows)
+    print(f"{len(rows)} configurations: default {first:.4g} s, best {best:.4g} s, median {middle:.4g} s; default / best {first / best:.3f}")
+    enough = len(rows) >= SAMPLED
+    faster, close = first / best >= 1.3, enough and first / best <= 1 + WITHIN
+    said = ["not met", "met"]
+    print(f"goal: 1.3 times faster ({said[faster]}), or within 10 % of the best of {SAMPLED} or more ({said[close]})")
+    return 0 if faster or close else 1
+
+
+def convbig(nets: Path) -> int:
+    """Through bench.cpu, whose last columns this is about."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-m", "bench.cpu", "--nets", str(nets), "--threads", "1"], env=env, check=False).returncode
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sub = p.add_subparsers(dest="what", required=True)
+    sub.add_parser("rank").add_argument("--kept", action="store_true", help="take the table that `tune --calibrate` kept")
+    d = sub.add_parser("default")
+    d.add_argument("network", type=Path)
+    d.add_argument("--budget", default="5m")
+    d.add_argument("--trials", type=int, default=0)
+    sub.add_parser("convbig").add_argument("--nets", type=Path, required=True)
+    a, more = p.parse_known_args()
+    if more and a.what != "default":
+        p.error(f"unrecognized arguments: {' '.join(more)}")
+    if a.what == "rank":
+        return rank(a.kept)
+    return default(a.network, a.budget, a.trials, more) if a.what == "default" else convbig(a.nets)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,208 @@
+"""`polytriton tune`: the fastest sound configuration of a compiled network on this machine."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from polytriton.commands.groups import Engine, Images, option
+from polytriton.errors import UsageError
+
+if TYPE_CHECKING:
+    from polytriton.api import Verifier
+    from polytriton.artifact import Artifact
+    from polytriton.tuning.session import Outcome, State
+    from polytriton.verifier import Questions
+
+INTERRUPTED = 130
+PAUSE = 10.0  # seconds between lines of progress where nobody looks at a terminal
+
+
+def tune(
+    network: Annotated[
+        Path | None, typer.Argument(metavar="NET.poly", help="The compiled network; its tuned.json is written.", show_default=False)
+    ] = None,
+    budget: Annotated[str, option("--budget", metavar="TIME", help="Time for the session: 90s, 5m, 1h.")] = "5m",
+    trials: Annotated[int | None, option("--trials", metavar="N", help="At most so many trials; by default what the budget holds.")] = None,
+    runs: Annotated[int, option("--runs", metavar="N", help="Timed runs of a trial, at most.")] = 5,
+    seed: Annotated[int, option("--seed", help="Seed of the workload and of the search.")] = 0,
+    session: Annotated[Path | None, option("--session", metavar="DIR", help="The session's folder; by default NET.poly.tune.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the session's folder: no finished trial is repeated.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start the session's folder again.")] = False,
+    vnnlib: Annotated[list[Path] | None, typer.Option("--vnnlib", metavar="FILE...", help="Tune on these properties.")] = None,
+    target: Annotated[
+        str | None, option("--target", metavar="cuda:90", help="Choose kernels for a GPU that is not here, by predicted time alone.")
+    ] = None,
+    calibrate: Annotated[
+        bool, option("--calibrate", help="First measure what predictions are made of (a minute); alone: only that.")
+    ] = False,
+    as_json: Annotated[bool, option("--json", help="The result as one JSON document.")] = False,
+    *,
+    images: Images,
+    engine: Engine,
+) -> int:
+    """Find the fastest sound configuration for this network on this machine, and keep it in the artifact.
+
+    Every configuration is checked for soundness before it may win. Ctrl-C keeps the best so far; --resume goes on.
+    """
+    seconds = parse_time(budget)
+    if trials is not None and trials < 1:
+        raise UsageError(f"--trials {trials} is none", "give 1 or more")
+    if not 1 <= runs <= 1000:
+        raise UsageError(f"--runs {runs} is out of range", "give 1 or more")
+    if resume and overwrite:
+        raise UsageError("--resume and --overwrite exclude each other", "give one of them")
+    if calibrate:
+        _calibrate()
+        if network is None:
+            return 0
+    if network is None:
+        raise UsageError("which network?", "polytriton tune NET.poly; compile it first: polytriton compile NET.onnx")
+    from polytriton.artifact import read_artifact
+
+    if network.suffix == ".onnx":
+        raise UsageError(f"{network} is a model, not an artifact", f"compile it first: polytriton compile {network}")
+    held = read_artifact(network)
+    if target is not None:
+        return _cross(network, held, target, engine, as_json)
+    options = engine.options()
+    if "," in options["device"] or options["device"] == "interpret":
+        raise UsageError(f"--device {options['device']} is nothing to tune", "tune one device: cpu, cuda or cuda:N")
+    chosen = _settings(options, seconds, trials, runs, seed)
+    verifier = _verifier(held, options)
+    from polytriton.tuning import work
+
+    q = _work(network, verifier, images, vnnlib or [], seed)
+    where = session or network.with_name(network.name + ".tune")
+    from polytriton.tuning.sessions import tune_device
+
+    with Watch(as_json) as watch:
+        outcome = tune_device(network, held, verifier, work.pack(q), chosen, where, resume=resume, overwrite=overwrite, watch=watch.tell)
+    _report(network, outcome, as_json)
+    return INTERRUPTED if outcome.interrupted else 0
+
+
+def parse_time(text: str) -> float:
+    """Seconds: 90, 90s, 5m, 1.5h."""
+    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*([smh]?)\s*", text, re.ASCII)
+    if found is None:
+        raise UsageError(f"--budget {text[:40]!r} is no time", "write 90s, 5m or 1h")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def _settings(options: dict[str, Any], seconds: float, trials: int | None, runs: int, seed: int) -> Any:
+    import torch
+
+    from polytriton.tuning.session import Settings
+
+    return Settings(options, torch.get_num_threads(), seed, seconds, trials or 0, runs)
+
+
+def _verifier(held: Artifact, options: dict[str, Any]) -> Verifier:
+    from polytriton.api import Verifier
+    from polytriton.runtime.config import DEFAULT
+
+    return Verifier.from_artifact(held, **{**options, "config": DEFAULT})
+
+
+def _work(network: Path, verifier: Verifier, images: Images, files: list[Path], seed: int) -> Questions:
+    from polytriton.tuning import work
+
+    balls = images.balls()
+    if balls is not None and files:
+        raise UsageError("give one kind of queries", "--images with --epsilon, or --vnnlib")
+    if balls is None and not files:
+        return work.default_work(verifier, seed)
+    if missing := [f for f in files if not f.is_file()]:
+        raise UsageError(f"no property file {missing[0]}", "check the path; it is taken relative to the current folder")
+    from polytriton.queries import vnnlib_query
+    from polytriton.questions import questions
+
+    queries = balls.queries(network, verifier) if balls is not None else [vnnlib_query(network, f) for f in files]
+    asked = [questions(q.asked(verifier).prop) for q in queries]
+    return work.together([q for q in asked if q is not None])
+
+
+def _calibrate() -> None:
+    from polytriton.tuning.calibrate import calibrate
+    from polytriton.tuning.device import keep_cpu
+
+    print("polytriton: measuring this CPU", file=sys.stderr)
+    path = keep_cpu(calibrate())
+    print(f"polytriton: kept as {path}" if path else "polytriton: nothing is kept, since there is no cache", file=sys.stderr)
+
+
+def _cross(network: Path, held: Artifact, target: str, engine: Engine, as_json: bool) -> int:
+    from polytriton.kernels.sass import LIMITS
+    from polytriton.tuning.cross import tune_target
+
+    if target not in LIMITS:
+        raise UsageError(f"--target {target}: there is no such GPU", f"name one of: {', '.join(LIMITS)}; a GPU that is here: --device cuda")
+    made = tune_target(network, held, target, "float64" if engine.dtype == "auto" else engine.dtype)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())
+        return 0
+    for line in made["kernels"]:
+        print(f"{line['kernel']}: {line['limit']}, {line['default']:.3g} -> {line['predicted']:.3g} s predicted for {line['rows']} rows")
+    print(f"{network}: {made['changed']} of {len(made['kernels'])} kernels for {target} take other tiles than by default (not measured)")
+    return 0
+
+
+class Watch:
+    """Live progress on stderr: a bar on a terminal, elsewhere a line where the best changes, and now and then."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.bar: Progress | None = None
+        self.total, self.best, self.said = 0.0, float("inf"), 0.0
+        if sys.stderr.isatty():
+            self.bar = Progress(BarColumn(), TextColumn("{task.description}"), console=Console(file=sys.stderr), transient=True)
+            self.task = self.bar.add_task("the default configuration", total=None)
+
+    def __enter__(self) -> Watch:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def tell(self, state: State) -> None:
+        best = f"best {state.start / state.best:.2f}x the start"
+        peak = f", {100 * state.peak:.0f} % of the roofline" if state.peak else ""
+        text = f"{state.done} trials, {best}{peak}, {state.left:.0f} s left"
+        if self.bar:
+            self.total = max(self.total, state.left)
+            self.bar.update(self.task, total=self.total, completed=self.total - state.left, description=text)
+        elif state.best < self.best or time.monotonic() - self.said > PAUSE or not state.verdict.startswith(("ok", "slower")):
+            self.best, self.said = state.best, time.monotonic()
+            print(f"polytriton: {text}; last: {state.verdict}", file=sys.stderr, flush=True)
+
+
+def _report(network: Path, outcome: Outcome, as_json: bool) -> None:
+    e = outcome.entry
+    if as_json:
+        gain = {"speedup": e.default_seconds / e.seconds, "interrupted": outcome.interrupted}
+        document = {"artifact": str(network), **msgspec.to_builtins(e), **gain}
+        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        return
+    rejected = [t for t in outcome.trials if t.verdict.startswith(("unsound", "disagrees"))]
+    failed = [t for t in outcome.trials if t.verdict.startswith(("crash", "timeout", "failed"))]
+    print(f"{len(outcome.trials)} trials, {len(rejected)} rejected by the check, {len(failed)} failed")
+    for t in rejected[:5]:
+        print(f"  rejected: {t.config}: {t.verdict}")
+    if not e.config:
+        print(f"nothing beats the default, {e.default_seconds:.4g} s")
+    else:
+        again = ", not timed again" if outcome.interrupted else ""
+        print(f"{e.default_seconds / e.seconds:.2f}x: {e.default_seconds:.4g} s by default, {e.seconds:.4g} s tuned{again}")
+    print(f"polytriton.load({str(network)!r}, config=polytriton.runtime.config.Config.of({e.config!r}))")
+    print(network)

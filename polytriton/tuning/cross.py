@@ -1,0 +1,126 @@
+"""Tiles for a GPU that is not here: every kernel is compiled in the most promising sizes, and predicted time alone decides.
+
+Its answer is sound, like any tiles': a kernel's rounding term does not depend on them within what `retiled` admits. It is not
+measured: a session on the device itself replaces it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polytriton.artifact import Artifact, write_artifact
+from polytriton.errors import UsageError
+from polytriton.kernels.build import Built, compile_each
+from polytriton.kernels.choose import GPU
+from polytriton.kernels.emit import NUMERICS, Emitter, Numerics, Use, retiled, specialised, tile_key
+from polytriton.kernels.launches import Lowering
+from polytriton.kernels.sequence import Space as Tables
+from polytriton.kernels.spec import Kernel, Report
+from polytriton.knobs import knobs
+from polytriton.passes.pipeline import Compiled
+from polytriton.runtime.config import Config, Tile
+from polytriton.runtime.soundness import KERNELS
+from polytriton.tuned import Entry, Tuned, plan_key, versions
+from polytriton.tuning.cpu_cost import Cost
+from polytriton.tuning.device import SHEETS, Gpu
+from polytriton.tuning.gpu_cost import kernel_cost
+from polytriton.tuning.space import TILE, gpu_space
+
+COMPILED = 3  # sizes of a kernel that are compiled, besides the default's
+ROWS = 1024  # at once, where predictions are compared
+CHOSEN = ("dense_step", "conv_step", "relax_rows", "concretize_rows")  # functions whose tiles are looked for
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kernel before its tiles are chosen."""
+
+    key: str
+    function: str
+    constants: dict[str, Any]
+    numerics: str
+
+
+def kinds(compiled: Compiled, numerics: str) -> tuple[list[Kind], Emitter]:
+    """The kernels of a network whose tiles may be chosen; the emitter knows their defaults."""
+    emitter, space = Emitter(), Tables(compiled.net, compiled.plan)
+    for program in compiled.plan:
+        Lowering(emitter, space, NUMERICS[numerics], program, GPU).run()
+    found: dict[str, Kind] = {}
+    for uses in emitter.uses.values():
+        for use in uses:
+            kind = _kind(use, emitter)
+            if kind is not None:
+                found.setdefault(kind.key, kind)
+    return list(found.values()), emitter
+
+
+def _kind(use: Use, emitter: Emitter) -> Kind | None:
+    """What a kernel's constants are without its tiles."""
+    if use.function not in CHOSEN:
+        return None
+    plain = {k: v for k, v in use.constants if k not in ("BM", "BN", "BK", "BS", "BR", "BQ")}
+    key = tile_key(use.function, plain, use.numerics)
+    return Kind(key, use.function, plain, use.numerics) if key in emitter.asked else None
+
+
+def candidates(kind: Kind, emitter: Emitter, gpu: Gpu, target: str) -> Iterator[tuple[Tile, Kernel, dict[str, Any]]]:
+    """The default and the sizes that promise most before anything is compiled, each with its kernel."""
+    arithmetic: Numerics = NUMERICS[kind.numerics]
+    default = emitter.asked[kind.key]
+    inner = {name: c.inner for name, c in KERNELS.items()}
+    options = gpu_space({kind.key: default}, inner).choices.get(TILE + kind.key, ({},))
+    ranked = []
+    for k, option in enumerate(options):
+        tile = Tile(**option)
+        tiles = retiled(default, tile, arithmetic)
+        every = {**kind.constants, **tiles.constants}
+        seconds = kernel_cost(kind.function, every, kind.numerics, ROWS, gpu, None, target).seconds
+        ranked.append((0.0 if k == 0 else seconds, k, tile, tiles, every))
+    ranked.sort(key=lambda r: r[:2])
+    for _, _, tile, tiles, every in ranked[: COMPILED + 1]:
+        given = tuple(sorted(every.items()))
+        yield tile, specialised(kind.function, given, kind.numerics, tiles.warps, tiles.stages), every
+
+
+def tune_target(network: Path, held: Artifact, target: str, numerics: str, as_of: int = ROWS) -> dict[str, Any]:
+    """Chooses by predicted time, writes the artifact, and says what was chosen and why."""
+    if numerics not in NUMERICS:
+        raise UsageError(f"--dtype {numerics}: kernels have no such coefficients", f"use one of: {', '.join(NUMERICS)}")
+    gpu = SHEETS[target]
+    found, emitter = kinds(held.compiled, numerics)
+    tried = {kind.key: list(candidates(kind, emitter, gpu, target)) for kind in found}
+    kernels = {k.name: k for options in tried.values() for _, k, _ in options}
+    folder = knobs().cache
+    made = compile_each(list(kernels.values()), target, cache=None if folder is None else folder / "cubins", jobs=os.cpu_count() or 1)
+    reports: dict[str, Report] = {m.kernel.name: m.report for m in made if isinstance(m, Built)}
+    tiles: dict[str, Tile] = {}
+    lines = []
+    for kind in found:
+        costs: list[tuple[Cost, Tile, str]] = []
+        for tile, kernel, every in tried[kind.key]:
+            if kernel.name in reports:  # what Triton refuses is no candidate
+                report = reports[kernel.name]
+                costs.append((kernel_cost(kind.function, every, numerics, as_of, gpu, report, target), tile, kernel.name))
+        if not costs:
+            continue
+        best = min(costs, key=lambda c: c[0].seconds)
+        default = next((c for c in costs if c[1] == Tile()), best)
+        if best[1] != Tile() and best[0].seconds < 0.98 * default[0].seconds:
+            tiles[kind.key] = best[1]
+        else:
+            best = default
+        lines.append(
+            {"kernel": kind.key, "name": best[2], "default": default[0].seconds, "predicted": best[0].seconds, "limit": best[0].limit, "rows": as_of}  # noqa: E501
+        )
+    config = Config(tiles=tiles)
+    before, after = (sum(float(str(line[k])) for line in lines) for k in ("default", "predicted"))
+    entry = Entry(plan_key(held.compiled), target, versions("cuda"), config.changes(), after, before, len(kernels), 0)
+    from polytriton.api import Verifier
+
+    write_artifact(Verifier.from_artifact(held), network, held.kernels, (held.tuned or Tuned(entries=())).with_entry(entry))
+    return {"artifact": str(network), "target": target, "source": gpu.source, "changed": len(tiles), "kernels": lines}

@@ -1,0 +1,76 @@
+"""Predicted time of a generated kernel on a GPU: what its arithmetic, its memory traffic and its launch take at least.
+
+A tile of BM pairs by BN columns by K terms is computed whole, also where the window ends inside it; operands are read once a tile
+from the cache, coefficients and results once from memory. Below a quarter of the warps an SM can hold, latency is not hidden and the
+rates fall in proportion. From the data sheet alone this ranks tiles; it does not foretell seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.sass import LIMITS
+from polytriton.kernels.spec import Report
+from polytriton.tuning.cpu_cost import Cost
+from polytriton.tuning.device import Gpu
+
+HIDING = 0.25  # of an SM's warps that hide the latency of memory
+SPILL = 0.05  # of the time, for every spilled register's load or store
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a launch does for all rows: operations in whole tiles, bytes from memory, bytes from the cache."""
+
+    ops: float
+    memory: float
+    cache: float
+    programs: int
+
+
+def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> Work:
+    """From the kernel's constants alone: windows, channels, taps and tiles."""
+    arithmetic = NUMERICS[numerics]
+    word = 8 if arithmetic.type == "tl.float64" else 4
+    parts = {"tf32x3": 3, "bf16x6": 6}.get(arithmetic.form, 1)
+    c = constants
+    if function == "dense_step":
+        pairs, terms, columns, phases = rows, c["K"], c["N"], 1
+        moved = rows * (c["K"] + c["N"]) + c["K"] * c["N"]
+    elif function == "conv_step":
+        phases = c["PH"] * c["PW"]
+        cells = ceil(c["HO"] / c["PH"]) * ceil(c["WO"] / c["PW"])
+        taps = ceil(c["KH"] / c["PH"]) * ceil(c["KW"] / c["PW"])
+        pairs, terms, columns = rows * cells, taps * (c["CO"] // c["G"]), c["CI"] // c["G"] * c["G"]
+        moved = rows * (c["H"] * c["W"] * c["CO"] + c["HO"] * c["WO"] * c["CI"])
+    else:
+        size = c["SIZE"]
+        return Work(8.0 * rows * size, float(word * rows * size * 2), float(word * rows * size * 5), ceil(rows / c["BR"]))
+    blocks, across = phases * ceil(pairs / c["BM"]), ceil(columns / c["BN"])
+    depth = ceil(terms / c["BK"]) * c["BK"]
+    tiles = blocks * across
+    ops = 2.0 * parts * tiles * c["BM"] * c["BN"] * depth
+    return Work(ops, float(word * moved), float(word * tiles * depth * (c["BM"] + c["BN"])), tiles + blocks)
+
+
+def kernel_cost(function: str, constants: dict[str, int], numerics: str, rows: int, gpu: Gpu, report: Report | None, target: str) -> Cost:
+    """Seconds of one launch over `rows` rows. Without a report (not compiled yet) registers are taken to let enough warps live."""
+    does = work(function, constants, numerics, rows)
+    instruction = NUMERICS[numerics].instruction if function in ("dense_step", "conv_step") else "DFMA"
+    hidden, spills = 1.0, 0
+    if report is not None:
+        if not report.occupancy:
+            return Cost(float("inf"), "too large")
+        hidden, spills = min(1.0, report.occupancy / (HIDING * LIMITS[target].warps)), report.spills
+    waves = does.programs / gpu.sms
+    tail = ceil(waves) / waves if waves else 1.0  # the last wave leaves SMs idle
+    parts = {
+        "arithmetic": does.ops * tail / (gpu.rates[instruction] * hidden),
+        "memory": does.memory / (gpu.bandwidth * hidden),
+        "cache": does.cache * tail / (gpu.cache_bandwidth * hidden),
+        "launch": gpu.launch,
+    }
+    limit = max(parts, key=lambda name: parts[name])
+    return Cost(max(parts.values()) * (1 + SPILL * spills) + (0.0 if limit == "launch" else gpu.launch), limit)

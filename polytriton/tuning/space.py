@@ -1,0 +1,197 @@
+"""What can be chosen: for the Plan, for every form of its convolutions, and for every generated kernel of a GPU.
+
+A point is a dict from a dimension's name to a choice; leaving a dimension out leaves its default. Only what is sound may be
+named here, and the runtime ignores or refuses the rest: see runtime/config.py, kernels/choose.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from polytriton.ir.net import Net
+from polytriton.ir.plan import Plan, Window
+from polytriton.runtime.config import AUTO, DEFAULT, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, Tile, conv_key
+from polytriton.runtime.torch_backend import TorchBackend
+from polytriton.runtime.walk import conv_shape
+
+Point = dict[str, Any]
+MIB = 1 << 20
+PLAN = {  # ordered as they usually matter; the default of each is runtime/config.py's
+    "block": tuple(k * MIB for k in (6, 12, 24, 32, 48, 64, 96, 192, 384)),
+    "leave": (0.0, 0.02, 0.05, 0.1, 0.25, 0.5),
+    "taps": tuple(1 << k for k in range(15, 22)),
+    "counts": (2, 3, 4, 5, 6),
+    "least": (4, 8, 16, 32, 64),
+    "narrow": (0, 4, 8, 16),
+    "short": (0, 64, 128, 256, 512),
+    "split": (1 << 12, 1 << 14, 1 << 16, 1 << 18),
+}
+CONV, TILE = "conv ", "tile "  # prefixes of the dimensions of single convolutions and kernels
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution as back-substitution meets it: window, channels and kernel; `ops` a row, and how many programs have it."""
+
+    key: str
+    window: tuple[int, int]
+    out: tuple[int, int]
+    channels: int
+    inputs: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+    programs: int = 1
+
+    @property
+    def ops(self) -> int:
+        """Multiplications and additions a row: every cell of the window meets every tap."""
+        return 2 * self.window[0] * self.window[1] * self.channels * self.inputs * self.kernel[0] * self.kernel[1]
+
+
+@dataclass(frozen=True)
+class Space:
+    """Choices by dimension, the default first."""
+
+    choices: Mapping[str, Sequence[Any]]
+    convs: Mapping[str, Conv]
+
+    def config(self, point: Point) -> Config:
+        """ValueError where the point names what a configuration cannot be."""
+        plain = {k: v for k, v in point.items() if not k.startswith((CONV, TILE))}
+        convs = {k.removeprefix(CONV): v for k, v in point.items() if k.startswith(CONV) and v != AUTO}
+        tiles = {k.removeprefix(TILE): Tile(**v) for k, v in point.items() if k.startswith(TILE) and v}
+        return Config(**plain, convs=convs, tiles=tiles)
+
+    def point(self, config: Config) -> Point:
+        """The point of a configuration, as far as this space has its dimensions."""
+        changes = config.changes()
+        named = {CONV + k: v for k, v in changes.pop("convs", {}).items()} | {TILE + k: v for k, v in changes.pop("tiles", {}).items()}
+        return {k: v for k, v in {**changes, **named}.items() if k in self.choices}
+
+    @property
+    def size(self) -> int:
+        product = 1
+        for choices in self.choices.values():
+            product *= len(choices)
+        return product
+
+    def neighbours(self, point: Point) -> Iterator[Point]:
+        """Every point that differs in one dimension."""
+        for name, choices in self.choices.items():
+            for choice in choices:
+                if choice != point.get(name, choices[0]):
+                    yield self.plain({**point, name: choice})
+
+    def sample(self, rng: random.Random, around: Point, share: float) -> Point:
+        """`around` with this share of the dimensions (at least two) drawn anew."""
+        names = rng.sample(list(self.choices), max(2, round(share * len(self.choices)))) if len(self.choices) > 1 else list(self.choices)
+        return self.plain({**around, **{name: rng.choice(self.choices[name]) for name in names}})
+
+    def plain(self, point: Point) -> Point:
+        """Without what is the default anyway, in the order of the dimensions: equal points are equal texts."""
+        return {k: point[k] for k, choices in self.choices.items() if k in point and point[k] != choices[0]}
+
+
+def name(point: Point) -> str:
+    """What identifies a point in results files."""
+    return hashlib.sha256(msgspec.json.encode(sorted(point.items()))).hexdigest()[:12]
+
+
+def plan_convs(net: Net, plan: Plan) -> dict[str, Conv]:
+    """The convolutions that the Plan's programs multiply by, by key. Rows that are single neurons multiply by nothing."""
+    found: dict[str, Conv] = {}
+    nodes = net.by_name
+    for program in plan:
+        frontier: dict[str, Window] = {}
+        written = program.kind == "query"  # whether the rows have coefficients yet
+        for step in program.steps:
+            window = frontier.pop(step.node, None) or step.windows[0] if step.windows else None
+            if step.op == "conv" and written and window is not None:
+                node = nodes[step.node]
+                w = net.weight(node, "w")
+                assert w is not None
+                shape = conv_shape(node, window)
+                rows = window.h.size, window.w.size, node.shape[0]
+                key = conv_key(rows, w.shape, shape.stride, shape.groups)
+                out = step.windows[0].h.size, step.windows[0].w.size
+                old = found.get(key)
+                found[key] = Conv(
+                    key, rows[:2], out, rows[2], w.shape[1], shape.kernel, shape.stride, shape.dilation, shape.groups,
+                    old.programs + 1 if old else 1,
+                )  # fmt: skip
+            written |= step.op not in ("start", "add", "sub")
+            for to, at in zip(step.to, step.windows, strict=True):
+                frontier[to] = at
+    return found
+
+
+def cpu_space(net: Net, plan: Plan, dtype: str, threads: int, numerics: Sequence[str] = ()) -> Space:
+    """The choices on a CPU with so many threads. `numerics`: the coefficient types that the user's choice of soundness admits."""
+    convs = plan_convs(net, plan)
+    backend = TorchBackend(torch.device("cpu"))
+    choices: dict[str, Sequence[Any]] = {}
+    for key, conv in sorted(convs.items(), key=lambda item: -item[1].ops * item[1].programs):
+        shape = conv_shape_of(conv)
+        forms = backend.forms(torch.float64 if dtype == "float64" else torch.float32, shape)
+        choices[CONV + key] = (AUTO, *(f for f in (LIBRARY, SHIFTS, PLANES, GATHER, PLANAR) if f in forms))
+    for key, values in PLAN.items():
+        default = getattr(DEFAULT, key)
+        if (key in ("taps", "counts", "narrow", "short") and not convs) or (key == "split" and threads == 1):
+            continue
+        choices[key] = (default, *(v for v in values if v != default))
+    if threads > 1:
+        choices["threads"] = (0, *sorted({1, threads // 4, threads // 2} - {0}))
+    if len(numerics) > 1:
+        choices["dtype"] = ("", *(n for n in numerics if n != dtype))
+    return Space(choices, convs)
+
+
+def conv_shape_of(conv: Conv) -> Any:
+    """The backend's description of it, on a window of its own."""
+    from polytriton.ir.plan import Axis
+    from polytriton.runtime.torch_backend import ConvShape
+
+    return ConvShape(
+        conv.kernel, conv.stride, conv.dilation, (0, 0, 0, 0), conv.groups, Window(Axis(conv.window[0], 1, 0), Axis(conv.window[1], 1, 0))
+    )
+
+
+def gpu_space(asked: Mapping[str, Any], inner: Mapping[str, int]) -> Space:
+    """Tiles, warps and stages of every generated kernel: `asked` are their defaults by key, `inner` the longest block of a numerics.
+
+    Steps that share a key share a kernel. A product's block of terms (BK) is never longer than its rounding term covers.
+    """
+    choices: dict[str, Sequence[Any]] = {}
+    for key, default in asked.items():
+        function, numerics, _ = key.split(":")
+        options: list[dict[str, Any]] = [{}]
+        if function in ("dense_step", "conv_step"):
+            longest = inner.get(numerics, 0) or 64
+            for bm, bn, bk, warps, stages in PRODUCTS:
+                sizes = {"BM": bm, "BN": bn, "BK": min(bk, longest)}
+                options.append({"constants": sizes, "warps": warps, "stages": stages})
+        elif function in ("relax_rows", "concretize_rows"):
+            bq = default.constants["BQ"]
+            options += [{"constants": {"BR": max(1, v // bq), "BQ": bq}, "warps": w} for v in (256, 512, 1024, 2048) for w in (2, 4, 8)]
+        choices[TILE + key] = [o for k, o in enumerate(options) if o not in options[:k]]
+    return Space({k: v for k, v in choices.items() if len(v) > 1}, {})
+
+
+PRODUCTS = tuple(
+    (bm, bn, bk, warps, stages)
+    for bm in (32, 64, 128)
+    for bn in (32, 64, 128)
+    for bk in (16, 32)
+    for warps in (4, 8)
+    for stages in (2, 3, 4)
+    if bm * bn >= 2048
+)

@@ -1,0 +1,75 @@
+"""What a session times: boxes and linear forms of the output, all refined and bounded, none leaving as a query.
+
+By default a seeded box inside the unit cube and the margins of the label at its centre; better the user's own queries.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import fields
+
+import numpy as np
+
+from polytriton.api import Verifier
+from polytriton.errors import UsageError
+from polytriton.ir import interp
+from polytriton.verifier import Questions, Try
+
+MARGINS = 10  # rivals of the default workload, at most
+
+
+def default_work(verifier: Verifier, seed: int, epsilon: float = 1 / 255) -> Questions:
+    """One ball around a random point."""
+    rng = np.random.default_rng(seed)
+    x = rng.random((1, verifier.inputs)).astype(np.float32).astype(np.float64)
+    y = interp.run(verifier.net, x)[0]
+    label = int(y.argmax())
+    rivals = [j for j in range(verifier.outputs) if j != label][: MARGINS - 1]
+    forms = np.zeros((max(1, len(rivals)), verifier.outputs))
+    forms[:, label] = 1.0
+    for row, rival in enumerate(rivals):
+        forms[row, rival] = -1.0
+    return questions(np.clip(x - epsilon, 0, 1), np.clip(x + epsilon, 0, 1), forms)
+
+
+def questions(lo: np.ndarray, hi: np.ndarray, forms: np.ndarray) -> Questions:
+    """Every form over every box."""
+    count, rows = len(lo), len(forms)
+    every = np.arange(count * rows)
+    over = np.ascontiguousarray(np.broadcast_to(forms, (count, *forms.shape)).reshape(-1, forms.shape[1]))
+    return Questions(lo, hi, np.repeat(np.arange(count), rows), over, np.zeros(count * rows), every)
+
+
+def run(verifier: Verifier, q: Questions) -> np.ndarray:
+    """The work: bounds of all forms, in the arithmetic that is tried first."""
+    decider = verifier._decider
+    return decider.prove(q, [Try(decider.first_dtype(), verifier.options.candidates)], exhaustive=True).best
+
+
+def pack(q: Questions) -> bytes:
+    """The questions as an .npz file."""
+    out = io.BytesIO()
+    np.savez(out, **{f.name: value for f in fields(q) if (value := getattr(q, f.name)) is not None})
+    return out.getvalue()
+
+
+def unpack(data: bytes) -> Questions:
+    with np.load(io.BytesIO(data), allow_pickle=False) as held:
+        return Questions(**{name: held[name] for name in held.files})
+
+
+def together(parts: list[Questions]) -> Questions:
+    """Several queries as one workload."""
+    if not parts:
+        raise UsageError("there is no query to tune on", "give images or properties, or none at all")
+    boxes = np.cumsum([0, *(len(q.lo) for q in parts)])
+    groups = np.cumsum([0, *(int(q.group.max()) + 1 for q in parts)])
+
+    def joined(name: str, offset: np.ndarray | None = None) -> np.ndarray:
+        return np.concatenate([getattr(q, name) + (0 if offset is None else offset[k]) for k, q in enumerate(parts)])
+
+    if any(q.over_input is not None for q in parts):
+        raise UsageError("properties that relate outputs to inputs cannot be tuned on", "give others, or images")
+    return Questions(
+        joined("lo"), joined("hi"), joined("image", boxes), joined("over_output"), joined("constant"), joined("group", groups)
+    )

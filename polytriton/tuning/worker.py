@@ -1,0 +1,126 @@
+"""Runs configurations one after the other, each a job on stdin and an answer on stdout; see trials.py for the other end.
+
+Whatever happens here costs one trial: the session kills a worker that takes too long and starts another. Answers are numbers;
+the session judges them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import IO, Any
+
+import msgspec
+
+READY = b"ready"
+WORTH = 1.25  # a configuration this much slower than the best in both its first runs is not run again
+
+
+class Job(msgspec.Struct, frozen=True):
+    """`options` are of the verifier, `config` what differs from the default; `best` seconds to beat (0: none yet)."""
+
+    artifact: str
+    work: str
+    options: dict[str, Any]
+    config: dict[str, Any]
+    threads: int
+    seed: int
+    runs: int = 5
+    best: float = 0.0
+    profile: bool = False
+    check: bool = True
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """`compile` seconds until the first run was done; `times` of the others; `evidence` is check.Evidence in msgpack."""
+
+    compile: float = 0.0
+    times: list[float] = []
+    ops: int = 0
+    evidence: bytes = b""
+    profile: bytes = b""
+    error: str = ""
+
+
+def send(stream: IO[bytes], data: bytes) -> None:
+    stream.write(len(data).to_bytes(8, "little") + data)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> bytes | None:
+    head = stream.read(8)
+    if len(head) < 8:
+        return None
+    return stream.read(int.from_bytes(head, "little"))
+
+
+def main() -> None:
+    jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the session's to handle
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive a killed session
+    import torch  # noqa: F401  so that "ready" says that all is imported
+
+    import polytriton.artifact
+    import polytriton.tuning.check  # noqa: F401
+
+    send(answers, READY)
+    while (data := receive(jobs)) is not None:
+        try:
+            answer = carry_out(msgspec.msgpack.decode(data, type=Job))
+        except Exception as error:
+            answer = Answer(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        send(answers, msgspec.msgpack.encode(answer))
+
+
+def carry_out(job: Job) -> Answer:
+    """Builds the verifier with the job's configuration, runs the work, and gathers what the session checks."""
+    import torch
+
+    from polytriton.api import Verifier
+    from polytriton.artifact import read_artifact
+    from polytriton.runtime.config import Config
+    from polytriton.tuning import check, work
+    from polytriton.tuning.profile import profiled
+    from polytriton.verifier import Options, Try
+
+    torch.set_num_threads(job.threads)
+    held = read_artifact(Path(job.artifact))
+    q = work.unpack(Path(job.work).read_bytes())
+    began = time.perf_counter()
+    options = Options(**job.options, config=Config.of(job.config))
+    verifier = Verifier(held.compiled, options, held.imported)
+    bounds = work.run(verifier, q)
+    compiled = time.perf_counter() - began
+    engine = verifier._decider.engine(Try(verifier._decider.first_dtype(), options.candidates))
+    times: list[float] = []
+    ops = engine.operations
+    for k in range(2 * job.runs):
+        start = time.perf_counter()
+        work.run(verifier, q)
+        times.append(time.perf_counter() - start)
+        if k == 0:
+            ops = engine.operations - ops
+        if job.best and k >= 1 and min(times) > WORTH * job.best:
+            break
+        if k + 1 >= job.runs and not (job.best and median(times) < job.best):  # what seems to win is run as often again
+            break
+    found = b""
+    if job.check and (not job.best or median(times) < job.best):  # only what may win is worth checking
+        found = msgspec.msgpack.encode(check.evidence(verifier, q, job.seed, bounds))
+    shares = b""
+    if job.profile and engine.kernels is None:
+        with profiled(engine) as profile:
+            work.run(verifier, q)
+        shares = msgspec.msgpack.encode(profile)
+    return Answer(compiled, times, ops, found, shares)
+
+
+if __name__ == "__main__":
+    main()

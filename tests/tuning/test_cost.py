@@ -1,0 +1,134 @@
+"""Predicted times: the fit, the ranks, and what must hold of any prediction."""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polytriton.artifact import read_artifact
+from polytriton.kernels.choose import GPU, retiled
+from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.spec import Report
+from polytriton.runtime.config import GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, Tile
+from polytriton.tuned import TUNED
+from polytriton.tuning import cross
+from polytriton.tuning.calibrate import SHAPES, measure, shape
+from polytriton.tuning.cpu_cost import LIMITS, Load, chosen, conv_cost, features, fit, nonnegative, plan_cost, spearman
+from polytriton.tuning.device import SHEETS, TYPICAL, keep_cpu, this_cpu
+from polytriton.tuning.gpu_cost import kernel_cost, work
+
+LAYER = shape(32, 32, 4, 2, 6)
+FORMS = (LIBRARY, PLANAR, SHIFTS, PLANES, GATHER)
+
+
+def test_rank_correlation() -> None:
+    assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
+    assert spearman([1, 2, 3, 4], [9, 7, 5, 3]) == pytest.approx(-1)
+    assert spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9486832980505138)  # ties share their mean rank
+    assert spearman([1, 1, 1], [1, 2, 3]) == 0
+
+
+def test_least_squares_finds_what_samples_were_made_of() -> None:
+    rng = np.random.default_rng(0)
+    counts, true = rng.random((40, 4)), np.array([2.0, 0.0, 0.5, 1.0])
+    samples = [(list(row), float(row @ true)) for row in counts]
+    assert fit(samples) == pytest.approx(true, abs=1e-3)
+    assert (nonnegative(counts, -counts @ true) == 0).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_prediction_grows_with_the_rows_and_names_its_limit(form: str) -> None:
+    conv = shape(32, 3, 3, 1, 16)
+    costs = [conv_cost(conv, form, rows, Config(), TYPICAL) for rows in (1, 10, 100, 1000)]
+    assert all(a.seconds < b.seconds for a, b in pairwise(costs))
+    assert all(c.limit in LIMITS[form] for c in costs)
+    assert len(features(conv, form, 3, Config(), TYPICAL)) == len(TYPICAL.forms[form]) == len(LIMITS[form])
+
+
+def test_a_plan_costs_what_its_forms_cost() -> None:
+    load = Load({LAYER.key: 1000}, {LAYER.key: 10}, 1e6, 20, 0.25, Config().block)
+    costs = {form: plan_cost({LAYER.key: LAYER}, load, Config(convs={LAYER.key: form}), TYPICAL) for form in (LIBRARY, SHIFTS, GATHER)}
+    alone = {form: 10 * conv_cost(LAYER, form, 100, Config(), TYPICAL).seconds for form in costs}
+    assert costs[SHIFTS] - costs[GATHER] == pytest.approx(alone[SHIFTS] - alone[GATHER])
+    assert min(costs.values()) > 0.25
+    assert chosen(LAYER, Config(convs={LAYER.key: GATHER})) == GATHER
+    assert plan_cost({LAYER.key: LAYER}, load, Config(leave=0.5), TYPICAL) > plan_cost({LAYER.key: LAYER}, load, Config(), TYPICAL)
+
+
+def test_the_held_out_layer_is_held_out() -> None:
+    from bench.tuning import HELD_OUT
+
+    assert HELD_OUT not in SHAPES
+
+
+def test_what_is_measured_is_the_form_that_was_asked_for() -> None:
+    took = measure(shape(8, 3, 3, 1, 6), SHIFTS, 4, Config(convs={shape(8, 3, 3, 1, 6).key: SHIFTS}))
+    assert took is not None and took > 0
+    assert measure(LAYER, PLANES, 4, Config(convs={LAYER.key: PLANES})) is None  # its stride is two
+
+
+def test_a_measured_table_is_kept_and_a_damaged_one_is_not_used() -> None:
+    assert this_cpu() == TYPICAL
+    path = keep_cpu(TYPICAL.__class__("here", 1e9, TYPICAL.forms, TYPICAL.passes))
+    assert path is not None
+    assert this_cpu().source == "here"
+    path.write_text("{")
+    assert this_cpu() == TYPICAL
+
+
+# ---- GPUs -------------------------------------------------------------------------------------------------------
+
+DENSE = {"K": 512, "N": 512, **GPU.product(NUMERICS["float64"], 0, 512, 512).constants}
+
+
+def report(**changes: int) -> Report:
+    made = {"registers": 64, "shared": 0, "spill_loads": 0, "spill_stores": 0, "stack": 0, "occupancy": 32, "cubin_bytes": 1}
+    return Report(name="k", target="cuda:90", instructions={}, seconds=0.0, cached=True, **{**made, **changes})
+
+
+def test_a_kernels_time_follows_what_limits_it() -> None:
+    gpu = SHEETS["cuda:90"]
+
+    def cost(rows: int, **changes: int) -> float:
+        return kernel_cost("dense_step", DENSE, "float64", rows, gpu, report(**changes), "cuda:90").seconds
+
+    does = work("dense_step", DENSE, "float64", 1 << 16)
+    assert does.ops == 2 * (1 << 16) * 512 * 512
+    assert cost(1 << 16) >= does.ops / gpu.rates["DMMA"]
+    assert kernel_cost("dense_step", {**DENSE, "K": 16, "N": 16}, "float64", 1, gpu, report(), "cuda:90").limit == "launch"
+    assert kernel_cost("dense_step", DENSE, "float64", 1 << 16, gpu, report(), "cuda:90").limit == "cache"  # 8 operations a byte
+    large = {**DENSE, "BM": 128, "BN": 128}
+    assert kernel_cost("dense_step", large, "float64", 1 << 16, gpu, report(), "cuda:90").limit == "arithmetic"
+    assert cost(1 << 16, occupancy=8) > cost(1 << 16)
+    assert cost(1 << 16, spill_loads=4) > cost(1 << 16)
+    assert math.isinf(cost(1 << 16, occupancy=0))
+
+
+def test_a_tile_wider_than_its_window_does_work_in_vain() -> None:
+    wide, fitting = (work("dense_step", {**DENSE, "N": 16, "BN": bn}, "float64", 4096) for bn in (64, 16))
+    assert wide.ops == 4 * fitting.ops
+
+
+@pytest.mark.slow
+def test_tiles_for_a_gpu_that_is_not_here(poly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled for cuda:90 without one: the artifact names sizes that every kernel admits, by predicted time."""
+    if find_spec("triton") is None:  # not imported here: this process may be one that interprets kernels
+        pytest.skip("Triton is not installed")
+    monkeypatch.setattr(cross, "COMPILED", 1)
+    held = read_artifact(poly)
+    made = cross.tune_target(poly, held, "cuda:90", "float64", 1 << 16)
+    assert made["kernels"]
+    assert all(0 < line["predicted"] <= line["default"] for line in made["kernels"])
+    after = read_artifact(poly)
+    assert TUNED in after.manifest.files and after.tuned is not None
+    config = Config.of(after.tuned.entries[0].config)
+    assert len(config.tiles) == made["changed"]
+    _, emitter = cross.kinds(held.compiled, "float64")
+    for key, tile in config.tiles.items():
+        assert isinstance(tile, Tile)
+        retiled(emitter.asked[key], tile, NUMERICS["float64"])
