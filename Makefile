@@ -1,7 +1,10 @@
 # make verify   set up .venv and verify the example networks on the CPU
 # make test     set up .venv, lint, then run every test
 # make lint     ruff and mypy
-# make bench    measure on this machine
+# make bench    measure on this machine; PARTS="goals growth" picks parts, ARGS="--threads 2" an option
+# make soak     attack the bounds with SOAK_NETWORKS=100000 generated networks in JOBS processes; goes on where it stopped
+# make fuzz     fuzz every reader of files for FUZZ_SECONDS=600 each (FUZZ_TARGET=onnx: one); guided by coverage after pip install atheris
+# make mutation plant single faults in the numerics and see which test notices
 # make bench-gpu PARTS="kernels micro"    check and measure on an NVIDIA GPU; without .venv by PYTHON as it is
 # make clean    remove .venv and caches
 #
@@ -12,10 +15,13 @@
 PYTHON ?= python3
 TORCH_INDEX ?=
 JOBS ?= 2
+SOAK_NETWORKS ?= 100000
+FUZZ_TARGET ?= all
+FUZZ_SECONDS ?= 600
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: verify test lint bench bench-gpu clean
+.PHONY: verify test lint soak fuzz mutation bench bench-gpu clean
 
 verify: $(STAMP)
 	$(BIN)/polytriton run --instances examples/instances.csv
@@ -27,8 +33,17 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+soak: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --networks $(SOAK_NETWORKS) --jobs $(JOBS) --folder build/soak
+
+fuzz: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(FUZZ_TARGET) --seconds $(FUZZ_SECONDS) --jobs $(JOBS) --findings build/findings --corpus build/corpus
+
+mutation: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutation --jobs $(JOBS)
+
 bench: $(STAMP)
-	$(BIN)/python -m bench.cpu
+	$(BIN)/python -m bench.suite $(PARTS) $(ARGS)
 
 bench-gpu:
 	PYTHONPATH=. $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m bench.gpu $(PARTS) $(ARGS)

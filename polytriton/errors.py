@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import re
+
 USAGE, UNSUPPORTED, INTERNAL = 2, 3, 4
 
 
@@ -64,3 +67,19 @@ class ResourceError(PolytritonError):
     """The memory budget or the disk does not suffice."""
 
     exit_code = USAGE
+
+
+NO_MEMORY = re.compile(
+    r"can't allocate memory|Cannot allocate memory|out of memory|bad_alloc|bad allocation|Failed to allocate memory"
+    r"|can't start new thread|failed to map segment"
+)
+
+
+def out_of_memory(error: BaseException | None) -> bool:
+    """Whether it, or what it came from, is a failed allocation: libraries have messages for it, but no common class."""
+    while error is not None and not isinstance(error, PolytritonError):
+        code = error.errno if isinstance(error, OSError) else None
+        if code == errno.ENOMEM or isinstance(error, MemoryError) or (code is None and NO_MEMORY.search(str(error))):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,13 +11,14 @@ import numpy as np
 import typer
 
 from polytriton.commands.groups import option
-from polytriton.errors import UsageError
+from polytriton.errors import InvalidIR, ResourceError, UsageError
 
 if TYPE_CHECKING:
     from polytriton.ir.net import Net, Node, Shape
     from polytriton.ir.plan import Plan
 
 WEIGHTS = "weights.safetensors"
+MAX_INVENTED = 1 << 24  # numbers made up for one network
 
 
 def opt(
@@ -127,20 +129,36 @@ def invent(net: Net) -> dict[str, np.ndarray]:
     return made
 
 
+def _check_invented(n: Node, shape: Shape, made: dict[str, np.ndarray]) -> None:
+    """A short text must not ask for gigabytes of random numbers."""
+    if min(shape, default=0) < 0 or len(shape) > 16:
+        raise InvalidIR(f"%{n.name} = {n.op}: no weight has the shape {list(shape)[:16]}", "correct the node's attributes")
+    count = math.prod(shape) + sum(a.size for a in made.values())
+    if count > MAX_INVENTED:
+        raise ResourceError(f"%{n.name} = {n.op}: {count} weights would be made up (limit {MAX_INVENTED})", "give --weights FILE")
+
+
 def _invented(n: Node, key: str, source: Shape, made: dict[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
     from polytriton.ir.net import Ref
 
     if key in ("index", "take"):
-        cells = int(np.prod(source if key == "index" else n.ints("of") or n.shape, dtype=np.int64))
-        return np.arange(n.size, dtype=np.int64) % max(1, cells)
+        cells = math.prod(source if key == "index" else n.ints("of") or n.shape)
+        _check_invented(n, (n.size,), made)
+        return np.arange(n.size, dtype=np.int64) % min(max(1, cells), MAX_INVENTED)
     if key.endswith("abs"):
         base = n.attrs.get({"wabs": "w", "babs": "c" if n.op == "scale" else "b"}[key])
-        return np.abs(made[base.name]) if isinstance(base, Ref) else np.zeros(n.shape)
+        if isinstance(base, Ref):
+            return np.abs(made[base.name])
+        _check_invented(n, n.shape, made)
+        return np.zeros(n.shape)
     if n.op == "linear":
-        shape: Shape = (n.size, int(np.prod(source, dtype=np.int64))) if key == "w" else (n.size,)
+        shape: Shape = (n.size, math.prod(source)) if key == "w" else (n.size,)
     elif n.op == "conv":
+        if not n.shape or not source:
+            raise InvalidIR(f"%{n.name} = conv: needs [channels, height, width]", "correct the shapes")
         shape = (n.shape[0], max(1, source[0] // max(1, n.integer("g", 1))), *n.ints("k")) if key == "w" else (n.shape[0],)
     else:
         shape = (n.shape[0], 1, 1) if len(n.shape) == 3 else n.shape
-    fan = max(1, int(np.prod(shape[1:], dtype=np.int64)))
+    _check_invented(n, shape, made)
+    fan = max(1, math.prod(shape[1:]))
     return (rng.standard_normal(shape) / np.sqrt(fan)).astype(np.float32)

@@ -19,6 +19,7 @@ from polytriton.frontend.query import Exact, outward
 
 KEYS = (("images", "labels"), ("x_test", "y_test"), ("x", "y"), ("X", "Y"), ("X_test", "Y_test"), ("data", "labels"))
 BYTE = Fraction(1, 255)
+BRIGHT = 8  # no normalisation in use takes a pixel in [0,1] so far up and none below 0
 Clip: TypeAlias = tuple[int | Fraction, int | Fraction] | None
 
 
@@ -271,8 +272,8 @@ def _channels(shape: tuple[int, ...]) -> int:
 def _normalisation(mean: Sequence[Fraction], std: Sequence[Fraction], channels: int) -> tuple[list[Fraction], list[Fraction]]:
     if len(mean) != len(std) or len(mean) not in (1, channels):
         raise UsageError(
-            f"{len(mean)} means and {len(std)} standard deviations for images of {channels} channel{'s' * (channels > 1)}",
-            "give one of each, or one a channel",
+            f"{_count(len(mean), 'mean')} and {_count(len(std), 'standard deviation')} for images of {_count(channels, 'channel')}",
+            "give one mean and one std" + (f", or {channels} of each, one a channel" if channels > 1 else ": a grey image has one channel"),
         )
     if any(s <= 0 for s in std):
         raise UsageError(f"a standard deviation of {float(min(std)):g}", "standard deviations are above 0")
@@ -280,8 +281,12 @@ def _normalisation(mean: Sequence[Fraction], std: Sequence[Fraction], channels: 
     return list(mean) * spread, list(std) * spread
 
 
+def _count(n: int, thing: str) -> str:
+    return f"{n} {thing}{'s' * (n != 1)}"
+
+
 def _check_pixels(pixels: np.ndarray, whole: bool, clip: Clip) -> None:
-    """A pixel outside the clip would leave an empty ball."""
+    """A pixel outside the clip would leave an empty ball, levels taken for numbers in [0,1] one of no meaning."""
     if not pixels.size or not np.isfinite(pixels).all():
         raise UsageError("an image holds no pixels, or some that are not finite", "remove NaN and infinity")
     low, high = Fraction(pixels.min().item()), Fraction(pixels.max().item())
@@ -292,6 +297,11 @@ def _check_pixels(pixels: np.ndarray, whole: bool, clip: Clip) -> None:
         raise UsageError(
             f"pixels run from {float(low * unit):g} to {float(high * unit):g}, outside {float(clip[0]):g}..{float(clip[1]):g}",
             "scale the pixels, or choose another clip",
+        )
+    if clip is None and not whole and pixels.ndim == 3 and low >= 0 and high > BRIGHT:
+        raise UsageError(
+            f"pixels run from {float(low):g} to {float(high):g}: they look like levels 0..255, and epsilon is for pixels in [0,1]",
+            "give uint8 levels or pixels / 255; where the network takes such numbers, say so: clip=(0, 255)",
         )
 
 
@@ -306,7 +316,8 @@ def parse_fraction(text: str, what: str = "number") -> Fraction:
         r"\s*([-+]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][-+]?\d{1,2})?)(?:/(\d{1,40}(?:\.\d{1,40})?))?\s*", text, re.ASCII
     )
     if found is None:
-        raise UsageError(f"`{text[:60]}` is no {what}", "write 8/255 or 0.03")
+        percent = text.strip().endswith("%")
+        raise UsageError(f"`{text[:60]}` is no {what}", "for 2% write 0.02 or 2/100" if percent else "write 8/255 or 0.03")
     below = Fraction(found[2] or 1)
     if not below:
         raise UsageError(f"`{text[:60]}` divides by zero", "write 8/255 or 0.03")
@@ -318,9 +329,10 @@ def parse_epsilon(text: str) -> Fraction:
     value = parse_fraction(text, "epsilon")
     _check_epsilon(value)
     if value > 1:
+        given = text.strip()
         raise UsageError(
-            f"epsilon {text.strip()} is larger than the whole pixel range [0,1]",
-            f"did you mean {text.strip()}/255?" if "/" not in text else "write 8/255 or 0.03",
+            f"epsilon {given} is larger than the whole pixel range [0,1]",
+            f"did you mean {given}/255, or {float(value / 100):g} for {given} per cent?" if "/" not in text else "write 8/255 or 0.03",
         )
     return value
 

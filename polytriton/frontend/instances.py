@@ -45,7 +45,7 @@ def read_instances(path: str | Path) -> list[Instance]:
     for row, cells in lines[1 if columns else 0 :]:
         instance = _instance(path, row, cells, columns or {"onnx": 0, "vnnlib": 1, "timeout": 2})
         made.append(instance)
-        missing += [f"{file} (line {row})" for file in (instance.onnx, instance.vnnlib) if not os.path.isfile(file)]
+        missing += [f"{str(file)[:200]} (line {row})" for file in (instance.onnx, instance.vnnlib) if not os.path.isfile(file)]
     if not made:
         raise UsageError(f"{path} lists no instances", "one line each: onnx,vnnlib,timeout")
     if missing:

@@ -124,7 +124,7 @@ def model_bytes(path: Path) -> bytes:
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
-            raise UsageError(f"model {path} is not a file", "give the path of an .onnx file")
+            raise UsageError(f"model {path} is not a file", "give the path of an .onnx file; polytriton.load opens artifacts")
         data = read_file(path, MAX_MODEL) if info.st_size <= MAX_MODEL else b""
     except (OSError, EOFError, zlib.error, ValueError) as e:  # ValueError: a null byte in the path
         raise UsageError(f"cannot read model {path}: {getattr(e, 'strerror', None) or e}", "check the path and its permissions") from e

@@ -300,6 +300,9 @@ TABLE: dict[str, Op] = {
 }
 
 
+ORDERLY = ("LogSoftmax", "Softmax")  # where one ends a classifier, the label is that of its operand
+
+
 def operators() -> list[tuple[str, str]]:
     """Every supported ONNX operator and its limits."""
     return [(op.name, op.doc or "all of it") for op in TABLE.values()]
@@ -309,7 +312,8 @@ def translate(s: Site) -> list[Value | None]:
     """The values of a node's outputs."""
     op = TABLE.get(s.op)
     if op is None:
-        raise s.fail("this operator is not supported")
+        why = "this operator is not supported"
+        raise s.fail(why, "export the model without it, up to the logits: it keeps their order") if s.op in ORDERLY else s.fail(why)
     constant = all(v is None or isinstance(v, Const) for v in s.inputs)
     handler = op.known if constant else op.live
     if handler is None:

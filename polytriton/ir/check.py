@@ -13,6 +13,8 @@ from polytriton.ir.ops import OPS, infer_shape
 from polytriton.ir.plan import Axis, Plan, Program, Step, extent
 from polytriton.ir.text import NAME
 
+MAX_CELLS = 1 << 22  # of one activation: the largest of VGG16 on 224x224 images has 3.2 million
+
 
 def check_net(net: Net) -> None:
     """Raises InvalidIR at the first broken rule, naming the node."""
@@ -32,6 +34,8 @@ def check_net(net: Net) -> None:
                 raise InvalidIR(f"%{node.name} reads %{i} before it is defined", "sort the nodes topologically")
         if min(node.shape, default=1) < 1:
             raise InvalidIR(f"%{node.name} = {node.op}: shape {list(node.shape)} holds no cell", "every dimension must be at least 1")
+        if node.size > MAX_CELLS:
+            raise InvalidIR(f"%{node.name} = {node.op}: {node.size} cells (limit {MAX_CELLS})", "make the network smaller")
         got = infer_shape(node, [shapes[i] for i in node.inputs], net.weights)
         if got != node.shape:
             raise InvalidIR(f"%{node.name} = {node.op}: declared {list(node.shape)}, inferred {list(got)}", "correct the declared shape")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -38,7 +39,7 @@ class Node:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return prod(self.shape)
 
     def ints(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         value = self.attrs.get(key, default)

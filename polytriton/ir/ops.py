@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, prod
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class OpSpec:
 
 
 def _size(shape: Sequence[int]) -> int:
-    return int(np.prod(tuple(shape), dtype=np.int64))
+    return prod(int(d) for d in shape)  # int64 would wrap around
 
 
 def _weight(node: Node, key: str, weights: Weights) -> np.ndarray:
@@ -172,6 +172,7 @@ def _run_relu(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
 def _infer_pool(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
     out = (*s[0][:1], *spatial(n, s[0]))
     k, p, step, d = n.ints("k"), n.ints("p", (0, 0, 0, 0)), n.ints("s", (1, 1)), n.ints("d", (1, 1))
+    _need(max(out) <= 1 << 22, n, f"{max(out)} windows along one axis")
     for i in (0, 1):  # a window is a product of two ranges, so each axis is judged alone, without building any window
         last = (out[1 + i] - 1) * step[i] - p[i]
         _need(p[i] <= (k[i] - 1) * d[i] and last < s[0][1 + i], n, "a window lies wholly in the padding")

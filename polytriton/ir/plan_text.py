@@ -6,7 +6,7 @@ import re
 
 from polytriton.errors import InvalidIR
 from polytriton.ir.plan import Axis, Plan, Program, Step, Window
-from polytriton.ir.text import NAME
+from polytriton.ir.text import NAME, spaced
 
 INT = r"\d{1,18}"
 _AXIS = re.compile(rf"({INT})(?:@({INT})i([+-]{INT}))?$", re.ASCII)
@@ -59,8 +59,7 @@ def print_plan(plan: Plan) -> str:
 
 def parse_plan(text: str) -> Plan:
     """Reads the printer's form; comments run from // to the end of the line."""
-    lines = [(k, re.sub(r"//.*", "", raw).strip()) for k, raw in enumerate(text.splitlines(), 1)]
-    lines = [(k, line) for k, line in lines if line]
+    lines = spaced(text)
     head = _HEAD.match(lines[0][1]) if lines else None
     if head is None:
         raise InvalidIR(f"line {lines[0][0] if lines else 1}: not a plan", "begin with `plan @name candidates=all {`")

@@ -14,11 +14,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from polytriton.errors import ResourceError
 from polytriton.ir.net import Attr, Net, Node, Ref
 from polytriton.ir.ops import OPS
 
 NAME = "layout"
 ELEMENTWISE = ("relu", "scale")
+MAX_ENTRIES = 1 << 24  # of a matrix that absorbs a gather, where it is over four times the one it was
 
 
 def requires(net: Net) -> str | None:
@@ -153,11 +155,22 @@ def _absorb(net: Net) -> Net | None:
         alone = users[source.name] == [n.name] and net.output != source.name
         if alone and source.op == "linear":
             return _into_linear(net, n, source, index)
-        if alone and source.op == "input" and len(np.unique(index[index >= 0])) == (index >= 0).sum():
+        if alone and source.op == "input" and _distinct(index[index >= 0]):
             return _into_input(net, n, source, index)
         if net.output == n.name and _in_order(index, source):
             return _replace(net, n.name, source.name)  # only the shape of the result differs
     return None
+
+
+def _distinct(index: np.ndarray) -> bool:
+    """Whether no cell is read twice; counting takes a tenth of the time that sorting does."""
+    return bool(np.bincount(index).max(initial=0) <= 1)
+
+
+def _check_entries(n: Node, entries: int, old: np.ndarray) -> None:
+    """A gather repeats rows of a matrix as often as it likes: a small file must not make a huge one."""
+    if entries > max(MAX_ENTRIES, 4 * old.size):
+        raise ResourceError(f"%{n.name}: moving its cells takes a matrix of {entries} entries", "make the model smaller")
 
 
 def _into_reader(net: Net, n: Node, reader: Node, source: Node, index: np.ndarray) -> Net:
@@ -168,8 +181,9 @@ def _into_reader(net: Net, n: Node, reader: Node, source: Node, index: np.ndarra
         w = net.weight(reader, key)
         if w is None:
             continue
+        _check_entries(n, w.shape[0] * source.size, w)
         used = index >= 0
-        if len(np.unique(index[used])) == used.sum():
+        if _distinct(index[used]):
             out = np.zeros((w.shape[0], source.size), w.dtype)
             out[:, index[used]] = w[:, used]
         else:
@@ -196,6 +210,7 @@ def _into_linear(net: Net, n: Node, source: Node, index: np.ndarray) -> Net:
     for key in ("w", "b", "wabs", "babs"):
         w = net.weight(source, key)
         if w is not None:
+            _check_entries(n, index.size * w[0].size, w)
             name = _fresh(net, key)
             keep = (index >= 0).reshape(-1, *[1] * (w.ndim - 1))
             weights[name], changes[key] = np.where(keep, w[np.maximum(index, 0)], w.dtype.type(0)), Ref(name)

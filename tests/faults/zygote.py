@@ -1,0 +1,125 @@
+"""`python -m tests.faults.zygote WHAT FOLDER ROUNDS`: processes that write, killed at random moments, and others that read meanwhile.
+
+One process imports everything once and forks the others: a round costs milliseconds. Prints one JSON object of counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import polytriton
+from polytriton.artifact import read_artifact
+from polytriton.cache import cached_artifact
+from polytriton.errors import PolytritonError
+from polytriton.knobs import scope
+from tests.cli import tiny
+
+
+def forked(act: Callable[[], None]) -> int:
+    """A child that runs `act`; exit code 9 says that it raised."""
+    child = os.fork()
+    if child == 0:
+        code = 9
+        with suppress(BaseException):
+            act()
+            code = 0
+        os._exit(code)
+    return child
+
+
+def forever(act: Callable[[], object], seconds: float = 60.0) -> Callable[[], None]:
+    def loop() -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            act()
+
+    return loop
+
+
+def seconds(act: Callable[[], object]) -> float:
+    start = time.monotonic()
+    act()
+    return time.monotonic() - start
+
+
+def killed(child: int, after: float) -> None:
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def compiling(folder: Path, rounds: int) -> dict[str, int]:
+    """A writer that replaces one artifact by another is killed: there is always the one or the other."""
+    rng, path = random.Random(0), folder / "net.poly"
+    both = [polytriton.compile(tiny.brightest(folder / f"{k}.onnx", k)) for k in (1, 2)]
+    models = [v.imported.model for v in both if v.imported]
+    both[0].save(path)
+    found, long = [0, 0], seconds(lambda: [v.save(path) for v in both])
+    for _ in range(rounds):
+        killed(forked(forever(lambda: [v.save(path) for v in both])), rng.uniform(0, 2 * long))
+        found[models.index(read_artifact(path).imported.model)] += 1
+    both[0].save(path)
+    return {"rounds": rounds, "old": found[0], "new": found[1], "good": int(read_artifact(path).imported.model == models[0])}
+
+
+def caching(folder: Path, rounds: int) -> dict[str, int]:
+    """A process that fills the cache is killed: what it holds afterwards is whole, and the next one answers."""
+    rng, model, cache = random.Random(0), tiny.brightest(folder / "net.onnx"), folder / "cache"
+    want, whole = polytriton.compile(model).compiled, 0
+    with scope(cache=cache):
+
+        def fill() -> None:
+            for entry in cache.glob("*.poly"):
+                entry.rename(cache / f"gone-{os.getpid()}-{time.monotonic_ns()}")
+            cached_artifact(model)
+
+        fill()
+        long = seconds(fill)
+        for _ in range(rounds):
+            killed(forked(forever(fill)), rng.uniform(0.5, 1.5) * long)
+            for entry in cache.glob("*.poly"):
+                whole += read_artifact(entry).compiled == want
+            assert cached_artifact(model).compiled == want
+    return {"rounds": rounds, "whole": whole}
+
+
+def sharing(folder: Path, rounds: int) -> dict[str, int]:
+    """Two writers and two readers of one artifact, and two users of one cache, for a tenth of a second a round."""
+    path, cache, long = folder / "net.poly", folder / "cache", rounds / 10
+    model = tiny.brightest(folder / "1.onnx")
+    both = [polytriton.compile(model), polytriton.compile(tiny.brightest(folder / "2.onnx", 2))]
+    models = [v.imported.model for v in both if v.imported]
+    both[0].save(path)
+
+    def read() -> None:
+        assert read_artifact(path).imported.model in models
+
+    def use() -> None:
+        with scope(cache=cache):
+            assert cached_artifact(model).compiled == both[0].compiled
+            if random.random() < 0.2:
+                for entry in cache.glob("*.poly"):
+                    with suppress(OSError):
+                        (entry / "manifest.json").unlink()
+
+    acts = [*(lambda v=v: v.save(path) for v in both), read, read, use, use]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in [forked(forever(act, long)) for act in acts]]
+    read()
+    left = [p.name for p in (*folder.iterdir(), *cache.iterdir()) if p.name.startswith(".")]
+    return {"processes": len(codes), "failed": sum(map(bool, codes)), "left": len(left)}
+
+
+if __name__ == "__main__":
+    try:
+        what = {"compiling": compiling, "caching": caching, "sharing": sharing}[sys.argv[1]]
+        print(json.dumps(what(Path(sys.argv[2]), int(sys.argv[3]))))
+    except PolytritonError as error:
+        sys.exit(str(error))
