@@ -16,7 +16,7 @@ import numpy as np
 from polytriton.api import Verifier
 from polytriton.artifact import Artifact, read_artifact
 from polytriton.cache import cached_artifact
-from polytriton.errors import PolytritonError, UsageError
+from polytriton.errors import PolytritonError, ResourceError, UsageError
 from polytriton.explain import explain
 from polytriton.frontend.query import Property
 from polytriton.image_record import with_image
@@ -81,6 +81,8 @@ class Networks:
         if name not in self._open:
             try:
                 self._open[name] = Verifier.from_artifact(find_artifact(self._places.get(name, Path(name))), **self._engine)
+            except ResourceError:
+                raise  # there may be room the next time
             except PolytritonError as error:
                 self._failed[name] = error
                 raise
