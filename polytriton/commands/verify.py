@@ -101,6 +101,8 @@ def _files(files: list[Path], networks: list[str]) -> tuple[str | None, Path, Pa
     if not networks:
         if len(files) != 2:
             raise UsageError(f"a network and a property are needed, {len(files)} given", "polytriton verify NET.onnx PROP.vnnlib")
+        if ".vnnlib" in files[0].suffixes and ".vnnlib" not in files[1].suffixes:
+            raise UsageError(f"{files[0]} stands where the network belongs", f"polytriton verify {files[1]} {files[0]}")
         return None, files[0], files[1]
     usage = "polytriton verify --network f=NET.onnx PROP.vnnlib"
     if len(files) != 1:

@@ -1,0 +1,1 @@
+"""Certificates: what an independent checker (`polytriton/checker.py`) needs to confirm an `unsat`."""

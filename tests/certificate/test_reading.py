@@ -1,0 +1,224 @@
+"""What the checker reads: networks against onnxruntime and the engine's import, properties against the engine's reader."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from decimal import Decimal, getcontext
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from polytriton import checker
+from polytriton.frontend.vnnlib import read_vnnlib
+from tests.certificate.models import NODE, ROOT, model
+
+SOURCE = Path(checker.__file__)
+EXAMPLES = ROOT / "examples"
+
+
+def outputs(path: Path, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The checker's interval of the output over the single point x; neurons of both signs get the interval's own lines."""
+    net = checker.Network(path.read_bytes())
+    point = tuple(map(Fraction, x.ravel().tolist()))
+    boxes = checker.Boxes(net, (point, point))
+    for k in range(1, len(net.ops)):
+        if net.ops[k].kind == "relu":
+            i = net.ops[k].inputs[0]
+            at = np.flatnonzero((boxes.lo[i] < 0) & (boxes.hi[i] > 0)).astype(np.int32)
+            zero = np.zeros(len(at))
+            boxes.accept(k, {"index": at, "lo": boxes.lo[i][at], "hi": boxes.hi[i][at], "low": zero, "up": zero, "cut": boxes.hi[i][at]})
+        boxes.interval(k)
+    return boxes.lo[net.output], boxes.hi[net.output]
+
+
+def agrees(path: Path, x: np.ndarray, tolerance: float = 1e-4) -> None:
+    """onnxruntime's answer, up to its rounding, and a narrow interval."""
+    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    y = session.run(None, {session.get_inputs()[0].name: x})[0].ravel()
+    lo, hi = outputs(path, x)
+    scale = 1 + np.abs(y).max()
+    assert (hi - lo <= 1e-6 * scale).all()
+    assert (np.abs(y - lo) <= tolerance * scale).all()
+
+
+@pytest.mark.parametrize("name", ["digits_conv_ibp", "digits_resnet_normal"])
+def test_the_examples(name: str) -> None:
+    x = np.load(EXAMPLES / "digits.npz")["images"][3].astype(np.float32).reshape(1, 1, 8, 8)
+    agrees(EXAMPLES / f"{name}.onnx", x)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "groups", "extra"),
+    [
+        ((3, 3), 1, {}),
+        ((2, 3), 1, {"strides": [2, 1], "pads": [0, 1, 2, 0]}),
+        ((3, 2), 1, {"dilations": [2, 3], "pads": [1, 1, 1, 1], "strides": [1, 2]}),
+        ((3, 3), 2, {"strides": [3, 3], "pads": [2, 2, 2, 2]}),
+        ((1, 1), 4, {}),
+    ],
+)
+def test_convolutions(tmp_path: Path, kernel: tuple[int, int], groups: int, extra: dict[str, Any]) -> None:
+    """Forward against onnxruntime; backward as the transpose: <a, W x> = <W^T a, x>."""
+    rng = np.random.default_rng(1)
+    weights = {"w": rng.normal(size=(8, 4 // groups, *kernel)), "b": rng.normal(size=8)}
+    path = model(tmp_path / "c.onnx", [NODE("Conv", ["x", "w", "b"], ["y"], group=groups, **extra)], [1, 4, 7, 8], weights)
+    agrees(path, rng.normal(size=(1, 4, 7, 8)).astype(np.float32))
+    op = checker.Network(path.read_bytes()).ops[1]
+    x, a = rng.normal(size=(4 * 7 * 8, 3)), rng.normal(size=(np.prod(op.shape), 2))
+    for cut in (slice(None), slice(0, 5), slice(-3, None), slice(0, 0)):
+        sparse = np.zeros_like(a)
+        sparse[cut] = a[cut]
+        np.testing.assert_allclose(sparse.T @ op.push(x, False), op.pull(sparse).T @ x, atol=1e-10)
+
+
+def test_elementwise_operators(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    nodes = [
+        NODE("Sub", ["x", "c"], ["a"]), NODE("Div", ["a", "d"], ["b"]), NODE("Mul", ["e", "b"], ["m"]), NODE("Sub", ["c", "m"], ["s"]),
+        NODE("Add", ["s", "one"], ["t"]), NODE("Sub", ["t", "x"], ["u"]), NODE("Add", ["u", "u"], ["v"]), NODE("Relu", ["v"], ["r"]),
+        NODE("Flatten", ["r"], ["f"]), NODE("Reshape", ["f", "shape"], ["g"]), NODE("MatMul", ["g", "w"], ["y"]),
+    ]  # fmt: skip
+    weights = {
+        "c": rng.normal(size=(3, 1, 1)), "d": np.array(0.3), "e": rng.normal(size=(1, 3, 1, 2)), "one": np.ones(1),
+        "shape": np.array([0, -1]), "w": rng.normal(size=(12, 5)),
+    }  # fmt: skip
+    path = model(tmp_path / "e.onnx", nodes, [1, 3, 2, 2], weights)
+    agrees(path, rng.normal(size=(1, 3, 2, 2)).astype(np.float32))
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-3, 0.1])
+def test_batch_normalisation_holds_the_exact_value(tmp_path: Path, epsilon: float) -> None:
+    """60 digits: gain (x - mean) / sqrt(var + epsilon) + beta lies in an interval of relative width 1e-11, in each of many channels."""
+    getcontext().prec = 60
+    rng = np.random.default_rng(3)
+    n = 1000
+    gain, beta, mean, var, x = (rng.normal(size=(5, n)) * 10.0 ** rng.integers(-6, 6, (5, n))).astype(np.float32)
+    nodes = [NODE("BatchNormalization", ["x", "g", "b", "m", "v"], ["y"], epsilon=epsilon)]
+    path = model(tmp_path / "n.onnx", nodes, [1, n, 1, 1], {"g": gain, "b": beta, "m": mean, "v": np.abs(var)})
+    lo, hi = outputs(path, x)
+    for k in range(n):
+        g, b, m, v, at, e = (Decimal(float(w)) for w in (gain[k], beta[k], mean[k], abs(var[k]), x[k], np.float32(epsilon)))
+        root = (v + e).sqrt()
+        assert Decimal(lo[k]) <= g * (at - m) / root + b <= Decimal(hi[k])
+        assert hi[k] - lo[k] <= 1e-11 * float(abs(g) * (abs(at) + abs(m)) / root + abs(b))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "weights", "says"),
+    [
+        ([NODE("Tanh", ["x"], ["y"])], {}, "operator Tanh"),
+        ([NODE("MaxPool", ["x"], ["y"], kernel_shape=[2, 2])], {}, "operator MaxPool"),
+        ([NODE("LeakyRelu", ["x"], ["y"])], {}, "operator LeakyRelu"),
+        ([NODE("Relu", ["x"], ["y"], domain="com.microsoft")], {}, "com.microsoft"),
+        ([NODE("Relu", ["x"], ["y"], slope=1.0)], {}, "slope"),
+        ([NODE("Mul", ["x", "x"], ["y"])], {}, "Mul of activations"),
+        ([NODE("Div", ["w", "x"], ["y"])], {"w": [1.0]}, "division"),
+        ([NODE("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER")], {"w": np.ones((1, 2, 1, 1))}, "automatic padding"),
+        ([NODE("Conv", ["x", "w"], ["y"])], {"w": np.ones((1, 1, 1, 1))}, "groups"),
+        ([NODE("Flatten", ["x"], ["f"]), NODE("Gemm", ["f", "w"], ["y"], alpha=2.0)], {"w": np.ones((8, 1))}, "alpha"),
+        ([NODE("Flatten", ["x"], ["f"]), NODE("Gemm", ["f", "w"], ["y"])], {"w": np.ones((7, 1))}, "a product"),
+        ([NODE("Flatten", ["x"], ["f"]), NODE("Gemm", ["f", "w", "b"], ["y"])], {"w": np.ones((8, 2)), "b": np.ones((2, 1))}, "read"),
+        ([NODE("Flatten", ["x"], ["f"]), NODE("Gemm", ["f", "w"], ["y"])], {"w": np.full((8, 1), np.nan)}, "weights"),
+        ([NODE("Relu", ["z"], ["y"])], {}, "z"),
+        ([NODE("Relu", ["x"], ["y"]), NODE("Relu", ["x"], ["y"])], {}, "output y"),
+        ([NODE("Relu", ["x"], ["z"])], {}, "y"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(tmp_path: Path, nodes: list[Any], weights: dict[str, Any], says: str) -> None:
+    path = model(tmp_path / "u.onnx", nodes, [1, 2, 2, 2], weights)
+    (tmp_path / "p.vnnlib").write_text("")
+    with pytest.raises(checker.Unsupported, match=says):
+        checker.load(path, tmp_path / "p.vnnlib")
+
+
+def test_weights_outside_the_file_are_refused(tmp_path: Path) -> None:
+    """Their bytes are in no hash."""
+    path = model(tmp_path / "e.onnx", [NODE("Add", ["x", "c"], ["y"])], [1, 4], {"c": np.ones((1, 4))})
+    onnx.save_model(onnx.load(path), path, save_as_external_data=True, location="e.data", size_threshold=0)
+    with pytest.raises(checker.Unsupported, match="outside the file"):
+        checker.load(path, path)
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "specs").glob("*.vnnlib")), ids=lambda p: p.stem)
+def test_properties_are_those_of_the_engines_reader(path: Path) -> None:
+    same(path.read_text(), 64, 10)
+
+
+def test_properties_of_every_published_group(data: Path) -> None:
+    seen = set()
+    for path in sorted((data / "specs").glob("*/*.vnnlib")):
+        if path.parent not in seen:
+            seen.add(path.parent)
+            engine = read_vnnlib(path)
+            same(path.read_text(), engine.n_in, engine.n_out)
+    assert len(seen) > 8
+
+
+def same(text: str, n_in: int, n_out: int) -> None:
+    """The same boxes with the same rows, exactly."""
+    engine = read_vnnlib(text, name="p")
+    mine = [((lo, hi), rows) for (lo, hi), group in checker.unsafe(text, n_in, n_out).items() for rows in group]
+    theirs = [((d.exact_lo, d.exact_hi), d.rows) for d in engine.disjuncts]
+    assert len(mine) == len(theirs)
+    found = [(box, sorted((sorted(row.items()), k) for row, k in rows)) for box, rows in mine]
+    for box, rows in theirs:
+        expected = (box, sorted((sorted([(i, c) for i, c in r.x] + [(~i, c) for i, c in r.y]), r.const) for r in rows))
+        found.remove(expected)
+
+
+def test_terms_and_alternatives() -> None:
+    text = """(declare-const X_0 Real) ; one input
+        (declare-const Y_0 Real)(declare-const Y_1 Real)
+        (assert (and (<= X_0 1.5e0) (>= (* 2 X_0) -.5)))
+        (assert (or (and (<= (+ Y_0 (* -2.0 Y_1) 1) (- Y_1)) (>= Y_0 (- X_0 3))) (>= (- 1 Y_1 2) Y_0) (and (<= X_0 0) (<= Y_0 Y_1))))"""
+    pieces = checker.unsafe(text, 1, 2)
+    lo, wide, narrow = Fraction(-1, 4), Fraction(3, 2), Fraction(0)
+    assert list(pieces) == [((lo,), (wide,)), ((lo,), (narrow,))]
+    first, second = pieces[(lo,), (wide,)]
+    assert first == [({~0: 1, ~1: -1}, -1), ({0: 1, ~0: -1}, 3)]
+    assert second == [({~0: 1, ~1: 1}, -1)]
+    assert pieces[(lo,), (narrow,)] == [[({~0: 1, ~1: -1}, 0)]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(declare-const X_0 Real)",
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (<= X_0 1))",
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (< X_0 1))",
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (<= (* X_0 Y_0) 1))",
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (<= Z 1))",
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (<= X_0 nan))",
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (<= X_0 1)",
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (not (<= X_0 1)))",
+        "(declare-const X_0 Real)(declare-const X_0 Real)(declare-const Y_0 Real)",
+        "(vnnlib-version <2.0>)",
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (<= X_0 ]))",
+        "((" * 5000,
+        "(assert " + "(and " * 100000 + ")" * 100001,
+    ],
+)
+def test_other_properties_are_refused(tmp_path: Path, text: str) -> None:
+    path = model(tmp_path / "n.onnx", [NODE("Relu", ["x"], ["y"])], [1, 1], {})
+    (tmp_path / "p.vnnlib").write_text(text)
+    with pytest.raises(checker.Unsupported):
+        checker.load(path, tmp_path / "p.vnnlib")
+
+
+def test_it_is_one_small_file_that_needs_nothing_of_the_engine(tmp_path: Path) -> None:
+    text = SOURCE.read_text()
+    assert len(text.splitlines()) < 400
+    found = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom | ast.Import)]
+    named = {n.module if isinstance(n, ast.ImportFrom) else a.name for n in found for a in n.names}
+    assert {str(n).partition(".")[0] for n in named} - set(sys.stdlib_module_names) == {"numpy", "onnx"}
+    (tmp_path / "alone.py").write_text(text)
+    script = "import sys, alone; print(sorted({'torch', 'polytriton', 'onnxruntime'} & {m.partition('.')[0] for m in sys.modules}))"
+    ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, env={"PATH": ""}, check=True)
+    assert ran.stdout == "[]\n"
