@@ -28,8 +28,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from bench.gpu_report import Row, Setting, Table, device_name, first_line, machine, say, slug
-from bench.machine import ROOT
+from bench.gpu_report import Setting, device_name
+from bench.machine import ROOT, describe
+from bench.table import Row, Table, first_line, say, slug
 
 PARTS = ("kernels", "micro", "zoo", "interval")
 LEAST = 45.0  # seconds a group gets at least, where the part has them and names no other number
@@ -56,7 +57,7 @@ def main() -> int:
         say(missing)
         return NO_DEVICE
     device = device_name(a.dry)
-    about = machine(device)
+    about = describe(device)
     say(f"{device}; torch {about['torch']}, triton {about['triton']}")
     codes = [run_part(part, a.only, a.minutes * 60, a.dry, a.out, device, about) for part in a.parts or PARTS]
     return max(codes)
@@ -90,7 +91,7 @@ def run_part(part: str, only: list[str], seconds: float, dry: bool, out: Path, d
     least = getattr(module, "LEAST", LEAST)
     print(f"\n{part} on {device}" + (", a dry run: times mean nothing" if dry else ""), flush=True)
     path = None if dry else out / f"{slug(device)}_{part}.csv"
-    table = Table(module.COLUMNS, path, about, module.SHOWN)
+    table = Table(module.COLUMNS, path, {"part": part, **about}, module.SHOWN)
     wanted = [g for g in module.groups(dry) if not only or g in only]
     batches = [wanted] * bool(wanted) if dry else [[g] for g in wanted]  # a dry run can lose no device
     for k, names in enumerate(batches):

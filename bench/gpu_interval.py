@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from bench.gpu_report import Row, Setting, first_line, lost
+from bench.gpu_report import Setting, lost
+from bench.table import Row, first_line
 from polytriton.runtime.settings import pinned
 
 COLUMNS = (

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from bench.gpu_nets import NETWORKS
 from bench.gpu_reference import Oracle
-from bench.gpu_report import Row, Setting, first_line, lost
+from bench.gpu_report import Setting, lost
 from bench.gpu_stage import Stage
 from bench.gpu_warm import warm
+from bench.table import Row, first_line
 from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.kernels.emit import NUMERICS

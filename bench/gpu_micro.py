@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from bench import gpu_nets
-from bench.gpu_report import Row, Setting, ceiling, device_name, first_line, lost
+from bench.gpu_report import Setting, ceiling, device_name, lost
 from bench.gpu_stage import Noted, Shaped, Stage, carried
 from bench.gpu_warm import compile_ahead
+from bench.table import Row, first_line
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Program
 from polytriton.kernels.choose import GPU, Sizes

@@ -1,23 +1,13 @@
-"""What the parts of bench.gpu share: the device and its ceilings, how long a part may take, rows to files and to the screen."""
+"""What the parts of bench.gpu share: the device and its ceilings, how long a part may take."""
 
 from __future__ import annotations
 
-import csv
 import gc
 import re
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from io import TextIOWrapper
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-
-from bench.machine import describe
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -95,78 +85,6 @@ def device_name(dry: bool) -> str:
     return "interpreter" if dry else torch.cuda.get_device_name()
 
 
-def machine(device: str) -> Row:
-    """Columns that every row of a file carries."""
-    try:
-        about = describe()
-    except OSError:  # no git here
-        about = {"torch": torch.__version__}
-    try:
-        from triton import __version__ as triton
-    except ImportError:
-        triton = "none"
-    return {"device": device, "triton": triton, **about, "date": time.strftime("%Y-%m-%d")}
-
-
-def slug(device: str) -> str:
-    """A device's name as a file's."""
-    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-
-
-@dataclass
-class Table:
-    """Rows of one part: each goes to the file and the screen as soon as it is known. `path` None: to the screen alone."""
-
-    columns: Sequence[str]
-    path: Path | None
-    about: Mapping[str, Any]
-    shown: Sequence[str] = ()
-    rows: list[Row] = field(default_factory=list)
-    _file: TextIOWrapper | None = None
-
-    def add(self, row: Row) -> None:
-        if strange := row.keys() - set(self.columns):
-            raise ValueError(f"no such columns: {', '.join(sorted(strange))}")
-        if not self.rows:
-            print("  ".join(f"{c:>{width(c)}}" for c in self._shown), flush=True)
-        self.rows.append(row)
-        print("  ".join(f"{text(row.get(c, '')):>{width(c)}}" for c in self._shown), flush=True)
-        if self.path is not None:
-            if self._file is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self.path.open("w", newline="", encoding="utf-8")
-                csv.DictWriter(self._file, [*self.columns, *self.about]).writeheader()
-            csv.DictWriter(self._file, [*self.columns, *self.about]).writerow({**row, **self.about})
-            self._file.flush()
-
-    @property
-    def _shown(self) -> Sequence[str]:
-        return self.shown or self.columns
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-def width(column: str) -> int:
-    return max(len(column), 22 if column in ("case", "network", "layer") else 15 if column in ("step", "program", "numerics") else 9)
-
-
-def text(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def first_line(error: BaseException) -> str:
-    """What went wrong, short enough for a table's cell."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1].strip()[:160]}" if lines else type(error).__name__
-
-
 def lost(error: BaseException) -> bool:
     """Whether the device can do no more in this process: after an illegal access every call fails."""
     return "CUDA" in str(error) and not isinstance(error, torch.OutOfMemoryError)
-
-
-def say(message: str) -> None:
-    """Progress, and whatever is no result."""
-    print(message, file=sys.stderr, flush=True)

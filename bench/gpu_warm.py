@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from bench.gpu_report import Setting, first_line, say
+from bench.gpu_report import Setting
+from bench.table import first_line, say
 from polytriton.kernels.load import function
 from polytriton.kernels.spec import Kernel
 from polytriton.runtime.engine import Engine

@@ -16,18 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from bench import gpu_nets, zoo
-from bench.gpu_report import Row, Setting, ceiling, device_name, first_line, lost, say
+from bench.gpu_report import Setting, ceiling, device_name, lost
 from bench.gpu_warm import warm
+from bench.table import END_TO_END, Row, first_line, say
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.runtime.engine import Engine, Forms, Stopped, Tally
 from polytriton.runtime.settings import pinned
 
-COLUMNS = (
-    "network", "kind", "eps", "weights", "engine", "numerics", "batch", "seconds", "spread", "runs", "first", "goal", "of_goal", "worst",
-    "rows", "gflop", "tflops", "of_peak", "peak_mb", "kernels", "note",
-)  # fmt: skip
+COLUMNS = END_TO_END
 SHOWN = ("network", "kind", "engine", "numerics", "batch", "seconds", "goal", "worst", "gflop", "of_peak", "note")
 RUNS = 7
 # seconds an image to reach on one H100: alone, and in a batch of 100

@@ -2,7 +2,8 @@
 
     python -m bench.instances [--data DIR] [--semantics real] [--timeout 60] [--only GROUP_OR_ID ...] [--crown] [--csv OUT.csv]
 
-`--crown` runs only the instances that plain CROWN proves. Exit code 1 where a verdict contradicts an official one.
+`--crown` runs only the instances that plain CROWN proves. Exit code 1 where a verdict contradicts an official one. The part `data` of
+bench.suite runs the same, a benchmark a process.
 """
 
 from __future__ import annotations
@@ -13,13 +14,23 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import polytriton
 from bench.machine import data_folder, describe
+from bench.measure import Job
+from bench.table import Row, Table
 from polytriton.frontend.vnnlib import read_vnnlib
 
 CONTRADICTS = {("sat", "unsat"), ("unsat", "sat")}
+COLUMNS = (
+    "network", "benchmark", "id", "official", "verdict", "margin", "crown_verified", "crown_margin", "seconds", "engine", "numerics",
+    "note",
+)  # fmt: skip
+SHOWN = ("network", "id", "official", "verdict", "margin", "crown_margin", "seconds", "note")
+TIMEOUT, QUICK = 60.0, 3  # seconds an instance; instances of a benchmark in a quick run
 
 
 def main() -> int:
@@ -28,61 +39,87 @@ def main() -> int:
     p.add_argument("--semantics", default="real")
     p.add_argument("--candidates", default="all")
     p.add_argument("--dtype", default="auto")
-    p.add_argument("--timeout", type=float, default=60.0)
+    p.add_argument("--timeout", type=float, default=TIMEOUT)
     p.add_argument("--only", nargs="*", default=[])
     p.add_argument("--crown", action="store_true")
     p.add_argument("--no-falsify", action="store_true")
     p.add_argument("--csv", type=Path)
     a = p.parse_args()
     data = a.data or data_folder()
-    rows = list(csv.DictReader((data / "instances.csv").open()))
+    rows = listed(data)
     if a.only:
-        rows = [r for r in rows if r["id"] in a.only or r["group"] in a.only or Path(r["net"]).parts[1] in a.only]
+        rows = [r for r in rows if r["id"] in a.only or r["group"] in a.only or benchmark(r) in a.only]
     if a.crown:
         rows = [r for r in rows if r["crown_verified"] == "1"]
+    if not rows:
+        p.error("no instance is left: --only names groups or ids of instances.csv")
+    options = {"semantics": a.semantics, "candidates": a.candidates, "dtype": a.dtype}
+    table = Table(COLUMNS, a.csv, {"part": "data", **describe()}, SHOWN)
+    for row in answers(data, rows, options, a.timeout, not a.no_falsify):
+        table.add(row)
+    table.close()
+    summarise(table.rows)
+    return 1 if any(r["note"] == "CONTRADICTS" for r in table.rows) else 0
+
+
+def listed(data: Path) -> list[dict[str, str]]:
+    with (data / "instances.csv").open(newline="") as f:
+        return list(csv.DictReader(f))
+
+
+def benchmark(row: dict[str, str]) -> str:
+    return Path(row["net"]).parts[1]
+
+
+def answers(data: Path, rows: Iterable[dict[str, str]], options: dict[str, Any], timeout: float, falsifier: bool) -> Iterator[Row]:
     nets: dict[str, polytriton.Verifier] = {}
-    out = []
-    for i, r in enumerate(rows):
+    for r in rows:
         if r["net"] not in nets:
-            nets[r["net"]] = polytriton.compile(data / r["net"], semantics=a.semantics, candidates=a.candidates, dtype=a.dtype)
+            nets[r["net"]] = polytriton.compile(data / r["net"], **options)
+        net = nets[r["net"]]
         prop = read_vnnlib(data / r["spec"], n_in=int(r["n_in"]), n_out=int(r["n_out"]))
         start = time.perf_counter()
-        got = nets[r["net"]].verify_property(prop, timeout=a.timeout, falsifier=not a.no_falsify)
+        got = net.verify_property(prop, timeout=timeout, falsifier=falsifier)
         seconds = time.perf_counter() - start
         lost = (r["crown_verified"] == "1" and got.verdict != "unsat") or (r["verdict"] == "sat" and got.verdict != "sat")
-        note = "CONTRADICTS" if (r["verdict"], got.verdict) in CONTRADICTS else "missed" if lost else ""
-        out.append(
-            {
-                "id": r["id"],
-                "benchmark": Path(r["net"]).parts[1],
-                "net": Path(r["net"]).name,
-                "official": r["verdict"],
-                "verdict": got.verdict,
-                "margin": got.margin,
-                "crown_verified": r["crown_verified"],
-                "crown_margin": r["crown_margin"],
-                "seconds": round(seconds, 3),
-                "note": note,
-            }
-        )
-        line = f"{i + 1}/{len(rows)} {r['id']} {r['net']} official {r['verdict']}: {got.verdict} {got.margin:.5g} {seconds:.2f}s {note}"
-        print(line, file=sys.stderr, flush=True)
-    if a.csv:
-        with a.csv.open("w", newline="") as f:
-            w = csv.DictWriter(f, [*out[0], *describe()])
-            w.writeheader()
-            w.writerows({**o, **describe()} for o in out)
-    _summary(out)
-    return 1 if any(o["note"] == "CONTRADICTS" for o in out) else 0
+        yield {
+            "network": Path(r["net"]).stem,
+            "benchmark": benchmark(r),
+            "id": r["id"],
+            "official": r["verdict"],
+            "verdict": got.verdict,
+            "margin": got.margin,
+            "crown_verified": r["crown_verified"],
+            "crown_margin": r["crown_margin"],
+            "seconds": seconds,
+            "engine": "torch" if net.options.device == "cpu" else "kernels",
+            "numerics": options["dtype"],
+            "note": "CONTRADICTS" if (r["verdict"], got.verdict) in CONTRADICTS else "missed" if lost else "",
+        }
 
 
-def _summary(out: list[dict[str, object]]) -> None:
-    groups: dict[str, list[dict[str, object]]] = defaultdict(list)
-    for o in out:
-        groups[str(o["benchmark"])].append(o)
+# ---- the part of bench.suite ---------------------------------------------------------------------------------------------
+
+
+def groups(quick: bool) -> list[str]:
+    return list(dict.fromkeys(benchmark(r) for r in listed(data_folder())))[: 2 if quick else None]
+
+
+def work(group: str, job: Job) -> Iterator[Row]:
+    data = data_folder()
+    rows = [r for r in listed(data) if benchmark(r) == group]
+    options = {**job.options(), "dtype": "auto"}
+    yield from answers(data, rows[: QUICK if job.quick else None], options, 2.0 if job.quick else TIMEOUT, True)
+
+
+def summarise(out: Sequence[Row]) -> None:
+    by_name: dict[str, list[Row]] = defaultdict(list)
+    done = [o for o in out if "verdict" in o]
+    for o in done:
+        by_name[str(o["benchmark"])].append(o)
     heads = ("verified", "falsified", "unknown", "timeout", "official u/s/?", "crown proves", "of them proved", "sat found", "median s")
-    print(f"{'benchmark':<18}" + "".join(f"{h:>16}" for h in heads))
-    for name, some in [*groups.items(), ("all", out)]:
+    print(f"\n{'benchmark':<18}" + "".join(f"{h:>16}" for h in heads))
+    for name, some in [*by_name.items(), *[("all", done)] * bool(done)]:
         n = {v: sum(o["verdict"] == v for o in some) for v in ("unsat", "sat", "unknown", "timeout")}
         official = "/".join(str(sum(o["official"] == v for o in some)) for v in ("unsat", "sat", "unknown"))
         crown = [o for o in some if o["crown_verified"] == "1"]
@@ -95,4 +132,4 @@ def _summary(out: list[dict[str, object]]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

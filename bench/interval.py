@@ -11,7 +11,6 @@ product is torch's. Times need a CUDA device; without one the interval kernels r
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.machine import describe
+from bench.table import Table
 from polytriton.runtime.settings import pinned
 from polytriton.runtime.soundness import gamma
 
@@ -124,25 +124,19 @@ def main() -> None:
     p.add_argument("--csv", type=Path)
     a = p.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    machine, table = describe(), []
-    machine["machine"] += f", {torch.cuda.get_device_name()}" if device == "cuda" else ""
+    about = describe(torch.cuda.get_device_name() if device == "cuda" else "cpu")
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
-    print(machine["machine"])
+    print(f"{about['machine']}; {about['device']}")
+    table = None
     for layer in LARGE if device == "cuda" else SMALL:
         for dtype in (torch.float32, torch.float64):
             with pinned():
                 row = measure(layer, dtype, 4096 if device == "cuda" else 8, device)
-            if not table:
-                print(f"{'layer':<26}" + "".join(f"{name:>15}" for name in list(row)[1:]))
-            cells = [f"{v:>15.3g}" if isinstance(v, float) else f"{v:>15}" for v in list(row.values())[1:]]
-            print(f"{layer.name:<26}" + "".join(cells), flush=True)
-            table.append(row)
-    if a.csv:
-        with a.csv.open("w", newline="") as f:
-            writer = csv.DictWriter(f, [*table[0], *machine])
-            writer.writeheader()
-            writer.writerows({**row, **machine} for row in table)
+            table = table or Table(list(row), a.csv, {"part": "interval", **about})
+            table.add(row)
+    if table is not None:
+        table.close()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import torch
 
 from bench import gpu, gpu_report
 from bench.gpu_reference import Oracle
-from bench.gpu_report import Table, ceiling, slug
+from bench.gpu_report import ceiling
+from bench.table import Table, slug
 from polytriton.runtime.soundness import KERNELS
 
 ROOT = Path(__file__).parents[1]

@@ -1,0 +1,37 @@
+"""A group's process of bench.suite: rows on demand. `python -m bench.suite_child [PART GROUP]`, asked over a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from bench.measure import Job, convolution_rate
+from bench.serve import Message, serve
+from bench.suite import module_of
+from bench.table import Row
+
+
+class Work:
+    """{"rate": threads}, or {"start": job} and then {"next": true} until the row is null."""
+
+    def __init__(self, part: str = "", group: str = "") -> None:
+        self.part, self.group = part, group
+        self.rows: Iterator[Row] = iter(())
+
+    def answer(self, question: Message) -> Message:
+        if "rate" in question:
+            return {"rate": convolution_rate(question["rate"])}
+        if "start" in question:
+            given = question["start"]
+            job = Job(**{**given, "nets": Path(given["nets"]) if given["nets"] else None})
+            torch.set_num_threads(job.threads)
+            self.rows = module_of(self.part).work(self.group, job)
+            return {}
+        return {"row": next(self.rows, None)}
+
+
+if __name__ == "__main__":
+    serve(Work(*sys.argv[1:]).answer)
