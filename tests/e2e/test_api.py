@@ -13,6 +13,7 @@ import polytriton
 from polytriton.errors import PolytritonError
 from polytriton.frontend.query import Property
 from polytriton.ir import interp
+from polytriton.questions import questions
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -96,7 +97,7 @@ def test_boxes_that_share_one_side_only() -> None:
     alone = [Property("one", 64, 10, (d,)) for d in both.disjuncts]
     verdicts = [net.verify_property(p, falsifier=False).verdict for p in alone]
     assert net.verify_property(both, falsifier=False).verdict == ("unsat" if verdicts == ["unsat", "unsat"] else "unknown")
-    q = net._questions(both)
+    q = questions(both)
     assert q is not None and len(q.hi) == 2 and not np.array_equal(q.hi[0], q.hi[1])
 
 

@@ -16,6 +16,7 @@ import polytriton
 from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.ir import interp
+from polytriton.questions import questions
 
 Row = dict[str, str]
 QUICK = ("acasxu", "mnist_fc", "eran_mnist", "cora", "metaroom", "generated_props")
@@ -78,7 +79,7 @@ def crown_margins(data: Path, rows: list[Row]) -> None:
     """candidates="input" is CROWN: the published margins of proved instances within one per cent."""
     for r in rows:
         net = network(data / r["net"], "real", "float64", "input")
-        q = net._questions(prop_of(data, r))
+        q = questions(prop_of(data, r))
         best = net._decider.prove(q, exhaustive=True).best
         per = np.full(int(q.group.max()) + 1, -np.inf)
         np.maximum.at(per, q.group, best)

@@ -6,7 +6,7 @@ meets which weight in each output cell. Weights and inputs are floats, so every 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -104,7 +104,7 @@ def pool_cells(net: Net, node: Node) -> np.ndarray:
     return np.stack([t.reshape(-1) for t in taps], 1)
 
 
-def _user_input(net: Net, x: np.ndarray) -> np.ndarray:
+def user_cells(net: Net, x: np.ndarray) -> np.ndarray:
     """[batch, cells of the input node] in the dtype of x."""
     flat = x.reshape(-1, int(np.prod(user_shape(net))))
     take = net.weight(net.input, "take")
@@ -164,12 +164,12 @@ class Dyadic:
         return near, sign
 
 
-def exact(net: Net, x: np.ndarray) -> dict[str, Dyadic]:
-    """Every node's exact value at a batch of float64 points, [batch, *shape]."""
+def exact(net: Net, x: np.ndarray, tables: Mapping[str, Terms] | None = None) -> dict[str, Dyadic]:
+    """Every node's exact value at a batch of float64 points, [batch, *shape]; `tables` as made by `terms`, where at hand."""
     values: dict[str, Dyadic] = {}
     for node in net:
         if node.op == "input":
-            y = Dyadic.of(_user_input(net, np.asarray(x, np.float64)))
+            y = Dyadic.of(user_cells(net, np.asarray(x, np.float64)))
         elif node.op == "relu":
             v, slope = values[node.inputs[0]], Dyadic.of(np.array([node.number("slope")]))
             y = Dyadic(np.where(v.num >= 0, v.num << slope.exp, v.num * slope.num[0]), v.exp + slope.exp)
@@ -183,7 +183,7 @@ def exact(net: Net, x: np.ndarray) -> dict[str, Dyadic]:
             operands = [values[i] for i in node.inputs]
             top = max(v.exp for v in operands)
             flat = np.concatenate([v.to(top).reshape(len(v.num), -1) for v in operands], axis=1)
-            t = terms(net, node)
+            t = terms(net, node) if tables is None else tables[node.name]
             w, b = Dyadic.of(t.weight), Dyadic.of(t.bias)
             under = np.where(t.cell >= 0, flat[:, np.maximum(t.cell, 0)], 0)
             exp = max(w.exp + top, b.exp)
@@ -320,16 +320,16 @@ def execute(net: Net, x: np.ndarray, machine: Machine, order: str, bias_first: b
     """One execution of the deployed network at float32 points: every node's value, [batch, *shape], as float64."""
     values: dict[str, F64] = {}
     for node in net:
-        v = np.concatenate([values[i].reshape(len(values[i]), -1) for i in node.inputs], axis=1) if node.inputs else _user_input(net, x)
+        v = np.concatenate([values[i].reshape(len(values[i]), -1) for i in node.inputs], axis=1) if node.inputs else user_cells(net, x)
         if node.op == "input":
             assert (v == v.astype(np.float32)).all(), "a float32 network reads float32 inputs"
             y = v.astype(np.float64)
         elif node.op == "relu":
-            slope = np.float64(node.number("slope"))
+            slope, v = np.float64(node.number("slope")), machine.clean(v)
             y = np.where(v >= 0, v, machine.mul(np.full_like(v, slope), v) if slope else np.where(np.isnan(v), v, 0.0))
         elif node.op == "maxpool":
             cells = pool_cells(net, node)
-            y = np.where(cells >= 0, v[:, np.maximum(cells, 0)], -np.inf).max(axis=-1)
+            y = np.where(cells >= 0, machine.clean(v)[:, np.maximum(cells, 0)], -np.inf).max(axis=-1)
         else:
             t = terms(net, node)
             under = np.where(t.cell >= 0, v[:, np.maximum(t.cell, 0)], 0.0)

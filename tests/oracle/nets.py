@@ -165,6 +165,10 @@ class _Grower:
         y = self.same(x)
         return self.join(self.same(self.relu(y)), y)
 
+    def postact(self, x: str) -> str:
+        """A shortcut past an activation: the sum's operands share coefficients until the ReLU multiplies its own."""
+        return self.join(self.relu(self.same(x)), x)
+
     def twice(self, x: str) -> str:
         return self.b.add("add" if self.rng.random() < 0.8 else "sub", (x, x))
 

@@ -7,6 +7,7 @@ break point or an end, so bounds are compared with it in rationals.
 from __future__ import annotations
 
 from fractions import Fraction as F
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -193,3 +194,18 @@ def test_overlapping_windows_add_up_with_rounding(candidates: str) -> None:
         form = np.array([order])
         got = Verifier.from_net(net, semantics="real", dtype="float32", candidates=candidates).margins(lo, hi, form)[0, 0]
         assert -5e-3 < got <= F(small) * -1000
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton has no wheels for this platform")
+@pytest.mark.parametrize("candidates", CANDIDATES)
+def test_kernels_pay_for_a_rounded_product_at_a_candidate(candidates: str) -> None:
+    """relu(max(x0, x1)) with the form -a y in generated kernels: the chord's product is rounded, and no affine step follows."""
+    b = Builder("gap")
+    x = b.input((1, 1, 2))
+    net = b.build(b.add("reshape", (b.add("relu", (b.add("maxpool", (x,), k=(1, 2)),)),), to=(1,)))
+    verifier = Verifier.from_net(net, semantics="real", dtype="float32", candidates=candidates, device="interpret")
+    draw = singles(5, 150)
+    lo, hi, a = -(next(draw) * 2.0**-10), next(draw), next(draw)
+    got = verifier.margins(np.stack([lo] * 2, 1), np.stack([hi] * 2, 1), -a[:, None, None])[:, 0]
+    assert not too_high(got, [-F(x) * F(y) for x, y in zip(a, hi, strict=True)])
+    assert (-a * hi - got < 1e-4).all()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,33 +14,13 @@ import torch
 
 from polytriton.api import Verifier
 from polytriton.errors import PolytritonError
-from polytriton.ir.net import Builder, Net
+from polytriton.ir.net import Builder
 from polytriton.runtime.relax import relu_lines
 from tests.oracle.exact import Machine, exact, execute
+from tests.oracle.small import bounds, dense, once
 
 DTYPES = ("float32", "float64")
 SEMANTICS = ("real", "float32", "tf32", "bf16", "float16")
-
-
-def dense(*layers: tuple[list[list[float]] | np.ndarray, list[float]], relu_last: bool = False) -> Net:
-    """linear, relu, linear, ..."""
-    b = Builder("trap")
-    x = b.input((np.asarray(layers[0][0]).shape[1],))
-    for k, (w, c) in enumerate(layers):
-        x = b.add("linear", (x,), hint=f"layer{k}", w=b.constant(np.asarray(w, np.float32)), b=b.constant(np.asarray(c, np.float32)))
-        if k + 1 < len(layers) or relu_last:
-            x = b.add("relu", (x,), hint=f"relu{k}")
-    return b.build(x)
-
-
-def bounds(net: Net, lo: object, hi: object, **knobs: Any) -> tuple[np.ndarray, np.ndarray]:
-    found = Verifier.from_net(net, **knobs).bounds(np.atleast_2d(np.asarray(lo, float)), np.atleast_2d(np.asarray(hi, float)))
-    return np.asarray(found.lo)[0], np.asarray(found.hi)[0]
-
-
-def once(net: Net, x: np.ndarray, mode: str, inputs: str = "float32", flush: bool = False) -> float:
-    """The first output of one execution: sums in sequence, the bias last, no FMA."""
-    return float(execute(net, x, Machine(mode, False, flush, np.random.default_rng(0), inputs), "forward", False)[net.output][0, 0])
 
 
 @pytest.mark.parametrize("n", [784, 20000])

@@ -1,0 +1,177 @@
+# ruff: noqa: E501  one row a mutant
+"""Single faults in the numerics: a text of one file, what takes its place, and the tests likeliest to notice first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CONSTANTS, TERMS = "tests/soundness/test_constants.py", "tests/soundness/test_terms.py"
+TRAPS, GAPS, DEPLOYED = "tests/soundness/test_traps.py", "tests/soundness/test_gaps.py", "tests/soundness/test_deployments.py"
+PROCESS, SOUND, FOLD = "tests/soundness/test_process.py", "tests/soundness/test_soundness.py", "tests/passes/test_fold.py"
+SOAK = "tests/soak/test_soak.py::test_a_burst_of_cases"
+BACKEND, WINDOWS = "tests/runtime/test_backend.py", "tests/passes/test_windows.py"
+LINES = f"{TRAPS}::test_relu_lines_enclose_the_function_in_rationals"
+OVERFLOW = f"{TRAPS}::test_overflow_never_makes_a_finite_wrong_bound"
+BORDER = f"{TRAPS}::test_no_cell_is_lost_at_a_border"
+PASSES = f"{BACKEND}::test_row_passes_are_what_they_say_to_within_dot_error"
+WINNERS = f"{BACKEND}::test_winners_of_a_pool"
+GRADIENT = f"{BACKEND}::test_substituting_a_convolution_is_its_gradient"
+FRAME = f"{BACKEND}::test_a_frames_margin_is_zero_and_the_rest_in_place"
+BETWEEN = f"{BACKEND}::test_the_operators_own_error_lies_between_the_lines"
+DEEPPOLY, ATTACKS = "tests/e2e/test_deeppoly.py", "tests/attacks"
+ROWS, STEPS, RUNS = "tests/kernels/test_rows_kernels.py", "tests/kernels/test_steps.py", "tests/kernels/test_kernel_runs.py"
+RELAXED, LEAST = f"{ROWS}::test_relax_rows", f"{ROWS}::test_concretize_rows"
+DENSE, CONV, JOIN, START = (f"{STEPS}::test_{n}" for n in ("dense_step", "conv_step", "join_rows", "start_rows_on_slices_of_the_weights"))
+PENDING, PAID = f"{STEPS}::test_pending_roundings_are_paid_where_the_sum_cancels", f"{ROWS}::test_roundings_that_all_go_one_way_are_paid"
+BROKEN = f"{ROWS}::test_nothing_finite_comes_of_a_broken_row"
+PARTS, ENLARGED = "tests/kernels/test_forward.py::test_parts_are_those_of_the_tensor_form", "tests/kernels/test_forward.py::test_sums_keep_their_enlargement"
+FORWARD, COMPACT = "tests/kernels/test_forward.py", "tests/kernels/test_compact.py"
+QUICK = (CONSTANTS, TERMS, GAPS, TRAPS, DEPLOYED, PROCESS, SOAK, BACKEND, FOLD, WINDOWS, ATTACKS, SOUND, DEEPPOLY)
+KERNELS = (ROWS, STEPS, RUNS, FORWARD, COMPACT)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Wherever the text stands in the file it is replaced."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    argued: str = ""  # why no test can notice it, where none can
+
+    @property
+    def path(self) -> str:
+        return f"polytriton/{self.file}"
+
+
+SOUNDNESS, TABLES, RELAX, WALK = "runtime/soundness.py", "runtime/tables.py", "runtime/relax.py", "runtime/walk.py"
+FUSED, TORCH, ENGINE, FORWARDS = "runtime/fused.py", "runtime/torch_backend.py", "runtime/engine.py", "runtime/forward.py"
+FOLDS, LAYOUT, WINDOW, ROUNDING = "passes/fold.py", "passes/layout.py", "passes/windows.py", "rounding.py"
+
+
+def m(name: str, file: str, old: str, new: str, *tests: str, argued: str = "") -> Mutant:
+    return Mutant(name, file, old, new, tests, argued)
+
+
+MUTANTS = (
+    # constants
+    m("halve gamma of a product", SOUNDNESS, "return gammas(terms, self.u)\n", "return gammas(terms, self.u / 2)\n", CONSTANTS),
+    m("halve gamma", ROUNDING, "return (n * u) / (1 - n * u) * GROW", "return (n * u / 2) / (1 - n * u) * GROW", CONSTANTS),
+    m("gamma without its denominator", ROUNDING, "(n * u) / (1 - n * u) * GROW", "(n * u) * GROW", CONSTANTS),
+    m("row sums cost half", ROUNDING, "return 2 * (terms + 8) * U64", "return 0.5 * terms * U64", CONSTANTS),
+    m("sums of one sign are not enlarged", ROUNDING, "return 1 + dot_error(terms) + 8 * U64", "return 1 + 8 * U64", CONSTANTS),
+    m("blocks forget their last rounding", SOUNDNESS, "clamp(max=self.inner) + 2", "clamp(max=self.inner)", CONSTANTS),
+    m("float32 rounds like 25 bits", SOUNDNESS, "torch.float32, 2.0**-24,", "torch.float32, 2.0**-25,", CONSTANTS),
+    m("deployed sums round to nearest only", SOUNDNESS, "u: float = 2.0**-23", "u: float = 2.0**-24", CONSTANTS),
+    m("a layer's bias is added for nothing", SOUNDNESS, "(nonzero + ops) + 1, sem.u)", "(nonzero + ops) - 1, sem.u)", CONSTANTS),
+    m("what merging hid rounds nothing", SOUNDNESS, "* (nonzero + ops) + 1", "* nonzero + 1", CONSTANTS),
+    m("tensor cores sum plainly", SOUNDNESS, "gammas((2 if sem.u_in else 1) *", "gammas(1 *", CONSTANTS),
+    m("only one operand is converted", SOUNDNESS, "** (2 * products)", "** products", CONSTANTS),
+    m("flushing in a deployed sum costs nothing", SOUNDNESS, "* babs + 2 * lost", "* babs", CONSTANTS),
+    m("overflow is not noticed", SOUNDNESS, "(magnitude + babs <= BIG) & (x_max <= BIG)", "magnitude + babs < float(\"inf\")", OVERFLOW),
+    m("a residual sum rounds nothing", SOUNDNESS, "gamma(operations, sem.u) * magnitude + 4", "0 * magnitude + 4", CONSTANTS),
+    m("a flushed sum costs nothing", SOUNDNESS, "* magnitude + 4 * sem.eta", "* magnitude", CONSTANTS, SOAK),
+    # the step vector t
+    m("t without the deployed error", TABLES, 't = boxes.error.get(name, zero) if node.op != "relu" else zero', "t = zero", TERMS),
+    m("t without merged weights", TABLES, "(layer.rho + nu) * boxes.magnitude[name]", "nu * boxes.magnitude[name]", TERMS),
+    m("t without stored weights", TABLES, "nu = 0.0 if layer.exact32", "nu = 0.0 if True or layer.exact32", TERMS),
+    m("t without the bias's sum", TABLES, "+ (layer.rho + dot_error(terms)) * layer.babs", "+ layer.rho * layer.babs", TERMS),
+    m("t without a dense product", TABLES, "t = t + k * boxes.magnitude[name]", "t = t + 0", TERMS),
+    m("t without a convolution's product", TABLES, "torch.where(below > 0, k * below,", "torch.where(below > 0, 0 * below,", TERMS),
+    m("t without subnormal weights", TABLES, "t = t + c.eta * boxes", "t = t + 0 * boxes", TERMS),
+    m("t without repeats of a gather", TABLES, "gamma(repeats - 1, c.u) if repeats > 1", "gamma(repeats - 1, c.u) if repeats > 1e9", TERMS),
+    m("t without the ReLU's product", TABLES, "t = t + c.u * (1 + 2.0**-20) * xabs", "t = t + 0", TERMS),
+    m("t rounded to nearest", TABLES, "t = round_up(self._vector(name, product=True), self.dtype)", "t = self._vector(name, product=True).to(self.dtype)", TERMS, SOAK),
+    m("a layer's underflow is forgotten", TABLES, "(own + (layer.fan + 1) * (1 + layer.w_max) * below)", "own", TERMS),
+    m("a coefficient's underflow is forgotten", TABLES, "up(2 * self.kit.coefficients.eta *", "up(0 * self.kit.coefficients.eta *", TERMS),
+    m("boxes rounded to nearest", TABLES, "round_down(self.boxes.lo[name], self.dtype), round_up(self.boxes.hi[name], self.dtype)", "self.boxes.lo[name].to(self.dtype), self.boxes.hi[name].to(self.dtype)", TERMS),
+    m("a cell of the box [0, 0] is dead", TABLES, "~(boxes.hi[name] <= 0) | (boxes.lo[name] >= 0)", "~(boxes.hi[name] <= 0)", GAPS),
+    m("dense layers are cut for the first image", TABLES, "self.live(node.name)[key[1]]", "self.live(node.name)[0]", GAPS, DEEPPOLY),
+    m("tables' margins are ones", TORCH, "F.pad(values, (0, 0, left, right, t, b)).contiguous()", "F.pad(values, (0, 0, left, right, t, b), value=1).contiguous()", FRAME),
+    # relaxations
+    m("mu rounded to nearest", RELAX, "torch.where(y.double() < x, torch.nextafter(y, torch.full_like(y, float(\"inf\"))), y)", "y", CONSTANTS),
+    m("intercepts without their own rounding", RELAX, "side * (8 * U64 * (f.abs() + product.abs()) + 1e-300)", "0 * side", LINES),
+    m("slopes swapped", RELAX, "(steep, chord) if slope <= 1 else (chord, steep)", "(chord, steep) if slope <= 1 else (steep, chord)", LINES),
+    m("the upper end of a box is no break point", RELAX, "torch.maximum(torch.maximum(gap_lo, gap_hi), zero)", "torch.maximum(gap_lo, zero)", LINES),
+    m("a leaky ReLU rounds nothing", RELAX, "lower_cut - error, (upper_cut + error)", "lower_cut, upper_cut", BETWEEN),
+    m("every winner is sure", RELAX, "sure = best >= others", "sure = best >= best", WINNERS),
+    m("the runner-up is forgotten", RELAX, "most = hi.amax(-1)", "most = best", WINNERS),
+    # the walk
+    m("pending products at candidates", WALK, "return self.kit.coefficients.u * (1 + 2.0**-20) if self.kit.feeds", "return 0.0 if self.kit.feeds", GAPS),
+    m("pending products at merges", WALK, "            if self.kit.feeds_nonlinear[node.name]:\n                weights.append", "            if False:\n                weights.append", GAPS),
+    m("a candidate's own sum rounds nothing", WALK, "slack = torch.add(slack, weight, alpha=charged)", "slack = torch.add(slack, weight, alpha=0.0)", GAPS, SOAK),
+    m("a candidate adds its error", WALK, "value = raw - slack\n", "value = raw + slack\n", SOAK),
+    m("scalars round nothing", WALK, ".mul_(1 + 8 * U64).add_(r.constant.abs(), alpha=4 * U64)", "", CONSTANTS),
+    m("a merge rounds nothing", WALK, "error = sum(weights) * (self.kit.coefficients.u", "error = sum(weights) * (0 * self.kit.coefficients.u", GAPS, SOAK),
+    m("a merge drops one branch", WALK, "self.backend.union(self.rows, parts[0], parts[1], window)", "self.backend.embed(parts[0][0], self.rows, parts[0][1], window)", SOAK),
+    m("the padding mask is skipped", WALK, "        if step.mask:\n", "        if step.mask and False:\n", BORDER, SOAK, DEEPPOLY),
+    m("a checkpoint takes every row for proved", WALK, "return best > 0 if self.strict else best >= 0", "return best > -1", SOAK, DEEPPOLY),
+    m("rows leave, their images stay", WALK, "            self.rows = self.rows.keep(stay)\n", "            kept = self.rows.image[: len(stay)]\n            self.rows = self.rows.keep(stay)\n            self.rows.image = kept\n", SOAK, DEEPPOLY),
+    m("sub adds", WALK, "self._add(node, step, -1.0)", "self._add(node, step, 1.0)", SOAK),
+    m("shared coefficients are overwritten", WALK, "return m.clone() if any(", "return m if any(", SOAK, f"{BACKEND}::test_both_sides_of_a_sum_keep_their_own_rows"),
+    m("overlapping pools round nothing", WALK, "(gamma(kh * kw, u) + dot_error(terms)) * size", "0 * size", GAPS),
+    m("a pool's upper bound is its winner", WALK, "linear = (m > 0) | (b._gather(sure, place).view_as(m) > 0)", "linear = (m > 0) | (m <= 0)", SOAK),
+    m("identity rows pay nothing", WALK, "self._pay(constant, self.tables.first(name)[at])", "self._pay(constant, 0 * self.tables.first(name)[at])", SOAK, DEPLOYED),
+    m("a form over the input joins for nothing", WALK, "2 * self.kit.coefficients.u * weight", "0 * self.kit.coefficients.u * weight", GAPS),
+    # queries
+    m("a form's stored coefficients are exact", ENGINE, "off = (exact - start.double()).abs()", "off = 0 * exact", SOAK, GAPS),
+    m("a form over the input is exact", ENGINE, "gap = (extra[block] - extra[block].to(self.coefficients.dtype).double()).abs()", "gap = 0 * extra[block]", GAPS, SOAK),
+    m("the second sign takes the first's bounds", ENGINE, "for k, s in enumerate((1, -1)):\n                    mine", "for k, s in enumerate((-1, 1)):\n                    mine", SOAK),
+    # compiled row passes and their torch forms
+    m("concretize swaps the ends", FUSED, "total += x * (high if x < 0 else low)", "total += x * (low if x < 0 else high)", SOAK),
+    m("concretize weighs one end", FUSED, "max(abs(low), abs(high))", "abs(low)", PASSES, GRADIENT),
+    m("relax swaps the slopes", FUSED, "mm[q] = x * (aa[q] if x < 0 else bb[q])", "mm[q] = x * (bb[q] if x < 0 else aa[q])", PASSES, GRADIENT),
+    m("the last cell of a line is not charged", FUSED, "err += abs(x) * np.float64(tt[q])", "err += abs(x) * np.float64(tt[q]) if q < line - 1 else 0.0", PASSES, GRADIENT),
+    m("the charge behind a ReLU forgets signs", FUSED, "err += abs(np.float64(n)) * np.float64(tt[q])", "err += np.float64(n) * np.float64(tt[q])", PASSES, GRADIENT),
+    m("shifted sums lose the last line", FUSED, "if to < 0 or to >= height:", "if to < 0 or to >= height - 1:", PASSES, GRADIENT),
+    m("rows read the first image's tables", TORCH, "base = rows.image * (height * pitch)", "base = 0 * rows.image * (height * pitch)", SOAK, PASSES, GRADIENT),
+    m("windows begin a cell late", TORCH, "(self.halo[0] - window.h.offset) * pitch", "(self.halo[0] - window.h.offset + 1) * pitch", SOAK, PASSES, GRADIENT),
+    m("torch's concretize swaps the ends", TORCH, "(x * torch.where(x < 0, high, low)).sum((1, 2))", "(x * torch.where(x < 0, low, high)).sum((1, 2))", PASSES, GRADIENT),
+    m("torch's charge forgets signs", TORCH, "(x.abs() * self._gather(t, place).double()).sum((1, 2))", "(x * self._gather(t, place).double()).sum((1, 2))", PASSES, GRADIENT),
+    # windows
+    m("a window one cell short", WINDOW, "(axis.size - 1) * s + (k - 1) * d + 1,", "(axis.size - 1) * s + (k - 1) * d,", WINDOWS),
+    m("a window ignores padding", WINDOW, "axis.offset * s + p)", "axis.offset * s)", WINDOWS),
+    m("a union ignores the second branch", WINDOW, "high = max(a.size - a.offset, b.size - b.offset)", "high = a.size - a.offset", WINDOWS),
+    m("clipping takes one cell more", WINDOW, "axis.size - lead - tail), axis.stride", "axis.size - lead - tail - 1), axis.stride", WINDOWS),
+    # interval pass
+    m("the radius is rounded down", FORWARDS, "rad = up(torch.maximum(hi - mid, mid - lo))", "rad = torch.maximum(hi - mid, mid - lo) * (1 - 2.0**-52)", SOAK, argued="still sound: the spread is enlarged by 2^-34 for sums of half a million terms, and gamma(n + 4) has three roundings of |mid| + rad to spare"),
+    m("the interval pass rounds nothing", FORWARDS, "(gamma(layer.terms + 4, 2.0**-53) + layer.rho)", "(0 * layer.rho)", SOAK),
+    m("boxes without the deployed error", FORWARDS, "width = up(spread + e + (gamma", "width = up(spread + (gamma", DEPLOYED, SOAK),
+    m("magnitudes are those of the middle", FORWARDS, "xabs = mid.abs() + rad  # >= |x|", "xabs = mid.abs()", TERMS, SOAK),
+    m("a NaN may pass a ReLU", FORWARDS, "wild = ~(torch.isfinite(lo) & torch.isfinite(hi))", "wild = torch.zeros_like(lo, dtype=torch.bool)", OVERFLOW),
+    m("a merged shift hides its terms", "kernels/affine.py", '"all" if node.integer("shifted") else "present"', '"present"', GAPS),
+    m("pools read zeros off the image", FORWARDS, "value=-INF)", "value=0.0)", SOAK),
+    m("subnormal inputs are never flushed", FORWARDS, "if not self.semantics.real:  # a ReLU", "if False:  # a ReLU", DEPLOYED),
+    m("a sum of boxes rounds nothing", FORWARDS, "width = up(e + 2.0**-52 * magnitude)\n        boxes.lo[node.name], boxes.hi[node.name] = _sane(boxes", "width = up(e)\n        boxes.lo[node.name], boxes.hi[node.name] = _sane(boxes", SOAK),
+    # folding
+    m("merged products round nothing", FOLDS, 'source.integer("slack") + n.integer("slack") + terms + 3\n    ops', 'source.integer("slack") + n.integer("slack")\n    ops', FOLD),
+    m("merged scales round nothing", FOLDS, 'source.integer("slack") + n.integer("slack") + 3, source', 'source.integer("slack") + n.integer("slack"), source', FOLD),
+    m("merged operations are forgotten", FOLDS, "n.integer(\"ops\") + terms + 2", "n.integer(\"ops\")", FOLD, DEPLOYED),
+    m("merged products convert once", FOLDS, 'source.integer("products", 1) + n.integer("products", 1)', "1", FOLD, DEPLOYED),
+    m("what cancelled in a merge is forgotten", FOLDS, '"wabs": _up(m2 @ m1)', '"wabs": _up(np.abs(w2 @ w1))', FOLD),
+    m("constants that cancelled are forgotten", FOLDS, '"b": b + w @ c, "babs": _up(babs + wabs @ cabs)', '"b": b + w @ c, "babs": np.abs(b + w @ c)', FOLD, SOAK),
+    m("a shift before a product is forgotten", FOLDS, "shifted=shifted)", "shifted=0)", GAPS, FOLD),
+    m("a chain of factors has no limit", FOLDS, "return total if total <= REACH else None", "return 0", FOLD, DEPLOYED),
+    m("duplicate columns round nothing", LAYOUT, '"slack": reader.integer("slack") + extra', '"slack": reader.integer("slack")', "tests/passes/test_layout.py"),
+    # kernels, in Triton's interpreter
+    m("kernels: relax swaps the slopes", "kernels/rows.py", "x = x * tl.where(x < 0, above, below)", "x = x * tl.where(x < 0, below, above)", RELAXED),
+    m("kernels: the charge forgets signs", "kernels/rows.py", "charged += tl.abs(x.to(tl.float64)) *", "charged += x.to(tl.float64) *", RELAXED),
+    m("kernels: scalars round nothing", "kernels/numerics.py", "(error + charge) * (1 + 8 * U64) + 4 * U64 * tl.abs(constant) + TINY", "error + charge", PAID),
+    m("kernels: tables of the first image", "kernels/numerics.py", "return image * PLANE + START", "return 0 * image * PLANE + START", RELAXED),
+    m("kernels: concretize swaps the ends", "kernels/concretize.py", "sums += x * tl.where(x < 0, hi, lo)", "sums += x * tl.where(x < 0, lo, hi)", LEAST),
+    m("kernels: a candidate's sum rounds nothing", "kernels/concretize.py", "slack = REL * tl.sum(sizes, 1) +", "slack = 0 * tl.sum(sizes, 1) +", LEAST, PAID),
+    m("kernels: an infinite bound stands", "kernels/numerics.py", "tl.where(tl.abs(x) < float(\"inf\"), x, float(\"-inf\"))", "x", BROKEN, RUNS),
+    m("kernels: a join drops one branch", "kernels/join.py", "out = out + b\n", "out = out\n", JOIN),
+    m("kernels: a join rounds nothing", "kernels/join.py", "OUT_REL * tl.sum(sizes, 1) + floor", "floor", JOIN),
+    m("kernels: pending products cancel for nothing", "kernels/join.py", "A_REL * tl.sum(a_sizes, 1) + floor", "floor", PENDING, JOIN),
+    m("kernels: the padding mask is skipped", "kernels/conv.py", "acc = tl.where(on[:, None], acc, 0.0)", "acc = tl.where(on[:, None], acc, acc)", CONV),
+    m("kernels: taps one line off", "kernels/conv.py", "full_y = to_y + TOP - i * DH", "full_y = to_y + TOP - i * DH + 1", CONV),
+    m("kernels: dense slopes swapped", "kernels/dense.py", "x = x * tl.where(x < 0, above, below)", "x = x * tl.where(x < 0, below, above)", DENSE),
+    m("kernels: neurons pay nothing", "kernels/start.py", "pay(constant, error, more, charge)", "pay(constant, error, more, 0.0)", START),
+    m("kernels: rows that leave are the wrong ones", "kernels/compact.py", "tl.load(done_ptr + group, mask=live, other=1) == 0)\n    to =", "tl.load(done_ptr + group, mask=live, other=1) != 0)\n    to =", COMPACT),
+    m("kernels: the interval pass's spread is not enlarged", "kernels/forward.py", "spread * GROW, mask=inside)", "spread, mask=inside)", ENLARGED),
+    m("kernels: radius to one end only", "kernels/forward.py", "(over > under) | (over != over), over, under)", "(over > under) | (over != over), under, over)", PARTS),
+    m("kernels: pending products at candidates", "kernels/launches.py", "return self.numerics.u * FULL if self.feeds[name] else 0.0", "return 0.0", GAPS, STEPS, RUNS),
+)  # fmt: skip

@@ -1,0 +1,151 @@
+"""The step vector t and what underflow may cost, rebuilt from docs/soundness.md, section 5, on generated networks.
+
+An execution rarely uses all the room of a bound, so a missing term may go unnoticed by every execution. Here each is counted:
+t may not be below the sum of all its terms, computed from dense matrices and the boxes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from polytriton.ir.net import Net, Ref
+from polytriton.ir.ops import OPS
+from polytriton.passes.pipeline import compile_net
+from polytriton.runtime.engine import Engine
+from polytriton.runtime.forward import Boxes
+from polytriton.runtime.layers import from_physical, load_layer
+from polytriton.runtime.soundness import U64
+from polytriton.runtime.tables import Tables
+from tests.oracle.adversary import Opponent
+from tests.oracle.nets import random_box, random_net
+
+NETS = 60
+
+
+@dataclass
+class Wanted:
+    """What t must pay, node by node, from the definitions; flat, in the order of the net."""
+
+    net: Net
+    boxes: Boxes
+    u: float
+    eta: float
+    float32: bool
+    matrices: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.users = self.net.users()
+        self.matrices = Opponent(_magnitudes(self.net)).matrices
+
+    def flat(self, name: str, values: dict[str, torch.Tensor]) -> np.ndarray:
+        return from_physical(values[name], self.net.node(name).shape).reshape(-1).numpy()
+
+    def absmax(self, name: str) -> np.ndarray:
+        return np.maximum(np.abs(self.flat(name, self.boxes.lo)), np.abs(self.flat(name, self.boxes.hi)))
+
+    def live(self, name: str) -> np.ndarray:
+        """Cells over which a row may have a coefficient: not where all that reads them is a ReLU that is off."""
+        node = self.net.node(name)
+        if name == self.net.output or not self.users[name]:
+            return np.ones(node.size, bool)
+        found = np.zeros(node.size, bool)
+        for reader in (self.net.node(u) for u in self.users[name]):
+            if reader.op == "relu" and not reader.number("slope"):
+                lo, hi = self.flat(name, self.boxes.lo), self.flat(name, self.boxes.hi)
+                found |= (hi > 0) | (lo >= 0)
+            elif reader.op in ("add", "sub") and reader.name != self.net.output:
+                found |= self.live(reader.name)
+            else:
+                found[:] = True
+        return found
+
+    def vector(self, name: str) -> np.ndarray:
+        """t of a node, K being the live outputs that really read a cell."""
+        node, x = self.net.node(name), self.absmax(name)
+        t = np.zeros(node.size)
+        if name in self.boxes.error:
+            t += self.flat(name, self.boxes.error)
+        if node.op in ("linear", "conv", "scale"):
+            layer = load_layer(self.net, node, torch.device("cpu"))
+            w, y = self.matrices[name], self.absmax(node.inputs[0])
+            stored = self.net.weight(node, "a" if node.op == "scale" else "w")
+            plain = stored is not None and (stored.astype(np.float32).astype(np.float64) == stored).all()
+            nu = 0.0 if plain or not self.float32 else self.u
+            terms = np.count_nonzero(w[self.live(name)], axis=0)
+            gamma = terms * self.u / (1 - terms * self.u)
+            slack = node.integer("slack")
+            rho = slack * U64 / (1 - slack * U64)
+            constants = self.net.weight(node, "babs")
+            b = self.net.weight(node, "c" if node.op == "scale" else "b")
+            assert b is not None
+            b = np.abs(b.astype(np.float64)) if constants is None else constants
+            if node.op == "conv":
+                b = np.repeat(b, node.shape[1] * node.shape[2])
+            elif node.op == "scale":
+                b = np.broadcast_to(b, node.shape).reshape(-1)
+            t += (rho + nu) * (w @ y) + w @ (gamma * y) + (rho + node.size * U64) * b
+            t += self.eta * y.sum() if self.float32 else 0.0
+            assert layer.rho >= rho
+        if node.op == "gather":
+            index = self.net.weight(node, "index")
+            assert index is not None
+            used = int(np.bincount(index[index >= 0]).max(initial=0))
+            t += max(0, used - 1) * self.u * x
+        if any(OPS[self.net.node(u).op].kind == "nonlinear" for u in self.users[name]):
+            t += self.u * x
+        return t
+
+    def floor(self, name: str) -> float:
+        """Underflow of a substituted affine node: eta a coefficient, a product and a sum for each term of an entry."""
+        node, own = self.net.node(name), self.absmax(name).sum()
+        if node.op not in ("linear", "conv", "scale"):
+            return float(self.eta * own)
+        w, y = self.matrices[name], self.absmax(node.inputs[0])
+        return float(self.eta * (own + (2 * np.count_nonzero(w, axis=0) * y).sum() + (w.sum(axis=0) * y).sum()))
+
+
+def _magnitudes(net: Net) -> Net:
+    """The network with the magnitudes behind its weights in their place: wabs where terms cancelled in a merge."""
+    weights = dict(net.weights)
+    for n in net:
+        for key in ("w", "a"):
+            ref, wide = n.attrs.get(key), net.weight(n, "wabs")
+            if isinstance(ref, Ref):
+                weights[ref.name] = np.abs(net.weights[ref.name].astype(np.float64)) if wide is None else wide
+    return net.rebuild(net.nodes, weights)
+
+
+@pytest.mark.parametrize("semantics", ["real", "float32"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_step_vector_has_every_term(dtype: str, semantics: str) -> None:
+    seen = set()
+    for seed in range(NETS):
+        net = random_net(seed, steps=6, limit=60, scale="normal")
+        engine = Engine(compile_net(net), dtype=dtype, semantics=semantics)
+        lo, hi = random_box(np.random.default_rng(seed), net, "ordinary")
+        with torch.no_grad():
+            boxes = engine.refine(torch.from_numpy(lo).flatten(1), torch.from_numpy(hi).flatten(1))
+            tables = Tables(engine.kit, boxes)
+            c = engine.coefficients
+            wanted = Wanted(engine.net, boxes, c.u, c.eta, dtype == "float32")
+            for n in engine.net:
+                if OPS[n.op].kind not in ("affine", "layout") or not np.isfinite(wanted.absmax(n.name)).all():
+                    continue
+                seen.add(n.op)
+                table, floor = tables.charge(n.name)
+                frame = engine.kit.frames[n.name]
+                top, left, _, _ = frame.halo
+                t = table.double()[:, top : top + frame.h, left : left + frame.w]
+                found = from_physical(t, n.shape).reshape(-1).numpy()
+                least = wanted.vector(n.name)
+                assert (found >= least * (1 - 1e-12)).all(), (seed, n.name, n.op, found - least)
+                assert floor[0] >= wanted.floor(n.name), (seed, n.name, n.op)
+                assert tables.floor(n.name)[0] >= c.eta * wanted.absmax(n.name).sum()
+                lo_table, hi_table = (v.double()[:, top : top + frame.h, left : left + frame.w] for v in tables.box(n.name))
+                assert (lo_table <= boxes.lo[n.name]).all()
+                assert (boxes.hi[n.name] <= hi_table).all()
+    assert seen >= {"linear", "conv", "scale", "add", "sub", "concat", "gather"}, seen
