@@ -20,6 +20,7 @@ FUZZ_TARGET ?= all
 FUZZ_SECONDS ?= 600
 BIN := .venv/bin
 STAMP := .venv/.installed
+DEVELOP := .venv/.develop
 
 .PHONY: verify test lint soak fuzz mutation bench bench-gpu clean
 
@@ -29,17 +30,17 @@ verify: $(STAMP)
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS)
 
-lint: $(STAMP)
+lint: $(DEVELOP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-soak: $(STAMP)
+soak: $(DEVELOP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --networks $(SOAK_NETWORKS) --jobs $(JOBS) --folder build/soak
 
-fuzz: $(STAMP)
+fuzz: $(DEVELOP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(FUZZ_TARGET) --seconds $(FUZZ_SECONDS) --jobs $(JOBS) --findings build/findings --corpus build/corpus
 
-mutation: $(STAMP)
+mutation: $(DEVELOP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutation --jobs $(JOBS)
 
 bench: $(STAMP)
@@ -57,5 +58,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "polytriton needs Python 3.10 or newer; try: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(DEVELOP): $(STAMP)
 	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@

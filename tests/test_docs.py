@@ -1,4 +1,4 @@
-"""The documentation: its Python runs, its links lead somewhere, and the options it names exist."""
+"""The documentation: its links lead somewhere, the options it names exist, and the README's Python runs on a reader's own numbers."""
 
 from __future__ import annotations
 
@@ -49,15 +49,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_sections_are_numbered_in_order(page: Path) -> None:
     numbers = [int(n) for n in re.findall(r"^## (\d+)\. ", page.read_text(encoding="utf-8"), re.M)]
     assert numbers == list(range(1, len(numbers) + 1))
-
-
-def test_the_python_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    names: dict[str, object] = {"__name__": "page"}
-    found = blocks(ROOT / "docs" / "python.md")
-    assert len(found) > 5
-    for k, block in enumerate(found):
-        exec(compile(block, f"python.md, block {k}", "exec"), names)
 
 
 def test_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,3 +117,27 @@ def test_commands_in_blocks_take_their_options(page: Path) -> None:
         for word in words[1:]:
             for option in OPTION.findall(word.strip("[]").split("=")[0]) if word.startswith(("-", "[-")) else ():
                 assert option in known[words[0]], line
+
+
+def test_the_table_of_rooms_names_every_module() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = set(re.findall(r"`([\w./]+)`", text.partition("## Rooms")[2].partition("\n## ")[0]))
+    package = ROOT / "polytriton"
+    modules = {p.name for p in package.glob("*.py")} - {"__init__.py"}
+    rooms = {f"{p.parent.name}/" for p in package.glob("*/__init__.py")}
+    assert len(modules) > 20 and len(rooms) > 5
+    assert modules | rooms <= table
+    for told in (t for t in table if t.endswith(("/", ".py"))):
+        assert list(package.rglob(told)), told
+
+
+def test_variables_of_the_environment_are_described_and_exist() -> None:
+    def named(*files: Path) -> set[str]:
+        return {v for f in files for v in re.findall(r"POLYTRITON_[A-Z_]+[A-Z]", f.read_text(encoding="utf-8"))}
+
+    scripts = named(*(ROOT / "vnncomp_scripts").glob("*.sh"))
+    read = named(ROOT / "polytriton" / "knobs.py")
+    described = named(*PAGES)
+    assert "POLYTRITON_CACHE" in read and "POLYTRITON_VENV" in scripts
+    assert scripts | read <= described
+    assert described <= scripts | read | named(ROOT / "tests" / "conftest.py", *(ROOT / "bench").glob("*.py"))

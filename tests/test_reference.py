@@ -7,7 +7,7 @@ import re
 import pytest
 
 import polytriton
-from tools import reference
+from tools import messages, reference
 
 
 @pytest.mark.parametrize("name", ["reference-cli.md", "reference-api.md", "reference-errors.md"])
@@ -21,7 +21,21 @@ def test_every_public_name_and_every_kind_of_error_is_there() -> None:
     for name in polytriton.__all__:
         if callable(getattr(polytriton, name)):
             assert f"\n## {name}\n" in made["reference-api.md"], name
-    kinds = {m.kind for m in reference._messages()}
+    kinds = {m.kind for m in messages.found()}
     assert kinds >= {"UsageError", "UnsupportedModel", "UnsupportedProperty", "ArtifactError", "ResourceError", "InvalidIR", "KernelError"}
-    messages = re.findall(r"^\| (.*) \| (.*) \|$", made["reference-errors.md"], re.M)
-    assert len(messages) > 150 and all(m and r for m, r in messages)
+    listed = re.findall(r"^\| (.*) \| (.*) \|$", made["reference-errors.md"], re.M)
+    assert len(listed) > 400 and all(m and r for m, r in listed)
+
+
+def test_messages_of_every_way_to_make_one_are_there() -> None:
+    """By a class, with a constant of another module, by a method, by one that calls it, by an exception that is caught."""
+    by_message = {m.message: m for m in messages.found()}
+    for message, remedy in [
+        ("--images needs a radius", "add --epsilon, for example --epsilon 2/255"),
+        ("{path} unpacks to {found} MiB, over {RATIO} times its size", "unpack it first if you trust it"),
+        ("node {self.label} ({self.op}): the bias needs one value an output channel", "`polytriton inspect --operators` lists"),
+        ("node {self.label} ({self.op}): alpha is not finite", "`polytriton inspect --operators` lists"),
+        ("{name}:{_line(text, at)}: a closing bracket too many", "remove it"),
+    ]:
+        assert remedy in by_message[message].remedy, message
+    assert not any("\0" in m.message + m.remedy for m in by_message.values())

@@ -6,7 +6,6 @@ docs/reference-errors.md from every place in the package where an error meant fo
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
 import re
@@ -19,6 +18,7 @@ import typer
 import polytriton
 from polytriton import errors
 from polytriton.cli import app
+from tools.messages import KINDS, found
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -127,8 +127,6 @@ def _doc(thing: Any) -> str:
 
 # ---- messages ---------------------------------------------------------------------------------------------------
 
-CASE = "depends on the case"
-KINDS = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, errors.PolytritonError)}
 CODES = {
     errors.USAGE: "Exit code 2: the command, its files, or the machine's resources",
     errors.UNSUPPORTED: "Exit code 3: a network, a property or a kernel outside the supported set",
@@ -136,22 +134,12 @@ CODES = {
 }
 
 
-@dataclasses.dataclass(frozen=True, order=True)
-class Message:
-    """An error as the code writes it; what is filled in at run time stands in braces."""
-
-    room: str
-    message: str
-    remedy: str
-    kind: str
-
-
 def messages() -> str:
-    found = sorted(set(_messages()))
-    intro = "Every message has a remedy under it. What is in braces is filled in with names and numbers of the case."
+    said = found()
+    intro = "Every message is printed with its remedy. What is in braces is filled in with names and numbers of the case."
     out = [NOTE, "# Messages and remedies", "", intro]
     for code, title in CODES.items():
-        mine = [m for m in found if KINDS[m.kind].exit_code == code]
+        mine = [m for m in said if KINDS[m.kind].exit_code == code]
         if not mine:
             continue
         out += ["", f"## {title}"]
@@ -159,52 +147,6 @@ def messages() -> str:
             out += ["", f"### {room}", "", "| message | remedy |", "|---|---|"]
             out += [f"| {_shown(m.message)} | {_shown(m.remedy)} |" for m in mine if m.room == room]
     return "\n".join(out) + "\n"
-
-
-def _messages() -> Iterator[Message]:
-    for path in sorted((ROOT / "polytriton").rglob("*.py")):
-        room = path.relative_to(ROOT / "polytriton").parts
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        constants = _assigned(ast.Module([n for n in tree.body if isinstance(n, ast.Assign)], []))
-        functions = [f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef)]
-        scopes = {id(node): scope for scope in (tree, *functions) for node in ast.walk(scope)}  # the innermost comes last
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS:
-                names = {**constants, **_assigned(scopes[id(node)])}
-                given = [_text(a, names) for a in (*node.args, *(k.value for k in node.keywords))]
-                if given and given[0]:
-                    remedy = given[1] if len(given) > 1 and given[1] else CASE
-                    yield Message(room[0] if len(room) > 1 else "polytriton", given[0], remedy, node.func.id)
-
-
-def _assigned(scope: ast.AST) -> dict[str, ast.expr]:
-    """What the names of a function stand for, the last assignment winning."""
-    found = [n for n in ast.walk(scope) if isinstance(n, ast.Assign)]
-    return {target.id: n.value for n in found for target in n.targets if isinstance(target, ast.Name)}
-
-
-def _text(node: ast.expr, names: dict[str, ast.expr]) -> str:
-    """The words of a message: literals as they are, expressions in braces; "" where there are no words at all."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_text(v, names) if isinstance(v, ast.Constant) else f"{{{_hole(v)}}}" for v in node.values)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _text(node.left, names) + _text(node.right, names)
-    if isinstance(node, ast.IfExp):
-        return " / ".join(filter(None, (_text(node.body, names), _text(node.orelse, names))))
-    if isinstance(node, ast.Name) and node.id in names:
-        rest = {k: v for k, v in names.items() if k != node.id}
-        return _text(names[node.id], rest)
-    return ""
-
-
-def _hole(node: ast.AST) -> str:
-    """A short name for what is filled in."""
-    value = node.value if isinstance(node, ast.FormattedValue) else node
-    text = ast.unparse(value)
-    last = re.findall(r"[A-Za-z_]\w*", text)
-    return text if len(text) <= 24 else last[-1] if last else "..."
 
 
 def _shown(text: str) -> str:

@@ -301,6 +301,7 @@ TABLE: dict[str, Op] = {
 
 
 ORDERLY = ("LogSoftmax", "Softmax")  # where one ends a classifier, the label is that of its operand
+LOGITS = "export the model without it, up to the logits: it keeps their order; `polytriton inspect --operators` lists what is supported"
 
 
 def operators() -> list[tuple[str, str]]:
@@ -313,7 +314,7 @@ def translate(s: Site) -> list[Value | None]:
     op = TABLE.get(s.op)
     if op is None:
         why = "this operator is not supported"
-        raise s.fail(why, "export the model without it, up to the logits: it keeps their order") if s.op in ORDERLY else s.fail(why)
+        raise s.fail(why, LOGITS) if s.op in ORDERLY else s.fail(why)
     constant = all(v is None or isinstance(v, Const) for v in s.inputs)
     handler = op.known if constant else op.live
     if handler is None:

@@ -134,7 +134,8 @@ class Property:
         xs, ys = np.asarray(x, dtype=np.float64).ravel(), np.asarray(y, dtype=np.float64).ravel()
         if xs.size != self.n_in or ys.size != self.n_out:
             raise UsageError(
-                f"a point of {xs.size} inputs and {ys.size} outputs does not fit property {self.name} ({self.n_in} and {self.n_out})"
+                f"a point of {xs.size} inputs and {ys.size} outputs does not fit property {self.name} ({self.n_in} and {self.n_out})",
+                "give one input and one output of the property's network",
             )
         point, value = exact(xs.tolist()), exact(ys.tolist())
         if point is None or value is None:
@@ -164,7 +165,7 @@ class Property:
         """Robustness of one label over a box: one disjunct for each other label. `exact_box` is what lo and hi were rounded from."""
         lo, hi = (np.array(v, dtype=np.float64).ravel() for v in (lo, hi))
         if lo.size != hi.size or not (np.isfinite(lo).all() and np.isfinite(hi).all()):
-            raise UsageError("a box needs as many lower as upper bounds, all finite")
+            raise UsageError("a box needs as many lower as upper bounds, all finite", "give one of each an input, no NaN and no infinity")
         if (bad := np.flatnonzero(lo > hi)).size:
             raise UsageError(f"inverted box for X_{bad[0]}: {lo[bad[0]]} > {hi[bad[0]]}", "swap the bounds")
         lo.setflags(write=False)

@@ -219,7 +219,7 @@ MISTAKES = [
     (["verify", "net.onnx", "inverted.vnnlib"], 3, "inverted box"),
     (["verify", "net.onnx", "square.vnnlib"], 3, "square"),
     (["verify", "net.onnx", "broken.vnnlib"], 3, "broken"),
-    (["verify", "safe.vnnlib", "net.onnx"], 2, "not an ONNX model"),
+    (["verify", "safe.vnnlib", "net.onnx"], 2, "verify net.onnx safe.vnnlib"),
     (["run"], 2, "one kind of queries"),
     (["run", "net.poly"], 2, "one kind of queries"),
     (["run", "--vnnlib", "safe.vnnlib"], 2, "which network"),

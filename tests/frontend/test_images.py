@@ -122,12 +122,12 @@ def test_epsilon(text: str, value: Fraction) -> None:
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("2%", "write 8/255"),
+        ("2%", "for 2% write 0.02"),
         ("-0.1", "negative"),
         ("nan", "no epsilon"),
         ("", "no epsilon"),
         ("1/0", "zero"),
-        ("8", "did you mean 8/255?"),
+        ("8", "did you mean 8/255, or 0.08 for 8 per cent?"),
         ("1e999", "no epsilon"),
     ],
 )
