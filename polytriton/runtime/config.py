@@ -1,7 +1,7 @@
 """How a Plan is run: everything that changes speed and no bound beyond rounding. The default is what nobody has tuned.
 
 `polytriton tune` looks for a better one and leaves it in the artifact; the runtime only reads it. No value here can make a
-result unsound: a form that a convolution, a type or a machine does not admit is not taken (torch_backend.py), and every form
+result unsound: a form that a convolution, a type or a machine does not admit is not taken (products.py), and every form
 sums the same terms, which the rounding term counts in any order.
 """
 
@@ -38,11 +38,11 @@ class Config:
 
     threads: int = 0
     dtype: str = ""
-    block: int = 48 << 20
+    block: int = 96 << 20
     least: int = 16
     taps: int = 1 << 18
     narrow: int = 8
-    short: int = 128
+    short: int = 192
     leave: float = 0.0
     counts: int = 4
     split: int = 1 << 16

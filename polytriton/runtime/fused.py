@@ -3,7 +3,8 @@
 Every kernel walks the cells of each row's window: rows M are flat [row, height, width*channels]; tables are flat
 [image, padded height, padded width, channels] and a row's window starts at base[row] (in values), one image line every
 `pitch` values. Sums are float64 over exact products of coefficients of either type; re-association is allowed, since the
-bound counts any order, but NaN and infinity keep their meaning.
+bound counts any order, but NaN and infinity keep their meaning. Two neighbouring rows on the same window share what is
+read from the tables; what is written never lies in the memory that is read, or the loops would not be vectorised.
 """
 
 from __future__ import annotations
@@ -40,11 +41,35 @@ def _compiled(function: Callable[..., None]) -> Any:
 @_compiled
 def concretize(m, base, pitch, height, line, lo, hi, value, weight):  # type: ignore[no-untyped-def]
     """value = sum of m*lo where m > 0 and m*hi where m < 0; weight = sum of |m| max(|lo|, |hi|)."""
-    for r in range(len(base)):
+    r, size = 0, height * line
+    while r < len(base):
         total = 0.0
-        size = 0.0
+        large = 0.0
+        if r + 1 < len(base) and base[r] == base[r + 1]:
+            total2 = 0.0
+            large2 = 0.0
+            for i in range(height):
+                a = r * size + i * line
+                t = base[r] + i * pitch
+                mm, m2, ll, hh = m[a : a + line], m[a + size : a + size + line], lo[t : t + line], hi[t : t + line]
+                for q in range(line):
+                    low = np.float64(ll[q])
+                    high = np.float64(hh[q])
+                    most = max(abs(low), abs(high))
+                    x = np.float64(mm[q])
+                    y = np.float64(m2[q])
+                    total += x * (high if x < 0 else low)
+                    large += abs(x) * most
+                    total2 += y * (high if y < 0 else low)
+                    large2 += abs(y) * most
+            value[r] = total
+            weight[r] = large
+            value[r + 1] = total2
+            weight[r + 1] = large2
+            r += 2
+            continue
         for i in range(height):
-            a = (r * height + i) * line
+            a = r * size + i * line
             t = base[r] + i * pitch
             mm, ll, hh = m[a : a + line], lo[t : t + line], hi[t : t + line]
             for q in range(line):
@@ -52,9 +77,10 @@ def concretize(m, base, pitch, height, line, lo, hi, value, weight):  # type: ig
                 low = np.float64(ll[q])
                 high = np.float64(hh[q])
                 total += x * (high if x < 0 else low)
-                size += abs(x) * max(abs(low), abs(high))
+                large += abs(x) * max(abs(low), abs(high))
         value[r] = total
-        weight[r] = size
+        weight[r] = large
+        r += 1
 
 
 @_compiled
@@ -122,29 +148,67 @@ def charge(m, base, pitch, height, line, t_table, bias, bias_step, constant, err
 
 
 @_compiled
-def relax_and_charge(m, base, pitch, height, line, below, above, cut, then, next_pitch, t_table, bias, bias_step, total, constant, error):  # type: ignore[no-untyped-def]  # fmt: skip
-    """`relax`, and `charge` for the affine node behind it, in one pass over the rows."""
-    for r in range(len(base)):
+def relax_and_charge(  # type: ignore[no-untyped-def]
+    out, base, pitch, height, line, m, start, below, above, cut, then, next_pitch, t_table, bias, bias_step, total, constant, error
+):
+    """`relax` of the rows that begin at start[r] in m, written one behind the other, and `charge` for the affine node behind it."""
+    r, size = 0, height * line
+    while r < len(base):
         acc = 0.0
         con = 0.0
         err = 0.0
+        if r + 1 < len(base) and base[r] == base[r + 1] and then[r] == then[r + 1]:
+            acc2 = 0.0
+            con2 = 0.0
+            err2 = 0.0
+            for i in range(height):
+                t = base[r] + i * pitch
+                s = then[r] + i * next_pitch
+                b = i * bias_step
+                lo, hi, cc = below[t : t + line], above[t : t + line], cut[t : t + line]
+                tt, bb = t_table[s : s + line], bias[b : b + line]
+                a, a2, o = start[r] + i * line, start[r + 1] + i * line, r * size + i * line
+                mm, m2, oo, o2 = m[a : a + line], m[a2 : a2 + line], out[o : o + line], out[o + size : o + size + line]
+                for q in range(line):
+                    low, high, c, tq, bq = lo[q], hi[q], np.float64(cc[q]), np.float64(tt[q]), np.float64(bb[q])
+                    x, y = mm[q], m2[q]
+                    acc += np.float64(x) * c if x < 0 else 0.0
+                    acc2 += np.float64(y) * c if y < 0 else 0.0
+                    n = x * (high if x < 0 else low)
+                    n2 = y * (high if y < 0 else low)
+                    oo[q] = n
+                    o2[q] = n2
+                    con += np.float64(n) * bq
+                    err += abs(np.float64(n)) * tq
+                    con2 += np.float64(n2) * bq
+                    err2 += abs(np.float64(n2)) * tq
+            total[r] = acc
+            constant[r] = con
+            error[r] = err
+            total[r + 1] = acc2
+            constant[r + 1] = con2
+            error[r + 1] = err2
+            r += 2
+            continue
         for i in range(height):
-            a = (r * height + i) * line
             t = base[r] + i * pitch
             s = then[r] + i * next_pitch
             b = i * bias_step
-            mm, lo, hi, cc = m[a : a + line], below[t : t + line], above[t : t + line], cut[t : t + line]
+            lo, hi, cc = below[t : t + line], above[t : t + line], cut[t : t + line]
             tt, bb = t_table[s : s + line], bias[b : b + line]
+            a, o = start[r] + i * line, r * size + i * line
+            mm, oo = m[a : a + line], out[o : o + line]
             for q in range(line):
                 x = mm[q]
                 acc += np.float64(x) * np.float64(cc[q]) if x < 0 else 0.0
                 n = x * (hi[q] if x < 0 else lo[q])
-                mm[q] = n
+                oo[q] = n
                 con += np.float64(n) * np.float64(bb[q])
                 err += abs(np.float64(n)) * np.float64(tt[q])
         total[r] = acc
         constant[r] = con
         error[r] = err
+        r += 1
 
 
 @_compiled
@@ -173,6 +237,55 @@ def shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw):  # type: ignor
                             b = np.uint64((r * height + to) * line + at + begin)
                             for q in range(np.uint64(end - begin)):
                                 target[b + q] += source[a + q]
+
+
+@_compiled
+def run_sums(taps, out, h, w, kh, across, channels, top, left, sh, sw, first, last):  # type: ignore[no-untyped-def]
+    """The sums of `shifted_sums` for kernels `across` strides wide, undilated, each line of `out` written from up to four at once.
+
+    taps are flat [kh, across, rows, h, w, sw*channels] and a line of zeros: a line of such runs lands on a line of `out`
+    as it is, sw cells further for every q of `across`. Runs g of a line meet those q with 0 <= g - q < w.
+    """
+    rows, height, line = out.shape
+    run = sw * channels
+    zeros = kh * across * rows * h * w * run
+    covers = left >= 0 and (w - 1 + across) * run - left * channels >= line
+    target = out.ravel()
+    places = np.empty((kh * across + 3) // 4 * 4, dtype=np.int64)
+    for r in range(first, last):
+        for to in range(height):
+            f = to + top
+            if not covers:
+                out[r, to] = 0
+            g = 0
+            while g < w + across - 1:
+                count = w + 1 - across if g == across - 1 and w >= across else 1
+                at = g * run - left * channels
+                begin, end = max(0, -at), min(count * run, line - at)
+                if begin < end:
+                    places[:] = zeros
+                    found = 0
+                    for i in range(f % sh, min(kh, f + 1), sh):
+                        y = (f - i) // sh
+                        if y < h:
+                            for q in range(max(0, g - w + 1), min(across, g + 1)):
+                                places[found] = ((((i * across + q) * rows + r) * h + y) * w + g - q) * run
+                                found += 1
+                    # unsigned: no index counts from the end, so the sums need no test each
+                    b, n = np.uint64((r * height + to) * line + at + begin), np.uint64(end - begin)
+                    for k in range(0, max(found, 1), 4):
+                        s0, s1 = np.uint64(places[k] + begin), np.uint64(places[k + 1] + begin)
+                        s2, s3 = np.uint64(places[k + 2] + begin), np.uint64(places[k + 3] + begin)
+                        if k == 0:
+                            for q in range(n):
+                                target[b + q] = (taps[s0 + q] + taps[s1 + q]) + (taps[s2 + q] + taps[s3 + q])
+                        elif found == k + 1:
+                            for q in range(n):
+                                target[b + q] += taps[s0 + q]
+                        else:
+                            for q in range(n):
+                                target[b + q] += (taps[s0 + q] + taps[s1 + q]) + (taps[s2 + q] + taps[s3 + q])
+                g += count
 
 
 @_compiled

@@ -6,7 +6,6 @@ Invariant of every row before and after every step: target >= sum over the front
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from itertools import chain
 
 import torch
@@ -16,42 +15,18 @@ from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Program, Step, Window
 from polytriton.passes.windows import through, whole
 from polytriton.rounding import dot_error, sum_error
+from polytriton.runtime.products import ConvShape, crop
+from polytriton.runtime.results import Identity, Results
 from polytriton.runtime.soundness import U64, gamma
 from polytriton.runtime.tables import Tables
-from polytriton.runtime.torch_backend import ConvShape, Place, Rows, TorchBackend, crop
+from polytriton.runtime.torch_backend import Place, Rows, TorchBackend
 
-
-@dataclass
-class Identity:
-    """Rows +x or -x of single neurons, not yet multiplied by anything."""
-
-    sign: Tensor
-    channel: Tensor
-
-    def keep(self, index: Tensor) -> Identity:
-        return Identity(self.sign[index], self.channel[index])
-
+__all__ = ["Identity", "Results", "Walk", "conv_shape"]
 
 TINY = 1e-300  # what underflow may take from a float64 sum
 
 
 Entry = tuple["Tensor | Identity", Window]
-
-
-@dataclass
-class Results:
-    """Best bound of every row of a program, and what it would be had no rounding been charged; rows of a group leave together."""
-
-    best: Tensor
-    raw: Tensor
-    group: Tensor | None = None  # None: rows never leave
-    done: Tensor | None = None
-    ops: int = 0  # operations the plan counts for the rows that each step still had
-    strict: bool = False  # a row is decided by best > 0, not by best >= 0
-    left: list[list[int] | Tensor] = field(default_factory=list)  # a block: rows left after each check but the last, where rows leave
-
-    def decided(self, best: Tensor) -> Tensor:
-        return best > 0 if self.strict else best >= 0
 
 
 class Walk:
@@ -66,6 +41,8 @@ class Walk:
         self.extra: Tensor | None = None
         self.paid = ""  # the affine node whose scalars the ReLU before it has charged already
         self.left: list[int] = []
+        self.fused = False  # whether the current step is a ReLU that also charges the affine node behind it
+        self.stay: Tensor | None = None  # rows of the only entry that this ReLU is to read: those that left are still there
 
     @torch.inference_mode()
     def run(self, start: Tensor | Identity, extra: Tensor | None = None) -> None:
@@ -75,6 +52,7 @@ class Walk:
         self.results.left.append(self.left)
         for step, after in zip(self.program.steps, [*self.program.steps[1:], None], strict=True):
             self.after = after
+            self.fused = step.op == "relu" and self._fuses(self.kit.nodes[step.node])
             if step.op == "start":
                 self.frontier[step.node] = (start, step.windows[0])
                 continue
@@ -117,9 +95,12 @@ class Walk:
         if len(group) - len(stay) > self.backend.config.leave * len(group) or not len(stay):
             stay = self.backend.padded(stay)[: len(group)]
             self.rows = self.rows.keep(stay)
-            self.frontier = {
-                k: (m.keep(stay) if isinstance(m, Identity) else m.index_select(0, stay), w) for k, (m, w) in self.frontier.items()
-            }
+            if self._moves_by_relaxing():
+                self.stay = stay
+            else:
+                self.frontier = {
+                    k: (m.keep(stay) if isinstance(m, Identity) else m.index_select(0, stay), w) for k, (m, w) in self.frontier.items()
+                }
         return len(stay) > 0
 
     def _place(self, name: str, window: Window) -> Place:
@@ -219,7 +200,7 @@ class Walk:
         w = self.kit.weights[node.name]
         if isinstance(m, Identity):
             self._charge_identity(node.name, m)
-            rows = w.rows[m.channel] * m.sign.to(w.rows.dtype)[:, None]
+            rows = w.rows.index_select(0, m.channel).mul_(m.sign.to(w.rows.dtype)[:, None])
             self._give(step, rows.view(len(m.sign), *self._extent(step.to[0])))
             return
         self._charge(node.name, m, window)
@@ -236,7 +217,7 @@ class Walk:
         shape = conv_shape(node, window)
         if isinstance(m, Identity):
             self._charge_identity(node.name, m)
-            full = w.rows[m.channel] * m.sign.to(w.rows.dtype)[:, None, None, None]
+            full = w.rows.index_select(0, m.channel).mul_(m.sign.to(w.rows.dtype)[:, None, None, None])
             natural = Window(_grown(window.h, node, 0), _grown(window.w, node, 1))
             result = self.backend.embed(full, self.rows, natural, out)
         else:
@@ -298,23 +279,39 @@ class Walk:
         out.index_add_(1, torch.where(moves.cells >= 0, moves.cells, h * w * c), m.reshape(len(m), -1))
         self._give(step, out[:, :-1].reshape(len(m), h, w, c).contiguous())
 
+    def _fuses(self, node: Node) -> bool:
+        """Whether a ReLU and the charge of the affine node behind it are one pass."""
+        after = self.after
+        behind = after is not None and after.node == node.inputs[0] and after.op in ("conv", "linear")
+        return behind and self.tables.lines(node).lower_cut is None
+
+    def _moves_by_relaxing(self) -> bool:
+        """Whether the pass to come may leave out the rows that left: it writes the others anew, and nothing else reads them."""
+        if not self.fused or len(self.frontier) > 1:
+            return False
+        ((name, (m, _)),) = self.frontier.items()
+        return isinstance(m, Tensor) and not self._pending(name)
+
     def _relu(self, node: Node, step: Step) -> None:
         m, window = self._dense_entry(node.name, self._take(node))
-        m = self._own(m)
-        self._pay_pending(node.name, m, window)
+        if self.stay is None:
+            self._pay_pending(node.name, m, window)
         lines = self.tables.lines(node)
         place = self._place(node.name, window)
         terms = place.height * place.line
         source = node.inputs[0]
-        if self.after is not None and self.after.node == source and self.after.op in ("conv", "linear") and lines.lower_cut is None:
+        if self.fused:
             then = self._place(source, window)
             t, floor = self.tables.charge(source)
             bias = self.kit.bias_line(source, place.width)
-            m, total, constant, error = self.backend.relax_and_charge(m, place, lines.below, lines.above, lines.upper_cut, then, t, bias)
+            m, total, constant, error = self.backend.relax_and_charge(
+                m, place, lines.below, lines.above, lines.upper_cut, then, t, bias, self.stay
+            )
+            self.stay = None
             self._pay(constant, error * sum_error(terms) + floor[self.rows.image])
             self.paid = source
         else:
-            m, total = self.backend.relax(m, place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
+            m, total = self.backend.relax(self._own(m), place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
         # the intercepts' sum has one sign (at most zero): enlarging it covers the rounding of its sum
         self._pay(total * sum_error(terms), torch.zeros_like(total))
         self._give(step, m)

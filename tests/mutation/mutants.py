@@ -10,14 +10,15 @@ TRAPS, GAPS, DEPLOYED = "tests/soundness/test_traps.py", "tests/soundness/test_g
 PROCESS, SOUND, FOLD = "tests/soundness/test_process.py", "tests/soundness/test_soundness.py", "tests/passes/test_fold.py"
 SOAK = "tests/soak/test_soak.py::test_a_burst_of_cases"
 BACKEND, WINDOWS = "tests/runtime/test_backend.py", "tests/passes/test_windows.py"
+PRODUCTS, RELAXATIONS = "tests/runtime/test_products.py", "tests/runtime/test_relaxations.py"
 LINES = f"{TRAPS}::test_relu_lines_enclose_the_function_in_rationals"
 OVERFLOW = f"{TRAPS}::test_overflow_never_makes_a_finite_wrong_bound"
 BORDER = f"{TRAPS}::test_no_cell_is_lost_at_a_border"
 PASSES = f"{BACKEND}::test_row_passes_are_what_they_say_to_within_dot_error"
-WINNERS = f"{BACKEND}::test_winners_of_a_pool"
-GRADIENT = f"{BACKEND}::test_substituting_a_convolution_is_its_gradient"
+WINNERS = f"{RELAXATIONS}::test_winners_of_a_pool"
+GRADIENT = f"{PRODUCTS}::test_substituting_a_convolution_is_its_gradient"
 FRAME = f"{BACKEND}::test_a_frames_margin_is_zero_and_the_rest_in_place"
-BETWEEN = f"{BACKEND}::test_the_operators_own_error_lies_between_the_lines"
+BETWEEN = f"{RELAXATIONS}::test_the_operators_own_error_lies_between_the_lines"
 DEEPPOLY, ATTACKS = "tests/e2e/test_deeppoly.py", "tests/attacks"
 ROWS, STEPS, RUNS = "tests/kernels/test_rows_kernels.py", "tests/kernels/test_steps.py", "tests/kernels/test_kernel_runs.py"
 RELAXED, LEAST = f"{ROWS}::test_relax_rows", f"{ROWS}::test_concretize_rows"
@@ -26,7 +27,7 @@ PENDING, PAID = f"{STEPS}::test_pending_roundings_are_paid_where_the_sum_cancels
 BROKEN = f"{ROWS}::test_nothing_finite_comes_of_a_broken_row"
 PARTS, ENLARGED = "tests/kernels/test_forward.py::test_parts_are_those_of_the_tensor_form", "tests/kernels/test_forward.py::test_sums_keep_their_enlargement"
 FORWARD, COMPACT = "tests/kernels/test_forward.py", "tests/kernels/test_compact.py"
-QUICK = (CONSTANTS, TERMS, GAPS, TRAPS, DEPLOYED, PROCESS, SOAK, BACKEND, FOLD, WINDOWS, ATTACKS, SOUND, DEEPPOLY)
+QUICK = (CONSTANTS, TERMS, GAPS, TRAPS, DEPLOYED, PROCESS, SOAK, BACKEND, PRODUCTS, RELAXATIONS, FOLD, WINDOWS, ATTACKS, SOUND, DEEPPOLY)
 KERNELS = (ROWS, STEPS, RUNS, FORWARD, COMPACT)
 
 
@@ -48,6 +49,7 @@ class Mutant:
 
 SOUNDNESS, TABLES, RELAX, WALK = "runtime/soundness.py", "runtime/tables.py", "runtime/relax.py", "runtime/walk.py"
 FUSED, TORCH, ENGINE, FORWARDS = "runtime/fused.py", "runtime/torch_backend.py", "runtime/engine.py", "runtime/forward.py"
+RESULTS = "runtime/results.py"
 FOLDS, LAYOUT, WINDOW, ROUNDING = "passes/fold.py", "passes/layout.py", "passes/windows.py", "rounding.py"
 
 
@@ -107,10 +109,10 @@ MUTANTS = (
     m("a merge rounds nothing", WALK, "error = sum(weights) * (self.kit.coefficients.u", "error = sum(weights) * (0 * self.kit.coefficients.u", GAPS, SOAK),
     m("a merge drops one branch", WALK, "self.backend.union(self.rows, parts[0], parts[1], window)", "self.backend.embed(parts[0][0], self.rows, parts[0][1], window)", SOAK),
     m("the padding mask is skipped", WALK, "        if step.mask:\n", "        if step.mask and False:\n", BORDER, SOAK, DEEPPOLY),
-    m("a checkpoint takes every row for proved", WALK, "return best > 0 if self.strict else best >= 0", "return best > -1", SOAK, DEEPPOLY),
+    m("a checkpoint takes every row for proved", RESULTS, "return best > 0 if self.strict else best >= 0", "return best > -1", SOAK, DEEPPOLY),
     m("rows leave, their images stay", WALK, "            self.rows = self.rows.keep(stay)\n", "            kept = self.rows.image[: len(stay)]\n            self.rows = self.rows.keep(stay)\n            self.rows.image = kept\n", SOAK, DEEPPOLY),
     m("sub adds", WALK, "self._add(node, step, -1.0)", "self._add(node, step, 1.0)", SOAK),
-    m("shared coefficients are overwritten", WALK, "return m.clone() if any(", "return m if any(", SOAK, f"{BACKEND}::test_both_sides_of_a_sum_keep_their_own_rows"),
+    m("shared coefficients are overwritten", WALK, "return m.clone() if any(", "return m if any(", SOAK, f"{RELAXATIONS}::test_both_sides_of_a_sum_keep_their_own_rows"),
     m("overlapping pools round nothing", WALK, "(gamma(kh * kw, u) + dot_error(terms)) * size", "0 * size", GAPS),
     m("a pool's upper bound is its winner", WALK, "linear = (m > 0) | (b._gather(sure, place).view_as(m) > 0)", "linear = (m > 0) | (m <= 0)", SOAK),
     m("identity rows pay nothing", WALK, "self._pay(constant, self.tables.first(name)[at])", "self._pay(constant, 0 * self.tables.first(name)[at])", SOAK, DEPLOYED),

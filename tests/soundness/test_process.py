@@ -17,7 +17,7 @@ import torch
 from polytriton.api import Verifier
 from polytriton.errors import UnsupportedModel
 from polytriton.ir.net import Builder, Net
-from polytriton.runtime import fused, torch_backend
+from polytriton.runtime import fused, products
 from polytriton.runtime.soundness import GROW, up
 from tests.oracle.small import linear, net_of, output
 
@@ -160,7 +160,7 @@ def test_convolutions_are_left_to_libraries_that_sum_plainly(machine: str, libra
         calls.append(1)
         return torch.nn.functional.conv_transpose2d(*args, **more)
 
-    monkeypatch.setattr(torch_backend, "F", SimpleNamespace(pad=torch.nn.functional.pad, conv_transpose2d=counted))
+    monkeypatch.setattr(products, "F", SimpleNamespace(pad=torch.nn.functional.pad, conv_transpose2d=counted))
     monkeypatch.setattr(platform, "machine", lambda: machine)
     there = found()
     assert bool(calls) == library
