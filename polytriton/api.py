@@ -30,7 +30,7 @@ from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Pic
 from polytriton.runtime.attack import Aim, Attack, Replay, falsify_all, replayer
 from polytriton.runtime.engine import Progress, _silent
 from polytriton.tuned import config_here
-from polytriton.verifier import DEFAULT_MEMORY, Options, Questions, Try
+from polytriton.verifier import DEFAULT_MEMORY, Options, Questions, Try, capability
 
 if TYPE_CHECKING:
     from polytriton.artifact import Artifact
@@ -111,7 +111,10 @@ class Verifier:
 
     @staticmethod
     def from_artifact(artifact: Artifact, **options: Any) -> Verifier:
-        config = config_here(artifact.tuned, artifact.compiled, options.get("device", "cpu"))
+        device = options.get("device", "cpu")
+        config = config_here(artifact.tuned, artifact.compiled, device)
+        if artifact.kernels is not None:
+            config = replace(config, rooms=artifact.kernels.rooms(capability(device)))
         chosen = Options(**{"candidates": artifact.compiled.plan.candidates, "config": config, **options})
         return Verifier(artifact.compiled, chosen, artifact.imported, artifact.kernels, artifact.tuned)
 

@@ -117,6 +117,13 @@ class Questions:
     input_error: np.ndarray | None = None
 
 
+def capability(name: str) -> str:
+    """The target that kernels for the (first) device are compiled for; "" for what runs none."""
+    if not name.startswith("cuda"):
+        return ""
+    return "cuda:{}{}".format(*torch.cuda.get_device_capability(pick_device(name.split(",")[0])))
+
+
 @dataclass
 class Answers:
     """Per form the best lower bound and the same without rounding terms; per group whether it is settled."""

@@ -53,6 +53,10 @@ class Kernels:
     def gpus(self) -> tuple[str, ...]:
         return tuple(t for t in self.targets if t in LIMITS)
 
+    def rooms(self, target: str) -> dict[str, int]:
+        """For how many blocks an SM the compiler had to make room, by kernel; its own choice for the others."""
+        return {r.name: r.blocks for r in self.reports if r.target == target and r.blocks}
+
     def contents(self) -> dict[str, bytes]:
         """The files to write. The same machine code gives the same report, however long it took and wherever it was found."""
         out = {path: text.encode() for path, text in self.files.items()}

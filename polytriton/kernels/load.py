@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import sys
 import tempfile
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,13 @@ def prepare(interpret: bool) -> None:
         import triton  # noqa: F401
     except ImportError as error:
         raise UnsupportedModel("this device needs Triton, which is not installed", "pip install triton, or use --device cpu") from error
+
+
+def makes_room() -> bool:
+    """Whether this Triton passes options on to ptxas (spec.room); older ones do not."""
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    return "ptx_options" in {f.name for f in fields(CUDAOptions)}
 
 
 @cache

@@ -7,9 +7,7 @@ sums the same terms, which the rounding term counts in any order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from types import MappingProxyType
 from typing import Any
 
 AUTO, LIBRARY, PLANAR, SHIFTS, PLANES, GATHER = FORMS = ("auto", "library", "planar", "shifts", "planes", "gather")
@@ -33,7 +31,8 @@ class Config:
     ones leave the caches; least: rows it has at least. taps: values of a product that a thread makes before it adds them up. narrow
     and short: input channels, and values a window's line has, up to which `auto` takes a product and shifted sums. leave: the share
     of a block's rows that must be decided before the others are moved together. counts: leading bits in which row counts may
-    differ, since libraries prepare a convolution anew for every count. split: values below which one thread does a row pass.
+    differ, since libraries prepare a convolution anew for every count. split: values below which one thread does a row pass. rooms: by
+    kernel, for how many blocks an SM the compiler must make room, where its own choice spills registers.
     """
 
     threads: int = 0
@@ -48,6 +47,7 @@ class Config:
     split: int = 1 << 16
     convs: dict[str, str] = field(default_factory=dict)
     tiles: dict[str, Tile] = field(default_factory=dict)
+    rooms: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         least = {"threads": 0, "block": 1, "least": 1, "taps": 1, "narrow": 0, "short": 0, "leave": 0, "counts": 1, "split": 1}
@@ -60,6 +60,8 @@ class Config:
             raise ValueError(f"dtype={self.dtype!r} is neither float32 nor float64")
         if odd := sorted(set(self.convs.values()) - set(FORMS)):
             raise ValueError(f"there is no convolution form {odd[0]!r}")
+        if any(not isinstance(blocks, int) or blocks < 1 for blocks in self.rooms.values()):
+            raise ValueError("room is made for one block or more")
         for key, tile in self.tiles.items():
             if set(tile.constants) - set(TILE_KEYS) or any(not _power(v) for v in tile.constants.values()):
                 raise ValueError(f"tile {key}: sizes are powers of two, named {', '.join(TILE_KEYS)}")
@@ -85,7 +87,6 @@ def _power(n: int) -> bool:
 
 
 DEFAULT = Config()
-NO_TILES: Mapping[str, Tile] = MappingProxyType({})
 
 
 def conv_key(rows: tuple[int, int, int], weight: tuple[int, ...], stride: tuple[int, int], groups: int) -> str:

@@ -87,7 +87,7 @@ class Engine:
         self.kit = Kit(self.net, self.plan, self.forward, self.coefficients)
         self.kernels: TritonBackend | None = None
         if kernels:
-            self.kernels = TritonBackend(self.kit, dtype, self.device, kernels == "interpret", memory // 2, config.tiles)
+            self.kernels = TritonBackend(self.kit, dtype, self.device, kernels == "interpret", memory // 2, config)
         self.nodes = self.net.by_name
         self.programs = {p.target: p for p in self.plan if p.kind == "bound"}
         self.pooled = {i for n in self.net if n.op == "maxpool" for i in n.inputs}

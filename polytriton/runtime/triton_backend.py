@@ -7,7 +7,7 @@ the host never waits inside a program; on a GPU the launches are captured in a g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +20,11 @@ from polytriton.kernels.arena import Arena, lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, power
 from polytriton.kernels.emit import NUMERICS, Emitter, Numerics
 from polytriton.kernels.launches import Lowering
-from polytriton.kernels.load import function, prepare
+from polytriton.kernels.load import function, makes_room, prepare
 from polytriton.kernels.sequence import Entry, Fallback, Launch, Launches, Space
+from polytriton.kernels.spec import room
 from polytriton.knobs import SUMMARY, note
-from polytriton.runtime.config import NO_TILES, Tile
+from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.settings import on_device
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.torch_backend import Rows, TorchBackend
@@ -66,15 +67,14 @@ class Bound:
 class TritonBackend:
     """One network, one arithmetic, one device."""
 
-    def __init__(
-        self, kit: Kit, numerics: str, device: torch.device, interpret: bool, memory: int, tiles: Mapping[str, Tile] = NO_TILES
-    ) -> None:
+    def __init__(self, kit: Kit, numerics: str, device: torch.device, interpret: bool, memory: int, config: Config = DEFAULT) -> None:
         prepare(interpret)
         self.kit, self.device, self.memory = kit, device, memory
         self.numerics: Numerics = NUMERICS[numerics]
         self.word = 8 if self.numerics.type == "tl.float64" else 4
         self.space = Space(kit.net, kit.plan)
-        self.emitter = Emitter(tiles=tiles)
+        self.emitter = Emitter(tiles=config.tiles)
+        self.rooms = config.rooms if device.type == "cuda" and makes_room() else {}
         self.sizes = INTERPRETER if interpret else GPU
         self.tensors = TorchBackend(device)  # for the steps that have no kernel
         self._ready: dict[tuple[str, str], Ready] = {}
@@ -323,7 +323,7 @@ class Binding:
 
     def _call(self, launch: Launch) -> Callable[[], Any]:
         kernel, tensors = function(launch.kernel)[launch.grid(self.capacity)], [self.tensor(s) for s in launch.bind]
-        options = launch.kernel.options
+        options = {**launch.kernel.options, **room(self.backend.rooms.get(launch.kernel.name, 0))}
         return lambda: kernel(*tensors, **options)
 
     def rows(self, name: str, state: int) -> Tensor:
