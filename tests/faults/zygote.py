@@ -35,25 +35,33 @@ def forked(act: Callable[[], None]) -> int:
     return child
 
 
-def forever(act: Callable[[], object], seconds: float = 60.0) -> Callable[[], None]:
+def forever(act: Callable[[], object], seconds: float = 60.0, told: int | None = None) -> Callable[[], None]:
+    """`told`: a pipe that hears of every time it is done."""
+
     def loop() -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             act()
+            if told is not None:
+                os.write(told, b".")
 
     return loop
 
 
-def seconds(act: Callable[[], object]) -> float:
-    start = time.monotonic()
-    act()
-    return time.monotonic() - start
-
-
-def killed(child: int, after: float) -> None:
-    time.sleep(after)
+def killed(act: Callable[[], object], rng: random.Random) -> None:
+    """A child that does it again and again is killed at a random moment: the last time it took tells how far off that is at most."""
+    hears, tells = os.pipe()
+    child = forked(forever(act, told=tells))
+    os.close(tells)
+    took = 0.0
+    for _ in range(rng.randrange(2, 4)):
+        start = time.monotonic()
+        assert os.read(hears, 1) == b"."
+        took = time.monotonic() - start
+    time.sleep(rng.uniform(0, took))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+    os.close(hears)
 
 
 def compiling(folder: Path, rounds: int) -> dict[str, int]:
@@ -62,9 +70,9 @@ def compiling(folder: Path, rounds: int) -> dict[str, int]:
     both = [polytriton.compile(tiny.brightest(folder / f"{k}.onnx", k)) for k in (1, 2)]
     models = [v.imported.model for v in both if v.imported]
     both[0].save(path)
-    found, long = [0, 0], seconds(lambda: [v.save(path) for v in both])
+    found = [0, 0]
     for _ in range(rounds):
-        killed(forked(forever(lambda: [v.save(path) for v in both])), rng.uniform(0, 2 * long))
+        killed(lambda: [v.save(path) for v in both], rng)
         found[models.index(read_artifact(path).imported.model)] += 1
     both[0].save(path)
     return {"rounds": rounds, "old": found[0], "new": found[1], "good": int(read_artifact(path).imported.model == models[0])}
@@ -79,12 +87,11 @@ def caching(folder: Path, rounds: int) -> dict[str, int]:
         def fill() -> None:
             for entry in cache.glob("*.poly"):
                 entry.rename(cache / f"gone-{os.getpid()}-{time.monotonic_ns()}")
-            cached_artifact(model)
+            for _ in range(3):  # made, and then found
+                cached_artifact(model)
 
-        fill()
-        long = seconds(fill)
         for _ in range(rounds):
-            killed(forked(forever(fill)), rng.uniform(0.5, 1.5) * long)
+            killed(fill, rng)
             for entry in cache.glob("*.poly"):
                 whole += read_artifact(entry).compiled == want
             assert cached_artifact(model).compiled == want
