@@ -143,8 +143,8 @@ def deployed_error(
             error = error + 2 * sem.eta_in * amplify * (w_rowsum + terms * x_max + terms)
         else:
             error = error + 2 * flushed
-        if ops and sem.eta_in > 2.0**-100:  # merged weights are not the deployed ones: what was flushed is unknown
-            error = error + 2 * magnitude
+        if (ops or products > 1) and sem.eta_in > 2.0**-100:  # merged weights and constants are not the deployed ones: what
+            error = error + float("inf")  # a conversion made of them, flushed or rounded away from zero, is not known
         limit = sem.big_in / (AMPLIFY if ops else 1.0)
         if w_max > limit:
             error = error + float("inf")

@@ -143,3 +143,15 @@ def test_an_operator_that_reads_the_input_may_flush_it(first: str, sign: int, se
         assert np.abs(found.lo).max() < 2.0**-120
     exact = Verifier.from_net(net, semantics="real", dtype="float64").bounds(at, at)
     assert sign * (exact.lo if sign > 0 else exact.hi).ravel()[0] > 0, "exact arithmetic flushes nothing"
+
+
+def test_float16_may_round_a_constant_that_a_merge_hid_away_from_zero() -> None:
+    """b1 = 2^-40 enters the second layer as 2^-24 where conversions round up; the merged layer shows neither."""
+    b = Builder("hidden")
+    inner = b.add("linear", (b.input((1,)),), w=b.constant(np.zeros((1, 1))), b=b.constant(np.full(1, 2.0**-40)))
+    net = b.build(b.add("linear", (inner,), w=b.constant(np.ones((1, 1))), b=b.constant(np.zeros(1))))
+    at = np.zeros((1, 1))
+    for semantics, wide in (("float32", False), ("bf16", False), ("float16", True)):
+        found = Verifier.from_net(net, semantics=semantics, dtype="float64").bounds(at, at)
+        assert found.lo.item() <= 2.0**-40 <= found.hi.item()
+        assert (found.hi.item() >= 2.0**-24) == wide
