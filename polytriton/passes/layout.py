@@ -21,6 +21,7 @@ from polytriton.ir.ops import OPS
 NAME = "layout"
 ELEMENTWISE = ("relu", "scale")
 MAX_ENTRIES = 1 << 24  # of a matrix that absorbs a gather, where it is over four times the one it was
+HALF_MOST = 2.0**15  # magnitudes that every float type holds, even rounded up
 
 
 def requires(net: Net) -> str | None:
@@ -150,8 +151,9 @@ def _absorb(net: Net) -> Net | None:
             index = np.where(index >= 0, inner[np.maximum(index, 0)], -1)
             return _swap(net, replace(n, inputs=source.inputs).with_attrs(index=Ref(name)), weights={name: index})
         readers = [nodes[u] for u in users[n.name]]
-        if net.output != n.name and any(r.op == "linear" for r in readers):
-            return _into_reader(net, n, next(r for r in readers if r.op == "linear"), source, index)
+        taking = [r for r in readers if r.op == "linear" and not _hides(net, r, index)]
+        if net.output != n.name and taking:
+            return _into_reader(net, n, taking[0], source, index)
         alone = users[source.name] == [n.name] and net.output != source.name
         if alone and source.op == "linear":
             return _into_linear(net, n, source, index)
@@ -160,6 +162,12 @@ def _absorb(net: Net) -> Net | None:
         if net.output == n.name and _in_order(index, source):
             return _replace(net, n.name, source.name)  # only the shape of the result differs
     return None
+
+
+def _hides(net: Net, reader: Node, index: np.ndarray) -> bool:
+    """Whether a weight that meets padding is too large for a conversion to float16: times zero it is NaN there, and must stay in sight."""
+    w = net.weight(reader, "w")
+    return w is not None and bool((np.abs(w[:, index < 0]) > HALF_MOST).any())
 
 
 def _distinct(index: np.ndarray) -> bool:

@@ -155,3 +155,16 @@ def test_float16_may_round_a_constant_that_a_merge_hid_away_from_zero() -> None:
         found = Verifier.from_net(net, semantics=semantics, dtype="float64").bounds(at, at)
         assert found.lo.item() <= 2.0**-40 <= found.hi.item()
         assert (found.hi.item() >= 2.0**-24) == wide
+
+
+def test_a_weight_that_meets_padding_stays_in_sight_where_float16_cannot_hold_it() -> None:
+    """65536 times a padding of zero is NaN after the conversion."""
+    b = Builder("padded")
+    padded = b.add("pad", (b.input((1, 1, 1)),), lo=(0, 0, 0), hi=(0, 0, 1))
+    w = np.array([[1.0, 65536.0]])
+    net = b.build(b.add("linear", (b.add("reshape", (padded,), to=(2,)),), w=b.constant(w), b=b.constant(np.zeros(1))))
+    at = np.ones((1, 1))
+    for semantics, bounded in (("float32", True), ("bf16", True), ("float16", False)):
+        found = Verifier.from_net(net, semantics=semantics, dtype="float64").bounds(at, at)
+        assert np.isfinite(found.lo).all() == bounded
+        assert found.lo.item() <= 1 <= found.hi.item()
