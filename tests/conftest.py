@@ -1,13 +1,20 @@
-"""Shared by all tests: the data folder, hypothesis that repeats itself, and no more threads than the machine has."""
+"""Shared by all tests: the data folder, hypothesis that repeats itself, and no more threads than the machine has.
+
+Kernels run in Triton's interpreter here: it must be asked for before anything imports triton, torch included.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+if "triton" not in sys.modules:
+    os.environ["TRITON_INTERPRET"] = "1"
 
 settings.register_profile("polytriton", deadline=None, derandomize=True)
 settings.load_profile("polytriton")

@@ -26,19 +26,19 @@ except ImportError:  # the torch forms in torch_backend.py serve instead
     numba = None
 
 AVAILABLE = numba is not None
-_FLAGS = {"reassoc", "contract", "nsz"}
+REORDERED = {"reassoc", "contract", "nsz"}
 
 
-def _compiled(function: Callable[..., None]) -> Any:
+def compiled(function: Callable[..., Any], flags: set[str] = REORDERED) -> Any:
     if numba is None:
         return function
     try:
-        return numba.njit(nogil=True, fastmath=_FLAGS, error_model="numpy", cache=True)(function)
+        return numba.njit(nogil=True, fastmath=flags, error_model="numpy", cache=True)(function)
     except RuntimeError:  # no writable place for the cache: compile anew in every process
-        return numba.njit(nogil=True, fastmath=_FLAGS, error_model="numpy")(function)
+        return numba.njit(nogil=True, fastmath=flags, error_model="numpy")(function)
 
 
-@_compiled
+@compiled
 def concretize(m, base, pitch, height, line, lo, hi, value, weight):  # type: ignore[no-untyped-def]
     """value = sum of m*lo where m > 0 and m*hi where m < 0; weight = sum of |m| max(|lo|, |hi|)."""
     r, size = 0, height * line
@@ -83,7 +83,7 @@ def concretize(m, base, pitch, height, line, lo, hi, value, weight):  # type: ig
         r += 1
 
 
-@_compiled
+@compiled
 def weigh(m, base, pitch, height, line, xabs, weight):  # type: ignore[no-untyped-def]
     """weight = sum of |m| xabs."""
     for r in range(len(base)):
@@ -97,7 +97,7 @@ def weigh(m, base, pitch, height, line, xabs, weight):  # type: ignore[no-untype
         weight[r] = size
 
 
-@_compiled
+@compiled
 def relax(m, base, pitch, height, line, below, above, cut, total):  # type: ignore[no-untyped-def]
     """m *= slope chosen by the sign of m, in place; total = sum of m * upper cut over m < 0."""
     for r in range(len(base)):
@@ -113,7 +113,7 @@ def relax(m, base, pitch, height, line, below, above, cut, total):  # type: igno
         total[r] = acc
 
 
-@_compiled
+@compiled
 def positive_dot(m, base, pitch, height, line, cut, total):  # type: ignore[no-untyped-def]
     """total = sum of m * cut over m > 0."""
     for r in range(len(base)):
@@ -128,7 +128,7 @@ def positive_dot(m, base, pitch, height, line, cut, total):  # type: ignore[no-u
         total[r] = acc
 
 
-@_compiled
+@compiled
 def charge(m, base, pitch, height, line, t_table, bias, bias_step, constant, error):  # type: ignore[no-untyped-def]
     """constant = sum of m * bias, error = sum of |m| t: the scalars of an affine step."""
     for r in range(len(base)):
@@ -147,7 +147,7 @@ def charge(m, base, pitch, height, line, t_table, bias, bias_step, constant, err
         error[r] = err
 
 
-@_compiled
+@compiled
 def relax_and_charge(  # type: ignore[no-untyped-def]
     out, base, pitch, height, line, m, start, below, above, cut, then, next_pitch, t_table, bias, bias_step, total, constant, error
 ):
@@ -209,113 +209,6 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
         constant[r] = con
         error[r] = err
         r += 1
-
-
-@_compiled
-def shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw):  # type: ignore[no-untyped-def]
-    """out[r, y*sh + i*dh - top, x*sw + j*dw - left] += taps[r, y, x, i, j] where that lies inside out.
-
-    taps are [rows, h, w, kh, kw*channels], out [rows, height, width*channels]: taps side by side land side by side.
-    """
-    rows, h, w, kh, size = taps.shape
-    height, line = out.shape[1], out.shape[2]
-    run = size if dw == 1 else channels
-    source, target = taps.ravel(), out.ravel()
-    for r in range(rows):
-        for y in range(h):
-            for i in range(kh):
-                to = y * sh + i * dh - top
-                if to < 0 or to >= height:
-                    continue
-                for x in range(w):
-                    for j in range(0, size, run):
-                        at = (x * sw - left) * channels + j * dw
-                        begin, end = max(0, -at), min(run, line - at)
-                        if begin < end:
-                            # unsigned: no index counts from the end, so the sums need no test each
-                            a = np.uint64((((r * h + y) * w + x) * kh + i) * size + j + begin)
-                            b = np.uint64((r * height + to) * line + at + begin)
-                            for q in range(np.uint64(end - begin)):
-                                target[b + q] += source[a + q]
-
-
-@_compiled
-def run_sums(taps, out, h, w, kh, across, channels, top, left, sh, sw, first, last):  # type: ignore[no-untyped-def]
-    """The sums of `shifted_sums` for kernels `across` strides wide, undilated, each line of `out` written from up to four at once.
-
-    taps are flat [kh, across, rows, h, w, sw*channels] and a line of zeros: a line of such runs lands on a line of `out`
-    as it is, sw cells further for every q of `across`. Runs g of a line meet those q with 0 <= g - q < w.
-    """
-    rows, height, line = out.shape
-    run = sw * channels
-    zeros = kh * across * rows * h * w * run
-    covers = left >= 0 and (w - 1 + across) * run - left * channels >= line
-    target = out.ravel()
-    places = np.empty((kh * across + 3) // 4 * 4, dtype=np.int64)
-    for r in range(first, last):
-        for to in range(height):
-            f = to + top
-            if not covers:
-                out[r, to] = 0
-            g = 0
-            while g < w + across - 1:
-                count = w + 1 - across if g == across - 1 and w >= across else 1
-                at = g * run - left * channels
-                begin, end = max(0, -at), min(count * run, line - at)
-                if begin < end:
-                    places[:] = zeros
-                    found = 0
-                    for i in range(f % sh, min(kh, f + 1), sh):
-                        y = (f - i) // sh
-                        if y < h:
-                            for q in range(max(0, g - w + 1), min(across, g + 1)):
-                                places[found] = ((((i * across + q) * rows + r) * h + y) * w + g - q) * run
-                                found += 1
-                    # unsigned: no index counts from the end, so the sums need no test each
-                    b, n = np.uint64((r * height + to) * line + at + begin), np.uint64(end - begin)
-                    for k in range(0, max(found, 1), 4):
-                        s0, s1 = np.uint64(places[k] + begin), np.uint64(places[k + 1] + begin)
-                        s2, s3 = np.uint64(places[k + 2] + begin), np.uint64(places[k + 3] + begin)
-                        if k == 0:
-                            for q in range(n):
-                                target[b + q] = (taps[s0 + q] + taps[s1 + q]) + (taps[s2 + q] + taps[s3 + q])
-                        elif found == k + 1:
-                            for q in range(n):
-                                target[b + q] += taps[s0 + q]
-                        else:
-                            for q in range(n):
-                                target[b + q] += (taps[s0 + q] + taps[s1 + q]) + (taps[s2 + q] + taps[s3 + q])
-                g += count
-
-
-@_compiled
-def plane_sums(taps, out, top, left, sh, dh, dw, first, last):  # type: ignore[no-untyped-def]
-    """The same sums from planes: taps are [kh, kw, channels, rows, h, w], so that cells of a line lie side by side; sw is 1."""
-    kh, kw, channels, rows, h, w = taps.shape
-    height, width = out.shape[1], out.shape[2] // channels
-    source, line, target = taps.ravel(), np.empty(channels * width, dtype=out.dtype), out.ravel()
-    for r in range(first, last):
-        for y in range(height):
-            line[:] = 0
-            for i in range(kh):
-                at = y + top - i * dh
-                if at < 0 or at % sh != 0 or at // sh >= h:
-                    continue
-                for j in range(kw):
-                    shift = j * dw - left
-                    begin, end = max(0, -shift), min(w, width - shift)
-                    if begin >= end:
-                        continue
-                    for c in range(channels):
-                        # unsigned: no index counts from the end, so the sums need no test each
-                        a = np.uint64(((((i * kw + j) * channels + c) * rows + r) * h + at // sh) * w + begin)
-                        b = np.uint64(c * width + begin + shift)
-                        for q in range(np.uint64(end - begin)):
-                            line[b + q] += source[a + q]
-            to = np.uint64((r * height + y) * width * channels)
-            for c in range(np.uint64(channels)):
-                for x in range(np.uint64(width)):
-                    target[to + x * np.uint64(channels) + c] = line[c * np.uint64(width) + x]
 
 
 @dataclass(frozen=True)

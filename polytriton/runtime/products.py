@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytriton.ir.plan import Axis, Window
-from polytriton.runtime import fused
+from polytriton.runtime import fused, sums
 from polytriton.runtime.config import AUTO, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, conv_key
 
 WIDE = 16  # values of neighbouring cells from which on their sums are worth GEMMs of their own
-FEW, LONG = 4, 12  # `auto` sums planes rather than cells up to so many input channels, from lines of so many cells on
+FEW, LONG = 4, 20  # `auto` sums planes rather than cells up to so many input channels, from lines of so many cells on
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Products:
             part, to = m[a : a + some], out[a : a + some]
             taps = torch.mm(by_tap, part.reshape(-1, c).t()).view(kh, kw, ci, len(part), h, wd)
             fused.over_ranges(
-                fused.plane_sums, self.threads, taps.numpy(), to.numpy(), *lead, conv.stride[0], *conv.dilation, least=self.config.split
+                sums.plane_sums, self.threads, taps.numpy(), to.numpy(), *lead, conv.stride[0], *conv.dilation, least=self.config.split
             )
         return out.view(r, window.h.size, window.w.size, ci)
 
@@ -158,7 +158,7 @@ class Products:
             torch.bmm(part.expand(kh * across, -1, -1), by_run, out=made.view(kh * across, len(part), run))
             taps[len(made) : len(made) + wd * run] = 0
             fused.over_ranges(
-                fused.run_sums, self.threads, taps.numpy(), to.numpy(), h, wd, kh, across, ci, *lead, sh, sw, least=self.config.split
+                sums.run_sums, self.threads, taps.numpy(), to.numpy(), h, wd, kh, across, ci, *lead, sh, sw, least=self.config.split
             )
         return out.view(r, window.h.size, window.w.size, ci)
 
@@ -175,10 +175,10 @@ class Products:
             some = self._some(h * wd * kh * kw * ci)
             taps = m.new_empty(min(r, some), h, wd, kh, kw * ci)
             for a in range(0, r, some):
-                part, to, made = m[a : a + some].reshape(-1, c), out[a : a + some].zero_(), taps[: r - a]
+                part, to, made = m[a : a + some].reshape(-1, c), out[a : a + some], taps[: r - a]
                 torch.mm(part, by_cell, out=made.view(-1, kh * kw * ci))
                 fused.over_slices(
-                    fused.shifted_sums, self.threads, made.numpy(), to.numpy(), ci, *lead, sh, sw, dh, dw, least=self.config.split
+                    sums.shifted_sums, self.threads, made.numpy(), to.numpy(), ci, *lead, sh, sw, dh, dw, least=self.config.split
                 )
             return out.view(r, window.h.size, window.w.size, ci)
         by_tap = w.view(g, c // g, ci, kh, kw).permute(0, 3, 4, 1, 2)  # [g, kh, kw, c/g, ci]

@@ -47,13 +47,14 @@ def relu_lines(lo: Tensor, hi: Tensor, slope: float, dtype: torch.dtype, error: 
     below, above = (steep, chord) if slope <= 1 else (chord, steep)
     below = torch.where(on, one, torch.where(off, low, below)).to(dtype)
     above = torch.where(on, one, torch.where(off, low, above)).to(dtype)
-    lower_cut = _cut(lo, hi, slope, below, on, off, -1.0)
     upper_cut = _cut(lo, hi, slope, above, on, off, 1.0)
+    if slope in (0.0, 1.0) and error is None:  # a lower slope of 0 or 1 is exact, and its line passes through 0
+        return Lines(below, above, None, round_up(upper_cut, dtype))
+    lower_cut = _cut(lo, hi, slope, below, on, off, -1.0)
     if error is not None:
         lower_cut, upper_cut = lower_cut - error, (upper_cut + error) * (1 + 2 * U64)
         lower_cut = lower_cut * (1 + 2 * U64)
-    plain = slope in (0.0, 1.0) and error is None
-    return Lines(below, above, None if plain else round_down(lower_cut, dtype), round_up(upper_cut, dtype))
+    return Lines(below, above, round_down(lower_cut, dtype), round_up(upper_cut, dtype))
 
 
 def _cut(lo: Tensor, hi: Tensor, slope: float, line: Tensor, on: Tensor, off: Tensor, side: float) -> Tensor:

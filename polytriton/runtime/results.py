@@ -1,10 +1,28 @@
-"""What rows start as, and what becomes of them."""
+"""What rows are, what they start as, and what becomes of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from torch import Tensor
+
+
+@dataclass
+class Rows:
+    """Which image and position each row belongs to, and what it has gathered: constant and error, both float64."""
+
+    image: Tensor
+    h: Tensor
+    w: Tensor
+    constant: Tensor
+    error: Tensor
+    index: Tensor  # where in the program's results the row's bound belongs
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def keep(self, index: Tensor) -> Rows:
+        return Rows(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
 
 @dataclass

@@ -17,26 +17,10 @@ from polytriton.ir.plan import Axis, Window
 from polytriton.runtime import fused
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.products import FEW, LONG, Compact, ConvShape, Products, crop
+from polytriton.runtime.results import Rows
+from polytriton.runtime.scalars import Scalars
 
 __all__ = ["FEW", "LONG", "Compact", "ConvShape", "Frame", "Place", "Rows", "TorchBackend", "crop"]
-
-
-@dataclass
-class Rows:
-    """Which image and position each row belongs to, and what it has gathered: constant and error, both float64."""
-
-    image: Tensor
-    h: Tensor
-    w: Tensor
-    constant: Tensor
-    error: Tensor
-    index: Tensor  # where in the program's results the row's bound belongs
-
-    def __len__(self) -> int:
-        return len(self.image)
-
-    def keep(self, index: Tensor) -> Rows:
-        return Rows(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
@@ -85,7 +69,7 @@ class Frame:
         return Place(base, pitch, window.h.size, window.w.size, self.channels)
 
 
-class TorchBackend(Products):
+class TorchBackend(Products, Scalars):
     """Stateless operations on rows; `threads` splits the fused passes, `config` chooses among forms that mean the same."""
 
     def __init__(self, device: torch.device, threads: int = 1, config: Config = DEFAULT) -> None:

@@ -5,7 +5,6 @@ Invariant of every row before and after every step: target >= sum over the front
 
 from __future__ import annotations
 
-import math
 from itertools import chain
 
 import torch
@@ -17,14 +16,11 @@ from polytriton.passes.windows import through, whole
 from polytriton.rounding import dot_error, sum_error
 from polytriton.runtime.products import ConvShape, crop
 from polytriton.runtime.results import Identity, Results
-from polytriton.runtime.soundness import U64, gamma
+from polytriton.runtime.soundness import gamma
 from polytriton.runtime.tables import Tables
 from polytriton.runtime.torch_backend import Place, Rows, TorchBackend
 
 __all__ = ["Identity", "Results", "Walk", "conv_shape"]
-
-TINY = 1e-300  # what underflow may take from a float64 sum
-
 
 Entry = tuple["Tensor | Identity", Window]
 
@@ -69,31 +65,26 @@ class Walk:
 
     def _check(self, last: bool) -> bool:
         """Takes a candidate bound; rows of decided groups leave. False when no row is left."""
-        raw, slack = self.rows.constant, self.rows.error
-        for name, (m, window) in self._entries():
+        raw, slack, entries = self.rows.constant, self.rows.error, self._entries()
+        for k, (name, (m, window)) in enumerate(entries):
             matrix = m if isinstance(m, Tensor) else self._matrix(name, m)
             place = self._place(name, window)
             least, weight = self.backend.concretize(matrix, place, *self.tables.box(name))
             # coefficients that a ReLU multiplied are charged their rounding when their node is substituted: do it here too
-            charged = dot_error(place.height * place.line) + self._pending(name)
-            slack = torch.add(slack, weight, alpha=charged) + self.tables.floor(name)[self.rows.image]
-            raw = raw + least
-        value = raw - slack
-        additions = 16 + 8 * len(self.frontier)
-        value = value - additions * U64 * (value.abs() + slack + raw.abs() + self.rows.constant.abs()) - TINY
-        r, index = self.results, self.rows.index
-        for kept, found in ((r.best, value), (r.raw, raw)):
-            kept.scatter_reduce_(0, index, torch.where(torch.isfinite(found), found, -math.inf), "amax")
-        if r.group is None or r.done is None:
+            charged, floor = dot_error(place.height * place.line) + self._pending(name), self.tables.floor(name)
+            if k + 1 == len(entries):
+                self.backend.settle(self.rows, self.results, raw, slack, least, weight, charged, floor, len(entries))
+            else:
+                slack = torch.add(slack, weight, alpha=charged) + floor[self.rows.image]
+                raw = raw + least
+        if self.results.group is None:
             return True
-        group = r.group[index]
-        r.done[group[r.decided(r.best[index])]] = True
+        stay, total = self.backend.staying(self.rows, self.results), len(self.rows)
         if last:
             return False
-        stay = torch.nonzero(~r.done[group]).flatten()
         self.left.append(len(stay))
-        if len(group) - len(stay) > self.backend.config.leave * len(group) or not len(stay):
-            stay = self.backend.padded(stay)[: len(group)]
+        if total - len(stay) > self.backend.config.leave * total or not len(stay):
+            stay = self.backend.padded(stay)[:total]
             self.rows = self.rows.keep(stay)
             if self._moves_by_relaxing():
                 self.stay = stay
@@ -127,16 +118,9 @@ class Walk:
         if pending:
             place = self._place(name, window)
             weight = self.backend.weigh(m, place, self.tables.xabs(name))
-            self._pay(None, pending * weight * sum_error(place.height * place.line) + self.tables.floor(name)[self.rows.image])
+            self.backend.pay(self.rows, None, 0.0, weight, pending * sum_error(place.height * place.line), self.tables.floor(name))
 
     # ---- scalars ----------------------------------------------------------------------------------------
-
-    def _pay(self, constant: Tensor | None, error: Tensor) -> None:
-        """Adds to a row's scalars; the additions' own rounding is charged too."""
-        r = self.rows
-        if constant is not None:
-            r.constant = r.constant + constant
-        r.error = (r.error + error).mul_(1 + 8 * U64).add_(r.constant.abs(), alpha=4 * U64).add_(TINY)
 
     def _charge(self, name: str, m: Tensor, window: Window) -> None:
         """The constant and the error of substituting an affine node."""
@@ -152,7 +136,7 @@ class Walk:
             b = self.kit.forward.layers[name].b
             table = self.kit.frames[name].table(b.expand(self.tables.boxes.batch, *b.shape))
             constant = self.backend.table_dot(m, place, table)
-        self._pay(constant, error * sum_error(place.height * place.line) + floor[self.rows.image])
+        self.backend.pay(self.rows, constant, 1.0, error, sum_error(place.height * place.line), floor)
 
     def _charge_identity(self, name: str, m: Identity) -> None:
         """The same for a row that is one neuron: no sum, so no rounding but the vector's own."""
@@ -161,7 +145,7 @@ class Walk:
         constant = None
         if layer is not None:
             constant = m.sign * (layer.b[m.channel] if layer.node.op == "conv" else layer.b[at[1:]])
-        self._pay(constant, self.tables.first(name)[at])
+        self.backend.pay(self.rows, constant, 1.0, self.tables.first(name)[at])
 
     # ---- frontier ---------------------------------------------------------------------------------------
 
@@ -308,12 +292,13 @@ class Walk:
                 m, place, lines.below, lines.above, lines.upper_cut, then, t, bias, self.stay
             )
             self.stay = None
-            self._pay(constant, error * sum_error(terms) + floor[self.rows.image])
+            # the intercepts' sum has one sign (at most zero): enlarging it covers the rounding of its sum
+            self.backend.pay(self.rows, total, sum_error(terms))
+            self.backend.pay(self.rows, constant, 1.0, error, sum_error(terms), floor)
             self.paid = source
         else:
             m, total = self.backend.relax(self._own(m), place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
-        # the intercepts' sum has one sign (at most zero): enlarging it covers the rounding of its sum
-        self._pay(total * sum_error(terms), torch.zeros_like(total))
+            self.backend.pay(self.rows, total, sum_error(terms))
         self._give(step, m)
 
     def _maxpool(self, node: Node, step: Step) -> None:
@@ -337,8 +322,8 @@ class Walk:
         u, terms = self.kit.coefficients.u, place.height * place.line
         size = b.table_dot(m.abs(), place, largest)
         # overlapping windows add up to kh*kw coefficients; the constants' sum is charged its own rounding
-        error = (gamma(kh * kw, u) + dot_error(terms)) * size + self.tables.floor(node.inputs[0])[self.rows.image]
-        self._pay(constant, error * sum_error(terms))
+        scale = (gamma(kh * kw, u) + dot_error(terms)) * sum_error(terms)
+        self.backend.pay(self.rows, constant, 1.0, size, scale, self.tables.floor(node.inputs[0]) * sum_error(terms))
         self._give(step, crop(out, shape.lead(step.windows[0]), step.windows[0]))
 
     def _dense(self, node: Node, step: Step) -> None:
@@ -360,8 +345,8 @@ class Walk:
         m = self.backend.union(self.rows, parts[0], parts[1], window)
         place = self._place(node.name, window)
         weights.append(self.backend.weigh(m, place, xabs))
-        error = sum(weights) * (self.kit.coefficients.u * (1 + 2.0**-20) * sum_error(place.height * place.line))
-        self._pay(None, error + len(weights) * self.tables.floor(node.name)[self.rows.image])
+        scale = self.kit.coefficients.u * (1 + 2.0**-20) * sum_error(place.height * place.line)
+        self.backend.pay(self.rows, None, 0.0, torch.stack(weights).sum(0), scale, len(weights) * self.tables.floor(node.name))
         self.frontier[node.name] = (m, window)
 
     def _add_input(self, step: Step, extra: Tensor) -> None:
@@ -370,10 +355,8 @@ class Walk:
         total = m + extra[self.rows.index].to(m.dtype).view_as(m)
         place = self._place(step.node, window)
         weight = self.backend.weigh(total, place, self.tables.xabs(step.node))
-        self._pay(
-            None,
-            2 * self.kit.coefficients.u * weight * sum_error(place.height * place.line) + self.tables.floor(step.node)[self.rows.image],
-        )
+        scale = 2 * self.kit.coefficients.u * sum_error(place.height * place.line)
+        self.backend.pay(self.rows, None, 0.0, weight, scale, self.tables.floor(step.node))
         self.frontier[step.node] = (total, window)
 
 

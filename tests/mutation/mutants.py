@@ -49,6 +49,10 @@ class Mutant:
 
 SOUNDNESS, TABLES, RELAX, WALK = "runtime/soundness.py", "runtime/tables.py", "runtime/relax.py", "runtime/walk.py"
 FUSED, TORCH, ENGINE, FORWARDS = "runtime/fused.py", "runtime/torch_backend.py", "runtime/engine.py", "runtime/forward.py"
+SCALARS, SUMS = "runtime/scalars.py", "runtime/sums.py"
+_SCALARS = "tests/runtime/test_scalars.py::test_"
+SETTLED, PAID = f"{_SCALARS}a_candidate_is_no_higher_than_the_exact_one", f"{_SCALARS}rows_pay_for_the_roundings_of_their_scalars"
+BROKEN_SCALARS, LEAVE = f"{_SCALARS}nothing_finite_comes_of_a_broken_row", f"{_SCALARS}groups_leave_together_and_padded_rows_count_once"
 RESULTS = "runtime/results.py"
 FOLDS, LAYOUT, WINDOW, ROUNDING = "passes/fold.py", "passes/layout.py", "passes/windows.py", "rounding.py"
 
@@ -103,20 +107,27 @@ MUTANTS = (
     # the walk
     m("pending products at candidates", WALK, "return self.kit.coefficients.u * (1 + 2.0**-20) if self.kit.feeds", "return 0.0 if self.kit.feeds", GAPS),
     m("pending products at merges", WALK, "            if self.kit.feeds_nonlinear[node.name]:\n                weights.append", "            if False:\n                weights.append", GAPS),
-    m("a candidate's own sum rounds nothing", WALK, "slack = torch.add(slack, weight, alpha=charged)", "slack = torch.add(slack, weight, alpha=0.0)", GAPS, SOAK),
-    m("a candidate adds its error", WALK, "value = raw - slack\n", "value = raw + slack\n", SOAK),
-    m("scalars round nothing", WALK, ".mul_(1 + 8 * U64).add_(r.constant.abs(), alpha=4 * U64)", "", CONSTANTS),
-    m("a merge rounds nothing", WALK, "error = sum(weights) * (self.kit.coefficients.u", "error = sum(weights) * (0 * self.kit.coefficients.u", GAPS, SOAK),
+    m("a candidate's own sum rounds nothing", WALK, "charged, floor = dot_error(place.height * place.line) + self._pending(name),", "charged, floor = self._pending(name),", GAPS, SOAK, DEEPPOLY),
+    m("a candidate's weight is not charged", SCALARS, "slack[r] + weight[r] * rel + floor", "slack[r] + floor", SETTLED),
+    m("a candidate's floor is another image's", SCALARS, "weight[r] * rel + floor[image[r]]", "weight[r] * rel + floor[0]", SETTLED),
+    m("torch: a candidate's weight is not charged", SCALARS, "torch.add(slack, weight, alpha=rel)", "torch.add(slack, weight, alpha=0.0)", SETTLED),
+    m("what is no number replaces a bound", SCALARS, "if abs(value) < np.inf and value > best[k]:", "if not value <= best[k]:", BROKEN_SCALARS),
+    m("a row leaves alone", SCALARS, "if not done[group[index[r]]]:", "if not best[index[r]] >= 0:", LEAVE),
+    m("a candidate adds its error", SCALARS, "value = found - size\n", "value = found + size\n", SETTLED),
+    m("torch: a candidate adds its error", SCALARS, "value = raw - slack\n", "value = raw + slack\n", SETTLED),
+    m("scalars round nothing", SCALARS, " * (1 + 8 * U64) + 4 * U64 * abs(constant[r]) + TINY", "", PAID),
+    m("torch: scalars round nothing", SCALARS, "(rows.error * (1 + 8 * U64)).add_(rows.constant.abs(), alpha=4 * U64)", "rows.error", PAID),
+    m("a merge rounds nothing", WALK, "scale = self.kit.coefficients.u * (1 + 2.0**-20)", "scale = 0 * self.kit.coefficients.u * (1 + 2.0**-20)", GAPS, SOAK),
     m("a merge drops one branch", WALK, "self.backend.union(self.rows, parts[0], parts[1], window)", "self.backend.embed(parts[0][0], self.rows, parts[0][1], window)", SOAK),
     m("the padding mask is skipped", WALK, "        if step.mask:\n", "        if step.mask and False:\n", BORDER, SOAK, DEEPPOLY),
     m("a checkpoint takes every row for proved", RESULTS, "return best > 0 if self.strict else best >= 0", "return best > -1", SOAK, DEEPPOLY),
     m("rows leave, their images stay", WALK, "            self.rows = self.rows.keep(stay)\n", "            kept = self.rows.image[: len(stay)]\n            self.rows = self.rows.keep(stay)\n            self.rows.image = kept\n", SOAK, DEEPPOLY),
     m("sub adds", WALK, "self._add(node, step, -1.0)", "self._add(node, step, 1.0)", SOAK),
     m("shared coefficients are overwritten", WALK, "return m.clone() if any(", "return m if any(", SOAK, f"{RELAXATIONS}::test_both_sides_of_a_sum_keep_their_own_rows"),
-    m("overlapping pools round nothing", WALK, "(gamma(kh * kw, u) + dot_error(terms)) * size", "0 * size", GAPS),
+    m("overlapping pools round nothing", WALK, "scale = (gamma(kh * kw, u) + dot_error(terms)) * sum_error(terms)", "scale = 0.0", GAPS),
     m("a pool's upper bound is its winner", WALK, "linear = (m > 0) | (b._gather(sure, place).view_as(m) > 0)", "linear = (m > 0) | (m <= 0)", SOAK),
-    m("identity rows pay nothing", WALK, "self._pay(constant, self.tables.first(name)[at])", "self._pay(constant, 0 * self.tables.first(name)[at])", SOAK, DEPLOYED),
-    m("a form over the input joins for nothing", WALK, "2 * self.kit.coefficients.u * weight", "0 * self.kit.coefficients.u * weight", GAPS),
+    m("identity rows pay nothing", WALK, "self.backend.pay(self.rows, constant, 1.0, self.tables.first(name)[at])", "self.backend.pay(self.rows, constant, 1.0)", SOAK, DEPLOYED),
+    m("a form over the input joins for nothing", WALK, "scale = 2 * self.kit.coefficients.u", "scale = 0 * self.kit.coefficients.u", GAPS),
     # queries
     m("a form's stored coefficients are exact", ENGINE, "off = (exact - start.double()).abs()", "off = 0 * exact", SOAK, GAPS),
     m("a form over the input is exact", ENGINE, "gap = (extra[block] - extra[block].to(self.coefficients.dtype).double()).abs()", "gap = 0 * extra[block]", GAPS, SOAK),
@@ -127,7 +138,8 @@ MUTANTS = (
     m("relax swaps the slopes", FUSED, "mm[q] = x * (aa[q] if x < 0 else bb[q])", "mm[q] = x * (bb[q] if x < 0 else aa[q])", PASSES, GRADIENT),
     m("the last cell of a line is not charged", FUSED, "err += abs(x) * np.float64(tt[q])", "err += abs(x) * np.float64(tt[q]) if q < line - 1 else 0.0", PASSES, GRADIENT),
     m("the charge behind a ReLU forgets signs", FUSED, "err += abs(np.float64(n)) * np.float64(tt[q])", "err += np.float64(n) * np.float64(tt[q])", PASSES, GRADIENT),
-    m("shifted sums lose the last line", FUSED, "if to < 0 or to >= height:", "if to < 0 or to >= height - 1:", PASSES, GRADIENT),
+    m("shifted sums lose a line of the kernel", SUMS, "if found > k + 2:", "if found > k + 3:", PASSES, GRADIENT),
+    m("shifted sums begin a line late", SUMS, "f >= 0 and f % sh == 0 and f // sh < h", "f > 0 and f % sh == 0 and f // sh < h", PASSES, GRADIENT),
     m("rows read the first image's tables", TORCH, "base = rows.image * (height * pitch)", "base = 0 * rows.image * (height * pitch)", SOAK, PASSES, GRADIENT),
     m("windows begin a cell late", TORCH, "(self.halo[0] - window.h.offset) * pitch", "(self.halo[0] - window.h.offset + 1) * pitch", SOAK, PASSES, GRADIENT),
     m("torch's concretize swaps the ends", TORCH, "(x * torch.where(x < 0, high, low)).sum((1, 2))", "(x * torch.where(x < 0, low, high)).sum((1, 2))", PASSES, GRADIENT),
