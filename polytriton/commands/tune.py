@@ -41,6 +41,10 @@ def tune(
     target: Annotated[
         str | None, option("--target", metavar="cuda:90", help="Choose kernels for a GPU that is not here, by predicted time alone.")
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="tf32x3", help="On a GPU, try these split products too: sound by a model of tensor cores."),
+    ] = None,
     calibrate: Annotated[
         bool, option("--calibrate", help="First measure what predictions are made of (a minute); alone: only that.")
     ] = False,
@@ -74,9 +78,13 @@ def tune(
     if target is not None:
         return _cross(network, held, target, engine, as_json)
     options = engine.options()
+    if engine.numerics != "folded":
+        raise UsageError("--numerics interval has no tuned kernels", "tune --numerics folded, which is the default")
     if "," in options["device"] or options["device"] == "interpret":
         raise UsageError(f"--device {options['device']} is nothing to tune", "tune one device: cpu, cuda or cuda:N")
-    chosen = _settings(options, seconds, trials, runs, seed)
+    if options.get("numerics", "folded") != "folded":
+        raise UsageError(f"--numerics {options['numerics']} is nothing to tune: its kernels have one form", "leave --numerics out")
+    chosen = _settings(options, seconds, trials, runs, seed, _allowed(allow or [], options))
     verifier = _verifier(held, options)
     from polytriton.tuning import work
 
@@ -98,12 +106,25 @@ def parse_time(text: str) -> float:
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
-def _settings(options: dict[str, Any], seconds: float, trials: int | None, runs: int, seed: int) -> Any:
+def _allowed(names: list[str], options: dict[str, Any]) -> tuple[str, ...]:
+    """Split products that the session may try."""
+    from polytriton.verifier import SPLIT
+
+    if odd := [n for n in names if n not in SPLIT]:
+        raise UsageError(f"--allow {odd[0]}: there is nothing of that name to allow", f"allow {' or '.join(SPLIT)}; others need no leave")
+    if names and not options["device"].startswith("cuda"):
+        raise UsageError(f"--allow {names[0]} is for tensor cores", "add --device cuda, or leave --allow out")
+    if names and options["dtype"] != "auto":
+        raise UsageError(f"--allow {names[0]} does not go with --dtype {options['dtype']}", "leave one of them out")
+    return tuple(dict.fromkeys(names))
+
+
+def _settings(options: dict[str, Any], seconds: float, trials: int | None, runs: int, seed: int, allow: tuple[str, ...]) -> Any:
     import torch
 
     from polytriton.tuning.session import Settings
 
-    return Settings(options, torch.get_num_threads(), seed, seconds, trials or 0, runs)
+    return Settings(options, torch.get_num_threads(), seed, seconds, trials or 0, runs, allow)
 
 
 def _verifier(held: Artifact, options: dict[str, Any]) -> Verifier:

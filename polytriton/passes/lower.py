@@ -33,12 +33,13 @@ def bounded_nodes(net: Net) -> list[str]:
     return [n.name for n in net if n.name in wanted and OPS[n.op].kind not in ("nonlinear", "input")]
 
 
-def run(net: Net) -> Plan:
+def run(net: Net, share: float = win.DENSE_SHARE) -> Plan:
+    """`share`: of an image's cells from which on a window becomes the whole image. The cells that it gains have zero coefficients."""
     nodes = net.by_name
     # one affine layer over the input box: the interval pass is exact there already
     deep = [n for n in bounded_nodes(net) if nodes[n].inputs != (net.input.name,)]
-    programs = [_program(net, name, "bound") for name in deep]
-    programs.append(_program(net, net.output, "query"))
+    programs = [_program(net, name, "bound", share) for name in deep]
+    programs.append(_program(net, net.output, "query", share))
     return Plan(net.name, tuple(programs))
 
 
@@ -65,9 +66,9 @@ def channel_gather(net: Net, node: Node) -> np.ndarray | None:
 class _Writer:
     """Writes one program: the frontier maps a node to the window its coefficients stand on."""
 
-    def __init__(self, net: Net, target: str, kind: str) -> None:
+    def __init__(self, net: Net, target: str, kind: str, share: float) -> None:
         self.nodes = net.by_name
-        self.net = net
+        self.net, self.share = net, share
         self.order = {n.name: i for i, n in enumerate(net)}
         th, tw, _ = extent(self.nodes[target])
         query = kind == "query" or (th, tw) == (1, 1)
@@ -93,13 +94,16 @@ class _Writer:
         self.steps.append(step)
         for name, window in zip(step.to, step.windows, strict=True):
             if name in self.frontier:
-                window = win.densify(win.union(self.frontier[name], window, self.image(name)), self.image(name))
+                window = self._densified(name, win.union(self.frontier[name], window, self.image(name)))
                 self.frontier[name] = window
                 self.steps.append(Step("merge", name, (name,), (window,)))
             else:
                 self.frontier[name] = window
         for name in dict.fromkeys(step.to):
-            self._widen(name, win.densify(self.frontier[name], self.image(name)))
+            self._widen(name, self._densified(name, self.frontier[name]))
+
+    def _densified(self, name: str, window: Window) -> Window:
+        return win.densify(window, self.image(name), self.share)
 
     def substitute(self, node: Node) -> None:
         if node.op == "linear" or (node.op == "concat" and not self._by_channel(node)):
@@ -130,8 +134,8 @@ class _Writer:
         return self.nodes[name].op not in RESTS and any(max(o) > 0 for o in over)
 
 
-def _program(net: Net, target: str, kind: str) -> Program:
-    writer = _Writer(net, target, kind)
+def _program(net: Net, target: str, kind: str, share: float) -> Program:
+    writer = _Writer(net, target, kind, share)
     while True:
         latest = max(writer.frontier, key=lambda name: writer.order[name])
         if latest == net.input.name:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from polytriton.ir.plan import Plan
 from polytriton.ir.plan_text import print_plan
 from polytriton.ir.text import print_net
 from polytriton.passes import fold, joins, layout, lower, memory, schedule
+from polytriton.passes.windows import DENSE_SHARE
 
 NET_PASSES = {"fold": fold, "layout": layout, "joins": joins}
 PLAN_PASSES = {"lower": lower, "schedule": schedule, "memory": memory}
@@ -82,22 +83,30 @@ def fold_net(net: Net, observe: Observer = _quiet) -> Net:
     return net
 
 
-def make_plan(net: Net, candidates: str = "all", observe: Observer = _quiet) -> Plan:
-    """Lowering and the Plan passes; `net` is folded."""
+def make_plan(net: Net, candidates: str = "all", observe: Observer = _quiet, whole: float = DENSE_SHARE) -> Plan:
+    """Lowering and the Plan passes; `net` is folded. `whole`: the share of an image from which on a window becomes all of it."""
     if candidates not in schedule.CHOICES:
         raise UsageError(f"candidates={candidates!r} is unknown", f"use one of: {', '.join(schedule.CHOICES)}")
     done = list(SEQUENCE)
     plan: Plan | None = None
     for name in PLAN_PASSES:
         start = time.perf_counter()
-        plan = run_plan_pass(name, net, plan, done, candidates)
+        plan = run_plan_pass(name, net, plan, done, candidates, whole)
         done.append(name)
         observe(name, print_plan(plan), time.perf_counter() - start)
     assert plan is not None
     return plan
 
 
-def run_plan_pass(name: str, net: Net, plan: Plan | None, before: list[str], candidates: str = "all") -> Plan:
+def replanned(compiled: Compiled, whole: float, skips: Mapping[str, Collection[str]]) -> Plan:
+    """The plan as a configuration wants it: windows that switch at another share of the image, fewer checks."""
+    plan = compiled.plan if whole == DENSE_SHARE else make_plan(compiled.net, compiled.plan.candidates, whole=whole)
+    return schedule.without(plan, skips) if skips else plan
+
+
+def run_plan_pass(
+    name: str, net: Net, plan: Plan | None, before: list[str], candidates: str = "all", whole: float = DENSE_SHARE
+) -> Plan:
     """One Plan pass between its own conditions and the checker; only `lower` needs no plan."""
 
     def guarded(work: Callable[[], Plan], ensures: Callable[[Plan], str | None]) -> Plan:
@@ -107,7 +116,7 @@ def run_plan_pass(name: str, net: Net, plan: Plan | None, before: list[str], can
         problem = lower.requires(net)
         if problem:
             raise _failure(name, f"cannot run: {problem}", [], "run fold, layout and joins first")
-        return guarded(lambda: lower.run(net), lower.ensures)
+        return guarded(lambda: lower.run(net, whole), lower.ensures)
     assert plan is not None
     if name == "schedule":
         return guarded(lambda: schedule.run(net, plan, candidates), lambda p: schedule.ensures(net, p))

@@ -9,6 +9,7 @@ The frontier right behind a neuron's own affine layer is skipped: its candidate 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from polytriton.ir.net import Net
@@ -37,6 +38,20 @@ def _marked(program: Program, candidates: str) -> tuple[Step, ...]:
         affine += s.op not in ("start", "dense")
         affine += s.op in ("add", "sub", "concat")
     return tuple(steps)
+
+
+def without(plan: Plan, skips: Mapping[str, Collection[str]]) -> Plan:
+    """The plan with fewer checks in its bound programs: `skips` names, by a program's target, the nodes before whose steps none is taken.
+
+    A candidate that is not looked at is a bound less to choose from, and rows that it would have decided go on: bounds may be
+    looser and are as sound. The last check and those of the query stay.
+    """
+
+    def kept(p: Program) -> Program:
+        gone = skips.get(p.target, ()) if p.kind == "bound" else ()
+        return replace(p, steps=tuple(replace(s, check=s.check and (s.op == "input" or s.node not in gone)) for s in p.steps))
+
+    return replace(plan, programs=tuple(kept(p) for p in plan))
 
 
 def ensures(net: Net, plan: Plan) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from polytriton.ir.plan import Axis, Window
 
 POINT = Window(Axis(1, 1, 0), Axis(1, 1, 0))
-DENSE_SHARE = 0.8  # a window of this share of the image or more costs less as the whole image
+DENSE_SHARE = 0.8  # a window of this share of the image or more costs less as the whole image, where nobody has tuned it
 
 
 def whole(h: int, w: int) -> Window:
@@ -34,9 +34,9 @@ def clip_window(window: Window, positions: tuple[int, int], image: tuple[int, in
     return Window(clip(window.h, positions[0], image[0]), clip(window.w, positions[1], image[1]))
 
 
-def densify(window: Window, image: tuple[int, int]) -> Window:
-    """Whole axes where the window is as long as the image, the whole image where it covers most of it."""
-    if window.cells >= DENSE_SHARE * image[0] * image[1]:
+def densify(window: Window, image: tuple[int, int], share: float = DENSE_SHARE) -> Window:
+    """Whole axes where the window is as long as the image, the whole image where it covers `share` of it."""
+    if window.cells >= share * image[0] * image[1]:
         return whole(*image)
     h, w = (Axis(n, 0, 0) if a.size >= n else a for a, n in zip((window.h, window.w), image, strict=True))
     return Window(h, w)

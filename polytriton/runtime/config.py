@@ -1,8 +1,8 @@
-"""How a Plan is run: everything that changes speed and no bound beyond rounding. The default is what nobody has tuned.
+"""How a Plan is run: everything that changes speed and no bound beyond rounding, but for `skips`. The default is what nobody has tuned.
 
 `polytriton tune` looks for a better one and leaves it in the artifact; the runtime only reads it. No value here can make a
-result unsound: a form that a convolution, a type or a machine does not admit is not taken (products.py), and every form
-sums the same terms, which the rounding term counts in any order.
+result unsound (beyond the stated model of split products, where one names them): a form that a convolution, a type or a machine
+does not admit is not taken (products.py), and every form sums the same terms, which the rounding term counts in any order.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from polytriton.passes.windows import DENSE_SHARE
+
 AUTO, LIBRARY, PLANAR, SHIFTS, PLANES, GATHER = FORMS = ("auto", "library", "planar", "shifts", "planes", "gather")
-TILE_KEYS = ("BM", "BN", "BK", "BR", "BQ", "BS")
+DTYPES = ("float32", "float64", "tf32x3", "bf16x6")
+TILE_KEYS = ("BM", "BN", "BK", "BR", "BQ", "BS", "SK")
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,17 @@ class Tile:
 class Config:
     """`convs` names the form of single convolutions (`conv_key`), `tiles` the tiles of single kernels (kernels/choose.py).
 
-    threads 0: torch's own choice. dtype "": the user's choice. block: bytes of the plan's count that a row block takes, for larger
-    ones leave the caches; least: rows it has at least. taps: values of a product that a thread makes before it adds them up. narrow
-    and short: input channels, and values a window's line has, up to which `auto` takes a product and shifted sums. leave: the share
-    of a block's rows that must be decided before the others are moved together. counts: leading bits in which row counts may
-    differ, since libraries prepare a convolution anew for every count. split: values below which one thread does a row pass. rooms: by
-    kernel, for how many blocks an SM the compiler must make room, where its own choice spills registers.
+    threads 0: torch's own choice. dtype: what `--dtype auto` tries first, "" for its own rule; split products (tf32x3, bf16x6) on GPUs
+    only, where a session was allowed them by name. block: bytes of the plan's count that a row block takes, for larger ones leave the
+    caches; least: rows it has at least. taps: values of a product that a thread makes before it adds them up. narrow and short: input
+    channels, and values a window's line has, up to which `auto` takes a product and shifted sums. leave: the share of a block's rows
+    that must be decided before the others are moved together. counts: leading bits in which row counts may differ, since libraries
+    prepare a convolution anew for every count. split: values below which one thread does a row pass. rooms: by kernel, for how many
+    blocks an SM the compiler must make room, where its own choice spills registers. lanes: whether independent branches run on streams
+    of their own on a GPU (kernels/lanes.py), which costs memory and a launch a branch. whole: the share of an image's cells from which
+    on a window becomes all of it (passes/windows.py). skips: by the target of a bound program, the nodes in front of which no candidate
+    bound is taken (passes/schedule.py): the only choice by which bounds may be looser. graphs: whether a GPU captures a program's
+    launches and replays them.
     """
 
     threads: int = 0
@@ -45,9 +53,13 @@ class Config:
     leave: float = 0.0
     counts: int = 4
     split: int = 1 << 16
+    lanes: bool = True
     convs: dict[str, str] = field(default_factory=dict)
     tiles: dict[str, Tile] = field(default_factory=dict)
     rooms: dict[str, int] = field(default_factory=dict)
+    whole: float = DENSE_SHARE
+    skips: dict[str, list[str]] = field(default_factory=dict)
+    graphs: bool = True
 
     def __post_init__(self) -> None:
         least = {"threads": 0, "block": 1, "least": 1, "taps": 1, "narrow": 0, "short": 0, "leave": 0, "counts": 1, "split": 1}
@@ -56,8 +68,15 @@ class Config:
                 raise ValueError(f"{name}={getattr(self, name)} is below {low}")
         if self.leave >= 1:
             raise ValueError(f"leave={self.leave} is no share below 1")
-        if self.dtype not in ("", "float32", "float64"):
-            raise ValueError(f"dtype={self.dtype!r} is neither float32 nor float64")
+        if self.dtype not in ("", *DTYPES):
+            raise ValueError(f"dtype={self.dtype!r} is none of {', '.join(DTYPES)}")
+        if not 0 < self.whole <= 1:
+            raise ValueError(f"whole={self.whole} is no share of an image: above 0, at most 1")
+        if not all(isinstance(nodes, list) and all(isinstance(n, str) for n in nodes) for nodes in self.skips.values()):
+            raise ValueError("skips names lists of nodes")
+        for name in ("lanes", "graphs"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r} is neither true nor false")
         if odd := sorted(set(self.convs.values()) - set(FORMS)):
             raise ValueError(f"there is no convolution form {odd[0]!r}")
         if any(not isinstance(blocks, int) or blocks < 1 for blocks in self.rooms.values()):

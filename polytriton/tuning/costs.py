@@ -27,7 +27,7 @@ def measured(verifier: Verifier, seed: int = 0) -> dict[str, Any]:
     engine = decider.engine(Try(decider.first_dtype(), verifier.options.candidates))
     with profiled(engine) as profile:
         work.run(verifier, q)
-    cpu, convs = this_cpu(), plan_convs(verifier.net, verifier.compiled.plan)
+    cpu, convs = this_cpu(), plan_convs(verifier.net, engine.plan)
     threads = engine.backend.threads
     lines = [_line(name, spent, convs, verifier, cpu, threads) for name, spent in profile.kernels.items()]
     return {

@@ -22,7 +22,7 @@ from polytriton.kernels.sequence import Space as Tables
 from polytriton.kernels.spec import Kernel, Report
 from polytriton.knobs import knobs
 from polytriton.passes.pipeline import Compiled
-from polytriton.runtime.config import Config, Tile
+from polytriton.runtime.config import TILE_KEYS, Config, Tile
 from polytriton.runtime.soundness import KERNELS
 from polytriton.tuned import Entry, Tuned, plan_key, versions
 from polytriton.tuning.cpu_cost import Cost
@@ -53,17 +53,17 @@ def kinds(compiled: Compiled, numerics: str) -> tuple[list[Kind], Emitter]:
     found: dict[str, Kind] = {}
     for uses in emitter.uses.values():
         for use in uses:
-            kind = _kind(use, emitter)
+            kind = kind_of(use, emitter)
             if kind is not None:
                 found.setdefault(kind.key, kind)
     return list(found.values()), emitter
 
 
-def _kind(use: Use, emitter: Emitter) -> Kind | None:
+def kind_of(use: Use, emitter: Emitter) -> Kind | None:
     """What a kernel's constants are without its tiles."""
     if use.function not in CHOSEN:
         return None
-    plain = {k: v for k, v in use.constants if k not in ("BM", "BN", "BK", "BS", "BR", "BQ")}
+    plain = {k: v for k, v in use.constants if k not in TILE_KEYS}
     key = tile_key(use.function, plain, use.numerics)
     return Kind(key, use.function, plain, use.numerics) if key in emitter.asked else None
 

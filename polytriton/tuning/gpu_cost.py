@@ -1,5 +1,6 @@
 """Predicted time of a generated kernel on a GPU: what its arithmetic, its memory traffic and its launch take at least.
 
+A dense step whose terms are split over SK programs has SK times as many of them, and writes, reads and adds SK stretches.
 A tile of BM pairs by BN columns by K terms is computed whole, also where the window ends inside it; operands are read once a tile
 from the cache, coefficients and results once from memory. Below a quarter of the warps an SM can hold, latency is not hidden and the
 rates fall in proportion. From the data sheet alone this ranks tiles; it does not foretell seconds.
@@ -37,10 +38,10 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
     parts = {"tf32x3": 3, "bf16x6": 6}.get(arithmetic.form, 1)
     c = constants
     if function == "dense_step":
-        pairs, terms, columns, phases = rows, c["K"], c["N"], 1
-        moved = rows * (c["K"] + c["N"]) + c["K"] * c["N"]
+        pairs, terms, columns, phases, split = rows, c["K"], c["N"], 1, c["SK"]
+        moved = rows * (c["K"] + c["N"]) + c["K"] * c["N"] + (2 * rows * c["N"] * split if split > 1 else 0)
     elif function == "conv_step":
-        phases = c["PH"] * c["PW"]
+        phases, split = c["PH"] * c["PW"], 1
         cells = ceil(c["HO"] / c["PH"]) * ceil(c["WO"] / c["PW"])
         taps = ceil(c["KH"] / c["PH"]) * ceil(c["KW"] / c["PW"])
         pairs, terms, columns = rows * cells, taps * (c["CO"] // c["G"]), c["CI"] // c["G"] * c["G"]
@@ -49,8 +50,8 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
         size = c["SIZE"]
         return Work(8.0 * rows * size, float(word * rows * size * 2), float(word * rows * size * 5), ceil(rows / c["BR"]))
     blocks, across = phases * ceil(pairs / c["BM"]), ceil(columns / c["BN"])
-    depth = ceil(terms / c["BK"]) * c["BK"]
-    tiles = blocks * across
+    depth = ceil(terms / (c["BK"] * split)) * c["BK"]
+    tiles = blocks * across * split
     ops = 2.0 * parts * tiles * c["BM"] * c["BN"] * depth
     return Work(ops, float(word * moved), float(word * tiles * depth * (c["BM"] + c["BN"])), tiles + blocks)
 
@@ -73,4 +74,5 @@ def kernel_cost(function: str, constants: dict[str, int], numerics: str, rows: i
         "launch": gpu.launch,
     }
     limit = max(parts, key=lambda name: parts[name])
-    return Cost(max(parts.values()) * (1 + SPILL * spills) + (0.0 if limit == "launch" else gpu.launch), limit)
+    more = gpu.launch if constants.get("SK", 1) > 1 else 0.0  # of the kernel that adds the stretches
+    return Cost(max(parts.values()) * (1 + SPILL * spills) + (0.0 if limit == "launch" else gpu.launch) + more, limit)

@@ -45,6 +45,7 @@ class Settings:
     budget: float = 300.0
     most: int = 0  # trials; 0: as many as the budget holds
     runs: int = 5
+    allow: tuple[str, ...] = ()  # coefficients that may be tried besides the options' own: split products, by name
 
 
 @dataclass
@@ -161,7 +162,7 @@ class Session:
         predicted = self.predict(self.space.config(point), self.profile)
         try:
             answer = self._ask(point, timeout=max(LEAST, SLOW * self.state.start))
-            verdict = self._problem(answer) if answer.evidence else "slower"
+            verdict = self._problem(answer, bool(self.space.config(point).skips)) if answer.evidence else "slower"
             made = self._record(point, answer, verdict or "ok", predicted)
         except TrialFailed as failed:
             made = trial(point, predicted, str(failed))
@@ -176,9 +177,9 @@ class Session:
         )  # fmt: skip
         return self.worker.ask(job, timeout)
 
-    def _problem(self, answer: Answer) -> str:
+    def _problem(self, answer: Answer, fewer: bool = False) -> str:
         try:
-            return self.reference.problem(msgspec.msgpack.decode(answer.evidence, type=Evidence))
+            return self.reference.problem(msgspec.msgpack.decode(answer.evidence, type=Evidence), fewer)
         except (msgspec.MsgspecError, ValueError) as error:
             return f"unsound: its evidence cannot be read ({error})"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,20 +14,25 @@ import polytriton
 from polytriton.api import Verifier
 from polytriton.artifact import Artifact, write_artifact
 from polytriton.errors import UsageError
+from polytriton.kernels.choose import Tiles
+from polytriton.kernels.emit import NUMERICS
 from polytriton.runtime.config import LIBRARY, Config
 from polytriton.runtime.soundness import KERNELS
 from polytriton.runtime.torch_backend import TorchBackend
 from polytriton.tuned import Tuned, device_name, plan_key, versions
 from polytriton.tuning import work
 from polytriton.tuning.check import Reference
+from polytriton.tuning.checks import Seen
 from polytriton.tuning.cpu_cost import plan_cost
+from polytriton.tuning.cross import kinds
 from polytriton.tuning.device import SHEETS, this_cpu
+from polytriton.tuning.gpu_times import GpuTimes
+from polytriton.tuning.plans import Plans, shares
 from polytriton.tuning.profile import Profile
 from polytriton.tuning.session import Outcome, Session, Settings, State
-from polytriton.tuning.space import Space, conv_shape_of, cpu_space, gpu_space
+from polytriton.tuning.space import Space, conv_shape_of, cpu_space, gpu_space, plan_choices
 from polytriton.tuning.store import Folder, recall, remember
 from polytriton.tuning.trials import Worker
-from polytriton.verifier import Try
 
 
 def tune_device(
@@ -46,16 +53,19 @@ def tune_device(
     place = plan_key(held.compiled), device_name(device), versions(device)
     identity = {
         "polytriton": polytriton.__version__, "plan": place[0], "device": place[1], "versions": place[2], "options": settings.options,
-        "threads": settings.threads, "seed": settings.seed, "runs": settings.runs,
+        "threads": settings.threads, "seed": settings.seed, "runs": settings.runs, "allow": list(settings.allow),
         "weights": hashlib.sha256(held.imported.model).hexdigest(),
     }  # fmt: skip
-    space, predict, peak = (_cpu if device == "cpu" else _gpu)(verifier, settings)
     kept = Folder(folder, identity, packed, resume=resume, overwrite=overwrite)
     try:
-        known = recall(place)
-        begin = None if known is None else space.point(Config.of(known.config)) or None
+        began = time.monotonic()
         q = work.unpack(packed)
         reference = Reference(verifier, q, settings.seed)
+        seen = reference.watch(verifier._decider.first_dtype())
+        space, predict, peak = (_cpu if device == "cpu" else _gpu)(verifier, settings, seen)
+        known = recall(place)
+        begin = None if known is None else space.point(Config.of(known.config)) or None
+        settings = replace(settings, budget=max(0.0, settings.budget - (time.monotonic() - began)))
         session = Session(
             network.absolute(), space, kept, reference, settings, place, predict, peak, worker=worker, watch=watch, begin=begin
         )
@@ -71,30 +81,40 @@ def tune_device(
 Predict = Callable[[Config, Profile], float]
 
 
-def _cpu(verifier: Verifier, settings: Settings) -> tuple[Space, Predict, float]:
+def _cpu(verifier: Verifier, settings: Settings, seen: Seen) -> tuple[Space, Predict, float]:
     first = verifier._decider.first_dtype()
     numerics = ("float32", "float64") if settings.options.get("dtype", "auto") == "auto" and first == "float32" else (first,)
-    space = cpu_space(verifier.net, verifier.compiled.plan, first, settings.threads, numerics)
+    different = shares(verifier.compiled)
+    plans = Plans(verifier.compiled, different, seen)
+    more = plan_choices(tuple(different), seen.choices())
+    space = cpu_space(verifier.net, verifier.compiled.plan, first, settings.threads, numerics, more)
     cpu = this_cpu()
     backend = TorchBackend(torch.device("cpu"))
     plain = any(LIBRARY in backend.forms(torch.float32, conv_shape_of(c)) for c in space.convs.values()) and first == "float32"
 
     def predict(config: Config, profile: Profile) -> float:
-        seconds = plan_cost(space.convs, profile.load(), config, cpu, settings.threads, plain)
+        seconds = plan_cost(plans.shapes, plans.load(profile.load(), config), config, cpu, settings.threads, plain)
         return 2 * seconds if config.dtype == "float64" and first == "float32" else seconds
 
     return space, predict, cpu.peak * settings.threads
 
 
-def _gpu(verifier: Verifier, settings: Settings) -> tuple[Space, Predict, float]:
-    """The kernels that the programs launch here; which is fastest is for the device to say, in the order of the space."""
+def _gpu(verifier: Verifier, settings: Settings, seen: Seen) -> tuple[Space, Predict, float]:
+    """The kernels that the programs launch here, in every arithmetic that the user admits; a data sheet orders the trials."""
     if not torch.cuda.is_available():
         raise UsageError("there is no GPU here to run trials on", "polytriton tune NET.poly --target cuda:90 chooses by predicted time")
-    engine = verifier._decider.engine(Try(verifier._decider.first_dtype(), verifier.options.candidates))
-    assert engine.kernels is not None
-    for program in engine.plan:
-        engine.kernels.ready(program)
-    space = gpu_space(engine.kernels.emitter.asked, {name: c.inner for name, c in KERNELS.items()})
-    sheet = SHEETS.get(device_name(settings.options["device"]).split(" ", 1)[0])
-    instruction = engine.kernels.numerics.instruction
-    return space, lambda config, profile: 1.0, sheet.rates[instruction] if sheet else 0.0
+    first = verifier._decider.first_dtype()
+    numerics = dict.fromkeys((first, *(("float64", "float32") if settings.options.get("dtype", "auto") == "auto" else ()), *settings.allow))
+    asked: dict[str, Tiles] = {}
+    for name in numerics:
+        asked |= kinds(verifier.compiled, name)[1].asked
+    more = plan_choices(tuple(shares(verifier.compiled)), seen.choices())
+    more |= {"dtype": ("", *(n for n in numerics if n != first))} if len(numerics) > 1 else {}
+    more |= {"graphs": (True, False), "lanes": (True, False)}
+    space = gpu_space(asked, {name: c.inner for name, c in KERNELS.items()}, more, first)
+    target = device_name(settings.options["device"]).split(" ", 1)[0]
+    sheet = SHEETS.get(target)
+    if sheet is None:
+        return space, lambda config, profile: 1.0, 0.0
+    times = GpuTimes(verifier.compiled, sheet, target, first)
+    return space, lambda config, profile: times.seconds(config), sheet.rates[NUMERICS[first].instruction]

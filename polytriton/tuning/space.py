@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -54,15 +54,24 @@ class Conv:
     @property
     def ops(self) -> int:
         """Multiplications and additions a row: every cell of the window meets every tap."""
-        return 2 * self.window[0] * self.window[1] * self.channels * self.inputs * self.kernel[0] * self.kernel[1]
+        return 2 * self.size * self.inputs * self.kernel[0] * self.kernel[1]
+
+    @property
+    def size(self) -> int:
+        """Coefficients a row."""
+        return self.window[0] * self.window[1] * self.channels
+
+
+Place = tuple[str, str, str]  # a step: its program's kind and target, its node
 
 
 @dataclass(frozen=True)
 class Space:
-    """Choices by dimension, the default first."""
+    """Choices by dimension, the default first. `first`: the default's coefficients, where generated kernels differ by them."""
 
     choices: Mapping[str, Sequence[Any]]
     convs: Mapping[str, Conv]
+    first: str = ""
 
     def config(self, point: Point) -> Config:
         """ValueError where the point names what a configuration cannot be."""
@@ -74,7 +83,9 @@ class Space:
     def point(self, config: Config) -> Point:
         """The point of a configuration, as far as this space has its dimensions."""
         changes = config.changes()
-        named = {CONV + k: v for k, v in changes.pop("convs", {}).items()} | {TILE + k: v for k, v in changes.pop("tiles", {}).items()}
+        named = {CONV + k: v for k, v in changes.pop("convs", {}).items()}
+        for key, tile in changes.pop("tiles", {}).items():  # as the choice is written, which leaves defaults out
+            named[TILE + key] = next((c for c in self.choices.get(TILE + key, ()) if Tile(**c) == Tile(**tile)), tile)
         return {k: v for k, v in {**changes, **named}.items() if k in self.choices}
 
     @property
@@ -87,9 +98,17 @@ class Space:
     def neighbours(self, point: Point) -> Iterator[Point]:
         """Every point that differs in one dimension."""
         for name, choices in self.choices.items():
+            if not self.counts(name, point):
+                continue
             for choice in choices:
                 if choice != point.get(name, choices[0]):
                     yield self.plain({**point, name: choice})
+
+    def counts(self, name: str, point: Point) -> bool:
+        """Whether a dimension means anything beside the point's others: kernels of other coefficients are not run."""
+        if not self.first or not name.startswith(TILE):
+            return True
+        return name.removeprefix(TILE).split(":")[1] == (point.get("dtype") or self.first)
 
     def sample(self, rng: random.Random, around: Point, share: float) -> Point:
         """`around` with this share of the dimensions (at least two) drawn anew."""
@@ -97,8 +116,8 @@ class Space:
         return self.plain({**around, **{name: rng.choice(self.choices[name]) for name in names}})
 
     def plain(self, point: Point) -> Point:
-        """Without what is the default anyway, in the order of the dimensions: equal points are equal texts."""
-        return {k: point[k] for k, choices in self.choices.items() if k in point and point[k] != choices[0]}
+        """Without what is the default anyway or means nothing, in the order of the dimensions: equal points are equal texts."""
+        return {k: point[k] for k, choices in self.choices.items() if k in point and point[k] != choices[0] and self.counts(k, point)}
 
 
 def name(point: Point) -> str:
@@ -109,6 +128,14 @@ def name(point: Point) -> str:
 def plan_convs(net: Net, plan: Plan) -> dict[str, Conv]:
     """The convolutions that the Plan's programs multiply by, by key. Rows that are single neurons multiply by nothing."""
     found: dict[str, Conv] = {}
+    for _, conv in step_convs(net, plan):
+        old = found.get(conv.key)
+        found[conv.key] = replace(conv, programs=old.programs + 1 if old else 1)
+    return found
+
+
+def step_convs(net: Net, plan: Plan) -> Iterator[tuple[Place, Conv]]:
+    """The same step by step."""
     nodes = net.by_name
     for program in plan:
         frontier: dict[str, Window] = {}
@@ -123,19 +150,19 @@ def plan_convs(net: Net, plan: Plan) -> dict[str, Conv]:
                 rows = window.h.size, window.w.size, node.shape[0]
                 key = conv_key(rows, w.shape, shape.stride, shape.groups)
                 out = step.windows[0].h.size, step.windows[0].w.size
-                old = found.get(key)
-                found[key] = Conv(
-                    key, rows[:2], out, rows[2], w.shape[1], shape.kernel, shape.stride, shape.dilation, shape.groups,
-                    old.programs + 1 if old else 1,
-                )  # fmt: skip
+                conv = Conv(key, rows[:2], out, rows[2], w.shape[1], shape.kernel, shape.stride, shape.dilation, shape.groups)
+                yield (program.kind, program.target, step.node), conv
             written |= step.op not in ("start", "add", "sub")
             for to, at in zip(step.to, step.windows, strict=True):
                 frontier[to] = at
-    return found
 
 
-def cpu_space(net: Net, plan: Plan, dtype: str, threads: int, numerics: Sequence[str] = ()) -> Space:
-    """The choices on a CPU with so many threads. `numerics`: the coefficient types that the user's choice of soundness admits."""
+def cpu_space(
+    net: Net, plan: Plan, dtype: str, threads: int, numerics: Sequence[str] = (), more: Mapping[str, Sequence[Any]] | None = None
+) -> Space:
+    """The choices on a CPU with so many threads. `numerics`: the coefficient types that the user's choice of soundness admits; `more`:
+    those of the Plan itself (`plan_choices`).
+    """
     convs = plan_convs(net, plan)
     backend = TorchBackend(torch.device("cpu"))
     choices: dict[str, Sequence[Any]] = {}
@@ -152,7 +179,13 @@ def cpu_space(net: Net, plan: Plan, dtype: str, threads: int, numerics: Sequence
         choices["threads"] = (0, *sorted({1, threads // 4, threads // 2} - {0}))
     if len(numerics) > 1:
         choices["dtype"] = ("", *(n for n in numerics if n != dtype))
-    return Space(choices, convs)
+    return Space({**choices, **(more or {})}, convs)
+
+
+def plan_choices(shares: Sequence[float], skips: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, Sequence[Any]]:
+    """The dimensions of the Plan that every backend has: where windows become whole images, and which checks are left out."""
+    made: dict[str, Sequence[Any]] = {"skips": skips, "whole": shares}
+    return {k: v for k, v in made.items() if len(v) > 1}
 
 
 def conv_shape_of(conv: Conv) -> Any:
@@ -165,12 +198,15 @@ def conv_shape_of(conv: Conv) -> Any:
     )
 
 
-def gpu_space(asked: Mapping[str, Any], inner: Mapping[str, int]) -> Space:
-    """Tiles, warps and stages of every generated kernel: `asked` are their defaults by key, `inner` the longest block of a numerics.
+def gpu_space(
+    asked: Mapping[str, Any], inner: Mapping[str, int], more: Mapping[str, Sequence[Any]] | None = None, first: str = ""
+) -> Space:
+    """Tiles, warps, stages and reduction split of every generated kernel: `asked` are their defaults by key, `inner` the longest block
+    of a numerics. `more`: dimensions of the Plan and of how it is played; `first`: the coefficients of the default.
 
     Steps that share a key share a kernel. A product's block of terms (BK) is never longer than its rounding term covers.
     """
-    choices: dict[str, Sequence[Any]] = {}
+    choices: dict[str, Sequence[Any]] = {**(more or {})}
     for key, default in asked.items():
         function, numerics, _ = key.split(":")
         options: list[dict[str, Any]] = [{}]
@@ -179,13 +215,18 @@ def gpu_space(asked: Mapping[str, Any], inner: Mapping[str, int]) -> Space:
             for bm, bn, bk, warps, stages in PRODUCTS:
                 sizes = {"BM": bm, "BN": bn, "BK": min(bk, longest)}
                 options.append({"constants": sizes, "warps": warps, "stages": stages})
+        if function == "dense_step":
+            for parts in PARTS:
+                options.append({"constants": {"SK": parts}})
+                options += [{"constants": {"BM": bm, "BN": bn, "SK": parts}, "warps": 4} for bm, bn in ((32, 64), (64, 32), (32, 128))]
         elif function in ("relax_rows", "concretize_rows"):
             bq = default.constants["BQ"]
             options += [{"constants": {"BR": max(1, v // bq), "BQ": bq}, "warps": w} for v in (256, 512, 1024, 2048) for w in (2, 4, 8)]
         choices[TILE + key] = [o for k, o in enumerate(options) if o not in options[:k]]
-    return Space({k: v for k, v in choices.items() if len(v) > 1}, {})
+    return Space({k: v for k, v in choices.items() if len(v) > 1}, {}, first)
 
 
+PARTS = (2, 4, 8, 16)  # programs that share the terms of a dense tile
 PRODUCTS = tuple(
     (bm, bn, bk, warps, stages)
     for bm in (32, 64, 128)

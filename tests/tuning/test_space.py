@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 import torch.nn.functional as F
@@ -65,6 +67,8 @@ def test_a_form_that_is_not_admitted_is_not_taken() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [{"block": 0}, {"threads": -1}, {"leave": 1.0}, {"dtype": "float16"}, {"convs": {"x": "winograd"}}, {"speed": 1}, {"counts": 0}]
+    + [{"whole": 0.0}, {"whole": 1.5}, {"whole": float("nan")}, {"graphs": "no"}, {"dtype": "bf16"}]
+    + [{"skips": {"a": "b"}}, {"skips": {"a": [1]}}, {"tiles": {"k": {"constants": {"SK": 3}}}}]
     + [{"tiles": {"k": {"constants": {"BM": 48}}}}, {"tiles": {"k": {"constants": {"K": 16}}}}, {"tiles": {"k": {"warps": 3}}}],
 )
 def test_a_configuration_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
@@ -73,8 +77,9 @@ def test_a_configuration_that_cannot_be_is_refused(wrong: dict[str, object]) -> 
 
 
 def test_a_configuration_is_what_it_changes() -> None:
-    made = Config(block=1 << 20, convs={"a": "shifts"}, tiles={"k": Tile({"BM": 32}, 4, 2)})
-    assert Config.of(made.changes()) == made
+    plan = {"whole": 0.5, "skips": {"a": ["b"]}, "graphs": False}
+    made = Config.of({"block": 1 << 20, "convs": {"a": "shifts"}, "tiles": {"k": asdict(Tile({"BM": 32, "SK": 4}, 4, 2))}, **plan})
+    assert Config.of(made.changes()) == made == Config.of(msgspec.json.decode(msgspec.json.encode(made.changes())))
     assert DEFAULT.changes() == {}
 
 
