@@ -1,4 +1,4 @@
-"""bench.interval on the device: the paper's interval arithmetic beside folded errors, one layer at a time."""
+"""bench.interval on the device: the paper's interval arithmetic beside folded errors, layer by layer and for whole networks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ SHOWN = COLUMNS
 
 
 def groups(dry: bool) -> list[str]:
-    return ["layers"]
+    return ["layers", "networks"]
 
 
 def work(group: str, setting: Setting) -> Iterator[Row]:
-    from bench.interval import LARGE, SMALL, measure
+    from bench.interval import FULL, LARGE, SMALL, TINY, Whole, measure, whole
 
-    for layer in SMALL[:1] if setting.dry else LARGE:
+    cases = (SMALL[:1] if setting.dry else LARGE) if group == "layers" else (TINY[:1] if setting.dry else FULL)
+    for case in cases:
         for dtype in (torch.float32, torch.float64):
             if setting.left < 0:
                 return
+            name = str(dtype).removeprefix("torch.")
             try:
                 with pinned():
-                    yield measure(layer, dtype, 4 if setting.dry else 4096, setting.device.type)
+                    if isinstance(case, Whole):
+                        yield whole(case, name, setting.device.type)
+                    else:
+                        yield measure(case, dtype, 4 if setting.dry else 4096, setting.device.type)
             except Exception as error:
                 if lost(error):
                     raise
-                yield {"layer": layer.name, "type": str(dtype).removeprefix("torch."), "note": first_line(error)}
+                yield {"layer": case.name, "type": name, "note": first_line(error)}

@@ -23,7 +23,7 @@ from polytriton.ir.net import Net
 from polytriton.ir.plan import Program
 from polytriton.kernels.choose import GPU, Sizes
 from polytriton.kernels.emit import NUMERICS, Emitter
-from polytriton.kernels.sequence import Fallback, Space
+from polytriton.kernels.sequence import Space
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.runtime.settings import pinned
 
@@ -196,10 +196,10 @@ class Bench:
 
     def steps(self, stage: Stage, numerics: str, functions: tuple[str, ...]) -> Iterator[Row]:
         """Every launch of these functions, once all before it have run."""
-        for index, step in enumerate(stage.steps):
+        for index in range(len(stage.steps)):
             compiled = stage.play(index)
             note = stage.notes.get(index)
-            if isinstance(step, Fallback) or note is None or note.function not in functions:
+            if note is None or note.function not in functions:
                 continue
             stage.fill(stage.tensors(index))
             seconds, spread = self.seconds(lambda index=index: stage.play(index))  # type: ignore[misc]

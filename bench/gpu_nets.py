@@ -84,6 +84,21 @@ def residual() -> Net:
     return grower.conv(12, 2, 2).plus(branch).relu().dense(20).relu().net()
 
 
+def operators() -> Net:
+    """What multiplies no matrix: slopes, pools that overlap and pools of ReLUs, a scale, a concatenation, shuffled channels."""
+    grower = Grower("operators", 3, 10, 10).conv(6, 3, pad=(1, 1, 1, 1))
+    made, numbers = grower.builder, grower.rng.standard_normal((2, 6, 1, 1)).astype(np.float32)
+    start = grower.at = made.add("relu", (grower.at,), slope=0.125)
+    grower.at = made.add("maxpool", (grower.at,), k=(3, 3), s=(1, 1), p=(1, 1, 1, 1))
+    scaled = made.add("scale", (grower.relu().at,), a=made.constant(numbers[0]), c=made.constant(numbers[1]))
+    grower.at = made.add("concat", (scaled, start), axis=0)
+    order = np.concatenate([np.arange(100) + 100 * c for c in (7, 0, 3, 11, 5, 3)])
+    bent = made.add("relu", (grower.at,), slope=1.5)  # its lower line has a cut
+    grower.at = made.add("gather", (bent,), index=made.constant(order, "index"), to=(6, 10, 10))
+    grower.at = made.add("maxpool", (grower.at,), k=(2, 3), s=(2, 2), p=(0, 0, 0, 1))
+    return grower.conv(8, 3, 2).relu().dense(12).relu().net()
+
+
 def tiny() -> Net:
     """One residual block, small enough for the interpreter."""
     grower = Grower("tiny", 2, 5, 5).conv(3, 3, 2, (1, 1, 1, 1)).relu()
@@ -104,6 +119,7 @@ def _zoo() -> Net:
 NETWORKS: dict[str, Callable[[], Net]] = {
     **{n: _example(n) for n in ("digits_conv_ibp", "digits_conv_normal", "digits_resnet_ibp", "digits_resnet_normal")},
     "residual": residual,
+    "operators": operators,
     "tiny": tiny,
     "mnist-6x500": _zoo,
 }

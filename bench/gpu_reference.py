@@ -152,6 +152,75 @@ class Oracle:
         on_x = (self.row("row_w") * c[f"{prefix}RW"] - c[f"{prefix}OW"])[:, None] + x
         return ((on_y >= 0) & (on_y < c["IH"]))[:, :, None] & ((on_x >= 0) & (on_x < c["IW"]))[:, None]
 
+    def slope_rows(self) -> Found:
+        size, line = self.c["SIZE"], self.c["LINE"]
+        x = self.rows(size)
+        low, high, lift = (self.read(t, size, line) for t in ("below", "above", "cut"))
+        terms = torch.where(x >= 0, 0.0, x.double() * lift.double())
+        if self.c["LOWER"]:
+            terms = terms + torch.where(x > 0, x.double() * self.read("lower", size, line).double(), 0.0)
+        pending = self._pending(x, size, line, "floor")
+        yield from self._paid(terms.sum(1) * self.c["SUM_ERROR"], terms.abs().sum(1), pending, size)
+        want = (x * torch.where(x < 0, high, low)).double()
+        yield "rows", fraction(self.out(size), want, torch.zeros_like(want))
+
+    def _pending(self, x: Tensor, size: int, line: int, floor: str) -> Tensor:
+        """What is paid for coefficients that a nonlinear operator multiplied."""
+        if not self.c["PENDING"]:
+            return torch.zeros(self.n, dtype=torch.float64, device=x.device)
+        lo, hi = (self.read(t, size, line).double() for t in ("lo", "hi"))
+        reach = torch.maximum(lo.abs(), hi.abs())
+        return self.c["PENDING"] * (x.double().abs() * reach).sum(1) + self.was[f"{floor}_ptr"][self.row("image")]
+
+    def scale_rows(self) -> Found:
+        size, line, image = self.c["SIZE"], self.c["LINE"], self.row("image")
+        x, t = self.rows(size), self.read("t", size, line)
+        first = Oracle(self.c, {**self.was, "image_ptr": torch.zeros_like(image)}, self.now, self.n, self.coefficients)
+        factor, shift = first.read("factor", size, line), first.read("shift", size, line)
+        fixed = x.double() * shift
+        charge = (x.double().abs() * t.double()).sum(1) * self.c["SUM_ERROR"] + self.was["floor_ptr"][image]
+        yield from self._paid(fixed.sum(1), fixed.abs().sum(1), charge, size)
+        want = (x * factor).double()
+        yield "rows", fraction(self.out(size), want, torch.zeros_like(want))
+
+    def pool_rows(self) -> Found:
+        c = self.c
+        h, w, ch, ho, wo = (c[k] for k in ("H", "W", "C", "HO", "WO"))
+        size, line = h * w * ch, w * ch
+        x, code = self.rows(size), self.read("winner", size, line)
+        most, largest = (self.read(t, size, line).double() for t in ("most", "largest"))
+        goes = (x > 0) | (code % 2 == 1)
+        fixed, reach = torch.where(goes, 0.0, x.double()) * most, (x.double().abs() * largest).sum(1)
+        charge = (c["REL"] * reach + self.was["floor_ptr"][self.row("image")]) * c["SUM_ERROR"]
+        yield from self._paid(fixed.sum(1), reach, charge + self._pending(x, size, line, "own_floor"), size)
+        tap = (code // 2 - 1).view(self.n, h, w, ch)
+        y, z = (torch.arange(k, device=x.device) for k in (h, w))
+        to_y = y[:, None, None] * c["SH"] + tap // c["KW"] * c["DH"] - c["TOP"]
+        to_x = z[:, None] * c["SW"] + tap % c["KW"] * c["DW"] - c["LEFT"]
+        on = goes.view_as(tap) & (tap >= 0) & (to_y >= 0) & (to_y < ho) & (to_x >= 0) & (to_x < wo)
+        at = torch.where(on, (to_y * wo + to_x) * ch + torch.arange(ch, device=x.device), ho * wo * ch).view(self.n, size)
+        want, total = (torch.zeros(self.n, ho * wo * ch + 1, dtype=torch.float64, device=x.device) for _ in range(2))
+        want.scatter_add_(1, at, x.double())
+        total.scatter_add_(1, at, x.double().abs())
+        yield "rows", fraction(self.out(ho * wo * ch), want[:, :-1], gamma(c["KH"] * c["KW"], self.coefficients.u) * total[:, :-1])
+
+    def part_rows(self) -> Found:
+        c = self.c
+        runs = self.rows(c["FROM"]).view(self.n, -1, c["OUTER"])[:, :, c["BEGIN"] : c["BEGIN"] + c["INNER"]]
+        want = runs.reshape(self.n, c["SIZE"]).double()
+        yield "rows", fraction(self.out(c["SIZE"]), want, torch.zeros_like(want))
+
+    def gather_rows(self) -> Found:
+        c = self.c
+        x = self.rows(c["FROM"]).double().view(self.n, -1, c["CO"])
+        want, total = (torch.zeros(self.n, x.shape[1], c["CI"], dtype=torch.float64, device=x.device) for _ in range(2))
+        starts, readers = self.was["starts_ptr"], self.was["readers_ptr"]
+        for s in range(c["CI"]):
+            mine = x[:, :, readers[starts[s] : starts[s + 1]]]
+            want[:, :, s], total[:, :, s] = mine.sum(2), mine.abs().sum(2)
+        room = gamma(c["REPEATS"], self.coefficients.u) * total.view(self.n, -1)
+        yield "rows", fraction(self.out(c["SIZE"]), want.view(self.n, -1), room)
+
     def concretize_rows(self) -> Found:
         c = self.c
         x = self.rows(c["SIZE"]).double()

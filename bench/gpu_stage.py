@@ -15,14 +15,14 @@ from polytriton.kernels.arena import lay_out
 from polytriton.kernels.choose import Sizes, Tiles, power
 from polytriton.kernels.emit import Constants, Numerics
 from polytriton.kernels.launches import Lowering
-from polytriton.kernels.sequence import Fallback, Launch
 from polytriton.passes.pipeline import Compiled
 from polytriton.runtime.engine import Engine
+from polytriton.runtime.kernel_tables import LAYER
 from polytriton.runtime.triton_backend import ALIGN, MOST, Binding, Ready
-from polytriton.runtime.walk import Results
 
 NEVER = float("inf")
-SHARED = {"lo", "hi", "below", "above", "cut", "t", "floor", "underflow", "first", "bias", "weight", "rows"}  # what all rows read
+# what all rows read
+SHARED = {"lo", "hi", "below", "above", "lower", "cut", "t", "floor", "underflow", "first", "bias", "winner", "most", "largest", *LAYER}
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,8 @@ class Stage:
         self.steps = launches.steps
 
     def play(self, index: int) -> object:
-        """One launch, or one step without a kernel; on a GPU a launch answers with Triton's compiled kernel."""
-        call = self.bound.calls[index]
-        if isinstance(call, Fallback):
-            results = Results(self.bound.starts["best"], self.bound.starts["raw_best"])
-            self.backend._fall_back(call, self.bound, self.binding.tables, results)
-            return None
-        return call()
+        """One launch; on a GPU it answers with Triton's compiled kernel."""
+        return self.bound.calls[index]()
 
     def count(self, state: int) -> int:
         """How many rows reached a state."""
@@ -144,13 +139,11 @@ class Stage:
     def tensors(self, index: int) -> dict[str, Tensor]:
         """The launch's tensors by parameter; those that its kernel does not read are missing."""
         launch = self.steps[index]
-        assert isinstance(launch, Launch)
         return {p: self.binding.tensor(s) for p, s in zip(launch.kernel.parameters, launch.bind, strict=True)}
 
     def traffic(self, index: int) -> int:
         """Bytes the launch has to move at least: every value of its tensors once."""
         launch = self.steps[index]
-        assert isinstance(launch, Launch)
         total = 0
         for symbol in launch.bind:
             kind, _, name = symbol.partition(":")

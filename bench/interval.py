@@ -1,27 +1,38 @@
-"""The paper's interval arithmetic beside folded errors: what one layer's back-substitution costs, and what it loses.
+"""The paper's interval arithmetic beside folded errors: what a layer's back-substitution and a whole network cost, and what they lose.
 
     python -m bench.interval [--csv OUT.csv]
 
-Scalar rows go back through random layers to inputs in a box of radius 0.002. Loss is what roundings take from a row's bound: the
-widths of its coefficient intervals times |x|, against the folded err = sum over layers of |M| . gamma_K |W| |y|; means over rows,
-relative to sum |M||x|. MB is what must be read and written: two ends of the rows, against rows, weights, error vector. The folded
-product is torch's. Times need a CUDA device; without one the interval kernels run in Triton's interpreter, on smaller layers.
+Layers: scalar rows go back through random layers to inputs in a box of radius 0.002. Loss is what roundings take from a row's
+bound: the widths of its coefficient intervals times |x|, against the folded err = sum over layers of |M| . gamma_K |W| |y|; means
+over rows, relative to sum |M||x|. MB is what must be read and written: two ends of the rows, against rows, weights, error vector.
+The folded product is torch's.
+Networks: one image through a random ReLU network as `--numerics interval` and `folded` run it, exact semantics: every ReLU input is
+refined, then both sides of every output. Loss is how much wider the outputs' bounds are than those of float64 folded rows, as a
+share of these; MB is what the rows of the largest program hold, were none to leave.
+
+Columns: layer, type (of the coefficients), rows (of a network: neurons refined), interval loss, folded loss, interval MB, folded MB,
+interval ms, folded ms. Times need a CUDA device; without one all kernels run in Triton's interpreter, on smaller shapes.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bench.machine import describe
 from bench.table import Table
+from polytriton.ir.net import Builder, Net, Ref
+from polytriton.passes.pipeline import compile_net
+from polytriton.runtime.engine import Engine, Forms
 from polytriton.runtime.settings import pinned
 from polytriton.runtime.soundness import gamma
 
@@ -58,22 +69,29 @@ class Layer:
 
     def interval(self, lo: Tensor, hi: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         """[lo, hi] W, rounded outward."""
-        import triton
         import triton.language as tl
 
+        from polytriton.kernels.choose import GPU, INTERPRETER
+        from polytriton.kernels.emit import NUMERICS
         from polytriton.kernels.interval import interval_conv, interval_dense
+        from polytriton.kernels.interval_launches import product_tiles
 
-        rows, cells, block = len(lo), self.new_size**2, min(128, triton.next_power_of_2(self.to))
+        rows, cells, host = len(lo), self.new_size**2, lo.device.type == "cpu"
         out = lo.new_empty(rows, cells * self.to), lo.new_empty(rows, cells * self.to)
-        kind = tl.float32 if lo.dtype == torch.float32 else tl.float64
-        shared = {"T": kind, "BM": 8, "BN": block, "INTERPRET": lo.device.type == "cpu", "num_warps": 1}
-        grid, given = (-(-rows // 8), -(-self.to // block)), (lo, hi, w, *out, torch.tensor([rows], device=lo.device))
+        kind, bits = (tl.float32, "32") if lo.dtype == torch.float32 else (tl.float64, "64")
+        tiles = product_tiles(NUMERICS[f"interval{bits}"], INTERPRETER if host else GPU, self.to, cells=bool(self.kernel))
+        shared = {"T": kind, "SLOT": False, **tiles.constants, "INTERPRET": host, "num_warps": tiles.warps}
+        count, columns = torch.tensor([rows], device=lo.device), -(-self.to // tiles.constants["BN"])
+        none = torch.zeros(1, dtype=torch.int64, device=lo.device)  # every row lies in its own place
         if not self.kernel:
-            interval_dense[grid](*given, K=self.source, N=self.to, **shared)
+            interval_dense[(-(-rows // tiles.block), columns)](lo, hi, none, w, *out, count, K=self.source, N=self.to, **shared)
             return out
         window = {"H": self.size, "W": self.size, "CO": self.source, "G": 1, "HO": self.new_size, "WO": self.new_size, "CI": self.to}
         taps = {"KH": self.kernel, "KW": self.kernel, "SH": self.stride, "SW": self.stride, "DH": 1, "DW": 1, "TOP": 0, "LEFT": 0}
-        interval_conv[(grid[0] * cells, grid[1])](*given, **window, **taps, **shared)
+        mask = {"MASK": False, **dict.fromkeys(("IH", "IW", "TO_RH", "TO_OH", "TO_RW", "TO_OW"), 0), "PH": self.stride, "PW": self.stride}
+        pairs = rows * (-(-self.new_size // self.stride)) ** 2
+        grid = (-(-pairs // tiles.block) * self.stride**2, columns)
+        interval_conv[grid](lo, hi, none, none, none, w.permute(2, 3, 0, 1).contiguous(), *out, count, **window, **taps, **mask, **shared)
         return out
 
 
@@ -81,6 +99,9 @@ DENSE, CONV = Layer("dense 64", 64, 64), Layer("conv 3x3, 8 to 4", 8, 4, kernel=
 SMALL = (DENSE, replace(DENSE, name="dense 64, 4 in a row", depth=4), CONV, Layer("conv 4x4 by 2, 8 to 3", 8, 3, 4, 2, size=2))
 WIDE, DEEP = Layer("dense 500 to 784", 500, 784), Layer("dense 500, 4 in a row", 500, 500, depth=4)
 LARGE = (WIDE, DEEP, Layer("conv 3x3, 64 to 64", 64, 64, 3, size=5), Layer("conv 4x4 by 2, 32 to 32", 32, 32, 4, 2, size=4))
+
+
+COLUMNS = ("layer", "type", "rows", "interval loss", "folded loss", "interval MB", "folded MB", "interval ms", "folded ms")
 
 
 def losses(layer: Layer, m: Tensor, w: Tensor) -> tuple[float, float]:
@@ -119,6 +140,79 @@ def measure(layer: Layer, dtype: torch.dtype, rows: int, device: str) -> dict[st
     }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A random network, He-initialised, and a ball around a random image: dense layers behind `channels` 3x3 convolutions by 2."""
+
+    name: str
+    inputs: tuple[int, ...]
+    channels: tuple[int, ...]
+    widths: tuple[int, ...]
+    epsilon: float
+
+    def net(self) -> Net:
+        rng, b = np.random.default_rng(0), Builder("random")
+        x = b.input(self.inputs)
+
+        def weights(*shape: int) -> Ref:
+            return b.constant((rng.standard_normal(shape) * (2 / np.prod(shape[1:])) ** 0.5).astype(np.float32))
+
+        def bias(n: int) -> Ref:
+            return b.constant((rng.standard_normal(n) / 10).astype(np.float32))
+
+        for c in self.channels:
+            x = b.add("conv", (x,), w=weights(c, b.shape(x)[0], 3, 3), b=bias(c), k=(3, 3), s=(2, 2), p=(1, 1, 1, 1))
+            x = b.add("relu", (x,))
+        for k, n in enumerate(self.widths):
+            x = b.add("linear", (x,), w=weights(n, int(np.prod(b.shape(x)))), b=bias(n))
+            x = b.add("relu", (x,)) if k + 1 < len(self.widths) else x
+        return b.build(x)
+
+
+TINY = (Whole("net 6-8-8-3", (6,), (), (8, 8, 3), 0.1), Whole("net conv 2-3", (1, 5, 5), (2, 3), (3,), 0.1))
+FULL = (
+    Whole("net 784-500x5-10", (784,), (), (500, 500, 500, 500, 500, 10), 0.002),
+    Whole("net conv 32-64-64-500-10", (3, 32, 32), (32, 64, 64), (500, 10), 0.0005),
+)
+
+
+def bounds(engine: Engine, lo: Tensor, hi: Tensor) -> tuple[Tensor, int]:
+    """Widths of the outputs after refining every layer, and how many neurons that took."""
+    boxes = engine.refine(lo, hi)
+    eye = torch.eye(engine.nodes[engine.net.output].size, dtype=torch.float64, device=engine.device)
+    best = engine.query(boxes, Forms(torch.zeros(2 * len(eye), dtype=torch.int64, device=engine.device), torch.cat([eye, -eye]))).best
+    rows = sum(n for name, n in engine.tally.rows.items() if name != "query") // 2
+    return -(best[: len(eye)] + best[len(eye) :]).cpu(), rows
+
+
+def whole(case: Whole, dtype: str, device: str) -> dict[str, object]:
+    """Both arithmetics on the device's kernels, and what they lose against float64 folded rows by torch."""
+    compiled = compile_net(case.net())
+    centre = torch.rand(1, int(np.prod(case.inputs)), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    lo, hi = centre - case.epsilon, centre + case.epsilon
+    best, _ = bounds(Engine(compiled, semantics="real", dtype="float64"), lo, hi)
+    row: dict[str, object] = {"layer": case.name, "type": dtype, "rows": 0}
+    for numerics in ("interval", "folded"):
+        kernels, where = "triton" if device == "cuda" else "interpret", torch.device(device)
+        engine = Engine(compiled, semantics="real", dtype=dtype, device=where, kernels=kernels, numerics=numerics, memory=8 << 30)
+        assert engine.kernels is not None
+        widths, row["rows"] = bounds(engine, lo, hi)
+        row[f"{numerics} loss"] = (widths / best - 1).mean().item()
+        held = (engine.kernels.row_bytes(p) * 2 * engine.nodes[p.target].size for p in engine.plan)
+        row[f"{numerics} MB"] = max(held) / 1e6
+        row[f"{numerics} ms"] = "-"
+        if device == "cuda":
+            times = []
+            for _ in range(5):
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                bounds(engine, lo, hi)
+                torch.cuda.synchronize()
+                times.append(1e3 * (time.perf_counter() - start))
+            row[f"{numerics} ms"] = sorted(times)[2]
+    return {c: row[c] for c in COLUMNS}
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--csv", type=Path)
@@ -135,6 +229,11 @@ def main() -> None:
                 row = measure(layer, dtype, 4096 if device == "cuda" else 8, device)
             table = table or Table(list(row), a.csv, {"part": "interval", **about})
             table.add(row)
+    for case in FULL if device == "cuda" else TINY:
+        for kind in ("float32", "float64"):
+            assert table is not None
+            with pinned():
+                table.add(whole(case, kind, device))
     if table is not None:
         table.close()
 

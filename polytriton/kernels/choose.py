@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 
 LARGEST = 1 << 20  # values of a product's tile that Triton takes
+SHORTEST = 16  # terms in a block of a product that is made in parts, see dense.sum_parts
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ def retiled(default: Tiles, other: Tiling, numerics: Numerics) -> Tiles:
         raise ValueError(f"BK={made['BK']}: the rounding term of {numerics.name} covers blocks of {numerics.inner} terms")
     if made.get("BR", 0) > made.get("BM", made.get("BR", 0)):
         raise ValueError(f"BR={made['BR']}: two programs of {made['BM']} pairs would charge the same rows")
+    if made.get("SK", 1) > 1 and made["BK"] < SHORTEST:
+        raise ValueError(f"BK={made['BK']}: a split product's rounding term covers blocks of {SHORTEST} terms or more")
     if "BM" in made and made["BM"] * made["BN"] > LARGEST:
         raise ValueError(f"a tile of {made['BM']} x {made['BN']} is larger than {LARGEST} values")
     if "BS" in made:  # see `product`: the scalars' programs are no more than the others
@@ -61,7 +64,7 @@ def power(n: int, least: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class Sizes:
-    """`values`: of a row pass in flight a program; `pairs`, `columns`, `terms`: a product's tile at most.
+    """`values`: of a row pass in flight a program; `pairs`, `columns`, `terms`: a product's tile at most; `emulate`: no PTX runs there.
 
     On a GPU a product with the ReLU in front keeps three operand tiles in registers: 32 float64 terms of 64 rows spill, 16 do not.
     """
@@ -71,6 +74,7 @@ class Sizes:
     pairs: int = 64
     columns: int = 64
     terms: int = 16
+    emulate: bool = False
 
     def rows(self, size: int, tensors: int = 1) -> Tiles:
         """Row passes: rows shorter than `line` share a program; with several tensors of coefficients at once, fewer of each."""
@@ -84,11 +88,13 @@ class Sizes:
         bk = power(k, 16, numerics.inner or self.terms)
         bq = power(k, 32, min(self.line, 256))
         constants = {"BM": bm, "BN": bn, "BK": bk, "BR": min(bm, max(1, self.values // 2 // bq)), "BQ": bq}
-        if cells:  # the scalars' programs share the grid's first axis: they must be no more than the others
+        if not cells:
+            constants["SK"] = 1
+        else:  # the scalars' programs share the grid's first axis: they must be no more than the others
             constants["BS"] = max(constants["BR"], power(-(-bm // cells), 1, bm))
         return Tiles(bm, constants, warps=8, stages=numerics.stages)
 
 
 GPU = Sizes()
 # the interpreter's cost is a fixed one an operation, whatever its size: few programs with large tiles
-INTERPRETER = Sizes(values=1 << 16, line=1 << 12, pairs=1 << 10, columns=1 << 9, terms=1 << 9)
+INTERPRETER = Sizes(values=1 << 16, line=1 << 12, pairs=1 << 10, columns=1 << 9, terms=1 << 9, emulate=True)

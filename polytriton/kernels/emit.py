@@ -17,12 +17,24 @@ Constants = dict[str, Constant]
 MODULES = {
     "relax_rows": "rows", "dense_step": "dense", "conv_step": "conv", "concretize_rows": "concretize", "count_staying": "compact",
     "move_rows": "compact", "follow_slots": "compact", "join_rows": "join", "start_rows": "start", "pay_neurons": "start",
-    "forward_dense": "forward", "forward_conv": "forward",
+    "merge_scalars": "join", "sum_parts": "dense", "forward_dense": "forward", "forward_conv": "forward", "slope_rows": "elementwise",
+    "scale_rows": "elementwise", "pool_rows": "maxpool", "part_rows": "route", "gather_rows": "route",
+    "interval_dense": "interval", "interval_conv": "interval", "interval_relax": "interval", "interval_concretize": "interval",
+    "interval_neurons": "interval_steps", "interval_join": "interval_steps", "interval_scale": "interval_steps",
+    "interval_check": "interval_steps",
 }  # fmt: skip
-PRODUCTS = ("dense_step", "conv_step", "forward_dense", "forward_conv")
+PRODUCTS = ("dense_step", "conv_step", "forward_dense", "forward_conv", "interval_dense", "interval_conv")
 HELPERS = ("numerics", "products", "rows")
-COEFFICIENTS = ("m_ptr", "out_ptr", "w_ptr", "below_ptr", "above_ptr", "cut_ptr", "t_ptr", "lo_ptr", "hi_ptr", "a_ptr", "b_ptr")
-WORDS = ("image_ptr", "row_h_ptr", "row_w_ptr", "slot_ptr", "index_ptr", "channel_ptr", "count_ptr", "group_ptr", "from_ptr", "blocks_ptr")
+DIRECTED = ("numerics", "directed", "interval")  # what the interval modules take from others
+COEFFICIENTS = (
+    "lo_m_ptr", "hi_m_ptr", "out_lo_ptr", "out_hi_ptr",
+    "m_ptr", "out_ptr", "w_ptr", "below_ptr", "above_ptr", "lower_ptr", "cut_ptr", "t_ptr", "lo_ptr", "hi_ptr", "a_ptr", "b_ptr",
+    "factor_ptr", "most_ptr", "largest_ptr", "parts_ptr",
+)  # fmt: skip
+WORDS = (
+    "image_ptr", "row_h_ptr", "row_w_ptr", "slot_ptr", "index_ptr", "channel_ptr", "count_ptr", "group_ptr", "from_ptr", "blocks_ptr",
+    "winner_ptr", "starts_ptr", "readers_ptr",
+)  # fmt: skip
 BYTES = ("done_ptr",)
 DIGITS = 10  # of the hash in a kernel's name
 
@@ -41,6 +53,8 @@ class Numerics:
     stages: int = 3
 
 
+INTERVAL = "interval"  # the form of the paper's arithmetic: intervals, every operation rounded outward
+
 NUMERICS = {
     n.name: n
     for n in (
@@ -48,6 +62,8 @@ NUMERICS = {
         Numerics("float32", "tl.float32", "ieee", 2.0**-24, "FFMA", inner=INNER),
         Numerics("tf32x3", "tl.float32", "tf32x3", 2.0**-24, "HGMMA", inner=INNER),
         Numerics("bf16x6", "tl.float32", "bf16x6", 2.0**-24, "HGMMA", inner=INNER),
+        Numerics("interval64", "tl.float64", INTERVAL, 2.0**-53, "DFMA"),
+        Numerics("interval32", "tl.float32", INTERVAL, 2.0**-24, "FFMA"),
     )
 }
 
@@ -64,7 +80,7 @@ def specialised(function: str, constants: tuple[tuple[str, Constant], ...], nume
     The text is made once, under a name of the same length, so that its lines are broken where the final name wants it.
     """
     module, arithmetic, blank = MODULES[function], NUMERICS[numerics], f"{function}_{'0' * DIGITS}"
-    helpers = {f"polytriton.kernels.{h}": module_text(h) for h in HELPERS if h != module}
+    helpers = {f"polytriton.kernels.{h}": module_text(h) for h in (DIRECTED if "interval" in module else HELPERS) if h != module}
     made = specialise(module_text(module), function, dict(constants), blank, helpers=helpers)
     types = tuple(pointer(p, arithmetic) for p in made.parameters)
     key = hashlib.sha256(repr((made.text, types, warps, stages)).encode()).hexdigest()[:DIGITS]

@@ -10,11 +10,12 @@ import msgspec
 
 from polytriton.kernels.affine import forward_kernels
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes
-from polytriton.kernels.emit import NUMERICS, Emitter
+from polytriton.kernels.emit import INTERVAL, NUMERICS, Emitter
 from polytriton.kernels.header import header
+from polytriton.kernels.interval_launches import IntervalLowering
+from polytriton.kernels.lanes import branched
 from polytriton.kernels.launches import Lowering, Space
 from polytriton.kernels.sass import LIMITS
-from polytriton.kernels.sequence import Launch
 from polytriton.kernels.spec import Kernel, Report
 
 if TYPE_CHECKING:
@@ -83,8 +84,11 @@ def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = 
     found = {kernel.name: kernel for kernel in forward_kernels(compiled.net, emitter)}
     for name in numerics:
         for program in compiled.plan:
-            launches = Lowering(emitter, space, NUMERICS[name], program, sizes).run()
-            found |= {s.kernel.name: s.kernel for s in launches.steps if isinstance(s, Launch)}
+            if NUMERICS[name].form == INTERVAL:
+                launches = IntervalLowering(emitter, space, NUMERICS[name], program, sizes).run()
+            else:
+                launches = branched(Lowering(emitter, space, NUMERICS[name], program, sizes).run(), emitter, NUMERICS[name])
+            found |= {s.kernel.name: s.kernel for s in launches.steps}
     return list(found.values())
 
 

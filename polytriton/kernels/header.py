@@ -76,10 +76,12 @@ def _number(value: float, formula: str) -> str:
 
 def _row_sums(constants: Constants, terms: int) -> tuple[str, ...]:
     """The scalars that a row pays for a ReLU or an affine step."""
-    if not (constants["RELU"] or constants["CHARGE"]):
-        return ()
+    return (_one_sign(terms),) if constants["RELU"] or constants["CHARGE"] else ()
+
+
+def _one_sign(terms: int) -> str:
     charged = _number(sum_error(terms) - 1, f"2 ({terms} + 8) 2^-53 + 8 2^-53")
-    return (f"a row's scalars: {charged} of each float64 sum of {terms} terms of one sign",)
+    return f"a row's scalars: {charged} of each float64 sum of {terms} terms of one sign"
 
 
 def _product(constants: Constants, numerics: Numerics, terms: int, block: int) -> tuple[str, ...]:
@@ -123,6 +125,43 @@ def _relax(c: Constants, numerics: Numerics) -> Facts:
     return Facts(f"{window} -> {after}", f"K = {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}", _row_sums(c, terms))
 
 
+def _pending(c: Constants, numerics: Numerics) -> tuple[str, ...]:
+    """What a row pays for coefficients that another nonlinear operator multiplied."""
+    return (_number(_float(c, "PENDING"), f"{_unit(numerics)} (1 + 2^-20), of sum |M| xabs, was pending"),) if c["PENDING"] else ()
+
+
+def _slope(c: Constants, numerics: Numerics) -> Facts:
+    window, terms = _over(c)
+    sums = f"K = {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}"
+    return Facts(f"{window} -> {window}", sums, (_one_sign(terms), *_pending(c, numerics)))
+
+
+def _scale(c: Constants, numerics: Numerics) -> Facts:
+    window, terms = _over(c)
+    sums = f"K = 1 term an entry; {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}"
+    return Facts(f"{window} -> {window}", sums, (f"{_unit(numerics)}, of |M a|", _one_sign(terms)))
+
+
+def _pool(c: Constants, numerics: Numerics) -> Facts:
+    h, w, channels, kh, kw = (_int(c, name) for name in ("H", "W", "C", "KH", "KW"))
+    size, unit = h * w * channels, _unit(numerics)
+    error = _number(_float(c, "REL"), f"gamma_{kh * kw}({unit}) + 2 ({size} + 8) 2^-53, of sum |M| largest")
+    sums = f"K = {kh * kw} terms an entry at most; {size} terms a row, in blocks of {min(size, _int(c, 'BQ'))}"
+    return Facts(f"{_window(c, h, w, channels)} -> {c['HO']} x {c['WO']} x {channels}", sums, (error, *_pending(c, numerics)))
+
+
+def _part(c: Constants, numerics: Numerics) -> Facts:
+    return Facts(f"{c['FROM']} -> {c['SIZE']}", "", ("none: coefficients move",))
+
+
+def _gather(c: Constants, numerics: Numerics) -> Facts:
+    repeats, windows = _int(c, "REPEATS"), f"{c['FROM']} -> {c['SIZE']}"
+    if repeats < 2:
+        return Facts(windows, "", ("none: coefficients move",))
+    error = _number(gamma(repeats - 1, numerics.u), f"gamma_{repeats - 1}({_unit(numerics)}), of sum |M|, charged by t")
+    return Facts(windows, f"K = {repeats} terms an entry at most", (error,))
+
+
 def _concretize(c: Constants, numerics: Numerics) -> Facts:
     window, terms = _over(c)
     rel = _float(c, "REL")
@@ -154,8 +193,43 @@ def _start(c: Constants, numerics: Numerics) -> Facts:
     return Facts(f"a neuron -> {after}", "", ("none: coefficients are weights times 1 or -1",))
 
 
+def _parts(c: Constants, numerics: Numerics) -> Facts:
+    return Facts("", f"K = {c['SK']} parts, in float64, in order", (f"{numerics.u:.4g} of |out|, within what the product is charged",))
+
+
 def _neurons(c: Constants, numerics: Numerics) -> Facts:
     return Facts("a neuron -> charged", "", ("none: a coefficient is 1 or -1",))
+
+
+def _merged(c: Constants, numerics: Numerics) -> Facts:
+    return Facts("", "K = 2 terms a row", (_number(4 * 2.0**-53, "4 2^-53, of |constant|, and 8 2^-53 of the error"),))
+
+
+OUTWARD = "every operation is rounded outward; only the lanes of a tile are added to nearest, and charged"
+
+
+def _interval_dense(c: Constants, numerics: Numerics) -> Facts:
+    return Facts(f"{c['K']} -> {c['N']}", f"K = {c['K']} terms an entry, one after the other", (OUTWARD,))
+
+
+def _interval_conv(c: Constants, numerics: Numerics) -> Facts:
+    h, w, channels = (_int(c, name) for name in ("H", "W", "CO"))
+    terms = -(-_int(c, "KH") // _int(c, "PH")) * -(-_int(c, "KW") // _int(c, "PW")) * channels // _int(c, "G")
+    after = _window(c, _int(c, "HO"), _int(c, "WO"), _int(c, "CI"), "TO_")
+    return Facts(f"{h}x{w} x {channels} -> {after}", f"K = {terms} terms an entry, one after the other", (OUTWARD,))
+
+
+def _interval_row(c: Constants, numerics: Numerics) -> Facts:
+    window, terms = _over(c)
+    return Facts(window, f"K = {terms} terms a row, in lanes of {min(terms, _int(c, 'BQ'))}", (OUTWARD,))
+
+
+def _interval_join(c: Constants, numerics: Numerics) -> Facts:
+    return Facts(_join({**c, "SECOND": False}, numerics).windows, "K = 2 terms an entry" if c["SECOND"] else "", (OUTWARD,))
+
+
+def _interval_neurons(c: Constants, numerics: Numerics) -> Facts:
+    return Facts("a neuron -> charged", "", (OUTWARD,))
 
 
 def _moved(c: Constants, numerics: Numerics) -> Facts:
@@ -177,7 +251,11 @@ def _forward_conv(c: Constants, numerics: Numerics) -> Facts:
 
 
 FACTS: dict[str, Callable[[Constants, Numerics], Facts]] = {
-    "relax_rows": _relax, "dense_step": _dense, "conv_step": _conv, "concretize_rows": _concretize, "join_rows": _join,
+    "relax_rows": _relax, "dense_step": _dense, "sum_parts": _parts, "conv_step": _conv, "concretize_rows": _concretize, "join_rows": _join,
     "start_rows": _start, "pay_neurons": _neurons, "count_staying": _moved, "move_rows": _moved, "follow_slots": _moved,
-    "forward_dense": _forward_dense, "forward_conv": _forward_conv,
+    "merge_scalars": _merged, "forward_dense": _forward_dense, "forward_conv": _forward_conv, "slope_rows": _slope,
+    "scale_rows": _scale, "pool_rows": _pool, "part_rows": _part, "gather_rows": _gather,
+    "interval_dense": _interval_dense, "interval_conv": _interval_conv, "interval_relax": _interval_row, "interval_join": _interval_join,
+    "interval_concretize": _interval_row, "interval_scale": _interval_row, "interval_check": _interval_row,
+    "interval_neurons": _interval_neurons,
 }  # fmt: skip

@@ -82,3 +82,26 @@ def join_rows(
         constant, error = pay(constant, error, 0.0, OUT_REL * tl.sum(sizes, 1) + floor)
         tl.store(constant_ptr + rows, constant, mask=live)
         tl.store(error_ptr + rows, error, mask=live)
+
+
+@triton.jit
+def merge_scalars(lane_constant_ptr, lane_error_ptr, constant_ptr, error_ptr, count_ptr, B: tl.constexpr):
+    """The scalars of a second branch join the rows': constant += lane_constant, error += lane_error (numerics.pay charges the sums).
+
+    One branch began with what the row had, the other with zero, and what either paid is in its own pair (kernels/lanes.py):
+
+        target >= sum M x + (constant + lane_constant) - (error + lane_error).
+
+    The second pair is zero again afterwards, for the next region.
+    """
+    rows = tl.program_id(0) * B + tl.arange(0, B)
+    live = rows < tl.load(count_ptr)
+    constant = tl.load(constant_ptr + rows, mask=live, other=0.0)
+    error = tl.load(error_ptr + rows, mask=live, other=0.0)
+    more = tl.load(lane_constant_ptr + rows, mask=live, other=0.0)
+    charge = tl.load(lane_error_ptr + rows, mask=live, other=0.0)
+    constant, error = pay(constant, error, more, charge)
+    tl.store(constant_ptr + rows, constant, mask=live)
+    tl.store(error_ptr + rows, error, mask=live)
+    tl.store(lane_constant_ptr + rows, 0.0, mask=live)
+    tl.store(lane_error_ptr + rows, 0.0, mask=live)

@@ -17,7 +17,8 @@ from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Axis, Program, Step, Window, extent
 from polytriton.kernels.choose import GPU, Sizes, Tiles
 from polytriton.kernels.emit import Constants, Emitter, Numerics
-from polytriton.kernels.sequence import Entry, Fallback, Launch, Launches, Space, place
+from polytriton.kernels.sequence import Entry, Launch, Launches, Space, place
+from polytriton.kernels.steps import concat, gather, maxpool, scale, slope
 from polytriton.passes.windows import through
 from polytriton.rounding import dot_error, sum_error
 
@@ -56,13 +57,17 @@ class Lowering:
                 self._check(step.op == "input")
             self.out.ops[self.state] = self.out.ops.get(self.state, 0) + step.ops
             if step.op != "input":
-                getattr(self, "_" + step.op, self._elsewhere)(self.nodes[step.node], step)
+                getattr(self, "_" + step.op)(self.nodes[step.node], step)
         return self.out
 
     # ---- buffers and launches ---------------------------------------------------------------------------
 
     def _buffer(self, name: str, window: Window) -> int:
-        self.out.buffers.append(window.cells * extent(self.nodes[name])[2])
+        return self._values(window.cells * extent(self.nodes[name])[2])
+
+    def _values(self, count: int) -> int:
+        """A buffer of so many values a row, alive from now on."""
+        self.out.buffers.append(count)
         self.out.lives.append([len(self.out.steps), len(self.out.steps)])
         return len(self.out.buffers) - 1
 
@@ -198,8 +203,7 @@ class Lowering:
     def _relu(self, node: Node, step: Step) -> None:
         entry = self._written(node.name, self.frontier.pop(node.name))
         if self._pending(node.name) or node.number("slope") not in (0.0, 1.0):
-            self.frontier[node.name] = entry
-            self._elsewhere(node, step)
+            slope(self, node, step, entry)
             return
         source = node.inputs[0]
         then = self.after if self.after is not None and self.after.node == source and self.after.op in ("conv", "linear", "add") else None
@@ -252,15 +256,22 @@ class Lowering:
         entry = self._written(node.name, entry)
         constants, bind = self._scalars(entry, node.name, entry.relu, self._charged(node.name))
         k, n = node.size, self._terms(step.to[0], window)
+        _, w, c = extent(node)  # an image's tables may have a margin between their lines; its bias has none
         for gone in ("RH", "OH", "RW", "OW"):
             del constants[gone]
-        constants |= {"T": self.numerics.type, "FORM": self.numerics.form, "K": k, "N": n, "LINE": k, "C": k}
-        out = self._buffer(step.to[0], window)
+        constants |= {"T": self.numerics.type, "FORM": self.numerics.form, "K": k, "N": n, "LINE": w * c, "C": k}
         tiles = self.emitter.tiled("dense_step", constants, self.numerics, self.sizes.product(self.numerics, 0, k, n))
-        scalars = bool(constants["RELU"] or constants["CHARGE"])
-        bind |= {"w_ptr": f"weight:{node.name}", "out_ptr": f"buf:{out}"}
-        columns = -(-n // int(tiles.constants["BN"])) + scalars
+        scalars, parts = bool(constants["RELU"] or constants["CHARGE"]), tiles.constants["SK"]
+        out = made = self._values(parts * n)
+        bind |= {"w_ptr": f"weight:{node.name}", "out_ptr": f"buf:{made}"}
+        columns = -(-n // tiles.constants["BN"]) * parts + scalars
         self._launch("dense_step", constants, bind, tiles, columns=columns)
+        if parts > 1:
+            out = self._values(n)
+            bind = {**self._rows(), "parts_ptr": f"buf:{made}", "out_ptr": f"buf:{out}"}
+            tiles = self.sizes.rows(n)
+            columns = -(-n // tiles.constants["BQ"])
+            self._launch("sum_parts", {"T": self.numerics.type, "N": n, "SK": parts}, bind, tiles, columns=columns)
         self._give(step, Entry(window, out))
 
     def _conv(self, node: Node, step: Step) -> None:
@@ -346,13 +357,4 @@ class Lowering:
         entry = self._written(node.name, entry) if entry.buffer is None else entry
         self.frontier[node.name] = self._joined(node.name, entry, None, step.windows[0])
 
-    def _elsewhere(self, node: Node, step: Step) -> None:
-        """What has no kernel: the Plan's interpreter on tensors does the step."""
-        entry = self._written(node.name, self.frontier.pop(node.name))
-        self._touch(entry.buffer)
-        made = tuple((name, Entry(w, self._buffer(name, w))) for name, w in zip(step.to, step.windows, strict=True))
-        for _, e in made:
-            self._touch(e.buffer)
-        self.out.steps.append(Fallback(step, self.after, self.state, ((node.name, entry),), made, self.paid))
-        self.paid = ""
-        self._give(step, *(e for _, e in made))
+    _scale, _maxpool, _concat, _gather = scale, maxpool, concat, gather

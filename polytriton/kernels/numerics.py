@@ -23,6 +23,20 @@ def pay(constant, error, more, charge):
 
 
 @triton.jit
+def taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT: tl.constexpr, BR: tl.constexpr):
+    """Rows first to first + BR: their numbers, which of them count, image and position of each, and where its coefficients lie."""
+    rows = first + tl.arange(0, BR)
+    live = rows < count
+    image = tl.load(image_ptr + rows, mask=live, other=0)
+    row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
+    row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
+    at_row = rows.to(tl.int64)
+    if SLOT:
+        at_row = tl.load(slot_ptr + rows, mask=live, other=0)
+    return rows, live, image, row_h, row_w, at_row
+
+
+@triton.jit
 def table_base(image, row_h, row_w, START: tl.constexpr, PLANE: tl.constexpr, PITCH: tl.constexpr, C: tl.constexpr,
                RH: tl.constexpr, OH: tl.constexpr, RW: tl.constexpr, OW: tl.constexpr):  # fmt: skip
     """Where a row's window begins in a node's tables: cell (row_h*RH - OH, row_w*RW - OW) of its image."""

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from polytriton.kernels.numerics import pay, table_base
+from polytriton.kernels.numerics import pay, table_base, taken_rows
 
 
 @triton.jit
@@ -24,14 +24,7 @@ def row_scalars(
     CHARGE constant += sum N_j bias_j, error += sum |N_j| t_j (enlarged by SUM_ERROR) + floor of the row's image.
     The sums are float64 over exact products (float32 coefficients) or products whose rounding SUM_ERROR and t count, in any order.
     """
-    rows = first + tl.arange(0, BR)
-    live = rows < count
-    image = tl.load(image_ptr + rows, mask=live, other=0)
-    row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
-    row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
-    at_row = rows.to(tl.int64)
-    if SLOT:
-        at_row = tl.load(slot_ptr + rows, mask=live, other=0)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
     base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     t_base = table_base(image, row_h, row_w, T_START, T_PLANE, T_PITCH, C, RH, OH, RW, OW)
     total = tl.full((BR, BQ), 0.0, tl.float64)

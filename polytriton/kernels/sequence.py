@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from polytriton.ir.net import Net
-from polytriton.ir.plan import Plan, Program, Step, Window, extent
+from polytriton.ir.plan import Plan, Program, Window, extent
 from polytriton.kernels.emit import Constants
 from polytriton.kernels.spec import Kernel
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Grid: (ceil(capacity * cells / block) * times, columns) programs. `bind` names the tensor of every parameter."""
+    """Grid: (ceil(capacity * cells / block) * times, columns) programs. `bind` names the tensor of every parameter.
+
+    Launches of one region (lanes.py; 0: none) with different lanes may run at the same time.
+    """
 
     kernel: Kernel
     bind: tuple[str, ...]
@@ -20,21 +23,16 @@ class Launch:
     cells: int = 1
     times: int = 1
     columns: int = 1
+    lane: int = 0
+    region: int = 0
+
+    @property
+    def function(self) -> str:
+        """The library kernel that it is a specialisation of."""
+        return self.kernel.name.rpartition("_")[0]
 
     def grid(self, capacity: int) -> tuple[int, int]:
         return -(-capacity * self.cells // self.block) * self.times, self.columns
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """A step that the interpreter of Plans does on tensors: rows of `before` come in, their successors go out."""
-
-    step: Step
-    after: Step | None
-    state: int
-    before: tuple[tuple[str, Entry], ...]
-    made: tuple[tuple[str, Entry], ...]
-    paid: str
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Launches:
     """One program: its launches, the values a row takes in each buffer, the row states it passes through."""
 
     program: Program
-    steps: list[Launch | Fallback] = field(default_factory=list)
+    steps: list[Launch] = field(default_factory=list)
     buffers: list[int] = field(default_factory=list)
     lives: list[list[int]] = field(default_factory=list)  # first and last launch that touches each buffer
     slots: list[str] = field(default_factory=list)

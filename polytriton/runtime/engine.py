@@ -17,9 +17,10 @@ from polytriton.errors import ResourceError
 from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Program, extent
 from polytriton.passes.memory import chunk_rows
-from polytriton.passes.pipeline import Compiled
+from polytriton.passes.pipeline import Compiled, replanned
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.forward import Boxes, Forward
+from polytriton.runtime.interval_backend import IntervalBackend
 from polytriton.runtime.soundness import FLOAT32, FLOAT64, KERNELS, SEMANTICS, Coefficients
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.torch_backend import Rows, TorchBackend
@@ -75,18 +76,22 @@ class Engine:
         forward: Forward | None = None,
         kernels: str = "",
         config: Config = DEFAULT,
+        numerics: str = "folded",
     ) -> None:
-        self.net, self.plan = compiled.net, compiled.plan
+        self.net, self.plan = compiled.net, replanned(compiled, config.whole, config.skips)
         self.coefficients: Coefficients = KERNELS[dtype] if kernels else FLOAT64 if dtype == "float64" else FLOAT32
         self.device = device or torch.device("cpu")
         self.memory, self.early = memory, early and not tight
         self.tight = tight  # bound what the interval pass settled too: error vectors shrink with the boxes
         self.config = config
         self.backend = TorchBackend(self.device, threads, config)
+        self.walk: Callable[..., Walk] = Walk
         self.forward = forward or Forward(self.net, SEMANTICS[semantics], self.device)
         self.kit = Kit(self.net, self.plan, self.forward, self.coefficients)
         self.kernels: TritonBackend | None = None
-        if kernels:
+        if kernels and numerics == "interval":
+            self.kernels = IntervalBackend(self.kit, dtype, self.device, kernels == "interpret", memory // 2, config)
+        elif kernels:
             self.kernels = TritonBackend(self.kit, dtype, self.device, kernels == "interpret", memory // 2, config)
         self.nodes = self.net.by_name
         self.programs = {p.target: p for p in self.plan if p.kind == "bound"}
@@ -237,7 +242,7 @@ class Engine:
         for block in self._blocks(rows, program):
             self._expire(deadline)
             some = self._rows(image[block], block, h[block], w[block])
-            Walk(self.backend, tables, program, some, results).run(Identity(sign[block].to(self.coefficients.dtype), channel[block]))
+            self.walk(self.backend, tables, program, some, results).run(Identity(sign[block].to(self.coefficients.dtype), channel[block]))
         self.tally.rows[program.target] = self.tally.rows.get(program.target, 0) + rows
         self.tally.ops += results.ops
         return results
@@ -289,7 +294,7 @@ class Engine:
         self, boxes: Boxes, forms: Forms, groups: Tensor | None = None, deadline: float | None = None, trace: Trace | None = None
     ) -> Results:
         """Lower bounds of forms; with `groups`, rows leave once one row of their group is proved positive."""
-        if self.kernels is not None and forms.over_input is not None:
+        if self.kernels is not None and forms.over_input is not None and not isinstance(self.kernels, IntervalBackend):
             return self._plain().query(boxes, forms, groups, deadline, trace)
         program, begin = self.plan.query, None if trace is None else trace.mark()
         target = self.nodes[program.target]
@@ -325,7 +330,9 @@ class Engine:
                     gap = gap + forms.input_error[block]
                 some.error = some.error + (gap * x).sum(1) * (1 + 2.0**-30)
             if self.kernels is None:
-                Walk(self.backend, tables, program, some, results).run(start, extra)
+                self.walk(self.backend, tables, program, some, results).run(start, extra)
+            elif isinstance(self.kernels, IntervalBackend):
+                self.kernels.run(tables, program, some, results, start, lambda: self._expire(deadline), extra)
             else:
                 self.kernels.run(tables, program, some, results, start, lambda: self._expire(deadline))
         self.tally.rows["query"] = self.tally.rows.get("query", 0) + rows

@@ -2,66 +2,39 @@
 
 A program's launches are bound to tensors once, for a capacity (rows at a time) and a batch size, and then only played: the
 tensors stay where they are, and what changes is copied into them. How many rows are left is known on the device alone, so
-the host never waits inside a program; on a GPU the launches are captured in a graph when they are played a second time.
+the host never waits inside a program; on a GPU the launches are captured in a graph when they are played a second time
+(unless the configuration says otherwise).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from polytriton.errors import ResourceError
-from polytriton.ir.plan import Program, extent
-from polytriton.kernels.arena import Arena, lay_out
+from polytriton.ir.plan import Program
+from polytriton.kernels.arena import lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, power
 from polytriton.kernels.emit import NUMERICS, Emitter, Numerics
+from polytriton.kernels.lanes import OWN, branched
 from polytriton.kernels.launches import Lowering
-from polytriton.kernels.load import function, makes_room, prepare
-from polytriton.kernels.sequence import Entry, Fallback, Launch, Launches, Space
-from polytriton.kernels.spec import room
+from polytriton.kernels.load import makes_room, prepare
+from polytriton.kernels.sequence import Space
 from polytriton.knobs import SUMMARY, note
+from polytriton.runtime.binding import Binding, Bound, Ready, Streams
 from polytriton.runtime.config import DEFAULT, Config
+from polytriton.runtime.kernel_tables import batch_table, layer_tensor
+from polytriton.runtime.results import Identity, Results
 from polytriton.runtime.settings import on_device
 from polytriton.runtime.tables import Kit, Tables
-from polytriton.runtime.torch_backend import Rows, TorchBackend
-from polytriton.runtime.walk import Identity, Results, Walk
+from polytriton.runtime.torch_backend import Rows
 
 ALIGN = 64  # capacities are multiples of this, so every buffer of the arena starts aligned
 MOST = 1 << 20  # rows at once that a compaction can number
-STATES = 4096
 ROW_BYTES = 8 * 32  # row arrays of both states, slots and scratch
 BELOW_ZERO = -5e-324  # a bound above this is at least zero
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A program's launches with the arena's layout for one row."""
-
-    launches: Launches
-    arena: Arena
-
-
-@dataclass
-class Bound:
-    """Launches with their tensors: one row capacity, one batch size."""
-
-    ready: Ready
-    capacity: int
-    calls: list[Callable[[], Any] | Fallback]
-    tables: list[tuple[str, str, Tensor]]  # what has to be copied in for a new batch
-    ops: Tensor  # by row state
-    serial: int = -1
-    played: int = 0
-    graph: Any = None
-    starts: dict[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def capturable(self) -> bool:
-        return not any(isinstance(c, Fallback) for c in self.calls)
 
 
 class TritonBackend:
@@ -74,9 +47,10 @@ class TritonBackend:
         self.word = 8 if self.numerics.type == "tl.float64" else 4
         self.space = Space(kit.net, kit.plan)
         self.emitter = Emitter(tiles=config.tiles)
+        self.graphs = config.graphs and device.type == "cuda"
         self.rooms = config.rooms if device.type == "cuda" and makes_room() else {}
         self.sizes = INTERPRETER if interpret else GPU
-        self.tensors = TorchBackend(device)  # for the steps that have no kernel
+        self.lanes, self.streams = config.lanes, Streams(device) if device.type == "cuda" else None
         self._ready: dict[tuple[str, str], Ready] = {}
         self._bound: dict[tuple[object, ...], Bound] = {}
         self._kept: dict[tuple[str, int], Tensor] = {}
@@ -87,6 +61,8 @@ class TritonBackend:
         key = (program.kind, program.target)
         if key not in self._ready:
             launches = Lowering(self.emitter, self.space, self.numerics, program, self.sizes).run()
+            if self.lanes:
+                launches = branched(launches, self.emitter, self.numerics)
             self._ready[key] = Ready(launches, lay_out(launches))
         return self._ready[key]
 
@@ -165,46 +141,39 @@ class TritonBackend:
             bound.serial = tables.serial
         return bound
 
-    def play(self, bound: Bound, tables: Tables, results: Results) -> None:
-        """One block of rows, whose arrays have been filled in, from the target to the input."""
+    def play(self, bound: Bound, tables: Tables) -> None:
+        """One block of rows, whose arrays and tables have been filled in, from the target to the input."""
         bound.played += 1
         if bound.graph is not None:
             bound.graph.replay()
             return
-        if self.device.type == "cuda" and bound.capturable and bound.played > 1:  # the first time compiled every kernel
+        if self.graphs and bound.played > 1:  # the first time compiled every kernel
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other devices' workers go on allocating
-                for call in bound.calls:
-                    call()  # type: ignore[operator]
+                self._play(bound)
             bound.graph = graph
             graph.replay()
             return
-        for call in bound.calls:
-            if isinstance(call, Fallback):
-                self._fall_back(call, bound, tables, results)
-            else:
+        self._play(bound)
+
+    def _play(self, bound: Bound) -> None:
+        try:
+            for call in bound.calls:
                 call()
+        except BaseException:
+            if self.streams is not None:
+                self.streams.settle()  # what still runs beside must not meet what comes next in the same memory
+            raise
 
     def weight(self, kind: str, name: str) -> Tensor:
         """A layer's tensor as the kernels read it."""
-        node, weights = self.kit.nodes[name], self.kit.weights[name]
-        made = weights.rows if kind == "rows" else weights.back
-        if kind == "weight" and node.op == "conv":
-            made = made.permute(2, 3, 0, 1)  # [KH, KW, CO, CI/G]
-        key = (f"{kind}:{name}", made.numel())
+        key = (f"{kind}:{name}", 0)
         if key not in self._kept:
-            self._kept[key] = made.contiguous()
+            self._kept[key] = layer_tensor(self.kit, kind, name)
         return self._kept[key]
 
     def table(self, tables: Tables, kind: str, name: str) -> Tensor:
-        if kind in ("lo", "hi"):
-            return tables.box(name)[kind == "hi"]
-        if kind in ("below", "above", "cut"):
-            lines = tables.lines(self.kit.nodes[name])
-            return {"below": lines.below, "above": lines.above, "cut": lines.upper_cut}[kind]
-        if kind in ("t", "floor"):
-            return tables.charge(name)[kind == "floor"]
-        return {"underflow": tables.floor, "first": tables.first}[kind](name)
+        return batch_table(tables, kind, name)
 
     def run(
         self, tables: Tables, program: Program, rows: Rows, results: Results, start: Tensor | Identity, expire: Callable[[], None]
@@ -246,6 +215,9 @@ class TritonBackend:
             to[name][:n] = values[block]
         to["constant"][:n], to["error"][:n], to["index"][:n] = rows.constant[block], rows.error[block], rows.index[block]
         to["count"][0].fill_(n)
+        for name in OWN.values():
+            if name in to:
+                to[name].zero_()  # every merge leaves zeros, but a program may have been broken off before it
         if isinstance(start, Identity):
             to["sign"][:n], to["channel"][:n] = start.sign[block].double(), start.channel[block]
         else:
@@ -260,110 +232,10 @@ class TritonBackend:
             to["done"][: len(results.done)] = results.done.view(torch.int8)
             to["limit"].fill_(0.0 if results.strict else BELOW_ZERO)
         to["best"][:total], to["raw_best"][:total] = results.best, results.raw
-        self.play(bound, tables, results)
+        self.play(bound, tables)
         self.operations += (to["count"][: len(bound.ops)] * bound.ops).sum()
         results.best.copy_(to["best"][:total])
         results.raw.copy_(to["raw_best"][:total])
         if results.group is not None and results.done is not None:
             results.done.view(torch.int8).copy_(to["done"][: len(results.done)])
             results.left.append(to["count"][1 : len(bound.ops)].double())  # a copy, read when the answer is known
-
-    # ---- steps without a kernel -------------------------------------------------------------------------
-
-    def _fall_back(self, step: Fallback, bound: Bound, tables: Tables, results: Results) -> None:
-        """The Plan's own interpreter does one step on the rows that are left, which the host has to count for it."""
-        state = Binding(self, bound.ready, tables, bound.capacity, 0)
-        left = int(state.rows("count", step.state)[0])
-        if not left:
-            return
-        named = {name: state.rows(name, step.state)[:left] for name in ("image", "constant", "error", "index")}
-        rows = Rows(h=state.rows("row_h", step.state)[:left], w=state.rows("row_w", step.state)[:left], **named)
-        walk = Walk(self.tensors, tables, bound.ready.launches.program, rows, results)
-        walk.paid = step.paid
-        for name, entry in step.before:
-            walk.frontier[name] = self._taken(state, name, entry, left), entry.window
-        getattr(walk, "_" + step.step.op)(self.kit.nodes[step.step.node], step.step)
-        for name, entry in step.made:
-            arriving = walk.arriving.get(name)
-            made, _ = arriving.pop(0) if arriving and name not in walk.frontier else walk.frontier.pop(name)
-            assert isinstance(made, Tensor) and entry.buffer is not None
-            state.buffer(entry.buffer)[: made.numel()] = made.reshape(-1)
-        for name in ("constant", "error"):
-            state.rows(name, step.state)[:left] = getattr(walk.rows, name)
-
-    def _taken(self, state: Binding, name: str, entry: Entry, left: int) -> Tensor:
-        assert entry.buffer is not None
-        c = extent(self.kit.nodes[name])[2]
-        every = state.buffer(entry.buffer).view(state.capacity, entry.window.h.size, entry.window.w.size, c)
-        return every[:left].clone() if entry.slot is None else every[state.tensor(entry.slot)[:left]]
-
-
-class Binding:
-    """What each symbol of a program stands for, at one capacity and batch size."""
-
-    def __init__(self, backend: TritonBackend, ready: Ready, tables: Tables, capacity: int, results: int) -> None:
-        self.backend, self.ready, self.tables, self.capacity, self.results = backend, ready, tables, capacity, results
-        self.copied: dict[str, tuple[str, str, Tensor]] = {}
-
-    def bind(self) -> Bound:
-        calls = list(self._calls())
-        names = ("image", "row_h", "row_w", "constant", "error", "index", "sign", "channel", "count")
-        starts = {name: self.rows(name, 0) for name in names}
-        starts["count"] = self.backend.kept("count", 2 * STATES, torch.int64)[::2]
-        starts |= {name: self.tensor(name) for name in ("group", "done", "limit", "best", "raw_best")}
-        if self.ready.launches.buffers:
-            starts["start"] = self.buffer(0)
-        launches = self.ready.launches
-        ops = torch.tensor([launches.ops.get(k, 0) for k in range(launches.states)], dtype=torch.float64, device=self.backend.device)
-        return Bound(self.ready, self.capacity, calls, list(self.copied.values()), ops, starts=starts)
-
-    def _calls(self) -> Iterator[Callable[[], Any] | Fallback]:
-        for step in self.ready.launches.steps:
-            yield step if isinstance(step, Fallback) else self._call(step)
-
-    def _call(self, launch: Launch) -> Callable[[], Any]:
-        kernel, tensors = function(launch.kernel)[launch.grid(self.capacity)], [self.tensor(s) for s in launch.bind]
-        options = {**launch.kernel.options, **room(self.backend.rooms.get(launch.kernel.name, 0))}
-        return lambda: kernel(*tensors, **options)
-
-    def rows(self, name: str, state: int) -> Tensor:
-        """A row array of one state: two sets, taken in turns, since only neighbours meet. Counts take a cell each."""
-        if name == "count":
-            return self.backend.kept("count", 2 * STATES, torch.int64)[2 * state : 2 * state + 1]  # 16 bytes apart
-        dtype = torch.float64 if name in ("constant", "error", "sign") else torch.int64
-        return self.backend.kept(f"{name}:{state % 2}", self.capacity, dtype)
-
-    def buffer(self, number: int) -> Tensor:
-        word, arena = self.backend.word, self.ready.arena
-        begin = arena.offsets[number] * self.capacity * word
-        size = self.ready.launches.buffers[number] * self.capacity * word
-        return self.backend.arena(arena.size * self.capacity * word)[begin : begin + size].view(self.backend.kit.coefficients.dtype)
-
-    def tensor(self, symbol: str) -> Tensor:
-        kind, _, name = symbol.partition(":")
-        keep = self.backend.kept
-        if kind == "buf":
-            return self.buffer(int(name))
-        if kind in ("from", "slot"):
-            return keep(symbol, self.capacity, torch.int64)
-        if kind in ("value", "raw", "slack"):
-            return keep(kind, self.capacity, torch.float64)
-        if kind == "blocks":
-            return keep(kind, 1024, torch.int64)
-        if kind in ("weight", "rows"):
-            return self.backend.weight(kind, name)
-        if kind == "bias":
-            return self.backend.kit.bias_line(name, 1)
-        if kind in ("best", "raw_best", "group", "done"):
-            return keep(kind, self.results, {"group": torch.int64, "done": torch.int8}.get(kind, torch.float64))
-        if kind == "limit":
-            return keep(kind, 1, torch.float64)
-        if name.isdigit():
-            return self.rows(kind, int(name))
-        return self._table(symbol, kind, name)
-
-    def _table(self, symbol: str, kind: str, name: str) -> Tensor:
-        if symbol not in self.copied:
-            value = self.backend.table(self.tables, kind, name)
-            self.copied[symbol] = kind, name, self.backend.kept(symbol, value.numel(), value.dtype).view(value.shape)
-        return self.copied[symbol][2]

@@ -81,5 +81,6 @@ def run_dense(lo: np.ndarray, hi: np.ndarray, w: np.ndarray, used: int | None = 
     out = tensors(*(np.full((rows, n), 7, lo.dtype) for _ in range(2)))
     grid = (max(1, -(-rows // BLOCK["BM"])), -(-n // BLOCK["BN"]))
     count = rows_in_use(rows if used is None else used)
-    interval_dense[grid](*tensors(lo, hi, w), *out, count, T=TYPES[lo.dtype.type], K=k, N=n, **BLOCK)
+    slot = torch.zeros(1, dtype=torch.int64)
+    interval_dense[grid](*tensors(lo, hi), slot, *tensors(w), *out, count, T=TYPES[lo.dtype.type], SLOT=False, K=k, N=n, **BLOCK)
     return out[0].numpy(), out[1].numpy()

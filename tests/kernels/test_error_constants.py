@@ -43,7 +43,7 @@ def constants(numerics: str) -> Constants:
 def dense(m: np.ndarray, w: np.ndarray, numerics: str) -> np.ndarray:
     k = m.shape[1]
     values = {"m": m, "w": w, "out": np.zeros((len(m), N), m.dtype), "count": np.array([len(m)])}
-    return run("dense_step", {**constants(numerics), "K": k, "N": N, "LINE": k, "C": k}, numerics, (1, 1), values)["out"]
+    return run("dense_step", {**constants(numerics), "SK": 1, "K": k, "N": N, "LINE": k, "C": k}, numerics, (1, 1), values)["out"]
 
 
 def conv(m: np.ndarray, w: np.ndarray, numerics: str) -> np.ndarray:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from polytriton.kernels.build import compile_all
 from polytriton.kernels.interval import interval_conv
-from polytriton.kernels.spec import Kernel
-from polytriton.kernels.specialise import Constant, specialise
-from polytriton.kernels.worker import dump
 from tests.kernels.intervals import (
     BLOCK,
     TYPES,
@@ -126,7 +120,10 @@ class Shape:
     def constants(self) -> dict[str, int]:
         names = ("H", "W", "HO", "WO", "KH", "KW", "SH", "SW", "DH", "DW", "TOP", "LEFT")
         values = (*self.source, *self.to, *self.kernel, *self.stride, *self.dilation, *self.lead)
-        return {**dict(zip(names, values, strict=True)), "G": self.groups, "CO": self.groups * self.of[0], "CI": self.groups * self.of[1]}
+        channels = {"G": self.groups, "CO": self.groups * self.of[0], "CI": self.groups * self.of[1]}
+        phases = {p: s if d == 1 else 1 for p, s, d in zip(("PH", "PW"), self.stride, self.dilation, strict=True)}
+        mask = {"MASK": False, **dict.fromkeys(("IH", "IW", "TO_RH", "TO_OH", "TO_RW", "TO_OW"), 0)}
+        return {**dict(zip(names, values, strict=True)), **channels, **phases, **mask}
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
         """w [CO, CI/G, KH, KW] as the matrix from source cells to new ones: tap (i, j) carries (y, x) to (y SH + i DH, x SW + j DW)."""
@@ -163,11 +160,14 @@ APART = Shape((2, 2), (5, 5), (1, 2), (3, 3), (1, 1), (-1, 0), 1, (1, 1))  # str
 
 
 def run_conv(shape: Shape, lo: np.ndarray, hi: np.ndarray, w: np.ndarray, used: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    rows, (ho, wo), channels = len(lo), shape.to, shape.of[1]
+    rows, (ho, wo), channels, known = len(lo), shape.to, shape.of[1], shape.constants()
     out = tensors(*(np.full((rows, ho * wo * shape.groups * channels), 7, lo.dtype) for _ in range(2)))
-    grid = (max(1, -(-rows // BLOCK["BM"])) * ho * wo, shape.groups * -(-channels // BLOCK["BN"]))
-    count = rows_in_use(rows if used is None else used)
-    interval_conv[grid](*tensors(lo, hi, w), *out, count, T=TYPES[lo.dtype.type], **shape.constants(), **BLOCK)
+    ph, pw = known["PH"], known["PW"]
+    pairs = max(1, rows) * -(-ho // ph) * -(-wo // pw)
+    grid = (-(-pairs // BLOCK["BM"]) * ph * pw, shape.groups * -(-channels // BLOCK["BN"]))
+    count, none = rows_in_use(rows if used is None else used), torch.zeros(1, dtype=torch.int64)
+    given = (*tensors(lo, hi), none, none, none, *tensors(w.transpose(2, 3, 0, 1)))  # [KH, KW, CO, CI/G]
+    interval_conv[grid](*given, *out, count, T=TYPES[lo.dtype.type], SLOT=False, **known, **BLOCK)
     return out[0].numpy(), out[1].numpy()
 
 
@@ -195,50 +195,3 @@ def test_conv_leaves_rows_beyond_the_count_alone() -> None:
         low, high = run_conv(APART, lo, hi, w, used)
         assert (low[used:] == 7).all() and (high[used:] == 7).all()
         check_products(draw, lo[:used], hi[:used], APART.matrix(w), (low[:used], high[:used]))
-
-
-LIBRARY = Path(__file__).resolve().parents[2] / "polytriton" / "kernels"
-TABLES = {"SIZE": 90, "LINE": 45, "C": 9, "RH": 2, "OH": 1, "RW": 1, "OW": 0, "START": 270, "PLANE": 2700, "PITCH": 270, "BR": 4, "BQ": 256}
-WIDE = Shape((3, 3), (5, 5), (3, 3), (1, 1), (1, 1), (0, 0), 1, (64, 64))
-CASES: dict[str, dict[str, int]] = {
-    "interval_dense": {"K": 784, "N": 500, "BM": 8, "BN": 128},
-    "interval_conv": {**WIDE.constants(), "BM": 8, "BN": 64},
-    "interval_relax": TABLES,
-    "interval_concretize": {**TABLES, "GREATEST": True},
-}
-
-
-def pointer_type(name: str, coefficient: str) -> str:
-    if name in ("image_ptr", "row_h_ptr", "row_w_ptr", "count_ptr"):
-        return "*i64"
-    return "*fp64" if name.startswith(("constant", "value")) else coefficient
-
-
-@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
-def test_emitted_kernels_round_as_said_and_do_not_spill(target: str, tmp_path: Path) -> None:
-    """Specialised text holds the GPU form alone; in the machine code a product is rounded down or up, never to nearest."""
-    source = (LIBRARY / "interval.py").read_text()
-    helpers = {f"polytriton.kernels.{m}": (LIBRARY / f"{m}.py").read_text() for m in ("directed", "numerics")}
-    kernels = []
-    for bits in (32, 64):
-        for function, constants in CASES.items():
-            product = function in ("interval_dense", "interval_conv")
-            known: dict[str, Constant] = {**constants, "INTERPRET": False, **({"T": f"tl.float{bits}"} if product else {})}
-            made = specialise(source, function, known, f"{function}_{bits}", helpers=helpers)
-            assert "_emulated" not in made.text and "INTERPRET" not in made.text
-            types = tuple(pointer_type(p, f"*fp{bits}") for p in made.parameters)
-            kernels.append(
-                Kernel(f"{function}_{bits}", made.text, made.parameters, types, warps=1 if product else 4, divisible=made.parameters)
-            )
-    for kernel, report, cubin in compile_all(kernels, target, cache=tmp_path, jobs=1):
-        assert report.spills == 0, (kernel.name, report)
-        file = tmp_path / kernel.name
-        file.write_bytes(cubin)
-        found = Counter(re.findall(r"\b([FD](?:FMA|MUL|ADD))((?:\.\w+)*) ", dump(file)))
-        kinds = {"FFMA" if kernel.name.endswith("32") else "DFMA"} if kernel.warps == 1 else {"DFMA", "DADD"}
-        if "relax" in kernel.name:
-            kinds.add("FMUL" if kernel.name.endswith("32") else "DMUL")
-        directed = {(kind, mode) for kind in kinds for mode in (".RM", ".RP")}
-        assert directed <= found.keys(), (kernel.name, found)
-        assert kernel.warps > 1 or found.keys() == directed, (kernel.name, found)  # the products round in no other way
-        assert not any("FTZ" in modifiers for _, modifiers in found)

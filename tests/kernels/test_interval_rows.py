@@ -32,6 +32,7 @@ from tests.kernels.intervals import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of every overflow and NaN
+EVERY = torch.zeros(1, dtype=torch.int64)  # no slots
 ROW_BLOCK = {"BR": 2, "BQ": 16, "INTERPRET": True}
 Tables = Callable[[np.random.Generator, tuple[int, ...]], list[np.ndarray]]
 
@@ -109,8 +110,8 @@ def run_concretize(
     values = [torch.full((rows,), 7.0, dtype=torch.float64) for _ in range(2)]
     count = rows_in_use(rows if used is None else used)
     grid = (max(1, -(-rows // ROW_BLOCK["BR"])),)
-    given = tensors(lo, hi, *at, *box, *constant)
-    interval_concretize[grid](*given, *values, count, GREATEST=True, **frame.constants(), **ROW_BLOCK)
+    given = (*tensors(lo, hi), EVERY, *tensors(*at, *box, *constant))
+    interval_concretize[grid](*given, *values, count, SLOT=False, **frame.constants(), **ROW_BLOCK)
     return np.stack([v.numpy() for v in values])
 
 
@@ -160,7 +161,10 @@ def run_relax(
     paid, out = tensors(*constant.copy()), tensors(np.full_like(lo, 7), np.full_like(lo, 7))
     count = rows_in_use(rows if used is None else used)
     grid = (max(1, -(-rows // ROW_BLOCK["BR"])),)
-    interval_relax[grid](*tensors(lo, hi, *at, *lines), *paid, *out, count, **frame.constants(), **ROW_BLOCK)
+    below, above, cut, *box = lines
+    tables = tensors(below, above, cut, cut, *box)  # the lower line has no cut: its table is not read
+    given = (*tensors(lo, hi), EVERY, *tensors(*at), *tables, *paid, *out)
+    interval_relax[grid](*given, count, SLOT=False, LOWER=False, **frame.constants(), **ROW_BLOCK)
     return Relaxed(out[0].numpy(), out[1].numpy(), np.stack([p.numpy() for p in paid]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -18,13 +19,14 @@ from polytriton.kernels.arena import Arena, lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes, power
 from polytriton.kernels.emit import MODULES, NUMERICS, Emitter
 from polytriton.kernels.launches import Lowering, Space
-from polytriton.kernels.sequence import Fallback, Launch, Launches
+from polytriton.kernels.sequence import Launch, Launches
 from polytriton.passes.pipeline import compile_net
+from polytriton.runtime.kernel_tables import LAYER
 from tests.oracle.nets import random_net, toy_conv, toy_dense, toy_residual
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEEDS = range(40)
-TABLES = ("lo", "hi", "below", "above", "cut", "t", "floor", "underflow", "bias", "first", "weight", "rows")
+TABLES = {"lo", "hi", "below", "above", "lower", "cut", "t", "floor", "underflow", "bias", "first", "winner", "most", "largest", *LAYER}
 
 
 def lowered(net: Net, numerics: str = "float64", sizes: Sizes = INTERPRETER) -> tuple[Emitter, list[Launches]]:
@@ -83,20 +85,17 @@ def test_arena_reuses_what_is_free() -> None:
 # ---- order ----------------------------------------------------------------------------------------------------------
 
 
-def touched(step: Launch | Fallback) -> tuple[list[str], list[str]]:
+def touched(step: Launch) -> tuple[list[str], list[str]]:
     """Symbols that a step reads and symbols that it writes."""
-    if isinstance(step, Fallback):
-        slots = [e.slot for _, e in step.before if e.slot is not None]
-        return [*slots, *(f"buf:{e.buffer}" for _, e in step.before)], [f"buf:{e.buffer}" for _, e in step.made]
     source, pairs = step.kernel.source, list(zip(step.kernel.parameters, step.bind, strict=True))
     read, written = ([s for p, s in pairs if re.search(rf"tl\.{verb}\(\s*{p}\b", source)] for verb in ("load", "store"))
     return read, written
 
 
-def check_order(launches: Launches) -> None:
+def check_order(launches: Launches, given: Collection[str] = ()) -> None:
     """Every symbol a step reads is given from outside or was written by a step before; buffers are touched in their lives only."""
     known = {f"{n}:0" for n in ("image", "row_h", "row_w", "constant", "error", "index", "count", "sign", "channel")}
-    known |= {"group", "best", "raw_best", "done", "limit"} | ({"buf:0"} if launches.program.kind == "query" else set())
+    known |= {"group", "best", "raw_best", "done", "limit", *given} | ({"buf:0"} if launches.program.kind == "query" else set())
     for k, step in enumerate(launches.steps):
         read, written = touched(step)
         assert read and written
@@ -115,11 +114,11 @@ def test_what_is_read_was_written_before(name: str) -> None:
         check_order(launches)
 
 
-def test_random_networks_reach_every_kernel_and_the_fallback() -> None:
+def test_random_networks_reach_every_kernel() -> None:
     steps = [s for name in NAMES for launches in some(name) for s in launches.steps]
-    names = {s.kernel.name.rsplit("_", 1)[0] for s in steps if isinstance(s, Launch)}
-    assert names == set(MODULES) - {"forward_dense", "forward_conv"}  # those are the interval pass's
-    assert {"concat", "maxpool", "gather"} <= {s.step.op for s in steps if isinstance(s, Fallback)}
+    names = {s.function for s in steps}
+    others = {"merge_scalars", "sum_parts"}  # lanes' and tuned tiles'
+    assert names == {name for name in MODULES if not name.startswith(("forward_", "interval_"))} - others
 
 
 # ---- tiles and grids ------------------------------------------------------------------------------------------------
@@ -162,6 +161,5 @@ def test_grids_cover_all_rows(capacity: int, sizes: Sizes) -> None:
     _, programs = lowered(toy_conv(), "float32", sizes)
     for launches in programs:
         for step in launches.steps:
-            if isinstance(step, Launch):
-                programs_, columns = step.grid(capacity)
-                assert programs_ * step.block >= capacity * step.cells and columns >= 1
+            programs_, columns = step.grid(capacity)
+            assert programs_ * step.block >= capacity * step.cells and columns >= 1

@@ -42,16 +42,22 @@ def test_dense_step(seed: int, slots: bool, work: str, kind: str, numerics: str)
     s = scalars(rng, over, work in ("relu", "both"), work in ("charge", "both"), "line", kind, dtype)
     m, w = over.coefficients(rng, kind, dtype), draw(rng, (k, n), "integers" if kind == "huge" else kind, dtype)
     bm, bn, bk = (int(v) for v in rng.choice([16, 32], 3))
-    tiles: Constants = {"BM": bm, "BN": bn, "BK": bk, "BR": int(rng.choice([1, 4, bm])), "BQ": int(rng.choice([8, 64]))}
+    split = int(rng.choice([1, 1, 2, 4]))
+    tiles: Constants = {"BM": bm, "BN": bn, "BK": bk, "SK": split, "BR": int(rng.choice([1, 4, bm])), "BQ": int(rng.choice([8, 64]))}
     sizes: Constants = {"T": NUMERICS[numerics].type, "FORM": NUMERICS[numerics].form, "K": k, "N": n, "LINE": k, "C": k}
-    out = np.full((over.capacity, n), NAN, dtype)
-    grid = blocks(over.capacity, bm) + 1, blocks(n, bn) + (work != "none")
+    out = np.full((over.capacity, split * n), NAN, dtype)
+    grid = blocks(over.capacity, bm) + 1, split * blocks(n, bn) + (work != "none")
     found = run("dense_step", {**s.constants, **sizes, **tiles}, numerics, grid, {**over.rows(), **s.tables, "m": m, "w": w, "out": out})
     s.check(m, found, tight=kind != "huge")
+    if split > 1:
+        assert np.isnan(found["out"][over.count :]).all()
+        values = {"count": np.array([over.count]), "parts": found["out"], "out": np.full((over.capacity, n), NAN, dtype)}
+        sums: Constants = {"T": sizes["T"], "N": n, "SK": split, "BR": 4, "BQ": 32}
+        found = run("sum_parts", sums, numerics, (blocks(over.capacity, 4) + 1, blocks(n, 32)), values)
     assert np.isnan(found["out"][over.count :]).all()
     rows = s.substituted(m).reshape(over.count, k)
     u = NUMERICS[numerics].u
-    room = Fraction((min(k, bk) + 2) * u * 1.0001 if dtype == np.float32 else (k + 1) * u * 1.0001)
+    room = Fraction((min(k, bk if split == 1 else 32) + 2) * u * 1.0001 if dtype == np.float32 else (k + 1) * u * 1.0001)
     for r in range(over.count):
         for j in range(n):
             got = float(found["out"][r, j])

@@ -1,0 +1,283 @@
+"""Plan program -> launches in the paper's interval arithmetic: the invariant of kernels/interval.py, step by step.
+
+An entry's coefficients are two buffers, the lower and the upper ends; `upper` maps one to the other. Buffers that hold exact
+coefficients (a query's forms, slices of the weights) are both ends at once. The row arrays `constant` and `error` hold the lower
+and the upper end of the constant interval here, so that rows that leave move as they do everywhere (kernels/compact.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polytriton.errors import UnsupportedModel
+from polytriton.ir.net import Net, Node
+from polytriton.ir.plan import Program, Step, Window, extent
+from polytriton.kernels.choose import GPU, Sizes, Tiles, power
+from polytriton.kernels.emit import Constants, Emitter, Numerics
+from polytriton.kernels.launches import Lowering
+from polytriton.kernels.sequence import Entry, Space, place
+from polytriton.kernels.steps import part_run
+from polytriton.passes.windows import whole
+
+OPERATORS = ("input", "linear", "conv", "scale", "add", "sub", "relu", "concat", "gather")
+STEPS = ("start", "merge", "dense", *OPERATORS)
+EMULATED = 1 << 14  # values of a product's tile in the interpreter
+RELATION = "relation"  # the kind of a query program whose rows bring coefficients over the input along
+
+
+def check_supported(net: Net) -> None:
+    """UnsupportedModel where an operator has no interval kernel."""
+    for node in net:
+        odd = f"{node.op}" if node.op not in OPERATORS else "gather that reads a cell more than once" if repeats(net, node) > 1 else ""
+        if odd:
+            raise UnsupportedModel(f"%{node.name}: interval arithmetic has no kernel for a {odd}", "use --numerics folded")
+
+
+def repeats(net: Net, node: Node) -> int:
+    """How often a gather reads a cell at most; 0 for other operators."""
+    index = net.weight(node, "index") if node.op == "gather" else None
+    return 0 if index is None else int(np.bincount(index[index >= 0]).max(initial=0))
+
+
+def product_tiles(numerics: Numerics, sizes: Sizes, columns: int, cells: bool) -> Tiles:
+    """A warp's tile whose sums and addresses stay in registers: float64 takes two for a number, (row, cell) pairs more than rows.
+
+    The interpreter's cost is a fixed one an operation: there a tile is as large as caches like.
+    """
+    if sizes.emulate:
+        bn = power(columns, 1, 128)
+        return Tiles(EMULATED // bn, {"BM": EMULATED // bn, "BN": bn}, warps=1)
+    wide = numerics.type == "tl.float64"
+    bm = 4 if wide and cells else 8
+    return Tiles(bm, {"BM": bm, "BN": power(columns, 16, 64 if wide or cells else 128)}, warps=1)
+
+
+class IntervalLowering(Lowering):
+    """Writes the launches of one program; a program of kind RELATION takes the coefficients over the input in its buffer 1."""
+
+    def __init__(self, emitter: Emitter, space: Space, numerics: Numerics, program: Program, sizes: Sizes = GPU) -> None:
+        super().__init__(emitter, space, numerics, program, sizes)
+        check_supported(space.net)
+        if strange := [s for s in program.steps if s.op not in STEPS]:  # what Lowering has besides is folded arithmetic
+            raise AssertionError(f"%{strange[0].node}: {strange[0].op} has no interval form")
+        self.upper: dict[int, int] = {}
+        self.input = space.net.input.name
+        if program.kind == RELATION and program.target == self.input:
+            raise UnsupportedModel("the network's output is its input", "state the property over inputs alone")
+
+    # ---- buffers and launches ---------------------------------------------------------------------------
+
+    def _buffer(self, name: str, window: Window) -> int:
+        number = super()._buffer(name, window)
+        if number == 0 and self.program.kind == RELATION:
+            every = whole(*extent(self.nodes[self.input])[:2])
+            self.frontier[self.input] = Entry(every, super()._buffer(self.input, every))
+        return number
+
+    def _pair(self, name: str, window: Window) -> Entry:
+        low = self._buffer(name, window)
+        self.upper[low] = self._buffer(name, window)
+        return Entry(window, low)
+
+    def _ends(self, entry: Entry, low: str = "lo_m", high: str = "hi_m", slot: str = "slot") -> dict[str, str]:
+        assert entry.buffer is not None
+        ends = {f"{low}_ptr": f"buf:{entry.buffer}", f"{high}_ptr": f"buf:{self.upper.get(entry.buffer, entry.buffer)}"}
+        return {**ends, f"{slot}_ptr": entry.slot or f"index:{self.state}"}
+
+    def _into(self, out: Entry) -> dict[str, str]:
+        assert out.buffer is not None
+        return {"out_lo_ptr": f"buf:{out.buffer}", "out_hi_ptr": f"buf:{self.upper[out.buffer]}"}
+
+    def _scalars_of_rows(self) -> dict[str, str]:
+        rows = self._rows()
+        return {**rows, "constant_lo_ptr": rows["constant_ptr"], "constant_hi_ptr": rows["error_ptr"]}
+
+    def _row_constants(self, name: str, entry: Entry) -> tuple[Constants, Tiles]:
+        """What every pass over the rows' cells on a node is told, and its tiles."""
+        tiles = self.sizes.rows(self._terms(name, entry.window), tensors=2)
+        return {
+            "SLOT": entry.slot is not None, **self._size(name, entry.window), **place(entry.window), **self.space.geometry(name),
+            "INTERPRET": self.sizes.emulate,
+        }, tiles  # fmt: skip
+
+    # ---- bounds -----------------------------------------------------------------------------------------
+
+    def _check(self, last: bool) -> None:
+        names = list(self.frontier)
+        for name in names:
+            self.frontier[name] = self._written(name, self.frontier[name])
+        for k, name in enumerate(names):
+            entry = self.frontier[name]
+            constants, tiles = self._row_constants(name, entry)
+            constants |= {"FIRST": k == 0, "LAST": k == len(names) - 1}
+            shared = {f"{s}_ptr": s for s in ("value", "raw", "group", "best", "raw_best", "done", "limit")}
+            bind = {**self._scalars_of_rows(), **self._ends(entry), **self._box("box", name), **shared}
+            self._launch("interval_check", constants, bind, tiles)
+        if not last:
+            self._compact()
+
+    def _box(self, kind: str, name: str) -> dict[str, str]:
+        """A node's own box ("box"), or that of its constants, b and what its exact product lacks ("term")."""
+        return {"box_lo_ptr": f"{kind}_lo:{name}", "box_hi_ptr": f"{kind}_hi:{name}"}
+
+    def _give(self, step: Step, *entries: Entry) -> None:
+        """A relation's own coefficients wait over the input, and what arrives there joins them at once: no sum is left open."""
+        if self.program.kind != RELATION or self.input not in step.to:
+            super()._give(step, *entries)
+            return
+        for name, window, entry in zip(step.to, step.windows, entries, strict=True):
+            if name == self.input:
+                own = self.frontier[name]
+                self.frontier[name] = self._joined(name, own, Entry(window, entry.buffer, entry.slot, entry.sign), own.window)
+            else:
+                super()._give(Step(step.op, step.node, (name,), (window,)), entry)
+
+    # ---- forms of an entry ------------------------------------------------------------------------------
+
+    def _joined(self, name: str, a: Entry, b: Entry | None, window: Window) -> Entry:
+        """a, or a + b, on another window."""
+        out, other = self._pair(name, window), b or a
+        constants: Constants = {
+            "SECOND": b is not None, "A_SLOT": a.slot is not None, "B_SLOT": b is not None and b.slot is not None,
+            "A_SIGN": a.sign, "B_SIGN": other.sign, "C": extent(self.nodes[name])[2], "HO": window.h.size, "WO": window.w.size,
+            **place(window), "AH": a.window.h.size, "AW": a.window.w.size, **place(a.window, "A_"),
+            "BH": other.window.h.size, "BW": other.window.w.size, **place(other.window, "B_"), "INTERPRET": self.sizes.emulate,
+        }  # fmt: skip
+        bind = {
+            **self._rows(), **self._ends(a, "a_lo", "a_hi", "a_slot"), **self._ends(other, "b_lo", "b_hi", "b_slot"),
+            **self._into(out),
+        }  # fmt: skip
+        self._launch("interval_join", constants, bind, self.sizes.rows(self._terms(name, window), tensors=2))
+        return out
+
+    def _merge(self, node: Node, step: Step) -> None:
+        if self.program.kind != RELATION or node.name != self.input:  # there they have met already
+            super()._merge(node, step)
+
+    # ---- steps ------------------------------------------------------------------------------------------
+
+    def _taken(self, node: Node) -> Entry:
+        return self._written(node.name, self.frontier.pop(node.name))
+
+    def _constants(self, name: str, entry: Entry) -> None:
+        """The node's own constants join: b, and what its exact product lacks, as a box of them."""
+        constants, tiles = self._row_constants(name, entry)
+        rows = self._scalars_of_rows()
+        values = {"value_lo_ptr": rows["constant_lo_ptr"], "value_hi_ptr": rows["constant_hi_ptr"]}
+        self._launch("interval_concretize", constants, {**rows, **self._ends(entry), **self._box("term", name), **values}, tiles)
+
+    def _neurons(self, name: str) -> None:
+        """The same for rows that are one neuron of the node."""
+        tiles = Tiles(block=128, constants={"BR": 128}, warps=4)
+        constants: Constants = {"C": extent(self.nodes[name])[2], **self.space.geometry(name), "INTERPRET": self.sizes.emulate}
+        self._launch("interval_neurons", constants, {**self._scalars_of_rows(), **self._box("term", name)}, tiles)
+
+    def _sliced(self, node: Node, step: Step) -> bool:
+        """Rows that are single neurons of an affine layer become slices of its weights, both ends at once."""
+        entry = self.frontier[node.name]
+        if entry.buffer is not None or entry.sign != 1:
+            return False
+        self._neurons(node.name)
+        self.paid = node.name  # the folded scalars are not charged
+        self._slice(node, step, self.frontier.pop(node.name), step.windows[0])
+        return True
+
+    def _linear(self, node: Node, step: Step) -> None:
+        if self._sliced(node, step):
+            return
+        entry, window = self._taken(node), step.windows[0]
+        self._constants(node.name, entry)
+        out = self._pair(step.to[0], window)
+        n = self._terms(step.to[0], window)
+        tiles = product_tiles(self.numerics, self.sizes, n, cells=False)
+        constants: Constants = {
+            "T": self.numerics.type, "SLOT": entry.slot is not None, "K": node.size, "N": n, "INTERPRET": self.sizes.emulate
+        }  # fmt: skip
+        bind = {**self._rows(), **self._ends(entry), "w_ptr": f"weight:{node.name}", **self._into(out)}
+        self._launch("interval_dense", constants, bind, tiles, columns=-(-n // int(tiles.constants["BN"])))
+        self._give(step, out)
+
+    def _conv(self, node: Node, step: Step) -> None:
+        if self._sliced(node, step):
+            return
+        entry, to = self._taken(node), step.windows[0]
+        self._constants(node.name, entry)
+        (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
+        p, groups, window = node.ints("p", (0, 0, 0, 0)), node.integer("g", 1), entry.window
+        ci, ph, pw = extent(self.nodes[step.to[0]])[2], sh if dh == 1 else 1, sw if dw == 1 else 1
+        constants: Constants = {
+            "T": self.numerics.type, "SLOT": entry.slot is not None, "H": window.h.size, "W": window.w.size, "CO": node.shape[0],
+            "G": groups, "HO": to.h.size, "WO": to.w.size, "CI": ci, "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw,
+            "TOP": window.h.offset * sh + p[0] - to.h.offset, "LEFT": window.w.offset * sw + p[1] - to.w.offset, **self._mask(step),
+            "PH": ph, "PW": pw, "INTERPRET": self.sizes.emulate,
+        }  # fmt: skip
+        out, tiles = self._pair(step.to[0], to), product_tiles(self.numerics, self.sizes, ci // groups, cells=True)
+        cells = -(-to.h.size // ph) * -(-to.w.size // pw)
+        columns = groups * -(-(ci // groups) // int(tiles.constants["BN"]))
+        bind = {**self._rows(), **self._ends(entry), "w_ptr": f"weight:{node.name}", **self._into(out)}
+        self._launch("interval_conv", constants, bind, tiles, cells=cells, times=ph * pw, columns=columns)
+        self._give(step, out)
+
+    def _scale(self, node: Node, step: Step) -> None:
+        entry = self._taken(node)
+        self._constants(node.name, entry)
+        out = self._pair(step.to[0], entry.window)
+        constants, tiles = self._row_constants(node.name, entry)
+        factor = {"factor_ptr": f"factor:{node.name}"}
+        bind = {**self._rows(), **self._ends(entry), **factor, **self._into(out)}
+        self._launch("interval_scale", constants, bind, tiles)
+        self._give(step, out)
+
+    def _relu(self, node: Node, step: Step) -> None:
+        entry = self._taken(node)
+        out = self._pair(step.to[0], entry.window)
+        constants, tiles = self._row_constants(node.name, entry)
+        constants["LOWER"] = node.number("slope") not in (0.0, 1.0)
+        tables = {f"{t}_ptr": f"{t}:{node.name}" for t in ("below", "above", "lower", "cut")} | self._box("box", node.name)
+        bind = {**self._scalars_of_rows(), **self._ends(entry), **tables, **self._into(out)}
+        self._launch("interval_relax", constants, bind, tiles)
+        self._give(step, out)
+
+    def _add(self, node: Node, step: Step, sign: int = 1) -> None:
+        """Both branches share the coefficients; [-e, e] is its own negative, so a sign still to be applied changes nothing there."""
+        entry = self.frontier.pop(node.name)
+        if entry.buffer is None:
+            self._neurons(node.name)
+        else:
+            self._constants(node.name, entry)
+        second = Entry(entry.window, entry.buffer, entry.slot, entry.sign * sign)
+        self._give(step, entry, second)
+
+    def _concat(self, node: Node, step: Step) -> None:
+        """Coefficients are cut into those of the operands, both ends alike; nothing is rounded."""
+        entry, begin, made = self._taken(node), 0, []
+        for name, window in zip(step.to, step.windows, strict=True):
+            inner, outer = part_run(self.nodes[name], node)
+            size, terms = self._terms(name, window), self._terms(node.name, entry.window)
+            constants: Constants = {
+                "SLOT": entry.slot is not None, "FROM": terms, "SIZE": size, "INNER": inner, "OUTER": outer, "BEGIN": begin
+            }  # fmt: skip
+            out = self._pair(name, window)
+            self._move("part_rows", constants, entry, {}, out, size)
+            begin += inner
+            made.append(out)
+        self._give(step, *made)
+
+    def _gather(self, node: Node, step: Step) -> None:
+        """Every coefficient moves to the one cell that it read, or is dropped where that is padding; nothing is rounded."""
+        entry, source, window = self._taken(node), step.to[0], step.windows[0]
+        size, cells, terms = self._terms(source, window), 1 if window.whole else window.cells, self._terms(node.name, entry.window)
+        constants: Constants = {
+            "T": self.numerics.type, "SLOT": entry.slot is not None, "FROM": terms, "SIZE": size, "CO": terms // cells,
+            "CI": size // cells, "REPEATS": repeats(self.space.net, node),
+        }  # fmt: skip
+        kind, out = "cell" if window.whole else "channel", self._pair(source, window)
+        readers = {"starts_ptr": f"{kind}_starts:{node.name}", "readers_ptr": f"{kind}_readers:{node.name}"}
+        self._move("gather_rows", constants, entry, readers, out, size)
+        self._give(step, out)
+
+    def _move(self, function: str, constants: Constants, entry: Entry, more: dict[str, str], out: Entry, size: int) -> None:
+        tiles, ends, to = self.sizes.rows(size), self._ends(entry), self._into(out)
+        for end in ("lo", "hi"):
+            bind = {**self._rows(), "m_ptr": ends[f"{end}_m_ptr"], "slot_ptr": ends["slot_ptr"], **more, "out_ptr": to[f"out_{end}_ptr"]}
+            self._launch(function, constants, bind, tiles, columns=-(-size // int(tiles.constants["BQ"])))

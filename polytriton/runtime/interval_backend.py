@@ -1,0 +1,87 @@
+"""Runs programs in the paper's interval arithmetic (kernels/interval.py): the generated kernels of kernels/interval_launches.py.
+
+Everything the launches do not do stays as it is: capacities, the arena, captured graphs, rows that leave. What a row starts with
+is turned into an interval: target >= M x + c - err holds with c' = c - err, which lies in [c - err, c + err].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from polytriton.ir.plan import Program
+from polytriton.kernels.arena import lay_out
+from polytriton.kernels.interval_launches import RELATION, IntervalLowering
+from polytriton.runtime.binding import Binding, Bound, Ready
+from polytriton.runtime.config import DEFAULT, Config
+from polytriton.runtime.results import Identity, Results, Rows
+from polytriton.runtime.tables import Kit, Tables
+from polytriton.runtime.triton_backend import TritonBackend
+
+
+def around(middle: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+    """[middle - radius, middle + radius], float64, rounded outward; exact where the radius is 0. A NaN in either is one in both."""
+    low, high = middle - radius, middle + radius
+    still = radius == 0
+    infinity = torch.full_like(low, float("inf"))
+    return torch.where(still, low, torch.nextafter(low, -infinity)), torch.where(still, high, torch.nextafter(high, infinity))
+
+
+class IntervalBackend(TritonBackend):
+    """One network, intervals of one type, one device."""
+
+    def __init__(self, kit: Kit, dtype: str, device: torch.device, interpret: bool, memory: int, config: Config = DEFAULT) -> None:
+        super().__init__(kit, f"interval{dtype.removeprefix('float')}", device, interpret, memory, replace(config, tiles={}, rooms={}))
+        self._relation: Tensor | None = None  # [rows, inputs]: what the rows of this run bring along
+
+    def ready(self, program: Program) -> Ready:
+        key = (program.kind, program.target)
+        if key not in self._ready:
+            launches = IntervalLowering(self.emitter, self.space, self.numerics, program, self.sizes).run()
+            self._ready[key] = Ready(launches, lay_out(launches))
+        return self._ready[key]
+
+    def table(self, tables: Tables, kind: str, name: str) -> Tensor:
+        side, _, end = kind.partition("_")
+        frame = self.kit.frames.get(name)
+        if side == "box" and frame is not None:
+            return frame.table((tables.boxes.lo if end == "lo" else tables.boxes.hi)[name])
+        if side == "term" and frame is not None:
+            return frame.table(self._terms(tables, name)[end == "hi"])
+        return super().table(tables, kind, name)
+
+    def _terms(self, tables: Tables, name: str) -> tuple[Tensor, Tensor]:
+        """b + delta of an affine node as a box of float64 numbers: delta is the deployed layer's own error, what merging layers
+        rounded, and what the coefficient type cannot hold of the weights (the vector t of a single neuron, tables.first).
+        """
+        error, layer = tables.first(name), self.kit.forward.layers.get(name)
+        return around(torch.zeros_like(error) if layer is None else layer.b.expand_as(error), error)
+
+    def run(
+        self,
+        tables: Tables,
+        program: Program,
+        rows: Rows,
+        results: Results,
+        start: Tensor | Identity,
+        expire: Callable[[], None],
+        relation: Tensor | None = None,
+    ) -> None:
+        """As for folded rows; `relation` are coefficients over the input that a query's rows bring along, by results' index."""
+        lo, hi = around(rows.constant, rows.error)
+        self._relation = relation
+        try:
+            whose = program if relation is None else replace(program, kind=RELATION)
+            super().run(tables, whose, replace(rows, constant=lo, error=hi), results, start, expire)
+        finally:
+            self._relation = None
+
+    def play(self, bound: Bound, tables: Tables) -> None:
+        if self._relation is not None:
+            given = Binding(self, bound.ready, tables, bound.capacity, 0).buffer(1)
+            index = bound.starts["index"].clamp(max=len(self._relation) - 1)  # rows past the count hold any
+            given.copy_(self._relation[index].to(given.dtype).reshape(-1))
+        super().play(bound, tables)

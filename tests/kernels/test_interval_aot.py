@@ -1,0 +1,98 @@
+"""Interval kernels as machine code for GPUs: they round as said, flush nothing and spill nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from polytriton.ir.net import Builder, Net
+from polytriton.kernels.build import check, compile_all
+from polytriton.kernels.choose import GPU
+from polytriton.kernels.emit import NUMERICS, Emitter, specialised
+from polytriton.kernels.files import network_kernels
+from polytriton.kernels.interval_launches import product_tiles
+from polytriton.kernels.spec import Kernel
+from polytriton.kernels.specialise import Constant
+from polytriton.kernels.worker import dump
+from polytriton.passes.pipeline import compile_net
+from tests.kernels.test_interval import Shape
+from tests.kernels.test_interval_runs import small
+from tests.oracle.small import scale
+
+WIDE = Shape((3, 3), (5, 5), (3, 3), (1, 1), (1, 1), (0, 0), 1, (64, 64))
+WINDOW = {"SIZE": 90, "LINE": 45, "C": 9, "RH": 2, "OH": 1, "RW": 1, "OW": 0, "START": 270, "PLANE": 2700, "PITCH": 270}
+ROWS = {**WINDOW, "SLOT": True, **GPU.rows(90, tensors=2).constants}
+MASKED = {"MASK": True, "IH": 9, "IW": 9, "TO_RH": 1, "TO_OH": 1, "TO_RW": 1, "TO_OW": 1}
+JOIN = {
+    "SECOND": True, "A_SLOT": True, "B_SLOT": True, "A_SIGN": 1, "B_SIGN": -1, "C": 16, "HO": 5, "WO": 5, "RH": 1, "OH": 1, "RW": 1,
+    "OW": 1, "AH": 3, "AW": 3, "A_RH": 1, "A_OH": 0, "A_RW": 1, "A_OW": 0, "BH": 5, "BW": 5, "B_RH": 1, "B_OH": 1, "B_RW": 1, "B_OW": 1,
+    **GPU.rows(400, tensors=2).constants,
+}  # fmt: skip
+CASES: dict[str, dict[str, int]] = {
+    "interval_dense": {"K": 784, "N": 500, "SLOT": True},
+    "interval_conv": {**WIDE.constants(), **MASKED, "SLOT": True},
+    "interval_relax": {**ROWS, "LOWER": True},
+    "interval_concretize": ROWS,
+    "interval_check": {**ROWS, "FIRST": True, "LAST": True},
+    "interval_scale": ROWS,
+    "interval_join": JOIN,
+    "interval_neurons": {"C": 9, "START": 270, "PLANE": 2700, "PITCH": 270, "BR": 128},
+}
+PRODUCTS = ("interval_dense", "interval_conv")
+
+
+def kernel(function: str, bits: int) -> Kernel:
+    given: dict[str, Constant] = {**CASES[function], "INTERPRET": False}
+    if function in PRODUCTS:
+        wide = function == "interval_dense"
+        tiles = product_tiles(NUMERICS[f"interval{bits}"], GPU, 500 if wide else 64, cells=not wide)
+        given |= {"T": f"tl.float{bits}", **tiles.constants}
+    return specialised(function, tuple(sorted(given.items())), f"interval{bits}", 1 if function in PRODUCTS else 4, 3)
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
+def test_emitted_kernels_round_as_said_and_do_not_spill(target: str, tmp_path: Path) -> None:
+    """Specialised text holds the GPU form alone; in the machine code a product is rounded down or up, never to nearest."""
+    kernels = [kernel(function, bits) for bits in (32, 64) for function in CASES]
+    built = compile_all(kernels, target, cache=tmp_path, jobs=1)
+    check([b.report for b in built], kernels)
+    for made, report, cubin in built:
+        assert report.spills == 0, (made.name, report)
+        assert "_emulated" not in made.source and "INTERPRET" not in made.source and ".ftz" not in made.source
+        function, single = made.name.rpartition("_")[0], "*fp32" in made.types
+        file = tmp_path / made.name
+        file.write_bytes(cubin)
+        found = Counter(re.findall(r"\b([FD](?:FMA|MUL|ADD))((?:\.\w+)*) ", dump(file)))
+        kinds = {
+            "interval_dense": {"FFMA"}, "interval_conv": {"FFMA"}, "interval_relax": {"DFMA", "DADD", "FMUL"}, "interval_join": {"FADD"},
+            "interval_concretize": {"DFMA", "DADD"}, "interval_scale": {"FMUL"}, "interval_neurons": {"DADD"},
+        }.get(function, set())  # fmt: skip
+        if not single:
+            kinds = {f"D{k[1:]}" for k in kinds}
+        directed = {(kind, mode) for kind in kinds for mode in (".RM", ".RP")}
+        if function == "interval_check":
+            directed = {("DFMA", ".RM"), ("DADD", ".RM")}
+        assert directed <= found.keys(), (made.name, found)
+        if function in (*PRODUCTS, "interval_join", "interval_scale"):
+            assert found.keys() == directed, (made.name, found)  # these round in no other way
+        assert not any("FTZ" in modifiers for _, modifiers in found)
+
+
+def scaled() -> Net:
+    b = Builder("scaled")
+    x = b.add("relu", (scale(b, b.add("relu", (b.input((6,)),)), 2.0, 1.0),))
+    return b.build(scale(b, x, -1.5, 0.5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
+def test_every_kernel_of_whole_networks_compiles(target: str, tmp_path: Path) -> None:
+    for net in (small(residual=True, slope=0.125), small(stride=2), scaled()):
+        emitter = Emitter()
+        kernels = network_kernels(compile_net(net), ("interval64", "interval32"), GPU, emitter)
+        assert any(k.name.startswith("interval_check") for k in kernels)
+        assert not any(k.name.startswith(("concretize_rows", "dense_step", "conv_step", "relax_rows", "join_rows")) for k in kernels)
+        check([b.report for b in compile_all(kernels, target, cache=tmp_path, jobs=1)], kernels)
