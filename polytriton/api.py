@@ -55,6 +55,7 @@ def compile(
     dtype: str = "auto",
     candidates: str = "all",
     memory: int = DEFAULT_MEMORY,
+    numerics: str = "folded",
     observe: Observer = _quiet,
 ) -> Verifier:
     """Compiles an ONNX model, or a torch.nn.Module with an example of its input, into a verifier.
@@ -62,7 +63,7 @@ def compile(
     `check` compares the import with onnxruntime on random inputs, and a module's export with the module's own answers.
     """
     begin = time.monotonic()
-    options = Options(device, semantics, dtype, candidates, memory)
+    options = Options(device, semantics, dtype, candidates, memory, numerics=numerics)
     exported = None
     if hasattr(model, "named_parameters"):  # a torch module
         from polytriton.frontend.torch_module import export_module
@@ -126,7 +127,8 @@ class Verifier:
 
     def __repr__(self) -> str:
         o, shape = self.options, "x".join(map(str, self.input_shape))
-        return f"<Verifier {self.net.name}: {shape} -> {self.outputs}, device {o.device}, semantics {o.semantics}, dtype {o.dtype}>"
+        how = f"semantics {o.semantics}, dtype {o.dtype}" + f", numerics {o.numerics}" * (o.numerics != "folded")
+        return f"<Verifier {self.net.name}: {shape} -> {self.outputs}, device {o.device}, {how}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the network's layers and what bounding each costs."""
@@ -288,7 +290,8 @@ class Verifier:
         np.maximum.at(best, together.group, answers.best)
         return {
             k: Result(
-                "sat" if k in found else "unsat", best[a:b], seconds, found.get(k), labels[k], _rivals(props[k]), self.options.semantics
+                "sat" if k in found else "unsat", best[a:b], seconds, found.get(k), labels[k], _rivals(props[k]), self.options.semantics,
+                numerics=self.options.numerics,
             )
             for (k, _), a, b in zip(asked, groups[:-1], groups[1:], strict=True)
             if k in found or settled[k]
@@ -369,7 +372,8 @@ class Verifier:
         late = deadline is not None and time.monotonic() > deadline
         verdict = "sat" if found is not None else "unsat" if settled else "timeout" if expired or late else "unknown"
         rivals = _rivals(prop) if label is not None else ()
-        result = Result(verdict, margins, time.monotonic() - start, found, label, rivals, self.options.semantics, statistics)
+        o, seconds = self.options, time.monotonic() - start
+        result = Result(verdict, margins, seconds, found, label, rivals, o.semantics, statistics, numerics=o.numerics)
         _LOG.info("%s: %s, margin %.6g, %.3f s", prop.name, verdict, result.margin, result.seconds)
         return result
 

@@ -48,6 +48,7 @@ class Opened(msgspec.Struct, frozen=True):
     dtype: str
     candidates: str
     seconds: float = 0.0
+    numerics: str = "folded"
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Asker:
         verifier = self.networks(network)
         o, source = verifier.options, verifier.source
         sha, output = ("", "") if source is None else (source.sha256, source.output_name)
-        return Opened(sha, output, o.semantics, o.dtype, o.candidates, _short(time.monotonic() - start))
+        return Opened(sha, output, o.semantics, o.dtype, o.candidates, _short(time.monotonic() - start), o.numerics)
 
     def answer(self, query: Query, blank: Record) -> Answer:
         """Fills the record in; an error belongs to its query."""
@@ -176,8 +177,9 @@ def _at_centre(verifier: Verifier, asked: Asked, start: float) -> tuple[Result |
     rivals = tuple(i for d in prop.disjuncts for i, c in d.rows[0].y if c < 0)
     margins = np.full(len(prop.disjuncts), -np.inf)
     return Result(
-        "sat", margins, time.monotonic() - start, Counterexample(x.reshape(shape), y), asked.label, rivals, verifier.options.semantics
-    ), remark
+        "sat", margins, time.monotonic() - start, Counterexample(x.reshape(shape), y), asked.label, rivals, verifier.options.semantics,
+        numerics=verifier.options.numerics,
+    ), remark  # fmt: skip
 
 
 def _flat(values: Any) -> list[float]:

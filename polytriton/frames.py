@@ -44,6 +44,7 @@ def _row(r: Result) -> dict[str, Any]:
         "epsilon": None if r.picture is None else str(r.picture.epsilon),
         "seconds": r.seconds,
         "semantics": r.semantics,
+        "numerics": r.numerics,
         "margins": r.margins,
         "counterexample": None if r.counterexample is None else r.counterexample.x,
     }

@@ -24,6 +24,8 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def result_html(result: Result) -> str:
     """Verdict, margins and, where the query was a ball around an image, the pictures."""
     facts = [f"margin {result.margin:.6g}", f"semantics {result.semantics}", f"{result.seconds:.3f} s"]
+    if result.numerics != "folded":
+        facts.insert(2, f"numerics {result.numerics}")
     if result.label is not None:
         facts.insert(0, f"label {result.label}")
     if result.picture is not None:

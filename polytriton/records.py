@@ -67,6 +67,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     semantics: str = ""
     dtype: str = ""
+    numerics: str = ""
     candidates: str = ""
     timeout: float | None = None
     sha256: str = ""

@@ -92,6 +92,7 @@ class Result:
     margins: for each unsafe piece the best lower bound by which one of its rows is missed; positive means the piece is
     proved empty. For a classification there is one piece a rival label, in the order of `rivals`.
     picture: the image and its ball, where the query was made by `verify`.
+    numerics: the verifier's own arithmetic, "folded" or "interval"; semantics is that of the executions certified.
     statistics: the try that decided, else the first that refined bounds, layer by layer; empty where several images were proved together.
     """
 
@@ -104,6 +105,7 @@ class Result:
     semantics: str = "float32"
     statistics: tuple[LayerStats, ...] = ()
     picture: Picture | None = None
+    numerics: str = "folded"
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table of one row; `polytriton.to_pandas` makes one of many results."""

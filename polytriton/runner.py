@@ -110,11 +110,12 @@ class Run:
     def _keyed(self, query: Query, opened: Opened, blank: Record) -> Record:
         o, s = opened, self.settings
         sha = f"{o.sha256} {o.output}" if o.sha256 else ""
-        base = repr((sha, query.subject.identity(), o.semantics, o.dtype, o.candidates, s.falsify, s.seed, polytriton.__version__))
+        how = (o.semantics, o.dtype, o.numerics, o.candidates, s.falsify, s.seed, polytriton.__version__)
+        base = repr((sha, query.subject.identity(), *how))
         self._seen[base] += 1  # the same question twice in one list is two lines of results
         key = hashlib.sha256(f"{base} {self._seen[base]}".encode()).hexdigest()[:24]
         return msgspec.structs.replace(
-            blank, sha256=o.sha256, semantics=o.semantics, dtype=o.dtype, candidates=o.candidates, key=key
+            blank, sha256=o.sha256, semantics=o.semantics, dtype=o.dtype, numerics=o.numerics, candidates=o.candidates, key=key
         )
 
     def _held(self, key: str, timeout: float | None) -> Record | None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from polytriton.errors import ResourceError, UsageError
 from polytriton.hints import note_slopes
 from polytriton.ir.ops import OPS
+from polytriton.kernels.interval_launches import check_supported
 from polytriton.passes import schedule
 from polytriton.passes.pipeline import Compiled
 from polytriton.results import LayerStats
@@ -35,6 +36,7 @@ from polytriton.runtime.trace import Trace
 
 DTYPES = ("auto", "float32", "float64", "tf32x3", "bf16x6")
 SPLIT = ("tf32x3", "bf16x6")  # float32 products from tensor cores, sound under a stated model of them: only where asked for
+NUMERICS = ("folded", "interval")  # one number a coefficient and all rounding in one more, or the paper's intervals
 DEFAULT_MEMORY = 4 << 30
 NEAR = 8.0  # float64 is worth a try where the margin would pass with this many times its rounding term given back
 
@@ -50,9 +52,11 @@ class Options:
     memory: int = DEFAULT_MEMORY
     early: bool = True
     config: Config = DEFAULT  # how the machine does it: no bound depends on it beyond rounding
+    numerics: str = "folded"
 
     def __post_init__(self) -> None:
         for name, value, choices in (
+            ("numerics", self.numerics, NUMERICS),
             ("semantics", self.semantics, tuple(SEMANTICS)),
             ("dtype", self.dtype, DTYPES),
             ("candidates", self.candidates, schedule.CHOICES),
@@ -61,6 +65,13 @@ class Options:
                 raise UsageError(f"{name}={value!r} is unknown", f"use one of: {', '.join(choices)}")
         if self.dtype in SPLIT and not self.device.startswith(("cuda", "interpret")):
             raise UsageError(f"dtype={self.dtype!r} is for tensor cores", "use float32 or float64 on the CPU, or --device cuda")
+        if self.numerics == "interval" and not self.device.startswith(("cuda", "interpret")):
+            raise UsageError(
+                f"numerics='interval' runs by generated kernels, which device {self.device!r} has none of",
+                "add --device cuda, or --device interpret for Triton's interpreter (slow); --numerics folded runs everywhere",
+            )
+        if self.numerics == "interval" and self.dtype in SPLIT:
+            raise UsageError(f"dtype={self.dtype!r} rounds on tensor cores, in no direction that could be told", "use float32 or float64")
         if self.memory < 1 << 20:
             raise UsageError(f"a memory budget of {self.memory} bytes is too small", "give at least 64M, for example --memory 2G")
 
@@ -144,11 +155,12 @@ class Answers:
 
 @dataclass(frozen=True)
 class Try:
-    """One way to ask: coefficient type, candidates, and whether even settled neurons are bounded again."""
+    """One way to ask: coefficient type, candidates, whether even settled neurons are bounded again, and whether no check is skipped."""
 
     dtype: str
     candidates: str
     tight: bool = False
+    full: bool = False
     rescue: bool = field(default=False, compare=False)
 
 
@@ -157,6 +169,8 @@ class Decider:
 
     def __init__(self, compiled: Compiled, options: Options) -> None:
         self.compiled, self.options = compiled, options
+        if options.numerics == "interval":
+            check_supported(compiled.net)
         self.device = pick_device(options.device)
         self.kernels = INTERPRET if options.device == INTERPRET else "triton" if self.device.type == "cuda" else ""
         self._forward: Forward | None = None
@@ -182,25 +196,27 @@ class Decider:
             plan = self.compiled.plan
             if plan.candidates != how.candidates:
                 plan = schedule.run(self.compiled.net, plan, how.candidates)
+            config = replace(o.config, skips={}) if how.full else o.config
             self._engines[how] = Engine(
                 replace(self.compiled, plan=plan), semantics=o.semantics, dtype=how.dtype, device=self.device, memory=o.memory,
                 threads=torch.get_num_threads(), early=o.early, tight=how.tight, forward=self._forward,
-                kernels=self.kernels, config=o.config,
+                kernels=self.kernels, config=config, numerics=o.numerics,
             )  # fmt: skip
         return self._engines[how]
 
     def first_dtype(self) -> str:
         """As asked; else float64 on GPUs that lose nothing by it, and float32 where this process multiplies it exactly."""
         asked = self.options.dtype
+        chosen = self.options.config.dtype if asked == "auto" else ""
         if asked in SPLIT:
             return asked
+        if self.device.type == "cuda" and chosen:
+            return chosen
         if self.device.type == "cuda" and asked == "auto":
             return "float64" if torch.cuda.get_device_capability(self.device) in FULL_RATE_FLOAT64 else "float32"
         if asked == "float64" or not (self.kernels or settings.exact_float32()):
             return "float64"
-        if asked == "auto" and self.options.config.dtype:
-            return self.options.config.dtype
-        return "float32"
+        return "float32" if chosen in ("", *SPLIT) else chosen  # split products are for tensor cores
 
     def batches(self, count: int, engine: Engine) -> Iterator[slice]:
         """Images at a time that half of the budget holds."""
@@ -343,7 +359,9 @@ class Decider:
         quick = [Try(first, mine)] + ([Try(last, mine, tight, rescue=True)] if last != first else [])
         if not patient:
             return quick
-        more = [Try(last, mine, tight, rescue=True), Try(first, other), Try(last, other, tight, rescue=True)]
+        full = bool(self.options.config.skips)  # a tuned configuration may skip checks: what they would prove is not given up
+        more = [Try(first, mine, full=True)] if full else []
+        more += [Try(last, mine, tight, full, rescue=True), Try(first, other, full=full), Try(last, other, tight, full, rescue=True)]
         return [t for t in dict.fromkeys(more) if t not in quick]
 
     def _only_rounding(self, answers: Answers, q: Questions, rows: np.ndarray) -> np.ndarray:

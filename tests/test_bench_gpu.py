@@ -58,7 +58,7 @@ def test_every_part_runs_dry_on_a_bare_machine(tmp_path: Path) -> None:
     for word in ("copy", "conv_step", "dense_step", "join_rows", "start_rows", "concretize_rows", "fused", "apart", "64x16x16 w4 s2"):
         assert word in parts["micro"]
     assert {tuple(line.split()[2:4]) for line in parts["zoo"].splitlines()[1:]} >= {("kernels", "float64"), ("torch", "float64")}
-    assert len(parts["interval"].splitlines()) == 3
+    assert len(parts["interval"].splitlines()) == 5
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

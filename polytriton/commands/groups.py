@@ -43,6 +43,13 @@ class Engine:
             help="Coefficients: float32, float64, auto (float32, then float64 where only rounding failed); on GPUs also tf32x3, bf16x6.",
         ),
     ] = "auto"
+    numerics: Annotated[
+        str,
+        option(
+            "--numerics",
+            help="How rounding is paid for: folded (one error term a row) or interval (the paper's; with --device cuda or interpret).",
+        ),
+    ] = "folded"
     candidates: Annotated[
         str | None, option("--candidates", help="Where bounds are taken: all (best of every frontier) or input (as CROWN).")
     ] = None
@@ -60,6 +67,8 @@ class Engine:
         from polytriton.verifier import Options
 
         made: dict[str, Any] = {"device": self.device, "semantics": self.semantics, "dtype": self.dtype, "memory": parse_size(self.memory)}
+        if self.numerics != "folded":
+            made["numerics"] = self.numerics
         if self.candidates is not None:
             made["candidates"] = self.candidates
         device = Options(**made).device

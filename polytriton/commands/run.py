@@ -60,7 +60,8 @@ def run(
     if results.json == "-" and results.resume and not results.csv:
         raise UsageError("--resume needs a results file to go on with", "name it with --json FILE or --csv FILE")
     settings = asking.settings(engine, here=spread.engine != "ray")
-    networks = Networks({**settings.engine, "device": "cpu", "dtype": "auto"} if spread.engine == "ray" else settings.engine)
+    here = {"device": "cpu", "dtype": "auto", "numerics": "folded"} if spread.engine == "ray" else {}
+    networks = Networks({**settings.engine, **here})
     listed: list[Instance] = []
     if balls is not None:
         assert network is not None

@@ -36,7 +36,11 @@ class Targets:
     ] = None
     numerics: Annotated[
         str | None,
-        option("--numerics", metavar="N,...", help=f"The kernels' coefficients: float64, float32, tf32x3, bf16x6; by default {BOTH}."),
+        option(
+            "--numerics",
+            metavar="N,...",
+            help=f"The kernels' coefficients: float64, float32, tf32x3, bf16x6, interval64, interval32; by default {BOTH}.",
+        ),
     ] = None
     max_spills: Annotated[
         int | None, option("--max-spills", metavar="N", help="Register spills allowed in a kernel; by default none.")

@@ -89,7 +89,9 @@ def verify(
         _tell(answer, standard=name is not None, folder=serialise_assignments)
     record = answer.record
     margin = "" if record.margin is None else f"worst margin {record.margin:.6g}, "
-    print(f"{record.property}: {record.verdict}, {margin}{record.seconds:.3f} s{', from an earlier run' * answer.resumed}", file=sys.stderr)
+    how = "interval arithmetic, " * (record.numerics == "interval")
+    earlier = ", from an earlier run" * answer.resumed
+    print(f"{record.property}: {record.verdict}, {margin}{how}{record.seconds:.3f} s{earlier}", file=sys.stderr)
     if certificate is not None:
         with Live(1) as live:
             return certify(net, path, certificate, record.verdict, live.stage)

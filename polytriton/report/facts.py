@@ -71,7 +71,8 @@ def facts(records: Sequence[Record]) -> Facts:
     for r in records:
         grouped[r.network].append(r)
     radii = [float(p) for r in records if (p := proved_radius(r)) is not None]
-    settings = {key: sorted({str(v) for r in records if (v := getattr(r, key))}) for key in ("version", "semantics", "dtype", "candidates")}
+    named = ("version", "semantics", "numerics", "dtype", "candidates")
+    settings = {key: sorted({str(v) for r in records if (v := getattr(r, key))}) for key in named}
     return Facts(
         len(records),
         counted(records),

@@ -27,6 +27,10 @@ PENDING, PAID = f"{STEPS}::test_pending_roundings_are_paid_where_the_sum_cancels
 BROKEN = f"{ROWS}::test_nothing_finite_comes_of_a_broken_row"
 PARTS, ENLARGED = "tests/kernels/test_forward.py::test_parts_are_those_of_the_tensor_form", "tests/kernels/test_forward.py::test_sums_keep_their_enlargement"
 FORWARD, COMPACT = "tests/kernels/test_forward.py", "tests/kernels/test_compact.py"
+SLOPES, ROUTES, EVERY = "tests/kernels/test_elementwise.py", "tests/kernels/test_routes.py", "tests/kernels/test_every_operator.py"
+CHARGED = f"{EVERY}::test_launches_charge_what_the_tensor_form_charges"
+MERGED, LANES, LANE_RUNS = (f"tests/kernels/test_{n}.py" for n in ("merge_scalars", "lanes", "lane_runs"))
+INTERVALS, WHOLE = "tests/kernels/test_interval_steps.py", "tests/kernels/test_interval_runs.py"
 QUICK = (CONSTANTS, TERMS, GAPS, TRAPS, DEPLOYED, PROCESS, SOAK, BACKEND, PRODUCTS, RELAXATIONS, FOLD, WINDOWS, ATTACKS, SOUND, DEEPPOLY)
 KERNELS = (ROWS, STEPS, RUNS, FORWARD, COMPACT)
 
@@ -187,5 +191,28 @@ MUTANTS = (
     m("kernels: rows that leave are the wrong ones", "kernels/compact.py", "tl.load(done_ptr + group, mask=live, other=1) == 0)\n    to =", "tl.load(done_ptr + group, mask=live, other=1) != 0)\n    to =", COMPACT),
     m("kernels: the interval pass's spread is not enlarged", "kernels/forward.py", "spread * GROW, mask=inside)", "spread, mask=inside)", ENLARGED),
     m("kernels: radius to one end only", "kernels/forward.py", "(over > under) | (over != over), over, under)", "(over > under) | (over != over), under, over)", PARTS),
+    m("kernels: a lane's error is lost", "kernels/join.py", "pay(constant, error, more, charge)", "pay(constant, error, more, 0.0)", MERGED),
+    m("kernels: merging lanes rounds nothing", "kernels/join.py", "constant, error = pay(constant, error, more, charge)", "constant, error = constant + more, error + charge", MERGED),
+    m("kernels: a lane's scalars count twice", "kernels/join.py", "tl.store(lane_constant_ptr + rows, 0.0, mask=live)", "tl.store(lane_constant_ptr + rows, more, mask=live)", MERGED),
+    m("kernels: lanes share buffers", "kernels/arena.py", "or concurrent(touches[o], touches[b])", "or False", LANES),
+    m("kernels: a lane reads what the other writes", "kernels/lanes.py", "self.written & other.touched or self.touched & other.written", "self.written & other.written", LANES),
+    m("a lane that was broken off is not cleared", "runtime/triton_backend.py", "to[name].zero_()", "to[name].numel()", LANE_RUNS),
+    m("a region is not joined", "runtime/binding.py", "                if region:\n                    yield streams.join\n", "", LANE_RUNS),
+    m("kernels: a pool moves what may lose", "kernels/maxpool.py", "& ((m > 0) | (winner % 2 == 1))", "& (m == m)", f"{ROUTES}::test_constants_that_all_round_one_way_are_paid"),
+    m("kernels: a broken row passes a pool", "kernels/maxpool.py", " * most + x * 0.0", " * most", f"{ROUTES}::test_a_pool_keeps_what_is_no_number"),
+    m("kernels: windows that meet in a cell add up for nothing", "kernels/steps.py", "gamma(kh * kw, lower.numerics.u) + dot_error", "dot_error", CHARGED),
+    m("kernels: a leaky ReLU passes through zero", "kernels/steps.py", 'node.number("slope") not in (0.0, 1.0)', "False", CHARGED, EVERY),
+    m("kernels: what pends on a ReLU is forgotten", "kernels/elementwise.py", "PENDING * tl.sum(sizes, 1) + floor", "floor", f"{SLOPES}::test_pending_roundings_are_paid_before_they_are_forgotten"),
+    m("kernels: a cell's last reader is left out", "kernels/route.py", "begin + k < end", "begin + k + 1 < end", f"{ROUTES}::test_a_gather_keeps_what_is_no_number"),
+    m("kernels: a concatenation's charge is forgotten", "kernels/steps.py", 'node.name, "", True, None', 'node.name, "", False, None', CHARGED),
+    m("kernels: a dense layer's image has no margin", "kernels/launches.py", '"LINE": w * c, "C": k', '"LINE": k, "C": k', f"{EVERY}::test_a_dense_layer_whose_output_is_an_image"),
     m("kernels: pending products at candidates", "kernels/launches.py", "return self.numerics.u * FULL if self.feeds[name] else 0.0", "return 0.0", GAPS, STEPS, RUNS),
+    # interval arithmetic
+    m("interval: a join rounds to nearest", "kernels/interval_steps.py", "low = add_down_emulated(low, b_low)", "low = low + b_low", f"{INTERVALS}::test_a_join_holds_every_sum"),
+    m("interval: a negated branch keeps its ends", "kernels/interval_steps.py", "return -1.0 * hi, -1.0 * lo", "return -1.0 * lo, -1.0 * hi", f"{INTERVALS}::test_a_join_holds_every_sum"),
+    m("interval: a negative neuron takes the wrong end", "kernels/interval_steps.py", "low = tl.where(sign < 0, most, least) * sign", "low = least * sign", f"{INTERVALS}::test_single_neurons_take_their_own_constant"),
+    m("interval: the weight's sign chooses no end", "kernels/interval.py", "near = tl.where(w >= 0, lo, hi)", "near = lo", "tests/kernels/test_interval.py"),
+    m("interval: both lines of a ReLU are the upper one", "kernels/interval.py", "slope = tl.where(a >= 0, below, tl.where(b <= 0, above, 0.0))", "slope = tl.where(a >= 0, above, tl.where(b <= 0, above, 0.0))", "tests/kernels/test_interval_rows.py::test_relax_keeps_the_invariant"),
+    m("interval: constants without the deployed error", "runtime/interval_backend.py", "error, layer = tables.first(name), self", "error, layer = 0 * tables.first(name), self", f"{WHOLE}::test_what_an_execution_rounds_joins_as_a_box"),
+    m("interval: a form over the input is dropped", "kernels/interval_launches.py", "self.frontier[name] = self._joined(name, own, Entry(window, entry.buffer, entry.slot, entry.sign), own.window)", "self.frontier[name] = Entry(window, entry.buffer, entry.slot, entry.sign)", f"{WHOLE}::test_forms_over_the_input_too"),
 )  # fmt: skip
