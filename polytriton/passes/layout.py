@@ -65,12 +65,17 @@ def _swap(net: Net, *changed: Node, weights: dict[str, np.ndarray] | None = None
 
 
 def _fresh(net: Net, stem: str) -> str:
-    """An unused name; a node whose value changes never keeps its name."""
+    """An unused name."""
     taken = net.weights.keys() | {n.name for n in net}
     k = 0
     while f"{stem}_{k}" in taken:
         k += 1
     return f"{stem}_{k}"
+
+
+def _new(net: Net, stem: str) -> str:
+    """A name for a value that the network given did not have: no imported name begins so, not even one of a node that is gone by now."""
+    return _fresh(net, f"_{stem.strip('_')}")
 
 
 # ---- spatial zero padding and slices -----------------------------------------------------------------------
@@ -313,14 +318,14 @@ def _below(net: Net, n: Node, reader: Node, index: np.ndarray) -> Net | None:
     else:
         cells = np.arange(source.size)
     early, weights = _elementwise_at(net, reader, source.shape, cells)
-    first = replace(early, name=_fresh(net, reader.name), inputs=n.inputs)
+    first = replace(early, name=_new(net, reader.name), inputs=n.inputs)
     second = Node(reader.name, "gather", (first.name,), reader.shape, n.attrs)
     return _exchange(net, n, first, second, weights)
 
 
 def _below_sum(net: Net, both: list[Node], reader: Node) -> Net:
     first, source = both[0], net.node(both[0].inputs[0])
-    total = replace(reader, name=_fresh(net, reader.name), inputs=(both[0].inputs[0], both[1].inputs[0]), shape=source.shape)
+    total = replace(reader, name=_new(net, reader.name), inputs=(both[0].inputs[0], both[1].inputs[0]), shape=source.shape)
     late = Node(reader.name, "gather", (total.name,), reader.shape, first.attrs)
     nodes = [late if n.name == reader.name else n for n in net if n.name not in (first.name, both[1].name)]
     nodes.insert(next(i for i, n in enumerate(nodes) if n.name == late.name), total)
@@ -330,7 +335,7 @@ def _below_sum(net: Net, both: list[Node], reader: Node) -> Net:
 def _above(net: Net, n: Node, source: Node, index: np.ndarray) -> Net | None:
     """gather f(x) = f(gather x) where f keeps zero."""
     late, weights = _elementwise_at(net, source, n.shape, index)
-    first = Node(_fresh(net, n.name), "gather", source.inputs, n.shape, n.attrs)
+    first = Node(_new(net, n.name), "gather", source.inputs, n.shape, n.attrs)
     second = replace(late, name=n.name, inputs=(first.name,))
     return _exchange(net, source, first, second, weights)
 

@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import settings as limits
 
 from polytriton.ir.interp import run, user_shape
-from polytriton.ir.net import Net
+from polytriton.ir.net import Builder, Net
 from polytriton.passes import layout
+from polytriton.passes.pipeline import fold_net
 from tests.filecheck import filecheck
 from tests.oracle.nets import nets
+from tests.oracle.small import linear
 from tests.passes.texts import after, passed, read
 
 
@@ -302,6 +304,18 @@ def test_nodes_that_nothing_reads_are_dropped() -> None:
     }
     """
     check(read(text), "CHECK-NOT: dead\nCHECK: return")
+
+
+def test_a_new_value_never_takes_a_name_that_the_network_had() -> None:
+    """Bounds are told by name: that of a node which is gone by now means what it meant."""
+    b = Builder("gone")
+    turned = b.add("gather", (b.input((1, 2, 3)),), index=b.constant(np.array([5, 4, 3, 2, 1, 1])), to=(6,))
+    out = linear(b, b.add("relu", (turned,)), np.ones((2, 6)), np.zeros(2))
+    linear(b, b.add("relu", (out,)), np.ones((2, 2)), np.zeros(2))
+    net = b.build(out)
+    made = {n.name: n.shape for n in fold_net(net)}
+    assert all(made[n.name] == n.shape for n in net if n.name in made)
+    assert "_relu_0" in made
 
 
 def test_no_direction_is_taken_twice() -> None:
