@@ -23,9 +23,9 @@ from bench.measure import Case, Job, measured
 from bench.table import END_TO_END, Row
 from polytriton.api import Verifier
 from polytriton.ir.net import Net
+from polytriton.prove.verifier import Try
 from polytriton.runtime.engine import Forms
 from polytriton.runtime.settings import pinned
-from polytriton.verifier import Try
 
 COLUMNS = ("network", "axis", "value", *END_TO_END[1:])
 SHOWN = ("axis", "value", "seconds", "spread", "rows", "gflop", "peak_mb", "note")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polytriton.api import Verifier, compile, load
     from polytriton.errors import PolytritonError
-    from polytriton.frames import to_pandas
     from polytriton.frontend.query import Property
     from polytriton.frontend.vnnlib import read_vnnlib
     from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Result
+    from polytriton.show.frames import to_pandas
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides what is shown
 
@@ -27,7 +27,7 @@ _HOMES = {
     **dict.fromkeys(("Bounds", "Counterexample", "Interval", "LayerStats", "Picture", "Result"), "polytriton.results"),
     "Property": "polytriton.frontend.query",
     "read_vnnlib": "polytriton.frontend.vnnlib",
-    "to_pandas": "polytriton.frames",
+    "to_pandas": "polytriton.show.frames",
     "PolytritonError": "polytriton.errors",
 }
 

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.fleet import make_decider
 from polytriton.frontend.arrays import as_array, as_numpy, as_pixels, exact_numbers, is_path, normalised
 from polytriton.frontend.images import exact_ball, parse_epsilon
 from polytriton.frontend.onnx import Imported, Source, cross_check, load_onnx
 from polytriton.frontend.query import Property, outward
 from polytriton.frontend.vnnlib import read_vnnlib
-from polytriton.hints import aim, reaches
 from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
-from polytriton.questions import questions, united
+from polytriton.prove.fleet import make_decider
+from polytriton.prove.hints import aim, reaches
+from polytriton.prove.questions import questions, united
+from polytriton.prove.verifier import DEFAULT_MEMORY, Options, Questions, Try, capability
 from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Result
 from polytriton.runtime.attack import Aim, Attack, Replay, falsify_all, replayer
 from polytriton.runtime.engine import Progress, _silent
 from polytriton.tuned import config_here
-from polytriton.verifier import DEFAULT_MEMORY, Options, Questions, Try, capability
 
 if TYPE_CHECKING:
     from polytriton.artifact import Artifact
@@ -132,7 +132,7 @@ class Verifier:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the network's layers and what bounding each costs."""
-        from polytriton.notebook import verifier_html
+        from polytriton.show.notebook import verifier_html
 
         return verifier_html(self)
 
@@ -267,7 +267,7 @@ class Verifier:
 
     def radius(self, x: Any, label: int | Sequence[int] | None = None, **options: Any) -> Any:
         """The largest certified radius: one `Radius` for one image, a list for a batch; options as for `radius.radii`."""
-        from polytriton.radius import radii
+        from polytriton.prove.radius import radii
 
         return radii(self, x, label, **options)
 

@@ -32,7 +32,7 @@ class Bounds:
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a box and neuron: layer, box, neuron, lo, hi; the outputs are the layer "output"."""
-        from polytriton.frames import to_pandas
+        from polytriton.show.frames import to_pandas
 
         return to_pandas(self)
 
@@ -109,13 +109,13 @@ class Result:
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table of one row; `polytriton.to_pandas` makes one of many results."""
-        from polytriton.frames import to_pandas
+        from polytriton.show.frames import to_pandas
 
         return to_pandas(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict, the margins and, for a ball around an image, the pictures."""
-        from polytriton.notebook import result_html
+        from polytriton.show.notebook import result_html
 
         return result_html(self)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from polytriton import asker
-from polytriton.asker import Networks
 from polytriton.errors import PolytritonError, ResourceError, UnsupportedModel
+from polytriton.runs import asker
+from polytriton.runs.asker import Networks
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "digits_conv_ibp.onnx"
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import polytriton
-from polytriton import fleet
 from polytriton.errors import ResourceError, UsageError
-from polytriton.verifier import Decider, Questions
+from polytriton.prove import fleet
+from polytriton.prove.verifier import Decider, Questions
 
 NET = Path(__file__).parents[1] / "examples" / "digits_conv_ibp.onnx"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import polytriton
 from polytriton.api import Verifier
 from polytriton.errors import UsageError
-from polytriton.radius import LEAST, bisect, certify_radius
+from polytriton.prove.radius import LEAST, bisect, certify_radius
 from tests.cli import tiny
 
 

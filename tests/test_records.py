@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from polytriton.errors import UsageError
-from polytriton.pixels import MOST, pack, unpack
-from polytriton.records import CsvSink, JsonSink, Record, read_records
+from polytriton.runs.records import CsvSink, JsonSink, Record, read_records
+from polytriton.show.pixels import MOST, pack, unpack
 from tests.report.made import mixed
 
 EARLIER = (  # a line as version 0.1.0 wrote it before records held statistics, images and radii

@@ -15,10 +15,10 @@ from polytriton.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from polytriton.asker import Settings
     from polytriton.frontend.instances import Instance
-    from polytriton.queries import Balls, Certify
-    from polytriton.vnncomp import CompetitionFile
+    from polytriton.runs.asker import Settings
+    from polytriton.runs.queries import Balls, Certify
+    from polytriton.runs.vnncomp import CompetitionFile
 
 
 def option(*names: str, help: str, metavar: str | None = None) -> Any:
@@ -63,8 +63,8 @@ class Engine:
 
     def options(self, *, here: bool = True) -> dict[str, Any]:
         """Checked options of a Verifier; where it is to work `here`, the device must be there, and gets its threads."""
-        from polytriton.fleet import check_devices
-        from polytriton.verifier import Options
+        from polytriton.prove.fleet import check_devices
+        from polytriton.prove.verifier import Options
 
         made: dict[str, Any] = {"device": self.device, "semantics": self.semantics, "dtype": self.dtype, "memory": parse_size(self.memory)}
         if self.numerics != "folded":
@@ -94,7 +94,7 @@ class Asking:
     seed: Annotated[int, option("--seed", help="Seed of that search.")] = 0
 
     def settings(self, engine: Engine, *, here: bool = True) -> Settings:
-        from polytriton.asker import Settings
+        from polytriton.runs.asker import Settings
 
         if self.timeout is not None and not 0 < self.timeout < float("inf"):
             raise UsageError(f"--timeout {self.timeout:g} is no time", "give seconds above 0, or leave it out for no limit")
@@ -177,7 +177,7 @@ class Competition:
     ) -> CompetitionFile | None:
         from pathlib import Path
 
-        from polytriton.vnncomp import CompetitionFile
+        from polytriton.runs.vnncomp import CompetitionFile
 
         if self.vnncomp_csv is None:
             if self.category is not None:
@@ -226,7 +226,7 @@ class Images:
         from pathlib import Path
 
         from polytriton.frontend.images import parse_epsilon, parse_fraction, parse_list
-        from polytriton.queries import Balls
+        from polytriton.runs.queries import Balls
 
         if self.images is None:
             given = [f"--{f.name.replace('_', '-')}" for f in fields(self) if getattr(self, f.name) != f.default]
@@ -249,8 +249,8 @@ class Images:
 
     def _certify(self) -> Certify | None:
         from polytriton.frontend.images import parse_fraction
-        from polytriton.queries import Certify
-        from polytriton.radius import check
+        from polytriton.prove.radius import check
+        from polytriton.runs.queries import Certify
 
         if not self.certify_radius:
             if self.radius_tolerance != "0.01" or self.radius_timeout is not None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from polytriton.artifact import Artifact
-    from polytriton.records import Image, Record
     from polytriton.report.gallery import Find
     from polytriton.report.layers import Described
+    from polytriton.runs.records import Image, Record
 
 
 def report(
@@ -50,8 +50,8 @@ def report(
     The page loads nothing and can be sent as a file. --text shows the same facts in the terminal.
     """
     from polytriton.commands.report_text import show
-    from polytriton.records import read_records
     from polytriton.report.facts import facts
+    from polytriton.runs.records import read_records
 
     if text and as_json:
         raise UsageError("--text and --json exclude each other", "give one of them")

@@ -14,10 +14,10 @@ from polytriton.commands.screen import Live, summary
 from polytriton.errors import UnsupportedModel, UsageError
 
 if TYPE_CHECKING:
-    from polytriton.asker import Networks
     from polytriton.frontend.instances import Instance
-    from polytriton.queries import Query
-    from polytriton.runner import Run
+    from polytriton.runs.asker import Networks
+    from polytriton.runs.queries import Query
+    from polytriton.runs.runner import Run
 
 INTERRUPTED = 130
 
@@ -45,9 +45,9 @@ def run(
     with --resume. A list of instances is worked by several processes within --memory, or by a Ray cluster. Exit code 0
     whatever the verdicts.
     """
-    from polytriton.asker import Asker, Networks
-    from polytriton.records import open_sinks
-    from polytriton.runner import Run
+    from polytriton.runs.asker import Asker, Networks
+    from polytriton.runs.records import open_sinks
+    from polytriton.runs.runner import Run
     from polytriton.spread.choose import make_engine
     from polytriton.spread.local import Local
 
@@ -113,7 +113,7 @@ def _properties(
     network: Path | None, files: Sequence[Path], instances: Path | None, networks: Networks
 ) -> tuple[list[Query], list[Instance]]:
     from polytriton.frontend.instances import read_instances
-    from polytriton.queries import instance_queries, vnnlib_query
+    from polytriton.runs.queries import instance_queries, vnnlib_query
 
     if instances is not None:
         listed = read_instances(instances)

@@ -19,9 +19,9 @@ from polytriton.explain import explain
 from polytriton.knobs import knobs
 
 if TYPE_CHECKING:
-    from polytriton.asker import Answer
-    from polytriton.queries import Query
-    from polytriton.records import Record
+    from polytriton.runs.asker import Answer
+    from polytriton.runs.queries import Query
+    from polytriton.runs.records import Record
 
 COLOURS = {"unsat": "green", "sat": "red", "unknown": "yellow", "timeout": "yellow", "error": "bold red"}
 

@@ -19,8 +19,8 @@ from polytriton.errors import UsageError
 if TYPE_CHECKING:
     from polytriton.api import Verifier
     from polytriton.artifact import Artifact
+    from polytriton.prove.verifier import Questions
     from polytriton.tuning.session import Outcome, State
-    from polytriton.verifier import Questions
 
 INTERRUPTED = 130
 PAUSE = 10.0  # seconds between lines of progress where nobody looks at a terminal
@@ -108,7 +108,7 @@ def parse_time(text: str) -> float:
 
 def _allowed(names: list[str], options: dict[str, Any]) -> tuple[str, ...]:
     """Split products that the session may try."""
-    from polytriton.verifier import SPLIT
+    from polytriton.prove.verifier import SPLIT
 
     if odd := [n for n in names if n not in SPLIT]:
         raise UsageError(f"--allow {odd[0]}: there is nothing of that name to allow", f"allow {' or '.join(SPLIT)}; others need no leave")
@@ -144,8 +144,8 @@ def _work(network: Path, verifier: Verifier, images: Images, files: list[Path], 
         return work.default_work(verifier, seed)
     if missing := [f for f in files if not f.is_file()]:
         raise UsageError(f"no property file {missing[0]}", "check the path; it is taken relative to the current folder")
-    from polytriton.queries import vnnlib_query
-    from polytriton.questions import questions
+    from polytriton.prove.questions import questions
+    from polytriton.runs.queries import vnnlib_query
 
     queries = balls.queries(network, verifier) if balls is not None else [vnnlib_query(network, f) for f in files]
     asked = [questions(q.asked(verifier).prop) for q in queries]

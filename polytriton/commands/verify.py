@@ -16,8 +16,8 @@ from polytriton.errors import UnsupportedProperty, UsageError
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier
-    from polytriton.asker import Answer
     from polytriton.frontend.query import Property
+    from polytriton.runs.asker import Answer
 
 TIMED_OUT = "timed-out"  # the standard's word for timeout
 
@@ -55,11 +55,11 @@ def verify(
     command. With --network, element types must be those of the network, and a timeout is called timed-out.
     """
     started = time.monotonic()
-    from polytriton.asker import Asker, Networks
     from polytriton.frontend.instances import shipped
-    from polytriton.queries import vnnlib_query
-    from polytriton.records import open_sinks
-    from polytriton.runner import Run
+    from polytriton.runs.asker import Asker, Networks
+    from polytriton.runs.queries import vnnlib_query
+    from polytriton.runs.records import open_sinks
+    from polytriton.runs.runner import Run
     from polytriton.spread.local import Local
 
     name, net, path = _files(files, network or [])

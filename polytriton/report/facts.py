@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-from polytriton.records import VERDICTS, Record
 from polytriton.results import LayerStats
+from polytriton.runs.records import VERDICTS, Record
 
 LONGEST = 64  # characters a number may have before it is taken for none
 

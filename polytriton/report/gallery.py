@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polytriton.picture import is_picture, plane, png
-from polytriton.pixels import unpack
-from polytriton.records import Image, Record
 from polytriton.report import html
 from polytriton.report.facts import down, number, up
+from polytriton.runs.records import Image, Record
+from polytriton.show.picture import is_picture, plane, png
+from polytriton.show.pixels import unpack
 
 Find = Callable[[Image], "np.ndarray | None"]  # the pixels of an image that its record does not hold
 BUDGET = 5 << 20  # characters of all cards together

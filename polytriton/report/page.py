@@ -6,13 +6,13 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from polytriton.records import Record
 from polytriton.report import html, plots
 from polytriton.report.facts import Facts, Quantiles, down, network_names, number, proved_radius, rounded, up
 from polytriton.report.gallery import Find, Gallery, decimal, gallery
 from polytriton.report.layers import Described, layers
 from polytriton.report.script import SCRIPT
 from polytriton.report.style import STYLE
+from polytriton.runs.records import Record
 
 LONG = 60  # rows above which the table scrolls in a box of its own
 STEP = 500  # rows listed at a time: browsers take seconds to lay out ten thousand

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from polytriton.records import Record
 from polytriton.report import html
 from polytriton.report.facts import proved_radius, rounded
+from polytriton.runs.records import Record
 
 W, H = 460.0, 250.0
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 20.0, 12.0, 44.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polytriton.asker import Asker
+from polytriton.runs.asker import Asker
 from polytriton.spread.local import Local
 from polytriton.spread.pool import Pool
 from polytriton.spread.processes import ProcessWorker

@@ -23,11 +23,11 @@ from typing import Any
 import msgspec
 
 from polytriton.artifact import MANIFEST, pack
-from polytriton.asker import Settings, find_artifact
 from polytriton.errors import PolytritonError, ResourceError, UsageError
 from polytriton.frontend.vnnlib import load_text
 from polytriton.knobs import knobs
-from polytriton.queries import VnnlibFile
+from polytriton.runs.asker import Settings, find_artifact
+from polytriton.runs.queries import VnnlibFile
 from polytriton.spread.pool import Pool, WorkerLost
 from polytriton.spread.share import Share, divide
 from polytriton.spread.task import Event, Job, Reply, Task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from polytriton.asker import Asker
+from polytriton.runs.asker import Asker
 from polytriton.spread.task import Backlog, Began, Done, Event, Outcome, Task
 
 

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import msgspec
 
-from polytriton.asker import Answer, failed
 from polytriton.errors import ResourceError
 from polytriton.explain import explain
+from polytriton.runs.asker import Answer, failed
 from polytriton.spread.task import Backlog, Began, Done, Event, Job, Outcome, Place, Reply, Task, Trouble
 
 TRIES = 2  # workers a task may lose

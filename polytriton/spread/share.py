@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from polytriton.asker import Settings
 from polytriton.errors import UsageError
+from polytriton.runs.asker import Settings
 
 LEAST_MEMORY = 1 << 30  # bytes of the budget for each worker, where their number is not given
 LEAST_QUERIES = 4  # for each worker, likewise: starting one costs as much as some small queries

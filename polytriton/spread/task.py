@@ -14,11 +14,11 @@ from typing import Protocol
 
 import msgspec
 
-from polytriton.asker import Answer, Opened
 from polytriton.errors import PolytritonError
 from polytriton.explain import explain
-from polytriton.queries import Query
-from polytriton.records import Record
+from polytriton.runs.asker import Answer, Opened
+from polytriton.runs.queries import Query
+from polytriton.runs.records import Record
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 import polytriton
-from polytriton.asker import Asker, Networks, Settings
 from polytriton.errors import UsageError
+from polytriton.runs.asker import Asker, Networks, Settings
 from polytriton.spread.task import Failure, Job, Reply
 
 

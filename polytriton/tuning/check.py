@@ -24,6 +24,7 @@ from polytriton.api import Verifier
 from polytriton.ir import interp
 from polytriton.ir.plan import Program, extent
 from polytriton.passes import schedule
+from polytriton.prove.verifier import SPLIT, Options, Questions, Try
 from polytriton.runtime import settings
 from polytriton.runtime.engine import Engine, Forms
 from polytriton.runtime.forward import Boxes
@@ -32,7 +33,6 @@ from polytriton.runtime.tables import Kit
 from polytriton.runtime.walk import Identity, Results, Walk
 from polytriton.tuning import work
 from polytriton.tuning.checks import Seen, watched
-from polytriton.verifier import SPLIT, Options, Questions, Try
 
 POINTS, ROWS = 3, 24  # boxes of one point; rows of a program
 SHORT = 2.0**-8  # the share by which a rounding term may be smaller: its own sums are in another order

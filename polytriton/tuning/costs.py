@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from polytriton.api import Verifier
+from polytriton.prove.verifier import Try
 from polytriton.tuning import work
 from polytriton.tuning.cpu_cost import chosen, conv_cost, pass_cost
 from polytriton.tuning.device import SHEETS, Cpu, this_cpu
 from polytriton.tuning.gpu_cost import kernel_cost
 from polytriton.tuning.profile import CONV, LINEAR, Spent, profiled
 from polytriton.tuning.space import Conv, plan_convs
-from polytriton.verifier import Try
 
 if TYPE_CHECKING:
     from polytriton.kernels.files import Kernels

@@ -13,7 +13,7 @@ import numpy as np
 from polytriton.api import Verifier
 from polytriton.errors import UsageError
 from polytriton.ir import interp
-from polytriton.verifier import Questions, Try
+from polytriton.prove.verifier import Questions, Try
 
 MARGINS = 10  # rivals of the default workload, at most
 

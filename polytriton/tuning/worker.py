@@ -85,10 +85,10 @@ def carry_out(job: Job) -> Answer:
 
     from polytriton.api import Verifier
     from polytriton.artifact import read_artifact
+    from polytriton.prove.verifier import Options, Try
     from polytriton.runtime.config import Config
     from polytriton.tuning import check, work
     from polytriton.tuning.profile import profiled
-    from polytriton.verifier import Options, Try
 
     torch.set_num_threads(job.threads)
     held = read_artifact(Path(job.artifact))

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import polytriton
-from polytriton import verifier
 from polytriton.api import Verifier
+from polytriton.prove import verifier
 from polytriton.runtime import settings
 from tests.oracle.nets import random_box, random_net, toy_conv, toy_residual
 

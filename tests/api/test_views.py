@@ -19,8 +19,8 @@ import pytest
 
 import polytriton
 from polytriton.errors import UsageError
-from polytriton.picture import difference, is_picture, plane, png
 from polytriton.results import Counterexample, Picture, Result
+from polytriton.show.picture import difference, is_picture, plane, png
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

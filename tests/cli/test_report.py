@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 import polytriton
-from polytriton.records import read_records
+from polytriton.runs.records import read_records
 from tests.cli import tiny
 from tests.cli.conftest import Cli
 
@@ -138,7 +138,7 @@ def test_large_images_are_found_in_their_file(cli: Cli, here: Path, monkeypatch:
         [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Gemm", ["f", "w"], ["y"])],
         [1, 1, 8, 8], 2, {"w": np.eye(64)[:, :2]},
     )  # fmt: skip
-    monkeypatch.setattr("polytriton.pixels.MOST", 10)
+    monkeypatch.setattr("polytriton.show.pixels.MOST", 10)
     options = ("--images", "wide.npz", "--epsilon", "0.01", "--engine", "local", "--json", "w.jsonl")
     assert cli("run", "wide.onnx", *options).code == 0
     assert cli("report", "w.jsonl").code == 0

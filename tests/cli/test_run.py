@@ -17,7 +17,7 @@ import onnxruntime
 import pytest
 
 import polytriton
-from polytriton.records import COLUMNS
+from polytriton.runs.records import COLUMNS
 from tests.cli import tiny
 from tests.cli.conftest import Cli
 

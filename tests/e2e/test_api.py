@@ -13,7 +13,7 @@ import polytriton
 from polytriton.errors import PolytritonError
 from polytriton.frontend.query import Property
 from polytriton.ir import interp
-from polytriton.questions import questions
+from polytriton.prove.questions import questions
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

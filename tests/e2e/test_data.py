@@ -16,7 +16,7 @@ import polytriton
 from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.ir import interp
-from polytriton.questions import questions
+from polytriton.prove.questions import questions
 
 Row = dict[str, str]
 QUICK = ("acasxu", "mnist_fc", "eran_mnist", "cora", "metaroom", "generated_props")

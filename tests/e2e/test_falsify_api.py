@@ -13,7 +13,7 @@ import pytest
 
 import polytriton
 from polytriton.frontend.vnnlib import read_vnnlib
-from polytriton.verifier import Decider
+from polytriton.prove.verifier import Decider
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -20,7 +20,7 @@ from polytriton import artifact as A
 from polytriton.cache import cached_artifact
 from polytriton.errors import ResourceError, UsageError
 from polytriton.knobs import scope
-from polytriton.records import Record
+from polytriton.runs.records import Record
 from tests.cli import tiny
 from tests.cli.conftest import Cli
 

@@ -29,7 +29,7 @@ from polytriton.ir.check import check_net, check_plan
 from polytriton.ir.plan_text import parse_plan, print_plan
 from polytriton.ir.text import parse_net, print_net
 from polytriton.passes.pipeline import Compiled, compile_net
-from polytriton.records import CsvSink, JsonSink, Point, Record
+from polytriton.runs.records import CsvSink, JsonSink, Point, Record
 from polytriton.tuned import TUNED, Tuned
 from tests.cli import tiny
 from tests.frontend import test_onnx as catalogue

@@ -25,7 +25,7 @@ from polytriton.ir.check import MAX_CELLS, check_net
 from polytriton.ir.plan_text import parse_plan
 from polytriton.ir.text import parse_net
 from polytriton.kernels.files import emit_files
-from polytriton.records import CsvSink, JsonSink
+from polytriton.runs.records import CsvSink, JsonSink
 from tests.cli import tiny
 from tests.cli.conftest import Cli, cli, here  # noqa: F401
 from tests.frontend.onnx_models import model, node

@@ -15,10 +15,10 @@ from polytriton.kernels.files import Kernels
 from polytriton.kernels.load import makes_room, prepare
 from polytriton.kernels.sequence import Launch
 from polytriton.kernels.spec import COUNTED, Kernel, Report, room
+from polytriton.prove.verifier import capability
 from polytriton.runtime import triton_backend
 from polytriton.runtime.config import Config
 from polytriton.runtime.triton_backend import Binding
-from polytriton.verifier import capability
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_conv_ibp.onnx"
 KERNEL = Kernel("copy", "", ("a_ptr",), ("*fp64",))

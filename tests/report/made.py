@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 
-from polytriton.pixels import pack
-from polytriton.records import Certified, Image, Point, Record
 from polytriton.results import LayerStats
+from polytriton.runs.records import Certified, Image, Point, Record
+from polytriton.show.pixels import pack
 
 HOSTILE = "<script>alert(1)</script>\"><img src=x onerror=alert(2)>'&amp;\u202e</script><!--]]>"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from polytriton.records import Record
 from polytriton.report.facts import facts
 from polytriton.report.page import STEP, page
+from polytriton.runs.records import Record
 from tests.report.made import HOSTILE, image, many, mixed, record
 
 

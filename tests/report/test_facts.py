@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polytriton.records import Record
 from polytriton.report.facts import down, facts, network_names, number, quantiles, rounded, up
+from polytriton.runs.records import Record
 from tests.report.made import mixed, record, stats
 
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polytriton.records import Certified, Image, Point, Record
 from polytriton.report import plots
 from polytriton.report.facts import facts
 from polytriton.report.page import STEP, page
 from polytriton.results import LayerStats
+from polytriton.runs.records import Certified, Image, Point, Record
 from tests.report.made import HOSTILE, image, many, mixed, record
 
 VOID = {"meta", "link", "img", "br", "input"}

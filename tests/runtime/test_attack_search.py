@@ -10,10 +10,10 @@ import torch
 
 from polytriton import api
 from polytriton.frontend.query import Disjunct, Property, Row, outward
-from polytriton.hints import aim
 from polytriton.ir import interp
 from polytriton.ir.net import Builder, Net
-from polytriton.questions import questions
+from polytriton.prove.hints import aim
+from polytriton.prove.questions import questions
 from polytriton.runtime.attack import Aim, Attack, Replay, falsify, falsify_all
 from polytriton.runtime.attack.box import exact_point, nearest_box
 from polytriton.runtime.attack.sample import Sampler

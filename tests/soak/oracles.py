@@ -16,11 +16,11 @@ from polytriton.errors import PolytritonError
 from polytriton.ir.net import Net
 from polytriton.ir.ops import OPS
 from polytriton.passes.pipeline import Compiled, compile_net
+from polytriton.prove.verifier import Options, Try
 from polytriton.runtime import settings
 from polytriton.runtime.engine import Engine, Forms
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.layers import from_physical, order
-from polytriton.verifier import Options, Try
 from tests.oracle.adversary import Goal, Opponent, any_choice
 from tests.oracle.balls import outside
 from tests.oracle.exact import Dyadic, exact

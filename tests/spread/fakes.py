@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from polytriton.asker import Opened
-from polytriton.queries import Query, vnnlib_query
-from polytriton.records import Record
+from polytriton.runs.asker import Opened
+from polytriton.runs.queries import Query, vnnlib_query
+from polytriton.runs.records import Record
 from polytriton.spread.pool import WorkerLost
 from polytriton.spread.task import Job, Place, Reply, Task
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from polytriton.asker import Answer, Settings
 from polytriton.cli import main
 from polytriton.errors import UsageError
 from polytriton.frontend.instances import read_instances
-from polytriton.queries import instance_queries
-from polytriton.runner import Run
+from polytriton.runs.asker import Answer, Settings
+from polytriton.runs.queries import instance_queries
+from polytriton.runs.runner import Run
 from polytriton.spread import cluster as module
 from polytriton.spread.cluster import Cluster, Shipping, unpack
 from tests.spread.conftest import NAMES, QUERIES, VERDICTS, root

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polytriton.asker import Answer, Settings
 from polytriton.errors import ResourceError
-from polytriton.records import Record
-from polytriton.runner import Run
+from polytriton.runs.asker import Answer, Settings
+from polytriton.runs.records import Record
+from polytriton.runs.runner import Run
 from polytriton.spread.pool import Pool
 from polytriton.spread.share import Share, divide
 from polytriton.spread.task import Backlog, Began, Done

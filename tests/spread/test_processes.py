@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from polytriton.asker import Answer, Settings
 from polytriton.cli import main
 from polytriton.errors import ResourceError
 from polytriton.frontend.instances import read_instances
-from polytriton.queries import instance_queries
-from polytriton.runner import Run
+from polytriton.runs.asker import Answer, Settings
+from polytriton.runs.queries import instance_queries
+from polytriton.runs.runner import Run
 from polytriton.spread.pool import Pool
 from polytriton.spread.processes import ProcessWorker, receive, send
 from polytriton.spread.task import Job, Reply

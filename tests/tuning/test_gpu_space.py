@@ -19,6 +19,7 @@ from polytriton.commands.tune import _allowed
 from polytriton.errors import UsageError
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.emit import NUMERICS
+from polytriton.prove.verifier import Decider
 from polytriton.rounding import INNER
 from polytriton.runtime.config import DEFAULT, Config, Tile
 from polytriton.runtime.triton_backend import TritonBackend
@@ -30,7 +31,6 @@ from polytriton.tuning.gpu_cost import kernel_cost, work
 from polytriton.tuning.gpu_times import GpuTimes
 from polytriton.tuning.session import Settings
 from polytriton.tuning.space import TILE, Space
-from polytriton.verifier import Decider
 
 HOPPER = SHEETS["cuda:90"]
 

@@ -18,6 +18,7 @@ from polytriton.ir.plan import Plan
 from polytriton.ir.plan_text import print_plan
 from polytriton.passes.pipeline import compile_net, replanned
 from polytriton.passes.windows import DENSE_SHARE
+from polytriton.prove.verifier import Try
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.layers import from_physical
@@ -30,7 +31,6 @@ from polytriton.tuning.device import TYPICAL
 from polytriton.tuning.plans import Plans, shares
 from polytriton.tuning.profile import CONV, Profile, profiled
 from polytriton.tuning.space import plan_choices
-from polytriton.verifier import Try
 from tests.oracle.nets import random_box, random_net
 
 ROOT = Path(__file__).parents[2]

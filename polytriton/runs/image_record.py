@@ -7,11 +7,11 @@ from fractions import Fraction
 import msgspec
 
 from polytriton.api import Verifier
-from polytriton.pixels import pack
-from polytriton.queries import Ball
-from polytriton.radius import Radius, certify_radius
-from polytriton.records import Certified, Image, Record
+from polytriton.prove.radius import Radius, certify_radius
+from polytriton.runs.queries import Ball
+from polytriton.runs.records import Certified, Image, Record
 from polytriton.runtime.engine import Progress, _silent
+from polytriton.show.pixels import pack
 
 
 def with_image(record: Record, ball: Ball, verifier: Verifier, progress: Progress = _silent) -> Record:

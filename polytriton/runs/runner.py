@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 import polytriton
-from polytriton.asker import Answer, Opened, Settings, failed
 from polytriton.explain import explain
-from polytriton.queries import Query
-from polytriton.records import Record, Sink
+from polytriton.runs.asker import Answer, Opened, Settings, failed
+from polytriton.runs.queries import Query
+from polytriton.runs.records import Record, Sink
 from polytriton.spread.task import Began, Engine, Job, Place, Task, Trouble
 
 __all__ = ["Answer", "Query", "Run", "Settings"]

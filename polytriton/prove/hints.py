@@ -16,7 +16,7 @@ from polytriton.runtime.layers import from_physical
 from polytriton.runtime.slopes import input_slopes
 
 if TYPE_CHECKING:
-    from polytriton.verifier import Answers, Decider, Questions, Try
+    from polytriton.prove.verifier import Answers, Decider, Questions, Try
 
 SLOPES = 64  # open forms a batch of boxes whose slopes are worth another walk
 

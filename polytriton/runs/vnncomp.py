@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from polytriton.asker import Answer
 from polytriton.errors import ResourceError, UsageError
-from polytriton.queries import Query, VnnlibFile
-from polytriton.records import FULL_REMEDY, VERDICTS
+from polytriton.runs.asker import Answer
+from polytriton.runs.queries import Query, VnnlibFile
+from polytriton.runs.records import FULL_REMEDY, VERDICTS
 
 Pair = tuple[str, str]
 Key = tuple[str, str, int]

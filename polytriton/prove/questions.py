@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from polytriton.frontend.query import Property, matrix
-from polytriton.verifier import Questions
+from polytriton.prove.verifier import Questions
 
 
 def questions(prop: Property) -> Questions | None:

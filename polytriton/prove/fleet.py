@@ -11,8 +11,8 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.passes.pipeline import Compiled
+from polytriton.prove.verifier import INTERPRET, Answers, Decider, Options, Questions, Try, pick_device
 from polytriton.runtime.engine import Progress, _silent
-from polytriton.verifier import INTERPRET, Answers, Decider, Options, Questions, Try, pick_device
 
 
 def make_decider(compiled: Compiled, options: Options) -> Decider:

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from polytriton.errors import ResourceError, UsageError
-from polytriton.hints import note_slopes
 from polytriton.ir.ops import OPS
 from polytriton.kernels.interval_launches import check_supported
 from polytriton.passes import schedule
 from polytriton.passes.pipeline import Compiled
+from polytriton.prove.hints import note_slopes
 from polytriton.results import LayerStats
 from polytriton.runtime import settings
 from polytriton.runtime.config import DEFAULT, Config

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polytriton.ir.net import Ref
-from polytriton.picture import difference, figure, is_picture, plane
 from polytriton.results import Picture, Result
+from polytriton.show.picture import difference, figure, is_picture, plane
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier

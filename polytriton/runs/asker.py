@@ -19,10 +19,10 @@ from polytriton.cache import cached_artifact
 from polytriton.errors import PolytritonError, ResourceError, UsageError
 from polytriton.explain import explain
 from polytriton.frontend.query import Property
-from polytriton.image_record import with_image
-from polytriton.queries import Asked, Ball, Query
-from polytriton.records import Point, Record
 from polytriton.results import Counterexample, Result
+from polytriton.runs.image_record import with_image
+from polytriton.runs.queries import Asked, Ball, Query
+from polytriton.runs.records import Point, Record
 from polytriton.runtime.attack import inner_box
 from polytriton.runtime.engine import Progress, _silent
 
