@@ -239,6 +239,7 @@ class Lowering:
     def _row_pass(self, entry: Entry, source: str, relu: str, charge: bool, out: int | None) -> None:
         constants, bind = self._scalars(entry, source, relu, charge)
         constants |= self._size(relu or source, entry.window)
+        assert not (charge and self.nodes[source].op == "linear"), "an image of a dense layer has a bias a cell: its product charges it"
         tiles = self.emitter.tiled("relax_rows", constants, self.numerics, self.sizes.rows(self._terms(relu or source, entry.window)))
         self._launch("relax_rows", constants, {**bind, "out_ptr": f"buf:{out}"}, tiles)
 

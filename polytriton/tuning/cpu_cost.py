@@ -17,6 +17,7 @@ from polytriton.runtime.torch_backend import FEW, LONG
 from polytriton.tuning.device import Cpu
 from polytriton.tuning.space import Conv
 
+LINES = 3  # of taps that a run of shifted sums takes at once
 VECTOR = 16  # float32 values in a vector: libraries pad channels to whole ones
 LIMITS = {
     LIBRARY: ("operations", "line starts", "rows", "calls"),
@@ -62,7 +63,7 @@ def features(conv: Conv, form: str, rows: int, config: Config, cpu: Cpu, threads
         return [rows * product, rows * each, rows * ho * wo * ci, far, calls]
     if form == PLANES:
         return [rows * product, rows * each, rows * ho * ceil(kh / sh) * kw * ci, far, calls]
-    runs = cells * kh * (1 if conv.dilation[1] == 1 else kw)
+    runs = w * ho * ceil(ceil(kh / sh) / LINES) * (1 if conv.dilation[1] == 1 else kw)
     return [rows * product, rows * each, rows * runs, far, calls]
 
 

@@ -205,6 +205,8 @@ MUTANTS = (
     m("kernels: what pends on a ReLU is forgotten", "kernels/elementwise.py", "PENDING * tl.sum(sizes, 1) + floor", "floor", f"{SLOPES}::test_pending_roundings_are_paid_before_they_are_forgotten"),
     m("kernels: a cell's last reader is left out", "kernels/route.py", "begin + k < end", "begin + k + 1 < end", f"{ROUTES}::test_a_gather_keeps_what_is_no_number"),
     m("kernels: a concatenation's charge is forgotten", "kernels/steps.py", 'node.name, "", True, None', 'node.name, "", False, None', CHARGED),
+    m("kernels: a split product forgets a part", "kernels/dense.py", "for s in range(SK):", "for s in range(1, SK):", "tests/kernels/test_split.py"),
+    m("kernels: parts take the same terms", "kernels/dense.py", "k += part * (", "k += 0 * (", "tests/kernels/test_split.py"),
     m("kernels: a dense layer's image has no margin", "kernels/launches.py", '"LINE": w * c, "C": k', '"LINE": k, "C": k', f"{EVERY}::test_a_dense_layer_whose_output_is_an_image"),
     m("kernels: pending products at candidates", "kernels/launches.py", "return self.numerics.u * FULL if self.feeds[name] else 0.0", "return 0.0", GAPS, STEPS, RUNS),
     # interval arithmetic
