@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from polytriton.api import Verifier, compile
-from polytriton.errors import PolytritonError
+from polytriton.errors import PolytritonError, UnsupportedModel
 from polytriton.ir.net import Net
 from polytriton.ir.ops import OPS
+from polytriton.kernels.interval_launches import check_supported
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.prove.verifier import Options, Try
 from polytriton.runtime import settings
@@ -130,6 +131,15 @@ def _flat(net: Net, name: str, lo: torch.Tensor, hi: torch.Tensor) -> tuple[np.n
     return low, high
 
 
+def interval_serves(net: Net) -> bool:
+    """Whether every operator has an interval kernel; the folded ones serve all."""
+    try:
+        check_supported(net)
+    except UnsupportedModel:
+        return False
+    return True
+
+
 def verifiers(case: Case, compiled: Compiled) -> Iterator[tuple[str, str, Verifier]]:
     """(semantics, coefficient type, verifier): exact arithmetic, then a deployment; one compilation serves both."""
     knobs = case.knobs
@@ -141,6 +151,8 @@ def verifiers(case: Case, compiled: Compiled) -> Iterator[tuple[str, str, Verifi
             yield semantics, knobs["dtype"], compile(model, check=False, semantics=semantics, **options)
             continue
         device = "interpret" if case.via == "interpret" else "cpu"
+        if knobs.get("numerics") == "interval" and interval_serves(compiled.net):
+            options["numerics"] = "interval"
         chosen = Options(device=device, semantics=semantics, early=knobs["early"], **options)
         dtype = "float32" if knobs["dtype"] == "auto" else knobs["dtype"]
         yield semantics, dtype, Verifier(compiled, chosen)
