@@ -38,7 +38,9 @@ class Polytriton:
 
     def __init__(self, net: str, held: Any, dtype: str, device: str, candidates: str) -> None:
         import polytriton
+        from polytriton.heap import keep_memory
 
+        keep_memory()  # as the commands do
         self.net = polytriton.compile(net, semantics="real", dtype=dtype, device=device, candidates=candidates, check=False)
         self.held = {k: held[k] for k in ("x", "lo", "hi", "forms")}
 

@@ -12,6 +12,7 @@ from bench.measure import Job, convolution_rate
 from bench.serve import Message, serve
 from bench.suite import module_of
 from bench.table import Row
+from polytriton.heap import keep_memory
 
 
 class Work:
@@ -34,4 +35,5 @@ class Work:
 
 
 if __name__ == "__main__":
+    keep_memory()  # as the commands do
     serve(Work(*sys.argv[1:]).answer)

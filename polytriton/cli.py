@@ -27,6 +27,7 @@ from polytriton.commands.supports import supports
 from polytriton.commands.tune import tune
 from polytriton.commands.verify import verify
 from polytriton.errors import USAGE
+from polytriton.heap import keep_memory
 from polytriton.knobs import knobs
 
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
@@ -61,6 +62,7 @@ def _root(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; whatever goes wrong is one message."""
     given = list(sys.argv[1:] if argv is None else argv)
+    keep_memory()
     try:
         knobs()  # a wrong setting is said first
         code: Any = typer.main.get_command(app).main(spread(given) or ["--help"], "polytriton", standalone_mode=False)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from polytriton.errors import ResourceError
+from polytriton.heap import keeps_memory
 from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Program, extent
 from polytriton.passes.memory import chunk_rows
@@ -281,7 +282,9 @@ class Engine:
                 f"give --memory at least {2 * need // 2**20 + 1}M",
             )
         if self.device.type == "cpu":
-            fit = min(fit, max(self.config.least, chunk_rows(program, word, self.config.block)))
+            # blocks above the default were chosen in a process that keeps its memory: elsewhere new pages would cost more
+            block = self.config.block if keeps_memory() else min(self.config.block, DEFAULT.block)
+            fit = min(fit, max(self.config.least, chunk_rows(program, word, block)))
         return [torch.arange(a, min(rows, a + fit), device=self.device) for a in range(0, rows, fit)]
 
     def _expire(self, deadline: float | None) -> None:

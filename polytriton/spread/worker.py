@@ -8,6 +8,7 @@ import msgspec
 
 import polytriton
 from polytriton.errors import UsageError
+from polytriton.heap import keep_memory
 from polytriton.runs.asker import Asker, Networks, Settings
 from polytriton.spread.task import Failure, Job, Reply
 
@@ -32,6 +33,7 @@ class Host:
                 f"this worker has polytriton {polytriton.__version__}, the run is by {said.version}", "install the same version everywhere"
             )
         torch.set_num_threads(said.threads)
+        keep_memory()
         self.places: dict[str, Path] = {}
         self._asker = Asker(Networks(said.settings.engine, self.places), said.settings)
         self._jobs, self._replies = msgspec.msgpack.Decoder(Job), msgspec.msgpack.Encoder()

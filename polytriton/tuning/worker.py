@@ -69,6 +69,9 @@ def main() -> None:
 
     import polytriton.artifact
     import polytriton.tuning.check  # noqa: F401
+    from polytriton.heap import keep_memory
+
+    keep_memory()
 
     send(answers, READY)
     while (data := receive(jobs)) is not None:

@@ -16,9 +16,8 @@ from polytriton.kernels.load import makes_room, prepare
 from polytriton.kernels.sequence import Launch
 from polytriton.kernels.spec import COUNTED, Kernel, Report, room
 from polytriton.prove.verifier import capability
-from polytriton.runtime import triton_backend
+from polytriton.runtime import binding
 from polytriton.runtime.config import Config
-from polytriton.runtime.triton_backend import Binding
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_conv_ibp.onnx"
 KERNEL = Kernel("copy", "", ("a_ptr",), ("*fp64",))
@@ -52,9 +51,9 @@ def test_launches_ask_for_room(rooms: dict[str, int], asked: dict[str, str], mon
         def __getitem__(self, grid: tuple[int, int]) -> Any:
             return lambda *tensors, **options: told.append(options)
 
-    monkeypatch.setattr(triton_backend, "function", lambda kernel: Function())
-    binding = SimpleNamespace(backend=SimpleNamespace(rooms=rooms), capacity=64, tensor=lambda symbol: symbol)
-    Binding._call(cast(Binding, binding), Launch(KERNEL, ("buf:0",), 64))()
+    monkeypatch.setattr(binding, "function", lambda kernel: Function())
+    made = SimpleNamespace(backend=SimpleNamespace(rooms=rooms), capacity=64, tensor=lambda symbol: symbol)
+    binding.Binding._call(cast(binding.Binding, made), Launch(KERNEL, ("buf:0",), 64))()
     assert told == [{"num_warps": 4, "num_stages": 3, **asked}]
 
 

@@ -48,8 +48,9 @@ def draw(seed: int) -> Case:
     via = "interpret" if seed % INTERPRET == 7 and HAS_TRITON else "onnx" if seed % ONNX == 3 else "public" if rng.random() < 0.1 else "net"
     poisoned = via in ("net", "public") and seed % POISON == 11
     steps, limit = int(rng.integers(0, 7)), int(rng.choice([12, 40, 40, 80]))
+    interval = via == "interpret" and seed // INTERPRET % 3 == 0  # an operation there costs milliseconds
     if via == "interpret":
-        steps, limit = min(steps, 3), 12
+        steps, limit = min(steps, 1 if interval else 3), 6 if interval else 12
     net = random_net(int(rng.integers(1 << 31)), steps=steps, limit=limit, moves=(*MOVES, "postact"))
     if via == "onnx" and not expressible(net):
         via = "public"
@@ -77,7 +78,7 @@ def draw(seed: int) -> Case:
         "loops": bool(rng.random() < 0.8),  # the compiled row passes, or torch's
         "library": bool(rng.random() < 0.7),  # whose convolutions
     }
-    if via == "interpret" and seed // INTERPRET % 3 == 0:
+    if interval:
         knobs["numerics"] = "interval"
     return Case(seed, net, lo, hi, forms, over_input, knobs, via, poisoned)
 
