@@ -39,8 +39,8 @@ def test_a_burst_of_cases() -> None:
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton has no wheels for this platform")
 def test_cases_in_kernels() -> None:
-    total = burst([7 + INTERPRET * k for k in range(2, 8)])
-    assert total.finite > 100
+    total = burst([7 + INTERPRET * k for k in range(2, 9)])  # two of them in interval arithmetic
+    assert total.finite > 80
 
 
 @pytest.mark.slow
