@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from polytriton.kernels.numerics import pay, table_base
+from polytriton.kernels.numerics import pay, table_base, taken_rows
 
 
 @triton.jit
@@ -29,14 +29,7 @@ def slope_rows(
     first = tl.program_id(0) * BR
     if first >= count:
         return
-    rows = first + tl.arange(0, BR)
-    live = rows < count
-    image = tl.load(image_ptr + rows, mask=live, other=0)
-    row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
-    row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
-    at_row = rows.to(tl.int64)
-    if SLOT:
-        at_row = tl.load(slot_ptr + rows, mask=live, other=0)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
     base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     total = tl.full((BR, BQ), 0.0, tl.float64)
     if PENDING > 0:
@@ -88,14 +81,7 @@ def scale_rows(
     first = tl.program_id(0) * BR
     if first >= count:
         return
-    rows = first + tl.arange(0, BR)
-    live = rows < count
-    image = tl.load(image_ptr + rows, mask=live, other=0)
-    row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
-    row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
-    at_row = rows.to(tl.int64)
-    if SLOT:
-        at_row = tl.load(slot_ptr + rows, mask=live, other=0)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
     plain = table_base(image * 0, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     charged = tl.full((BR, BQ), 0.0, tl.float64)
     fixed = tl.full((BR, BQ), 0.0, tl.float64)

@@ -35,7 +35,7 @@ from polytriton.kernels.directed import (
     mul_up,
     mul_up_emulated,
 )  # fmt: skip
-from polytriton.kernels.numerics import U64, table_base
+from polytriton.kernels.numerics import U64, table_base, taken_rows
 
 
 @triton.jit
@@ -276,15 +276,8 @@ def interval_relax(
     first = tl.program_id(0) * BR
     if first >= count:
         return
-    rows = first + tl.arange(0, BR)
-    live = rows < count
-    image = tl.load(image_ptr + rows, mask=live, other=0)
-    row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
-    row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
     base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
-    at_row = rows.to(tl.int64)
-    if SLOT:
-        at_row = tl.load(slot_ptr + rows, mask=live, other=0)
     low = tl.full((BR, BQ), 0.0, tl.float64)
     high = tl.full((BR, BQ), 0.0, tl.float64)
     for q0 in range(0, SIZE, BQ):
@@ -348,15 +341,8 @@ def interval_concretize(
     first = tl.program_id(0) * BR
     if first >= count:
         return
-    rows = first + tl.arange(0, BR)
-    live = rows < count
-    image = tl.load(image_ptr + rows, mask=live, other=0)
-    row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
-    row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
     base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
-    at_row = rows.to(tl.int64)
-    if SLOT:
-        at_row = tl.load(slot_ptr + rows, mask=live, other=0)
     low = tl.full((BR, BQ), 0.0, tl.float64)
     high = tl.full((BR, BQ), 0.0, tl.float64)
     for q0 in range(0, SIZE, BQ):

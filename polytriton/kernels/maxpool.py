@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from polytriton.kernels.numerics import pay, table_base
+from polytriton.kernels.numerics import pay, table_base, taken_rows
 
 
 @triton.jit
@@ -77,14 +77,7 @@ def pool_rows(
     first = tl.program_id(0) * BR
     if first >= count:
         return
-    rows = first + tl.arange(0, BR)
-    live = rows < count
-    image = tl.load(image_ptr + rows, mask=live, other=0)
-    row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
-    row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
-    at_row = rows.to(tl.int64)
-    if SLOT:
-        at_row = tl.load(slot_ptr + rows, mask=live, other=0)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
     base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     SIZE: tl.constexpr = H * W * C
     OUT: tl.constexpr = HO * WO * C
