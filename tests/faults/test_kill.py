@@ -37,7 +37,8 @@ def test_a_killed_writer_leaves_an_artifact(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_user_leaves_a_cache(tmp_path: Path) -> None:
-    assert zygote("caching", tmp_path, 25)["whole"] > 0
+    found = zygote("caching", tmp_path, 25)
+    assert min(found["none"], found["whole"]) > 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there two folders change places in one step")
