@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.frontend.images import _normalisation as normalisation
+from polytriton.frontend.balls import normalisation
 from polytriton.frontend.images import _shaped as shaped
 from polytriton.frontend.images import load_images
 from polytriton.frontend.packed import load_npy

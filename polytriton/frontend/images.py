@@ -1,4 +1,4 @@
-"""Image files to pixels, and pixels to boxes: balls in [0,1] pixel space, normalised, every bound rounded outward."""
+"""Image files to pixels, and the numbers that a user writes about them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
 from polytriton.errors import UsageError
+from polytriton.frontend.balls import BYTE, check_epsilon
 from polytriton.frontend.packed import RATIO, UNPACK, allowed, load_npy, read_array
-from polytriton.frontend.query import Exact, outward
 
 KEYS = (("images", "labels"), ("x_test", "y_test"), ("x", "y"), ("X", "Y"), ("X_test", "Y_test"), ("data", "labels"))
-BYTE = Fraction(1, 255)
-BRIGHT = 8  # no normalisation in use takes a pixel in [0,1] so far up and none below 0
-Clip: TypeAlias = tuple[int | Fraction, int | Fraction] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,137 +175,6 @@ def _shaped(pixels: np.ndarray, shape: Sequence[int] | None, layout: str, name: 
     return pixels.reshape(n, *wanted)
 
 
-# Balls
-
-
-def ball(
-    images: np.ndarray,
-    epsilon: Fraction,
-    *,
-    mean: Sequence[Fraction] = (Fraction(0),),
-    std: Sequence[Fraction] = (Fraction(1),),
-    clip: Clip = (0, 1),
-) -> tuple[np.ndarray, np.ndarray]:
-    """The least float64 box around every image's ball, in network input space: ((p +- epsilon) clipped - mean) / std.
-
-    Integers stand for pixel/255, floats for themselves. A bound depends on pixel value and channel only, so each of the few
-    distinct values is worked out in exact rationals and rounded once. Float images may have as many values as pixels; above
-    4,096 they go through float64, where every operation is correctly rounded and its result moved one place outward: the
-    exact result lies within half a place of the rounded one, and -, clip and / by std > 0 are monotone in the bound they
-    receive, so the computed bound stays outside; at most a few places are lost.
-    """
-    images = np.asarray(images)
-    channels = _channels(images.shape[1:])
-    means, stds = _normalisation(mean, std, channels)
-    _check_epsilon(epsilon)
-    whole = images.dtype.kind in "ui"
-    _check_pixels(images, whole, clip)
-    spread = images.reshape(len(images), channels, -1)
-    lo, hi = np.empty(spread.shape), np.empty(spread.shape)
-    for c in range(channels):
-        values, where = np.unique(spread[:, c], return_inverse=True)
-        if whole or len(values) <= 4096:
-            numbers = [Fraction(v) * BYTE if whole else Fraction(v) for v in values.tolist()]
-            bounds = [_interval(p, epsilon, means[c], stds[c], clip) for p in numbers]
-            table = np.array([(outward(a)[0], outward(b)[1]) for a, b in bounds]).reshape(-1, 2)
-            lo[:, c], hi[:, c] = (table[:, k][where.reshape(spread[:, c].shape)] for k in (0, 1))
-        else:
-            lo[:, c], hi[:, c] = _rounded(spread[:, c], epsilon, means[c], stds[c], clip)
-    if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
-        raise UsageError("the ball reaches beyond float64", "check the mean and the standard deviation")
-    return lo.reshape(images.shape), hi.reshape(images.shape)
-
-
-def exact_ball(
-    image: np.ndarray,
-    epsilon: Fraction,
-    *,
-    mean: Sequence[Fraction] = (Fraction(0),),
-    std: Sequence[Fraction] = (Fraction(1),),
-    clip: Clip = (0, 1),
-) -> tuple[Exact, Exact]:
-    """The same ball for one image (no image axis) in rationals: what a counterexample has to lie in."""
-    image = np.asarray(image)
-    channels = _channels(image.shape)
-    means, stds = _normalisation(mean, std, channels)
-    _check_epsilon(epsilon)
-    whole = image.dtype.kind in "ui"
-    _check_pixels(image, whole, clip)
-    spread = image.reshape(channels, -1)
-    unit = BYTE if whole else Fraction(1)
-    known: dict[tuple[int, float], tuple[Fraction, Fraction]] = {}
-    made = []
-    for c in range(channels):
-        for v in spread[c].tolist():
-            if (c, v) not in known:
-                known[c, v] = _interval(Fraction(v) * unit, epsilon, means[c], stds[c], clip)
-            made.append(known[c, v])
-    return tuple(a for a, _ in made), tuple(b for _, b in made)
-
-
-def _interval(p: Fraction, epsilon: Fraction, mean: Fraction, std: Fraction, clip: Clip) -> tuple[Fraction, Fraction]:
-    lo, hi = p - epsilon, p + epsilon
-    if clip is not None:
-        lo, hi = max(lo, Fraction(clip[0])), min(hi, Fraction(clip[1]))
-    return (lo - mean) / std, (hi - mean) / std
-
-
-def _rounded(p: np.ndarray, epsilon: Fraction, mean: Fraction, std: Fraction, clip: Clip) -> tuple[np.ndarray, np.ndarray]:
-    """The same in float64, one place outward after each operation (see `ball`); constants enter as their enclosures."""
-    (_, eps), (mean_lo, mean_hi), (std_lo, std_hi) = outward(epsilon), outward(mean), outward(std)
-    lo, hi = np.nextafter(p - eps, -np.inf), np.nextafter(p + eps, np.inf)
-    if clip is not None:
-        lo, hi = np.maximum(lo, outward(Fraction(clip[0]))[0]), np.minimum(hi, outward(Fraction(clip[1]))[1])
-    lo, hi = np.nextafter(lo - mean_hi, -np.inf), np.nextafter(hi - mean_lo, np.inf)
-    lo, hi = lo / np.where(lo >= 0, std_hi, std_lo), hi / np.where(hi >= 0, std_lo, std_hi)
-    return np.nextafter(lo, -np.inf), np.nextafter(hi, np.inf)
-
-
-def _channels(shape: tuple[int, ...]) -> int:
-    return shape[0] if len(shape) == 3 else 1
-
-
-def _normalisation(mean: Sequence[Fraction], std: Sequence[Fraction], channels: int) -> tuple[list[Fraction], list[Fraction]]:
-    if len(mean) != len(std) or len(mean) not in (1, channels):
-        raise UsageError(
-            f"{_count(len(mean), 'mean')} and {_count(len(std), 'standard deviation')} for images of {_count(channels, 'channel')}",
-            "give one mean and one std" + (f", or {channels} of each, one a channel" if channels > 1 else ": a grey image has one channel"),
-        )
-    if any(s <= 0 for s in std):
-        raise UsageError(f"a standard deviation of {float(min(std)):g}", "standard deviations are above 0")
-    spread = channels if len(mean) == 1 else 1
-    return list(mean) * spread, list(std) * spread
-
-
-def _count(n: int, thing: str) -> str:
-    return f"{n} {thing}{'s' * (n != 1)}"
-
-
-def _check_pixels(pixels: np.ndarray, whole: bool, clip: Clip) -> None:
-    """A pixel outside the clip would leave an empty ball, levels taken for numbers in [0,1] one of no meaning."""
-    if not pixels.size or not np.isfinite(pixels).all():
-        raise UsageError("an image holds no pixels, or some that are not finite", "remove NaN and infinity")
-    low, high = Fraction(pixels.min().item()), Fraction(pixels.max().item())
-    if whole and (low < 0 or high > 255):
-        raise UsageError(f"integer pixels run from {low} to {high}", "integers are read as 0..255")
-    unit = BYTE if whole else Fraction(1)
-    if clip is not None and (low * unit < clip[0] or high * unit > clip[1]):
-        raise UsageError(
-            f"pixels run from {float(low * unit):g} to {float(high * unit):g}, outside {float(clip[0]):g}..{float(clip[1]):g}",
-            "scale the pixels, or choose another clip",
-        )
-    if clip is None and not whole and pixels.ndim == 3 and low >= 0 and high > BRIGHT:
-        raise UsageError(
-            f"pixels run from {float(low):g} to {float(high):g}: they look like levels 0..255, and epsilon is for pixels in [0,1]",
-            "give uint8 levels or pixels / 255; where the network takes such numbers, say so: clip=(0, 255)",
-        )
-
-
-def _check_epsilon(epsilon: Fraction) -> None:
-    if epsilon < 0:
-        raise UsageError(f"epsilon is negative: {float(epsilon):g}", "write 8/255 or 0.03")
-
-
 def parse_fraction(text: str, what: str = "number") -> Fraction:
     """A decimal or a ratio, exactly."""
     found = re.fullmatch(
@@ -327,7 +192,7 @@ def parse_fraction(text: str, what: str = "number") -> Fraction:
 def parse_epsilon(text: str) -> Fraction:
     """The radius in [0,1] pixel space."""
     value = parse_fraction(text, "epsilon")
-    _check_epsilon(value)
+    check_epsilon(value)
     if value > 1:
         given = text.strip()
         raise UsageError(

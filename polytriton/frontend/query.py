@@ -11,13 +11,17 @@ import numpy as np
 
 from polytriton.errors import UnsupportedProperty, UsageError
 
-Exact = tuple[Fraction, ...]
+Exact = Sequence[Fraction]
 Terms = tuple[tuple[int, Fraction], ...]
 
 
 def outward(value: Fraction) -> tuple[float, float]:
     """The neighbouring float64 numbers with lo <= value <= hi; equal exactly where the value is a float64."""
-    num, den = value.numerator, value.denominator
+    return enclosure(value.numerator, value.denominator)
+
+
+def enclosure(num: int, den: int) -> tuple[float, float]:
+    """The same of num / den, den > 0, which need not be in lowest terms."""
     try:
         near = num / den + 0.0  # Python rounds int / int correctly, subnormals included; + 0.0 turns -0.0 into 0.0
     except OverflowError:
@@ -85,10 +89,8 @@ class Disjunct:
         """The largest float64 box inside the exact one, for attacks; lo > hi at an input no float64 satisfies."""
         lo, hi = self.lo.copy(), self.hi.copy()
         for i, (a, b) in enumerate(zip(self.exact_lo, self.exact_hi, strict=True)):
-            if a > lo[i].item() or i in self.open_lo:
-                lo[i] = np.nextafter(outward(a)[0], np.inf)
-            if b < hi[i].item() or i in self.open_hi:
-                hi[i] = np.nextafter(outward(b)[1], -np.inf)
+            lo[i] = np.nextafter(outward(a)[0], np.inf) if i in self.open_lo else outward(a)[1]
+            hi[i] = np.nextafter(outward(b)[1], -np.inf) if i in self.open_hi else outward(b)[0]
         return lo, hi
 
 

@@ -17,28 +17,16 @@ from typing import TypeAlias
 from polytriton.errors import UnsupportedProperty
 from polytriton.frontend.query import Tensor
 from polytriton.frontend.vnnlib_dnf import Formula, Leaf, Node
+from polytriton.frontend.vnnlib_linear import ONE, ZERO, Linear, Refused, compared, number
 
 MAX_DEPTH = 1_000
-MAX_EXPONENT = 400  # ten to the 400 is already beyond float64
-MAX_DIGITS = 1_000
-MAX_BITS = 20_000
 MAX_ELEMENTS = 10_000_000
 
 TOKEN = re.compile(r'[()]|[^\s()\[\];"]+(?:\[[^\]()]*\])?|;[^\n]*|\[[^\]()]*\]|"(?:[^"\\]|\\.)*"|\S')
-NUMBER = re.compile(r"[-+]?(?:(\d+)(?:\.(\d*))?|\.(\d+))(?:[eE]([-+]?\d+))?", re.ASCII)
 LEGACY = re.compile(r"([XY])_(0|[1-9]\d{0,8})", re.ASCII)
 SHAPE = re.compile(r"\[\s*(?:\d{1,9}(?:\s*,\s*\d{1,9})*)?\s*\]", re.ASCII)
 IGNORED = {"set-logic", "set-info", "set-option", "check-sat", "get-model", "exit"}
 REALS = {"float32", "float64", "real", "Real"}
-ZERO, ONE = Fraction(0), Fraction(1)
-
-
-@dataclass(slots=True)
-class Linear:
-    """sum terms + const; owned by whoever holds it, so a sum may grow in place."""
-
-    terms: dict[int, Fraction]
-    const: Fraction
 
 
 @dataclass(slots=True)
@@ -50,10 +38,6 @@ class Decl:
 
 
 Value: TypeAlias = str | Linear | Leaf | Node | Decl | None
-
-
-class _Refused(Exception):
-    """A message and a remedy that still lack the line number."""
 
 
 @dataclass
@@ -83,11 +67,11 @@ def parse(text: str, name: str) -> Document:
                 if frame is not None:
                     stack.append(frame)
                     if len(stack) >= MAX_DEPTH:
-                        raise _Refused(f"brackets nest deeper than {MAX_DEPTH}", "flatten the formula: and, or and + take many operands")
+                        raise Refused(f"brackets nest deeper than {MAX_DEPTH}", "flatten the formula: and, or and + take many operands")
                 frame = []
             elif tok == ")":
                 if frame is None:
-                    raise _Refused("a closing bracket too many", "remove it")
+                    raise Refused("a closing bracket too many", "remove it")
                 value = reader.reduce(frame, len(stack))
                 frame = stack.pop() if stack else None
                 if frame is not None:
@@ -95,17 +79,17 @@ def parse(text: str, name: str) -> Document:
             elif tok[0] == ";":
                 continue
             elif frame is None:
-                raise _Refused(f"`{tok[:40]}` outside any bracket", "a file is a list of (declare-...) and (assert ...)")
+                raise Refused(f"`{tok[:40]}` outside any bracket", "a file is a list of (declare-...) and (assert ...)")
             elif tok[0] == "[" and frame and not str(frame[0]).startswith("declare-"):
                 if not isinstance(frame[-1], str):
-                    raise _Refused(f"an index `{tok[:40]}` without a variable", "write X[0,3]")
+                    raise Refused(f"an index `{tok[:40]}` without a variable", "write X[0,3]")
                 frame[-1] += tok  # `X [0,1]`, written apart
             else:
                 frame.append(tok)
         if frame is not None:
-            raise _Refused("the file ends inside a bracket", "close it; was the file cut short?")
+            raise Refused("the file ends inside a bracket", "close it; was the file cut short?")
         return reader.finish()
-    except _Refused as stop:
+    except Refused as stop:
         message, remedy = stop.args
         raise UnsupportedProperty(f"{name}:{_line(text, at)}: {message}", remedy) from None
 
@@ -116,32 +100,6 @@ def _line(text: str, at: int) -> int:
         if k == at:
             return text.count("\n", 0, found.start()) + 1
     return 1
-
-
-def number(token: str) -> Fraction | None:
-    """The exact value of a decimal, or None where the token is no number."""
-    found = NUMBER.fullmatch(token)
-    if found is None:
-        return None
-    whole, part, only, exponent = found.groups()
-    digits = (whole or "") + (part or only or "")
-    if len(digits) > MAX_DIGITS:
-        raise _Refused(f"a number of {len(digits)} digits", f"write at most {MAX_DIGITS}")
-    scale = 0
-    if exponent:
-        if len(exponent) > 9 or abs(int(exponent)) > MAX_EXPONENT:
-            raise _Refused(f"exponent of `{token[:40]}` is out of range", f"float64 ends near 1e308; at most {MAX_EXPONENT} is read")
-        scale = int(exponent)
-    scale -= len(part or only or "")
-    mantissa = -int(digits) if token[0] == "-" else int(digits)
-    return Fraction(mantissa * 10**scale) if scale >= 0 else Fraction(mantissa, 10**-scale)
-
-
-def _bounded(value: Fraction) -> Fraction:
-    """Stops numbers that grow without end, e.g. a product of many huge constants."""
-    if value.numerator.bit_length() > MAX_BITS or value.denominator.bit_length() > MAX_BITS:
-        raise _Refused("an exact constant grows beyond any use", "write the constant out as one decimal")
-    return value
 
 
 class _Reader:
@@ -174,20 +132,20 @@ class _Reader:
             return "()"
         head = frame[0]
         if not isinstance(head, str):
-            raise _Refused("a bracket must begin with a keyword", "such as assert, and, <=, +")
+            raise Refused("a bracket must begin with a keyword", "such as assert, and, <=, +")
         if depth == 0:
             self.statements += 1
             if head in self.top:
                 self.top[head](head, frame[1:])
             elif head not in IGNORED:
-                raise _Refused(f"`{head[:40]}` is no statement", "a file is a list of (declare-...) and (assert ...)")
+                raise Refused(f"`{head[:40]}` is no statement", "a file is a list of (declare-...) and (assert ...)")
             return None
         made = self.table.get(head)
         if made is not None:
             return made(head, frame[1:])
         if head in ("equal-to", "isomorphic-to"):
-            raise _Refused("a property over several networks", "polytriton verifies one network at a time")
-        raise _Refused(f"unknown operator `{head[:40]}`", "known: and or not, <= >= < > = == !=, + - * /")
+            raise Refused("a property over several networks", "polytriton verifies one network at a time")
+        raise Refused(f"unknown operator `{head[:40]}`", "known: and or not, <= >= < > = == !=, + - * /")
 
     # Values
 
@@ -195,7 +153,7 @@ class _Reader:
         if isinstance(value, Linear):
             return value
         if not isinstance(value, str):
-            raise _Refused("a number or a variable was expected", "compare arithmetic expressions, connect comparisons")
+            raise Refused("a number or a variable was expected", "compare arithmetic expressions, connect comparisons")
         code = self.codes.get(value)
         if code is not None:
             return Linear({code: ONE}, ZERO)
@@ -213,20 +171,20 @@ class _Reader:
         decl = self.tensors.get(stem)
         if decl is None:
             if stem.lower().lstrip("+-") in ("nan", "inf", "infinity"):
-                raise _Refused(f"`{stem}` is no bound", "give every input a finite lower and upper bound")
-            raise _Refused(f"`{token[:40]}` is neither a number nor a declared variable", "declare it before its first use")
+                raise Refused(f"`{stem}` is no bound", "give every input a finite lower and upper bound")
+            raise Refused(f"`{token[:40]}` is neither a number nor a declared variable", "declare it before its first use")
         if decl.role == "hidden":
-            raise _Refused(f"a constraint on the hidden node {stem}", "only inputs and outputs can be constrained")
+            raise Refused(f"a constraint on the hidden node {stem}", "only inputs and outputs can be constrained")
         shape = decl.tensor.shape
         if bracket and SHAPE.fullmatch(bracket + inner) is None:
-            raise _Refused(f"`{token[:40]}` has no readable index", "write X[0,3]")
+            raise Refused(f"`{token[:40]}` has no readable index", "write X[0,3]")
         index = [int(k) for k in re.findall(r"\d+", inner)]
         if len(index) != len(shape) or (bracket and not shape):
-            raise _Refused(f"`{token[:40]}` has {len(index)} indices, {stem} has {len(shape)} axes", "index every axis, from 0")
+            raise Refused(f"`{token[:40]}` has {len(index)} indices, {stem} has {len(shape)} axes", "index every axis, from 0")
         flat = 0
         for k, size in zip(index, shape, strict=True):
             if k >= size:
-                raise _Refused(f"`{token[:40]}` lies outside the shape {list(shape)} of {stem}", "indices count from 0")
+                raise Refused(f"`{token[:40]}` lies outside the shape {list(shape)} of {stem}", "indices count from 0")
             flat = flat * size + k
         code = self.codes[token] = flat if decl.role == "input" else ~flat
         return code
@@ -236,93 +194,65 @@ class _Reader:
             return value
         if value in ("true", "false"):
             return Node("and" if value == "true" else "or")
-        raise _Refused("a comparison was expected", "connect comparisons with and, or, not")
+        raise Refused("a comparison was expected", "connect comparisons with and, or, not")
 
     # Operators
 
     def add(self, op: str, args: list[Value]) -> Linear:
         if not args:
-            raise _Refused(f"`{op}` without operands", "give at least one")
+            raise Refused(f"`{op}` without operands", "give at least one")
         made = self.linear(args[0])
         if op == "-" and len(args) == 1:
-            return Linear({k: -c for k, c in made.terms.items()}, -made.const)
+            return made.negated()
         for arg in args[1:]:
             other = self.linear(arg)
             if op == "+" and len(other.terms) > len(made.terms):
                 made, other = other, made  # the small one into the large one: a deep sum stays cheap
-            self.accumulate(made, other, op == "+")
+            made.accumulate(other, op == "+")
         return made
-
-    def accumulate(self, into: Linear, other: Linear, plus: bool) -> None:
-        for k, c in other.terms.items():
-            old = into.terms.get(k, ZERO)
-            total = old + c if plus else old - c
-            if total:
-                into.terms[k] = _bounded(total)
-            else:
-                del into.terms[k]
-        if other.const:
-            into.const = _bounded(into.const + other.const if plus else into.const - other.const)
 
     def multiply(self, op: str, args: list[Value]) -> Linear:
         if not args:
-            raise _Refused("`*` without operands", "give at least one")
+            raise Refused("`*` without operands", "give at least one")
         made = self.linear(args[0])
         for arg in args[1:]:
             other = self.linear(arg)
             if made.terms and other.terms:
-                raise _Refused("a product of two variables is not linear", "only products with a constant are supported")
+                raise Refused("a product of two variables is not linear", "only products with a constant are supported")
             if other.terms:
                 made, other = other, made
-            made = self.scaled(made, other.const)
+            made = made.scaled(other.const)
         return made
 
     def divide(self, op: str, args: list[Value]) -> Linear:
         if len(args) < 2:
-            raise _Refused("`/` needs two operands", "write (/ 1 3)")
+            raise Refused("`/` needs two operands", "write (/ 1 3)")
         made = self.linear(args[0])
         for arg in args[1:]:
             other = self.linear(arg)
             if other.terms:
-                raise _Refused("a division by a variable is not linear", "only constants may divide")
+                raise Refused("a division by a variable is not linear", "only constants may divide")
             if not other.const:
-                raise _Refused("a division by zero", "correct the constant")
-            made = self.scaled(made, 1 / other.const)
+                raise Refused("a division by zero", "correct the constant")
+            made = made.scaled(1 / other.const)
         return made
-
-    def scaled(self, value: Linear, by: Fraction) -> Linear:
-        terms = {k: _bounded(c * by) for k, c in value.terms.items()} if by else {}
-        return Linear(terms, _bounded(value.const * by))
 
     def compare(self, op: str, args: list[Value]) -> Formula:
         if len(args) < 2 or (len(args) > 2 and op in ("!=", "distinct")):
-            raise _Refused(f"`{op}` with {len(args)} operands", "compare two expressions")
+            raise Refused(f"`{op}` with {len(args)} operands", "compare two expressions")
         made = [self.relation(op, a, b) for a, b in pairwise(args)]
         return made[0] if len(made) == 1 else Node("and", made)
 
     def relation(self, op: str, a: Value, b: Value) -> Formula:
         if op in (">=", ">"):
             a, b = b, a
-        left, right = self.linear(a), self.linear(b)
-        terms = dict(left.terms)
-        for k, c in right.terms.items():
-            total = terms[k] - c if k in terms else -c
-            if total:
-                terms[k] = total
-            else:
-                del terms[k]
-        const = right.const - left.const if left.const else right.const
-        if op in ("<=", ">=", "<", ">"):
-            return _leaf(terms, const, op in ("<", ">"))
-        below, above = _leaf(terms, const, False), _leaf({k: -c for k, c in terms.items()}, -const, False)
-        both = Node("and", (below, above))
-        return both if op in ("=", "==") else Node("not", (both,))
+        return compared(op, self.linear(a), self.linear(b))
 
     def connect(self, op: str, args: list[Value]) -> Formula:
         if op == "not" and len(args) != 1:
-            raise _Refused(f"`not` with {len(args)} operands", "negate one formula")
+            raise Refused(f"`not` with {len(args)} operands", "negate one formula")
         if not args:
-            raise _Refused(f"`{op}` without operands", "give at least one")
+            raise Refused(f"`{op}` without operands", "give at least one")
         kids = [self.formula(a) for a in args]
         return kids[0] if len(kids) == 1 and op != "not" else Node(op, kids)
 
@@ -330,25 +260,25 @@ class _Reader:
 
     def assertion(self, op: str, args: list[Value]) -> None:
         if len(args) != 1:
-            raise _Refused(f"assert with {len(args)} formulas", "one formula an assert; join several with and")
+            raise Refused(f"assert with {len(args)} formulas", "one formula an assert; join several with and")
         self.doc.asserts.append(self.formula(args[0]))
 
     def declare_version(self, op: str, args: list[Value]) -> None:
         found = re.fullmatch(r"<([12])\.\d{1,3}>", args[0]) if len(args) == 1 and isinstance(args[0], str) else None
         if found is None or self.statements > 1:
-            raise _Refused("this VNN-LIB version line is not understood", "begin the file with (vnnlib-version <2.0>), or leave it out")
+            raise Refused("this VNN-LIB version line is not understood", "begin the file with (vnnlib-version <2.0>), or leave it out")
         self.doc.version = f"{found[1]}.0"
 
     def declare_legacy(self, op: str, args: list[Value]) -> None:
         shape = ["()", "Real"] if op == "declare-fun" else ["Real"]
         if self.networks or len(args) != 1 + len(shape) or args[1:] != shape:
-            raise _Refused(f"this {op} is not understood", "write (declare-const X_0 Real), or declare one network as VNN-LIB 2.0 does")
+            raise Refused(f"this {op} is not understood", "write (declare-const X_0 Real), or declare one network as VNN-LIB 2.0 does")
         name = args[0] if isinstance(args[0], str) else ""
         found = LEGACY.fullmatch(name)
         if found is None:
-            raise _Refused(f"variable `{name[:40]}` is neither an input X_i nor an output Y_i", "rename it")
+            raise Refused(f"variable `{name[:40]}` is neither an input X_i nor an output Y_i", "rename it")
         if name in self.codes:
-            raise _Refused(f"{name} is declared twice", "remove one declaration")
+            raise Refused(f"{name} is declared twice", "remove one declaration")
         self.codes[name] = int(found[2]) if found[1] == "X" else ~int(found[2])
 
     def declare_tensor(self, op: str, args: list[Value]) -> Decl:
@@ -360,33 +290,33 @@ class _Reader:
             dtype, bracket, inner = parts[1].partition("[")
             parts[1:] = [dtype, bracket + inner]
         if len(parts) != 3 or len(args) > 3 or not SHAPE.fullmatch(parts[2]):
-            raise _Refused(f"this {op} is not understood", f"write ({op} X float32 [1,5])")
+            raise Refused(f"this {op} is not understood", f"write ({op} X float32 [1,5])")
         name, dtype, text = parts
         if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
-            raise _Refused(f"`{name[:40]}` is no name for a tensor", "use letters, digits and _")
+            raise Refused(f"`{name[:40]}` is no name for a tensor", "use letters, digits and _")
         if dtype not in REALS:
-            raise _Refused(f"{name} has the element type `{dtype[:40]}`", f"supported: {', '.join(sorted(REALS))}")
+            raise Refused(f"{name} has the element type `{dtype[:40]}`", f"supported: {', '.join(sorted(REALS))}")
         shape = tuple(int(k) for k in re.findall(r"\d+", text))
         if 0 in shape or prod(shape) > MAX_ELEMENTS:
-            raise _Refused(f"{name} has the shape {list(shape)}", f"between 1 and {MAX_ELEMENTS} elements are supported")
+            raise Refused(f"{name} has the shape {list(shape)}", f"between 1 and {MAX_ELEMENTS} elements are supported")
         return Decl(role, Tensor(name, dtype, shape))
 
     def declare_network(self, op: str, args: list[Value]) -> None:
         self.networks += 1
         if self.networks > 1:
-            raise _Refused("a property over several networks", "polytriton verifies one network at a time")
+            raise Refused("a property over several networks", "polytriton verifies one network at a time")
         ends = [a for a in args if isinstance(a, Decl)]
         if not args or not isinstance(args[0], str) or len(ends) != len(args) - 1 or self.codes:
-            raise _Refused("this declare-network is not understood", "write (declare-network f (declare-input ...) (declare-output ...))")
+            raise Refused("this declare-network is not understood", "write (declare-network f (declare-input ...) (declare-output ...))")
         for role in ("input", "output"):
             found = [d.tensor for d in ends if d.role == role]
             if len(found) != 1:
-                raise _Refused(f"a network of {len(found)} {role}s", "polytriton verifies networks of one input and one output")
+                raise Refused(f"a network of {len(found)} {role}s", "polytriton verifies networks of one input and one output")
             setattr(self.doc, role, found[0])
         self.doc.version, self.doc.network = "2.0", args[0]
         self.tensors = {d.tensor.name: d for d in ends}
         if len(self.tensors) != len(ends):
-            raise _Refused("two tensors of one name", "give every tensor its own name")
+            raise Refused("two tensors of one name", "give every tensor its own name")
 
     def finish(self) -> Document:
         doc = self.doc
@@ -397,13 +327,6 @@ class _Reader:
         for letter, found in (("X", inputs), ("Y", outputs)):
             gap = next((i for i in range(len(found)) if i not in found), None)
             if gap is not None or not found:
-                raise _Refused(f"{letter}_{gap or 0} is not declared", "declare every input X_0, X_1, ... and every output Y_0, Y_1, ...")
+                raise Refused(f"{letter}_{gap or 0} is not declared", "declare every input X_0, X_1, ... and every output Y_0, Y_1, ...")
         doc.version, doc.n_in, doc.n_out = "1.0", len(inputs), len(outputs)
         return doc
-
-
-def _leaf(terms: dict[int, Fraction], const: Fraction, strict: bool) -> Formula:
-    """A comparison; one whose variables cancel is a truth value."""
-    if terms:
-        return Leaf(terms, const, strict)
-    return Node("and" if (const > 0 or (const == 0 and not strict)) else "or")

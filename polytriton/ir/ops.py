@@ -22,7 +22,7 @@ from math import isfinite, prod
 import numpy as np
 
 from polytriton.errors import InvalidIR
-from polytriton.ir.net import Node, Ref, Shape
+from polytriton.ir.net import Net, Node, Ref, Shape
 
 Weights = Mapping[str, np.ndarray]
 SHARED = {"slack": int, "ops": int, "gain": int, "products": int, "shifted": int, "babs": Ref, "wabs": Ref}
@@ -288,3 +288,8 @@ def infer_shape(node: Node, shapes: Sequence[Shape], weights: Weights) -> Shape:
         _need(isinstance(value, kind) or (kind is float and isinstance(value, int)), node, f"attribute {key} must be {kind.__name__}")
         _need(not isinstance(value, float) or isfinite(value), node, f"attribute {key} must be finite")
     return tuple(int(d) for d in spec.infer(node, [tuple(s) for s in shapes], weights))
+
+
+def relaxed(net: Net) -> set[str]:
+    """Nodes that a nonlinear operator reads: their bounds decide its relaxation."""
+    return {i for n in net if OPS[n.op].kind == "nonlinear" for i in n.inputs}

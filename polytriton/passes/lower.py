@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import OPS
+from polytriton.ir.ops import OPS, relaxed
 from polytriton.ir.plan import Plan, Program, Step, Window, extent
 from polytriton.passes import windows as win
 
@@ -29,7 +29,7 @@ def requires(net: Net) -> str | None:
 
 def bounded_nodes(net: Net) -> list[str]:
     """Nodes whose bounds decide a relaxation and are not known from their own operand's box alone."""
-    wanted = {i for n in net if OPS[n.op].kind == "nonlinear" for i in n.inputs}
+    wanted = relaxed(net)
     return [n.name for n in net if n.name in wanted and OPS[n.op].kind not in ("nonlinear", "input")]
 
 

@@ -6,6 +6,8 @@ With kernel k, stride s, dilation d and low-side padding p, per axis (the paper'
 
 from __future__ import annotations
 
+from math import gcd
+
 from polytriton.ir.plan import Axis, Window
 
 POINT = Window(Axis(1, 1, 0), Axis(1, 1, 0))
@@ -19,6 +21,11 @@ def whole(h: int, w: int) -> Window:
 def through(axis: Axis, k: int, s: int, p: int, d: int) -> Axis:
     """The cells of a convolution's (or pool's) input that its output cells `axis` depend on."""
     return Axis((axis.size - 1) * s + (k - 1) * d + 1, axis.stride * s, axis.offset * s + p)
+
+
+def meeting(k: int, s: int, d: int) -> int:
+    """At most how many windows, along one axis, have a tap on the same cell: every (s / gcd(s, d))-th of the k taps can."""
+    return -(-k // (s // gcd(s, d)))
 
 
 def clip(axis: Axis, positions: int, cells: int) -> Axis:

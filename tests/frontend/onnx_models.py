@@ -66,3 +66,11 @@ def holds(m: Any, **options: Any) -> Imported:
 
 def ops(imported: Imported) -> list[str]:
     return [n.op for n in imported.net]
+
+
+def small(**options: Any) -> onnx.ModelProto:
+    """Two layers of three inputs and two outputs."""
+    weights = {"w": rand(4, 3), "b": rand(4), "v": rand(2, 4), "c": rand(2)}
+    return model(
+        [node("Gemm", "x w b", "h", transB=1), node("Relu", "h", "r"), node("Gemm", "r v c", "y", transB=1)], ["N", 3], weights, **options
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import pickle
 import time
 from fractions import Fraction
 from pathlib import Path
@@ -13,7 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polytriton.errors import UsageError
-from polytriton.frontend.images import ball, exact_ball, load_images, parse_epsilon, parse_list
+from polytriton.frontend import balls
+from polytriton.frontend.balls import ball, exact_ball
+from polytriton.frontend.images import load_images, parse_epsilon, parse_list
+from polytriton.frontend.query import Disjunct, outward
 
 DATA = Path(os.environ.get("POLYTRITON_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 NORMAL = {"mean": parse_list("0.4914,0.4822,0.4465"), "std": parse_list("0.2023,0.1994,0.201")}
@@ -237,3 +242,65 @@ def test_published_images() -> None:
     assert held.pixels.shape == (10, 3, 32, 32)
     lo, hi = ball(held.source, Fraction(2, 255), **NORMAL)
     encloses(held.source[3], lo[3], hi[3], 1, Fraction(2, 255), **NORMAL)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.one_of(st.integers(0, 255), st.floats(0, 1), st.sampled_from([0.0, -0.0, 5e-324, 1e-310, 1.0])),
+    st.fractions(0, 1, max_denominator=10**30),
+    st.fractions(-2, 2, max_denominator=1000),
+    st.fractions(Fraction(1, 1000), 3, max_denominator=1000),
+    st.sampled_from([None, (0, 1), (Fraction(1, 3), Fraction(2, 3))]),
+)
+def test_bounds_in_integers_are_the_rationals_own(value, eps, mean, std, clip) -> None:
+    whole = isinstance(value, int)
+    lo, hi = balls._interval(Fraction(value) / (255 if whole else 1), eps, mean, std, clip)
+    for _ in range(2):  # the second time it is known
+        ((a, b),) = balls._least([value], whole, eps, mean, std, clip)
+        assert (a, b) == (outward(lo)[0], outward(hi)[1])
+
+
+def test_rationals_are_worked_out_when_somebody_looks(monkeypatch) -> None:
+    image, more = np.array([[[0.25, 0.5]]]), ((Fraction(0),), (Fraction(1),), (0, 1))
+    lo, hi = balls.later(image, Fraction(1, 3), *more)
+    want = exact_ball(image, Fraction(1, 3))
+    image[:] = 7.0  # the caller's own
+    made = pickle.loads(pickle.dumps((lo, hi)))
+    monkeypatch.setattr(balls, "exact_ball", lambda *_, **__: pytest.fail("asked too early"))
+    assert len(lo) == len(hi) == 2
+    monkeypatch.undo()
+    for side, wanted in zip((lo, hi, *made), want * 2, strict=True):
+        assert tuple(side) == wanted and side[1] == wanted[1] and side[:1] == wanted[:1]
+
+
+def test_a_ball_as_a_property(monkeypatch) -> None:
+    """Its float64 box is the exact ball's own; nothing is worked out for a proof that needs no counterexample."""
+    import polytriton
+
+    verifier = polytriton.compile("examples/digits_conv_ibp.onnx", check=False)
+    image = np.load("examples/digits.npz")["images"][0].astype(np.float64)
+    exact_lo, exact_hi = exact_ball(image, Fraction(1, 255), clip=(0, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(balls, "exact_ball", lambda *_, **__: pytest.fail("asked for a proof"))
+        prop = verifier.ball_property(image, Fraction(1, 255), int(np.load("examples/digits.npz")["labels"][0]), clip=(0, 1))
+        assert verifier.verify_property(prop).verdict == "unsat"
+    d = prop.disjuncts[0]
+    assert tuple(d.exact_lo) == exact_lo and tuple(d.exact_hi) == exact_hi
+    assert d.lo.tolist() == [outward(v)[0] for v in exact_lo] and d.hi.tolist() == [outward(v)[1] for v in exact_hi]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.fractions(-1, 1, max_denominator=12), st.fractions(0, 1, max_denominator=12), st.integers(0, 2), st.booleans(), st.booleans())
+def test_the_largest_box_inside(low, width, wider, open_lo, open_hi) -> None:
+    """Also where the float64 box around is wider than it had to be."""
+    high = low + width
+    lo, hi = outward(low)[0], outward(high)[1]
+    for _ in range(wider):
+        lo, hi = math.nextafter(lo, -math.inf), math.nextafter(hi, math.inf)
+    d = Disjunct(np.array([lo]), np.array([hi]), (low,), (high,), (), frozenset([0] if open_lo else []), frozenset([0] if open_hi else []))
+    (a,), (b,) = (v.tolist() for v in d.inner())
+    assert Fraction(a) > low if open_lo else Fraction(a) >= low
+    assert Fraction(b) < high if open_hi else Fraction(b) <= high
+    before, after = Fraction(math.nextafter(a, -math.inf)), Fraction(math.nextafter(b, math.inf))
+    assert before <= low if open_lo else before < low
+    assert after >= high if open_hi else after > high

@@ -25,7 +25,10 @@ def _late(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def bounded(seconds: float, memory: int) -> Iterator[None]:
-    """CPU seconds, not those of the clock: a busy machine makes no finding. Only for the main thread of a Linux process."""
+    """CPU seconds, not those of the clock: a busy machine makes no finding. Only for the main thread of a Linux process.
+
+    Memory that the process freed and the C library kept (heap.py) is held already: an input may take it again.
+    """
     import resource  # not on Windows, where the tests that come here are skipped
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

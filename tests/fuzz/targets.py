@@ -32,7 +32,7 @@ from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.runs.records import CsvSink, JsonSink, Point, Record
 from polytriton.tuned import TUNED, Tuned
 from tests.cli import tiny
-from tests.frontend import test_onnx as catalogue
+from tests.frontend import onnx_cases as catalogue
 from tests.frontend.onnx_models import model as onnx_model
 from tests.fuzz import mutate, words
 from tests.fuzz.limits import TooSlow, bounded
