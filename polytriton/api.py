@@ -16,17 +16,19 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.frontend.arrays import as_array, as_numpy, as_pixels, exact_numbers, is_path, normalised
-from polytriton.frontend.images import exact_ball, parse_epsilon
+from polytriton.frontend.balls import ball, later
+from polytriton.frontend.images import parse_epsilon
 from polytriton.frontend.onnx import Imported, Source, cross_check, load_onnx
-from polytriton.frontend.query import Property, outward
+from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
+from polytriton.prove.decider import Try
 from polytriton.prove.fleet import make_decider
 from polytriton.prove.hints import aim, reaches
-from polytriton.prove.questions import questions, united
-from polytriton.prove.verifier import DEFAULT_MEMORY, Options, Questions, Try, capability
+from polytriton.prove.options import DEFAULT_MEMORY, Options, capability
+from polytriton.prove.questions import Questions, questions, united
 from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Result
 from polytriton.runtime.attack import Aim, Attack, Replay, falsify_all, replayer
 from polytriton.runtime.engine import Progress, _silent
@@ -321,10 +323,10 @@ class Verifier:
     ) -> Property:
         """The property `label wins over the ball`, with exact bounds."""
         limits = None if clip is None else (Fraction(str(clip[0])), Fraction(str(clip[1])))
-        exact_lo, exact_hi = exact_ball(image, epsilon, mean=exact_numbers(mean), std=exact_numbers(std), clip=limits)
-        lo = np.array([outward(v)[0] for v in exact_lo])
-        hi = np.array([outward(v)[1] for v in exact_hi])
-        return Property.from_box(lo, hi, label, self.outputs, targets, exact_box=(exact_lo, exact_hi), name=name)
+        image, means, stds = np.asarray(image), exact_numbers(mean), exact_numbers(std)
+        (lo,), (hi,) = ball(image[None], epsilon, mean=means, std=stds, clip=limits)
+        sides = later(image, epsilon, means, stds, limits)
+        return Property.from_box(lo, hi, label, self.outputs, targets, exact_box=sides, name=name)
 
     def verify_property(
         self,

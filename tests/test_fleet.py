@@ -10,7 +10,8 @@ import pytest
 import polytriton
 from polytriton.errors import ResourceError, UsageError
 from polytriton.prove import fleet
-from polytriton.prove.verifier import Decider, Questions
+from polytriton.prove.decider import Decider
+from polytriton.prove.questions import Questions
 
 NET = Path(__file__).parents[1] / "examples" / "digits_conv_ibp.onnx"
 

@@ -64,7 +64,7 @@ class Engine:
     def options(self, *, here: bool = True) -> dict[str, Any]:
         """Checked options of a Verifier; where it is to work `here`, the device must be there, and gets its threads."""
         from polytriton.prove.fleet import check_devices
-        from polytriton.prove.verifier import Options
+        from polytriton.prove.options import Options
 
         made: dict[str, Any] = {"device": self.device, "semantics": self.semantics, "dtype": self.dtype, "memory": parse_size(self.memory)}
         if self.numerics != "folded":

@@ -19,7 +19,7 @@ from polytriton.errors import UsageError
 if TYPE_CHECKING:
     from polytriton.api import Verifier
     from polytriton.artifact import Artifact
-    from polytriton.prove.verifier import Questions
+    from polytriton.prove.questions import Questions
     from polytriton.tuning.session import Outcome, State
 
 INTERRUPTED = 130
@@ -108,7 +108,7 @@ def parse_time(text: str) -> float:
 
 def _allowed(names: list[str], options: dict[str, Any]) -> tuple[str, ...]:
     """Split products that the session may try."""
-    from polytriton.prove.verifier import SPLIT
+    from polytriton.prove.options import SPLIT
 
     if odd := [n for n in names if n not in SPLIT]:
         raise UsageError(f"--allow {odd[0]}: there is nothing of that name to allow", f"allow {' or '.join(SPLIT)}; others need no leave")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from polytriton.rounding import PARTS
+
 if TYPE_CHECKING:
     from polytriton.kernels.emit import Numerics
 
@@ -84,7 +86,9 @@ class Sizes:
 
     def product(self, numerics: Numerics, cells: int, k: int, n: int) -> Tiles:
         """Matrix products: `cells` output cells a row (0: rows without cells), k terms of a tap, n columns."""
-        bn, bm = power(n, 16, self.columns), self.pairs
+        # split products: 64 pairs for 8 warps would have them repeat two of the three products
+        split = numerics.form in PARTS and not self.emulate
+        bn, bm = power(n, 16, self.columns), self.pairs * (2 if split else 1)
         bk = power(k, 16, numerics.inner or self.terms)
         bq = power(k, 32, min(self.line, 256))
         constants = {"BM": bm, "BN": bn, "BK": bk, "BR": min(bm, max(1, self.values // 2 // bq)), "BQ": bq}
@@ -92,6 +96,7 @@ class Sizes:
             constants["SK"] = 1
         else:  # the scalars' programs share the grid's first axis: they must be no more than the others
             constants["BS"] = max(constants["BR"], power(-(-bm // cells), 1, bm))
+            constants["SPAN"] = max(1, bm // 64) if self.emulate else 1  # a GPU's tile is one cell: it meets the fewest taps
         return Tiles(bm, constants, warps=8, stages=numerics.stages)
 
 

@@ -19,9 +19,14 @@ def concretize_rows(
     """Adds one frontier node to the rows' bounds; the LAST one settles them.
 
     value = constant - error + sum over nodes of  least = sum M_j lo_j (M_j >= 0) or M_j hi_j (M_j < 0), in float64;
-    slack = sum over nodes of REL * weight + floor,  weight = sum |M_j| max(|lo_j|, |hi_j|). REL covers the rounding of the
-    sums in any order and the pending rounding of a ReLU's product; the additions of the NODES partial sums are charged at
-    the end with 16 + 8 NODES unit roundoffs of everything that took part. NaN and infinity mean "no bound".
+    slack = sum over nodes of REL * weight + floor,  weight = sum |M_j| max(|lo_j|, |hi_j|). NaN and infinity mean "no bound".
+
+    Bound, U = 2^-53: a product is rounded once and takes part in at most SIZE - 1 additions of its node, in any order, and NODES
+    to the scalars and the other nodes: gamma_(SIZE + NODES)(U) of its magnitude, also where these cancel and the value is small.
+    REL = 2 (SIZE + NODES - 1 + 8) U covers that and the rounding of weight and slack; where a ReLU's product is pending, REL has
+    u (1 + 2^-20) for it on top. The additions of constant, error, value and slack themselves, at most NODES + 8, are charged at
+    the end with 16 + 8 NODES unit roundoffs of their magnitudes.
+
     Where the best bound so far exceeds the limit (0, the number just below it, or infinity: never), the row's group is done.
     """
     count = tl.load(count_ptr)

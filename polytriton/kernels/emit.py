@@ -21,19 +21,22 @@ MODULES = {
     "scale_rows": "elementwise", "pool_rows": "maxpool", "part_rows": "route", "gather_rows": "route",
     "interval_dense": "interval", "interval_conv": "interval", "interval_relax": "interval", "interval_concretize": "interval",
     "interval_neurons": "interval_steps", "interval_join": "interval_steps", "interval_scale": "interval_steps",
-    "interval_check": "interval_steps",
+    "interval_check": "interval_steps", "measure_boxes": "boxes", "tell_boxes": "boxes", "affine_boxes": "boxes", "relu_boxes": "boxes",
+    "sum_boxes": "boxes",
+    "relu_tables": "tables", "box_tables": "tables", "charge_table": "tables", "floors": "tables",
+    "open_forms": "forms", "count_open": "neurons", "find_open": "neurons", "open_neurons": "neurons", "close_neurons": "neurons",
 }  # fmt: skip
 PRODUCTS = ("dense_step", "conv_step", "forward_dense", "forward_conv", "interval_dense", "interval_conv")
-HELPERS = ("numerics", "products", "rows")
+HELPERS = ("numerics", "products", "rows", "forward", "boxes")
 DIRECTED = ("numerics", "directed", "interval")  # what the interval modules take from others
 COEFFICIENTS = (
     "lo_m_ptr", "hi_m_ptr", "out_lo_ptr", "out_hi_ptr",
     "m_ptr", "out_ptr", "w_ptr", "below_ptr", "above_ptr", "lower_ptr", "cut_ptr", "t_ptr", "lo_ptr", "hi_ptr", "a_ptr", "b_ptr",
-    "factor_ptr", "most_ptr", "largest_ptr", "parts_ptr",
+    "factor_ptr", "most_ptr", "largest_ptr", "parts_ptr", "start_ptr",
 )  # fmt: skip
 WORDS = (
     "image_ptr", "row_h_ptr", "row_w_ptr", "slot_ptr", "index_ptr", "channel_ptr", "count_ptr", "group_ptr", "from_ptr", "blocks_ptr",
-    "winner_ptr", "starts_ptr", "readers_ptr",
+    "winner_ptr", "starts_ptr", "readers_ptr", "at_ptr", "begin_ptr", "found_ptr", "room_ptr", "rows_ptr", "of_ptr", "group_of_ptr",
 )  # fmt: skip
 BYTES = ("done_ptr",)
 DIGITS = 10  # of the hash in a kernel's name

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from polytriton.kernels.affine import forward_kernels
-from polytriton.kernels.choose import GPU, INTERPRETER, Sizes
-from polytriton.kernels.emit import INTERVAL, NUMERICS, Emitter
+from polytriton.kernels.choose import GPU, INTERPRETER
+from polytriton.kernels.emit import Emitter
 from polytriton.kernels.header import header
-from polytriton.kernels.interval_launches import IntervalLowering
-from polytriton.kernels.lanes import branched
-from polytriton.kernels.launches import Lowering, Space
+from polytriton.kernels.network import network_kernels as network_kernels
 from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.spec import Kernel, Report
 
@@ -73,23 +70,6 @@ class Kernels:
         if [(r.target, r.name) for r in found] != [(t, k.name) for t in self.gpus for k in self.machine]:
             raise ValueError("it reports on other kernels")
         return replace(self, reports=tuple(found), triton=filed.triton)
-
-
-def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = GPU, emitter: Emitter | None = None) -> list[Kernel]:
-    """Every kernel that a network's run launches, in the order of their first launches; `emitter` hears of their steps.
-
-    The interval pass comes first, always in float64.
-    """
-    emitter, space = emitter or Emitter(), Space(compiled.net, compiled.plan)
-    found = {kernel.name: kernel for kernel in forward_kernels(compiled.net, emitter)}
-    for name in numerics:
-        for program in compiled.plan:
-            if NUMERICS[name].form == INTERVAL:
-                launches = IntervalLowering(emitter, space, NUMERICS[name], program, sizes).run()
-            else:
-                launches = branched(Lowering(emitter, space, NUMERICS[name], program, sizes).run(), emitter, NUMERICS[name])
-            found |= {s.kernel.name: s.kernel for s in launches.steps}
-    return list(found.values())
 
 
 def emit_files(compiled: Compiled, targets: Sequence[str], numerics: Sequence[str]) -> Kernels:

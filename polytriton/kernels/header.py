@@ -11,6 +11,7 @@ from polytriton.ir.plan import Axis, Window
 from polytriton.ir.plan_text import print_window
 from polytriton.kernels.emit import NUMERICS, Constants, Numerics, Use
 from polytriton.kernels.spec import Kernel
+from polytriton.passes.windows import meeting
 from polytriton.rounding import INNER, PARTS, dot_error, gamma, split_error, sum_error
 
 STEPS, WIDTH, INDENT = 6, 140, " " * 12  # steps that are named; columns
@@ -97,7 +98,6 @@ def _product(constants: Constants, numerics: Numerics, terms: int, block: int) -
     return blocks, f"{value}, of sum |N||w|, by the model of tensor cores in products.multiply"
 
 
-
 def _dense(c: Constants, numerics: Numerics) -> Facts:
     k = _int(c, "K")
     sums, error = _product(c, numerics, k, min(k, _int(c, "BK")))
@@ -145,8 +145,9 @@ def _scale(c: Constants, numerics: Numerics) -> Facts:
 def _pool(c: Constants, numerics: Numerics) -> Facts:
     h, w, channels, kh, kw = (_int(c, name) for name in ("H", "W", "C", "KH", "KW"))
     size, unit = h * w * channels, _unit(numerics)
-    error = _number(_float(c, "REL"), f"gamma_{kh * kw}({unit}) + 2 ({size} + 8) 2^-53, of sum |M| largest")
-    sums = f"K = {kh * kw} terms an entry at most; {size} terms a row, in blocks of {min(size, _int(c, 'BQ'))}"
+    meets = meeting(kh, _int(c, "SH"), _int(c, "DH")) * meeting(kw, _int(c, "SW"), _int(c, "DW"))
+    error = _number(_float(c, "REL"), f"gamma_{meets - 1}({unit}) + 2 ({size} + 8) 2^-53, of sum |M| largest")
+    sums = f"K = {meets} terms an entry at most; {size} terms a row, in blocks of {min(size, _int(c, 'BQ'))}"
     return Facts(f"{_window(c, h, w, channels)} -> {c['HO']} x {c['WO']} x {channels}", sums, (error, *_pending(c, numerics)))
 
 
@@ -164,9 +165,9 @@ def _gather(c: Constants, numerics: Numerics) -> Facts:
 
 def _concretize(c: Constants, numerics: Numerics) -> Facts:
     window, terms = _over(c)
-    rel = _float(c, "REL")
-    more = f" + {_unit(numerics)} (1 + 2^-20) for a ReLU's product" if rel > dot_error(terms) else ""
-    error = _number(rel, f"2 ({terms} + 8) 2^-53{more}, of sum |M| xabs")
+    rel, additions = _float(c, "REL"), terms + _int(c, "NODES") - 1
+    more = f" + {_unit(numerics)} (1 + 2^-20) for a ReLU's product" if rel > dot_error(additions) else ""
+    error = _number(rel, f"2 ({additions} + 8) 2^-53{more}, of sum |M| xabs")
     return Facts(f"{window} -> a bound", f"K = {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}", (error,))
 
 
@@ -250,6 +251,36 @@ def _forward_conv(c: Constants, numerics: Numerics) -> Facts:
     return _forward(terms, f"{c['H']}x{c['W']} x {c['C']} -> {c['HO']}x{c['WO']} x {c['CO']}")
 
 
+def _boxes(c: Constants, numerics: Numerics) -> Facts:
+    return Facts("", f"{min(_int(c, 'SIZE'), _int(c, 'BLOCK'))} sizes a program", ("every half width is enlarged by 1 + 2^-34",))
+
+
+def _told(c: Constants, numerics: Numerics) -> Facts:
+    return Facts("", f"{min(_int(c, 'SIZE'), _int(c, 'BLOCK'))} cells a program", ("no bound reads what it writes",))
+
+
+def _table(c: Constants, numerics: Numerics) -> Facts:
+    line, size = _int(c, "LINE"), _int(c, "SIZE")
+    return Facts(f"{size // line} lines of {line}", "", (f"float64, then rounded outward to {c['T']}",))
+
+
+def _found(c: Constants, numerics: Numerics) -> Facts:
+    return Facts(f"{c['SIZE']} cells -> undecided ones", "", ("none: bounds are compared with 0",))
+
+
+def _opened(c: Constants, numerics: Numerics) -> Facts:
+    return Facts(f"{c['SIZE']} cells -> neurons", "", ("none: a row is 1 or -1 times its neuron",))
+
+
+def _forms(c: Constants, numerics: Numerics) -> Facts:
+    lost = f"what rounding to {c['T']} took of a coefficient, times its output's box; enlarged by 1 + 2^-34"
+    return Facts(f"{c['SIZE']} outputs", f"K = {c['SIZE']} terms a row", (lost,))
+
+
+def _floors(c: Constants, numerics: Numerics) -> Facts:
+    return Facts("", f"{c['OWN']} parts an image", ("enlarged by 1 + 2^-34",))
+
+
 FACTS: dict[str, Callable[[Constants, Numerics], Facts]] = {
     "relax_rows": _relax, "dense_step": _dense, "sum_parts": _parts, "conv_step": _conv, "concretize_rows": _concretize, "join_rows": _join,
     "start_rows": _start, "pay_neurons": _neurons, "count_staying": _moved, "move_rows": _moved, "follow_slots": _moved,
@@ -257,5 +288,8 @@ FACTS: dict[str, Callable[[Constants, Numerics], Facts]] = {
     "scale_rows": _scale, "pool_rows": _pool, "part_rows": _part, "gather_rows": _gather,
     "interval_dense": _interval_dense, "interval_conv": _interval_conv, "interval_relax": _interval_row, "interval_join": _interval_join,
     "interval_concretize": _interval_row, "interval_scale": _interval_row, "interval_check": _interval_row,
-    "interval_neurons": _interval_neurons,
+    "interval_neurons": _interval_neurons, "measure_boxes": _boxes, "tell_boxes": _told, "affine_boxes": _boxes, "relu_boxes": _boxes,
+    "sum_boxes": _boxes,
+    "relu_tables": _table, "box_tables": _table, "charge_table": _table, "floors": _floors, "count_open": _found, "find_open": _found,
+    "open_neurons": _opened, "close_neurons": _moved, "open_forms": _forms,
 }  # fmt: skip

@@ -52,7 +52,7 @@ def greater(x, y):
 
 @triton.jit
 def lane_error(sums, LANES: tl.constexpr):
-    """At least what float64 loses when it adds the LANES numbers of each row of `sums` to nearest, in any order.
+    """At least what float64 loses when it adds the numbers of each row of `sums`, LANES of which are not zero, to nearest in any order.
 
     The loss is at most gamma_(LANES-1) sum |s_i|; twice LANES unit roundoffs cover that, the rounding of this very sum and of the
     product. Subnormal sums are exact, so underflow needs no term. A sum that overflows makes this infinite, and the bound with it.
@@ -318,8 +318,8 @@ def interval_relax(
         tl.store(out_hi_ptr + to, out_hi, mask=inside)
     constant_lo = tl.load(constant_lo_ptr + rows, mask=live, other=0.0)
     constant_hi = tl.load(constant_hi_ptr + rows, mask=live, other=0.0)
-    tl.store(constant_lo_ptr + rows, plus_lanes_down(constant_lo, low, BQ, INTERPRET), mask=live)
-    tl.store(constant_hi_ptr + rows, plus_lanes_up(constant_hi, high, BQ, INTERPRET), mask=live)
+    tl.store(constant_lo_ptr + rows, plus_lanes_down(constant_lo, low, min(BQ, SIZE), INTERPRET), mask=live)
+    tl.store(constant_hi_ptr + rows, plus_lanes_up(constant_hi, high, min(BQ, SIZE), INTERPRET), mask=live)
 
 
 @triton.jit
@@ -358,5 +358,5 @@ def interval_concretize(
         high = up_by(a, b, least, most, high, INTERPRET)
     constant_lo = tl.load(constant_lo_ptr + rows, mask=live, other=0.0)
     constant_hi = tl.load(constant_hi_ptr + rows, mask=live, other=0.0)
-    tl.store(value_lo_ptr + rows, plus_lanes_down(constant_lo, low, BQ, INTERPRET), mask=live)
-    tl.store(value_hi_ptr + rows, plus_lanes_up(constant_hi, high, BQ, INTERPRET), mask=live)
+    tl.store(value_lo_ptr + rows, plus_lanes_down(constant_lo, low, min(BQ, SIZE), INTERPRET), mask=live)
+    tl.store(value_hi_ptr + rows, plus_lanes_up(constant_hi, high, min(BQ, SIZE), INTERPRET), mask=live)

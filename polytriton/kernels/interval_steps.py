@@ -222,7 +222,7 @@ def interval_check(
     else:
         value = tl.load(value_ptr + rows, mask=live, other=0.0)
         raw = tl.load(raw_ptr + rows, mask=live, other=0.0)
-    value = plus_lanes_down(value, low, BQ, INTERPRET)
+    value = plus_lanes_down(value, low, min(BQ, SIZE), INTERPRET)
     raw += tl.sum(better, 1)
     if LAST:
         value = finite_or_worst(value)

@@ -71,7 +71,8 @@ def branched(launches: Launches, emitter: Emitter, numerics: Numerics) -> Launch
         if k == region.stop - 1:
             steps += _merged(launches, region, emitter, numerics)
     at.append(len(steps))
-    return replace(launches, steps=steps, lives=[[at[first], at[last]] for first, last in launches.lives])
+    lives, begins = [[at[first], at[last]] for first, last in launches.lives], [at[k] for k in launches.begins]
+    return replace(launches, steps=steps, lives=lives, begins=begins)
 
 
 def regions(launches: Launches) -> list[Region]:

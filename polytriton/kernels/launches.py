@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polytriton.ir.net import Node
-from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Axis, Program, Step, Window, extent
 from polytriton.kernels.choose import GPU, Sizes, Tiles
 from polytriton.kernels.emit import Constants, Emitter, Numerics
@@ -33,8 +32,7 @@ class Lowering:
         self.emitter, self.space, self.numerics, self.program = emitter, space, numerics, program
         self.sizes = sizes
         self.nodes = space.net.by_name
-        users = space.net.users()
-        self.feeds = {n: any(OPS[self.nodes[u].op].kind == "nonlinear" for u in us) for n, us in users.items()}
+        self.feeds = space.feeds
         self.frontier: dict[str, Entry] = {}
         self.arriving: dict[str, list[Entry]] = {}
         self.out = Launches(program)
@@ -116,7 +114,8 @@ class Lowering:
             terms = self._terms(name, entry.window)
             constants = {
                 "SLOT": entry.slot is not None, **self._size(name, entry.window), **place(entry.window), **self.space.geometry(name),
-                "REL": dot_error(terms) + self._pending(name), "FIRST": k == 0, "LAST": k == len(names) - 1, "NODES": len(names),
+                "REL": dot_error(terms + len(names) - 1) + self._pending(name), "NODES": len(names),
+                "FIRST": k == 0, "LAST": k == len(names) - 1,
             }  # fmt: skip
             tables = {"lo_ptr": f"lo:{name}", "hi_ptr": f"hi:{name}", "floor_ptr": f"underflow:{name}"}
             shared = {f"{s}_ptr": s for s in ("value", "raw", "slack", "group", "best", "raw_best", "done", "limit")}
@@ -136,7 +135,6 @@ class Lowering:
         constants: Constants = {"NEURON": neuron, "NB": 1024}
         self._launch("move_rows", constants, {**old, **shared, **to, "from_ptr": f"from:{new}"}, tiles)
         self.state = new
-        self.out.states = new + 1
         self.out.slots.append(f"from:{new}")
         moved: dict[str | None, str] = {None: f"from:{new}"}
         for slot in dict.fromkeys(e.slot for e in self._entries() if e.buffer is not None):
@@ -146,6 +144,7 @@ class Lowering:
                 bind = {**self._rows(), "from_ptr": f"from:{new}", "slot_ptr": slot, "to_slot_ptr": moved[slot]}
                 self._launch("follow_slots", {}, bind, tiles)
         self.frontier = {k: e if e.buffer is None else replace(e, slot=moved[e.slot]) for k, e in self.frontier.items()}
+        self.out.begins.append(len(self.out.steps))
 
     def _entries(self) -> list[Entry]:
         return list(self.frontier.values())
@@ -299,7 +298,9 @@ class Lowering:
         scalars = bool(constants["RELU"] or constants["CHARGE"])
         columns = groups * -(-(ci // groups) // int(tiles.constants["BN"])) + scalars
         bind |= {"w_ptr": f"weight:{node.name}", "out_ptr": f"buf:{out}"}
-        self._launch("conv_step", constants, bind, tiles, cells=cells, times=ph * pw, columns=columns)
+        span = tiles.constants["SPAN"]
+        rows = replace(tiles, block=tiles.constants["BM"] // span)
+        self._launch("conv_step", constants, bind, rows, times=-(-cells // span) * ph * pw, columns=columns)
         self._give(step, Entry(out_window, out))
 
     def _mask(self, step: Step) -> Constants:

@@ -9,11 +9,14 @@ import tempfile
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from polytriton.errors import UnsupportedModel, UsageError
 from polytriton.kernels.spec import Kernel
 from polytriton.knobs import interpret_triton, triton_interpreted
+
+_MAKING = Lock()  # every device has a thread: none may write a file that another is reading
 
 
 def prepare(interpret: bool) -> None:
@@ -44,9 +47,14 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="polytriton-kernels-")
 
 
-@cache
 def function(kernel: Kernel) -> Any:
     """The kernel as Triton's runtime launches it: function(kernel)[grid](tensors...)."""
+    with _MAKING:
+        return _made(kernel)
+
+
+@cache
+def _made(kernel: Kernel) -> Any:
     digest = hashlib.sha256(kernel.source.encode()).hexdigest()[:16]
     path = Path(_folder().name, f"{kernel.name}_{digest}.py")
     path.write_text(kernel.source)

@@ -64,11 +64,12 @@ def pool_rows(
     window and gathers what they receive: where DH is 1 (PH = SH) a cell meets only ceil(KH/SH) windows, else KH at most (PH = 1).
     Grid: (blocks of BR rows, tiles of BQ values and one more column of programs for the rows' scalars).
 
-    Bound: an entry adds the coefficients of the windows that meet in its cell, KH KW at most, the first to zero: KH KW - 1
-    roundings to u, each coefficient standing for a value of at most `largest`, the greatest magnitude under its window.
+    Bound: an entry adds the coefficients of the windows that meet in its cell, the first to zero. Along an axis those are at most
+    ceil(k / (s / gcd(s, d))): every (s / gcd(s, d))-th tap. With K the product of both axes it is K - 1 roundings to u, none where
+    windows lie apart, each coefficient standing for a value of at most `largest`, the greatest magnitude under its window.
     The float64 sum of the constants is off by dot_error sum |M_j| largest_j, |most_j| being at most largest_j. So
 
-        error += (REL sum |M_j| largest_j + floor) SUM_ERROR,   REL = gamma_(KH KW)(u) + dot_error(H W C),
+        error += (REL sum |M_j| largest_j + floor) SUM_ERROR,   REL = gamma_(K - 1)(u) + dot_error(H W C),
 
     SUM_ERROR enlarging that sum past its own rounding. PENDING: the rounding of M_j itself, which a nonlinear operator over the
     pool made, is paid before it is forgotten: PENDING sum |M_j| max(|lo_j|, |hi_j|) + own_floor.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from polytriton.ir.net import Net
+from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Plan, Program, Window, extent
 from polytriton.kernels.emit import Constants
 from polytriton.kernels.spec import Kernel
@@ -32,7 +34,10 @@ class Launch:
         return self.kernel.name.rpartition("_")[0]
 
     def grid(self, capacity: int) -> tuple[int, int]:
-        return -(-capacity * self.cells // self.block) * self.times, self.columns
+        """CUDA's limits: a launcher beyond them may launch nothing and say nothing."""
+        rows = -(-capacity * self.cells // self.block) * self.times
+        assert rows * self.columns < 1 << 31 and self.columns <= 65535, f"{self.kernel.name}: {rows} x {self.columns} programs"
+        return rows, self.columns
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,21 @@ class Launches:
     buffers: list[int] = field(default_factory=list)
     lives: list[list[int]] = field(default_factory=list)  # first and last launch that touches each buffer
     slots: list[str] = field(default_factory=list)
-    states: int = 1
+    begins: list[int] = field(default_factory=lambda: [0])  # the first launch of every state
     ops: dict[int, int] = field(default_factory=dict)  # operations the Plan counts a row, by the state the row has reached
+
+    @property
+    def states(self) -> int:
+        return len(self.begins)
+
+    def parts(self) -> list[tuple[int, int, int]]:
+        """The launches cut behind the compactions into states 2, 4, 8, ...: begin, end, and how many states have been reached there.
+
+        Between two parts a host may stop where no row is left. A part is twice the one before, so that they are few.
+        """
+        cuts = [2**k for k in range(1, len(self.begins).bit_length()) if 2**k < len(self.begins)]
+        ends = [*((self.begins[s], s + 1) for s in cuts), (len(self.steps), self.states)]
+        return [(begin, end, states) for begin, (end, states) in zip([0, *(e for e, _ in ends[:-1])], ends, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -65,6 +83,12 @@ class Space:
 
     net: Net
     plan: Plan
+
+    @cached_property
+    def feeds(self) -> dict[str, bool]:
+        """Whether a nonlinear operator reads a node: coefficients over it then come with a rounding of their own."""
+        by = self.net.by_name
+        return {n: any(OPS[by[u].op].kind == "nonlinear" for u in users) for n, users in self.net.users().items()}
 
     def frame(self, name: str) -> tuple[tuple[int, int, int], tuple[int, int, int, int]]:
         return extent(self.net.node(name)), self.plan.halos.get(name, (0, 0, 0, 0))

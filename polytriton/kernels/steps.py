@@ -14,6 +14,7 @@ from polytriton.ir.net import Node
 from polytriton.ir.plan import Step, extent
 from polytriton.kernels.emit import Constants
 from polytriton.kernels.sequence import Entry, place
+from polytriton.passes.windows import meeting
 from polytriton.rounding import dot_error, gamma, sum_error
 
 if TYPE_CHECKING:
@@ -57,12 +58,13 @@ def maxpool(lower: Lowering, node: Node, step: Step) -> None:
     window, c = entry.window, extent(node)[2]
     (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
     p, terms, values = node.ints("p", (0, 0, 0, 0)), lower._terms(name, window), to.cells * c
+    meets = meeting(kh, sh, dh) * meeting(kw, sw, dw)
     constants: Constants = {
         "T": lower.numerics.type, "SLOT": entry.slot is not None, "H": window.h.size, "W": window.w.size, "C": c,
         "HO": to.h.size, "WO": to.w.size, "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw,
         "TOP": window.h.offset * sh + p[0] - to.h.offset, "LEFT": window.w.offset * sw + p[1] - to.w.offset,
         "PH": sh if dh == 1 else 1, "PW": sw if dw == 1 else 1, **place(window), **lower.space.geometry(name),
-        "PENDING": lower._pending(name) * sum_error(terms), "REL": gamma(kh * kw, lower.numerics.u) + dot_error(terms),
+        "PENDING": lower._pending(name) * sum_error(terms), "REL": gamma(meets - 1, lower.numerics.u) + dot_error(terms),
         "SUM_ERROR": sum_error(terms),
     }  # fmt: skip
     out = lower._buffer(source, to)

@@ -17,11 +17,10 @@ from typing import Any, BinaryIO
 import msgspec
 
 from polytriton.kernels.sass import occupancy, opcodes, usage
-from polytriton.kernels.spec import COUNTED, Kernel, Report, room
+from polytriton.kernels.spec import COUNTED, FUSION, Kernel, Report, room
 
 READY = b"ready\n"
 THREAD = 255  # registers a thread has at most
-OPTIONS = {"enable_fp_fusion": True}  # the bounds hold with and without it; never left to Triton's changing default
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -98,7 +97,7 @@ def _compiled(kernel: Kernel, function: Any, target: str, stem: Path, blocks: in
         constexprs={},
         attrs={(k,): [["tt.divisibility", 16]] for k, name in enumerate(kernel.parameters) if name in kernel.divisible},
     )
-    options = {**kernel.options, **room(blocks), **OPTIONS}
+    options = {**kernel.options, **room(blocks), **FUSION}
     compiled = triton.compile(source, target=GPUTarget(backend, int(arch), 32), options=options)
     cubin: bytes = compiled.asm["cubin"]
     file = stem.with_suffix(".cubin")

@@ -11,7 +11,9 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.passes.pipeline import Compiled
-from polytriton.prove.verifier import INTERPRET, Answers, Decider, Options, Questions, Try, pick_device
+from polytriton.prove.decider import Answers, Decider, Try
+from polytriton.prove.options import INTERPRET, Options, pick_device
+from polytriton.prove.questions import Questions
 from polytriton.runtime.engine import Progress, _silent
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from polytriton.frontend.query import Disjunct, Exact, Property, exact, outward
+from polytriton.prove.questions import Questions
 from polytriton.runtime import settings
 from polytriton.runtime.attack import Aim
 from polytriton.runtime.engine import Engine
@@ -16,7 +17,7 @@ from polytriton.runtime.layers import from_physical
 from polytriton.runtime.slopes import input_slopes
 
 if TYPE_CHECKING:
-    from polytriton.prove.verifier import Answers, Decider, Questions, Try
+    from polytriton.prove.decider import Answers, Decider, Try
 
 SLOPES = 64  # open forms a batch of boxes whose slopes are worth another walk
 
@@ -47,7 +48,7 @@ def reaches(decider: Decider, how: Try, d: Disjunct, point: Exact) -> bool:
     The interval pass encloses the outputs of the float64 box around the point; a row is judged at its worst corner, in rationals.
     """
     ends = torch.tensor([outward(v) for v in point], dtype=torch.float64).T.contiguous()
-    with decider.turn, settings.pinned():
+    with decider.turn, settings.pinned(decider.device):
         boxes = decider.engine(how).interval(ends[:1], ends[1:])
     node = decider.compiled.net.node(decider.compiled.net.output)
     lo, hi = (exact(from_physical(v, node.shape).flatten().tolist()) for v in (boxes.lo[node.name], boxes.hi[node.name]))

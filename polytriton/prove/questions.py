@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from polytriton.frontend.query import Property, matrix
-from polytriton.prove.verifier import Questions
+
+
+@dataclass
+class Questions:
+    """Forms over boxes [batch, values] (user order, float64); a group is settled by one positive form: an unsafe piece is empty.
+
+    constant is subtracted: a form's bound is that of C y + D x - constant.
+    """
+
+    lo: np.ndarray
+    hi: np.ndarray
+    image: np.ndarray
+    over_output: np.ndarray
+    constant: np.ndarray
+    group: np.ndarray
+    over_input: np.ndarray | None = None
+    output_error: np.ndarray | None = None
+    input_error: np.ndarray | None = None
 
 
 def questions(prop: Property) -> Questions | None:

@@ -15,25 +15,35 @@ import torch
 from torch import Tensor
 
 from polytriton.kernels.arena import Arena
+from polytriton.kernels.choose import power
 from polytriton.kernels.lanes import OWN
 from polytriton.kernels.load import function
 from polytriton.kernels.sequence import Launch, Launches
-from polytriton.kernels.spec import room
+from polytriton.kernels.spec import FUSION, room
 from polytriton.runtime.kernel_tables import LAYER
 from polytriton.runtime.tables import Tables
 
 if TYPE_CHECKING:
     from polytriton.runtime.triton_backend import TritonBackend
 
-STATES = 4096
+ALIGN = 64  # capacities are multiples of this, so every buffer of the arena starts aligned
+STATES = 4096  # of rows: more than any program has checks
+
+
+def rounded(size: int) -> int:
+    """A size that buffers come in, so that few differ."""
+    return power(size, ALIGN, 1 << 40)
 
 
 class Streams:
-    """The stream of lane 1 beside the caller's: a fork and a join are an event each, which graph capture follows too."""
+    """The stream of lane 1 beside the caller's: a fork and a join are an event each, which graph capture follows too.
+
+    Graphs are captured on a third.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.side = torch.cuda.Stream(device)
+        self.side, self.capture = torch.cuda.Stream(device), torch.cuda.Stream(device)
         self.forked = False
 
     def fork(self) -> None:
@@ -68,17 +78,26 @@ class Ready:
 
 
 @dataclass
+class Part:
+    """Some of a program's launches, which are captured as one graph; `states`: how many states rows have been through behind it."""
+
+    calls: list[Callable[[], Any]]
+    states: int
+    played: int = 0
+    graph: Any = None
+
+
+@dataclass
 class Bound:
     """Launches with their tensors: one row capacity, one batch size."""
 
     ready: Ready
     capacity: int
-    calls: list[Callable[[], Any]]
+    parts: list[Part]
     tables: list[tuple[str, str, Tensor]]  # what has to be copied in for a new batch
     ops: Tensor  # by row state
-    serial: int = -1
-    played: int = 0
-    graph: Any = None
+    turn: int = -1  # when its tables were last filled
+    limit: float | None = None  # what lies in that tensor
     starts: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -88,24 +107,31 @@ class Binding:
     def __init__(self, backend: TritonBackend, ready: Ready, tables: Tables, capacity: int, results: int) -> None:
         self.backend, self.ready, self.tables, self.capacity, self.results = backend, ready, tables, capacity, results
         self.copied: dict[str, tuple[str, str, Tensor]] = {}
+        self.limit = torch.zeros(1, dtype=torch.float64, device=backend.device)
 
     def bind(self) -> Bound:
-        calls = list(self._calls())
+        assert self.ready.launches.states < STATES, "more row states than counts"
+        parts = [Part(list(self._calls(begin, end)), states) for begin, end, states in self.ready.launches.parts()]
         names = ("image", "row_h", "row_w", "constant", "error", "index", "sign", "channel", "count")
         starts = {name: self.rows(name, 0) for name in names}
-        starts["count"] = self.backend.kept("count", 2 * STATES, torch.int64)[::2]
+        starts |= {"count": self.backend.counts()[1:], "found": self.backend.counts()[:1]}
         starts |= {name: self.tensor(name) for name in ("group", "done", "limit", "best", "raw_best")}
+        starts["begin"] = self.backend.kept("begin", 1, torch.int64)
+        starts["room"] = torch.full((1,), self.capacity, dtype=torch.int64, device=self.backend.device)
         launches = self.ready.launches
         starts |= {name: self.tensor(name) for name in OWN.values() if any(name in s.bind for s in launches.steps)}
         if launches.buffers:
             starts["start"] = self.buffer(0)
         ops = torch.tensor([launches.ops.get(k, 0) for k in range(launches.states)], dtype=torch.float64, device=self.backend.device)
-        return Bound(self.ready, self.capacity, calls, list(self.copied.values()), ops, starts=starts)
+        return Bound(self.ready, self.capacity, parts, list(self.copied.values()), ops, starts=starts)
 
-    def _calls(self) -> Iterator[Callable[[], Any]]:
-        """In the list's order, which is right on one stream; with two, a region is forked off before it and joined behind it."""
+    def _calls(self, begin: int, end: int) -> Iterator[Callable[[], Any]]:
+        """In the list's order, which is right on one stream; with two, a region is forked off before it and joined behind it.
+
+        No part ends in a region: parts end behind compactions.
+        """
         streams, region = self.backend.streams, 0
-        for step in self.ready.launches.steps:
+        for step in self.ready.launches.steps[begin:end]:
             if streams is not None and step.region != region:
                 if region:
                     yield streams.join
@@ -116,13 +142,13 @@ class Binding:
 
     def _call(self, launch: Launch) -> Callable[[], Any]:
         kernel, tensors = function(launch.kernel)[launch.grid(self.capacity)], [self.tensor(s) for s in launch.bind]
-        options = {**launch.kernel.options, **room(self.backend.rooms.get(launch.kernel.name, 0))}
+        options = {**launch.kernel.options, **FUSION, **room(self.backend.rooms.get(launch.kernel.name, 0))}
         return lambda: kernel(*tensors, **options)
 
     def rows(self, name: str, state: int) -> Tensor:
         """A row array of one state: two sets, taken in turns, since only neighbours meet. Counts take a cell each."""
         if name == "count":
-            return self.backend.kept("count", 2 * STATES, torch.int64)[2 * state : 2 * state + 1]  # 16 bytes apart
+            return self.backend.counts()[1 + state : 2 + state]
         dtype = torch.float64 if name in ("constant", "error", "sign") else torch.int64
         return self.backend.kept(f"{name}:{state % 2}", self.capacity, dtype)
 
@@ -150,13 +176,17 @@ class Binding:
         if kind in ("best", "raw_best", "group", "done"):
             return keep(kind, self.results, {"group": torch.int64, "done": torch.int8}.get(kind, torch.float64))
         if kind == "limit":
-            return keep(kind, 1, torch.float64)
+            return self.limit
         if name.isdigit():
             return self.rows(kind, int(name))
         return self._table(symbol, kind, name)
 
     def _table(self, symbol: str, kind: str, name: str) -> Tensor:
         if symbol not in self.copied:
-            value = self.backend.table(self.tables, kind, name)
-            self.copied[symbol] = kind, name, self.backend.kept(symbol, value.numel(), value.dtype).view(value.shape)
+            if self.backend.writer.makes(kind):
+                made = self.backend.kept_table(kind, name, self.tables.boxes.batch)
+            else:
+                value = self.backend.table(self.tables, kind, name)
+                made = self.backend.kept(symbol, value.numel(), value.dtype).view(value.shape)
+            self.copied[symbol] = kind, name, made
         return self.copied[symbol][2]

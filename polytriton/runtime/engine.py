@@ -7,33 +7,40 @@ is refined in topological order, finished rows leaving on the way; then the quer
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from weakref import proxy
 
 import torch
 from torch import Tensor
 
 from polytriton.errors import ResourceError
 from polytriton.heap import keeps_memory
-from polytriton.ir.ops import OPS
+from polytriton.ir.net import Node
+from polytriton.ir.ops import relaxed
 from polytriton.ir.plan import Program, extent
 from polytriton.passes.memory import chunk_rows
 from polytriton.passes.pipeline import Compiled, replanned
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.forward import Boxes, Forward
+from polytriton.runtime.forward_kernels import ForwardKernels
 from polytriton.runtime.interval_backend import IntervalBackend
+from polytriton.runtime.neurons import Layer
+from polytriton.runtime.replay import Replays
+from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, relation_error
 from polytriton.runtime.soundness import FLOAT32, FLOAT64, KERNELS, SEMANTICS, Coefficients
 from polytriton.runtime.tables import Kit, Tables
-from polytriton.runtime.torch_backend import Rows, TorchBackend
-from polytriton.runtime.trace import Trace
+from polytriton.runtime.torch_backend import TorchBackend
+from polytriton.runtime.trace import Trace, sums
 from polytriton.runtime.triton_backend import TritonBackend
-from polytriton.runtime.walk import Identity, Results, Walk
+from polytriton.runtime.walk import Walk
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
 
-class Stopped(Exception):
-    """The deadline passed; what was proved until then stands."""
+def both_sides(lo: Tensor, hi: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower bounds of +x and of -x of the neurons at these cells."""
+    return lo.flatten()[at], -hi.flatten()[at]
 
 
 def _silent(stage: str, done: int, total: int) -> None:
@@ -46,18 +53,6 @@ class Tally:
 
     rows: dict[str, int] = field(default_factory=dict)
     ops: int = 0
-
-
-@dataclass
-class Forms:
-    """Linear forms to bound from below: sum C y + sum D x, one a row, over the box `image`."""
-
-    image: Tensor  # [rows]
-    over_output: Tensor  # [rows, outputs], float64
-    over_input: Tensor | None = None  # [rows, physical inputs], float64
-    coefficient_error: Tensor | None = None  # [rows, outputs] float64: the exact coefficients lie this far at most
-    input_error: Tensor | None = None
-    constant: Tensor | None = None  # [rows], float64: subtracted
 
 
 class Engine:
@@ -87,17 +82,22 @@ class Engine:
         self.config = config
         self.backend = TorchBackend(self.device, threads, config)
         self.walk: Callable[..., Walk] = Walk
-        self.forward = forward or Forward(self.net, SEMANTICS[semantics], self.device)
+        if forward is None:
+            made = ForwardKernels(self.net, self.device, kernels == "interpret") if kernels else None
+            forward = Forward(self.net, SEMANTICS[semantics], self.device, kernels=made)
+        self.forward = forward
         self.kit = Kit(self.net, self.plan, self.forward, self.coefficients)
         self.kernels: TritonBackend | None = None
-        if kernels and numerics == "interval":
-            self.kernels = IntervalBackend(self.kit, dtype, self.device, kernels == "interpret", memory // 2, config)
-        elif kernels:
-            self.kernels = TritonBackend(self.kit, dtype, self.device, kernels == "interpret", memory // 2, config)
+        if kernels:
+            backend = IntervalBackend if numerics == "interval" else TritonBackend
+            self.kernels = backend(self.kit, dtype, self.device, kernels == "interpret", memory // 2, config)
         self.nodes = self.net.by_name
         self.programs = {p.target: p for p in self.plan if p.kind == "bound"}
+        wanted = relaxed(self.net)  # an input whose cells were moved about is no longer the user's
+        self.shown = dict.fromkeys(n.name for n in self.net if n.name in wanted and "take" not in n.attrs)
         self.pooled = {i for n in self.net if n.op == "maxpool" for i in n.inputs}
         self.tally = Tally()
+        self.replays = Replays(proxy(self)) if self.kernels is not None else None
         self._other: Engine | None = None
 
     # ---- boxes ------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Engine:
     @property
     def operations(self) -> int:
         """Floating-point operations the Plan counts for the rows that each step still had, so far."""
-        return self.tally.ops + (int(self.kernels.operations) if self.kernels is not None else 0)
+        return self.tally.ops + (self.kernels.operations if self.kernels is not None else 0)
 
     def image_bytes(self) -> int:
         """What one image's boxes, tables and transient values take while a batch runs."""
@@ -124,28 +124,40 @@ class Engine:
 
     def interval(self, lo: Tensor, hi: Tensor) -> Boxes:
         """The interval pass over boxes of the user's input, float64 [batch, values]."""
+        if self.replays is not None:
+            found = self.replays.interval(lo, hi)
+            if found is not None:
+                return found
         boxes = self.forward.start(lo.to(self.device), hi.to(self.device))
+        for _ in self.passed(boxes):
+            pass
+        return boxes
+
+    def passed(self, boxes: Boxes) -> Iterator[Node]:
+        """The interval pass, node by node: what the caller narrows of one counts for the next."""
         for node in self.net.nodes[1:]:
             self.forward.transfer(node, boxes)
-        return boxes
+            yield node
 
     def refine(
         self, lo: Tensor, hi: Tensor, progress: Progress = _silent, deadline: float | None = None, trace: Trace | None = None
     ) -> Boxes:
         """Boxes in which every node a nonlinear operator reads is bounded by back-substitution."""
+        if self.replays is not None:
+            found = self.replays.refine(lo, hi, progress, lambda: self._expire(deadline), trace)
+            if found is not None:
+                return found
         boxes = self.forward.start(lo.to(self.device), hi.to(self.device))
-        done, shown = 0, set(self.bounded()) if trace is not None else set()
-        for node in self.net.nodes[1:]:
-            self.forward.transfer(node, boxes)
+        done = 0
+        for node in self.passed(boxes):
             program = self.programs.get(node.name)
             if program is not None:
                 progress(f"bounds of {node.name}", done, len(self.programs))
                 self._bound(program, boxes, deadline, trace)
                 done += 1
-            elif trace is not None and node.name in shown:  # the interval pass is exact there
-                none = boxes.lo[node.name].new_empty(0)
-                bounds = boxes.lo[node.name], boxes.hi[node.name]
-                trace.bounded(node.name, trace.mark(), bounds, (none, none), (none, none), [], node.name in self.pooled)
+            elif trace is not None and node.name in self.shown:  # the interval pass is exact there
+                told, now = self.told(boxes, node.name), trace.mark()
+                trace.bounded(node.name, (now, now), boxes.lo[node.name].numel(), (told, told), [], node.name in self.pooled)
         progress("bounds", done, len(self.programs))
         return boxes
 
@@ -155,37 +167,49 @@ class Engine:
         The likelier sign goes first: where its row settles the neuron, the other is never made. A neuron that a max pool
         reads is never settled.
         """
-        name, begin = program.target, None if trace is None else trace.mark()
-        lo, hi = boxes.lo[name], boxes.hi[name]
-        pooled = name in self.pooled
-        live = torch.ones_like(lo, dtype=torch.bool) if pooled else (hi > 0) if self.tight else (lo < 0) & (hi > 0)
-        where = torch.nonzero(live, as_tuple=True)
-        if not len(where[0]):
-            if trace is not None and begin is not None:
-                none = lo[where], lo[where]
-                trace.bounded(name, begin, (lo, hi), none, none, [], pooled)
-            return
-        tables = self._tables(boxes)
-        old = (lo[where], -hi[where])  # as bounds of +x and of -x
-        leaves = self.plan.candidates == "all" and self.early and not pooled
-        first = torch.where(old[0] >= old[1], 1, -1) if leaves else torch.ones_like(old[0], dtype=torch.int64)
+        name = program.target
+        lo, hi = boxes.lo[name].contiguous(), boxes.hi[name].contiguous()
+        boxes.lo[name], boxes.hi[name] = lo, hi
+        before = None if trace is None else (trace.mark(), self.told(boxes, name))
+        pooled, leaves = name in self.pooled, self.leaves(name)
         if self.kernels is not None:
-            best, made = self._both_sides(program, tables, where, old, first, leaves, deadline)
+            n, made = self.kernels.neurons.narrow(self.layer(name, self._tables(boxes), lambda: self._expire(deadline)))
+            self.narrowed(name, n)
         else:
-            best, made = [b.clone() for b in old], []
-            open_ = torch.arange(len(first), device=self.device)
-            for sign in (first, -first):
-                made.append(self._side(program, tables, where, open_, sign[open_], leaves, deadline))
-                found = made[-1].best
-                for k, s in enumerate((1, -1)):
-                    mine = sign[open_] == s
-                    at = open_[mine]
-                    best[k][at] = self._better(found[mine], best[k][at])
-                if leaves:
-                    open_ = torch.nonzero((best[0] < 0) & (best[1] < 0)).flatten()
-        lo[where], hi[where] = best[0], -best[1]
-        if trace is not None and begin is not None:
-            trace.bounded(name, begin, (lo, hi), old, best, made, pooled)
+            at, made = self._undecided(lo, hi, pooled), []
+            n = len(at)
+            if n:
+                where, old = torch.unravel_index(at, lo.shape), both_sides(lo, hi, at)
+                best, made = self._both_sides(program, self._tables(boxes), where, old, leaves, deadline)
+                lo[where], hi[where] = best[0], -best[1]
+        if n:
+            boxes.sizes.pop(name, None)
+        if trace is not None and before is not None:
+            begin, told = before
+            trace.bounded(name, (begin, trace.mark()), lo.numel(), (told, self.told(boxes, name)), made, pooled)
+
+    def told(self, boxes: Boxes, name: str) -> Tensor:
+        """What a trace says of a node's boxes as they are now."""
+        cells = self.forward.cells
+        return sums(boxes.lo[name], boxes.hi[name]) if cells is None else cells.tell(boxes, name)
+
+    def leaves(self, name: str) -> bool:
+        """Whether a row of this node's neurons leaves when it has settled one."""
+        return self.plan.candidates == "all" and self.early and name not in self.pooled
+
+    def layer(self, name: str, tables: Tables, expire: Callable[[], None]) -> Layer:
+        every = self.plan.candidates == "all"
+        return Layer(tables, self.programs[name], self.tight, name in self.pooled, self.leaves(name), every, expire)
+
+    def narrowed(self, name: str, neurons: int) -> None:
+        """So many neurons had a row for each sign."""
+        if neurons:
+            self.tally.rows[name] = self.tally.rows.get(name, 0) + 2 * neurons
+
+    def _undecided(self, lo: Tensor, hi: Tensor, pooled: bool) -> Tensor:
+        """The cells of neurons that get rows."""
+        live = torch.ones_like(lo, dtype=torch.bool) if pooled else (hi > 0) if self.tight else (lo < 0) & (hi > 0)
+        return torch.nonzero(live.flatten()).flatten()
 
     def _both_sides(
         self,
@@ -193,29 +217,23 @@ class Engine:
         tables: Tables,
         where: tuple[Tensor, ...],
         old: tuple[Tensor, Tensor],
-        first: Tensor,
         leaves: bool,
         deadline: float | None,
     ) -> tuple[list[Tensor], list[Results]]:
-        """The same by kernels: rows of the second sign whose neuron the first has settled leave on the device at once.
-
-        The host does not ask how many they are: finding the live neurons was the layer's one wait.
-        """
-        assert self.kernels is not None
-        image, h, w, channel = where
-        n = len(first)
-        results = self._results(2 * n)
-        if leaves:
-            results.group = torch.arange(n, device=self.device).repeat(2)
-            results.done = torch.zeros(n, dtype=torch.bool, device=self.device)
-        for k, sign in enumerate((first, -first)):
-            rows = self._rows(image, torch.arange(k * n, (k + 1) * n, device=self.device), h, w)
-            start = Identity(sign.to(self.coefficients.dtype), channel)
-            self.kernels.run(tables, program, rows, results, start, lambda: self._expire(deadline))
-        self.tally.rows[program.target] = self.tally.rows.get(program.target, 0) + 2 * n
-        found = results.best.view(2, n)
-        up = torch.where(first > 0, found[0], found[1]), torch.where(first > 0, found[1], found[0])
-        return [self._better(f, o) for f, o in zip(up, old, strict=True)], [results]
+        """Bounds of +x and -x of the neurons `where`; those that one side settles are left out of the other."""
+        first = torch.where(old[0] >= old[1], 1, -1) if leaves else torch.ones_like(old[0], dtype=torch.int64)
+        best, made = [b.clone() for b in old], []
+        open_ = torch.arange(len(first), device=self.device)
+        for sign in (first, -first):
+            made.append(self._side(program, tables, where, open_, sign[open_], leaves, deadline))
+            found = made[-1].best
+            for k, s in enumerate((1, -1)):
+                mine = sign[open_] == s
+                at = open_[mine]
+                best[k][at] = self._better(found[mine], best[k][at])
+            if leaves:
+                open_ = torch.nonzero((best[0] < 0) & (best[1] < 0)).flatten()
+        return best, made
 
     def _better(self, found: Tensor, old: Tensor) -> Tensor:
         """The best of all candidates, or, where bounds are taken at the end only, what was found there."""
@@ -296,17 +314,28 @@ class Engine:
     def query(
         self, boxes: Boxes, forms: Forms, groups: Tensor | None = None, deadline: float | None = None, trace: Trace | None = None
     ) -> Results:
-        """Lower bounds of forms; with `groups`, rows leave once one row of their group is proved positive."""
-        if self.kernels is not None and forms.over_input is not None and not isinstance(self.kernels, IntervalBackend):
+        """Lower bounds of forms; with `groups` (on the CPU), rows leave once one row of their group is proved positive."""
+        if self.kernels is not None and forms.over_input is not None and not self.kernels.takes_relations:
             return self._plain().query(boxes, forms, groups, deadline, trace)
-        program, begin = self.plan.query, None if trace is None else trace.mark()
-        target = self.nodes[program.target]
-        rows = len(forms.image)
+        program, begin, tables = self.plan.query, None if trace is None else trace.mark(), self._tables(boxes)
+        if self.kernels is not None:
+            results = self.kernels.queries.ask(tables, program, forms, groups, lambda: self._expire(deadline))
+        else:
+            results = self._walk_forms(tables, forms, groups, deadline)
+        self.tally.rows["query"] = self.tally.rows.get("query", 0) + len(forms.image)
+        self.tally.ops += results.ops
+        if trace is not None and begin is not None:
+            trace.asked(program, begin, results)
+        return results
+
+    def _walk_forms(self, tables: Tables, forms: Forms, groups: Tensor | None, deadline: float | None) -> Results:
+        """By the interpreter of Plans."""
+        program, boxes, sem = self.plan.query, tables.boxes, self.forward.semantics
+        target, rows = self.nodes[program.target], len(forms.image)
         results = self._results(rows)
         if groups is not None:
-            results.group, results.strict = groups, True
+            results.group, results.strict = groups.to(self.device), True
             results.done = torch.zeros(int(groups.max()) + 1 if rows else 0, dtype=torch.bool, device=self.device)
-        tables = self._tables(boxes)
         for block in self._blocks(rows, program):
             self._expire(deadline)
             image = forms.image[block]
@@ -316,36 +345,17 @@ class Engine:
                 some.constant = some.constant - forms.constant[block]
             exact = forms.over_output[block].view(len(block), *extent(target))
             start = exact.to(self.coefficients.dtype).contiguous()
-            absmax = boxes.absmax(target.name)[image]
             off = (exact - start.double()).abs()
             if forms.coefficient_error is not None:
                 off = off + forms.coefficient_error[block].view_as(off)
-            sem = self.forward.semantics
             flush = 0.0 if sem.real else 2 * sem.eta  # the deployed output itself may be flushed to zero
-            lost = torch.where(off > 0, off * absmax, torch.zeros_like(off)) + exact.abs() * flush
+            lost = torch.where(off > 0, off * boxes.absmax(target.name)[image], torch.zeros_like(off)) + exact.abs() * flush
             some.error = some.error + lost.sum((1, 2, 3)) * (1 + 2.0**-30)
-            extra = None
             if forms.over_input is not None:
-                extra = forms.over_input
-                x = boxes.absmax(self.net.input.name)[image].reshape(len(block), -1)
-                gap = (extra[block] - extra[block].to(self.coefficients.dtype).double()).abs()
-                if forms.input_error is not None:
-                    gap = gap + forms.input_error[block]
-                some.error = some.error + (gap * x).sum(1) * (1 + 2.0**-30)
-            if self.kernels is None:
-                self.walk(self.backend, tables, program, some, results).run(start, extra)
-            elif isinstance(self.kernels, IntervalBackend):
-                self.kernels.run(tables, program, some, results, start, lambda: self._expire(deadline), extra)
-            else:
-                self.kernels.run(tables, program, some, results, start, lambda: self._expire(deadline))
-        self.tally.rows["query"] = self.tally.rows.get("query", 0) + rows
-        self.tally.ops += results.ops
-        if trace is not None and begin is not None:
-            trace.asked(program, begin, results)
+                some.error = some.error + relation_error(forms, block, boxes.absmax(self.net.input.name), self.coefficients.dtype)
+            self.walk(self.backend, tables, program, some, results).run(start, forms.over_input)
         return results
 
     def bounded(self) -> list[str]:
         """Nodes whose boxes a user may ask for: the inputs of nonlinear operators."""
-        wanted = {i for n in self.net if OPS[n.op].kind == "nonlinear" for i in n.inputs}
-        # an input whose cells were moved about is no longer the user's
-        return [n.name for n in self.net if n.name in wanted and "take" not in n.attrs]
+        return list(self.shown)

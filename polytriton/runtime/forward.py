@@ -12,10 +12,11 @@ from torch import Tensor
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import counted
+from polytriton.runtime.box_kernels import BoxKernels, Sizes
 from polytriton.runtime.forward_kernels import ForwardKernels, Parts
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
 from polytriton.runtime.relax import Winners, maxpool_winners
-from polytriton.runtime.soundness import Semantics, deployed_error, elementwise_error, gamma, up
+from polytriton.runtime.soundness import Semantics, deployed_error, elementwise_error, flushes, gamma, up
 
 INF = float("inf")
 
@@ -29,6 +30,7 @@ class Boxes:
     magnitude: dict[str, Tensor] = field(default_factory=dict)  # S = wabs |operand| of affine nodes
     error: dict[str, Tensor] = field(default_factory=dict)  # e of every node that has one
     winners: dict[str, Winners] = field(default_factory=dict)
+    sizes: dict[str, Sizes] = field(default_factory=dict)  # by kernels alone, and gone where a box changes
     tables: object = None  # what the engine derived from these boxes
 
     @property
@@ -64,6 +66,7 @@ class Forward:
 
     def __init__(self, net: Net, semantics: Semantics, device: torch.device, *, kernels: ForwardKernels | None = None) -> None:
         self.net, self.semantics, self.device, self.kernels = net, semantics, device, kernels
+        self.cells = None if kernels is None else BoxKernels(net, semantics, device, kernels.interpret)
         self.nodes = net.by_name
         self.layers: dict[str, Layer] = {n.name: load_layer(net, n, device) for n in net if n.op in ("linear", "conv", "scale")}
         self.moves = {n.name: load_moves(net, n, device) for n in net if n.op == "gather"}
@@ -83,7 +86,14 @@ class Forward:
 
     def transfer(self, node: Node, boxes: Boxes) -> None:
         """Adds the node's box, magnitude and error from its operands' boxes."""
-        if node.op in ("linear", "conv", "scale"):
+        if self.cells is not None and node.op in ("linear", "conv") and not flushes(self.semantics):
+            layer, source = self.layers[node.name], node.inputs[0]
+            assert self.kernels is not None
+            sums = self.kernels.sums(layer, boxes.lo[source], boxes.hi[source], counted(node, self.semantics.real))
+            self.cells.affine(layer, sums, boxes)
+        elif self.cells is not None and node.op in ("relu", "add", "sub"):
+            self.cells.elementwise(node, boxes)
+        elif node.op in ("linear", "conv", "scale"):
             self._affine(node, boxes)
         elif node.op in ("add", "sub"):
             self._sum(node, boxes)
@@ -130,7 +140,7 @@ class Forward:
         centre, spread, magnitude = parts.centre, parts.spread, parts.magnitude
         nonzero = magnitude if parts.terms is None else parts.terms
         flushed = None
-        if not sem.real and sem.eta_in > 2.0**-100:
+        if flushes(sem):
             # what a conversion changes beyond its relative error: a flushed operand, or one rounded away from zero
             w_lost, x_lost = (v.clamp(max=sem.eta_in) + sem.sub_in for v in (layer.wabs, xabs))
             flushed = up(self.product(layer, w_lost, xabs + x_lost) + self.product(layer, layer.wabs, x_lost))
@@ -227,7 +237,7 @@ class Forward:
         high = torch.where(crosses, high.clamp(min=0.0), high)
         magnitude = up(torch.maximum(low.abs(), high.abs()))
         e = elementwise_error(self.semantics, 1, magnitude)
-        width = up(e + 2.0**-52 * magnitude)
+        width = up(e + 2.0**-52 * magnitude) + 1e-300  # a product may underflow, a sum cannot
         boxes.lo[node.name], boxes.hi[node.name] = _bounded(lo, hi, low - width, high + width)
         boxes.error[node.name] = e
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,10 +11,10 @@ from polytriton.ir.net import Net
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import Chosen, choose
 from polytriton.kernels.emit import specialised
-from polytriton.kernels.load import function, prepare
+from polytriton.kernels.load import prepare
 from polytriton.kernels.spec import Kernel
 from polytriton.runtime.layers import Layer
-from polytriton.runtime.settings import on_device
+from polytriton.runtime.recording import launch
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,13 @@ class ForwardKernels:
 
     def affine(self, layer: Layer, lo: Tensor, hi: Tensor, terms: str) -> Parts:
         """The layer over boxes [batch, height, width, channels]."""
+        parts, g = self.sums(layer, lo, hi, terms), layer.node.integer("g", 1)
+        if parts.terms is None or g == 1:
+            return parts
+        return replace(parts, terms=parts.terms.repeat_interleave(extent(layer.node)[2] // g, 3))
+
+    def sums(self, layer: Layer, lo: Tensor, hi: Tensor, terms: str) -> Parts:
+        """As the kernel leaves them: terms [batch, height, width, groups], or one count an image."""
         node, batch = layer.node, len(lo)
         (h, w, c), g, dense = extent(node), node.integer("g", 1), node.op == "linear"
         centre, spread, magnitude = (torch.empty(batch, h, w, c, dtype=torch.float64, device=self.device) for _ in range(3))
@@ -64,11 +70,7 @@ class ForwardKernels:
             kernel, tiles = self.kernel(layer, terms), self._chosen(layer, terms).tiles
             bm, bn = tiles.constants["BM"], tiles.constants["BN"]
             grid = (-(-batch // bm), -(-node.size // bn)) if dense else (-(-batch * h * w // bm), g * -(-(c // g) // bn))
-            launch: Any = function(kernel)
-            with on_device(self.device):
-                launch[grid](*(tensors[p] for p in kernel.parameters), **kernel.options)
-        if g > 1:
-            counted = counted.repeat_interleave(c // g, 3)
+            launch(kernel, grid, tensors, self.device)
         return Parts(centre, spread, magnitude, None if terms == "none" else counted)
 
     def _layer(self, layer: Layer) -> dict[str, Tensor]:

@@ -6,7 +6,6 @@ is turned into an interval: target >= M x + c - err holds with c' = c - err, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -17,7 +16,7 @@ from polytriton.kernels.arena import lay_out
 from polytriton.kernels.interval_launches import RELATION, IntervalLowering
 from polytriton.runtime.binding import Binding, Bound, Ready
 from polytriton.runtime.config import DEFAULT, Config
-from polytriton.runtime.results import Identity, Results, Rows
+from polytriton.runtime.results import Forms, relation_error
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.triton_backend import TritonBackend
 
@@ -33,9 +32,10 @@ def around(middle: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
 class IntervalBackend(TritonBackend):
     """One network, intervals of one type, one device."""
 
+    takes_relations = True
+
     def __init__(self, kit: Kit, dtype: str, device: torch.device, interpret: bool, memory: int, config: Config = DEFAULT) -> None:
         super().__init__(kit, f"interval{dtype.removeprefix('float')}", device, interpret, memory, replace(config, tiles={}, rooms={}))
-        self._relation: Tensor | None = None  # [rows, inputs]: what the rows of this run bring along
 
     def ready(self, program: Program) -> Ready:
         key = (program.kind, program.target)
@@ -60,28 +60,17 @@ class IntervalBackend(TritonBackend):
         error, layer = tables.first(name), self.kit.forward.layers.get(name)
         return around(torch.zeros_like(error) if layer is None else layer.b.expand_as(error), error)
 
-    def run(
-        self,
-        tables: Tables,
-        program: Program,
-        rows: Rows,
-        results: Results,
-        start: Tensor | Identity,
-        expire: Callable[[], None],
-        relation: Tensor | None = None,
-    ) -> None:
-        """As for folded rows; `relation` are coefficients over the input that a query's rows bring along, by results' index."""
-        lo, hi = around(rows.constant, rows.error)
-        self._relation = relation
-        try:
-            whose = program if relation is None else replace(program, kind=RELATION)
-            super().run(tables, whose, replace(rows, constant=lo, error=hi), results, start, expire)
-        finally:
-            self._relation = None
+    def asked(self, program: Program, forms: Forms) -> Program:
+        return program if forms.over_input is None else replace(program, kind=RELATION)
 
-    def play(self, bound: Bound, tables: Tables) -> None:
-        if self._relation is not None:
+    def opened(self, bound: Bound, tables: Tables, forms: Forms, begin: int, count: int) -> None:
+        """The constant's interval, and the coefficients over the input that rows bring along."""
+        constant, error = bound.starts["constant"][:count], bound.starts["error"][:count]
+        if forms.over_input is not None:
+            rows = torch.arange(begin, begin + count, device=self.device)
+            error += relation_error(forms, rows, tables.boxes.absmax(self.kit.net.input.name), self.kit.coefficients.dtype)
             given = Binding(self, bound.ready, tables, bound.capacity, 0).buffer(1)
-            index = bound.starts["index"].clamp(max=len(self._relation) - 1)  # rows past the count hold any
-            given.copy_(self._relation[index].to(given.dtype).reshape(-1))
-        super().play(bound, tables)
+            given[: count * forms.over_input.shape[1]] = forms.over_input[begin : begin + count].reshape(-1)
+        lo, hi = around(constant, error)
+        constant.copy_(lo)
+        error.copy_(hi)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
+
+
+class Stopped(Exception):
+    """The deadline passed; what was proved until then stands."""
 
 
 @dataclass
@@ -34,6 +39,28 @@ class Identity:
 
     def keep(self, index: Tensor) -> Identity:
         return Identity(self.sign[index], self.channel[index])
+
+
+@dataclass
+class Forms:
+    """Linear forms to bound from below: sum C y + sum D x, one a row, over the box `image`."""
+
+    image: Tensor  # [rows]
+    over_output: Tensor  # [rows, outputs], float64
+    over_input: Tensor | None = None  # [rows, physical inputs], float64
+    coefficient_error: Tensor | None = None  # [rows, outputs] float64: the exact coefficients lie this far at most
+    input_error: Tensor | None = None
+    constant: Tensor | None = None  # [rows], float64: subtracted
+
+
+def relation_error(forms: Forms, rows: Tensor, absmax: Tensor, dtype: torch.dtype) -> Tensor:
+    """What rounding the coefficients over the input to this type may cost these rows; `absmax`: of the input's boxes."""
+    assert forms.over_input is not None
+    given = forms.over_input[rows]
+    gap = (given - given.to(dtype).double()).abs()
+    if forms.input_error is not None:
+        gap = gap + forms.input_error[rows]
+    return (gap * absmax[forms.image[rows]].reshape(len(gap), -1)).sum(1) * (1 + 2.0**-30)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -70,12 +71,12 @@ def _pin() -> None:
 
 
 @contextmanager
-def _gradual_underflow() -> Iterator[None]:
+def _gradual_underflow(workers: bool) -> Iterator[None]:
     """This thread keeps subnormal numbers: outward rounding relies on them. Torch tells nobody the setting, so it is tried."""
     flushing = bool((torch.tensor(2.0**-1060, dtype=torch.float64, device="cpu") * 0.5 == 0).item())
     if flushing:
         torch.set_flush_denormal(False)
-    threads = torch.get_num_threads()
+    threads = torch.get_num_threads() if workers else 1
     if threads > 1:  # workers that began while the setting was on keep it: then this thread works alone
         wide = torch.full((threads << 16,), 2.0**-1060, dtype=torch.float64, device="cpu")
         alone = bool((wide * 0.5 == 0).any())
@@ -98,15 +99,19 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def pinned() -> Iterator[None]:
-    """Full float32 precision, no gradients, plain algorithms; every setting is put back."""
+def pinned(device: torch.device | None = None) -> Iterator[None]:
+    """Full float32 precision, no gradients, plain algorithms; every setting is put back.
+
+    Where `device` is a GPU no worker thread computes a bound, and none is tried: that takes longer than a robust network's query.
+    """
+    workers = device is None or device.type == "cpu"
     global _holders
     with _LOCK:
         if _holders == 0:
             _pin()
         _holders += 1
     try:
-        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), _gradual_underflow():
+        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), _gradual_underflow(workers):
             yield
     finally:
         with _LOCK:
@@ -123,6 +128,18 @@ def exact_float32() -> bool:
         with pinned():
             _probe = _keeps_24_bits()
     return _probe
+
+
+@cache
+def plain_products(device: torch.device) -> bool:
+    """Whether this device's own matrix products are sums of rounded products: emulations round to the largest number of a row."""
+    with pinned(device):
+        made = {}
+        for kind, unit in ((torch.float64, 2.0**-52), (torch.float32, 2.0**-23)):
+            a, b = (torch.zeros(256, 256, dtype=kind, device=device) for _ in range(2))
+            a[:, 0], a[:, 1], b[1] = 2.0**60, 1.0, 1 + unit
+            made[kind] = bool((a @ b == b[1]).all())
+        return all(made.values())
 
 
 def _keeps_24_bits() -> bool:

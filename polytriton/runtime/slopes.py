@@ -7,8 +7,9 @@ from torch import Tensor
 
 from polytriton.ir.plan import extent
 from polytriton.passes.windows import whole
-from polytriton.runtime.engine import Engine, Forms
+from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.results import Forms
 from polytriton.runtime.walk import Results, Walk
 
 

@@ -99,6 +99,12 @@ SEMANTICS = {
     )
 }
 
+
+def flushes(sem: Semantics) -> bool:
+    """Whether converting operands may flush ordinary numbers to zero (float16): what is lost then depends on each of them."""
+    return not sem.real and sem.eta_in > 2.0**-100
+
+
 # Merged layers hide intermediate values: factors up to 2^60 in all (passes/fold.py), so a magnitude up to 2^60 cannot
 # have overflowed before the merge, and underflow before it is at most 2^60 eta after it.
 BIG = 2.0**60
@@ -143,7 +149,7 @@ def deployed_error(
             error = error + 2 * sem.eta_in * amplify * (w_rowsum + terms * x_max + terms)
         else:
             error = error + 2 * flushed
-        if (ops or products > 1) and sem.eta_in > 2.0**-100:  # merged weights and constants are not the deployed ones: what
+        if (ops or products > 1) and flushes(sem):  # merged weights and constants are not the deployed ones: what
             error = error + float("inf")  # a conversion made of them, flushed or rounded away from zero, is not known
         limit = sem.big_in / (AMPLIFY if ops else 1.0)
         if w_max > limit:
@@ -151,6 +157,16 @@ def deployed_error(
         error = torch.where(x_max > limit, torch.full_like(error, float("inf")), error)
     # NaN compares false: anything that is not provably small is treated as an overflow
     return torch.where((magnitude + babs <= BIG) & (x_max <= BIG), up(error), torch.full_like(error, float("inf")))
+
+
+def deployed_numbers(sem: Semantics, terms: int, ops: int, products: int, w_rowsum: float, w_max: float, widen: float) -> list[float]:
+    """`widen` and the constants of deployed_error, as kernels.boxes.affine_boxes reads them; nothing here flushes operands."""
+    amplify, limit = (AMPLIFY if ops else 1.0), sem.big_in / (AMPLIFY if ops else 1.0) if sem.u_in else float("inf")
+    return [
+        widen, 2.0 if sem.u_in else 1.0, float(ops), sem.u, (1 + sem.u_in) ** (2 * products), 16 * products * U64, sem.eta * amplify,
+        2 * (terms + ops) + 4 + w_rowsum, float(terms), 2 * sem.eta_in * amplify, w_rowsum + terms, limit if w_max <= limit else -1.0,
+        float(ops > 0),
+    ]  # fmt: skip
 
 
 def elementwise_error(sem: Semantics, operations: int, magnitude: Tensor) -> Tensor:

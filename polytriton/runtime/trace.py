@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,12 +21,17 @@ from polytriton.results import LayerStats
 from polytriton.runtime.walk import Results
 
 Mark: TypeAlias = "float | torch.cuda.Event"
-SUMS = 4  # numbers a refined layer keeps: width, gain of width, undecided neurons, neurons decided
+Told: TypeAlias = tuple[Tensor, Tensor]  # before and after refinement, each as `sums` or BoxKernels.tell has it
+
+
+def sums(lo: Tensor, hi: Tensor) -> Tensor:
+    """The sum of hi - lo, and how many neurons are undecided; in one line."""
+    return torch.stack(((hi - lo).sum(), ((lo < 0) & (hi > 0)).sum(dtype=torch.float64)))[None]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One program run on one batch; `sums` are over all neurons of all boxes."""
+    """One program run on one batch; `told` is about all neurons of all boxes."""
 
     name: str
     stage: str
@@ -35,7 +41,7 @@ class Entry:
     left: list[list[int] | Tensor] = field(default_factory=list)
     neurons: int = 0
     pooled: bool = False
-    sums: Tensor | None = None
+    told: Told | None = None
 
 
 class Trace:
@@ -61,50 +67,46 @@ class Trace:
         stage = "query" if self.refined else "interval"
         self.entries.append(Entry(program.target, stage, begin, self.mark(), len(results.best), results.left))
 
-    def bounded(
-        self, name: str, begin: Mark, bounds: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor],
-        results: Sequence[Results], pooled: bool,
-    ) -> None:  # fmt: skip
-        """A refined layer: its final lo and hi; `old` and `new` are bounds of +x and -x of the neurons that had rows."""
-        lo, hi = bounds
-        crossing, were, are = ((a < 0) & (b < 0) for a, b in ((lo, -hi), old, new))
-        gain = (new[0] - old[0] + new[1] - old[1]).sum()
-        decided = were.sum(dtype=torch.float64) - are.sum(dtype=torch.float64)
-        sums = torch.stack(((hi - lo).sum(), gain, crossing.sum(dtype=torch.float64), decided))
+    def bounded(self, name: str, marks: tuple[Mark, Mark], neurons: int, told: Told, results: Sequence[Results], pooled: bool) -> None:
+        """A refined layer with so many neurons in all boxes, or one whose interval bounds are exact."""
         rows, left = sum(len(r.best) for r in results), [block for r in results for block in r.left]
-        self.entries.append(Entry(name, "bound", begin, self.mark(), rows, left, lo.numel(), pooled, sums))
+        self.entries.append(Entry(name, "bound", *marks, rows, left, neurons, pooled, told))
 
     def read(self) -> tuple[LayerStats, ...]:
         """Call this when the answers have been read: nothing is left to wait for then."""
         values = self._values()
-        found: dict[tuple[str, str], list[tuple[Entry, list[float], list[list[float]]]]] = {}
+        found: dict[tuple[str, str], list[tuple[Entry, list[np.ndarray], list[list[float]]]]] = {}
         for e in self.entries:
-            sums = [next(values) for _ in range(SUMS)] if e.sums is not None else []
-            left = [[next(values) for _ in block] if isinstance(block, Tensor) else [float(v) for v in block] for block in e.left]
-            found.setdefault((e.name, e.stage), []).append((e, sums, left))
+            told = [next(values).reshape(t.shape).sum(0) for t in e.told or ()]
+            left = [next(values).tolist() if isinstance(block, Tensor) else [float(v) for v in block] for block in e.left]
+            found.setdefault((e.name, e.stage), []).append((e, told, left))
         return tuple(
-            _added(name, stage, [e for e, _, _ in parts], [s for _, s, _ in parts], [b for _, _, left in parts for b in left])
+            _added(name, stage, [e for e, _, _ in parts], [t for _, t, _ in parts], [b for _, _, left in parts for b in left])
             for (name, stage), parts in found.items()
         )
 
-    def _values(self) -> Iterator[float]:
-        """Every number on the device, in the order of the entries."""
-        tensors = [t for e in self.entries for t in (*([] if e.sums is None else [e.sums]), *e.left) if isinstance(t, Tensor)]
-        return iter(torch.cat(tensors).tolist() if tensors else ())
+    def _values(self) -> Iterator[np.ndarray]:
+        """What the entries' tensors hold, in their order, by one copy."""
+        tensors = [t.flatten() for e in self.entries for t in (*(e.told or ()), *e.left) if isinstance(t, Tensor)]
+        if not tensors:
+            return iter(())
+        ends = np.cumsum([len(t) for t in tensors])
+        return iter(np.split(torch.cat([t.double() for t in tensors]).cpu().numpy(), ends[:-1]))
 
 
-def _added(name: str, stage: str, entries: list[Entry], sums: list[list[float]], blocks: list[list[float]]) -> LayerStats:
+def _added(name: str, stage: str, entries: list[Entry], told: list[list[np.ndarray]], blocks: list[list[float]]) -> LayerStats:
     rows, seconds = sum(e.rows for e in entries), round(sum(_seconds(e.begin, e.end) for e in entries), 6)
     left = tuple(int(sum(b[k] for b in blocks if k < len(b))) for k in range(max(map(len, blocks), default=0)))  # blocks may end early
     if stage != "bound":
         return LayerStats(name, stage, rows=rows, left=left, seconds=seconds)
     if left and isinstance(entries[0].left[0], Tensor):
         rows, left = left[0], left[1:]  # a kernel's rows of the second sign leave before the first step where the first has settled them
+    if 0 in left:
+        left = left[: left.index(0) + 1]  # how far a device went on without rows says nothing
     neurons = sum(e.neurons for e in entries)
-    width, gain, crossing, decided = (sum(column) for column in zip(*sums, strict=True))
-    unstable = None if entries[0].pooled else (int(crossing + decided), int(crossing))
-    widths = (_mean(width + gain, neurons), _mean(width, neurons))
-    return LayerStats(name, stage, neurons, unstable, widths, rows, left, seconds)
+    (width, undecided), (narrowed, left_open) = (np.sum(side, 0) for side in zip(*told, strict=True))
+    unstable = None if entries[0].pooled else (int(undecided), int(left_open))
+    return LayerStats(name, stage, neurons, unstable, (_mean(width, neurons), _mean(narrowed, neurons)), rows, left, seconds)
 
 
 def _seconds(begin: Mark, end: Mark) -> float:

@@ -8,7 +8,12 @@ the host never waits inside a program; on a GPU the launches are captured in a g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import prod
+from typing import TypeVar
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -23,22 +28,37 @@ from polytriton.kernels.launches import Lowering
 from polytriton.kernels.load import makes_room, prepare
 from polytriton.kernels.sequence import Space
 from polytriton.knobs import SUMMARY, note
-from polytriton.runtime.binding import Binding, Bound, Ready, Streams
+from polytriton.runtime.binding import ALIGN, STATES, Binding, Bound, Part, Ready, Streams, rounded
+from polytriton.runtime.box_kernels import BoxKernels
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.kernel_tables import batch_table, layer_tensor
-from polytriton.runtime.results import Identity, Results
+from polytriton.runtime.neurons import Neurons
+from polytriton.runtime.queries import Queries
+from polytriton.runtime.recording import apart, issue, recording
+from polytriton.runtime.results import Forms, Identity, Results, Rows
 from polytriton.runtime.settings import on_device
+from polytriton.runtime.table_kernels import TableKernels
 from polytriton.runtime.tables import Kit, Tables
-from polytriton.runtime.torch_backend import Rows
 
-ALIGN = 64  # capacities are multiples of this, so every buffer of the arena starts aligned
+T = TypeVar("T")
+
 MOST = 1 << 20  # rows at once that a compaction can number
+COUNTED = 256  # programs whose rows are added up at once
 ROW_BYTES = 8 * 32  # row arrays of both states, slots and scratch
-BELOW_ZERO = -5e-324  # a bound above this is at least zero
+
+
+CAPTURE = threading.Lock()  # one capture at a time in a process: torch's rule
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """torch, the CUDA runtime (graphs) and Triton (modules) each say it in their own way, the latter two as plain RuntimeErrors."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "out of memory" in str(error).lower()
 
 
 class TritonBackend:
     """One network, one arithmetic, one device."""
+
+    takes_relations = False  # whether rows of a query may bring coefficients over the input along
 
     def __init__(self, kit: Kit, numerics: str, device: torch.device, interpret: bool, memory: int, config: Config = DEFAULT) -> None:
         prepare(interpret)
@@ -54,8 +74,17 @@ class TritonBackend:
         self._ready: dict[tuple[str, str], Ready] = {}
         self._bound: dict[tuple[object, ...], Bound] = {}
         self._kept: dict[tuple[str, int], Tensor] = {}
+        self._filled: dict[tuple[str, int], int] = {}  # whose numbers (Tables.serial) lie in a kept table
+        self._serial, self._turn = -1, 0  # the batch asked last, and how often batches have taken turns
+        cells = kit.forward.cells or BoxKernels(kit.net, kit.forward.semantics, device, interpret)
+        self.writer = TableKernels(kit, self.space, self.numerics, interpret, cells)
+        self.neurons, self.queries = Neurons(proxy(self)), Queries(proxy(self))  # no cycle: a device's memory goes with its last user
+        self._numbers: dict[float, Tensor] = {}
+        self.moved = 0  # how often everything bound to tensors has been forgotten
+        self.watchers: list[Callable[[], None]] = []  # who must let go of them too
         self._arena = torch.empty(0, dtype=torch.uint8, device=device)
-        self.operations = torch.zeros((), dtype=torch.float64, device=device)  # what the Plan counts for the rows at every step
+        self._operations = torch.zeros((), dtype=torch.float64, device=device)
+        self._counted: list[tuple[Tensor, Tensor]] = []  # rows by state, and the operations of one, still to be added up
 
     def ready(self, program: Program) -> Ready:
         key = (program.kind, program.target)
@@ -73,21 +102,24 @@ class TritonBackend:
 
     def capacity(self, program: Program, rows: int) -> int:
         """Rows at a time: a power of two that holds all of them, or the most that the budget holds."""
-        budget = self.memory
-        if self.device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(self.device)
+        wanted, each, budget = power(rows, ALIGN, MOST), self.row_bytes(program), self.memory
+        if self.device.type == "cuda" and self.ready(program).arena.size * wanted * self.word > self._arena.numel():
+            free, _ = torch.cuda.mem_get_info(self.device)  # the driver takes its time: asked only where more is needed than is held
             budget = min(budget, int(0.9 * (free + self._arena.numel())))
-        fit = min(MOST, budget // self.row_bytes(program) // ALIGN * ALIGN)
+        fit = min(MOST, budget // each // ALIGN * ALIGN)
         if fit < ALIGN:
-            need = ALIGN * self.row_bytes(program)
+            need = ALIGN * each
             raise ResourceError(
                 f"{ALIGN} rows of %{program.target} take {need / 2**20:.1f} MiB, more than the {budget / 2**20:.1f} MiB there are",
                 f"give --memory at least {2 * need // 2**20 + 1}M",
             )
-        return min(fit, power(rows, ALIGN, MOST))
+        if self.device.type == "cuda" and fit < wanted:
+            fit = 1 << (fit.bit_length() - 1)  # free memory varies: launches, buffers and graphs should not
+        return min(fit, wanted)
 
     def shrink(self, program: Program, capacity: int, error: BaseException) -> int:
-        """After running out of memory: half as many rows at a time, everything held given back first."""
+        """After running out of memory: half as many rows at a time, everything held given back first. Another error is raised again."""
+        self.give_back(error)
         half = capacity // 2 // ALIGN * ALIGN
         if half < ALIGN:
             need = ALIGN * self.row_bytes(program) / 2**20
@@ -97,15 +129,23 @@ class TritonBackend:
             ) from error
         note(SUMMARY, f"out of memory with {capacity} rows of %{program.target} at a time: going on with {half}")
         self.memory = half * self.row_bytes(program)
+        return half
+
+    def give_back(self, error: BaseException) -> None:
+        """What is held for rows, after running out of memory; another error is raised again."""
+        if not out_of_memory(error):
+            raise error
         self._forget()
         self._arena = torch.empty(0, dtype=torch.uint8, device=self.device)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        return half
 
     def _forget(self) -> None:
         """Tensors are about to move: nothing bound to them stays."""
+        self.moved += 1
         self._bound.clear()
+        for watcher in self.watchers:
+            watcher()
 
     def arena(self, size: int) -> Tensor:
         """So many bytes; what was there before may be overwritten."""
@@ -114,6 +154,10 @@ class TritonBackend:
             self._arena = torch.empty(0, dtype=torch.uint8, device=self.device)  # give back before asking for more
             self._arena = torch.empty(size, dtype=torch.uint8, device=self.device)
         return self._arena
+
+    def counts(self) -> Tensor:
+        """How many neurons were found undecided, then the rows in every state: 16 bytes apart, as launches take tensors."""
+        return self.kept("count", 2 * STATES, torch.int64)[::2]
 
     def kept(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
         """A tensor that stays where it is; zero at first, so that rows past the count hold valid places, never believed."""
@@ -133,32 +177,107 @@ class TritonBackend:
             if sum(t.nbytes for t in self._kept.values()) > self.memory // 2:  # batch sizes come and go: begin afresh
                 self._forget()
                 self._kept.clear()
+                self._filled.clear()
             self._bound[key] = Binding(self, ready, tables, capacity, results).bind()
         bound = self._bound[key]
-        if bound.serial != tables.serial:
+        if tables.serial != self._serial:
+            self._serial, self._turn = tables.serial, self._turn + 1
+        if bound.turn != self._turn:  # since this program was last asked, another may have written to tables that both read
             for kind, name, tensor in bound.tables:
-                tensor.copy_(self.table(tables, kind, name))
-            bound.serial = tables.serial
+                self.fill(tables, kind, name, tensor)
+            bound.turn = self._turn
         return bound
 
-    def play(self, bound: Bound, tables: Tables) -> None:
-        """One block of rows, whose arrays and tables have been filled in, from the target to the input."""
-        bound.played += 1
-        if bound.graph is not None:
-            bound.graph.replay()
+    def fill(self, tables: Tables, kind: str, name: str, tensor: Tensor) -> None:
+        """Brings a batch's numbers into the place where launches read them, unless another program has done so."""
+        if self._filled.get((f"{kind}:{name}", tensor.numel())) == tables.serial:
             return
-        if self.graphs and bound.played > 1:  # the first time compiled every kernel
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other devices' workers go on allocating
-                self._play(bound)
-            bound.graph = graph
-            graph.replay()
-            return
-        self._play(bound)
+        made = {kind: tensor}
+        if self.writer.makes(kind):
+            made = {k: self.kept_table(k, name, tables.boxes.batch) for k in self.writer.together(kind, name)}
+        keys = [(f"{k}:{name}", to.numel()) for k, to in made.items()]
+        for key in keys:
+            self._filled.pop(key, None)  # broken off in between, they are nobody's
+        if self.writer.makes(kind):
+            self.writer.fill(tables, kind, name, made)
+        else:
+            tensor.copy_(self.table(tables, kind, name))
+        self._filled.update(dict.fromkeys(keys, tables.serial))
 
-    def _play(self, bound: Bound) -> None:
+    def bring(self, tables: Tables, program: Program) -> None:
+        """Those of a batch's tables that the program's launches read and kernels make."""
+        for symbol in dict.fromkeys(s for step in self.ready(program).launches.steps for s in step.bind):
+            kind, _, name = symbol.partition(":")
+            if self.writer.makes(kind):
+                self.fill(tables, kind, name, self.kept_table(kind, name, tables.boxes.batch))
+
+    def filled(self) -> dict[tuple[str, int], int]:
+        """Whose numbers (Tables.serial) lie in which kept table."""
+        return dict(self._filled)
+
+    def tables_of(self, keys: Sequence[tuple[str, int]], tables: Tables | None) -> None:
+        """From now on these hold the numbers of a batch, which is the one asked last; or nobody's, while they are being written."""
+        for key in keys:
+            self._filled.pop(key, None)
+        if tables is not None:
+            self._filled.update(dict.fromkeys(keys, tables.serial))
+            self._serial, self._turn = tables.serial, self._turn + 1
+
+    def kept_table(self, kind: str, name: str, batch: int) -> Tensor:
+        shape, dtype = self.writer.like(kind, name, batch)
+        return self.kept(f"{kind}:{name}", prod(shape), dtype).view(shape)
+
+    def play(self, bound: Bound, tables: Tables, begin: int = 0, end: int | None = None) -> None:
+        """Parts of a program over one block of rows, whose arrays and tables have been filled in; all of them go from the target to the
+        input.
+        """
+        for part in bound.parts[begin:end]:
+            if recording() is None:
+                self.part(part)
+            else:
+                for call in part.calls:
+                    issue(call)
+
+    def part(self, part: Part) -> None:
+        if part.graph is None and self.graphs and part.played:  # the first time loaded every kernel
+            self._capture(part)
+        if part.graph is None:
+            self._play(part)
+        else:
+            part.graph.replay()
+        part.played += 1
+
+    def _capture(self, part: Part) -> None:
+        """The launches as a graph, or a note why not: then they are played one by one from now on.
+
+        Nothing runs and nothing is allocated meanwhile, so what failed can simply be played. The stream is this device's own, for
+        torch's default one belongs to the first device that captured anything.
+        """
+        assert self.streams is not None
+        graph, stream = torch.cuda.CUDAGraph(), self.streams.capture
+        with CAPTURE:
+            torch.cuda.synchronize(self.device)
+            try:
+                with torch.cuda.stream(stream):
+                    graph.capture_begin(capture_error_mode="thread_local")  # other devices' workers go on allocating
+                    try:
+                        self._play(part)
+                    except BaseException:
+                        with suppress(RuntimeError):  # torch says again that it failed; the stream must leave its capture
+                            graph.capture_end()
+                        raise
+                    graph.capture_end()
+            except RuntimeError as error:
+                if out_of_memory(error):
+                    raise
+                note(SUMMARY, f"launches cannot be captured in a graph here, and are made one by one: {str(error).splitlines()[0]}")
+                self.graphs = False
+                return
+        part.graph = graph
+
+    def _play(self, part: Part) -> None:
         try:
-            for call in bound.calls:
+            for call in part.calls:
                 call()
         except BaseException:
             if self.streams is not None:
@@ -175,67 +294,99 @@ class TritonBackend:
     def table(self, tables: Tables, kind: str, name: str) -> Tensor:
         return batch_table(tables, kind, name)
 
-    def run(
-        self, tables: Tables, program: Program, rows: Rows, results: Results, start: Tensor | Identity, expire: Callable[[], None]
-    ) -> None:
-        """All rows, as many at a time as memory holds; `results` are written at rows.index."""
-        with on_device(self.device):
-            self._blocks(tables, program, rows, results, start, expire)
-
-    def _blocks(
-        self, tables: Tables, program: Program, rows: Rows, results: Results, start: Tensor | Identity, expire: Callable[[], None]
-    ) -> None:
-        total = len(results.best)
-        capacity = self.capacity(program, len(rows))
-        at = 0
-        while at < len(rows):
-            expire()
-            block = slice(at, min(len(rows), at + capacity))
+    def fitting(self, program: Program, rows: int, work: Callable[[int], T]) -> T:
+        """Work on as many rows at a time as memory holds. Where it runs out, all of it again with half as many: results lie in buffers
+        that may move.
+        """
+        capacity = self.capacity(program, rows)
+        while True:
             try:
-                self._block(tables, program, rows, results, start, block, capacity, total)
-            except (torch.OutOfMemoryError, MemoryError) as error:
+                return work(capacity)
+            except (RuntimeError, MemoryError) as error:
                 capacity = self.shrink(program, capacity, error)
-                continue  # the same rows again: what they proved stays true
-            at = block.stop
+
+    def run(self, tables: Tables, program: Program, rows: Rows, start: Identity, results: Results) -> None:
+        """Rows of single neurons, none of which leaves; `results` are written at rows.index."""
+
+        def blocks(capacity: int) -> None:
+            for begin in range(0, len(rows), capacity):
+                self._block(tables, program, rows, start, results, slice(begin, min(len(rows), begin + capacity)), capacity)
+
+        with on_device(self.device):
+            self.fitting(program, len(rows), blocks)
 
     def _block(
-        self,
-        tables: Tables,
-        program: Program,
-        rows: Rows,
-        results: Results,
-        start: Tensor | Identity,
-        block: slice,
-        capacity: int,
-        total: int,
+        self, tables: Tables, program: Program, rows: Rows, start: Identity, results: Results, block: slice, capacity: int
     ) -> None:
-        bound = self.bound(tables, program, capacity, power(total, ALIGN, 1 << 40))
+        total = len(results.best)
+        bound = self.bound(tables, program, capacity, rounded(total))
         n, to = block.stop - block.start, bound.starts
-        for name, values in (("image", rows.image), ("row_h", rows.h), ("row_w", rows.w)):
+        given = {"image": rows.image, "row_h": rows.h, "row_w": rows.w, "constant": rows.constant, "error": rows.error, "index": rows.index}
+        for name, values in {**given, "sign": start.sign, "channel": start.channel}.items():
             to[name][:n] = values[block]
-        to["constant"][:n], to["error"][:n], to["index"][:n] = rows.constant[block], rows.error[block], rows.index[block]
         to["count"][0].fill_(n)
-        for name in OWN.values():
-            if name in to:
-                to[name].zero_()  # every merge leaves zeros, but a program may have been broken off before it
-        if isinstance(start, Identity):
-            to["sign"][:n], to["channel"][:n] = start.sign[block].double(), start.channel[block]
-        else:
-            part = start[block].reshape(-1)
-            to["start"][: part.numel()] = part
-        if results.group is None or results.done is None:
-            to["group"].zero_()  # an earlier program's groups and their verdicts lie there
-            to["done"].zero_()
-            to["limit"].fill_(float("inf"))
-        else:
-            to["group"][:total] = results.group
-            to["done"][: len(results.done)] = results.done.view(torch.int8)
-            to["limit"].fill_(0.0 if results.strict else BELOW_ZERO)
+        self.clear_own(to)
+        to["group"].zero_()  # an earlier program's groups and their verdicts lie there
+        to["done"].zero_()
+        self.limit(bound, float("inf"))
         to["best"][:total], to["raw_best"][:total] = results.best, results.raw
         self.play(bound, tables)
-        self.operations += (to["count"][: len(bound.ops)] * bound.ops).sum()
+        self.counted(bound)
         results.best.copy_(to["best"][:total])
         results.raw.copy_(to["raw_best"][:total])
-        if results.group is not None and results.done is not None:
-            results.done.view(torch.int8).copy_(to["done"][: len(results.done)])
-            results.left.append(to["count"][1 : len(bound.ops)].double())  # a copy, read when the answer is known
+
+    def asked(self, program: Program, forms: Forms) -> Program:
+        """The program that these forms go through."""
+        return program
+
+    def opened(self, bound: Bound, tables: Tables, forms: Forms, begin: int, count: int) -> None:
+        """A query's rows have been made of these forms; an arithmetic may want more of them."""
+
+    def number(self, value: float) -> Tensor:
+        """One number on the device."""
+        if value not in self._numbers:
+            self._numbers[value] = torch.full((1,), value, dtype=torch.float64, device=self.device)
+        return self._numbers[value]
+
+    def limit(self, bound: Bound, value: float) -> None:
+        """A bound above this settles its row's group. The tensor is these launches' own: it seldom changes."""
+        if bound.limit != value:
+            with apart():
+                bound.starts["limit"].fill_(value)
+            bound.limit = value
+
+    def clear_own(self, to: dict[str, Tensor]) -> None:
+        """Every merge leaves zeros, but a program may have been broken off before it."""
+        for name in OWN.values():
+            if name in to:
+                issue(to[name].zero_)
+
+    def counted(self, bound: Bound, states: int | None = None) -> Tensor:
+        """Rows left in every state but the first, a copy to be read when the answer is known; their operations are counted.
+
+        `states`: in how many, where not all launches were played.
+        """
+        with apart():
+            counts = bound.starts["count"][: len(bound.ops)][:states].clone()
+            self._counted.append((counts, bound.ops[:states]))
+            if len(self._counted) >= COUNTED:
+                self._add_up()
+            return counts[1:]
+
+    def _add_up(self) -> None:
+        """Many counts at once: what a few operations a program would take shows on small networks."""
+        if self._counted:
+            counts, ops = (torch.cat(v) for v in zip(*self._counted, strict=True))
+            self._operations += torch.dot(counts.double(), ops)
+            self._counted.clear()
+
+    @property
+    def operations(self) -> int:
+        """What the Plan counts for the rows at every step so far."""
+        self._add_up()
+        return int(self._operations)
+
+    def ask(self, states: int) -> list[int]:
+        """Waits for the device: how many neurons were found undecided, and the rows in so many states."""
+        with apart():
+            return self.counts()[: 1 + states].tolist()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Program, Step, Window
-from polytriton.passes.windows import through, whole
+from polytriton.passes.windows import meeting, through, whole
 from polytriton.rounding import dot_error, sum_error
 from polytriton.runtime.products import ConvShape, crop
 from polytriton.runtime.results import Identity, Results
@@ -71,7 +71,8 @@ class Walk:
             place = self._place(name, window)
             least, weight = self.backend.concretize(matrix, place, *self.tables.box(name))
             # coefficients that a ReLU multiplied are charged their rounding when their node is substituted: do it here too
-            charged, floor = dot_error(place.height * place.line) + self._pending(name), self.tables.floor(name)
+            terms, floor = place.height * place.line + len(entries) - 1, self.tables.floor(name)  # a cell's own sum, then the nodes'
+            charged = dot_error(terms) + self._pending(name)
             if k + 1 == len(entries):
                 self.backend.settle(self.rows, self.results, raw, slack, least, weight, charged, floor, len(entries))
             else:
@@ -321,8 +322,9 @@ class Walk:
                 out[:, i * dh : i * dh + (h - 1) * sh + 1 : sh, j * dw : j * dw + (w - 1) * sw + 1 : sw] += part
         u, terms = self.kit.coefficients.u, place.height * place.line
         size = b.table_dot(m.abs(), place, largest)
-        # overlapping windows add up to kh*kw coefficients; the constants' sum is charged its own rounding
-        scale = (gamma(kh * kw, u) + dot_error(terms)) * sum_error(terms)
+        # windows that meet in a cell add up; the constants' sum is charged its own rounding
+        meets = meeting(kh, sh, dh) * meeting(kw, sw, dw)
+        scale = (gamma(meets - 1, u) + dot_error(terms)) * sum_error(terms)
         self.backend.pay(self.rows, constant, 1.0, size, scale, self.tables.floor(node.inputs[0]) * sum_error(terms))
         self._give(step, crop(out, shape.lead(step.windows[0]), step.windows[0]))
 

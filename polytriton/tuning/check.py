@@ -24,10 +24,13 @@ from polytriton.api import Verifier
 from polytriton.ir import interp
 from polytriton.ir.plan import Program, extent
 from polytriton.passes import schedule
-from polytriton.prove.verifier import SPLIT, Options, Questions, Try
+from polytriton.prove.decider import Try
+from polytriton.prove.options import SPLIT, Options
+from polytriton.prove.questions import Questions
 from polytriton.runtime import settings
-from polytriton.runtime.engine import Engine, Forms
+from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.results import Forms
 from polytriton.runtime.soundness import KERNELS, Coefficients
 from polytriton.runtime.tables import Kit
 from polytriton.runtime.walk import Identity, Results, Walk
@@ -111,7 +114,7 @@ def _walked(engine: Engine, boxes: Boxes, program: Program, at: list[torch.Tenso
     rows = engine._rows(torch.zeros_like(index), index, at[0], at[1])
     start = Identity(sign.to(engine.coefficients.dtype), at[2])
     if engine.kernels is not None:
-        engine.kernels.run(tables, program, rows, results, start, lambda: None)
+        engine.kernels.run(tables, program, rows, start, results)
     else:
         Walk(engine.backend, tables, program, rows, results).run(start)
     return results

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from polytriton.api import Verifier
-from polytriton.prove.verifier import Try
+from polytriton.prove.decider import Try
 from polytriton.tuning import work
 from polytriton.tuning.cpu_cost import chosen, conv_cost, pass_cost
 from polytriton.tuning.device import SHEETS, Cpu, this_cpu

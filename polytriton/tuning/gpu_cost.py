@@ -1,9 +1,10 @@
 """Predicted time of a generated kernel on a GPU: what its arithmetic, its memory traffic and its launch take at least.
 
 A dense step whose terms are split over SK programs has SK times as many of them, and writes, reads and adds SK stretches.
-A tile of BM pairs by BN columns by K terms is computed whole, also where the window ends inside it; operands are read once a tile
-from the cache, coefficients and results once from memory. Below a quarter of the warps an SM can hold, latency is not hidden and the
-rates fall in proportion. From the data sheet alone this ranks tiles; it does not foretell seconds.
+A tile of BM pairs by BN columns by K terms is computed whole; a convolution's goes through the taps that its cell meets. Operands
+are read once a tile from the cache, coefficients and results once from memory. Below a quarter of the warps an SM
+can hold, latency is not hidden and the rates fall in proportion. From the data sheet alone this ranks tiles; it does not foretell
+seconds.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ class Work:
     programs: int
 
 
+def met(c: dict[str, int], axis: str) -> int:
+    """Pairs of a cell and a tap along H or W that meet a cell of the old window: see kernels.conv."""
+    lead = c["TOP" if axis == "H" else "LEFT"]
+    old, new, k, s, d = (c[name] for name in (axis, f"{axis}O", f"K{axis}", f"S{axis}", f"D{axis}"))
+    ends = (to + lead - tap * d for to in range(new) for tap in range(k))
+    return sum(1 for full in ends if full % s == 0 and 0 <= full <= (old - 1) * s)
+
+
 def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> Work:
     """From the kernel's constants alone: windows, channels, taps and tiles."""
     arithmetic = NUMERICS[numerics]
@@ -38,22 +47,25 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
     parts = {"tf32x3": 3, "bf16x6": 6}.get(arithmetic.form, 1)
     c = constants
     if function == "dense_step":
-        pairs, terms, columns, phases, split = rows, c["K"], c["N"], 1, c["SK"]
+        terms, columns, split = c["K"], c["N"], c["SK"]
         moved = rows * (c["K"] + c["N"]) + c["K"] * c["N"] + (2 * rows * c["N"] * split if split > 1 else 0)
     elif function == "conv_step":
-        phases, split = c["PH"] * c["PW"], 1
-        cells = ceil(c["HO"] / c["PH"]) * ceil(c["WO"] / c["PW"])
-        taps = ceil(c["KH"] / c["PH"]) * ceil(c["KW"] / c["PW"])
-        pairs, terms, columns = rows * cells, taps * (c["CO"] // c["G"]), c["CI"] // c["G"] * c["G"]
+        span, across = c["SPAN"], ceil(c["CI"] // c["G"] / c["BN"]) * c["G"]
+        cells = ceil(ceil(c["HO"] / c["PH"]) * ceil(c["WO"] / c["PW"]) / span) * c["PH"] * c["PW"]
+        blocks = ceil(rows / (c["BM"] // span)) * cells
+        taps = met(c, "H") * met(c, "W") / (c["HO"] * c["WO"]) if span == 1 else ceil(c["KH"] / c["PH"]) * ceil(c["KW"] / c["PW"])
+        depth = blocks * across * taps * ceil(c["CO"] // c["G"] / c["BK"]) * c["BK"]  # of all tiles together
         moved = rows * (c["H"] * c["W"] * c["CO"] + c["HO"] * c["WO"] * c["CI"])
+        ops, read = 2.0 * parts * c["BM"] * c["BN"] * depth, depth * (c["BM"] + c["BN"])
+        return Work(ops, float(word * moved), float(word * read), blocks * (across + 1))
     else:
         size = c["SIZE"]
         return Work(8.0 * rows * size, float(word * rows * size * 2), float(word * rows * size * 5), ceil(rows / c["BR"]))
-    blocks, across = phases * ceil(pairs / c["BM"]), ceil(columns / c["BN"])
-    depth = ceil(terms / (c["BK"] * split)) * c["BK"]
+    blocks, across = ceil(rows / c["BM"]), ceil(columns / c["BN"])
     tiles = blocks * across * split
-    ops = 2.0 * parts * tiles * c["BM"] * c["BN"] * depth
-    return Work(ops, float(word * moved), float(word * tiles * depth * (c["BM"] + c["BN"])), tiles + blocks)
+    depth = tiles * ceil(terms / (c["BK"] * split)) * c["BK"]
+    ops = 2.0 * parts * c["BM"] * c["BN"] * depth
+    return Work(ops, float(word * moved), float(word * depth * (c["BM"] + c["BN"])), tiles + blocks)
 
 
 def kernel_cost(function: str, constants: dict[str, int], numerics: str, rows: int, gpu: Gpu, report: Report | None, target: str) -> Cost:

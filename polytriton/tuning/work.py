@@ -13,7 +13,8 @@ import numpy as np
 from polytriton.api import Verifier
 from polytriton.errors import UsageError
 from polytriton.ir import interp
-from polytriton.prove.verifier import Questions, Try
+from polytriton.prove.decider import Try
+from polytriton.prove.questions import Questions
 
 MARGINS = 10  # rivals of the default workload, at most
 

@@ -88,7 +88,8 @@ def carry_out(job: Job) -> Answer:
 
     from polytriton.api import Verifier
     from polytriton.artifact import read_artifact
-    from polytriton.prove.verifier import Options, Try
+    from polytriton.prove.decider import Try
+    from polytriton.prove.options import Options
     from polytriton.runtime.config import Config
     from polytriton.tuning import check, work
     from polytriton.tuning.profile import profiled

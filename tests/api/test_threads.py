@@ -15,7 +15,7 @@ import torch
 
 import polytriton
 from polytriton.api import Verifier
-from polytriton.prove import verifier
+from polytriton.prove import decider
 from polytriton.runtime import settings
 from tests.oracle.nets import random_box, random_net, toy_conv, toy_residual
 
@@ -50,14 +50,14 @@ def precision() -> str:
 @pytest.mark.parametrize("make", [toy_conv, toy_residual, lambda: random_net(7, steps=5)], ids=["conv", "residual", "random"])
 def test_bounds_of_many_threads_are_those_of_one(make: Callable[[], Any], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net, engines = make(), list[object]()
-    engine = verifier.Engine
+    engine = decider.Engine
 
     def slowly(*args: Any, **options: Any) -> Any:
         engines.append(args)
         time.sleep(0.02)
         return engine(*args, **options)
 
-    monkeypatch.setattr(verifier, "Engine", slowly)
+    monkeypatch.setattr(decider, "Engine", slowly)
     boxes = [random_box(np.random.default_rng(k), net, "ordinary", batch=1 + k % 3) for k in range(2 * THREADS)]
     alone = Verifier.from_net(net, dtype=dtype)
     want = [everything(alone.bounds(*box)) for box in boxes]

@@ -308,6 +308,7 @@ def long_run(here: Path, *extra: str) -> tuple[list[str], subprocess.Popen[str]]
     process = subprocess.Popen(
         [sys.executable, "-m", "polytriton.cli", *args],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": ROOT},
+        preexec_fn=None if sys.platform == "win32" else lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     )  # fmt: skip
     start = time.monotonic()
     while not (here / "r.csv").exists() or len((here / "r.csv").read_text().splitlines()) < 3:

@@ -13,7 +13,7 @@ import pytest
 
 import polytriton
 from polytriton.frontend.vnnlib import read_vnnlib
-from polytriton.prove.verifier import Decider
+from polytriton.prove.decider import Decider
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -18,7 +18,7 @@ from polytriton.explain import explain
 from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.passes.pipeline import Compiled, compile_net
-from polytriton.prove.verifier import Options
+from polytriton.prove.options import Options
 from tests.cli import tiny
 from tests.faults.inject import SHORTAGES, NumpyFault, TorchFault
 from tests.oracle.nets import random_box, toy_conv, toy_residual

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import struct
+import warnings
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from bench import zoo
 from polytriton.errors import KernelError
 from polytriton.frontend.onnx import load_onnx
 from polytriton.kernels.build import check, compile_all, triton_version
@@ -21,10 +21,11 @@ from polytriton.kernels.files import network_kernels
 from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.spec import Kernel
 from polytriton.passes.pipeline import compile_net
+from tests.kernels import aot_ledger as ledger
+from tests.kernels.aot_ledger import SETS, TARGETS, TYPES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TARGETS = ("cuda:80", "cuda:90")
-TYPES = ("float64", "float32")
+PRODUCTS = ("dense_step", "conv_step")
 
 
 def _missing() -> str:
@@ -58,10 +59,18 @@ def compiled_clean(kernels: list[Kernel], target: str, folder: Path) -> None:
 @pytest.mark.parametrize("numerics", TYPES)
 def test_an_example_on_hopper(numerics: str, cubins: Path) -> None:
     kernels = of_file(EXAMPLES / "digits_conv_normal.onnx", numerics)
-    products = [k for k in kernels if k.name.startswith(("dense_step", "conv_step"))]
+    products = [k for k in kernels if k.name.startswith(PRODUCTS)]
     assert products and all(k.instruction == NUMERICS[numerics].instruction for k in products)
     assert all(k.divisible == k.parameters for k in kernels)
     compiled_clean(kernels, "cuda:90", cubins)
+
+
+@pytest.mark.parametrize("numerics", ["tf32x3", "bf16x6"])
+def test_split_products_on_hopper(numerics: str, cubins: Path) -> None:
+    """The opt-in types are there for the tensor cores' sake: HGMMA, of which `check` sees to it that it is there."""
+    products = [k for k in of_file(EXAMPLES / "digits_conv_normal.onnx", numerics) if k.name.startswith(PRODUCTS)]
+    assert products and all(k.instruction == "HGMMA" for k in products)
+    compiled_clean(products, "cuda:90", cubins)
 
 
 @pytest.mark.slow
@@ -73,32 +82,21 @@ def test_examples(model: str, numerics: str, target: str, cubins: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("numerics", TYPES)
-def test_networks_of_the_data(numerics: str, target: str, data: Path, cubins: Path) -> None:
-    files = sorted((data / "nets").glob("*/*.onnx"))
-    assert files
-    compiled_clean([k for f in files for k in of_file(f, numerics)], target, cubins)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("numerics", TYPES)
-def test_networks_of_the_paper(numerics: str, target: str, cubins: Path, tmp_path: Path) -> None:
-    """Two networks whole and a ResNet's products; all of all twelve with POLYTRITON_AOT=all, which takes over half an hour."""
-    if os.environ.get("POLYTRITON_AOT") == "all":
-        kernels = [k for name in zoo.NETS for k in of_zoo(name, numerics, tmp_path)]
-    else:
-        kernels = [k for name in ("mnist-6x500", "mnist-convbig") for k in of_zoo(name, numerics, tmp_path)]
-        kernels += [k for k in of_zoo("resnet18", numerics, tmp_path) if k.name.startswith(("conv_step", "dense_step"))]
-    compiled_clean(kernels, target, cubins)
-
-
-@cache
-def of_zoo(name: str, numerics: str, folder: Path) -> list[Kernel]:
-    path = folder / f"{name}.onnx"
-    path.write_bytes(zoo.build(name, "normal").SerializeToString())
-    return of_file(path, numerics)
+@pytest.mark.parametrize("name", SETS)
+def test_networks_of_the_paper_and_the_data(name: str, numerics: str, cubins: Path, request: pytest.FixtureRequest) -> None:
+    """All of them: by the ledger, of which some lines are compiled again; see aot_ledger.py."""
+    books = {target: ledger.read(ledger.place(name, numerics, target)) for target in TARGETS}
+    if reason := ledger.unusable(books):
+        pytest.skip(reason)
+    kernels = ledger.emitted(ledger.networks(name, request.getfixturevalue("data") if name == "data" else None), numerics)
+    assert {k.instruction for k in kernels if k.name.startswith(PRODUCTS)} == {NUMERICS[numerics].instruction}
+    missing, stale = ledger.prove(books, kernels, cubins)
+    differ = [text for target, book in books.items() for text in ledger.compiled_again(book, kernels, target, ledger.today())]
+    assert not differ, ledger.lying(name, differ)
+    assert not stale, f"{stale} lines of the ledger are of kernels that no network has any more: {ledger.REFRESH}"
+    if missing:
+        warnings.warn(f"{missing} kernels are not in the ledger and were compiled here: {ledger.REFRESH}", stacklevel=1)
 
 
 @pytest.mark.parametrize("target", LIMITS)

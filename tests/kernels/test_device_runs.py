@@ -14,8 +14,10 @@ from polytriton.errors import ResourceError
 from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.runtime import triton_backend
-from polytriton.runtime.engine import Engine, Forms
+from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.results import Forms
+from polytriton.runtime.triton_backend import TritonBackend
 
 EPS = 0.06
 CAUGHT = "aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select"  # what makes the host wait for a device
@@ -149,23 +151,39 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_one_wait_a_layer(compiled: Compiled) -> None:
-    """Refining asks the device once a bounded layer: which neurons are live. Masks that index count as such a question."""
+def asking(backend: TritonBackend, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """What the host is told each time it waits for numbers of rows."""
+    told: list[list[int]] = []
+    ask = backend.ask
+
+    def asked(states: int) -> list[int]:
+        told.append(ask(states))
+        return told[-1]
+
+    monkeypatch.setattr(backend, "ask", asked)
+    return told
+
+
+def test_one_wait_a_layer(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refining asks the device once a bounded layer: how many neurons are undecided and, from the second batch on, how many rows are
+    left, with as many neurons as expected or more. Masks that index count as such a question.
+    """
     kernels = engines(compiled)[1]
-    answer(kernels, 8)
-    assert kernels.kernels is not None
-    # the interpreter itself reads tensors: only what lies between programs is watched
-    run = kernels.kernels._blocks
-    with Waits() as waits:
-
-        def unwatched(*args: Any) -> None:
-            before = waits.count
-            run(*args)
-            waits.count = before
-
-        kernels.kernels._blocks = unwatched  # type: ignore[method-assign]
-        kernels.refine(*boxes_of(9, 2))
-    assert 1 <= waits.count <= len(kernels.programs)
+    backend = kernels.kernels
+    assert backend is not None
+    answer(kernels, 8)  # makes what stays
+    backend.neurons.habits.clear()
+    told = asking(backend, monkeypatch)
+    for seed, batch, known in ((8, 2, False), (9, 2, True), (10, 1, True), (11, 4, True)):
+        told.clear()
+        if seed == 11:
+            for habit in backend.neurons.habits.values():
+                habit.neurons = 0.25  # room for fewer than there are
+        with Waits() as waits:
+            kernels.refine(*boxes_of(seed, batch))
+        assert waits.count == 0
+        assert len(told) == len(kernels.programs)
+        assert all((len(one) > 1) == known for one in told)
 
 
 def test_operations_are_those_of_the_rows_that_were_left(compiled: Compiled) -> None:

@@ -1,4 +1,4 @@
-"""The rounding bound of the two product kernels, on data made to reach for it: it holds, and it is not idle.
+"""The rounding bound of the product kernels and of the sum of their parts, on data made to reach for it: it holds, and it is not idle.
 
 Over K terms in blocks of BK an entry is off by at most (gamma_BK(u) + ...) sum |N||w| (dense.dense_step): see `bound`.
 """
@@ -53,7 +53,7 @@ def conv(m: np.ndarray, w: np.ndarray, numerics: str) -> np.ndarray:
     sizes: Constants = {
         "H": 3, "W": 3, "CO": co, "G": 1, "HO": 1, "WO": 1, "CI": N, "KH": 3, "KW": 3, "SH": 1, "SW": 1, "DH": 1, "DW": 1, "TOP": 2,
         "LEFT": 2, "RH": 0, "OH": 0, "RW": 0, "OW": 0, "MASK": False, "IH": 1, "IW": 1, "TO_RH": 0, "TO_OH": 0, "TO_RW": 0,
-        "TO_OW": 0, "PH": 1, "PW": 1, "BS": 1,
+        "TO_OW": 0, "PH": 1, "PW": 1, "SPAN": 1, "BS": 1,
     }  # fmt: skip
     taps = w.reshape(3, 3, co, N)[::-1, ::-1]
     values = {"m": m, "w": taps, "out": np.zeros((len(m), N), m.dtype), "count": np.array([len(m)])}
@@ -94,6 +94,30 @@ def test_bound_holds_and_is_not_idle(step: object, numerics: str, kind: str, k: 
     assert worst <= 1
     if kind == "one way" and (step is dense or k == 288):  # a convolution's blocks are taps: shorter ones add too little up
         assert worst > (Fraction(1, 50) if numerics == "float64" else Fraction(1, 5)), float(worst)
+
+
+@pytest.mark.parametrize("split", [2, 16, 64])
+@pytest.mark.parametrize("kind", ["dropped", "cancelling", "mixed", "subnormal"])
+@pytest.mark.parametrize("numerics", ["float64", "float32"])
+def test_the_sum_of_parts_is_off_by_its_additions_and_one_rounding(numerics: str, kind: str, split: int) -> None:
+    """SK parts, one after the other in float64: gamma64_(SK-1) of their magnitudes, then 2^-24 of the result where it is stored so."""
+    rng, dtype, rows = np.random.default_rng(6), FLOATS[numerics], 3
+    parts = draw(rng, (rows, split, N), kind, dtype) if kind != "dropped" else np.full((rows, split, N), 0.49 * 2.0**-52, dtype)
+    if kind == "dropped":
+        parts[:, 0] = 1 + (0 if dtype == np.float64 else 2.0**-23)
+        if dtype == np.float32:
+            parts[:, 1:] = 0.49 * 2.0**-23 / (split - 1)
+    sums: Constants = {"T": NUMERICS[numerics].type, "N": N, "SK": split, "BR": 4, "BQ": 8}
+    values = {"parts": parts, "out": np.zeros((rows, N), dtype), "count": np.array([rows])}
+    out, worst = run("sum_parts", sums, numerics, (1, 2), values)["out"], Fraction(0)
+    for r in range(rows):
+        for j in range(0, N, 5):
+            got, size = Fraction(float(out[r, j])), exact(np.abs(parts[r, :, j]))
+            last = Fraction(2.0**-24) * abs(got) + Fraction(2.0**-149) if dtype == np.float32 else 0
+            room = gamma(split - 1, 2.0**-53) * size + last
+            worst = max(worst, abs(got - exact(parts[r, :, j])) / room if room else Fraction(0))
+    assert worst <= 1
+    assert worst > Fraction(2, 5) or kind != "dropped", float(worst)
 
 
 @pytest.mark.parametrize("step", [dense, conv])

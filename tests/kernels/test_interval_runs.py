@@ -16,9 +16,10 @@ from polytriton.errors import UnsupportedModel
 from polytriton.ir.net import Builder, Net
 from polytriton.kernels.interval_launches import check_supported
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.engine import Engine, Forms
+from polytriton.runtime.engine import Engine
 from polytriton.runtime.interval_backend import around
-from tests.kernels.test_kernel_runs import boxes, forms
+from polytriton.runtime.results import Forms
+from tests.kernels.test_kernel_runs import boxes, forms, proved
 from tests.oracle.exact import Machine, exact, execute
 from tests.oracle.nets import random_box, random_net, toy_dense
 from tests.oracle.small import bounds, dense
@@ -165,8 +166,9 @@ def test_rows_of_proved_groups_leave_and_blocks_share_them() -> None:
     ours.kernels.memory = 70 * ours.kernels.row_bytes(ours.plan.query)
     assert ours.kernels.capacity(ours.plan.query, 120) < 120
     left = ours.query(found, asked, groups)
-    assert left.done is not None and left.done[0] and not left.done[1] and not left.done[3]
-    undone = ~left.done[groups]
+    done = proved(left.best, groups)
+    assert done[0] and not done[1] and not done[3]
+    undone = ~done[groups]
     assert torch.equal(left.best[undone], free.best[undone]) and (left.best <= free.best).all()
     assert (free.best <= free.raw).all()
 

@@ -14,7 +14,7 @@ import torch
 
 from polytriton.kernels.sequence import Launch, Launches
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.binding import Binding, Bound, Ready, Streams
+from polytriton.runtime.binding import Binding, Bound, Part, Ready, Streams
 from polytriton.runtime.config import Config
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
@@ -170,20 +170,20 @@ def test_a_program_broken_off_in_a_region_leaves_nothing_behind(monkeypatch: pyt
     want = asked(ours, found)
     backend = ours.kernels
     assert backend is not None
-    play, broken = backend._play, 0
+    broken = 0
 
-    def breaks(bound: Bound) -> None:
+    def breaks(bound: Bound, tables: object) -> None:
         nonlocal broken
+        (part,) = bound.parts
         for k, step in enumerate(bound.ready.launches.steps):
             if step.lane and "lane_constant" in step.bind:
-                for call in bound.calls[: k + 1]:
+                for call in part.calls[: k + 1]:
                     call()
                 left = [t for (name, _), t in backend._kept.items() if name == "lane_constant"]
                 broken += any(bool(t.any()) for t in left)
                 raise Broken
-        play(bound)
 
-    monkeypatch.setattr(backend, "_play", breaks)
+    monkeypatch.setattr(backend, "play", breaks)
     with pytest.raises(Broken):
         asked(ours, found)
     assert broken
@@ -252,9 +252,8 @@ def test_streams_are_joined_when_a_program_is_broken_off() -> None:
 
     for calls, log in (([told.fork, told.beside(lambda: None), fails], ["fork", "beside", "join"]), ([fails], [])):
         told.log.clear()
-        bound = Bound(None, 64, calls, [], torch.zeros(1))  # type: ignore[arg-type]
         with pytest.raises(Broken):
-            backend._play(bound)
+            backend._play(Part(calls, 1))
         assert told.log == log
 
 

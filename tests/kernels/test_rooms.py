@@ -15,7 +15,7 @@ from polytriton.kernels.files import Kernels
 from polytriton.kernels.load import makes_room, prepare
 from polytriton.kernels.sequence import Launch
 from polytriton.kernels.spec import COUNTED, Kernel, Report, room
-from polytriton.prove.verifier import capability
+from polytriton.prove.options import capability
 from polytriton.runtime import binding
 from polytriton.runtime.config import Config
 
@@ -54,7 +54,7 @@ def test_launches_ask_for_room(rooms: dict[str, int], asked: dict[str, str], mon
     monkeypatch.setattr(binding, "function", lambda kernel: Function())
     made = SimpleNamespace(backend=SimpleNamespace(rooms=rooms), capacity=64, tensor=lambda symbol: symbol)
     binding.Binding._call(cast(binding.Binding, made), Launch(KERNEL, ("buf:0",), 64))()
-    assert told == [{"num_warps": 4, "num_stages": 3, **asked}]
+    assert told == [{"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True, **asked}]  # as ahead of time
 
 
 def test_this_triton_takes_the_option() -> None:

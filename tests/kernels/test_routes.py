@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from polytriton.ir.plan import Axis, Window
 from polytriton.kernels.emit import NUMERICS, Constants
-from polytriton.passes.windows import through
+from polytriton.passes.windows import meeting, through
 from polytriton.rounding import dot_error, gamma, sum_error
 from tests.kernels.steps import FLOATS, KINDS, Scene, blocks, covers, draw, exact, run, scene
 
@@ -54,7 +54,8 @@ class Pool:
         return run("pool_rows", constants, numerics, grid, {**over.rows(), **values, "m": m, "out": out})
 
     def relative(self, numerics: str) -> float:
-        return gamma(self.k[0] * self.k[1], NUMERICS[numerics].u) + dot_error(self.over.size)
+        meets = meeting(self.k[0], self.s[0], self.d[0]) * meeting(self.k[1], self.s[1], self.d[1])
+        return gamma(meets - 1, NUMERICS[numerics].u) + dot_error(self.over.size)
 
     def arriving(self, x: np.ndarray, winner: np.ndarray) -> dict[tuple[int, int, int, int], list[float]]:
         """What comes to every cell of the new window, by the definition: each row's winners, one by one."""

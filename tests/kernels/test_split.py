@@ -19,8 +19,9 @@ from polytriton.kernels.sequence import Launch, Space
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.rounding import INNER, gamma
 from polytriton.runtime.config import Config, Tile
-from polytriton.runtime.engine import Engine, Forms
+from polytriton.runtime.engine import Engine
 from polytriton.runtime.layers import WIDEST
+from polytriton.runtime.results import Forms
 from tests.kernels.steps import ETA, FLOATS, draw, exact, run
 from tests.oracle.nets import random_box
 

@@ -107,14 +107,14 @@ def test_conv_step(seed: int, slots: bool, work: str, mask: bool, numerics: str)
     sc.tables["above"][:] = rng.choice([0.0, 0.5, 1.0], sc.tables["above"].shape)
     m, w = over.coefficients(rng, "integers", dtype), draw(rng, (*k, over.shape[2], ci), "integers", dtype)
     ph, pw = (s[i] if d[i] == 1 else 1 for i in (0, 1))
-    bm = int(rng.choice([16, 64]))
+    bm, span = int(rng.choice([16, 64])), int(rng.choice([1, 2, 16]))
     times, each = ph * pw, blocks(cells[0], ph) * blocks(cells[1], pw)
-    bn, br, programs = 16, int(rng.choice([1, 2])), (blocks(over.capacity * each, bm) + 1) * times
+    bn, br, programs = 16, int(rng.choice([1, 2])), (blocks(over.capacity, bm // span) * blocks(each, span) + 1) * times
     constants: Constants = {
         **sc.constants, **over.place(), "T": NUMERICS[numerics].type, "FORM": NUMERICS[numerics].form, "H": over.cells[0],
         "W": over.cells[1], "CO": over.shape[2], "G": groups, "HO": cells[0], "WO": cells[1], "CI": cells[2], "KH": k[0], "KW": k[1],
         "SH": s[0], "SW": s[1], "DH": d[0], "DW": d[1], "TOP": lead[0], "LEFT": lead[1], "MASK": mask, "IH": image[0], "IW": image[1],
-        "TO_RH": to.h.stride, "TO_OH": to.h.offset, "TO_RW": to.w.stride, "TO_OW": to.w.offset, "PH": ph, "PW": pw,
+        "TO_RH": to.h.stride, "TO_OH": to.h.offset, "TO_RW": to.w.stride, "TO_OW": to.w.offset, "PH": ph, "PW": pw, "SPAN": span,
         "BM": bm, "BN": bn, "BK": 16, "BS": br * blocks(over.capacity, programs * br), "BR": br, "BQ": int(rng.choice([8, 64])),
     }  # fmt: skip
     out = np.full((over.capacity, *cells), NAN, dtype)

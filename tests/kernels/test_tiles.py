@@ -41,13 +41,16 @@ def test_kernels_in_other_tiles_bound_the_same(numerics: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("numerics", ["float64", "float32"])
 def test_kernels_pass_the_check_of_a_session(numerics: str) -> None:
-    """Their rounding term is what the reference charges for sums in blocks: neither less nor, in float32, as much as one chain's."""
+    """Their rounding term is what the reference charges for sums in blocks, up to a third more: kernels count a layer's outputs, the
+    reference those that are live. One that is smaller is found out.
+    """
     verifier = Verifier.from_net(toy_conv(), device="interpret", dtype=numerics)
     q = work.default_work(verifier, 1)
     reference = Reference(verifier, q, 1)
     found = evidence(verifier, q, 1, work.run(verifier, q))
     assert reference.problem(found) == ""
-    for rows in found.rows.values():
-        for row in rows:
-            row[1] *= 0.9
+    for program, rows in reference._rows[found.dtype].items():
+        for mine, theirs in zip(found.rows[program], rows, strict=True):
+            assert theirs[1] * (1 - 1e-6) <= mine[1] <= 4 / 3 * theirs[1]
+            mine[1] = 0.99 * theirs[1]
     assert "rounding term" in reference.problem(found)

@@ -18,8 +18,9 @@ from polytriton.api import Verifier
 from polytriton.errors import ResourceError, UsageError
 from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.engine import Engine, Forms
+from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.results import Forms
 from polytriton.runtime.tables import Tables
 from tests.oracle.nets import random_box, toy_conv, toy_residual
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from polytriton.ir.net import Builder
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.engine import Engine, Forms
+from polytriton.runtime.engine import Engine
 from polytriton.runtime.relax import maxpool_winners, relu_lines, round_down, round_up
+from polytriton.runtime.results import Forms
 from polytriton.runtime.soundness import SEMANTICS, deployed_error, elementwise_error, gamma, gammas
 from tests.runtime.scenes import DTYPES
 

@@ -17,11 +17,13 @@ from polytriton.ir.net import Net
 from polytriton.ir.ops import OPS
 from polytriton.kernels.interval_launches import check_supported
 from polytriton.passes.pipeline import Compiled, compile_net
-from polytriton.prove.verifier import Options, Try
+from polytriton.prove.decider import Try
+from polytriton.prove.options import Options
 from polytriton.runtime import settings
-from polytriton.runtime.engine import Engine, Forms
+from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.layers import from_physical, order
+from polytriton.runtime.results import Forms
 from tests.oracle.adversary import Goal, Opponent, any_choice
 from tests.oracle.balls import outside
 from tests.oracle.exact import Dyadic, exact

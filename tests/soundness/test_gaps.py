@@ -16,7 +16,8 @@ import torch
 from polytriton.api import Verifier
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.ir.net import Builder, Net
-from polytriton.runtime.engine import Engine, Forms
+from polytriton.runtime.engine import Engine
+from polytriton.runtime.results import Forms
 from polytriton.runtime.soundness import FLOAT32, FLOAT64, Coefficients
 from polytriton.runtime.tables import Kit, Tables
 from tests.oracle.small import MANY, least, linear, net_of, output, relu, scale, singles, too_high

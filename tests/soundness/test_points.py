@@ -9,8 +9,8 @@ import numpy as np
 from polytriton import api
 from polytriton.frontend.query import Disjunct, Row
 from polytriton.ir.interp import user_shape
+from polytriton.prove.decider import Try
 from polytriton.prove.hints import reaches
-from polytriton.prove.verifier import Try
 from tests.oracle.exact import exact
 from tests.oracle.nets import random_net
 

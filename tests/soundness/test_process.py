@@ -17,7 +17,7 @@ import torch
 from polytriton.api import Verifier
 from polytriton.errors import UnsupportedModel
 from polytriton.ir.net import Builder, Net
-from polytriton.runtime import fused, products
+from polytriton.runtime import fused, products, settings
 from polytriton.runtime.soundness import GROW, up
 from tests.oracle.small import linear, net_of, output
 
@@ -33,6 +33,22 @@ def deep(seed: int = 0) -> tuple[Net, np.ndarray]:
         return linear(b, h, rng.standard_normal((1, 40)), [0])
 
     return net_of(make, 20), rng.standard_normal((1, 20))
+
+
+def test_emulated_products_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fixed-point product keeps so many bits below the largest number of a row; a sum of rounded products keeps each term's own."""
+    cpu, plain = torch.device("cpu"), torch.Tensor.__matmul__
+    assert settings.plain_products.__wrapped__(cpu)
+    for kind, bits in ((torch.float64, 55), (torch.float32, 26)):
+
+        def emulated(a: torch.Tensor, b: torch.Tensor, kind: torch.dtype = kind, bits: int = bits) -> torch.Tensor:
+            if a.dtype != kind:
+                return plain(a, b)
+            unit = 2.0 ** (torch.log2(a.abs().amax(1, keepdim=True)) - bits)
+            return plain((a / unit).round() * unit, b)
+
+        monkeypatch.setattr(torch.Tensor, "__matmul__", emulated)
+        assert not settings.plain_products.__wrapped__(cpu)
 
 
 @pytest.mark.parametrize("fast", [True, False])

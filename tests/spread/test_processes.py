@@ -116,7 +116,10 @@ def test_errors_come_back_whole(here: Path, capfd: pytest.CaptureFixture[str]) -
 def started(here: Path, *extra: str) -> subprocess.Popen[str]:
     """A run by two processes that has answered two queries."""
     command = [sys.executable, "-m", "polytriton.cli", "run", "--instances", "list.csv", "--workers", "2", "--json", "r.jsonl", *extra]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=root())
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=root(),
+        preexec_fn=None if sys.platform == "win32" else lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
+    )  # fmt: skip
     results = here / "r.jsonl"
     eventually(lambda: process.poll() is not None or (results.exists() and len(results.read_text().splitlines()) > 1))
     assert process.poll() is None, process.communicate()

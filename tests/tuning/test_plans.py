@@ -18,7 +18,7 @@ from polytriton.ir.plan import Plan
 from polytriton.ir.plan_text import print_plan
 from polytriton.passes.pipeline import compile_net, replanned
 from polytriton.passes.windows import DENSE_SHARE
-from polytriton.prove.verifier import Try
+from polytriton.prove.decider import Try
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.layers import from_physical

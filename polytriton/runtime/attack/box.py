@@ -27,7 +27,7 @@ def nearest_box(disjunct: Disjunct, dtype: np.dtype) -> Box | None:
     lo, hi = _inward(disjunct, dtype)
     if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
         return None
-    for i in np.flatnonzero(lo > hi):  # hi and lo are neighbours, the interval lies between them
+    for i in np.flatnonzero(lo > hi).tolist():  # hi and lo are neighbours, the interval lies between them
         below, above = disjunct.exact_lo[i] - Fraction(hi[i].item()), Fraction(lo[i].item()) - disjunct.exact_hi[i]
         lo[i] = hi[i] = hi[i] if below <= above else lo[i]
     return lo, hi

@@ -24,62 +24,20 @@ from polytriton.kernels.interval_launches import check_supported
 from polytriton.passes import schedule
 from polytriton.passes.pipeline import Compiled
 from polytriton.prove.hints import note_slopes
+from polytriton.prove.options import INTERPRET, SPLIT, Options, pick_device
+from polytriton.prove.questions import Questions
 from polytriton.results import LayerStats
 from polytriton.runtime import settings
-from polytriton.runtime.config import DEFAULT, Config
-from polytriton.runtime.engine import Engine, Forms, Progress, Stopped, _silent
+from polytriton.runtime.engine import Engine, Progress, _silent
 from polytriton.runtime.forward import Boxes, Forward
-from polytriton.runtime.forward_kernels import ForwardKernels
 from polytriton.runtime.layers import from_physical, order
-from polytriton.runtime.soundness import SEMANTICS
+from polytriton.runtime.results import Forms, Stopped
 from polytriton.runtime.trace import Trace
 
-DTYPES = ("auto", "float32", "float64", "tf32x3", "bf16x6")
-SPLIT = ("tf32x3", "bf16x6")  # float32 products from tensor cores, sound under a stated model of them: only where asked for
-NUMERICS = ("folded", "interval")  # one number a coefficient and all rounding in one more, or the paper's intervals
-DEFAULT_MEMORY = 4 << 30
 NEAR = 8.0  # float64 is worth a try where the margin would pass with this many times its rounding term given back
-
-
-@dataclass(frozen=True)
-class Options:
-    """How bounds are computed; nothing here depends on the network."""
-
-    device: str = "cpu"
-    semantics: str = "float32"
-    dtype: str = "auto"
-    candidates: str = "all"
-    memory: int = DEFAULT_MEMORY
-    early: bool = True
-    config: Config = DEFAULT  # how the machine does it: no bound depends on it beyond rounding
-    numerics: str = "folded"
-
-    def __post_init__(self) -> None:
-        for name, value, choices in (
-            ("numerics", self.numerics, NUMERICS),
-            ("semantics", self.semantics, tuple(SEMANTICS)),
-            ("dtype", self.dtype, DTYPES),
-            ("candidates", self.candidates, schedule.CHOICES),
-        ):
-            if value not in choices:
-                raise UsageError(f"{name}={value!r} is unknown", f"use one of: {', '.join(choices)}")
-        if self.dtype in SPLIT and not self.device.startswith(("cuda", "interpret")):
-            raise UsageError(f"dtype={self.dtype!r} is for tensor cores", "use float32 or float64 on the CPU, or --device cuda")
-        if self.numerics == "interval" and not self.device.startswith(("cuda", "interpret")):
-            raise UsageError(
-                f"numerics='interval' runs by generated kernels, which device {self.device!r} has none of",
-                "add --device cuda, or --device interpret for Triton's interpreter (slow); --numerics folded runs everywhere",
-            )
-        if self.numerics == "interval" and self.dtype in SPLIT:
-            raise UsageError(f"dtype={self.dtype!r} rounds on tensor cores, in no direction that could be told", "use float32 or float64")
-        if self.memory < 1 << 20:
-            raise UsageError(f"a memory budget of {self.memory} bytes is too small", "give at least 64M, for example --memory 2G")
-
-
-_LOG = logging.getLogger(__name__)
-INTERPRET = "interpret"  # the generated kernels on CPU tensors, in Triton's interpreter: slow, for tests and curiosity
 FULL_RATE_FLOAT64 = ((8, 0), (9, 0), (10, 0))  # capabilities whose tensor cores multiply float64 as fast as others float32
 
+_LOG = logging.getLogger(__name__)
 
 _TURNS: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 
@@ -92,47 +50,6 @@ def _turn(device: torch.device, kernels: str) -> AbstractContextManager[Any]:
     if not kernels:
         return nullcontext()
     return _TURNS[INTERPRET if device.type == "cpu" else f"cuda:{device.index or 0}"]
-
-
-def pick_device(name: str) -> torch.device:
-    if name == INTERPRET:
-        return torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UsageError(f"device {name!r} is unknown", f"use cpu, cuda, cuda:N or {INTERPRET}") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device {name!r}: this machine shows torch no CUDA GPU", "use --device cpu, or install a CUDA build of torch")
-    if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
-        raise UsageError(f"device {name!r}: this machine has {torch.cuda.device_count()} GPU(s)", "count them from cuda:0")
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"device {name!r} is not supported", f"use cpu, cuda, cuda:N or {INTERPRET}")
-    return device
-
-
-@dataclass
-class Questions:
-    """Forms over boxes [batch, values] (user order, float64); a group is settled by one positive form: an unsafe piece is empty.
-
-    constant is subtracted: a form's bound is that of C y + D x - constant.
-    """
-
-    lo: np.ndarray
-    hi: np.ndarray
-    image: np.ndarray
-    over_output: np.ndarray
-    constant: np.ndarray
-    group: np.ndarray
-    over_input: np.ndarray | None = None
-    output_error: np.ndarray | None = None
-    input_error: np.ndarray | None = None
-
-
-def capability(name: str) -> str:
-    """The target that kernels for the (first) device are compiled for; "" for what runs none."""
-    if not name.startswith("cuda"):
-        return ""
-    return "cuda:{}{}".format(*torch.cuda.get_device_capability(pick_device(name.split(",")[0])))
 
 
 @dataclass
@@ -173,6 +90,11 @@ class Decider:
             check_supported(compiled.net)
         self.device = pick_device(options.device)
         self.kernels = INTERPRET if options.device == INTERPRET else "triton" if self.device.type == "cuda" else ""
+        if self.device.type == "cuda" and not settings.plain_products(self.device):
+            raise UsageError(
+                f"matrix products of {self.device} are not sums of rounded products, so no bound could be trusted",
+                "unset what makes the library emulate them, such as CUBLAS_EMULATE_DOUBLE_PRECISION or NVIDIA_TF32_OVERRIDE",
+            )
         self._forward: Forward | None = None
         self._engines: dict[Try, Engine] = {}
         self._making = threading.Lock()
@@ -190,9 +112,6 @@ class Decider:
     def _made(self, how: Try) -> Engine:
         if how not in self._engines:
             o = self.options
-            if self._forward is None:
-                made = ForwardKernels(self.compiled.net, self.device, self.kernels == INTERPRET) if self.kernels else None
-                self._forward = Forward(self.compiled.net, SEMANTICS[o.semantics], self.device, kernels=made)
             plan = self.compiled.plan
             if plan.candidates != how.candidates:
                 plan = schedule.run(self.compiled.net, plan, how.candidates)
@@ -202,6 +121,7 @@ class Decider:
                 threads=torch.get_num_threads(), early=o.early, tight=how.tight, forward=self._forward,
                 kernels=self.kernels, config=config, numerics=o.numerics,
             )  # fmt: skip
+            self._forward = self._engines[how].forward  # one interval pass serves all
         return self._engines[how]
 
     def first_dtype(self) -> str:
@@ -247,14 +167,14 @@ class Decider:
 
     def boxes(self, lo: np.ndarray, hi: np.ndarray, progress: Progress = _silent) -> Iterator[tuple[Engine, Boxes]]:
         """Refined boxes, a batch at a time."""
-        with settings.pinned(), self._threads():
+        with settings.pinned(self.device), self._threads():
             engine = self.engine(Try(self.first_dtype(), self.options.candidates))
             for part in self.batches(len(lo), engine):
                 yield engine, engine.refine(torch.from_numpy(lo[part]), torch.from_numpy(hi[part]), progress)
 
     def output_bounds(self, engine: Engine, boxes: Boxes) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of every output, both rows of each by back-substitution, [batch, outputs]."""
-        with settings.pinned():
+        with settings.pinned(self.device):
             eye = torch.eye(self.outputs, dtype=torch.float64, device=self.device)
             n = boxes.batch
             forms = Forms(torch.arange(n, device=self.device).repeat_interleave(2 * self.outputs), torch.cat([eye, -eye]).repeat(n, 1))
@@ -331,7 +251,7 @@ class Decider:
             answers = Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(count, dtype=bool))
         if slopes and answers.slopes is None:
             answers.slopes = {}
-        with self.turn, settings.pinned(), self._threads():
+        with self.turn, settings.pinned(self.device), self._threads():
             try:
                 for how in tries if tries is not None else self.tries(patient=False):
                     open_rows = np.flatnonzero(~answers.settled[q.group])
@@ -410,7 +330,7 @@ class Decider:
     ) -> None:
         forms = self._forms(q, rows, np.searchsorted(images, q.image[rows]))
         local = np.unique(q.group[rows], return_inverse=True)[1]
-        groups = None if exhaustive else torch.from_numpy(local.astype(np.int64)).to(self.device)
+        groups = None if exhaustive else torch.from_numpy(local.astype(np.int64))
         got = engine.query(boxes, forms, groups, deadline, trace)
         best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()
         answers.best[rows] = np.maximum(answers.best[rows], best)

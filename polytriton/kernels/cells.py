@@ -1,0 +1,204 @@
+"""Which kernels make a node's box and its tables (kernels/boxes.py, kernels/tables.py), told from the network alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from polytriton.ir.net import Net, Node
+from polytriton.ir.ops import relaxed
+from polytriton.ir.plan import extent
+from polytriton.kernels.affine import AFFINE, WHERE
+from polytriton.kernels.choose import Tiles, power
+from polytriton.kernels.emit import NUMERICS, Constants, Emitter, Numerics, specialised
+from polytriton.kernels.sequence import Space
+from polytriton.kernels.spec import Kernel
+from polytriton.kernels.specialise import Constant
+from polytriton.rounding import gamma
+
+ONE = Tiles(1, warps=4, stages=1)  # passes over memory: the sizes are in the constants
+LAYERS = (*AFFINE, "scale")
+ETA = 2.0**-126  # deployed elementwise operations are float32 under every semantics
+BY_KERNEL = ("relu", "add", "sub", *AFFINE)  # nodes whose boxes these kernels make; others are made by tensor operations
+TABLES = {"below": "relu_tables", "above": "relu_tables", "lower": "relu_tables", "cut": "relu_tables", "lo": "box_tables",
+          "hi": "box_tables", "t": "charge_table", "first": "charge_table", "floor": "floors", "underflow": "floors"}  # fmt: skip
+
+
+def made(function: str, constants: Mapping[str, Constant], numerics: str = "float64") -> Kernel:
+    return specialised(function, tuple(sorted(constants.items())), numerics, ONE.warps, ONE.stages)
+
+
+def cells(node: Node, emulate: bool) -> dict[str, int]:
+    """SIZE and BLOCK: an interpreted operation costs the same for any number of cells."""
+    h, w, c = extent(node)
+    return {"SIZE": h * w * c, "BLOCK": power(h * w * c, 32, 1 << 16 if emulate else 1024)}
+
+
+def parts(node: Node, emulate: bool) -> int:
+    """Programs an image takes, and so the lines of its sizes."""
+    has = cells(node, emulate)
+    return -(-has["SIZE"] // has["BLOCK"])
+
+
+def read_parts(count: int, wide: int = 0) -> Constants:
+    return {"OPERAND": count, "WIDE": power(max(count, wide), 1, 1 << 20)}
+
+
+# ---- boxes ----------------------------------------------------------------------------------------------------------
+
+
+def affine_box(node: Node, source: Node, real: bool, emulate: bool) -> Constants:
+    """As kernels.forward leaves its sums: a dense layer counts terms once an image, a convolution once a cell and group."""
+    size, (_, _, c) = cells(node, emulate), extent(node)
+    dense = node.op == "linear"
+    share = size["SIZE"] if dense else c // node.integer("g", 1)
+    return {"REAL": real, "SHARE": share, "BIAS": size["SIZE"] if dense else c, **read_parts(parts(source, emulate)), **size}
+
+
+def elementwise_box(node: Node, real: bool, emulate: bool) -> tuple[str, Constants]:
+    """A ReLU's, a sum's or a difference's kernel."""
+    of: Constants = {"GAMMA": 0.0 if real else gamma(1, 2.0**-23), "LOST": 0.0 if real else 4 * ETA, **cells(node, emulate)}
+    if node.op == "relu":
+        return "relu_boxes", {"SLOPE": node.number("slope"), **of}
+    return "sum_boxes", {"MINUS": node.op == "sub", **of}
+
+
+def box_kernels(net: Net, emitter: Emitter, emulate: bool = False) -> Iterator[Kernel]:
+    """Those of the whole interval pass, for exact and for deployed arithmetic."""
+    bounded = relaxed(net)
+    for node in net:
+        found: list[tuple[str, Constants]] = []
+        if node.op not in BY_KERNEL or node.name in bounded:  # made elsewhere, or narrowed later on
+            found.append(("measure_boxes", {**cells(node, emulate)}))
+        if node.name in bounded:
+            found.append(("tell_boxes", {**cells(node, emulate)}))
+        for real in (True, False):
+            if node.op in AFFINE:
+                found.append(("affine_boxes", affine_box(node, net.node(node.inputs[0]), real, emulate)))
+            elif node.op in BY_KERNEL:
+                found.append(elementwise_box(node, real, emulate))
+        for function, constants in found:
+            yield emitter.kernel(function, constants, NUMERICS["float64"], ONE, step=f"%{node.name} in {WHERE}")
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def in_table(space: Space, node: Node, numerics: Numerics, emulate: bool) -> Constants:
+    _, w, c = extent(node)
+    return {"T": numerics.type, "LINE": w * c, **space.geometry(node.name), **cells(node, emulate)}
+
+
+def relu_table(space: Space, node: Node, numerics: Numerics, real: bool, emulate: bool) -> Constants:
+    slope = node.number("slope")
+    exact = slope in (0.0, 1.0)
+    return {"SLOPE": slope, "LOWER": not exact, "DEPLOYED": not exact and not real, **in_table(space, node, numerics, emulate)}
+
+
+def charge(space: Space, node: Node, numerics: Numerics, emulate: bool, *, first: bool, deployed: bool) -> Constants:
+    """`first`: of rows that are single neurons, whose coefficients are weights and no rounded products; float64 without a margin."""
+    affine = node.op in LAYERS
+    pending = not first and (space.feeds[node.name] or node.op == "gather")
+    given: Constants = {"AFFINE": affine, "DEPLOYED": deployed, "PENDING": pending}
+    given["BIAS"] = extent(node)[2] if node.op == "conv" else cells(node, emulate)["SIZE"]
+    flush = affine and numerics.type == "tl.float32"
+    given |= {"FLUSH": flush, **read_parts(parts(space.net.node(node.inputs[0]), emulate) if flush else 1)}
+    if not first:
+        return {**given, **in_table(space, node, numerics, emulate)}
+    size = cells(node, emulate)
+    return {**given, "T": "tl.float64", "LINE": size["SIZE"], "START": 0, "PLANE": size["SIZE"], "PITCH": size["SIZE"], **size}
+
+
+def floors(net: Net, node: Node, affine: bool, emulate: bool) -> Constants:
+    own = parts(node, emulate)
+    operand = parts(net.node(node.inputs[0]), emulate) if affine else 1
+    return {"OWN": own, "AFFINE": affine, **read_parts(operand, wide=own)}
+
+
+def table_kernels(space: Space, emitter: Emitter, numerics: Numerics, symbols: Iterable[str], emulate: bool = False) -> Iterator[Kernel]:
+    """Those that fill the tables which a program's launches read, for exact and for deployed arithmetic."""
+    for symbol in symbols:
+        kind, _, name = symbol.partition(":")
+        if TABLES.get(kind) is None or name not in space.net.by_name:
+            continue
+        node = space.net.node(name)
+        for real in (True, False):
+            deployed = not real and node.op in (*LAYERS, "add", "sub")
+            function, constants = table(space, node, kind, numerics, emulate, deployed=deployed, real=real)
+            yield emitter.kernel(function, constants, of(kind, numerics), ONE, step=f"%{name} in a batch's tables")
+
+
+def of(kind: str, numerics: Numerics) -> Numerics:
+    """Sums over an image and charges of single neurons are float64 whatever the coefficients are."""
+    return NUMERICS["float64"] if kind in ("floor", "underflow", "first") else numerics
+
+
+def table(space: Space, node: Node, kind: str, numerics: Numerics, emulate: bool, *, deployed: bool, real: bool) -> tuple[str, Constants]:
+    """The kernel of a table; `deployed`: the node has an error of its own."""
+    function, affine = TABLES[kind], node.op in LAYERS
+    if function == "relu_tables":
+        return function, relu_table(space, node, numerics, real, emulate)
+    if function == "box_tables":
+        return function, in_table(space, node, numerics, emulate)
+    if function == "floors":
+        return function, floors(space.net, node, affine and kind == "floor", emulate)
+    return function, charge(space, node, numerics, emulate, first=kind == "first", deployed=deployed)
+
+
+# ---- rows of single neurons -----------------------------------------------------------------------------------------
+
+
+def neurons(emulate: bool) -> int:
+    """How many a program takes."""
+    return 1 << 14 if emulate else 256
+
+
+def open_cells(node: Node, tight: bool, emulate: bool) -> Constants:
+    return {"TIGHT": tight, **cells(node, emulate)}
+
+
+def find_cells(node: Node, tight: bool, emulate: bool) -> Constants:
+    return {**open_cells(node, tight, emulate), "NB": 1024}
+
+
+def open_rows(node: Node, second: bool, ahead: bool, leaves: bool, emulate: bool) -> Constants:
+    h, w, c = extent(node)
+    return {"SECOND": second, "AHEAD": ahead, "LEAVES": leaves, "SIZE": h * w * c, "LINE": w * c, "C": c, "BLOCK": neurons(emulate)}
+
+
+def close_rows(every: bool, leaves: bool, emulate: bool) -> Constants:
+    return {"ALL": every, "LEAVES": leaves, "BLOCK": neurons(emulate)}
+
+
+def neuron_kernels(space: Space, emitter: Emitter, target: str, emulate: bool = False) -> Iterator[Kernel]:
+    """Those that find one node's undecided neurons, make their rows and bring back their bounds."""
+    node, every = space.net.node(target), space.plan.candidates == "all"
+    pooled = any(space.net.node(u).op == "maxpool" for u in space.net.users()[target])  # all its neurons get rows, and none leaves
+    leaves = every and not pooled
+    step = f"%{target} as rows of neurons"
+    if not pooled:
+        yield emitter.kernel("count_open", open_cells(node, False, emulate), NUMERICS["float64"], ONE, step=step)
+        yield emitter.kernel("find_open", find_cells(node, False, emulate), NUMERICS["float64"], ONE, step=step)
+    for second, ahead in ((False, False), (True, False), *([(False, True)] if leaves else [])):
+        yield emitter.kernel("open_neurons", open_rows(node, second, ahead, leaves, emulate), NUMERICS["float64"], ONE, step=step)
+    yield emitter.kernel("close_neurons", close_rows(every, leaves, emulate), NUMERICS["float64"], ONE, step=step)
+
+
+# ---- rows of a query ------------------------------------------------------------------------------------------------
+
+
+def forms(emulate: bool) -> int:
+    """How many a program takes."""
+    return 1 << 10 if emulate else 4
+
+
+def open_forms(node: Node, gap: bool, numerics: Numerics, emulate: bool) -> Constants:
+    """`gap`: coefficients come with an error of their own."""
+    h, w, c = extent(node)
+    return {"GAP": gap, "T": numerics.type, "SIZE": h * w * c, "BR": forms(emulate), "BQ": power(h * w * c, 16, 1024 if emulate else 128)}
+
+
+def form_kernels(space: Space, emitter: Emitter, numerics: Numerics, target: str, emulate: bool = False) -> Iterator[Kernel]:
+    """Those that make a query's rows."""
+    for gap in (False, True):
+        constants = open_forms(space.net.node(target), gap, numerics, emulate)
+        yield emitter.kernel("open_forms", constants, numerics, ONE, step=f"%{target} as rows of a query")

@@ -1,0 +1,43 @@
+"""Every kernel that a network's run launches; what a compiler, or whoever compiles ahead of a run, asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from polytriton.kernels.affine import forward_kernels
+from polytriton.kernels.cells import box_kernels, form_kernels, neuron_kernels, table_kernels
+from polytriton.kernels.choose import GPU, Sizes
+from polytriton.kernels.emit import INTERVAL, NUMERICS, Emitter
+from polytriton.kernels.interval_launches import IntervalLowering
+from polytriton.kernels.lanes import branched
+from polytriton.kernels.launches import Lowering, Space
+from polytriton.kernels.spec import Kernel
+
+if TYPE_CHECKING:
+    from polytriton.passes.pipeline import Compiled
+
+
+def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = GPU, emitter: Emitter | None = None) -> list[Kernel]:
+    """Every kernel that a network's run launches, in the order of their first launches; `emitter` hears of their steps.
+
+    The interval pass comes first, always in float64.
+    """
+    emitter, space = emitter or Emitter(), Space(compiled.net, compiled.plan)
+    interval_pass = (*forward_kernels(compiled.net, emitter), *box_kernels(compiled.net, emitter, sizes.emulate))
+    found = {kernel.name: kernel for kernel in interval_pass}
+    for name in numerics:
+        for program in compiled.plan:
+            if program.kind == "bound":
+                found |= {kernel.name: kernel for kernel in neuron_kernels(space, emitter, program.target, sizes.emulate)}
+            else:
+                forms = form_kernels(space, emitter, NUMERICS[name], program.target, sizes.emulate)
+                found |= {kernel.name: kernel for kernel in forms}
+            if NUMERICS[name].form == INTERVAL:
+                launches = IntervalLowering(emitter, space, NUMERICS[name], program, sizes).run()
+            else:
+                launches = branched(Lowering(emitter, space, NUMERICS[name], program, sizes).run(), emitter, NUMERICS[name])
+            symbols = dict.fromkeys(symbol for s in launches.steps for symbol in s.bind)
+            made = table_kernels(space, emitter, NUMERICS[name], symbols, sizes.emulate)
+            found |= {kernel.name: kernel for kernel in (*(s.kernel for s in launches.steps), *made)}
+    return list(found.values())

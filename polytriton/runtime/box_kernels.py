@@ -1,0 +1,94 @@
+"""The interval pass cell by cell by generated kernels (kernels/boxes.py): one launch where tensor operations take dozens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from polytriton.ir.net import Net, Node
+from polytriton.ir.plan import extent
+from polytriton.kernels import cells
+from polytriton.kernels.spec import Kernel
+from polytriton.rounding import gamma
+from polytriton.runtime.forward_kernels import Parts, _aligned
+from polytriton.runtime.layers import Layer
+from polytriton.runtime.recording import launch
+from polytriton.runtime.soundness import Semantics, deployed_numbers
+
+if TYPE_CHECKING:
+    from polytriton.runtime.forward import Boxes
+
+Sizes = tuple[Tensor, Tensor]  # the largest magnitude and the sum of magnitudes of every part of an image, [batch, parts]
+
+
+class BoxKernels:
+    """One network, one semantics, one device."""
+
+    def __init__(self, net: Net, semantics: Semantics, device: torch.device, interpret: bool) -> None:
+        self.nodes, self.semantics, self.device, self.interpret = net.by_name, semantics, device, interpret
+        self._numbers: dict[str, Tensor] = {}
+
+    def affine(self, layer: Layer, parts: Parts, boxes: Boxes) -> None:
+        """The node's box, magnitude and error from the layer's sums."""
+        node, real = layer.node, self.semantics.real
+        source = node.inputs[0]
+        constants = cells.affine_box(node, self.nodes[source], real, self.interpret)
+        biggest, _ = self.sizes(boxes, source)
+        given = {
+            "centre_ptr": parts.centre, "spread_ptr": parts.spread, "magnitude_ptr": parts.magnitude, "babs_ptr": layer.babs,
+            "terms_ptr": parts.magnitude if parts.terms is None else parts.terms, "operand_ptr": biggest, "numbers_ptr": self._of(layer),
+        }  # fmt: skip
+        self._make(node, boxes, cells.made("affine_boxes", constants), given, error=not real)
+        boxes.magnitude[node.name] = parts.magnitude
+
+    def elementwise(self, node: Node, boxes: Boxes) -> None:
+        """A ReLU, a sum or a difference."""
+        name, constants = cells.elementwise_box(node, self.semantics.real, self.interpret)
+        kernel = cells.made(name, constants)
+        sides = zip("ab"[: len(node.inputs)], node.inputs, strict=True)
+        given = {f"{side}_{end}_ptr": _aligned(getattr(boxes, end)[i]) for side, i in sides for end in ("lo", "hi")}
+        self._make(node, boxes, kernel, given, error="error_ptr" in kernel.parameters)
+
+    def sizes(self, boxes: Boxes, name: str) -> Sizes:
+        """Measured where the box was not made here, or has changed since."""
+        if name not in boxes.sizes:
+            node = self.nodes[name]
+            made = self._empty_sizes(node, boxes.batch)
+            tensors = {"box_lo_ptr": _aligned(boxes.lo[name]), "box_hi_ptr": _aligned(boxes.hi[name])}
+            kernel = cells.made("measure_boxes", cells.cells(node, self.interpret))
+            launch(kernel, (made[0].numel(),), {**tensors, "biggest_ptr": made[0], "total_ptr": made[1]}, self.device)
+            boxes.sizes[name] = made
+        return boxes.sizes[name]
+
+    def tell(self, boxes: Boxes, name: str) -> Tensor:
+        """For every part of an image the sum of hi - lo, and the neurons whose sign is undecided (runtime.trace)."""
+        node = self.nodes[name]
+        told = torch.empty(boxes.batch * cells.parts(node, self.interpret), 2, dtype=torch.float64, device=self.device)
+        tensors = {"box_lo_ptr": _aligned(boxes.lo[name]), "box_hi_ptr": _aligned(boxes.hi[name]), "told_ptr": told}
+        launch(cells.made("tell_boxes", cells.cells(node, self.interpret)), (len(told),), tensors, self.device)
+        return told
+
+    def _make(self, node: Node, boxes: Boxes, kernel: Kernel, given: dict[str, Tensor], error: bool) -> None:
+        h, w, c = extent(node)
+        lo, hi = (torch.empty(boxes.batch, h, w, c, dtype=torch.float64, device=self.device) for _ in range(2))
+        made = self._empty_sizes(node, boxes.batch)
+        tensors = {**given, "box_lo_ptr": lo, "box_hi_ptr": hi, "biggest_ptr": made[0], "total_ptr": made[1]}
+        if error:
+            tensors["error_ptr"] = boxes.error[node.name] = torch.empty_like(lo)
+        launch(kernel, (made[0].numel(),), tensors, self.device)
+        boxes.lo[node.name], boxes.hi[node.name], boxes.sizes[node.name] = lo, hi, made
+
+    def _empty_sizes(self, node: Node, batch: int) -> Sizes:
+        shape = batch, cells.parts(node, self.interpret)
+        return torch.empty(shape, dtype=torch.float64, device=self.device), torch.empty(shape, dtype=torch.float64, device=self.device)
+
+    def _of(self, layer: Layer) -> Tensor:
+        name = layer.node.name
+        if name not in self._numbers:
+            widen = gamma(layer.terms + 4, 2.0**-53) + layer.rho
+            products = layer.node.integer("products", 1)
+            made = deployed_numbers(self.semantics, layer.terms, layer.ops, products, layer.w_rowsum, layer.w_max, widen)
+            self._numbers[name] = torch.tensor(made, dtype=torch.float64, device=self.device)
+        return self._numbers[name]
