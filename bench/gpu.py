@@ -20,8 +20,10 @@ import argparse
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -71,9 +73,20 @@ def absent(dry: bool) -> str:
         import triton  # noqa: F401
     except ImportError:
         return "bench.gpu needs Triton: pip install triton"
-    if dry or torch.cuda.is_available():
+    if dry:
         return ""
+    if torch.cuda.is_available():
+        return no_compiler()
     return "bench.gpu needs an NVIDIA GPU and a PyTorch built for CUDA; --dry runs the same code in Triton's interpreter, on tiny sizes"
+
+
+def no_compiler() -> str:
+    """Triton builds in C what launches a kernel."""
+    compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
+    if not any(map(shutil.which, compilers)):
+        return f"Triton needs a C compiler to launch kernels, and there is none ({', '.join(compilers)}): install one, or name it in CC"
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    return "" if header.exists() else f"Triton needs Python's C headers to launch kernels, and {header} is missing: install them"
 
 
 # ---- the command's own process --------------------------------------------------------------------------------------

@@ -19,11 +19,13 @@ from bench.gpu_warm import warm
 from bench.table import Row, first_line
 from polytriton.ir import interp
 from polytriton.ir.net import Net
-from polytriton.kernels.emit import NUMERICS
 from polytriton.passes.pipeline import Compiled, compile_net
-from polytriton.runtime.engine import Engine, Forms
+from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.replay import BEFORE
+from polytriton.runtime.results import Forms
 from polytriton.runtime.settings import pinned
+from polytriton.runtime.soundness import KERNELS
 
 COLUMNS = ("network", "numerics", "program", "step", "kernel", "fraction", "what", "verdict", "note")
 SHOWN = ("network", "numerics", "program", "step", "fraction", "what", "verdict")
@@ -38,14 +40,18 @@ def groups(dry: bool) -> list[str]:
     return ["tiny"] if dry else [n for n in NETWORKS if n != "tiny"]
 
 
+def arithmetics(setting: Setting) -> tuple[str, ...]:
+    return ("float64", "tf32x3") if setting.dry else tuple(KERNELS)
+
+
 def work(group: str, setting: Setting) -> Iterator[Row]:
     compiled = compile_net(NETWORKS[group]())
-    every = ("float64", "tf32x3") if setting.dry else tuple(NUMERICS)
+    every = arithmetics(setting)
     warm([_engine(compiled, n, setting) for n in every], replace(setting, end=time.time() + setting.left / 2))
     for numerics in every:
         about = {"network": group, "numerics": numerics}
         try:
-            for row in chain(_steps(compiled, numerics, setting), _whole(compiled, numerics, setting)):
+            for row in chain(*(part(compiled, numerics, setting) for part in (_steps, _whole, _replayed))):
                 yield {**about, **row, "verdict": "pass" if row["fraction"] <= 1 else "FAIL"}
         except Exception as error:
             if lost(error):
@@ -102,8 +108,7 @@ def _whole(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]
     if setting.left < 0:
         return
     batch = 1 if setting.dry else 2
-    centre = torch.rand(batch, compiled.net.input.size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    lo, hi = (centre - EPS).clamp(0, 1), (centre + EPS).clamp(0, 1)
+    lo, hi = _balls(compiled.net, batch, seed=1)
     host = Engine(compiled, semantics="real", dtype="float64" if numerics == "float64" else "float32")
     ours = _engine(compiled, numerics, setting)
     outputs = compiled.net.node(compiled.net.output).size
@@ -127,6 +132,35 @@ def _whole(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]
     yield {"program": "bounds", "step": "network", "fraction": drift / DRIFT[numerics], "what": "drift"}
     outside = _outside(compiled.net, lo, hi, mine, final.best.view(batch, outputs))
     yield {"program": "all", "step": "network", "fraction": INFINITE if outside else 0.0, "what": "sampled", "note": outside}
+
+
+def _replayed(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]:
+    """Batch after batch, soon played from recordings and then as graphs, against launches one by one: bit for bit."""
+    if setting.left < 0:
+        return
+    ours, lone = (_engine(compiled, numerics, setting) for _ in range(2))
+    lone.replays = None
+    outputs = compiled.net.node(compiled.net.output).size
+    eye = torch.eye(outputs, dtype=torch.float64, device=setting.device)
+    forms, different = Forms(torch.zeros(outputs, dtype=torch.int64, device=setting.device), eye), ""
+    with pinned():
+        for batch in range(BEFORE + (2 if setting.dry else 5)):
+            lo, hi = _balls(compiled.net, 1, seed=batch)
+            for kind in ("interval", "refine"):
+                found, want = (getattr(engine, kind)(lo, hi) for engine in (ours, lone))
+                answers = ours.query(found, forms).best, lone.query(want, forms).best
+                pairs = [answers, *((a[n], b[n]) for a, b in ((found.lo, want.lo), (found.hi, want.hi)) for n in b)]
+                if not all(torch.equal(a, b) for a, b in pairs):
+                    different = different or f"{kind} of batch {batch}"
+    assert ours.replays is not None and ours.kernels is not None
+    kinds = sorted(kind for kind, _ in ours.replays.scripts)
+    note = different or f"recorded: {', '.join(kinds) or 'nothing'}; captured: {'yes' if ours.kernels.graphs else 'no'}"
+    yield {"program": "bounds", "step": "network", "fraction": INFINITE if different else 0.0, "what": "replayed", "note": note}
+
+
+def _balls(net: Net, batch: int, seed: int) -> tuple[Tensor, Tensor]:
+    centre = torch.rand(batch, net.input.size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return (centre - EPS).clamp(0, 1), (centre + EPS).clamp(0, 1)
 
 
 def _largest(share: Tensor) -> float:

@@ -16,9 +16,10 @@ from polytriton.kernels.choose import Sizes, Tiles, power
 from polytriton.kernels.emit import Constants, Numerics
 from polytriton.kernels.launches import Lowering
 from polytriton.passes.pipeline import Compiled
+from polytriton.runtime.binding import ALIGN, Binding, Ready
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.kernel_tables import LAYER
-from polytriton.runtime.triton_backend import ALIGN, MOST, Binding, Ready
+from polytriton.runtime.triton_backend import MOST
 
 NEVER = float("inf")
 # what all rows read
@@ -96,8 +97,9 @@ class Stage:
         backend.arena(self.ready.arena.size * capacity * backend.word)  # before tensors are bound to places in it
         self.binding = Binding(backend, self.ready, tables, capacity, capacity)
         self.bound = self.binding.bind()
+        self.calls = [call for part in self.bound.parts for call in part.calls]
         for kind, name, tensor in self.bound.tables:
-            tensor.copy_(backend.table(tables, kind, name))
+            backend.fill(tables, kind, name, tensor)
         every, to = torch.arange(rows, device=device), self.bound.starts
         whole = program.kind == "query"
         given = {"image": image, "index": every, "group": every, "row_h": row_h * (not whole), "row_w": row_w * (not whole)}
@@ -115,7 +117,7 @@ class Stage:
 
     def play(self, index: int) -> object:
         """One launch; on a GPU it answers with Triton's compiled kernel."""
-        return self.bound.calls[index]()
+        return self.calls[index]()
 
     def count(self, state: int) -> int:
         """How many rows reached a state."""

@@ -10,24 +10,26 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from bench.gpu_report import Setting
 from bench.table import first_line, say
 from polytriton.kernels.load import function
-from polytriton.kernels.spec import Kernel
+from polytriton.kernels.network import network_kernels
+from polytriton.kernels.spec import FUSION, Kernel
+from polytriton.passes.pipeline import Compiled
 from polytriton.runtime.engine import Engine
 
 FEW = 8  # kernels that are not worth starting processes for
 
 
 def _compile(kernel: Kernel) -> str:
-    """As a launch would: parameters are pointers to 16 bytes, a count may lie on any number. "" or what went wrong."""
+    """As a launch would, where every tensor begins at a multiple of 16 bytes; and what launches it, which a C compiler makes.
+
+    "" or what went wrong.
+    """
     import torch
 
     kinds = {"*fp64": torch.float64, "*fp32": torch.float32, "*i64": torch.int64, "*i8": torch.int8}
     try:
-        for shift in (0, 1):
-            given = []
-            for name, kind in zip(kernel.parameters, kernel.types, strict=True):
-                values = torch.empty(16, dtype=kinds[kind], device="cuda")
-                given.append(values[shift:] if name.removeprefix("to_") == "count_ptr" else values)
-            function(kernel).warmup(*given, grid=(1,), **kernel.options)
+        given = [torch.empty(16, dtype=kinds[kind], device="cuda") for kind in kernel.types]
+        made = function(kernel).warmup(*given, grid=(1,), **kernel.options, **FUSION)
+        _ = made.run
     except Exception as error:  # whoever launches it will hear about it
         return first_line(error)
     return ""
@@ -40,7 +42,8 @@ def warm(engines: Sequence[Engine], setting: Setting) -> int:
         assert engine.kernels is not None
         for program in engine.plan:
             engine.kernels.ready(program)
-        found |= engine.kernels.emitter.kernels
+        every = network_kernels(Compiled(engine.net, engine.plan), [engine.kernels.numerics.name])  # the interval pass and tables too
+        found |= {kernel.name: kernel for kernel in every} | engine.kernels.emitter.kernels
     compile_ahead(list(found.values()), setting)
     return len(found)
 

@@ -32,7 +32,8 @@ from bench.machine import describe
 from bench.table import Table
 from polytriton.ir.net import Builder, Net, Ref
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.engine import Engine, Forms
+from polytriton.runtime.engine import Engine
+from polytriton.runtime.results import Forms
 from polytriton.runtime.settings import pinned
 from polytriton.runtime.soundness import gamma
 

@@ -23,8 +23,8 @@ from bench.measure import Case, Job, measured
 from bench.table import END_TO_END, Row
 from polytriton.api import Verifier
 from polytriton.ir.net import Net
-from polytriton.prove.verifier import Try
-from polytriton.runtime.engine import Forms
+from polytriton.prove.decider import Try
+from polytriton.runtime.results import Forms
 from polytriton.runtime.settings import pinned
 
 COLUMNS = ("network", "axis", "value", *END_TO_END[1:])

@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import gpu, gpu_report
+from bench import gpu, gpu_kernels, gpu_report
+from bench.gpu_nets import NETWORKS
 from bench.gpu_reference import Oracle
-from bench.gpu_report import ceiling
+from bench.gpu_report import Setting, ceiling
 from bench.table import Table, slug
+from polytriton.passes.pipeline import compile_net
+from polytriton.runtime.engine import Engine
+from polytriton.runtime.replay import Replays
 from polytriton.runtime.soundness import KERNELS
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +43,22 @@ def command(*arguments: str, path: Path | None = None, **environment: str) -> su
 
 def needs_triton() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
+
+
+def test_every_arithmetic_of_a_real_run_has_an_engine() -> None:
+    """A dry run takes two of them only."""
+    needs_triton()
+    for setting in (Setting(True, 0.0), Setting(False, 0.0)):
+        for numerics in gpu_kernels.arithmetics(setting):
+            assert Engine(compile_net(NETWORKS["tiny"]()), dtype=numerics, kernels="interpret").coefficients is KERNELS[numerics]
+
+
+def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert "no-such-compiler" in gpu.no_compiler() and "C compiler" in gpu.no_compiler()
+    monkeypatch.setenv("CC", sys.executable)  # something that exists
+    monkeypatch.setattr(gpu.sysconfig, "get_paths", lambda: {"include": "/no/such/folder"})
+    assert "Python.h" in gpu.no_compiler()
 
 
 @pytest.mark.slow
@@ -133,7 +153,7 @@ def test_the_oracle_finds_what_is_wrong(change: str, by: float, what: str) -> No
 
 # a library kernel's line, the same line wrong, and the step and quantity that show it
 WRONG = [
-    ("conv", "full_y = to_y + TOP - i * DH", "full_y = to_y + TOP + i * DH", "conv_step", "product"),
+    ("conv", "y = y0 - tap_h * DH", "y = y0 + tap_h * DH", "conv_step", "product"),
     ("dense", "acc = multiply(x, w, acc, T, FORM)", "acc = multiply(x * 0.999, w, acc, T, FORM)", "dense_step", "product"),
     ("rows", "tl.where(x >= 0, 0.0, ", "tl.where(x < 0, 0.0, ", "relax_rows", "constant"),
     ("rows", "tl.sum(charged, 1) * SUM_ERROR + floor", "tl.sum(charged, 1) * 0.999 + floor", "dense_step", "error paid"),
@@ -168,6 +188,19 @@ def test_a_wrong_kernel_fails() -> None:
     script = [sys.executable, "-c", MUTATE.format(WRONG=WRONG)]
     done = subprocess.run(script, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_wrong_replay_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer's bounds that are not brought back into the recorded boxes."""
+    needs_triton()
+    compiled, setting = compile_net(NETWORKS["tiny"]()), Setting(True, time.time() + 600)
+    (row,) = gpu_kernels._replayed(compiled, "float64", setting)
+    assert row["fraction"] == 0.0 and row["note"] == "recorded: interval, refined; captured: no"
+    monkeypatch.setattr(Replays, "_close", lambda *_: None)
+    (row,) = gpu_kernels._replayed(compiled, "float64", setting)
+    assert row["fraction"] == float("inf") and row["note"].startswith("refine of batch")
 
 
 # ---- files, devices, processes ---------------------------------------------------------------------------------------

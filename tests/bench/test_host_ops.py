@@ -1,0 +1,24 @@
+"""What the host does beside the kernels stays a few operations a layer: a tensor operation more in a loop over layers shows here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name, bounded, tensor, single", [("digits_conv_ibp", 2, 26, 5), ("digits_resnet_ibp", 5, 33, 7)])
+def test_tensor_operations_beside_the_kernels(name: str, bounded: int, tensor: int, single: int) -> None:
+    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore", "-m", "bench.host_ops", f"examples/{name}.onnx"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert 4 * bounded < found["tensor"] <= tensor and found["kernels"] > 40 * bounded and bounded <= found["single"] <= single
