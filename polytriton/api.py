@@ -255,11 +255,16 @@ class Verifier:
             self.ball_property(image, radius, wanted, clip=clip, mean=means, std=stds, targets=targets)
             for image, wanted in zip(images.values, labels, strict=True)
         ]
-        proved = self._decide_together(props, labels, progress, falsifier) if len(props) > 1 and timeout is None else {}
-        results = [
-            proved[k] if k in proved else self.verify_property(p, timeout=timeout, falsifier=falsifier, progress=progress, label=labels[k])
-            for k, p in enumerate(props)
-        ]
+        start, together = time.monotonic(), len(props) > 1 and timeout is None
+        proved = self.decide_together(props, labels, falsifier=falsifier, progress=progress) if together else {}
+        share = (time.monotonic() - start) / len(props) if together else 0.0
+        results = []
+        for k, prop in enumerate(props):
+            r = proved.get(k)
+            if r is None:
+                r = self.verify_property(prop, timeout=timeout, falsifier=falsifier, progress=progress, label=labels[k])
+                r = replace(r, seconds=r.seconds + share)
+            results.append(r)
         seen = [replace(r, picture=Picture(image, radius, means, stds)) for r, image in zip(results, images.values, strict=True)]
         return seen[0] if images.single else seen
 
@@ -273,8 +278,19 @@ class Verifier:
 
         return radii(self, x, label, **options)
 
-    def _decide_together(self, props: Sequence[Property], labels: Sequence[int], progress: Progress, falsifier: bool) -> dict[int, Result]:
-        """All properties as the rows of one batch; what is proved so, or falsified in one search, needs no query of its own."""
+    def decide_together(
+        self,
+        props: Sequence[Property],
+        labels: Sequence[int | None],
+        *,
+        falsifier: bool = True,
+        progress: Progress = _silent,
+        seed: int = 0,
+    ) -> dict[int, Result]:
+        """Balls as the rows of one batch: Results by place, of those proved so or falsified in one search.
+
+        The others want a query of their own.
+        """
         start = time.monotonic()
         asked = [(k, q) for k, q in ((k, questions(p)) for k, p in enumerate(props)) if q is not None]
         if not asked:
@@ -284,7 +300,7 @@ class Verifier:
         settled = {k: bool(answers.settled[a:b].all()) for (k, _), a, b in zip(asked, groups[:-1], groups[1:], strict=True)}
         first = {k: int(a) for (k, _), a in zip(asked, groups[:-1], strict=True)}
         aims = {k: aim(props[k], together, answers, first[k]) for k in first if falsifier and not settled[k]}
-        quick = replace(QUICK, operations=QUICK.operations * len(aims))
+        quick = replace(QUICK, operations=QUICK.operations * len(aims), seed=seed)
         found = {k: c for k, c in zip(aims, self._falsify([*aims.values()], quick, None), strict=True) if c is not None}
         seconds = (time.monotonic() - start) / len(props)
         _LOG.info("%d images together: %d proved, %d falsified", len(props), sum(settled.values()), len(found))

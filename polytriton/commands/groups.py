@@ -128,7 +128,16 @@ class Spread:
         option("--address", help="The Ray cluster: HOST:PORT or auto; by default RAY_ADDRESS, else one on this machine."),
     ] = None
 
-    def check(self) -> None:
+    batch: Annotated[
+        int | None,
+        option(
+            "--batch",
+            metavar="N",
+            help="Images proved together, by one worker and without --timeout; by default 1 on the CPU and 100 on GPUs, which share them.",
+        ),
+    ] = None
+
+    def check(self, timeout: float | None) -> None:
         from polytriton.spread.share import check_workers
 
         if self.engine not in ENGINES:
@@ -138,6 +147,12 @@ class Spread:
         if self.engine == "local" and (self.workers or 1) != 1:
             raise UsageError("--engine local is one worker", "leave --workers out, or use --engine processes")
         check_workers(self.workers)
+        if self.batch is not None and self.batch < 1:
+            raise UsageError(f"--batch {self.batch} is out of range", "give 1 or more, or leave it out")
+        if (self.batch or 1) > 1 and (self.engine in ("processes", "ray") or (self.workers or 1) > 1):
+            raise UsageError("--batch is for one worker in this process", "leave --workers and --engine out; GPUs share a batch")
+        if (self.batch or 1) > 1 and timeout is not None:
+            raise UsageError("--batch and --timeout exclude each other", "a time limit is for each image: leave one of them out")
         if self.engine == "ray":
             from polytriton.spread.cluster import find_ray
 

@@ -51,8 +51,10 @@ def run(
     from polytriton.spread.choose import make_engine
     from polytriton.spread.local import Local
 
-    spread.check()
+    spread.check(asking.timeout)
     balls = images.balls()
+    if spread.batch is not None and balls is None:
+        raise UsageError("--batch belongs to --images", "leave it out: properties and instances are proved one by one")
     if sum(bool(q) for q in (vnnlib, instances, balls)) != 1:
         raise UsageError("give one kind of queries", "one of --vnnlib FILE..., --instances FILE, --images FILE --epsilon E")
     if network is None and instances is None:
@@ -73,7 +75,9 @@ def run(
         official = competition.file(listed, instances, network, results)
         asker = Asker(networks, settings)
         workers = spread.workers if spread.workers is not None or instances is not None or spread.engine == "ray" else 1
-        work = make_engine(spread.engine, asker, queries=len(queries), workers=workers, threads=engine.threads, address=spread.address)
+        work = make_engine(
+            spread.engine, asker, queries=len(queries), workers=workers, threads=engine.threads, address=spread.address, batch=spread.batch
+        )
         if not isinstance(work, Local):
             networks.close()  # they are opened elsewhere
         asked = Run(work, settings, sinks)

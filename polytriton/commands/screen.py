@@ -88,9 +88,9 @@ class Live:
         if self.bar:
             self.bar.stop()
 
-    def began(self, query: Query) -> None:
+    def began(self, query: Query, more: int) -> None:
         if self.bar:
-            self.bar.update(self.task, query=query.name, stage="")
+            self.bar.update(self.task, query=f"{query.name} and {more} more" if more else query.name, stage="")
 
     def stage(self, name: str, done: int, total: int) -> None:
         now = time.monotonic()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from polytriton.runtime.attack import inner_box
 from polytriton.runtime.engine import Progress, _silent
 
 OPEN_NETWORKS = 8  # networks kept in memory at once
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,16 @@ class Answer:
     resumed: bool = False
     prepare: float = 0.0
     query: Query | None = None
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A query before any proof of its own: what it asks, and its result where that is known already."""
+
+    asked: Asked
+    result: Result | None = None
+    remark: str = ""
+    spent: float = 0.0  # seconds in a batch that did not decide it
 
 
 class Networks:
@@ -121,27 +134,43 @@ class Asker:
         sha, output = ("", "") if source is None else (source.sha256, source.output_name)
         return Opened(sha, output, o.semantics, o.dtype, o.candidates, _short(time.monotonic() - start), o.numerics)
 
-    def answer(self, query: Query, blank: Record) -> Answer:
+    def answer(self, query: Query, blank: Record, begun: Begun | None = None) -> Answer:
         """Fills the record in; an error belongs to its query."""
         start = time.monotonic()
         try:
             verifier = self.networks(query.network)
             prepare = _short(time.monotonic() - start)
-            return self._decide(verifier, query, query.asked(verifier), blank, prepare)
+            return self._decide(verifier, query, begun or _begun(verifier, query), blank, prepare)
         except Exception as error:
             return failed(query, blank, error, time.monotonic() - start)
 
-    def _decide(self, verifier: Verifier, query: Query, asked: Asked, blank: Record, prepare: float) -> Answer:
-        start = time.monotonic()
-        result, remark = None, ""
-        if asked.clean is not None and asked.label is not None:
-            result, remark = _at_centre(verifier, asked, start)
+    def together(self, queries: Sequence[Query]) -> list[Begun] | None:
+        """Balls of one network without a time limit, proved as one batch: what each has of it. None where one of them fails: then each
+        is asked alone, and the error is found again where it belongs."""
+        try:
+            verifier = self.networks(queries[0].network)
+            begun = [_begun(verifier, q) for q in queries]
+            left = [k for k, b in enumerate(begun) if b.result is None]
+            props, labels = [begun[k].asked.prop for k in left], [begun[k].asked.label for k in left]
+            s, start = self.settings, time.monotonic()
+            found = verifier.decide_together(props, labels, falsifier=s.falsify, progress=self.progress, seed=s.seed) if left else {}
+            share = (time.monotonic() - start) / max(len(left), 1)
+            for at, k in enumerate(left):
+                begun[k] = replace(begun[k], result=found.get(at), spent=0.0 if at in found else share)
+            return begun
+        except Exception as error:
+            _LOG.info("%d images are asked one by one: %s", len(queries), explain(error).message)
+            return None
+
+    def _decide(self, verifier: Verifier, query: Query, begun: Begun, blank: Record, prepare: float) -> Answer:
+        start, asked, result, remark = time.monotonic(), begun.asked, begun.result, begun.remark
         if result is None:
             s = self.settings
             timeout = blank.timeout if self.started is None or blank.timeout is None else max(blank.timeout - (start - self.started), 0.0)
             result = verifier.verify_property(
                 asked.prop, timeout=timeout, falsifier=s.falsify, progress=self.progress, label=asked.label, seed=s.seed
             )  # fmt: skip
+            result = replace(result, seconds=result.seconds + begun.spent)
         found = result.counterexample
         record = msgspec.structs.replace(
             blank, verdict=result.verdict, margin=_finite(result.margin), seconds=_short(result.seconds), label=asked.label, note=remark,
@@ -156,6 +185,14 @@ class Asker:
 def failed(query: Query, blank: Record, error: BaseException, seconds: float = 0.0) -> Answer:
     note = " ".join(explain(error).message.split())
     return Answer(msgspec.structs.replace(blank, note=note, seconds=_short(seconds)), error=error, query=query)
+
+
+def _begun(verifier: Verifier, query: Query) -> Begun:
+    start = time.monotonic()
+    asked = query.asked(verifier)
+    if asked.clean is None or asked.label is None:
+        return Begun(asked)
+    return Begun(asked, *_at_centre(verifier, asked, start))
 
 
 def _at_centre(verifier: Verifier, asked: Asked, start: float) -> tuple[Result | None, str]:

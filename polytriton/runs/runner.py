@@ -30,7 +30,7 @@ class Run:
     settings: Settings
     sinks: Sequence[Sink] = ()
     listeners: list[Callable[[Answer], None]] = field(default_factory=list)
-    began: Callable[[Query], None] = lambda query: None
+    began: Callable[[Query, int], None] = lambda query, more: None
     troubled: Callable[[str], None] = lambda message: None
     _queries: Sequence[Query] = ()
     _waited: dict[int, float] = field(default_factory=dict)  # seconds for which a query's network was opened
@@ -56,7 +56,7 @@ class Run:
             k, asked = event.task.place.query, event.task.job.query
             if isinstance(event, Began):
                 if asked is not None:
-                    self.began(asked)
+                    self.began(asked, event.more)
             elif asked is None:
                 self._opened(event.task.job.network, event.outcome)
             else:

@@ -10,11 +10,14 @@ from polytriton.spread.share import cpus, divide
 from polytriton.spread.task import Engine
 from polytriton.spread.worker import Hello
 
+GPU_BATCH = 100  # images that a GPU is given together: one image leaves most of it idle
+
 
 def make_engine(
-    kind: str, asker: Asker, *, queries: int, workers: int | None = None, threads: int | None = None, address: str | None = None
-) -> Engine:
-    """`auto` is this process where one worker suffices, else processes. Only `local` uses the asker itself."""
+    kind: str, asker: Asker, *, queries: int, workers: int | None = None, threads: int | None = None, address: str | None = None,
+    batch: int | None = None,
+) -> Engine:  # fmt: skip
+    """`auto` is this process where one worker suffices, else processes. Only `local` uses the asker itself, and takes batches."""
     settings = asker.settings
     device, memory = settings.engine["device"], settings.engine["memory"]
     if kind == "ray":
@@ -24,5 +27,5 @@ def make_engine(
     gpus = len(device.split(",")) if device.startswith("cuda") else 0
     share = divide(cpus=cpus(), memory=memory, queries=queries, workers=workers, threads=threads, gpus=gpus)
     if kind == "local" or (kind == "auto" and share.workers == 1):
-        return Local(asker)
+        return Local(asker, batch or (GPU_BATCH if gpus else 1))
     return Pool([ProcessWorker(Hello(share.settings(settings, k, device), share.threads)) for k in range(share.workers)])

@@ -1,30 +1,36 @@
-"""The engine that is this process: one task after another, in order."""
+"""The engine that is this process: one task after another, in order, or a batch of images after another."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from polytriton.runs.asker import Asker
+from polytriton.runs.asker import Asker, Begun
 from polytriton.spread.task import Backlog, Began, Done, Event, Outcome, Task
 
 
 class Local:
-    def __init__(self, asker: Asker) -> None:
-        self._asker, self._backlog = asker, Backlog()
+    def __init__(self, asker: Asker, batch: int = 1) -> None:
+        """`batch`: how many balls around images without a time limit are proved together."""
+        self._asker, self._backlog, self._batch = asker, Backlog(), batch
 
     def submit(self, task: Task) -> None:
         self._backlog.put(task)
 
     def events(self) -> Iterator[Event]:
         while self._backlog:
-            task = self._backlog.take()
-            yield Began(task)
-            yield Done(task, self._work(task))
+            batch = self._backlog.take_batch(self._batch)
+            yield Began(batch[0], len(batch) - 1)
+            queries = [task.job.query for task in batch if task.job.query is not None]
+            begun = self._asker.together(queries) if len(batch) > 1 else None
+            for k, task in enumerate(batch):
+                if k:
+                    yield Began(task)
+                yield Done(task, self._work(task, None if begun is None else begun[k]))
 
     def close(self) -> None:
         self._asker.networks.close()
 
-    def _work(self, task: Task) -> Outcome:
+    def _work(self, task: Task, begun: Begun | None) -> Outcome:
         job = task.job
         if job.query is None:
             try:
@@ -32,4 +38,4 @@ class Local:
             except Exception as error:
                 return error
         assert job.blank is not None
-        return self._asker.answer(job.query, job.blank)
+        return self._asker.answer(job.query, job.blank, begun)

@@ -17,7 +17,7 @@ import msgspec
 from polytriton.errors import PolytritonError
 from polytriton.explain import explain
 from polytriton.runs.asker import Answer, Opened
-from polytriton.runs.queries import Query
+from polytriton.runs.queries import Ball, Query
 from polytriton.runs.records import Record
 
 
@@ -27,6 +27,11 @@ class Job(msgspec.Struct, frozen=True):
     network: str
     query: Query | None = None
     blank: Record | None = None
+
+    @property
+    def batched(self) -> bool:
+        """Whether it may be proved together with others: a ball around an image, which has all the time it takes."""
+        return self.query is not None and isinstance(self.query.subject, Ball) and self.blank is not None and self.blank.timeout is None
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -75,7 +80,10 @@ Outcome = Opened | Answer | BaseException
 
 @dataclass(frozen=True)
 class Began:
+    """`more`: how many others are worked together with it."""
+
     task: Task
+    more: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,3 +136,11 @@ class Backlog:
         if not queue:
             del self._waiting[network]
         return task
+
+    def take_batch(self, most: int) -> list[Task]:
+        """The next task, and those behind it of the same network that may be proved together with it."""
+        batch = [self.take()]
+        network = batch[0].job.network
+        while batch[-1].job.batched and len(batch) < most and network in self._waiting and self._waiting[network][0][2].job.batched:
+            batch.append(self.take(network))
+        return batch
