@@ -28,9 +28,10 @@ from polytriton.prove.decider import Try
 from polytriton.prove.fleet import make_decider
 from polytriton.prove.hints import aim, reaches
 from polytriton.prove.options import DEFAULT_MEMORY, Options, capability
-from polytriton.prove.questions import Questions, questions, united
+from polytriton.prove.questions import Questions, questions, rivals
+from polytriton.prove.together import decide_together
 from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Result
-from polytriton.runtime.attack import Aim, Attack, Replay, falsify_all, replayer
+from polytriton.runtime.attack import QUICK, THOROUGH, Aim, Attack, Replay, falsify_all, replayer
 from polytriton.runtime.engine import Progress, _silent
 from polytriton.tuned import config_here
 
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from polytriton.kernels.files import Kernels
     from polytriton.tuned import Tuned
 
-QUICK = Attack(restarts=4, steps=20, samples=1 << 12, operations=2e10)
-THOROUGH = Attack(restarts=20, steps=60, samples=1 << 16, operations=1e12)
 FOR_PROOFS = 0.9  # of a timeout, where counterexamples are looked for too
 Epsilon = float | str | Fraction
 _LOG = logging.getLogger(__name__)
@@ -256,7 +255,7 @@ class Verifier:
             for image, wanted in zip(images.values, labels, strict=True)
         ]
         start, together = time.monotonic(), len(props) > 1 and timeout is None
-        proved = self.decide_together(props, labels, falsifier=falsifier, progress=progress) if together else {}
+        proved = decide_together(self, props, labels, falsifier=falsifier, progress=progress) if together else {}
         share = (time.monotonic() - start) / len(props) if together else 0.0
         results = []
         for k, prop in enumerate(props):
@@ -277,43 +276,6 @@ class Verifier:
         from polytriton.prove.radius import radii
 
         return radii(self, x, label, **options)
-
-    def decide_together(
-        self,
-        props: Sequence[Property],
-        labels: Sequence[int | None],
-        *,
-        falsifier: bool = True,
-        progress: Progress = _silent,
-        seed: int = 0,
-    ) -> dict[int, Result]:
-        """Balls as the rows of one batch: Results by place, of those proved so or falsified in one search.
-
-        The others want a query of their own.
-        """
-        start = time.monotonic()
-        asked = [(k, q) for k, q in ((k, questions(p)) for k, p in enumerate(props)) if q is not None]
-        if not asked:
-            return {}
-        together, groups = united([q for _, q in asked])
-        answers = self._decider.prove(together, self._decider.tries(patient=False)[:1], progress=progress, slopes=falsifier)
-        settled = {k: bool(answers.settled[a:b].all()) for (k, _), a, b in zip(asked, groups[:-1], groups[1:], strict=True)}
-        first = {k: int(a) for (k, _), a in zip(asked, groups[:-1], strict=True)}
-        aims = {k: aim(props[k], together, answers, first[k]) for k in first if falsifier and not settled[k]}
-        quick = replace(QUICK, operations=QUICK.operations * len(aims), seed=seed)
-        found = {k: c for k, c in zip(aims, self._falsify([*aims.values()], quick, None), strict=True) if c is not None}
-        seconds = (time.monotonic() - start) / len(props)
-        _LOG.info("%d images together: %d proved, %d falsified", len(props), sum(settled.values()), len(found))
-        best = np.full(int(groups[-1]), -np.inf)
-        np.maximum.at(best, together.group, answers.best)
-        return {
-            k: Result(
-                "sat" if k in found else "unsat", best[a:b], seconds, found.get(k), labels[k], _rivals(props[k]), self.options.semantics,
-                numerics=self.options.numerics,
-            )
-            for (k, _), a, b in zip(asked, groups[:-1], groups[1:], strict=True)
-            if k in found or settled[k]
-        }
 
     def _labels(self, label: Any, pixels: np.ndarray, mean: Any, std: Any) -> list[int]:
         if label is None:
@@ -360,11 +322,7 @@ class Verifier:
         """
         if not isinstance(prop, Property):
             prop = read_vnnlib(prop if isinstance(prop, str) else Path(prop), n_in=self.inputs, n_out=self.outputs)
-        if prop.n_in != self.inputs or prop.n_out != self.outputs:
-            raise UsageError(
-                f"property {prop.name} has {prop.n_in} inputs and {prop.n_out} outputs, the network {self.inputs} and {self.outputs}",
-                "this property belongs to another network",
-            )
+        self.check_property(prop)
         start = time.monotonic()
         deadline = None if timeout is None else start + timeout
         proof = None if timeout is None else start + timeout * (FOR_PROOFS if falsifier else 1)
@@ -389,11 +347,19 @@ class Verifier:
             statistics = answers.statistics
         late = deadline is not None and time.monotonic() > deadline
         verdict = "sat" if found is not None else "unsat" if settled else "timeout" if expired or late else "unknown"
-        rivals = _rivals(prop) if label is not None else ()
         o, seconds = self.options, time.monotonic() - start
-        result = Result(verdict, margins, seconds, found, label, rivals, o.semantics, statistics, numerics=o.numerics)
+        shown = rivals(prop) if label is not None else ()
+        result = Result(verdict, margins, seconds, found, label, shown, o.semantics, statistics, numerics=o.numerics)
         _LOG.info("%s: %s, margin %.6g, %.3f s", prop.name, verdict, result.margin, result.seconds)
         return result
+
+    def check_property(self, prop: Property) -> None:
+        """Raises UsageError where the property is of another network's size."""
+        if prop.n_in != self.inputs or prop.n_out != self.outputs:
+            raise UsageError(
+                f"property {prop.name} has {prop.n_in} inputs and {prop.n_out} outputs, the network {self.inputs} and {self.outputs}",
+                "this property belongs to another network",
+            )
 
     def _replayer(self) -> Replay:
         if self._replay is None:
@@ -412,8 +378,3 @@ class Verifier:
         certify = partial(reaches, self._decider, how) if self.options.semantics == "real" else None  # points are exact there
         found = falsify_all(self.net, aims, self._replayer(), attack=attack, deadline=deadline, input_dtype=dtype, certify=certify)
         return [None if f is None else Counterexample(f.x, f.y) for f in found]
-
-
-def _rivals(prop: Property) -> tuple[int, ...]:
-    """The labels that the pieces of a classification property let win."""
-    return tuple(i for d in prop.disjuncts for i, c in d.rows[0].y if c < 0)

@@ -67,17 +67,30 @@ def questions(prop: Property) -> Questions | None:
     )
 
 
+def rivals(prop: Property) -> tuple[int, ...]:
+    """The labels that the pieces of a classification property let win."""
+    return tuple(i for d in prop.disjuncts for i, c in d.rows[0].y if c < 0)
+
+
 def united(asked: Sequence[Questions]) -> tuple[Questions, np.ndarray]:
-    """All questions as one, and where each one's groups begin and end in it. Coefficients are exact and have no input part."""
-    assert not any(q.over_input is not None or (q.output_error is not None and q.output_error.any()) for q in asked)
+    """All questions as one, and where each one's groups begin and end in it."""
     boxes = np.cumsum([0, *(len(q.lo) for q in asked)])
     groups = np.cumsum([0, *(int(q.group.max()) + 1 for q in asked)])
+
+    def joined(name: str, begins: np.ndarray | None = None) -> np.ndarray:
+        return np.concatenate([getattr(q, name) + (0 if begins is None else begins[k]) for k, q in enumerate(asked)])
+
+    def given(name: str, like: str) -> np.ndarray | None:
+        """What some questions have; the others have none of it, which is zero."""
+        if all(getattr(q, name) is None for q in asked):
+            return None
+        parts = [getattr(q, name) for q in asked]
+        return np.concatenate(
+            [np.zeros((len(q.image), getattr(q, like).shape[1])) if v is None else v for q, v in zip(asked, parts, strict=True)]
+        )
+
     together = Questions(
-        lo=np.concatenate([q.lo for q in asked]),
-        hi=np.concatenate([q.hi for q in asked]),
-        image=np.concatenate([q.image + b for q, b in zip(asked, boxes[:-1], strict=True)]),
-        over_output=np.concatenate([q.over_output for q in asked]),
-        constant=np.concatenate([q.constant for q in asked]),
-        group=np.concatenate([q.group + g for q, g in zip(asked, groups[:-1], strict=True)]),
-    )
+        joined("lo"), joined("hi"), joined("image", boxes), joined("over_output"), joined("constant"), joined("group", groups),
+        given("over_input", "lo"), given("output_error", "over_output"), given("input_error", "lo"),
+    )  # fmt: skip
     return together, groups

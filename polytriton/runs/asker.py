@@ -20,6 +20,7 @@ from polytriton.cache import cached_artifact
 from polytriton.errors import PolytritonError, ResourceError, UsageError
 from polytriton.explain import explain
 from polytriton.frontend.query import Property
+from polytriton.prove.together import decide_together
 from polytriton.results import Counterexample, Result
 from polytriton.runs.image_record import with_image
 from polytriton.runs.queries import Asked, Ball, Query
@@ -153,7 +154,7 @@ class Asker:
             left = [k for k, b in enumerate(begun) if b.result is None]
             props, labels = [begun[k].asked.prop for k in left], [begun[k].asked.label for k in left]
             s, start = self.settings, time.monotonic()
-            found = verifier.decide_together(props, labels, falsifier=s.falsify, progress=self.progress, seed=s.seed) if left else {}
+            found = decide_together(verifier, props, labels, falsifier=s.falsify, progress=self.progress, seed=s.seed) if left else {}
             share = (time.monotonic() - start) / max(len(left), 1)
             for at, k in enumerate(left):
                 begun[k] = replace(begun[k], result=found.get(at), spent=0.0 if at in found else share)

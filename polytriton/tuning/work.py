@@ -11,7 +11,6 @@ from dataclasses import fields
 import numpy as np
 
 from polytriton.api import Verifier
-from polytriton.errors import UsageError
 from polytriton.ir import interp
 from polytriton.prove.decider import Try
 from polytriton.prove.questions import Questions
@@ -57,20 +56,3 @@ def pack(q: Questions) -> bytes:
 def unpack(data: bytes) -> Questions:
     with np.load(io.BytesIO(data), allow_pickle=False) as held:
         return Questions(**{name: held[name] for name in held.files})
-
-
-def together(parts: list[Questions]) -> Questions:
-    """Several queries as one workload."""
-    if not parts:
-        raise UsageError("there is no query to tune on", "give images or properties, or none at all")
-    boxes = np.cumsum([0, *(len(q.lo) for q in parts)])
-    groups = np.cumsum([0, *(int(q.group.max()) + 1 for q in parts)])
-
-    def joined(name: str, offset: np.ndarray | None = None) -> np.ndarray:
-        return np.concatenate([getattr(q, name) + (0 if offset is None else offset[k]) for k, q in enumerate(parts)])
-
-    if any(q.over_input is not None for q in parts):
-        raise UsageError("properties that relate outputs to inputs cannot be tuned on", "give others, or images")
-    return Questions(
-        joined("lo"), joined("hi"), joined("image", boxes), joined("over_output"), joined("constant"), joined("group", groups)
-    )

@@ -6,7 +6,7 @@ model (`replay.py`), and counts only if the property says so in exact rationals.
 
 from polytriton.runtime.attack.box import inner_box
 from polytriton.runtime.attack.replay import Counterexample, Replay, replayer
-from polytriton.runtime.attack.search import Attack, falsify, falsify_all
+from polytriton.runtime.attack.search import QUICK, THOROUGH, Attack, falsify, falsify_all
 from polytriton.runtime.attack.target import Aim
 
-__all__ = ["Aim", "Attack", "Counterexample", "Replay", "falsify", "falsify_all", "inner_box", "replayer"]
+__all__ = ["QUICK", "THOROUGH", "Aim", "Attack", "Counterexample", "Replay", "falsify", "falsify_all", "inner_box", "replayer"]

@@ -42,6 +42,10 @@ class Attack:
     seed: int = 0
 
 
+QUICK = Attack(restarts=4, steps=20, samples=1 << 12, operations=2e10)
+THOROUGH = Attack(restarts=20, steps=60, samples=1 << 16, operations=1e12)
+
+
 def falsify(
     net: Net,
     prop: Property,
