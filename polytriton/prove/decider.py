@@ -1,7 +1,7 @@
 """Decides: batches of boxes with their linear forms go in, what could be proved comes out.
 
-One try is the paper's order (query on interval bounds, refine, query again). What fails is tried with the other choice of
-candidates, and in float64 where only the rounding term of float32 coefficients stood in the way.
+What a try fails at (`attempt.py`) is tried with the other choice of candidates, and in float64 where only the rounding term of
+float32 coefficients stood in the way.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from polytriton.ir.ops import OPS
 from polytriton.kernels.interval_launches import check_supported
 from polytriton.passes import schedule
 from polytriton.passes.pipeline import Compiled
-from polytriton.prove.hints import note_slopes
+from polytriton.prove.attempt import Answers, Attempt
 from polytriton.prove.options import INTERPRET, SPLIT, Options, pick_device
 from polytriton.prove.questions import Questions
-from polytriton.results import LayerStats
 from polytriton.runtime import settings
 from polytriton.runtime.engine import Engine, Progress, _silent
 from polytriton.runtime.forward import Boxes, Forward
@@ -50,24 +49,6 @@ def _turn(device: torch.device, kernels: str) -> AbstractContextManager[Any]:
     if not kernels:
         return nullcontext()
     return _TURNS[INTERPRET if device.type == "cpu" else f"cuda:{device.index or 0}"]
-
-
-@dataclass
-class Answers:
-    """Per form the best lower bound and the same without rounding terms; per group whether it is settled."""
-
-    best: np.ndarray
-    raw: np.ndarray
-    settled: np.ndarray
-    expired: bool = False
-    statistics: tuple[LayerStats, ...] = ()
-    slopes: dict[int, np.ndarray] | None = None  # wanted: signs over the user's inputs of some open forms' linear lower bounds
-
-    def tell(self, trace: Trace) -> None:
-        """Statistics are those of the try that decided, else of the first that refined bounds."""
-        first = not any(s.stage == "bound" for s in self.statistics)
-        if not self.statistics or (trace.refined and (first or self.settled.all())):
-            self.statistics = trace.read()
 
 
 @dataclass(frozen=True)
@@ -190,12 +171,12 @@ class Decider:
 
     # ---- questions --------------------------------------------------------------------------------------
 
-    def _forms(self, q: Questions, rows: np.ndarray, image: np.ndarray) -> Forms:
+    def forms(self, q: Questions, rows: np.ndarray, image: np.ndarray) -> Forms:
         def output(v: np.ndarray) -> Tensor:
             return torch.from_numpy(v[rows]).to(self.device)[:, self._output_order.to(self.device)].contiguous()
 
         def given(v: np.ndarray | None) -> Tensor | None:
-            return None if v is None else self._input_columns(torch.from_numpy(v[rows]).to(self.device))
+            return None if v is None else self.input_columns(torch.from_numpy(v[rows]).to(self.device))
 
         error = None if q.output_error is None or not q.output_error.any() else output(q.output_error)
         over_input, input_error = given(q.over_input), given(q.input_error)
@@ -208,7 +189,7 @@ class Decider:
             torch.from_numpy(q.constant[rows]).to(self.device),
         )
 
-    def _input_columns(self, values: Tensor) -> Tensor:
+    def input_columns(self, values: Tensor) -> Tensor:
         """Coefficients over the user's input as coefficients over the input node's cells (each used at most once)."""
         net = self.compiled.net
         take = net.weight(net.input, "take")
@@ -222,7 +203,7 @@ class Decider:
             return torch.where(index >= 0, values[:, index.clamp(min=0)], torch.zeros((), dtype=values.dtype, device=self.device))
         return values[:, cells]
 
-    def _user_columns(self, values: Tensor) -> Tensor:
+    def user_columns(self, values: Tensor) -> Tensor:
         """The way back: values over the input node's cells as values over the user's input, zero where the network does not read it."""
         take = self.compiled.net.weight(self.compiled.net.input, "take")
         cells = torch.from_numpy(order(self.compiled.net.input.shape))
@@ -261,7 +242,7 @@ class Decider:
                         _LOG.debug("%d forms in %s, candidates=%s%s", len(open_rows), how.dtype, how.candidates, ", rescue" * how.rescue)
                         trace = Trace(self.device)
                         try:
-                            self._attempt(self.engine(how), q, open_rows, answers, deadline, progress, exhaustive, trace)
+                            Attempt(self, self.engine(how), q, answers, trace, deadline, progress, exhaustive).run(open_rows)
                         except Stopped:
                             answers.tell(trace)
                             raise
@@ -292,50 +273,6 @@ class Decider:
         # no finite bound at all is rounding's (or overflow's) doing: float64 has more of both
         hopeful[q.group[~(given_back <= 0) | ~np.isfinite(answers.best)]] = True
         return hopeful[q.group[rows]]
-
-    def _attempt(
-        self, engine: Engine, q: Questions, rows: np.ndarray, answers: Answers, deadline: float | None, progress: Progress,
-        exhaustive: bool, trace: Trace,
-    ) -> None:  # fmt: skip
-        images = np.unique(q.image[rows])
-        for part in self.batches(len(images), engine):
-            chosen = images[part]
-            mine = rows[np.isin(q.image[rows], chosen)]
-            lo, hi = torch.from_numpy(q.lo[chosen]), torch.from_numpy(q.hi[chosen])
-            if not exhaustive:
-                boxes = engine.interval(lo, hi)
-                self._ask(engine, boxes, q, mine, chosen, answers, deadline, exhaustive, trace)
-                mine = mine[~answers.settled[q.group[mine]]]
-                if not len(mine):
-                    continue
-                left = np.unique(q.image[mine])
-                lo, hi, chosen = torch.from_numpy(q.lo[left]), torch.from_numpy(q.hi[left]), left
-            boxes = engine.refine(lo, hi, progress, deadline, trace)
-            self._ask(engine, boxes, q, mine, chosen, answers, deadline, exhaustive, trace)
-            if answers.slopes is not None:
-                note_slopes(self, engine, boxes, q, mine, chosen, answers, deadline)
-            del boxes  # before the next batch makes its own
-
-    def _ask(
-        self,
-        engine: Engine,
-        boxes: Boxes,
-        q: Questions,
-        rows: np.ndarray,
-        images: np.ndarray,
-        answers: Answers,
-        deadline: float | None,
-        exhaustive: bool,
-        trace: Trace,
-    ) -> None:
-        forms = self._forms(q, rows, np.searchsorted(images, q.image[rows]))
-        local = np.unique(q.group[rows], return_inverse=True)[1]
-        groups = None if exhaustive else torch.from_numpy(local.astype(np.int64))
-        got = engine.query(boxes, forms, groups, deadline, trace)
-        best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()
-        answers.best[rows] = np.maximum(answers.best[rows], best)
-        answers.raw[rows] = np.maximum(answers.raw[rows], raw)
-        answers.settled[np.unique(q.group[rows[best > 0]])] = True
 
     def layer_bounds(self, boxes: Boxes, engine: Engine) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Boxes of every nonlinear operator's input in the IR's own shapes."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.passes.pipeline import Compiled
-from polytriton.prove.decider import Answers, Decider, Try
+from polytriton.prove.attempt import Answers
+from polytriton.prove.decider import Decider, Try
 from polytriton.prove.options import INTERPRET, Options, pick_device
 from polytriton.prove.questions import Questions
 from polytriton.runtime.engine import Progress, _silent

@@ -1,4 +1,4 @@
-"""What the prover tells the falsifier: where linear bounds are least, and whether the network errs at one exact point."""
+"""What the prover tells the falsifier: what a failed proof left open, and whether the network errs at one exact point."""
 
 from __future__ import annotations
 
@@ -11,35 +11,11 @@ from polytriton.frontend.query import Disjunct, Exact, Property, exact, outward
 from polytriton.prove.questions import Questions
 from polytriton.runtime import settings
 from polytriton.runtime.attack import Aim
-from polytriton.runtime.engine import Engine
-from polytriton.runtime.forward import Boxes
 from polytriton.runtime.layers import from_physical
-from polytriton.runtime.slopes import input_slopes
 
 if TYPE_CHECKING:
-    from polytriton.prove.decider import Answers, Decider, Try
-
-SLOPES = 64  # open forms a batch of boxes whose slopes are worth another walk
-
-
-def note_slopes(
-    decider: Decider,
-    engine: Engine,
-    boxes: Boxes,
-    q: Questions,
-    rows: np.ndarray,
-    images: np.ndarray,
-    answers: Answers,
-    deadline: float | None,
-) -> None:
-    """One more walk for what a proof left open, the worst bounds first; its signs over the user's inputs go to `answers.slopes`."""
-    assert answers.slopes is not None
-    rows = rows[~answers.settled[q.group[rows]]]
-    rows = rows[np.argsort(answers.best[rows], kind="stable")[:SLOPES]]
-    if len(rows):
-        forms = decider._forms(q, rows, np.searchsorted(images, q.image[rows]))
-        signs = decider._user_columns(input_slopes(engine, boxes, forms, deadline).sign().to(torch.int8)).cpu().numpy()
-        answers.slopes.update(zip(rows.tolist(), signs, strict=True))
+    from polytriton.prove.attempt import Answers
+    from polytriton.prove.decider import Decider, Try
 
 
 def reaches(decider: Decider, how: Try, d: Disjunct, point: Exact) -> bool:

@@ -111,7 +111,7 @@ def _query(case: Case, verifier: Verifier, engine: Engine, boxes: Boxes) -> tupl
     over = torch.from_numpy(np.ascontiguousarray(case.forms[:, :, at]))
     if case.over_input is not None:  # such forms never hold inputs that the network does not read
         image = torch.arange(images).repeat_interleave(rows)
-        extra = decider._input_columns(torch.from_numpy(case.over_input).flatten(0, 1)).contiguous()
+        extra = decider.input_columns(torch.from_numpy(case.over_input).flatten(0, 1)).contiguous()
         best = engine.query(boxes, Forms(image, over.flatten(0, 1), extra)).best.numpy().reshape(images, rows)
         return decider.output_bounds(engine, boxes), best
     eye = torch.eye(over.shape[-1], dtype=torch.float64).expand(images, -1, -1)

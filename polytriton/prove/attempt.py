@@ -1,0 +1,94 @@
+"""One try at open questions, in the paper's order: query on interval bounds, refine, query again. A batch of boxes at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from polytriton.prove.questions import Questions
+from polytriton.results import LayerStats
+from polytriton.runtime.engine import Engine, Progress
+from polytriton.runtime.forward import Boxes
+from polytriton.runtime.slopes import input_slopes
+from polytriton.runtime.trace import Trace
+
+if TYPE_CHECKING:
+    from polytriton.prove.decider import Decider
+
+SLOPES = 64  # open forms a batch of boxes whose slopes are worth another walk
+
+
+@dataclass
+class Answers:
+    """Per form the best lower bound and the same without rounding terms; per group whether it is settled."""
+
+    best: np.ndarray
+    raw: np.ndarray
+    settled: np.ndarray
+    expired: bool = False
+    statistics: tuple[LayerStats, ...] = ()
+    slopes: dict[int, np.ndarray] | None = None  # wanted: signs over the user's inputs of some open forms' linear lower bounds
+
+    def tell(self, trace: Trace) -> None:
+        """Statistics are those of the try that decided, else of the first that refined bounds."""
+        first = not any(s.stage == "bound" for s in self.statistics)
+        if not self.statistics or (trace.refined and (first or self.settled.all())):
+            self.statistics = trace.read()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """`engine` says how; what it finds goes to `answers`, what it did to `trace`. `exhaustive`: forms never leave early."""
+
+    decider: Decider
+    engine: Engine
+    q: Questions
+    answers: Answers
+    trace: Trace
+    deadline: float | None
+    progress: Progress
+    exhaustive: bool
+
+    def run(self, rows: np.ndarray) -> None:
+        q, answers = self.q, self.answers
+        images = np.unique(q.image[rows])
+        for part in self.decider.batches(len(images), self.engine):
+            chosen = images[part]
+            mine = rows[np.isin(q.image[rows], chosen)]
+            lo, hi = torch.from_numpy(q.lo[chosen]), torch.from_numpy(q.hi[chosen])
+            if not self.exhaustive:
+                self._ask(self.engine.interval(lo, hi), mine, chosen)
+                mine = mine[~answers.settled[q.group[mine]]]
+                if not len(mine):
+                    continue
+                chosen = np.unique(q.image[mine])
+                lo, hi = torch.from_numpy(q.lo[chosen]), torch.from_numpy(q.hi[chosen])
+            boxes = self.engine.refine(lo, hi, self.progress, self.deadline, self.trace)
+            self._ask(boxes, mine, chosen)
+            if answers.slopes is not None:
+                self._note_slopes(boxes, mine, chosen, answers.slopes)
+            del boxes  # before the next batch makes its own
+
+    def _ask(self, boxes: Boxes, rows: np.ndarray, images: np.ndarray) -> None:
+        q, answers = self.q, self.answers
+        forms = self.decider.forms(q, rows, np.searchsorted(images, q.image[rows]))
+        local = np.unique(q.group[rows], return_inverse=True)[1]
+        groups = None if self.exhaustive else torch.from_numpy(local.astype(np.int64))
+        got = self.engine.query(boxes, forms, groups, self.deadline, self.trace)
+        best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()
+        answers.best[rows] = np.maximum(answers.best[rows], best)
+        answers.raw[rows] = np.maximum(answers.raw[rows], raw)
+        answers.settled[np.unique(q.group[rows[best > 0]])] = True
+
+    def _note_slopes(self, boxes: Boxes, rows: np.ndarray, images: np.ndarray, slopes: dict[int, np.ndarray]) -> None:
+        """One more walk for what is left open, the worst bounds first: its signs over the user's inputs."""
+        q, answers = self.q, self.answers
+        rows = rows[~answers.settled[q.group[rows]]]
+        rows = rows[np.argsort(answers.best[rows], kind="stable")[:SLOPES]]
+        if len(rows):
+            forms = self.decider.forms(q, rows, np.searchsorted(images, q.image[rows]))
+            signs = input_slopes(self.engine, boxes, forms, self.deadline).sign().to(torch.int8)
+            slopes.update(zip(rows.tolist(), self.decider.user_columns(signs).cpu().numpy(), strict=True))
