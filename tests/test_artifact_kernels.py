@@ -28,8 +28,9 @@ from polytriton import artifact as A
 from polytriton.errors import ArtifactError, ResourceError, UsageError
 from polytriton.kernels.choose import Sizes
 from polytriton.kernels.emit import Emitter
-from polytriton.kernels.files import REPORT, Kernels, emit_files, network_kernels
+from polytriton.kernels.files import REPORT, Kernels, emit_files
 from polytriton.kernels.header import header
+from polytriton.kernels.network import network_kernels
 from polytriton.kernels.spec import COUNTED, Report
 from polytriton.passes.pipeline import Compiled, compile_net
 from tests.cli import tiny

@@ -85,14 +85,6 @@ class Disjunct:
             and all(point[i] < self.exact_hi[i] for i in self.open_hi)
         )
 
-    def inner(self) -> tuple[np.ndarray, np.ndarray]:
-        """The largest float64 box inside the exact one, for attacks; lo > hi at an input no float64 satisfies."""
-        lo, hi = self.lo.copy(), self.hi.copy()
-        for i, (a, b) in enumerate(zip(self.exact_lo, self.exact_hi, strict=True)):
-            lo[i] = np.nextafter(outward(a)[0], np.inf) if i in self.open_lo else outward(a)[1]
-            hi[i] = np.nextafter(outward(b)[1], -np.inf) if i in self.open_hi else outward(b)[0]
-        return lo, hi
-
 
 @dataclass(frozen=True)
 class Tensor:

@@ -11,7 +11,7 @@ import msgspec
 from polytriton.kernels.choose import GPU, INTERPRETER
 from polytriton.kernels.emit import Emitter
 from polytriton.kernels.header import header
-from polytriton.kernels.network import network_kernels as network_kernels
+from polytriton.kernels.network import network_kernels
 from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.spec import Kernel, Report
 

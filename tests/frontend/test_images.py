@@ -19,6 +19,7 @@ from polytriton.frontend import balls
 from polytriton.frontend.balls import ball, exact_ball
 from polytriton.frontend.images import load_images, parse_epsilon, parse_list
 from polytriton.frontend.query import Disjunct, outward
+from polytriton.runtime.attack.box import _inward
 
 DATA = Path(os.environ.get("POLYTRITON_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 NORMAL = {"mean": parse_list("0.4914,0.4822,0.4465"), "std": parse_list("0.2023,0.1994,0.201")}
@@ -298,7 +299,7 @@ def test_the_largest_box_inside(low, width, wider, open_lo, open_hi) -> None:
     for _ in range(wider):
         lo, hi = math.nextafter(lo, -math.inf), math.nextafter(hi, math.inf)
     d = Disjunct(np.array([lo]), np.array([hi]), (low,), (high,), (), frozenset([0] if open_lo else []), frozenset([0] if open_hi else []))
-    (a,), (b,) = (v.tolist() for v in d.inner())
+    (a,), (b,) = (v.tolist() for v in _inward(d, np.dtype(np.float64)))
     assert Fraction(a) > low if open_lo else Fraction(a) >= low
     assert Fraction(b) < high if open_hi else Fraction(b) <= high
     before, after = Fraction(math.nextafter(a, -math.inf)), Fraction(math.nextafter(b, math.inf))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from polytriton.kernels.files import network_kernels
+from polytriton.kernels.network import network_kernels
 from polytriton.passes.pipeline import compile_net
 from tests.oracle.nets import toy_residual
 

@@ -33,7 +33,7 @@ from polytriton.errors import KernelError, PolytritonError, UsageError
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.net import Net
 from polytriton.kernels.build import Built, Failed, check, compile_all, compile_each, triton_version
-from polytriton.kernels.files import network_kernels
+from polytriton.kernels.network import network_kernels
 from polytriton.kernels.pool import tools
 from polytriton.kernels.spec import COUNTED, Kernel, Report
 from polytriton.kernels.store import key

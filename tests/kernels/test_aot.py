@@ -17,7 +17,7 @@ from polytriton.errors import KernelError
 from polytriton.frontend.onnx import load_onnx
 from polytriton.kernels.build import check, compile_all, triton_version
 from polytriton.kernels.emit import NUMERICS, Constants, specialised
-from polytriton.kernels.files import network_kernels
+from polytriton.kernels.network import network_kernels
 from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.spec import Kernel
 from polytriton.passes.pipeline import compile_net

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polytriton.kernels.files import emit_files, kernel_path, network_kernels
+from polytriton.kernels.files import emit_files, kernel_path
+from polytriton.kernels.network import network_kernels
 from polytriton.passes.pipeline import compile_net
 from tests.kernels.test_aot import TARGETS, TYPES, compiled_clean, cubins, pytestmark
 from tests.kernels.test_every_operator import Layers, every

@@ -12,8 +12,8 @@ from polytriton.ir.net import Builder, Net
 from polytriton.kernels.build import check, compile_all
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.emit import NUMERICS, Emitter, specialised
-from polytriton.kernels.files import network_kernels
 from polytriton.kernels.interval_launches import product_tiles
+from polytriton.kernels.network import network_kernels
 from polytriton.kernels.spec import Kernel
 from polytriton.kernels.specialise import Constant
 from polytriton.kernels.worker import dump
