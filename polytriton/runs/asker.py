@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import OrderedDict
@@ -20,6 +19,7 @@ from polytriton.cache import cached_artifact
 from polytriton.errors import PolytritonError, ResourceError, UsageError
 from polytriton.explain import explain
 from polytriton.frontend.query import Property
+from polytriton.knobs import SUMMARY, note
 from polytriton.prove.together import decide_together
 from polytriton.results import Counterexample, Result
 from polytriton.runs.image_record import with_image
@@ -29,8 +29,6 @@ from polytriton.runtime.attack import inner_box
 from polytriton.runtime.engine import Progress, _silent
 
 OPEN_NETWORKS = 8  # networks kept in memory at once
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -146,8 +144,10 @@ class Asker:
             return failed(query, blank, error, time.monotonic() - start)
 
     def together(self, queries: Sequence[Query]) -> list[Begun] | None:
-        """Balls of one network without a time limit, proved as one batch: what each has of it. None where one of them fails: then each
-        is asked alone, and the error is found again where it belongs."""
+        """Balls of one network without a time limit, proved as one batch: what each has of it.
+
+        None where something fails: each is asked alone then, and meets the error again if it is its own.
+        """
         try:
             verifier = self.networks(queries[0].network)
             begun = [_begun(verifier, q) for q in queries]
@@ -160,7 +160,7 @@ class Asker:
                 begun[k] = replace(begun[k], result=found.get(at), spent=0.0 if at in found else share)
             return begun
         except Exception as error:
-            _LOG.info("%d images are asked one by one: %s", len(queries), explain(error).message)
+            note(SUMMARY, f"{len(queries)} images are asked one by one: {explain(error).message}")
             return None
 
     def _decide(self, verifier: Verifier, query: Query, begun: Begun, blank: Record, prepare: float) -> Answer:
@@ -184,8 +184,8 @@ class Asker:
 
 
 def failed(query: Query, blank: Record, error: BaseException, seconds: float = 0.0) -> Answer:
-    note = " ".join(explain(error).message.split())
-    return Answer(msgspec.structs.replace(blank, note=note, seconds=_short(seconds)), error=error, query=query)
+    said = " ".join(explain(error).message.split())
+    return Answer(msgspec.structs.replace(blank, note=said, seconds=_short(seconds)), error=error, query=query)
 
 
 def _begun(verifier: Verifier, query: Query) -> Begun:

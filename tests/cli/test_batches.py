@@ -58,7 +58,9 @@ def test_a_batch_with_radii_and_a_later_start(cli: Cli, poly: Path, here: Path) 
     assert one == many and one[0][0] == "b[1]"
 
 
-def test_what_fails_in_a_batch_is_asked_alone(cli: Cli, poly: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_in_a_batch_is_asked_alone(
+    cli: Cli, poly: Path, here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """An error belongs to its image: the others are answered."""
     real = Ball.asked
 
@@ -68,8 +70,10 @@ def test_what_fails_in_a_batch_is_asked_alone(cli: Cli, poly: Path, here: Path, 
         return real(ball, verifier, name)
 
     monkeypatch.setattr(Ball, "asked", asked)
+    caplog.set_level("DEBUG", "polytriton")
     said = cli("run", poly, "--images", balls(here), "--epsilon", "20/255", "--json", "r.jsonl", "--batch", "4")
     got = records("r.jsonl")
+    assert "4 images are asked one by one" in caplog.text
     assert said.code == 2 and [r["verdict"] == "error" for r in got] == [k == 1 for k in range(6)]
     assert all(r["statistics"] for r in got[:4] if r["verdict"] == "unsat") and not any(r["statistics"] for r in got[4:])
 
