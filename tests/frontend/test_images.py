@@ -92,9 +92,9 @@ def test_no_margin_is_wasted_on_many_float_values(mean, std) -> None:
 def test_balls_of_a_hundred_images_are_fast() -> None:
     rng = np.random.default_rng(1)
     for images in (rng.integers(0, 256, (100, 3, 32, 32), dtype=np.uint8), rng.random((100, 3, 32, 32))):
-        start = time.perf_counter()
+        start = time.process_time()
         lo, hi = ball(images, Fraction(2, 255), **NORMAL)
-        assert time.perf_counter() - start < 3, "about 0.1 s on an idle core"
+        assert time.process_time() - start < 3, "about 0.1 s on an idle core"
         assert lo.shape == hi.shape == images.shape
         assert (lo < hi).all()
 

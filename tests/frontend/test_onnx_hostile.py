@@ -109,7 +109,7 @@ def test_bomb(name: str) -> None:
     data = model(nodes, shape, weights).SerializeToString()
     assert len(data) < 100_000
     tracemalloc.start()
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         load_onnx(data)
     except (UnsupportedModel, ResourceError):
@@ -118,7 +118,7 @@ def test_bomb(name: str) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 1_500_000_000
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize("dims", [[1 << 40], [1 << 20, 1 << 20], [-3], [1 << 62, 4], [4]])

@@ -38,9 +38,9 @@ def test_large_files_read_fast() -> None:
     text = "".join(f"(declare-const X_{i} Real)\n" for i in range(n)) + HEAD.split("\n", 2)[2]
     text += "".join(f"(assert (<= X_{i} 0.{i + 1}))\n(assert (>= X_{i} 0.0{i}))\n" for i in range(n))
     text += "(assert (or " + " ".join(f"(and (<= Y_0 {i}.5) (>= Y_1 X_{i}))" for i in range(20)) + "))"
-    start = time.perf_counter()
+    start = time.process_time()
     prop = read_vnnlib(text)
-    assert time.perf_counter() - start < 3, "about 0.2 s on an idle core"
+    assert time.process_time() - start < 3, "about 0.2 s on an idle core"
     assert len(prop.disjuncts) == 20
     assert len({id(d.lo) for d in prop.disjuncts}) == len({id(d.exact_lo) for d in prop.disjuncts}) == 1
 
@@ -96,12 +96,12 @@ def test_large_files_read_fast() -> None:
     ],
 )
 def test_refusals_name_the_trouble(text: str, message: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(UnsupportedProperty) as caught:
         read_vnnlib(text)
     assert message in str(caught.value)
     assert caught.value.remedy
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_errors_name_the_line() -> None:

@@ -93,7 +93,7 @@ def compare(function: str, constants: dict[str, Any], arguments: dict[str, Any],
     BIAS=st.sampled_from(["none", "channel", "cell"]), GAP=st.sampled_from([None, 0.0, -1.5, 1e-3]), TOTAL=st.booleans(),
     RAGGED=st.booleans(), BM=st.sampled_from([2, 4]), BK=st.sampled_from([4, 16]), n=st.integers(0, 8),
 )  # fmt: skip
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_scaling_kernel_runs_as_the_library_does(tmp_path: Path, n: int, **constants: Any) -> None:
     dtype = torch.float32 if constants["T"] == "tl.float32" else torch.float64
     draw = torch.Generator().manual_seed(n)
@@ -109,7 +109,7 @@ def test_scaling_kernel_runs_as_the_library_does(tmp_path: Path, n: int, **const
     MODE=st.integers(0, 2), DEPTH=st.integers(0, 3), FACTOR=st.integers(-2, 2), FLAG=st.booleans(), B=st.sampled_from([4, 8]),
     n=st.integers(0, 8), count=st.integers(0, 9),
 )  # fmt: skip
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_kernel_with_exits_runs_as_the_library_does(tmp_path: Path, n: int, count: int, **constants: Any) -> None:
     arguments = {"a_ptr": torch.arange(8), "out_ptr": torch.zeros(8, dtype=torch.int64), "count_ptr": torch.tensor([count]), "n": n}
     compare("early_exit", constants, arguments, tmp_path)
