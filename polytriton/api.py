@@ -207,7 +207,7 @@ class Verifier:
         rows = c.shape[1]
         image = np.repeat(np.arange(len(low)), rows)
         q = Questions(low, high, image, np.ascontiguousarray(c.reshape(-1, self.outputs)), np.zeros(len(image)), np.arange(len(image)))
-        return self._decider.prove(q, progress=progress, exhaustive=True).best.reshape(len(low), rows)
+        return self._decider.prove(q, progress=progress, exhaustive=True, statistics=False).best.reshape(len(low), rows)
 
     # ---- verdicts ---------------------------------------------------------------------------------------
 

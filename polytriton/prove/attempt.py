@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from polytriton.prove.questions import Questions
 from polytriton.results import LayerStats
@@ -32,22 +33,30 @@ class Answers:
     statistics: tuple[LayerStats, ...] = ()
     slopes: dict[int, np.ndarray] | None = None  # wanted: signs over the user's inputs of some open forms' linear lower bounds
 
-    def tell(self, trace: Trace) -> None:
+    def tell(self, trace: Trace | None) -> None:
         """Statistics are those of the try that decided, else of the first that refined bounds."""
+        if trace is None:
+            return
         first = not any(s.stage == "bound" for s in self.statistics)
         if not self.statistics or (trace.refined and (first or self.settled.all())):
             self.statistics = trace.read()
 
 
+def batch_size(count: int) -> int:
+    """The least of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that holds so many."""
+    power = 1 << (count - 1).bit_length()
+    return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
+
+
 @dataclass(frozen=True)
 class Attempt:
-    """`engine` says how; what it finds goes to `answers`, what it did to `trace`. `exhaustive`: forms never leave early."""
+    """`engine` says how; what it finds goes to `answers`, what it did to `trace`, if anyone asks. `exhaustive`: forms never leave early."""
 
     decider: Decider
     engine: Engine
     q: Questions
     answers: Answers
-    trace: Trace
+    trace: Trace | None
     deadline: float | None
     progress: Progress
     exhaustive: bool
@@ -65,12 +74,23 @@ class Attempt:
                 if not len(mine):
                     continue
                 chosen = np.unique(q.image[mine])
-                lo, hi = torch.from_numpy(q.lo[chosen]), torch.from_numpy(q.hi[chosen])
+                lo, hi = self._filled_up(torch.from_numpy(q.lo[chosen]), torch.from_numpy(q.hi[chosen]), part.stop - part.start)
             boxes = self.engine.refine(lo, hi, self.progress, self.deadline, self.trace)
             self._ask(boxes, mine, chosen)
             if answers.slopes is not None:
                 self._note_slopes(boxes, mine, chosen, answers.slopes)
             del boxes  # before the next batch makes its own
+
+    def _filled_up(self, lo: Tensor, hi: Tensor, most: int) -> tuple[Tensor, Tensor]:
+        """The boxes that are left, and points up to one of few batch sizes: kernels are bound and recorded for a size.
+
+        Nobody asks about the points, and in hardly any neuron is one undecided: they have next to no rows. A trace would count them.
+        """
+        more = min(batch_size(len(lo)), most) - len(lo)
+        if self.engine.kernels is None or self.trace is not None or not more:
+            return lo, hi
+        points = lo[-1:].expand(more, -1)
+        return torch.cat([lo, points]), torch.cat([hi, points])
 
     def _ask(self, boxes: Boxes, rows: np.ndarray, images: np.ndarray) -> None:
         q, answers = self.q, self.answers

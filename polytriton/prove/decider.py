@@ -222,10 +222,12 @@ class Decider:
         progress: Progress = _silent,
         exhaustive: bool = False,
         slopes: bool = False,
+        statistics: bool = True,
     ) -> Answers:
         """Goes through `tries` (by default the quickest and its rescue) with what is still open, on top of earlier `answers`.
 
         `exhaustive`: forms never leave early, so every bound is the best one. `slopes`: note for the falsifier where bounds are least.
+        `statistics`: what was done is told of every layer.
         """
         if answers is None:
             count = int(q.group.max()) + 1 if len(q.group) else 0
@@ -240,7 +242,7 @@ class Decider:
                         open_rows = open_rows[self._only_rounding(answers, q, open_rows)]
                     if len(open_rows):
                         _LOG.debug("%d forms in %s, candidates=%s%s", len(open_rows), how.dtype, how.candidates, ", rescue" * how.rescue)
-                        trace = Trace(self.device)
+                        trace = Trace(self.device) if statistics else None
                         try:
                             Attempt(self, self.engine(how), q, answers, trace, deadline, progress, exhaustive).run(open_rows)
                         except Stopped:

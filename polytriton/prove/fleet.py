@@ -50,11 +50,14 @@ class Fleet(Decider):
         progress: Progress = _silent,
         exhaustive: bool = False,
         slopes: bool = False,
+        statistics: bool = True,
     ) -> Answers:
         """A box, with all the groups over it, is one member's: what members find never overlaps."""
         shares = [share for share in np.array_split(np.unique(q.image), len(self.members)) if len(share)]
         if len(shares) < 2:
-            return super().prove(q, tries, answers=answers, deadline=deadline, progress=progress, exhaustive=exhaustive, slopes=slopes)
+            return super().prove(
+                q, tries, answers=answers, deadline=deadline, progress=progress, exhaustive=exhaustive, slopes=slopes, statistics=statistics
+            )
         groups = int(q.group.max()) + 1
         whole = answers or Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(groups, dtype=bool))
         lock = Lock()
@@ -68,7 +71,10 @@ class Fleet(Decider):
             mine, group = np.unique(q.group[rows], return_inverse=True)
             part = Answers(whole.best[rows], whole.raw[rows], whole.settled[mine], whole.expired)
             some = _rows(q, rows, group)
-            found = Decider.prove(member, some, tries, answers=part, deadline=deadline, progress=told, exhaustive=exhaustive, slopes=slopes)
+            found = Decider.prove(
+                member, some, tries, answers=part, deadline=deadline, progress=told, exhaustive=exhaustive, slopes=slopes,
+                statistics=statistics,
+            )  # fmt: skip
             return rows, mine, found
 
         with ThreadPoolExecutor(len(shares), thread_name_prefix="polytriton-device") as pool:

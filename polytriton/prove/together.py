@@ -45,7 +45,7 @@ def decide_together(
         return {}
     decider, o = verifier._decider, verifier.options
     together, groups = united([q for _, q in asked])
-    answers = decider.prove(together, decider.tries(patient=False)[:1], progress=progress, slopes=falsifier)
+    answers = decider.prove(together, decider.tries(patient=False)[:1], progress=progress, slopes=falsifier, statistics=False)
     settled = {k: bool(answers.settled[a:b].all()) for (k, _), a, b in zip(asked, groups[:-1], groups[1:], strict=True)}
     first = {k: int(a) for (k, _), a in zip(asked, groups[:-1], strict=True)}
     aims = {k: aim(props[k], together, answers, first[k]) for k in first if falsifier and not settled[k]}
