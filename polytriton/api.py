@@ -254,16 +254,14 @@ class Verifier:
             self.ball_property(image, radius, wanted, clip=clip, mean=means, std=stds, targets=targets)
             for image, wanted in zip(images.values, labels, strict=True)
         ]
-        start, together = time.monotonic(), len(props) > 1 and timeout is None
-        proved = decide_together(self, props, labels, falsifier=falsifier, progress=progress) if together else {}
-        share = (time.monotonic() - start) / len(props) if together else 0.0
-        results = []
-        for k, prop in enumerate(props):
-            r = proved.get(k)
-            if r is None:
-                r = self.verify_property(prop, timeout=timeout, falsifier=falsifier, progress=progress, label=labels[k])
-                r = replace(r, seconds=r.seconds + share)
-            results.append(r)
+        if len(props) > 1 and timeout is None:
+            found = dict(decide_together(self, props, labels, falsifier=falsifier, progress=progress))
+            results = [found[k] for k in range(len(props))]
+        else:
+            results = [
+                self.verify_property(p, timeout=timeout, falsifier=falsifier, progress=progress, label=label)
+                for p, label in zip(props, labels, strict=True)
+            ]
         seen = [replace(r, picture=Picture(image, radius, means, stds)) for r, image in zip(results, images.values, strict=True)]
         return seen[0] if images.single else seen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,6 @@ class Begun:
     asked: Asked
     result: Result | None = None
     remark: str = ""
-    spent: float = 0.0  # seconds in a batch that did not decide it
 
 
 class Networks:
@@ -143,25 +142,21 @@ class Asker:
         except Exception as error:
             return failed(query, blank, error, time.monotonic() - start)
 
-    def together(self, queries: Sequence[Query]) -> list[Begun] | None:
-        """Balls of one network without a time limit, proved as one batch: what each has of it.
+    def together(self, queries: Sequence[Query]) -> Iterator[tuple[int, Begun]]:
+        """Balls of one network without a time limit, decided as one batch: place and result of each, as they are known.
 
-        None where something fails: each is asked alone then, and meets the error again if it is its own.
+        Where something fails the rest is asked alone, and meets the error again if it is its own.
         """
         try:
-            verifier = self.networks(queries[0].network)
+            verifier, s = self.networks(queries[0].network), self.settings
             begun = [_begun(verifier, q) for q in queries]
             left = [k for k, b in enumerate(begun) if b.result is None]
+            yield from ((k, b) for k, b in enumerate(begun) if b.result is not None)
             props, labels = [begun[k].asked.prop for k in left], [begun[k].asked.label for k in left]
-            s, start = self.settings, time.monotonic()
-            found = decide_together(verifier, props, labels, falsifier=s.falsify, progress=self.progress, seed=s.seed) if left else {}
-            share = (time.monotonic() - start) / max(len(left), 1)
-            for at, k in enumerate(left):
-                begun[k] = replace(begun[k], result=found.get(at), spent=0.0 if at in found else share)
-            return begun
+            for at, result in decide_together(verifier, props, labels, falsifier=s.falsify, progress=self.progress, seed=s.seed):
+                yield left[at], replace(begun[left[at]], result=result)
         except Exception as error:
-            note(SUMMARY, f"{len(queries)} images are asked one by one: {explain(error).message}")
-            return None
+            note(SUMMARY, f"images are asked one by one: {explain(error).message}")
 
     def _decide(self, verifier: Verifier, query: Query, begun: Begun, blank: Record, prepare: float) -> Answer:
         start, asked, result, remark = time.monotonic(), begun.asked, begun.result, begun.remark
@@ -171,7 +166,6 @@ class Asker:
             result = verifier.verify_property(
                 asked.prop, timeout=timeout, falsifier=s.falsify, progress=self.progress, label=asked.label, seed=s.seed
             )  # fmt: skip
-            result = replace(result, seconds=result.seconds + begun.spent)
         found = result.counterexample
         record = msgspec.structs.replace(
             blank, verdict=result.verdict, margin=_finite(result.margin), seconds=_short(result.seconds), label=asked.label, note=remark,

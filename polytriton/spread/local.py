@@ -18,19 +18,20 @@ class Local:
 
     def events(self) -> Iterator[Event]:
         while self._backlog:
-            batch = self._backlog.take_batch(self._batch)
-            yield Began(batch[0], len(batch) - 1)
-            queries = [task.job.query for task in batch if task.job.query is not None]
-            begun = self._asker.together(queries) if len(batch) > 1 else None
-            for k, task in enumerate(batch):
-                if k:
-                    yield Began(task)
-                yield Done(task, self._work(task, None if begun is None else begun[k]))
+            left = dict(enumerate(self._backlog.take_batch(self._batch)))
+            if len(left) > 1:
+                yield Began(left[0], len(left) - 1)
+                for k, begun in self._asker.together([task.job.query for task in left.values() if task.job.query is not None]):
+                    task = left.pop(k)
+                    yield Done(task, self._work(task, begun))
+            for task in left.values():
+                yield Began(task)
+                yield Done(task, self._work(task))
 
     def close(self) -> None:
         self._asker.networks.close()
 
-    def _work(self, task: Task, begun: Begun | None) -> Outcome:
+    def _work(self, task: Task, begun: Begun | None = None) -> Outcome:
         job = task.job
         if job.query is None:
             try:

@@ -13,6 +13,7 @@ from polytriton.commands.tune import _work
 from polytriton.errors import UsageError
 from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
+from polytriton.prove.attempt import Attempt
 from polytriton.prove.questions import questions, united
 from polytriton.prove.together import decide_together
 from polytriton.tuning import work
@@ -47,22 +48,57 @@ def props(net: polytriton.Verifier, files: dict[str, Path]) -> dict[str, Propert
 
 
 def test_together_as_alone(net: polytriton.Verifier, props: dict[str, Property]) -> None:
-    found = decide_together(net, list(props.values()), [None] * len(props))
+    found = dict(decide_together(net, list(props.values()), [None] * len(props)))
     alone = {name: net.verify_property(p) for name, p in props.items()}
     assert {name: r.verdict for name, r in alone.items()} == {
         "proved": "unsat", "falsified": "sat", "mixed and proved": "unsat", "mixed and falsified": "sat",
         "with coefficients that round": "unsat", "a piece proved, another not": "sat", "nothing unsafe": "unsat",
     }  # fmt: skip
     for k, (name, prop) in enumerate(props.items()):
-        if k not in found:
-            continue
         assert found[k].verdict == alone[name].verdict and found[k].rivals == () and not found[k].statistics
         if found[k].verdict == "unsat":
             np.testing.assert_allclose(found[k].margins, alone[name].margins, rtol=1e-6)
         else:
             assert found[k].counterexample is not None
             assert prop.violated(found[k].counterexample.x.ravel(), found[k].counterexample.y.ravel()) is not None
-    assert {name for k, name in enumerate(props) if k in found} >= {"proved", "falsified", "mixed and proved", "mixed and falsified"}
+
+
+def test_what_the_quick_steps_leave_open_is_tried_further(
+    net: polytriton.Verifier, props: dict[str, Property], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first try proves nothing here; what a search has falsified meanwhile is not asked about again."""
+    names, asked, run = list(props), list[set[str]](), Attempt.run
+
+    def later(attempt: Attempt, rows: np.ndarray) -> None:
+        groups = attempt.q.group[rows]
+        begins = np.cumsum([0, *(len(p.disjuncts) for p in props.values())])
+        asked.append({names[int(np.searchsorted(begins, g, side="right")) - 1] for g in groups})
+        if len(asked) > 1:
+            run(attempt, rows)
+
+    monkeypatch.setattr(Attempt, "run", later)
+    found = dict(decide_together(net, list(props.values()), [None] * len(props)))
+    verdicts = {name: found[k].verdict for k, name in enumerate(names)}
+    assert verdicts.pop("nothing unsafe") == "unsat"
+    assert asked[0] == set(verdicts) and asked[1] == {name for name, v in verdicts.items() if v == "unsat"}
+    assert set(verdicts.values()) == {"sat", "unsat"}
+
+
+@pytest.mark.parametrize("falsifier", [False, True])
+def test_unknown_together_as_alone(tmp_path: Path, falsifier: bool) -> None:
+    """What no relaxation shows stays open, with the margin that was reached, beside what is proved."""
+    net = polytriton.compile(tiny.zero(tmp_path / "zero.onnx"), semantics="real")
+    files = [tiny.hard(tmp_path / "a.vnnlib", 0.5), tiny.hard(tmp_path / "b.vnnlib", 0.25)]
+    files.append(tiny.vnnlib(tmp_path / "c.vnnlib", [(-0.5, 0.5)], "(>= Y_0 9.0)", outputs=1))
+    props = [read_vnnlib(f, n_in=1, n_out=1) for f in files]
+    heard: list[str] = []
+    found = dict(decide_together(net, props, [None] * 3, falsifier=falsifier, progress=lambda stage, done, total: heard.append(stage)))
+    alone = [net.verify_property(p, falsifier=falsifier) for p in props]
+    assert [found[k].verdict for k in range(3)] == [r.verdict for r in alone] == ["unknown", "unknown", "unsat"]
+    for k, r in enumerate(alone):
+        np.testing.assert_allclose(found[k].margins, r.margins, rtol=1e-6)
+        assert found[k].counterexample is None and found[k].seconds > 0
+    assert ("looking for a counterexample" in heard) == falsifier
 
 
 def test_united_keeps_every_part(props: dict[str, Property]) -> None:
@@ -86,11 +122,11 @@ def test_united_keeps_every_part(props: dict[str, Property]) -> None:
 def test_a_property_of_another_network_is_refused(net: polytriton.Verifier, props: dict[str, Property], tmp_path: Path) -> None:
     other = read_vnnlib(tiny.vnnlib(tmp_path / "other.vnnlib", [(0, 1)] * 5, "(<= Y_0 Y_1)"))
     with pytest.raises(UsageError, match="5 inputs"):
-        decide_together(net, [props["proved"], other], [None, None])
+        next(decide_together(net, [props["proved"], other], [None, None]))
 
 
 def test_nothing_to_decide(net: polytriton.Verifier) -> None:
-    assert decide_together(net, [], []) == {}
+    assert list(decide_together(net, [], [])) == []
 
 
 def test_mixed_properties_are_work_to_tune_on(net: polytriton.Verifier, files: dict[str, Path]) -> None:
