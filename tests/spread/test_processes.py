@@ -62,7 +62,7 @@ def test_killing_workers_loses_nothing(here: Path) -> None:
     told: list[Answer] = []
     began: list[str] = []
     run.listeners.append(told.append)
-    run.began = lambda query: began.append(query.name)
+    run.began = lambda query, more: began.append(query.name)
     troubles: list[str] = []
     run.troubled = troubles.append
     try:
