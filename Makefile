@@ -57,10 +57,10 @@ clean:
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "polytriton needs Python 3.10 or newer; try: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
 $(DEVELOP): $(STAMP)
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
