@@ -12,6 +12,7 @@ from polytriton.frontend.onnx_values import Act, Result, Shape, Site, Value, cel
 from polytriton.ir.net import Attr
 
 MAX_WINDOW_CELLS = 1 << 27  # cells under all windows of one layer
+EXPLICIT = "write the padding as `pads` instead of auto_pad"
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,20 @@ def windows(s: Site, x: Act, kernel: Sequence[int]) -> Windows:
     s.need(auto in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"), f"auto_pad {auto}")
     s.need(auto == "NOTSET" or not any(pads), "pads beside auto_pad")
     # onnxruntime refuses this for convolutions and, against the specification, pads pools by the undilated window
-    s.need(
-        not auto.startswith("SAME") or max(dilations) == 1, f"auto_pad {auto} with dilations means different things to different runtimes"
-    )
+    if auto.startswith("SAME") and max(dilations) > 1:
+        raise s.fail(f"auto_pad {auto} with dilations means different things to different runtimes", EXPLICIT)
     lo, hi, out, fit = list[int](), list[int](), list[int](), list[int]()
     for i in range(rank):
         size, stride, reach = x.shape[2 + i], strides[i], (kernel[i] - 1) * dilations[i] + 1
         low, high = pads[i], pads[rank + i]
         if auto.startswith("SAME"):
-            total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+            total = (-(-size // stride) - 1) * stride + reach - size
+            if total < 0:  # onnxruntime crops the image's start, the frameworks that made the rule do not pad: other windows
+                raise s.fail(
+                    f"auto_pad {auto} with stride {stride} beyond the window of {reach} on an axis of {size}: "
+                    "some runtimes crop it, some do not",
+                    EXPLICIT,
+                )
             low, high = (total // 2, total - total // 2) if auto == "SAME_UPPER" else (total - total // 2, total // 2)
         span = size + low + high - reach
         s.need(span >= 0, f"the window of {reach} is larger than the padded axis of {size + low + high}")
