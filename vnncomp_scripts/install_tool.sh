@@ -13,5 +13,6 @@ BASE=${POLYTRITON_BASE_PYTHON:-python3}
 [ -x "$VENV/bin/python" ] || "$BASE" -m venv -- "$VENV"
 "$VENV/bin/python" -m pip install --upgrade -- "$TOOL_DIR"
 "$VENV/bin/python" -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")' >"$DEVICE_FILE"
+"$VENV/bin/python" -m polytriton.runtime.loops # compiled now, not while an instance's clock runs
 "$VENV/bin/python" -m polytriton.cli --version
 printf 'polytriton: device %s\n' "$(cat -- "$DEVICE_FILE")"

@@ -15,10 +15,13 @@ from polytriton.prove.attempt import Answers
 from polytriton.prove.decider import Decider, Try
 from polytriton.prove.options import INTERPRET, Options, pick_device
 from polytriton.prove.questions import Questions
+from polytriton.runtime import loops
 from polytriton.runtime.engine import Progress, _silent
 
 
 def make_decider(compiled: Compiled, options: Options) -> Decider:
+    if options.device == "cpu":
+        loops.prepare()  # before any query's clock runs
     return Fleet(compiled, options) if "," in options.device else Decider(compiled, options)
 
 

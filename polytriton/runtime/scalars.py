@@ -57,7 +57,9 @@ def _pay(constant, error, more, charge, floor, enlarge, scale, image):  # type: 
         error[r] = (error[r] + extra) * (1 + 8 * U64) + 4 * U64 * abs(constant[r]) + TINY
 
 
-_settle_loop, _leaving_loop, _pay_loop = (fused.compiled(f, PLAIN) for f in (_settle, _leaving, _pay))
+_settle_loop = fused.compiled("D D d D I D D D d I D D", PLAIN)(_settle)
+_leaving_loop = fused.compiled("I I D b B I", PLAIN)(_leaving)
+_pay_loop = fused.compiled("D D D D D d d I", PLAIN)(_pay)
 
 
 class Scalars:

@@ -10,8 +10,8 @@ import numpy as np
 from polytriton.runtime.fused import compiled
 
 
-@compiled
-def shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw):  # type: ignore[no-untyped-def]
+@compiled("T5 T3 i i i i i i i T T I")
+def _shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw, source, target, places):  # type: ignore[no-untyped-def]
     """out[r, y*sh + i*dh - top, x*sw + j*dw - left] is the sum of the taps[r, y, x, i, j] that lie there.
 
     taps are [rows, h, w, kh, kw*channels], out [rows, height, width*channels]: taps side by side land side by side. A line of
@@ -20,8 +20,6 @@ def shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw):  # type: ignor
     rows, h, w, kh, size = taps.shape
     height, line = out.shape[1], out.shape[2]
     run = size if dw == 1 else channels
-    source, target = taps.ravel(), out.ravel()
-    places = np.empty(kh, dtype=np.int64)
     for r in range(rows):
         for to in range(height):
             out[r, to] = 0
@@ -54,9 +52,9 @@ def shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw):  # type: ignor
                                     target[b + q] += source[s0 + q]
 
 
-@compiled
-def run_sums(taps, out, h, w, kh, across, channels, top, left, sh, sw, first, last):  # type: ignore[no-untyped-def]
-    """The sums of `shifted_sums` for kernels `across` strides wide, undilated, each line of `out` written from up to four at once.
+@compiled("T T3 i i i i i i i i i i i T I")
+def _run_sums(taps, out, h, w, kh, across, channels, top, left, sh, sw, first, last, target, places):  # type: ignore[no-untyped-def]
+    """The sums of `_shifted_sums` for kernels `across` strides wide, undilated, each line of `out` written from up to four at once.
 
     taps are flat [kh, across, rows, h, w, sw*channels] and a line of zeros: a line of such runs lands on a line of `out`
     as it is, sw cells further for every q of `across`. Runs g of a line meet those q with 0 <= g - q < w.
@@ -65,8 +63,6 @@ def run_sums(taps, out, h, w, kh, across, channels, top, left, sh, sw, first, la
     run = sw * channels
     zeros = kh * across * rows * h * w * run
     covers = left >= 0 and (w - 1 + across) * run - left * channels >= line
-    target = out.ravel()
-    places = np.empty((kh * across + 3) // 4 * 4, dtype=np.int64)
     for r in range(first, last):
         for to in range(height):
             f = to + top
@@ -103,12 +99,11 @@ def run_sums(taps, out, h, w, kh, across, channels, top, left, sh, sw, first, la
                 g += count
 
 
-@compiled
-def plane_sums(taps, out, top, left, sh, dh, dw, first, last):  # type: ignore[no-untyped-def]
+@compiled("T6 T3 i i i i i i i T T T")
+def _plane_sums(taps, out, top, left, sh, dh, dw, first, last, source, target, line):  # type: ignore[no-untyped-def]
     """The same sums from planes: taps are [kh, kw, channels, rows, h, w], so that cells of a line lie side by side; sw is 1."""
     kh, kw, channels, rows, h, w = taps.shape
     height, width = out.shape[1], out.shape[2] // channels
-    source, line, target = taps.ravel(), np.empty(channels * width, dtype=out.dtype), out.ravel()
     for r in range(first, last):
         for y in range(height):
             line[:] = 0
@@ -131,3 +126,25 @@ def plane_sums(taps, out, top, left, sh, dh, dw, first, last):  # type: ignore[n
             for c in range(np.uint64(channels)):
                 for x in range(np.uint64(width)):
                     target[to + x * np.uint64(channels) + c] = line[c * np.uint64(width) + x]
+
+
+# What the loops read and write comes flat too, and with room for notes: compiled loops make no arrays.
+
+
+def shifted_sums(taps: np.ndarray, out: np.ndarray, *rest: int) -> None:
+    _shifted_sums(taps, out, *rest, taps.reshape(-1), _flat(out), np.empty(taps.shape[3], dtype=np.int64))
+
+
+def run_sums(taps: np.ndarray, out: np.ndarray, h: int, w: int, kh: int, across: int, *rest: int) -> None:
+    _run_sums(taps, out, h, w, kh, across, *rest, _flat(out), np.empty((kh * across + 3) // 4 * 4, dtype=np.int64))
+
+
+def plane_sums(taps: np.ndarray, out: np.ndarray, *rest: int) -> None:
+    _plane_sums(taps, out, *rest, taps.reshape(-1), _flat(out), np.empty(out.shape[2], dtype=out.dtype))
+
+
+def _flat(out: np.ndarray) -> np.ndarray:
+    """The same memory: what is written to a copy would be lost."""
+    if not out.flags.c_contiguous:
+        raise ValueError("sums are written to contiguous arrays")
+    return out.reshape(-1)
