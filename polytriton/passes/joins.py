@@ -6,8 +6,6 @@ be substituted on their own windows and their coefficients add up there, on the 
 
 from __future__ import annotations
 
-import networkx as nx
-
 from polytriton.ir.net import Net
 
 NAME = "joins"
@@ -19,6 +17,8 @@ def requires(net: Net) -> str | None:
 
 
 def run(net: Net) -> Net:
+    import networkx as nx  # by those who compile alone
+
     graph = nx.DiGraph()
     graph.add_node(net.input.name)
     graph.add_edges_from((i, n.name) for n in net for i in n.inputs)
