@@ -2,12 +2,14 @@
 
 Values carry no batch axis in the IR; the interpreter adds one in front. Images are [channels, height, width].
 
-Seven attributes may stand on every affine operator. They carry what a pass changed, so that the rounding
+Eight attributes may stand on every affine operator. They carry what a pass changed, so that the rounding
 argument (docs/soundness.md) survives it:
   slack=k   the stored weights differ from the exact ones by at most gamma64_k times `wabs` / `babs`
   ops=k     the deployed network performs up to k roundings a term more than the layer's own sum
   products=k  this many matrix products were merged, each of which may convert its operands (default 1)
-  shifted=1 a constant was added to the operands before the product: none of the deployed terms is zero for certain
+  summands=k the deployed sum has up to k summands whatever the operand holds: constants among them, real padding, repeated cells.
+            Without it they are the operand's own cells, each at most once, and a cell that is exactly zero rounds nothing
+  rowsum=s  the largest sum of |weights| under a deployed output, where some of these weights no longer stand in the layer
   gain=k    intermediate values of the deployed network may be 2^k larger or smaller than the merged layer shows
   babs=@v   the sum of magnitudes of the constants behind the bias, where it exceeds |b|
   wabs=@m   likewise for the weights, where terms cancelled in a merge
@@ -25,7 +27,7 @@ from polytriton.errors import InvalidIR
 from polytriton.ir.net import Net, Node, Ref, Shape
 
 Weights = Mapping[str, np.ndarray]
-SHARED = {"slack": int, "ops": int, "gain": int, "products": int, "shifted": int, "babs": Ref, "wabs": Ref}
+SHARED = {"slack": int, "ops": int, "gain": int, "products": int, "summands": int, "rowsum": float, "babs": Ref, "wabs": Ref}
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,7 @@ _WINDOW = {"k": tuple, "s": tuple, "p": tuple, "d": tuple}
 OPS: dict[str, OpSpec] = {
     s.name: s
     for s in (
-        OpSpec("input", 0, "input", {"take": Ref, "of": tuple}, (), _infer_input, _run_input, "the network's input; take=@i picks cells of the user's input of shape `of`"),
+        OpSpec("input", 0, "input", {"take": Ref, "of": tuple, "half": int}, (), _infer_input, _run_input, "the network's input; take=@i picks cells of the user's input of shape `of`; half=1: the network stores activations in float16"),
         OpSpec("linear", 1, "affine", {"w": Ref, "b": Ref, "to": tuple, **SHARED}, ("w", "b"), _infer_linear, _run_linear, "w @ flat(x) + b"),
         OpSpec("conv", 1, "affine", {"w": Ref, "b": Ref, "g": int, **_WINDOW, **SHARED}, ("w", "b", "k"), _infer_conv, _run_conv, "convolution; padding may be negative (crop)"),
         OpSpec("scale", 1, "affine", {"a": Ref, "c": Ref, **SHARED}, ("a", "c"), _infer_scale, _run_scale, "a * x + c, broadcast"),

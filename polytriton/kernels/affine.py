@@ -26,15 +26,15 @@ class Chosen:
 
 
 def counted(node: Node, real: bool) -> str:
-    """Which operands of an output count: none in exact arithmetic; all where a merge shifted those that are zero."""
-    return "none" if real else "all" if node.integer("shifted") else "present"
+    """Where an output's count of summands comes from: nowhere in exact arithmetic, the node where it gives one, else what is present."""
+    return "none" if real else "given" if "summands" in node.attrs else "present"
 
 
 def choose(node: Node, source: Node, cancelled: bool, terms: str) -> Chosen:
-    """The kernel of a layer that counts `terms` of its operands; `cancelled`: its magnitudes have weights of their own."""
+    """The kernel of a layer whose summands are counted as `counted` says; `cancelled`: its magnitudes have weights of their own."""
     h, w, c = extent(source)
     tiles = _tiles(node, cancelled)
-    shared: Constants = {"CANCELLED": cancelled, "TERMS": terms, **tiles.constants}
+    shared: Constants = {"CANCELLED": cancelled, "TERMS": "present" if terms == "present" else "none", **tiles.constants}
     if node.op == "linear":
         return Chosen("forward_dense", {"K": h * w * c, "N": node.size, **shared}, tiles)
     (ho, wo, co), (kh, kw), p = extent(node), node.ints("k"), node.ints("p", (0, 0, 0, 0))

@@ -18,7 +18,7 @@ Fusing |mid| + rad with the product that makes rad leaves one rounding out of xa
 
 A NaN or an infinity in [lo, hi] makes the magnitude of every output that reads it NaN or infinite: no bound.
 
-TERMS counts the operands an output sums: "present" those with xabs > 0, "all" those on the image, "none" counts nothing. The count
+TERMS counts the operands an output sums: "present" those with xabs > 0, "none" counts nothing. The count
 is of a group's channels together, an exact small integer whatever the order. All tensors are float64 but count_ptr: the images.
 """
 
@@ -63,8 +63,6 @@ def forward_dense(
         mid, rad, xabs = centred(lo, hi)
         if TERMS == "present":
             seen += (xabs > 0).to(tl.int32)
-        if TERMS == "all":
-            seen += inside.to(tl.int32)
         at_w = (n.to(tl.int64) * K)[None, :] + k[:, None]
         there = (k < K)[:, None] & (n < N)[None, :]
         w = tl.load(w_ptr + at_w, mask=there, other=0.0)
@@ -131,8 +129,6 @@ def forward_conv(
         mid, rad, xabs = centred(lo, hi)
         if TERMS == "present":
             seen += (xabs > 0).to(tl.int32)
-        if TERMS == "all":
-            seen += inside.to(tl.int32)
         at_w = at_n[None, :] + k[:, None]
         there = (k < K)[:, None] & (n < COG)[None, :]
         w = tl.load(w_ptr + at_w, mask=there, other=0.0)

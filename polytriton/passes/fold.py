@@ -1,9 +1,11 @@
 """Affine merging: batch norms, normalisations and consecutive affine layers become one layer, in float64.
 
 Merging changes arithmetic, so the merged layer says by how much (ir/ops.py):
-  slack   roundings made here, as a multiple of 2^-53 relative to the magnitudes `wabs`, `babs`
-  ops     float operations of the deployed network that no longer stand in the layer's own sum
-  babs    the magnitudes of all constants that went into the bias: at least |b|
+  slack     roundings made here, as a multiple of 2^-53 relative to the magnitudes `wabs`, `babs`
+  ops       float operations of the deployed network that no longer stand in the layer's own sum
+  summands  of the deployed sum, where a constant was added to its operands: none of them is zero for certain
+  babs      the magnitudes of all constants that went into the bias: at least |b|
+passes/rewrite.py holds every merge against what the deployed network executes.
 
 Scales whose factors are extreme or zero stay where they are: the deployed network's intermediate values could overflow
 without the merged layer's showing it (runtime/soundness.py relies on this limit).
@@ -15,11 +17,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from polytriton.ir.deployed import REACH
 from polytriton.ir.net import Attr, Net, Node, Ref
-from polytriton.passes.layout import drop_dead
+from polytriton.passes.rewrite import drop_dead, rewrite
 
 NAME = "fold"
-REACH = 60  # 2^60: how far the factors of all merges of a layer together may hide an intermediate value, either way
 
 
 def requires(net: Net) -> str | None:
@@ -37,14 +39,15 @@ def ensures(net: Net) -> str | None:
 def run(net: Net) -> Net:
     net = drop_dead(net)
     for _ in range(len(net.nodes) + 1):
-        changed = _merge_one(net)
-        if changed is None:
+        found = _merge_one(net)
+        if found is None:
             return net
-        net = drop_dead(changed)
+        net = rewrite(found[0], net, found[1])
     return net
 
 
-def _merge_one(net: Net) -> Net | None:
+def _merge_one(net: Net) -> tuple[str, Net] | None:
+    """The first merge that can be made: the rule's name and the net after it."""
     users, nodes = net.users(), net.by_name
     for n in net:
         if n.op not in ("scale", "linear"):
@@ -53,14 +56,14 @@ def _merge_one(net: Net) -> Net | None:
         if users[source.name] == [n.name] and net.output != source.name:
             merged = _behind(net, n, source)
             if merged is not None:
-                return merged
+                return f"{n.op} after {source.op}", merged
     for n in net:
         if n.op in ("conv", "linear"):
             source = nodes[n.inputs[0]]
             if source.op == "scale" and users[source.name] == [n.name] and net.output != source.name:
                 merged = _scale_before(net, n, source)
                 if merged is not None:
-                    return merged
+                    return f"scale before {n.op}", merged
     return None
 
 
@@ -198,8 +201,10 @@ def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
             arrays["wabs"] = _up(wabs * np.abs(a)[:, :, None, None])
     slack = n.integer("slack") + source.integer("slack") + terms + 3
     ops = n.integer("ops") + source.integer("ops") + 2
-    shifted = int(n.integer("shifted") or source.integer("shifted") or bool(np.any(cabs != 0)))
-    return _with(net, replace(n, inputs=source.inputs), arrays, slack=slack, ops=ops, gain=gain, shifted=shifted)
+    more: dict[str, Attr] = {}
+    if np.any(cabs != 0):  # an operand of zero is the constant in the deployed network: every term rounds
+        more["summands"] = max(n.integer("summands"), terms)
+    return _with(net, replace(n, inputs=source.inputs), arrays, slack=slack, ops=ops, gain=gain, **more)
 
 
 def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
@@ -217,8 +222,12 @@ def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
     terms = w1.shape[0]
     arrays = {"w": w2 @ w1, "b": w2 @ b1 + b2, "wabs": _up(m2 @ m1), "babs": babs}
     slack = source.integer("slack") + n.integer("slack") + terms + 3
-    ops = source.integer("ops") + n.integer("ops") + terms + 2
+    # a term passes the first sum, whose summands stay the layer's, and then the second with all of its own
+    ops = source.integer("ops") + n.integer("ops") + max(terms, n.integer("summands")) + 2
     to: dict[str, Attr] = {"to": n.shape} if len(n.shape) != 1 else {}
     to["products"] = source.integer("products", 1) + n.integer("products", 1)
+    hidden = max(n.number("rowsum"), source.number("rowsum") * float(m2.sum(1).max()) * (1 + 2.0**-30))
+    if hidden > 0:
+        to["rowsum"] = hidden
     merged = _with(net, replace(source, shape=n.shape).without("to"), arrays, slack=slack, ops=ops, gain=gain, **to)
     return _rename(merged, source, n)

@@ -10,6 +10,7 @@ that windows stay windows. What is left stays a gather and is exact.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +18,10 @@ import numpy as np
 from polytriton.errors import ResourceError
 from polytriton.ir.net import Attr, Net, Node, Ref
 from polytriton.ir.ops import OPS
+from polytriton.passes.rewrite import drop_dead, rewrite
 
 NAME = "layout"
+Found = tuple[str, Net] | None  # the rule that fired and what it made
 ELEMENTWISE = ("relu", "scale")
 MAX_ENTRIES = 1 << 24  # of a matrix that absorbs a gather, where it is over four times the one it was
 HALF_MOST = 2.0**15  # magnitudes that every float type holds, even rounded up
@@ -34,23 +37,19 @@ def ensures(net: Net) -> str | None:
 
 
 def run(net: Net) -> Net:
-    net = _spatial(drop_dead(net))
-    net = _to_gathers(net)
+    net = _exhaust(drop_dead(net), _spatial)
+    net = rewrite("layout to gathers", net, _to_gathers(net))
+    return _exhaust(net, lambda now: _absorb(now) or _move(now))
+
+
+def _exhaust(net: Net, rules: Callable[[Net], Found]) -> Net:
+    """The net once none of the rules fires any more; they come to an end long before the limit."""
     for _ in range(4 * len(net.nodes) + 4):
-        changed = _absorb(net) or _move(net)
-        if changed is None:
+        found = rules(net)
+        if found is None:
             return net
-        net = drop_dead(changed)
+        net = rewrite(found[0], net, found[1])
     return net
-
-
-def drop_dead(net: Net) -> Net:
-    """Without the nodes the output does not need."""
-    needed = {net.output, net.input.name}
-    for n in reversed(net.nodes):
-        if n.name in needed:
-            needed.update(n.inputs)
-    return net.rebuild([n for n in net if n.name in needed])
 
 
 def _replace(net: Net, old: str, new: str) -> Net:
@@ -81,7 +80,7 @@ def _new(net: Net, stem: str) -> str:
 # ---- spatial zero padding and slices -----------------------------------------------------------------------
 
 
-def _spatial(net: Net) -> Net:
+def _spatial(net: Net) -> Found:
     """Padding around images joins the convolutions that read it; image slices along height or width become them."""
     users = net.users()
     nodes = net.by_name
@@ -95,10 +94,10 @@ def _spatial(net: Net) -> Net:
                     replace(r, inputs=n.inputs).with_attrs(p=tuple(a + b for a, b in zip(r.ints("p", (0, 0, 0, 0)), extra, strict=True)))
                     for r in readers
                 ]
-                return _spatial(drop_dead(_swap(net, *merged)))
+                return "pad into conv", _swap(net, *merged)
         if n.op == "slice" and len(n.shape) == 3 and n.integer("axis") > 0 and n.integer("step") > 0:
-            return _spatial(_slice_to_conv(net, n, nodes[n.inputs[0]]))
-    return net
+            return "slice to conv", _slice_to_conv(net, n, nodes[n.inputs[0]])
+    return None
 
 
 def _slice_to_conv(net: Net, n: Node, source: Node) -> Net:
@@ -142,30 +141,30 @@ def _in_order(index: np.ndarray, source: Node) -> bool:
     return len(index) == source.size and bool((index == np.arange(len(index))).all())
 
 
-def _absorb(net: Net) -> Net | None:
+def _absorb(net: Net) -> Found:
     users, nodes = net.users(), net.by_name
     for n in net:
         if n.op != "gather":
             continue
         source, index = nodes[n.inputs[0]], _index(net, n)
         if _in_order(index, source) and source.shape == n.shape:
-            return _replace(net, n.name, source.name)
+            return "idle gather", _replace(net, n.name, source.name)
         if source.op == "gather":
             inner = _index(net, source)
             name = _fresh(net, "index")
             index = np.where(index >= 0, inner[np.maximum(index, 0)], -1)
-            return _swap(net, replace(n, inputs=source.inputs).with_attrs(index=Ref(name)), weights={name: index})
+            return "gather of gather", _swap(net, replace(n, inputs=source.inputs).with_attrs(index=Ref(name)), weights={name: index})
         readers = [nodes[u] for u in users[n.name]]
         taking = [r for r in readers if r.op == "linear" and not _hides(net, r, index)]
         if net.output != n.name and taking:
-            return _into_reader(net, n, taking[0], source, index)
+            return "gather into reader", _into_reader(net, n, taking[0], source, index)
         alone = users[source.name] == [n.name] and net.output != source.name
         if alone and source.op == "linear":
-            return _into_linear(net, n, source, index)
+            return "gather into linear", _into_linear(net, n, source, index)
         if alone and source.op == "input" and _distinct(index[index >= 0]):
-            return _into_input(net, n, source, index)
+            return "gather into input", _into_input(net, n, source, index)
         if net.output == n.name and _in_order(index, source):
-            return _replace(net, n.name, source.name)  # only the shape of the result differs
+            return "shape of the result", _replace(net, n.name, source.name)
     return None
 
 
@@ -187,33 +186,48 @@ def _check_entries(n: Node, entries: int, old: np.ndarray) -> None:
 
 
 def _into_reader(net: Net, n: Node, reader: Node, source: Node, index: np.ndarray) -> Net:
-    """Columns of the reading layer; where a cell was read twice its columns add up, one rounding each."""
+    """Columns of the reading layer; where a cell was read twice its columns add up, one rounding each.
+
+    The deployed sum has a summand for every cell that the gather makes. Where each of them is another cell of the source, or
+    padding that is exactly zero, the source's own cells tell which of them round. Cells read twice do not, so `summands` says how
+    many there are. Nor do operands that a shift moved off zero: their number stands in `summands` already, and the weights that
+    meet padding are gone from sight, though not from the deployed network (`rowsum`).
+    """
     changes: dict[str, Attr] = {}
     weights = {}
+    used = index >= 0
+    repeats = int(np.bincount(index[used]).max(initial=1))
+    if repeats > 1:
+        # merged weights are not the deployed ones any more, which `ops` tells as well
+        changes["summands"] = max(reader.integer("summands"), int(used.sum()))
+        changes |= {"slack": reader.integer("slack") + repeats, "ops": reader.integer("ops") + repeats}
+    if "summands" in reader.attrs and not used.all():
+        size = np.abs(net.weights[reader.attrs["wabs" if "wabs" in reader.attrs else "w"].name])  # type: ignore[union-attr]
+        changes["rowsum"] = max(reader.number("rowsum"), float(size.sum(1, dtype=np.float64).max()) * (1 + 2.0**-30))
     for key in ("w", "wabs"):
         w = net.weight(reader, key)
         if w is None:
             continue
         _check_entries(n, w.shape[0] * source.size, w)
-        used = index >= 0
-        if _distinct(index[used]):
+        if repeats == 1:
             out = np.zeros((w.shape[0], source.size), w.dtype)
             out[:, index[used]] = w[:, used]
         else:
-            out = np.zeros((w.shape[0], source.size))
-            np.add.at(out.T, index[used], w.T[used].astype(np.float64))
-            extra = int(np.bincount(index[used]).max())
-            shorter = max(extra, len(index) - source.size)  # the deployed sum has a term for every cell the gather makes
-            changes |= {"slack": reader.integer("slack") + extra, "ops": reader.integer("ops") + shorter}
+            out = _added(w, index, source.size)
             if key == "w" and "wabs" not in reader.attrs:
-                magnitude = np.zeros((w.shape[0], source.size))
-                np.add.at(magnitude.T, index[used], np.abs(w.T[used]).astype(np.float64))
                 name = _fresh(net, "wabs")
-                weights[name], changes["wabs"] = magnitude, Ref(name)
+                weights[name], changes["wabs"] = _added(np.abs(w), index, source.size), Ref(name)
         name = _fresh(net, key)
         weights[name], changes[key] = out, Ref(name)
     inputs = (source.name,)
     return _swap(net, replace(reader, inputs=inputs).with_attrs(**changes), weights=weights)
+
+
+def _added(w: np.ndarray, index: np.ndarray, cells: int) -> np.ndarray:
+    """The columns of w that read the same cell, added in float64."""
+    out, used = np.zeros((w.shape[0], cells)), index >= 0
+    np.add.at(out.T, index[used], w.T[used].astype(np.float64))
+    return out
 
 
 def _into_linear(net: Net, n: Node, source: Node, index: np.ndarray) -> Net:
@@ -263,7 +277,7 @@ def _up(net: Net, n: Node, users: dict[str, list[str]], nodes: dict[str, Node]) 
     return None
 
 
-def _move(net: Net) -> Net | None:
+def _move(net: Net) -> Found:
     users, nodes = net.users(), net.by_name
     for n in net:
         if n.op != "gather":
@@ -278,15 +292,15 @@ def _move(net: Net) -> Net | None:
             if reader.op in ELEMENTWISE and (goal in ("linear", "gather") or (goal == "output" and not upwards and (index >= 0).all())):
                 moved = _below(net, n, reader, index)
                 if moved is not None:
-                    return moved
+                    return f"gather behind {reader.op}", moved
                 continue
             both = [nodes[i] for i in reader.inputs] if reader.op in ("add", "sub") else []
             if len(both) == 2 and both[0].name != both[1].name and all(o.op == "gather" for o in both):
                 if all(len(users[o.name]) == 1 for o in both) and nodes[both[0].inputs[0]].shape == nodes[both[1].inputs[0]].shape:
                     if np.array_equal(_index(net, both[0]), _index(net, both[1])):
-                        return _below_sum(net, both, reader)
+                        return "gather behind a sum", _below_sum(net, both, reader)
         if upwards:
-            return _above(net, n, source, index)
+            return f"gather before {source.op}", _above(net, n, source, index)
     return None
 
 
@@ -332,7 +346,7 @@ def _below_sum(net: Net, both: list[Node], reader: Node) -> Net:
     return net.rebuild(nodes)
 
 
-def _above(net: Net, n: Node, source: Node, index: np.ndarray) -> Net | None:
+def _above(net: Net, n: Node, source: Node, index: np.ndarray) -> Net:
     """gather f(x) = f(gather x) where f keeps zero."""
     late, weights = _elementwise_at(net, source, n.shape, index)
     first = Node(_new(net, n.name), "gather", source.inputs, n.shape, n.attrs)

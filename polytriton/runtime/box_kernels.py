@@ -89,6 +89,6 @@ class BoxKernels:
         if name not in self._numbers:
             widen = gamma(layer.terms + 4, 2.0**-53) + layer.rho
             products = layer.node.integer("products", 1)
-            made = deployed_numbers(self.semantics, layer.terms, layer.ops, products, layer.w_rowsum, layer.w_max, widen)
+            made = deployed_numbers(self.semantics, layer.most, layer.ops, products, layer.w_rowsum, layer.w_max, widen)
             self._numbers[name] = torch.tensor(made, dtype=torch.float64, device=self.device)
         return self._numbers[name]

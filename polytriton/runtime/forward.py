@@ -131,7 +131,7 @@ class Forward:
         mid = 0.5 * lo + 0.5 * hi
         rad = up(torch.maximum(hi - mid, mid - lo))
         xabs = mid.abs() + rad  # >= |x|
-        # what is exactly zero (a settled ReLU's output) takes part in no rounding, unless a merge shifted it
+        # what is exactly zero (a settled ReLU's output) takes part in no rounding, unless the layer gives its count of summands
         terms = counted(node, sem.real)
         if self.kernels is not None and node.op != "scale":
             parts = self.kernels.affine(layer, lo, hi, terms)
@@ -149,7 +149,7 @@ class Forward:
         if node.op == "scale" and not sem.real:
             sem, flushed = _plain(sem), None
         e = deployed_error(
-            sem, layer.terms, nonzero, layer.ops, products, magnitude, layer.babs, widest, layer.w_rowsum, flushed, layer.w_max
+            sem, layer.most, nonzero, layer.ops, products, magnitude, layer.babs, widest, layer.w_rowsum, flushed, layer.w_max
         )
         width = up(spread + e + (gamma(layer.terms + 4, 2.0**-53) + layer.rho) * (magnitude + layer.babs)) + 1e-300
         boxes.lo[node.name], boxes.hi[node.name] = _sane(centre - width, centre + width)
@@ -162,8 +162,12 @@ class Forward:
             spread, magnitude = self.product(layer, layer.w.abs(), rad), self.product(layer, layer.wabs, xabs)
         else:
             spread, magnitude = self.product(layer, layer.wabs, torch.cat([rad, xabs])).split(len(mid))
-        present = torch.ones_like(xabs, dtype=torch.bool) if terms == "all" else xabs > 0
-        return Parts(centre, up(spread), up(magnitude), None if terms == "none" else self.nonzero_terms(layer, present))
+        count = None
+        if terms == "present":
+            count = self.nonzero_terms(layer, xabs > 0)
+        elif terms == "given":
+            count = torch.full((1, 1, 1, 1), float(layer.summands or 0), dtype=torch.float64, device=self.device)
+        return Parts(centre, up(spread), up(magnitude), count)
 
     def readers(self, layer: Layer, live: Tensor) -> Tensor:
         """At most how many live outputs read each cell of the operand, [batch, h, w, 1 or c]: small integers, exact."""

@@ -36,9 +36,10 @@ class ForwardKernels:
         self._kernels: dict[tuple[str, str], Kernel] = {}
         self._weights: dict[str, dict[str, Tensor]] = {}
         self._counts: dict[int, Tensor] = {}
+        self._given: dict[tuple[str, int], Tensor] = {}
 
     def kernel(self, layer: Layer, terms: str) -> Kernel:
-        """The kernel of a linear or conv layer that counts `terms`: "present", "all" or "none" of its operands."""
+        """The kernel of a linear or conv layer whose summands are counted as kernels.affine.counted says."""
         key = (layer.node.name, terms)
         if key not in self._kernels:
             made = self._chosen(layer, terms)
@@ -71,6 +72,8 @@ class ForwardKernels:
             bm, bn = tiles.constants["BM"], tiles.constants["BN"]
             grid = (-(-batch // bm), -(-node.size // bn)) if dense else (-(-batch * h * w // bm), g * -(-(c // g) // bn))
             launch(kernel, grid, tensors, self.device)
+        if terms == "given":
+            counted = self._summands(layer, counted.shape)
         return Parts(centre, spread, magnitude, None if terms == "none" else counted)
 
     def _layer(self, layer: Layer) -> dict[str, Tensor]:
@@ -80,6 +83,13 @@ class ForwardKernels:
             w, wabs = (v if layer.node.op == "linear" else v.permute(0, 2, 3, 1).contiguous() for v in (layer.w, layer.wabs))
             self._weights[name] = {"w_ptr": w, "wabs_ptr": wabs, "bias_ptr": layer.b.contiguous()}
         return self._weights[name]
+
+    def _summands(self, layer: Layer, shape: torch.Size) -> Tensor:
+        """The count that the layer gives, as the kernel would have left it; kept, for a recording reads it again."""
+        key = layer.node.name, shape[0]
+        if key not in self._given:
+            self._given[key] = torch.full(shape, float(layer.summands or 0), dtype=torch.float64, device=self.device)
+        return self._given[key]
 
     def _count(self, batch: int) -> Tensor:
         if batch not in self._counts:
