@@ -12,7 +12,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ import onnx
 from onnx import TensorProto
 
 from polytriton.errors import PolytritonError, ResourceError, UnsupportedModel, UsageError
+from polytriton.frontend.onnx_compare import Held, Step, compare
 from polytriton.frontend.onnx_constants import tensor
 from polytriton.frontend.onnx_ops import operators, translate
-from polytriton.frontend.onnx_values import FREE_BYTES, REMEDY, Act, Const, Shape, Site, State, cells, core, stored
+from polytriton.frontend.onnx_values import FREE_BYTES, REMEDY, Act, Shape, Site, State, cells, core, stored
 from polytriton.frontend.packed import read_file
 from polytriton.ir.check import MAX_CELLS, check_net
 from polytriton.ir.net import Builder, Net
@@ -56,29 +57,35 @@ class Source:
 
 @dataclass(frozen=True)
 class Imported:
-    """`model` is the serialised ModelProto of the chosen output alone, with all weights inline."""
+    """`model` is the serialised ModelProto of the chosen output alone, with all weights inline; `steps` say which IR nodes
+    each of its nodes became (an artifact does not keep them)."""
 
     net: Net
     source: Source
     model: bytes
+    steps: tuple[Step, ...] = field(default=(), compare=False, repr=False)
 
 
 def load_onnx(model: str | os.PathLike[str] | bytes | onnx.ModelProto, *, output: str | None = None, name: str | None = None) -> Imported:
     """Reads a model for one of its outputs, by default the first."""
-    return _load(model, output, name)[0]
+    return _load(model, output, name)
 
 
 def cross_check(imported: Imported, *, samples: int = 4, seed: int = 0, box: tuple[np.ndarray, np.ndarray] | None = None) -> float:
-    """Runs the Net and onnxruntime side by side on random inputs (from `box`, where given) and returns the largest
-    difference, relative to the largest number of the tensor; raises UnsupportedModel naming the first node that differs."""
-    from polytriton.frontend.onnx_compare import compare
+    """Runs every ONNX node's translation on onnxruntime's own operands and compares each number within that node's rounding.
 
-    _, values, nodes = _load(imported.model, imported.source.output_name, imported.net.name)
-    acts = {t: v.node for t, v in values.items() if isinstance(v, Act)}
-    return compare(imported.net, imported.model, imported.source, acts, nodes, samples, seed, box)
+    At least `samples` inputs (more where the network is small): random ones (from `box`, where given), large beside small, single
+    ones, constant ones. Returns the largest share of its allowed difference that a number takes, at most 1; raises UnsupportedModel
+    naming the first node that differs.
+    """
+    steps = imported.steps or _load(imported.model, imported.source.output_name, imported.net.name).steps
+    try:
+        return compare(imported.net, imported.model, imported.source, steps, samples, seed, box)
+    except MemoryError as e:
+        raise ResourceError("the comparison with onnxruntime does not fit into memory", "make the model smaller, or leave it out") from e
 
 
-def _load(model: Any, output: str | None, name: str | None) -> tuple[Imported, dict[str, Act | Const], list[onnx.NodeProto]]:
+def _load(model: Any, output: str | None, name: str | None) -> Imported:
     try:
         proto, data, folder = _read(model)
         stem = name or (Path(str(model).removesuffix(".gz")).stem if isinstance(model, (str, os.PathLike)) else proto.graph.name)
@@ -258,9 +265,7 @@ def _choose(graph: onnx.GraphProto, output: str | None) -> onnx.ValueInfoProto:
     return graph.output[0 if output is None else names.index(output)]
 
 
-def _translate(
-    proto: onnx.ModelProto, data: bytes | None, folder: Path | None, output: str | None, name: str
-) -> tuple[Imported, dict[str, Act | Const], list[onnx.NodeProto]]:
+def _translate(proto: onnx.ModelProto, data: bytes | None, folder: Path | None, output: str | None, name: str) -> Imported:
     graph, opset = proto.graph, _opset(proto)
     chosen = _choose(graph, output)
     nodes, read = _needed(graph, chosen.name)
@@ -289,17 +294,16 @@ def _translate(
 
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = max(proto.ir_version, 3), {"": opset}
-    for node in nodes:
-        _step(state, node, _attributes(node, context), read)
-    return _finish(state, pruned, sha, x, shape, batch, chosen, nodes, dtype)
+    steps = [_step(state, node, _attributes(node, context), read) for node in nodes]
+    return _finish(state, pruned, sha, x, shape, batch, chosen, tuple(s for s in steps if s.outputs), dtype)
 
 
-def _step(state: State, node: onnx.NodeProto, attrs: dict[str, Any], read: set[str]) -> None:
+def _step(state: State, node: onnx.NodeProto, attrs: dict[str, Any], read: set[str]) -> Step:
     missing = [t for t in node.input if t and t not in state.values]
     label = node.name or next((o for o in node.output if o), "?")
     if missing:
         raise UnsupportedModel(f"node {label!r} ({node.op_type}) reads {missing[0]!r}, which nothing defines", DAMAGED)
-    site = Site(state, node, attrs, read)
+    site, before = Site(state, node, attrs, read), len(state.builder.nodes)
     try:
         for out, value in zip(node.output, translate(site), strict=False):
             if out and value is not None:
@@ -312,6 +316,14 @@ def _step(state: State, node: onnx.NodeProto, attrs: dict[str, Any], read: set[s
         raise site.fail(e.message) from e
     except Exception as e:  # operands and attributes may hold anything
         raise site.fail(f"it is malformed ({type(e).__name__}: {str(e)[:200]})") from e
+    made = tuple(n.name for n in state.builder.nodes[before:])
+    return Step(f"node {label!r} ({node.op_type})", _held(state, node.input), made, _held(state, node.output))
+
+
+def _held(state: State, tensors: Iterable[str]) -> tuple[Held, ...]:
+    """Those of the tensors that are activations."""
+    found = ((t, state.values.get(t)) for t in dict.fromkeys(tensors))
+    return tuple(Held(t, v.node, v.shape, str(v.dtype)) for t, v in found if isinstance(v, Act))
 
 
 def _finish(
@@ -322,9 +334,9 @@ def _finish(
     shape: Shape,
     batch: bool,
     chosen: onnx.ValueInfoProto,
-    nodes: list[onnx.NodeProto],
+    steps: tuple[Step, ...],
     dtype: np.dtype,
-) -> tuple[Imported, dict[str, Act | Const], list[onnx.NodeProto]]:
+) -> Imported:
     y = state.values.get(chosen.name)
     if not isinstance(y, Act):
         raise UnsupportedModel(f"output {chosen.name!r} does not depend on the input", "choose another output")
@@ -337,7 +349,7 @@ def _finish(
     except PolytritonError as e:
         raise UnsupportedModel(f"the translated model does not check: {e.message}", REMEDY) from e
     source = Source(sha, x.name, shape, str(dtype), chosen.name, y.shape, state.opset, batch)
-    return Imported(net, source, pruned), state.values, nodes
+    return Imported(net, source, pruned, steps)
 
 
 def _pruned(
