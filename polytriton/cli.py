@@ -9,54 +9,37 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any
-
-import typer
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
 
 import polytriton
-from polytriton.commands.check import check
-from polytriton.commands.compile import compile
-from polytriton.commands.groups import grouped
-from polytriton.commands.inspect import inspect
-from polytriton.commands.opt import opt
-from polytriton.commands.report import report
-from polytriton.commands.run import INTERRUPTED, run
-from polytriton.commands.screen import complain
-from polytriton.commands.supports import supports
-from polytriton.commands.tune import tune
-from polytriton.commands.verify import verify
+from polytriton.commands.options import Odd, read
+from polytriton.commands.screen import INTERRUPTED, complain
 from polytriton.errors import USAGE
 from polytriton.heap import keep_memory
 from polytriton.knobs import knobs
 
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, help="Compile neural networks into floating-point-sound robustness verifiers."
-)
-COMMANDS = {command.__name__: command for command in (compile, run, verify, check, report, supports, inspect, opt, tune)}
-for name, command in COMMANDS.items():
-    app.command(name)(grouped(command))
+COMMANDS = ("compile", "run", "verify", "check", "report", "supports", "inspect", "opt", "tune")
+QUESTIONS = {"--version": lambda: f"polytriton {polytriton.__version__}", "--name": lambda: "polytriton"}
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"polytriton {polytriton.__version__}")
-        raise typer.Exit
+def __getattr__(name: str) -> Any:
+    """`app`, the commands as typer has them: made when first wanted."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from polytriton.commands.parser import make_app
+
+    made = globals()["app"] = make_app({name: find_command(name) for name in COMMANDS})
+    return made
 
 
-def _name(wanted: bool) -> None:
-    if wanted:
-        print("polytriton")
-        raise typer.Exit
+def find_command(name: str) -> Callable[..., int]:
+    """One command with the fields of its option groups; the others' modules are not loaded."""
+    from polytriton.commands.groups import grouped
 
-
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
-    name: Annotated[bool, typer.Option("--name", callback=_name, is_eager=True, help="Show the program's name.")] = False,
-) -> None:
-    """Carries --version and --name, which programs that drive verifiers ask for."""
+    return grouped(getattr(import_module(f"polytriton.commands.{name}"), name))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep_memory()
     try:
         knobs()  # a wrong setting is said first
-        code: Any = typer.main.get_command(app).main(spread(given) or ["--help"], "polytriton", standalone_mode=False)
+        code = _answer(spread(given) or ["--help"])
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
-    except (KeyboardInterrupt, typer.Abort):
+        return code
+    except KeyboardInterrupt:
         print("polytriton: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
@@ -82,6 +65,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError):
             _drop_stdout()
         return complain(error)
+
+
+def _answer(given: Sequence[str]) -> int:
+    if len(given) == 1 and given[0] in QUESTIONS:
+        print(QUESTIONS[given[0]]())
+        return 0
+    if given[0] in COMMANDS:
+        command = find_command(given[0])
+        try:
+            wanted = read(command, given[1:])
+        except Odd:
+            pass
+        else:
+            return command(**wanted)
+    import typer
+
+    from polytriton.commands.parser import make_app
+
+    app = make_app({name: find_command(name) for name in (given[:1] if given[0] in COMMANDS else COMMANDS)})
+    try:
+        code: Any = typer.main.get_command(app).main(list(given), "polytriton", standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    return code if isinstance(code, int) else 0
 
 
 def _drop_stdout() -> None:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from polytriton.commands.options import argument, option
 from polytriton.commands.screen import complain
 from polytriton.errors import ArtifactError, UnsupportedModel, UsageError
 
@@ -18,11 +17,11 @@ REMEDY = "verify without --certificate, or see docs/certificates.md for what the
 
 
 def check(
-    network: Annotated[Path, typer.Argument(metavar="NET.onnx", help="The network's ONNX file.", show_default=False)],
-    prop: Annotated[Path, typer.Argument(metavar="PROP.vnnlib", help="The property: .vnnlib or .vnnlib.gz.", show_default=False)],
-    certificate: Annotated[Path, typer.Argument(metavar="CERT", help="What verify --certificate wrote.", show_default=False)],
+    network: Annotated[Path, argument(metavar="NET.onnx", help="The network's ONNX file.")],
+    prop: Annotated[Path, argument(metavar="PROP.vnnlib", help="The property: .vnnlib or .vnnlib.gz.")],
+    certificate: Annotated[Path, argument(metavar="CERT", help="What verify --certificate wrote.")],
     *,
-    json: Annotated[bool, typer.Option("--json", help="Say what was found as one JSON document.")] = False,
+    json: Annotated[bool, option("--json", help="Say what was found as one JSON document.")] = False,
 ) -> int:
     """Check a certificate of an unsat verdict, trusting nothing of the verifier that wrote it.
 

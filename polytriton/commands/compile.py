@@ -7,10 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
-import typer
-
-from polytriton.commands.groups import option
+from polytriton.commands.options import argument, option
+from polytriton.commands.screen import as_text
 from polytriton.commands.targets import Targets, described, show
 from polytriton.errors import UsageError
 from polytriton.knobs import CROSS_CHECK, IR, SUMMARY, TIMES, knobs, note
@@ -20,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def compile(
-    network: Annotated[Path, typer.Argument(metavar="NET.onnx", help="The ONNX model.", show_default=False)],
+    network: Annotated[Path, argument(metavar="NET.onnx", help="The ONNX model.")],
     targets: Targets,
     artifact: Annotated[
         Path | None, option("-o", "--artifact", metavar="NET.poly", help="Where to write; by default NET.poly in the current folder.")
     ] = None,
     output: Annotated[str | None, option("--output", metavar="NAME", help="Which output to verify, where the model has several.")] = None,
     candidates: Annotated[str, option("--candidates", help="Where bounds are taken: all or input.")] = "all",
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Compare the import with onnxruntime on random inputs.")] = True,
+    check: Annotated[bool, option("--check/--no-check", help="Compare the import with onnxruntime on random inputs.")] = True,
     dump_ir: Annotated[
         str | None, option("--dump-ir", metavar="[PASS|all]", help="Write the IR after every pass to NET.ir/, or print it after one pass.")
     ] = None,
@@ -53,7 +51,7 @@ def compile(
     kernels = order.carry_out(verifier.compiled) if order else None
     write_artifact(verifier, place, kernels)
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode({"artifact": str(place), **described(kernels)}), indent=2).decode())
+        print(as_text({"artifact": str(place), **described(kernels)}))
     else:
         out = sys.stderr if stages.only else sys.stdout
         if kernels is not None:

@@ -8,8 +8,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import typer
-
+from polytriton.commands.options import option
 from polytriton.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,10 +18,6 @@ if TYPE_CHECKING:
     from polytriton.runs.asker import Settings
     from polytriton.runs.queries import Balls, Certify
     from polytriton.runs.vnncomp import CompetitionFile
-
-
-def option(*names: str, help: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names, help=help, metavar=metavar)
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ class Asking:
     timeout: Annotated[
         float | None, option("--timeout", metavar="S", help="Seconds for each query; overrides those of an instance list.")
     ] = None
-    falsify: Annotated[bool, typer.Option("--falsify/--no-falsify", help="Search for counterexamples where no proof is found.")] = True
+    falsify: Annotated[bool, option("--falsify/--no-falsify", help="Search for counterexamples where no proof is found.")] = True
     seed: Annotated[int, option("--seed", help="Seed of that search.")] = 0
 
     def settings(self, engine: Engine, *, here: bool = True) -> Settings:
@@ -167,8 +162,8 @@ class Results:
         str | None, option("--json", metavar="FILE", help="Append each result to FILE as one JSON object a line; - for standard output.")
     ] = None
     csv: Annotated[str | None, option("--csv", metavar="FILE", help="Append each result to FILE as a line of CSV.")] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the results files: skip what they hold already.")] = False
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start the results files again.")] = False
+    resume: Annotated[bool, option("--resume", help="Go on with the results files: skip what they hold already.")] = False
+    overwrite: Annotated[bool, option("--overwrite", help="Start the results files again.")] = False
 
 
 @dataclass(frozen=True)
@@ -228,7 +223,7 @@ class Images:
     scale: Annotated[str | None, option("--scale", metavar="S", help="Multiply pixels by this: 1/255.")] = None
     layout: Annotated[str, option("--layout", help="Order of flat pixels: chw or hwc.")] = "chw"
     certify_radius: Annotated[
-        bool, typer.Option("--certify-radius", help="Find the largest radius proved around each image too, by bisection from --epsilon.")
+        bool, option("--certify-radius", help="Find the largest radius proved around each image too, by bisection from --epsilon.")
     ] = False
     radius_tolerance: Annotated[
         str, option("--radius-tolerance", metavar="T", help="How narrow the bracket of a radius must be, as a share of it.")

@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
-import typer
-
-from polytriton.commands.groups import option
-from polytriton.commands.screen import table
+from polytriton.commands.options import argument, option
+from polytriton.commands.screen import as_text, table
 from polytriton.commands.targets import described
 from polytriton.errors import UsageError
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    network: Annotated[Path | None, typer.Argument(metavar="NET.poly|NET.onnx", help="What to look at.", show_default=False)] = None,
+    network: Annotated[Path | None, argument(metavar="NET.poly|NET.onnx", help="What to look at.")] = None,
     operators: Annotated[bool, option("--operators", help="List the supported ONNX operators.")] = False,
     as_json: Annotated[bool, option("--json", help="The same as one JSON document.")] = False,
     ir: Annotated[bool, option("--ir", help="Print the folded network and the plan as text.")] = False,
@@ -48,7 +45,7 @@ def inspect(
         return 0
     document = describe(verifier, kernels)
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        print(as_text(document))
     else:
         _show(document)
     return 0
@@ -85,7 +82,7 @@ def _operators(as_json: bool) -> int:
     from polytriton.frontend.onnx import operators
 
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode([{"operator": n, "limits": d} for n, d in operators()]), indent=2).decode())
+        print(as_text([{"operator": n, "limits": d} for n, d in operators()]))
     else:
         table(("operator", "what is supported"), operators())
     return 0
@@ -202,7 +199,7 @@ def _cost(verifier: Verifier, kernels: Kernels | None, as_json: bool) -> None:
     here = measured(verifier)
     gpus = compiled(verifier, kernels) if kernels is not None else []
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode({"cpu": here, "gpus": gpus}), indent=2).decode())
+        print(as_text({"cpu": here, "gpus": gpus}))
         return
     print(f"one random ball, {here['seconds']:.4g} s, {100 * here['roofline']:.0f} % of the roofline; rates: {here['source']}")
     rows = [

@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-import typer
-
-from polytriton.commands.groups import option
+from polytriton.commands.options import argument, option
 from polytriton.errors import InvalidIR, ResourceError, UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from polytriton.ir.net import Net, Node, Shape
     from polytriton.ir.plan import Plan
 
@@ -22,7 +21,7 @@ MAX_INVENTED = 1 << 24  # numbers made up for one network
 
 
 def opt(
-    file: Annotated[Path, typer.Argument(metavar="FILE.ptir", help="A network as text.", show_default=False)],
+    file: Annotated[Path, argument(metavar="FILE.ptir", help="A network as text.")],
     passes: Annotated[str, option("-p", "--passes", metavar="PASS,...", help="fold, layout, joins, then lower, schedule, memory.")] = "",
     weights: Annotated[
         Path | None, option("--weights", metavar="FILE", help="A .safetensors file; by default the one beside FILE, else made-up numbers.")
@@ -116,6 +115,8 @@ def _names(net: Net) -> set[str]:
 
 def invent(net: Net) -> dict[str, np.ndarray]:
     """Seeded weights whose shapes follow from the operators' shapes. Magnitudes (`wabs`, `babs`) enclose what they belong to."""
+    import numpy as np
+
     from polytriton.ir.net import Ref
 
     rng, made = np.random.default_rng(0), dict[str, np.ndarray]()
@@ -139,6 +140,8 @@ def _check_invented(n: Node, shape: Shape, made: dict[str, np.ndarray]) -> None:
 
 
 def _invented(n: Node, key: str, source: Shape, made: dict[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    import numpy as np
+
     from polytriton.ir.net import Ref
 
     if key in ("index", "take"):

@@ -10,10 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
-import typer
-
-from polytriton.commands.groups import option
+from polytriton.commands.options import argument, option
 from polytriton.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    results: Annotated[list[Path], typer.Argument(metavar="RESULTS...", help="What run or verify wrote to --json.", show_default=False)],
+    results: Annotated[list[Path], argument(metavar="RESULTS...", help="What run or verify wrote to --json.")],
     out: Annotated[
         Path | None,
         option("-o", "--output", metavar="FILE.html", help="The page; report.html by default, none with --text or --json."),
@@ -65,6 +62,8 @@ def report(
     if text:
         show(found)
     elif as_json:
+        import msgspec
+
         print(msgspec.json.encode(found).decode())
     if out is None and (text or as_json):
         return 0
@@ -91,6 +90,8 @@ def _source(results: Sequence[Path], count: int) -> str:
 
 def _known(records: Sequence[Record], paths: Sequence[Path]) -> Mapping[str, Described]:
     """Layers of the artifacts, by the network's path in the records."""
+    if not paths:
+        return {}
     from polytriton.artifact import read_artifact
 
     known: dict[str, Described] = {}

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from polytriton.commands.groups import Asking, Competition, Engine, Images, Results, Spread
-from polytriton.commands.screen import Live, summary
+from polytriton.commands.options import argument, option
+from polytriton.commands.screen import INTERRUPTED, Live, summary
 from polytriton.errors import UnsupportedModel, UsageError
 
 if TYPE_CHECKING:
@@ -19,17 +18,15 @@ if TYPE_CHECKING:
     from polytriton.runs.queries import Query
     from polytriton.runs.runner import Run
 
-INTERRUPTED = 130
-
 
 def run(
     network: Annotated[
-        Path | None, typer.Argument(metavar="NET.poly", help="A compiled network (or NET.onnx, compiled now).", show_default=False)
+        Path | None, argument(metavar="NET.poly", help="A compiled network (or NET.onnx, compiled now).")
     ] = None,
-    vnnlib: Annotated[list[Path] | None, typer.Option("--vnnlib", metavar="FILE...", help="Properties: .vnnlib or .vnnlib.gz.")] = None,
+    vnnlib: Annotated[list[Path] | None, option("--vnnlib", metavar="FILE...", help="Properties: .vnnlib or .vnnlib.gz.")] = None,
     instances: Annotated[
         Path | None,
-        typer.Option("--instances", metavar="FILE", help="A list of network,property,timeout lines; with NET.poly only its own lines."),
+        option("--instances", metavar="FILE", help="A list of network,property,timeout lines; with NET.poly only its own lines."),
     ] = None,
     *,
     images: Images,

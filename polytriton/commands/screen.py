@@ -11,18 +11,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-
 from polytriton.explain import explain
 from polytriton.knobs import knobs
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from polytriton.runs.asker import Answer
     from polytriton.runs.queries import Query
     from polytriton.runs.records import Record
 
+INTERRUPTED = 130
 COLOURS = {"unsat": "green", "sat": "red", "unknown": "yellow", "timeout": "yellow", "error": "bold red"}
 
 
@@ -42,6 +41,13 @@ def knobs_debug() -> int:
         return 0
 
 
+def as_text(document: object) -> str:
+    """JSON for people and programs."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
 def table(
     head: Sequence[str], rows: Sequence[Sequence[Any]], *, file: TextIO | None = None, right: Sequence[int] = (), verdict: int | None = None
 ) -> None:
@@ -49,6 +55,9 @@ def table(
     out = file or sys.stdout
     cells = [[str(c) for c in row] for row in rows]
     if out.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
         drawn = Table(*[], box=None, pad_edge=False)
         for k, name in enumerate(head):
             drawn.add_column(name, justify="right" if k in right else "left", overflow="fold")
@@ -69,6 +78,9 @@ class Live:
         self.total, self.done, self.query, self.shown = total, 0, "", 0.0
         self.bar: Progress | None = None
         if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
             columns = (
                 TextColumn("{task.fields[query]}", markup=False),
                 BarColumn(),

@@ -6,44 +6,39 @@ import json
 from dataclasses import dataclass, fields
 from typing import Annotated
 
-import typer
-
+from polytriton.commands.options import option
 from polytriton.errors import UsageError
-
-
-def _flag(name: str, help: str) -> typer.models.OptionInfo:
-    return typer.Option(name, help=help)
 
 
 @dataclass(frozen=True)
 class Capabilities:
     """One field a capability of the standard."""
 
-    onnx_opset_versions: Annotated[bool, _flag("--onnx-opset-versions", "The oldest and the newest opset.")] = False
-    onnx_element_types: Annotated[bool, _flag("--onnx-element-types", "Element types of inputs and outputs.")] = False
-    onnx_operators: Annotated[bool, _flag("--onnx-operators", "ONNX operators.")] = False
-    vnnlib_versions: Annotated[bool, _flag("--vnnlib-versions", "The oldest and the newest version of VNN-LIB.")] = False
-    hidden_node_theories: Annotated[bool, _flag("--hidden-node-theories", "NH: no constraints on hidden nodes.")] = False
+    onnx_opset_versions: Annotated[bool, option("--onnx-opset-versions", help="The oldest and the newest opset.")] = False
+    onnx_element_types: Annotated[bool, option("--onnx-element-types", help="Element types of inputs and outputs.")] = False
+    onnx_operators: Annotated[bool, option("--onnx-operators", help="ONNX operators.")] = False
+    vnnlib_versions: Annotated[bool, option("--vnnlib-versions", help="The oldest and the newest version of VNN-LIB.")] = False
+    hidden_node_theories: Annotated[bool, option("--hidden-node-theories", help="NH: no constraints on hidden nodes.")] = False
     multiple_input_output_theories: Annotated[
-        bool, _flag("--multiple-input-output-theories", "SIO: networks of one input and one output.")
+        bool, option("--multiple-input-output-theories", help="SIO: networks of one input and one output.")
     ] = False
-    multiple_network_theories: Annotated[bool, _flag("--multiple-network-theories", "SNET: one network a query.")] = False
+    multiple_network_theories: Annotated[bool, option("--multiple-network-theories", help="SNET: one network a query.")] = False
     multiple_node_comparison_theories: Annotated[
-        bool, _flag("--multiple-node-comparison-theories", "MNC: assertions may relate inputs and outputs.")
+        bool, option("--multiple-node-comparison-theories", help="MNC: assertions may relate inputs and outputs.")
     ] = False
     arithmetic_complexity_theories: Annotated[
-        bool, _flag("--arithmetic-complexity-theories", "BND, OUTC, LIN: up to linear arithmetic.")
+        bool, option("--arithmetic-complexity-theories", help="BND, OUTC, LIN: up to linear arithmetic.")
     ] = False
     optimised_disjunctive_reasoning: Annotated[
-        bool, _flag("--optimised-disjunctive-reasoning", "Whether disjunctions are more than expanded: false.")
+        bool, option("--optimised-disjunctive-reasoning", help="Whether disjunctions are more than expanded: false.")
     ] = False
     serialise_assignments: Annotated[
-        bool, _flag("--serialise-assignments", "Whether verify can write counterexamples as TensorProto files.")
+        bool, option("--serialise-assignments", help="Whether verify can write counterexamples as TensorProto files.")
     ] = False
 
 
 def supports(
-    *, capabilities: Capabilities, json_: Annotated[bool, typer.Option("--json", help="As JSON: one list, or all as an object.")] = False
+    *, capabilities: Capabilities, json_: Annotated[bool, option("--json", help="As JSON: one list, or all as an object.")] = False
 ) -> int:
     """Say what kinds of networks and properties can be verified, one capability at a time, a word a line."""
     asked = [f.name for f in fields(capabilities) if getattr(capabilities, f.name)]

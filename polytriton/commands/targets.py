@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from polytriton.commands.groups import option
+from polytriton.commands.options import option
 from polytriton.errors import UsageError
 from polytriton.knobs import knobs
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from polytriton.kernels.files import Kernels
     from polytriton.kernels.spec import Report
     from polytriton.passes.pipeline import Compiled
@@ -139,6 +138,9 @@ class Bar:
         self.target, self.said = target, time.monotonic()
         self.bar: Progress | None = None
         if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
             name = TextColumn("{task.fields[name]}")
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), name)
             self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
@@ -163,6 +165,8 @@ class Bar:
 
 def show(kernels: Kernels, file: TextIO) -> None:
     """One table a target, wide enough to be read by a program where it is no terminal."""
+    from rich.console import Console
+
     from polytriton.kernels.report import report_table
 
     console = Console(file=file, width=None if file.isatty() else 200, markup=False, highlight=False)

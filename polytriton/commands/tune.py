@@ -8,42 +8,40 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
-import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-
-from polytriton.commands.groups import Engine, Images, option
+from polytriton.commands.groups import Engine, Images
+from polytriton.commands.options import argument, option
+from polytriton.commands.screen import INTERRUPTED, as_text
 from polytriton.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from polytriton.api import Verifier
     from polytriton.artifact import Artifact
     from polytriton.prove.questions import Questions
     from polytriton.tuning.session import Outcome, State
 
-INTERRUPTED = 130
 PAUSE = 10.0  # seconds between lines of progress where nobody looks at a terminal
 
 
 def tune(
     network: Annotated[
-        Path | None, typer.Argument(metavar="NET.poly", help="The compiled network; its tuned.json is written.", show_default=False)
+        Path | None, argument(metavar="NET.poly", help="The compiled network; its tuned.json is written.")
     ] = None,
     budget: Annotated[str, option("--budget", metavar="TIME", help="Time for the session: 90s, 5m, 1h.")] = "5m",
     trials: Annotated[int | None, option("--trials", metavar="N", help="At most so many trials; by default what the budget holds.")] = None,
     runs: Annotated[int, option("--runs", metavar="N", help="Timed runs of a trial, at most.")] = 5,
     seed: Annotated[int, option("--seed", help="Seed of the workload and of the search.")] = 0,
     session: Annotated[Path | None, option("--session", metavar="DIR", help="The session's folder; by default NET.poly.tune.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the session's folder: no finished trial is repeated.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start the session's folder again.")] = False,
-    vnnlib: Annotated[list[Path] | None, typer.Option("--vnnlib", metavar="FILE...", help="Tune on these properties.")] = None,
+    resume: Annotated[bool, option("--resume", help="Go on with the session's folder: no finished trial is repeated.")] = False,
+    overwrite: Annotated[bool, option("--overwrite", help="Start the session's folder again.")] = False,
+    vnnlib: Annotated[list[Path] | None, option("--vnnlib", metavar="FILE...", help="Tune on these properties.")] = None,
     target: Annotated[
         str | None, option("--target", metavar="cuda:90", help="Choose kernels for a GPU that is not here, by predicted time alone.")
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option("--allow", metavar="tf32x3", help="On a GPU, try these split products too: sound by a model of tensor cores."),
+        option("--allow", metavar="tf32x3", help="On a GPU, try these split products too: sound by a model of tensor cores."),
     ] = None,
     calibrate: Annotated[
         bool, option("--calibrate", help="First measure what predictions are made of (a minute); alone: only that.")
@@ -171,7 +169,7 @@ def _cross(network: Path, held: Artifact, target: str, engine: Engine, as_json: 
         raise UsageError(f"--target {target}: there is no such GPU", f"name one of: {', '.join(LIMITS)}; a GPU that is here: --device cuda")
     made = tune_target(network, held, target, "float64" if engine.dtype == "auto" else engine.dtype)
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())
+        print(as_text(made))
         return 0
     for line in made["kernels"]:
         print(f"{line['kernel']}: {line['limit']}, {line['default']:.3g} -> {line['predicted']:.3g} s predicted for {line['rows']} rows")
@@ -186,6 +184,9 @@ class Watch:
         self.bar: Progress | None = None
         self.total, self.best, self.said = 0.0, float("inf"), 0.0
         if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
             self.bar = Progress(BarColumn(), TextColumn("{task.description}"), console=Console(file=sys.stderr), transient=True)
             self.task = self.bar.add_task("the default configuration", total=None)
 
@@ -213,9 +214,11 @@ class Watch:
 def _report(network: Path, outcome: Outcome, as_json: bool) -> None:
     e = outcome.entry
     if as_json:
+        import msgspec
+
         gain = {"speedup": e.default_seconds / e.seconds, "interrupted": outcome.interrupted}
         document = {"artifact": str(network), **msgspec.to_builtins(e), **gain}
-        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        print(as_text(document))
         return
     rejected = [t for t in outcome.trials if t.verdict.startswith(("unsound", "disagrees"))]
     failed = [t for t in outcome.trials if t.verdict.startswith(("crash", "timeout", "failed"))]

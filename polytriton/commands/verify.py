@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from polytriton.commands.check import certifiable, certify
 from polytriton.commands.groups import Asking, Engine, Results
+from polytriton.commands.options import argument, option
 from polytriton.commands.screen import Live, complain
 from polytriton.errors import UnsupportedProperty, UsageError
 
@@ -25,24 +24,24 @@ TIMED_OUT = "timed-out"  # the standard's word for timeout
 def verify(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="[NET.onnx] PROP.vnnlib", help="The network (or a compiled NET.poly) and the property.", show_default=False),
+        argument(metavar="[NET.onnx] PROP.vnnlib", help="The network (or a compiled NET.poly) and the property."),
     ],
     network: Annotated[
         list[str] | None,
-        typer.Option("--network", metavar="NAME=NET.onnx", help="The network that the property calls NAME; then only PROP is given."),
+        option("--network", metavar="NAME=NET.onnx", help="The network that the property calls NAME; then only PROP is given."),
     ] = None,
     serialise_assignments: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--serialise-assignments", metavar="DIR", help="Write a counterexample as one TensorProto file a tensor instead of printing it."
         ),
     ] = None,
     prepare: Annotated[
-        bool, typer.Option("--prepare", help="Compile the network into the cache, check the property, answer nothing.")
+        bool, option("--prepare", help="Compile the network into the cache, check the property, answer nothing.")
     ] = False,
     certificate: Annotated[
         Path | None,
-        typer.Option("--certificate", metavar="FILE", help="For unsat, write what polytriton check needs to confirm it; --semantics real."),
+        option("--certificate", metavar="FILE", help="For unsat, write what polytriton check needs to confirm it; --semantics real."),
     ] = None,
     *,
     asking: Asking,
