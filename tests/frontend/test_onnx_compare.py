@@ -217,13 +217,13 @@ def test_weights_that_cancel_are_accepted() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_number_types(dtype: str) -> None:
-    """A long sum of each type is accepted; an error of a few hundred roundings is seen."""
+    """A long sum of each type is accepted; an error of a few thousand roundings is seen."""
     w = {"w": rand(300, 4, dtype=dtype), "b": rand(4, dtype=dtype)}
     nodes = [node("Relu", "x", "h"), node("Gemm", "h w b", "g"), node("Relu", "g", "y")]
     made = load_onnx(model(nodes, [1, 300], w, dtype=dtype))
     assert cross_check(made) <= HALF
     wrong = np.array(made.net.weights["g_b"], np.float64)
-    wrong[2] += 10 ** {"float16": 0.0, "float32": -4.0, "float64": -13.0}[dtype]
+    wrong[2] += 10 ** {"float16": 0.0, "float32": -3.0, "float64": -12.0}[dtype]
     with pytest.raises(UnsupportedModel, match="n_Gemm_g"):
         cross_check(weights(made, g_b=wrong))
 
@@ -347,10 +347,11 @@ def test_allowances() -> None:
 
 def test_sums_of_magnitudes_behind_a_weight_count() -> None:
     """A bias that cancelled in the import is rounded like what it came from."""
-    parts = {"s": F32([1]), "b": F32([1e6]), "m": F32([1e6]), "v": F32([1])}
-    made = load_onnx(model(node("BatchNormalization", "x s b m v", epsilon=0.0), [1, 1, 3], parts))
+    mean = np.linspace(1e6, 2e6, 40, dtype=F32)
+    parts = {"s": np.full(40, 0.3, F32), "b": mean * F32(0.3), "m": mean, "v": np.ones(40, F32)}
+    made = load_onnx(model(node("BatchNormalization", "x s b m v", epsilon=0.0), [1, 40], parts))
     assert cross_check(made) <= HALF
-    assert abs(float(made.net.weights["y_c"].reshape(-1)[0])) < 1
+    assert np.abs(made.net.weights["y_c"]).max() < 1
 
 
 # ---- drawn ----------------------------------------------------------------------------------------------------
