@@ -12,7 +12,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from onnx import TensorProto
 from polytriton.errors import PolytritonError, ResourceError, UnsupportedModel, UsageError
 from polytriton.frontend.onnx_compare import Held, Step, compare
 from polytriton.frontend.onnx_constants import tensor
-from polytriton.frontend.onnx_ops import operators, translate
+from polytriton.frontend.onnx_ops import operators, rounds_to_half, translate
 from polytriton.frontend.onnx_values import FREE_BYTES, REMEDY, Act, Shape, Site, State, cells, core, stored
 from polytriton.frontend.packed import read_file
 from polytriton.ir.check import MAX_CELLS, check_net
@@ -308,6 +308,7 @@ def _step(state: State, node: onnx.NodeProto, attrs: dict[str, Any], read: set[s
         for out, value in zip(node.output, translate(site), strict=False):
             if out and value is not None:
                 state.values[out] = value
+                state.half |= rounds_to_half(site, value)
     except (UnsupportedModel, UsageError, ResourceError):
         raise
     except MemoryError as e:
@@ -343,7 +344,7 @@ def _finish(
     b = state.builder
     last = b.shape(y.node) if len(b.shape(y.node)) == 1 else (cells(y.shape),)
     net = b.build(y.node if b.shape(y.node) == last else b.add("reshape", (y.node,), f"{chosen.name}_flat", to=last))
-    net = net.rebuild(net.nodes)
+    net = net.rebuild([replace(net.input, attrs={**net.input.attrs, "half": 1}), *net.nodes[1:]] if state.half else net.nodes)
     try:
         check_net(net)
     except PolytritonError as e:

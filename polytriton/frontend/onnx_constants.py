@@ -140,6 +140,13 @@ def checked(s: Site, v: Const) -> Const:
     return v
 
 
+def need_normal(s: Site, v: Const) -> None:
+    """A subnormal operand may be flushed to zero, which is no relative error: what is computed of it could be off by all of it."""
+    size = np.abs(v.value)
+    tiny = float(np.finfo(np.float64 if v.dtype == np.float64 else np.float32).tiny)
+    s.need(bool(((size == 0) | (size >= tiny)).all()), f"it computes with a constant below the normal range of {v.dtype}")
+
+
 def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (np.abs(a) // np.abs(b)) * (np.sign(a) * np.sign(b)).astype(a.dtype)
 
@@ -183,6 +190,9 @@ def arithmetic(s: Site) -> Result:
     slack, ops = _rounded(s, known, values)
     if s.op in EXACT and all(k.exact for k in known):
         return stored(out.astype(dtype))
+    if s.op not in EXACT:
+        for k in known:
+            need_normal(s, k)
     return checked(s, Const(out, dtype, slack, ops))
 
 

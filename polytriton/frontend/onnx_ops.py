@@ -16,9 +16,11 @@ from polytriton.frontend import onnx_constants as con
 from polytriton.frontend import onnx_layout as lay
 from polytriton.frontend.onnx_values import FLOATS, Act, Const, Result, Shape, Site, Value, cells, rounding
 from polytriton.frontend.onnx_windows import avgpool, conv, global_pool, maxpool, reduce_mean
+from polytriton.ir.deployed import REACH
 from polytriton.ir.net import Attr
 
 MAX_DENSE = 4 << 20  # entries of a block-diagonal matrix
+TINY_SPREAD = 2.0**-100  # of a batch norm's variance with epsilon
 ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 
 
@@ -59,6 +61,7 @@ def div(s: Site) -> Result:
         raise s.fail("only an activation divided by a constant is supported")
     c = s.weight(1, "divisor")
     s.need(bool((c.value != 0).all()), "the divisor is zero")
+    con.need_normal(s, c)
     wide = c.value.astype(np.float64)
     with np.errstate(all="ignore"):
         a = 1.0 / wide
@@ -178,7 +181,10 @@ def gemm(s: Site) -> Result:
     s.need(len(a.shape) == len(b.shape) == 2, "its operands are not matrices")
     s.need(all(v is None or v.dtype == a.dtype for v in (b, c)), "operands differ in type")
     alpha, beta = float(s.get("alpha", 1.0)), float(s.get("beta", 1.0))
-    s.need(math.isfinite(alpha) and math.isfinite(beta), "alpha or beta is not finite")
+    for name, factor in (("alpha", alpha), ("beta", beta if c is not None else 1.0)):
+        apart = name == "beta" and (factor == 0 or isinstance(c, Act))
+        fits = math.isfinite(factor) and (apart or 2.0**-REACH < abs(factor) < 2.0**REACH)
+        s.need(fits, f"{name} is {factor}: not finite, zero or extreme")
     if isinstance(a, Act) == isinstance(b, Act):
         raise s.fail("exactly one of A and B must be an activation")
     known = s.weight(0, "A") if isinstance(b, Act) else s.weight(1, "B")
@@ -186,8 +192,9 @@ def gemm(s: Site) -> Result:
     b = s.transpose(b, (1, 0), "b") if s.flag("transB", 0) else b
     made = rounding(known)
     if alpha != 1:
-        # alpha * w rounds once here; deployed, the sum or the matrix is multiplied and rounded apart (ops=2)
-        made = rounding(known, slack=1, ops=2)
+        # alpha * w rounds once here; deployed, the sum or the matrix is multiplied and rounded apart (ops=2), and the sum may
+        # be larger or smaller than the layer shows by that factor (gain)
+        made = rounding(known, slack=1, ops=2) | {"gain": reach(alpha)}
         a, b = (v if isinstance(v, Act) else replace(v, value=times(s, np.asarray(alpha), v.value)) for v in (a, b))
     rows, cols = a.shape[0], b.shape[1]
     s.need(c is None or s.broadcast(c.shape, (rows, cols)) == (rows, cols), f"C does not broadcast to {[rows, cols]}")
@@ -200,12 +207,19 @@ def gemm(s: Site) -> Result:
         return s.result(s.emit("add", [y.node, s.view(z, s.node_shape(y))]), (rows, cols), y.dtype)
     bias = s.weight(2, "C")
     both = rounding(known, bias, slack=int(alpha != 1 or beta != 1), ops=2 * int(alpha != 1 or beta != 1))  # beta * C: as alpha
+    if alpha != 1 or beta not in (0, 1):
+        both["gain"] = max(reach(alpha), reach(beta))
     value = bias.value if beta == 1 else times(s, np.asarray(beta), bias.value)
     if rows == 1 and isinstance(a, Act) and isinstance(b, Const):
         return linear(s, a, b.value.T, np.broadcast_to(value, (1, cols)).reshape(cols), (1, cols), both)
     if cols == 1 and isinstance(b, Act) and isinstance(a, Const):
         return linear(s, b, a.value, np.broadcast_to(value, (rows, 1)).reshape(rows), (rows, 1), both)
     return s.scale(product(s, a, b, made, "ab"), ONE, value, rounding(bias, slack=int(beta != 1), ops=2 * int(beta != 1)))
+
+
+def reach(factor: float) -> int:
+    """log2 of how far a factor moves a number, either way."""
+    return math.ceil(abs(math.log2(abs(factor))))
 
 
 def batchnorm(s: Site) -> Result:
@@ -222,10 +236,13 @@ def batchnorm(s: Site) -> Result:
     s.need(len(x.shape) >= 2 and all(p.shape == (x.shape[1],) for p in parts), f"its statistics do not fit {list(x.shape)}")
     gamma, beta, mean, var = (p.value.astype(np.float64).reshape(-1, *(1,) * (len(x.shape) - 2)) for p in parts)
     spread = var + float(s.get("epsilon", np.float32(1e-5)))
-    s.need(bool((var >= 0).all() and (spread > 0).all()), "a variance is negative or zero")
+    # flushing a subnormal variance must be no more than a rounding of the sum
+    s.need(bool((var >= 0).all() and (spread > TINY_SPREAD).all()), "a variance is negative or next to zero")
     a = gamma / np.sqrt(spread)
-    s.need(bool((np.isfinite(a) & ((np.abs(a) >= np.finfo(np.float64).tiny) | (gamma == 0))).all()), "its weights leave the float64 range")
+    s.need(bool(((np.abs(a) >= np.finfo(np.float64).tiny) | (gamma == 0)).all()), "its weights leave the float64 range")
     shift = times(s, mean, a)
+    largest = float(np.finfo(np.float32 if x.dtype == FLOATS[0] else x.dtype).max)
+    s.need(bool((np.abs(a) <= largest).all() and (np.abs(shift) <= largest).all()), f"its weights overflow {x.dtype}")
     return s.scale(
         x, a, beta - shift, {"slack": 8 + sum(p.slack for p in parts), "ops": 8 + sum(p.ops for p in parts)}, np.abs(beta) + np.abs(shift)
     )
@@ -307,6 +324,13 @@ LOGITS = "export the model without it, up to the logits: it keeps their order; `
 def operators() -> list[tuple[str, str]]:
     """Every supported ONNX operator and its limits."""
     return [(op.name, op.doc or "all of it") for op in TABLE.values()]
+
+
+def rounds_to_half(s: Site, value: Value) -> bool:
+    """Whether the node stores a float16 number that it computed: what only moves numbers rounds nothing."""
+    op = TABLE[s.op]
+    computes = op.live is not op.known if isinstance(value, Act) else not value.exact
+    return value.dtype == FLOATS[0] and computes
 
 
 def translate(s: Site) -> list[Value | None]:

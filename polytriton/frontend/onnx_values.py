@@ -89,6 +89,7 @@ class State:
     builder: Builder
     opset: int
     budget: int
+    half: bool = False  # whether the network stores in float16 what it computed
     values: dict[str, Value] = field(default_factory=dict)
     refs: dict[int, tuple[np.ndarray, Ref]] = field(default_factory=dict)
     views: dict[tuple[str, Shape], str] = field(default_factory=dict)

@@ -27,6 +27,7 @@ from polytriton.errors import InvalidIR
 from polytriton.ir.net import Net, Node, Ref, Shape
 
 Weights = Mapping[str, np.ndarray]
+NORMAL = 2.0**-126  # the smallest normal float32
 SHARED = {"slack": int, "ops": int, "gain": int, "products": int, "summands": int, "rowsum": float, "babs": Ref, "wabs": Ref}
 
 
@@ -167,6 +168,12 @@ def _infer_same(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
     return s[0]
 
 
+def _infer_relu(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
+    slope = abs(n.number("slope"))
+    _need(slope == 0 or slope >= NORMAL, n, f"slope {slope} is below the normal range: a network that flushes it to zero computes another function")
+    return s[0]
+
+
 def _run_relu(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
     return np.where(v[0] >= 0, v[0], n.number("slope") * v[0])
 
@@ -258,7 +265,7 @@ OPS: dict[str, OpSpec] = {
         OpSpec("scale", 1, "affine", {"a": Ref, "c": Ref, **SHARED}, ("a", "c"), _infer_scale, _run_scale, "a * x + c, broadcast"),
         OpSpec("add", 2, "affine", {"head": str, **SHARED}, (), _infer_same, lambda n, v, w: v[0] + v[1], "sum of two activations"),
         OpSpec("sub", 2, "affine", {"head": str, **SHARED}, (), _infer_same, lambda n, v, w: v[0] - v[1], "difference of two activations"),
-        OpSpec("relu", 1, "nonlinear", {"slope": float}, (), _infer_same, _run_relu, "x where x >= 0, else slope * x"),
+        OpSpec("relu", 1, "nonlinear", {"slope": float}, (), _infer_relu, _run_relu, "x where x >= 0, else slope * x"),
         OpSpec("maxpool", 1, "nonlinear", dict(_WINDOW), ("k",), _infer_pool, _run_maxpool, "maximum over a window; padding never wins"),
         OpSpec("concat", None, "affine", {"axis": int, "head": str}, ("axis",), _infer_concat, lambda n, v, w: np.concatenate(v, axis=n.integer("axis") + 1), "activations side by side"),
         OpSpec("reshape", 1, "layout", {"to": tuple}, ("to",), _infer_reshape, _reshaped, "the same cells in another shape"),

@@ -55,8 +55,9 @@ def affine_box(node: Node, source: Node, real: bool, emulate: bool) -> Constants
 
 
 def elementwise_box(node: Node, real: bool, emulate: bool) -> tuple[str, Constants]:
-    """A ReLU's, a sum's or a difference's kernel."""
-    of: Constants = {"GAMMA": 0.0 if real else gamma(1, 2.0**-23), "LOST": 0.0 if real else 4 * ETA, **cells(node, emulate)}
+    """A ReLU's, a sum's or a difference's kernel; charged as runtime.soundness.elementwise_error says."""
+    lost = 0.0 if real else 4 * ETA * max(1.0, abs(node.number("slope")))
+    of: Constants = {"GAMMA": 0.0 if real else gamma(1, 2.0**-23), "LOST": lost, **cells(node, emulate)}
     if node.op == "relu":
         return "relu_boxes", {"SLOPE": node.number("slope"), **of}
     return "sum_boxes", {"MINUS": node.op == "sub", **of}

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polytriton.errors import UnsupportedModel
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import counted
@@ -65,6 +66,11 @@ class Forward:
     """Transfers boxes through one node at a time; the products of linear and conv layers by `kernels` where given."""
 
     def __init__(self, net: Net, semantics: Semantics, device: torch.device, *, kernels: ForwardKernels | None = None) -> None:
+        if net.input.integer("half") and not semantics.real:
+            raise UnsupportedModel(
+                f"the network {net.name} stores numbers in float16: no deployed semantics covers what that rounds",
+                "use --semantics real (in Python semantics='real'), or convert the model to float32",
+            )
         self.net, self.semantics, self.device, self.kernels = net, semantics, device, kernels
         self.cells = None if kernels is None else BoxKernels(net, semantics, device, kernels.interpret)
         self.nodes = net.by_name
@@ -240,7 +246,7 @@ class Forward:
         low = torch.where(crosses, low.clamp(max=0.0), low)
         high = torch.where(crosses, high.clamp(min=0.0), high)
         magnitude = up(torch.maximum(low.abs(), high.abs()))
-        e = elementwise_error(self.semantics, 1, magnitude)
+        e = elementwise_error(self.semantics, 1, magnitude, slope)
         width = up(e + 2.0**-52 * magnitude) + 1e-300  # a product may underflow, a sum cannot
         boxes.lo[node.name], boxes.hi[node.name] = _bounded(lo, hi, low - width, high + width)
         boxes.error[node.name] = e

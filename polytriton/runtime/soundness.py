@@ -169,9 +169,17 @@ def deployed_numbers(sem: Semantics, terms: int, ops: int, products: int, w_rows
     ]  # fmt: skip
 
 
-def elementwise_error(sem: Semantics, operations: int, magnitude: Tensor) -> Tensor:
-    """e of a sum, a difference or a leaky ReLU's product, done in float32 under every semantics but real."""
+def flush_loss(eta: float, factor: float = 1.0) -> float:
+    """What flushing may cost an elementwise operation."""
+    return 4 * eta * max(1.0, abs(factor))
+
+
+def elementwise_error(sem: Semantics, operations: int, magnitude: Tensor, factor: float = 1.0) -> Tensor:
+    """e of a sum, a difference or a leaky ReLU's product with `factor`, done in float32 under every semantics but real.
+
+    A flushed operand loses eta, times the factor; a flushed result another eta.
+    """
     if sem.real:
         return torch.zeros_like(magnitude)
-    error = gamma(operations, sem.u) * magnitude + 4 * sem.eta
+    error = gamma(operations, sem.u) * magnitude + flush_loss(sem.eta, factor)
     return torch.where(magnitude <= BIG, up(error), torch.full_like(error, float("inf")))
