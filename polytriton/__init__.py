@@ -6,6 +6,8 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from polytriton.guard import plain
+
 if TYPE_CHECKING:
     from polytriton.api import Verifier, compile, load
     from polytriton.errors import PolytritonError
@@ -37,7 +39,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
+    with plain():  # what a module works out when it is loaded is plain too
+        value = globals()[name] = getattr(import_module(home), name)
     return value
 
 

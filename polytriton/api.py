@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -21,6 +22,7 @@ from polytriton.frontend.images import parse_epsilon
 from polytriton.frontend.onnx import Imported, Source, cross_check, load_onnx
 from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
+from polytriton.guard import guarded, guarded_class
 from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
@@ -45,6 +47,7 @@ Epsilon = float | str | Fraction
 _LOG = logging.getLogger(__name__)
 
 
+@guarded
 def compile(
     model: str | os.PathLike[str] | bytes | Any,
     example_input: Any = None,
@@ -86,6 +89,7 @@ def compile(
     return verifier
 
 
+@guarded
 def load(path: str | os.PathLike[str], **options: Any) -> Verifier:
     """Opens a compiled artifact; options as for `compile`."""
     from polytriton.artifact import read_artifact
@@ -93,6 +97,7 @@ def load(path: str | os.PathLike[str], **options: Any) -> Verifier:
     return Verifier.from_artifact(read_artifact(Path(path)), **options)
 
 
+@guarded_class
 class Verifier:
     """One compiled network; every method is sound for the chosen `semantics`."""
 
@@ -186,8 +191,8 @@ class Verifier:
         """Sound bounds of every output and every nonlinear operator's input, for one box or a batch."""
         low, high = self._boxes(lo, hi)
         parts = []
-        with self._decider.turn:
-            for engine, boxes in self._decider.boxes(low, high, progress):
+        with self._decider.turn, closing(self._decider.boxes(low, high, progress)) as refined:  # an error keeps no setting pinned
+            for engine, boxes in refined:
                 out = self._decider.output_bounds(engine, boxes)
                 parts.append((out, self._decider.layer_bounds(boxes, engine)))
         lows, highs = (np.concatenate([out[k] for out, _ in parts]) for k in (0, 1))

@@ -36,6 +36,7 @@ from safetensors.numpy import save as save_tensors
 import polytriton
 from polytriton.errors import ArtifactError, PolytritonError, ResourceError, UnsupportedModel, UsageError
 from polytriton.frontend.onnx import Imported, Source
+from polytriton.guard import guarded
 from polytriton.ir.check import check_net
 from polytriton.ir.net import Net
 from polytriton.ir.plan_text import print_plan
@@ -100,6 +101,7 @@ def _sha(data: bytes) -> str:
 # ---- writing --------------------------------------------------------------------------------------------------
 
 
+@guarded
 def pack(
     compiled: Compiled, imported: Imported, kernels: Kernels | None = None, tuned: Tuned | None = None
 ) -> tuple[Manifest, dict[str, bytes]]:
@@ -121,6 +123,7 @@ def pack(
     return Manifest(FORMAT, VERSION, polytriton.__version__, imported.source, options, entries).sealed(), contents
 
 
+@guarded
 def write_artifact(
     verifier: Verifier, path: str | os.PathLike[str], kernels: Kernels | None = None, tuned: Tuned | None = None
 ) -> Path:
@@ -242,6 +245,7 @@ def _explained(path: Path, size: int) -> Iterator[None]:
 # ---- reading --------------------------------------------------------------------------------------------------
 
 
+@guarded
 def read_artifact(path: str | os.PathLike[str]) -> Artifact:
     """Opens an artifact; anything stale, foreign or damaged is refused with the file's name and a remedy."""
     path = Path(path)

@@ -16,6 +16,7 @@ import polytriton
 from polytriton.artifact import MANIFEST, VERSION, Artifact, pack, read_artifact, write_artifact
 from polytriton.errors import PolytritonError
 from polytriton.frontend.onnx import model_bytes
+from polytriton.guard import guarded
 from polytriton.knobs import SUMMARY, knobs, note
 from polytriton.passes.pipeline import Observer, _quiet
 
@@ -23,6 +24,7 @@ ABANDONED = 86_400.0  # seconds after which what a killed process was writing is
 ENTRIES = 64  # the least recently used beyond these are dropped
 
 
+@guarded
 def cached_artifact(
     model: str | os.PathLike[str], *, output: str | None = None, candidates: str = "all", check: bool = True, observe: Observer = _quiet
 ) -> Artifact:

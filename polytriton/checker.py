@@ -19,15 +19,18 @@ interval. A row (A, c) means: target >= A.z + c for every x of the box; z are va
   Bound: A.z >= A.mid - |A|.rad; with R = rad + G (|mid| + rad) + FLOOR, fl(A.mid) - fl(|A|.R) lies below it.
 Scalars move one float down after each addition. What is not finite is no bound. An underflow loses 2^-1075 at most; bounds, weights and
 constants stay below 1e100 (else refused), so a row loses less than FLOOR = 1e-100 in all; FLOOR in T and R pays for theirs.
-Assumed: IEEE float64, to nearest, gradual underflow (`check` probes it), matrix products that sum their products (no Strassen)."""
+Assumed: IEEE float64, to nearest, gradual underflow (`plain` sets them, `check` tries them), matrix products that sum products."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gzip
 import hashlib
 import json
 import math
 import re
+import sys
 from collections import namedtuple
 from fractions import Fraction
 from itertools import product
@@ -39,7 +42,7 @@ import numpy as np
 import onnx
 
 FORMAT = {"format": "polytriton certificate", "version": "1", "semantics": "real"}
-U, FLOOR, HUGE, SMALL = 2.0**-53, 1e-100, 1e100, 1e-290
+U, FLOOR, HUGE, SMALL, LIMIT = 2.0**-53, 1e-100, 1e100, 1e-290, 1 << 20_000  # the last: of both parts of an exact number
 BLOCK, MAX_CELLS, MAX_ATOMS = 1 << 22, 1 << 26, 30_000_000  # coefficients of a node at a time; values of a node; comparisons of all pieces
 NUMBER = re.compile(r"[+-]?(\d{1,400}\.?\d{0,400}|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -47,13 +50,22 @@ Atom = tuple[dict[int, Fraction], Fraction]  # sum c v <= k; variable i is X_i, 
 Box = tuple[tuple[Fraction, ...], tuple[Fraction, ...]]
 Pieces = dict[Box, list[list[Atom]]]  # by box the rows of each piece
 NONE: Array = np.zeros(0)
-
+PROBE, ROUNDED = (np.resize(np.array(bits), 255) for bits in ([1 << 30, 0x3FFC << 48, (0x3FF << 52) + 1], [0, 2, 1]))  # tiny, 1.75, 1 + 2 u
 class Refused(Exception):
     """The certificate does not prove the property of this network."""
-
 class Unsupported(Refused):
     """The network or the property lies outside what this checker reads."""
-
+def plain(function: Any) -> Any:
+    """It runs where this thread rounds to nearest, keeps subnormal numbers and traps nothing; its caller gets back what was set."""
+    @functools.wraps(function)
+    def run(*given: Any) -> Any:
+        old, libc = ctypes.create_string_buffer(512), ctypes.PyDLL(None) if sys.platform == "linux" else None
+        _ = libc and (libc.fegetenv(old), libc.fesetenv(ctypes.c_void_p(-1)))
+        try:
+            return np.errstate(all="ignore")(function)(*given)
+        finally:
+            _ = libc and libc.fesetenv(old)
+    return run
 def need(holds: Any, message: str, kind: type[Refused] = Unsupported) -> None:
     if not holds:
         raise kind(message)
@@ -101,7 +113,7 @@ class Network:
         need(len(inputs) == len(g.output) == 1 and not g.sparse_initializer, f"{len(inputs)} inputs, {len(g.output)} outputs (not 1 and 1)")
         dims = [d.dim_value for d in inputs[0].type.tensor_type.shape.dim]
         shape = (dims[0] or 1, *dims[1:])
-        need(min(shape) > 0, f"input shape {dims}")
+        need(min(shape) > 0 and math.prod(shape) <= MAX_CELLS, f"input shape {dims}")
         self.ops, self.env = [Op("input", (), shape)], {inputs[0].name: (0, shape)}  # an activation: operator and shape
         for node in g.node:
             self._node(node)
@@ -109,12 +121,10 @@ class Network:
         self.sizes = [math.prod(op.shape) for op in self.ops]
         self.terms = max(*self.sizes, *(op.terms for op in self.ops))
         need(self.output > 0, "a network without operators")
-
     def _array(self, t: onnx.TensorProto) -> Array:
         a = np.asarray(onnx.numpy_helper.to_array(t)) if t.data_location == onnx.TensorProto.DEFAULT else np.zeros((), object)
         need(a.dtype in (np.float32, np.float64, np.float16, np.int64, np.int32), f"{t.name}: its type, or weights outside the file")
         return a.astype(np.float64) if a.dtype.kind == "f" else a
-
     def _node(self, node: onnx.NodeProto) -> None:
         attrs, name = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}, f"{node.domain}{node.op_type} {node.name}"
         (out,) = (o for o in node.output if o)
@@ -128,7 +138,6 @@ class Network:
                 self.ops.append(made)
             self.env[out] = (len(self.ops) - 1, made.shape) if isinstance(made, Op) else made
         need(not attrs, f"{name}: attribute {list(attrs)[:1]}")
-
     def _made(self, op: str, x: list[str], take: Any) -> Any:
         """An operator, or an activation in another shape (operator, shape). It takes the attributes that it understands."""
         if op in ("Add", "Sub", "Mul", "Div"):
@@ -168,7 +177,6 @@ class Network:
         need(same == (4, 1, 4, 2, 2, 4, [*w.shape[2:]], b"NOTSET") and b.shape == (len(w),), f"Conv of {shape}: sizes or automatic padding")
         need(min(*steps[0], *steps[1], *w.shape) > 0 <= min(pads) and max(*pads, *steps[0], *steps[1]) < 1000, "Conv: strides or padding")
         return conv(k, shape, w, b, take("group", 1), *steps, pads)
-
     def _elementwise(self, op: str, x: list[str]) -> Op:
         first, sign = x[0] in self.env, -1.0 if op == "Sub" else 1.0
         if first and x[1] in self.env:
@@ -180,11 +188,9 @@ class Network:
             return self._scale(name, one if first else sign * one, sign * c if first else c, np.abs(c))
         need(op == "Mul" or (first and (np.abs(c) >= 1 / HUGE).all()), "a division by an activation, or by a tiny number")
         return self._scale(name, c if op == "Mul" else 1 / c, zero, zero)
-
     def _weight(self, name: str) -> Array:
         need((c := self.consts[name]).dtype == np.float64 and (np.abs(c) <= HUGE).all(), f"weights {name}: integers, or beyond {HUGE}")
         return c
-
     def _scale(self, name: str, *weights: Array) -> Op:
         k, shape = self.env[name]
         w, b, babs = (np.array(np.broadcast_to(v, shape)).reshape(-1, 1) for v in weights)
@@ -194,6 +200,7 @@ def unsafe(text: str, n_in: int, n_out: int) -> Pieces:
     """VNN-LIB 1.0: constants X_i and Y_i, assertions of <=, >=, and, or over linear terms. The pieces' rows by box; no empty boxes."""
     quoted = re.sub(r"[^\s()]+", lambda t: json.dumps(t[0]) + ",", re.sub(r";[^\n]*", "", text)).replace("(", "[").replace(")", "],")
     statements = json.loads(re.sub(r",\s*\]", "]", f"[{quoted}]"))
+    need(n_in + n_out <= len(text), f"the property does not declare {n_in} inputs and {n_out} outputs")
     names = {f"X_{i}": i for i in range(n_in)} | {f"Y_{i}": ~i for i in range(n_out)}
     declared = [s[1] for s in statements if s[:1] == ["declare-const"] and s[2:] == ["Real"]]
     asserted = [s[1] for s in statements if s[:1] == ["assert"] and len(s) == 2]
@@ -207,8 +214,10 @@ def unsafe(text: str, n_in: int, n_out: int) -> Pieces:
         parts = list(map(term, e[1:] if len(e) > 2 or e[0] != "-" else ["0", e[1]]))
         if e[0] == "*":
             first, *more = sorted(parts, key=lambda p: p.keys() == {None})  # a term with variables before the factors
-            need(all(p.keys() == {None} for p in more), "a product of variables")
-            return {v: c * math.prod(p[None] for p in more) for v, c in first.items()}
+            need(len(more) < 20 and all(p.keys() == {None} for p in more), "a product of variables, or of too many numbers")
+            by = math.prod((p[None] for p in more), start=Fraction(1))
+            need(all(max(abs(c.numerator), c.denominator) < LIMIT for c in (by, *first.values())), "a product that grows beyond any use")
+            return {v: c * by for v, c in first.items()}
         signs = [1 if k == 0 or e[0] == "+" else -1 for k in range(len(parts))]
         return {v: sum((s * p[v] for s, p in zip(signs, parts, strict=True) if v in p), Fraction(0)) for v in set().union(*parts)}
     def alternatives(e: Any) -> list[list[Atom]]:
@@ -235,7 +244,6 @@ def unsafe(text: str, n_in: int, n_out: int) -> Pieces:
 
 def down(x: Array) -> Array:
     return np.nextafter(x, -np.inf)
-
 class Boxes:
     """Bounds of every value over one box of inputs, and the vectors of the proof above by operator."""
     def __init__(self, net: Network, box: Box) -> None:
@@ -246,13 +254,11 @@ class Boxes:
         lo, hi = (np.array(side, dtype=np.float64) for side in box)  # to the nearest; then outward where that lies inside
         above, below = (list(map(op, map(Fraction, f.tolist()), v)) for op, f, v in zip((gt, lt), (lo, hi), box, strict=True))
         self.put(0, np.where(above, down(lo), lo), np.where(below, -down(-hi), hi))
-
     def put(self, k: int, lo: Array, hi: Array) -> None:
         need((lo <= hi).all() and (np.maximum(-lo, hi) <= HUGE).all(), f"bounds of operator {k} cross or are too large", Refused)
         self.lo[k], self.hi[k], self.mid[k], self.mag[k] = lo, hi, lo / 2 + hi / 2, np.maximum(np.abs(lo), np.abs(hi))
         self.rad[k] = -down(-np.maximum(-down(self.mid[k] - hi), -down(lo - self.mid[k])))
         self.R[k] = self.rad[k] + self.G * (np.abs(self.mid[k]) + self.rad[k]) + FLOOR
-
     def interval(self, k: int) -> None:
         """Bounds of operator k from those of its operands; for a ReLU after `accept`."""
         op, i = self.net.ops[k], self.net.ops[k].inputs[0]
@@ -266,7 +272,6 @@ class Boxes:
             self.T[k] = self.G * (size + op.babs) + FLOOR
             mid, rad = op.push(self.mid[i][:, None], False)[:, 0] + op.b, -down(-rad - self.T[k])
             self.put(k, down(mid - rad), -down(-mid - rad))
-
     def lower(self, frontier: dict[int, Array], c: Array, goal: Array) -> Array:
         """Lower bounds of rows, coefficients in columns: the best of all frontiers, until the row's goal is reached."""
         best, open_, c = np.full(len(c), -np.inf), np.arange(len(c)), down(c - FLOOR)
@@ -293,7 +298,6 @@ class Boxes:
             else:
                 c = down(down(c + op.b @ a) - self.T[k] @ np.abs(a))
                 c = self._give(frontier, op.inputs[0], op.pull(a), c)
-
     def _give(self, frontier: dict[int, Array], k: int, a: Array, c: Array, rounded: bool = False) -> Array:
         """Adds coefficients to the frontier; if they were rounded that is charged, and their sum with others is."""
         parts = [a] * rounded + ([a + frontier[k]] if k in frontier else [])
@@ -301,7 +305,6 @@ class Boxes:
         for v in parts:
             c = down(c - (4 * U * self.mag[k] + FLOOR) @ np.abs(v))
         return c
-
     def neurons(self, k: int, index: Array, sign: Array, goal: Array) -> Array:
         """Lower bounds of sign * value `index` of operator k. Neighbours in an image go together: their coefficients' zeros coincide."""
         best, order = np.full(len(index), -np.inf), np.argsort(index % math.prod(self.net.ops[k].shape[2:]), kind="stable")
@@ -311,7 +314,6 @@ class Boxes:
             rows[index[some], np.arange(len(some))] = sign[some]
             best[some] = self.lower({k: rows}, np.zeros(len(some)), goal[some])
         return best
-
     def margin(self, row: Atom) -> Fraction | None:
         """A lower bound of C y + D x - k."""
         need(all(SMALL <= abs(q) <= HUGE for q in row[0].values()), f"a coefficient outside {SMALL} to {HUGE}")
@@ -322,7 +324,6 @@ class Boxes:
             c = down(c - (4 * U * self.mag[k] + FLOOR) @ np.abs(a))
         found = float(self.lower(frontier, c, np.full(1, np.inf))[0])
         return Fraction(found) - row[1] if math.isfinite(found) else None
-
     def accept(self, k: int, claim: dict[str, Array], trust: bool = False) -> int:
         """Claims about ReLU k become bounds and lines if they follow; returns how many took a substitution. `trust` is for their author."""
         i, at, lo, hi = self.net.ops[k].inputs[0], claim["index"], claim["lo"], claim["hi"]
@@ -354,31 +355,30 @@ def read(data: bytes) -> tuple[dict[str, str], list[list[list[Any]]], dict[str, 
         size = int.from_bytes(data[:8], "little")
         header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
         meta = header.pop("__metadata__")
-        rows = [[[int(row), Fraction(margin)] for row, margin in group] for group in json.loads(meta["rows"])]
-        types = {"I32": "<i4", "F64": "<f8"}
-        tensors = {name: np.frombuffer(body[slice(*t["data_offsets"])], types[t["dtype"]]) for name, t in header.items()}
+        rows = [[[int(row), Fraction(float(margin))] for row, margin in group] for group in json.loads(meta["rows"])]  # short
+        tensors = {n: np.frombuffer(body[slice(*t["data_offsets"])], {"I32": "<i4", "F64": "<f8"}[t["dtype"]]) for n, t in header.items()}
         good = FORMAT.items() <= meta.items() and meta["data"] == hashlib.sha256(body).hexdigest()
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Refused(f"no certificate: {type(error).__name__} in its header") from None
     need(good, f"damaged, or no {FORMAT}", Refused)
     return meta, rows, tensors
 
+@plain
 def load(onnx_file: Path, vnnlib_file: Path) -> tuple[Network, Pieces, dict[str, str]]:
     """The network, the unsafe set, and the hashes of both files."""
     model, text = onnx_file.read_bytes(), vnnlib_file.read_bytes()
     try:
         net = Network(model)
         pieces = unsafe((gzip.decompress(text) if vnnlib_file.suffix == ".gz" else text).decode(), net.sizes[0], net.sizes[net.output])
-    except Refused:
-        raise
     except Exception as error:  # of a parser, on a file that is none
-        raise Unsupported(f"the network or the property cannot be read: {type(error).__name__} {error}") from None
+        raise error if isinstance(error, Refused) else Unsupported(f"the network or property cannot be read: {repr(error)[:400]}") from None
     return net, pieces, {"onnx": hashlib.sha256(model).hexdigest(), "vnnlib": hashlib.sha256(text).hexdigest()}
 
-@np.errstate(all="ignore")
+@plain
 def check(onnx_file: Path, vnnlib_file: Path, certificate_file: Path) -> tuple[list[float], int]:
     """A proved margin C y + D x - k > 0 of each piece, and the number of substitutions made; raises Refused."""
-    need((np.full(8, 5e-324) @ np.ones(8)) == 4e-323, "this machine flushes subnormal numbers to zero")
+    tried: Array = np.diag(PROBE.view(np.float64)) @ np.diag(np.resize(PROBE[2:3].view(np.float64), len(PROBE)))  # numpy's workers too
+    need((np.diag(tried).copy().view(np.int64) == PROBE + ROUNDED).all(), "this machine flushes subnormal numbers, or rounds otherwise")
     net, pieces, hashes = load(onnx_file, vnnlib_file)
     meta, named, tensors = read(certificate_file.read_bytes())
     need(meta | hashes == meta, "the certificate belongs to another network or property file", Refused)

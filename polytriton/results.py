@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polytriton.guard import guarded_class
+
 if TYPE_CHECKING:
     import pandas
 
@@ -22,6 +24,7 @@ class Interval:
     hi: np.ndarray
 
 
+@guarded_class
 @dataclass(frozen=True, eq=False)
 class Bounds:
     """Output bounds [batch, outputs]; `layers` holds the bounds of every nonlinear operator's input by node name."""
@@ -45,6 +48,7 @@ class Counterexample:
     y: np.ndarray
 
 
+@guarded_class
 @dataclass(frozen=True, eq=False)
 class Picture:
     """The ball a result is about: the image [*shape] as it was given, its radius, and how pixels become network inputs."""
@@ -85,6 +89,7 @@ class LayerStats:
     seconds: float = 0.0
 
 
+@guarded_class
 @dataclass(frozen=True, eq=False)
 class Result:
     """One query's verdict: unsat (the property holds, proved), sat (violated), unknown or timeout.

@@ -19,6 +19,7 @@ import numpy as np
 
 from polytriton import checker
 from polytriton.checker import Array, Atom, Box, Boxes, Network, Refused
+from polytriton.guard import guarded
 
 SLACK = 1e-8  # of a bound's width: another processor's sums differ in their last digits, and must reach the claim too
 Progress = Callable[[str, int, int], None]
@@ -93,6 +94,7 @@ def attempt(net: Network, box: Box, pieces: list[list[Atom]], refine: bool, prog
     return Attempt(claims, proved)
 
 
+@guarded
 @np.errstate(all="ignore")
 def certify(onnx_file: Path, vnnlib_file: Path, progress: Progress = silent) -> bytes:
     """A certificate that the property holds for the network in exact arithmetic, or Refused where its relaxations do not prove that."""
@@ -109,6 +111,7 @@ def certify(onnx_file: Path, vnnlib_file: Path, progress: Progress = silent) -> 
     return pack(tensors, rows, hashes)
 
 
+@guarded
 def pack(tensors: dict[str, Array], rows: list[list[tuple[int, float]]], hashes: dict[str, str]) -> bytes:
     """A safetensors file. Its own library orders a header differently every time; a certificate is the same bytes again."""
     header: dict[str, object] = {}
@@ -125,6 +128,7 @@ def pack(tensors: dict[str, Array], rows: list[list[tuple[int, float]]], hashes:
     return len(text).to_bytes(8, "little") + text + body
 
 
+@guarded
 def write(onnx_file: Path, vnnlib_file: Path, target: Path, progress: Progress = silent) -> int:
     """Writes the certificate, whole or not at all; returns its size."""
     data = certify(onnx_file, vnnlib_file, progress)

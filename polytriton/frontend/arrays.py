@@ -16,12 +16,14 @@ from polytriton.frontend.balls import normalisation
 from polytriton.frontend.images import _shaped as shaped
 from polytriton.frontend.images import load_images
 from polytriton.frontend.packed import load_npy
+from polytriton.guard import guarded
 
 
 def is_path(value: Any) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(value, (str, os.PathLike))
 
 
+@guarded
 def as_numpy(values: Any, what: str) -> np.ndarray:
     """An array of the values' own type, from an array, a tensor of any device, or nested lists."""
     if hasattr(values, "detach"):
@@ -38,6 +40,7 @@ def as_numpy(values: Any, what: str) -> np.ndarray:
     return array
 
 
+@guarded
 def as_array(values: Any, what: str) -> np.ndarray:
     """Finite numbers as float64; a path is that of a .npy file."""
     array = np.asarray(as_numpy(_read(Path(values), what) if is_path(values) else values, what), dtype=np.float64)
@@ -69,6 +72,7 @@ class Pixels:
         return len(self.values)
 
 
+@guarded
 def as_pixels(images: Any, shape: tuple[int, ...]) -> Pixels:
     """Images from memory, or from a file as `load_images` reads it. Axes [height, width, channels] are brought into order."""
     if is_path(images):
@@ -85,6 +89,7 @@ def as_pixels(images: Any, shape: tuple[int, ...]) -> Pixels:
     return Pixels(shaped(values[None] if single or array.shape[0] * size != array.size else values, shape, "chw", "x"), None, single)
 
 
+@guarded
 def normalised(pixels: np.ndarray, mean: Any, std: Any) -> np.ndarray:
     """(pixel - mean) / std in float64, for [count, *shape]; of images with three axes the first is the channel."""
     values = pixels / 255.0 if pixels.dtype == np.uint8 else pixels
@@ -95,6 +100,7 @@ def normalised(pixels: np.ndarray, mean: Any, std: Any) -> np.ndarray:
     return np.asarray((values - m) / s, dtype=np.float64)
 
 
+@guarded
 def exact_numbers(values: Any) -> tuple[Fraction, ...]:
     """Numbers as Python prints them: 0.1307 is 1307/10000. One number, or one a channel."""
     if isinstance(values, (list, tuple)):

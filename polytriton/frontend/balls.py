@@ -12,6 +12,7 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.frontend.query import Exact, enclosure, outward
+from polytriton.guard import guarded
 
 BYTE = Fraction(1, 255)
 BRIGHT = 8  # no normalisation in use takes a pixel in [0,1] so far up and none below 0
@@ -19,6 +20,7 @@ KNOWN = 1 << 12  # bounds of pixel values that are kept, a normalisation and rad
 Clip: TypeAlias = tuple[int | Fraction, int | Fraction] | None
 
 
+@guarded
 def ball(
     images: np.ndarray,
     epsilon: Fraction,
@@ -51,6 +53,7 @@ def ball(
     return lo.reshape(images.shape), hi.reshape(images.shape)
 
 
+@guarded
 def exact_ball(
     image: np.ndarray,
     epsilon: Fraction,

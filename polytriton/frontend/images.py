@@ -15,6 +15,7 @@ import numpy as np
 from polytriton.errors import UsageError
 from polytriton.frontend.balls import BYTE, check_epsilon
 from polytriton.frontend.packed import RATIO, UNPACK, allowed, load_npy, read_array
+from polytriton.guard import guarded
 
 KEYS = (("images", "labels"), ("x_test", "y_test"), ("x", "y"), ("X", "Y"), ("X_test", "Y_test"), ("data", "labels"))
 
@@ -37,6 +38,7 @@ class Images:
         return self.pixels if self.levels is None else self.levels
 
 
+@guarded
 def load_images(
     path: str | Path,
     start: int = 0,

@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from polytriton.errors import UnsupportedProperty, UsageError
+from polytriton.guard import guarded_class
 
 Exact = Sequence[Fraction]
 Terms = tuple[tuple[int, Fraction], ...]
@@ -53,6 +54,7 @@ class Row:
         return total < self.const if self.strict else total <= self.const
 
 
+@guarded_class
 @dataclass(frozen=True, eq=False)
 class Disjunct:
     """One unsafe piece: a box of inputs and every row. `lo`, `hi` enclose the exact box, in network input order, flat.
@@ -102,6 +104,7 @@ class Tensor:
         return f"{self.name}[{','.join(str(k) for k in np.unravel_index(index, self.shape))}]"
 
 
+@guarded_class
 @dataclass(frozen=True, eq=False)
 class Property:
     """The unsafe set; the network is safe when no input reaches any disjunct. No disjuncts: nothing is unsafe.

@@ -17,11 +17,13 @@ from polytriton.frontend.packed import read_file
 from polytriton.frontend.query import Disjunct, Property, Row, Tensor, check_range, outward
 from polytriton.frontend.vnnlib_dnf import Leaf, Node, expand, split
 from polytriton.frontend.vnnlib_parse import Document, parse
+from polytriton.guard import guarded
 
 MAX_BOX_CELLS = 10_000_000  # inputs times distinct boxes
 MAX_BYTES = 512 * 1024 * 1024
 
 
+@guarded
 def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | None = None, name: str | None = None) -> Property:
     """Reads a file (.vnnlib, .vnnlib.gz) or a text that begins with a bracket, a comment or holds several lines."""
     if isinstance(source, str) and (source.lstrip()[:1] in ("(", ";", "") or "\n" in source or len(source) > 4096):
@@ -192,6 +194,7 @@ def _ends(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray | Seque
     return made
 
 
+@guarded
 def assignments(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> dict[str, bytes]:
     """The point as serialised TensorProto, by tensor: in the declared element type and shape; real numbers are float64."""
     made = {}
@@ -202,6 +205,7 @@ def assignments(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray |
     return made
 
 
+@guarded
 def write_counterexample(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> str:
     """The point in the form of the property's version: VNN-COMP's list of pairs, or the assignment of the VNN-LIB 2.0 standard."""
     ends = [(tensor, values.tolist()) for tensor, values in _ends(prop, x, y)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -146,7 +146,7 @@ class Decider:
 
     # ---- bounds -----------------------------------------------------------------------------------------
 
-    def boxes(self, lo: np.ndarray, hi: np.ndarray, progress: Progress = _silent) -> Iterator[tuple[Engine, Boxes]]:
+    def boxes(self, lo: np.ndarray, hi: np.ndarray, progress: Progress = _silent) -> Generator[tuple[Engine, Boxes], None, None]:
         """Refined boxes, a batch at a time."""
         with settings.pinned(self.device), self._threads():
             engine = self.engine(Try(self.first_dtype(), self.options.candidates))

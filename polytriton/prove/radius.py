@@ -19,6 +19,7 @@ import numpy as np
 from polytriton.errors import UsageError
 from polytriton.frontend.arrays import as_pixels, exact_numbers
 from polytriton.frontend.images import parse_epsilon, parse_fraction
+from polytriton.guard import guarded
 from polytriton.runtime.engine import Progress, _silent
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def _between(lo: Fraction, hi: Fraction) -> Fraction:
     return round((lo + hi) / 2 / step) * step
 
 
+@guarded
 def certify_radius(
     verifier: Verifier,
     image: np.ndarray,
@@ -127,6 +129,7 @@ def certify_radius(
     return bisect(ask, start, tolerance=tolerance, known=known)
 
 
+@guarded
 def radii(
     verifier: Verifier,
     x: Any,

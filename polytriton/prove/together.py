@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polytriton.frontend.query import Property
+from polytriton.guard import guarded
 from polytriton.prove.hints import aim
 from polytriton.prove.questions import questions, rivals, united
 from polytriton.results import Counterexample, Result
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
+@guarded
 def decide_together(
     verifier: Verifier,
     props: Sequence[Property],

@@ -19,6 +19,7 @@ from polytriton.cache import cached_artifact
 from polytriton.errors import PolytritonError, ResourceError, UsageError
 from polytriton.explain import explain
 from polytriton.frontend.query import Property
+from polytriton.guard import guarded, guarded_class
 from polytriton.knobs import SUMMARY, note
 from polytriton.prove.together import decide_together
 from polytriton.results import Counterexample, Result
@@ -78,6 +79,7 @@ class Begun:
     remark: str = ""
 
 
+@guarded_class
 class Networks:
     """Verifiers by path, the last few kept. An artifact is read, an ONNX file compiled or taken from the cache."""
 
@@ -107,6 +109,7 @@ class Networks:
         self._open.clear()
 
 
+@guarded
 def find_artifact(path: Path) -> Artifact:
     """An artifact, or an ONNX file compiled or found in the cache."""
     if path.is_dir() or path.suffix == ".poly":
@@ -116,6 +119,7 @@ def find_artifact(path: Path) -> Artifact:
     return cached_artifact(path)
 
 
+@guarded_class
 @dataclass
 class Asker:
     """`started`: when the clock of every timeout began; by default when its query is asked."""

@@ -11,6 +11,7 @@ import msgspec
 
 import polytriton
 from polytriton.explain import explain
+from polytriton.guard import guarded_class
 from polytriton.runs.asker import Answer, Opened, Settings, failed
 from polytriton.runs.queries import Query
 from polytriton.runs.records import Record, Sink
@@ -19,6 +20,7 @@ from polytriton.spread.task import Began, Engine, Job, Place, Task, Trouble
 __all__ = ["Answer", "Query", "Run", "Settings"]
 
 
+@guarded_class
 @dataclass
 class Run:
     """Asks every query once. `listeners` are called as each ends, after its record is on disk.

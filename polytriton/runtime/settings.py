@@ -1,4 +1,4 @@
-"""The process's torch settings: pinned while a bound is computed, put back afterwards, and tested rather than trusted.
+"""The process's torch settings: held while polytriton computes (guard.py), put back afterwards, and tested rather than trusted.
 
 A user may have asked torch for "fast float32" (TF32, bf16), deterministic algorithms or gradients. None of it may reach a
 certificate, and nothing of theirs may change. Settings are process-wide, so concurrent callers share one pin. An
@@ -7,19 +7,37 @@ environment variable can lower the precision of oneDNN beneath torch's own switc
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+import torch.overrides
+from torch import Tensor
 
+from polytriton.errors import ResourceError
+from polytriton.guard import FACTOR, RIGHT, TRIED, plain
+
+APART = 512  # values between those that tell a worker's arithmetic: subnormal numbers are slow
+BLAS = 256  # rows of a product that numpy divides among its workers
 _LOCK = threading.Lock()
 _holders = 0
 _restore: list[Callable[[], None]] = []
 _probe: bool | None = None
+
+
+class _Tried(threading.local):
+    """Whether this thread's workers have been tried by whom it is inside of."""
+
+    inside = False
+
+
+_TRIED = _Tried()
 
 
 def _pin_attribute(owner: Any, name: str, value: Any) -> None:
@@ -68,29 +86,101 @@ def _pin() -> None:
         warn = torch.is_deterministic_algorithms_warn_only_enabled()
         torch.use_deterministic_algorithms(False)
         _restore.append(lambda: torch.use_deterministic_algorithms(True, warn_only=warn))
+    dtype = torch.get_default_dtype()
+    if dtype != torch.float32:
+        torch.set_default_dtype(torch.float32)
+        _restore.append(lambda: torch.set_default_dtype(dtype))
 
 
 @contextmanager
-def _gradual_underflow(workers: bool) -> Iterator[None]:
-    """This thread keeps subnormal numbers: outward rounding relies on them. Torch tells nobody the setting, so it is tried."""
-    flushing = bool((torch.tensor(2.0**-1060, dtype=torch.float64, device="cpu") * 0.5 == 0).item())
-    if flushing:
-        torch.set_flush_denormal(False)
-    threads = torch.get_num_threads() if workers else 1
-    if threads > 1:  # workers that began while the setting was on keep it: then this thread works alone
-        wide = torch.full((threads << 16,), 2.0**-1060, dtype=torch.float64, device="cpu")
-        alone = bool((wide * 0.5 == 0).any())
-    else:
-        alone = False
-    if alone:
-        torch.set_num_threads(1)
+def _process() -> Iterator[None]:
+    """What is one for all threads, pinned by the first who comes and put back by the last who goes."""
+    global _holders
+    with _LOCK:
+        if _holders == 0:
+            try:
+                _pin()
+            except BaseException:
+                _put_back()
+                raise
+        _holders += 1
     try:
         yield
     finally:
+        with _LOCK:
+            _holders -= 1
+            if _holders == 0:
+                _put_back()
+
+
+def _put_back() -> None:
+    while _restore:
+        _restore.pop()()
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Full float32 precision, no gradients, plain algorithms, tensors on the CPU and in float32 where nothing else is asked for."""
+    with _process(), _thread():
+        _check_blas(os.getpid())
+        yield
+
+
+@contextmanager
+def _thread() -> Iterator[None]:
+    """What is this thread's own: gradients, automatic types, and what stands between it and torch's functions (a default device does)."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        for _ in torch.overrides._get_current_function_mode_stack():
+            stack.enter_context(torch.overrides._pop_mode_temporarily())
+        yield
+
+
+@cache
+def _check_blas(process: int) -> None:
+    """Numpy's worker threads began when it was imported, and keep the arithmetic of that moment: their products are tried once."""
+    diagonal = np.resize(np.array(TRIED), BLAS)
+    product = np.ascontiguousarray((np.diag(diagonal) @ np.diag(np.full(BLAS, FACTOR))).diagonal())
+    if not np.array_equal(product.view(np.int64), np.resize(np.frombuffer(RIGHT, np.int64), BLAS)):
+        raise ResourceError(
+            "numpy's worker threads round in another direction than to nearest, or flush subnormal numbers to zero",
+            "import numpy before the library that changes this, or set OPENBLAS_NUM_THREADS=1",
+        )
+
+
+@cache
+def _tried(threads: int) -> tuple[Tensor, Tensor]:
+    """Numbers for so many workers, each of whom meets some that tell how it rounds, and the bits of their products."""
+    size = threads << 16
+    given, right = np.ones(size), np.full(size, FACTOR)
+    at = (np.arange(0, size, APART)[:, None] + np.arange(len(TRIED))).ravel()
+    given[at], right[at] = np.resize(np.array(TRIED), len(at)), np.resize(np.frombuffer(RIGHT), len(at))
+    return torch.from_numpy(given), torch.from_numpy(right.view(np.int64))
+
+
+@contextmanager
+def _workers() -> Iterator[None]:
+    """Torch's worker threads keep the arithmetic in which they began: where that is another, this thread works alone."""
+    threads = torch.get_num_threads()
+    if threads == 1 or _TRIED.inside:
+        yield
+        return
+    given, right = _tried(threads)
+    alone = not torch.equal((given * FACTOR).view(torch.int64), right)
+    if alone:
+        torch.set_num_threads(1)
+    _TRIED.inside = True
+    try:
+        yield
+    finally:
+        _TRIED.inside = False
         if alone:
             torch.set_num_threads(threads)
-        if flushing:
-            torch.set_flush_denormal(True)
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
@@ -100,25 +190,13 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
 
 @contextmanager
 def pinned(device: torch.device | None = None) -> Iterator[None]:
-    """Full float32 precision, no gradients, plain algorithms; every setting is put back.
+    """Plain arithmetic and the settings above, also for torch's workers; every setting is put back.
 
     Where `device` is a GPU no worker thread computes a bound, and none is tried: that takes longer than a robust network's query.
     """
     workers = device is None or device.type == "cpu"
-    global _holders
-    with _LOCK:
-        if _holders == 0:
-            _pin()
-        _holders += 1
-    try:
-        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), _gradual_underflow(workers):
-            yield
-    finally:
-        with _LOCK:
-            _holders -= 1
-            if _holders == 0:
-                while _restore:
-                    _restore.pop()()
+    with plain(), _thread(), _workers() if workers else nullcontext():
+        yield
 
 
 def exact_float32() -> bool:

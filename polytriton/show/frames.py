@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polytriton.errors import UsageError
+from polytriton.guard import guarded
 from polytriton.results import Bounds, Result
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def _pandas() -> Any:
     return pandas
 
 
+@guarded
 def to_pandas(what: Result | Iterable[Result] | Bounds) -> pandas.DataFrame:
     """Results: one row each. Bounds: one row a box and neuron, the outputs under the layer name "output"."""
     pandas = _pandas()

@@ -8,6 +8,7 @@ import msgspec
 
 import polytriton
 from polytriton.errors import UsageError
+from polytriton.guard import guarded_class
 from polytriton.heap import keep_memory
 from polytriton.runs.asker import Asker, Networks, Settings
 from polytriton.spread.task import Failure, Job, Reply
@@ -21,6 +22,7 @@ class Hello(msgspec.Struct, frozen=True):
     version: str = polytriton.__version__
 
 
+@guarded_class
 class Host:
     """The worker itself."""
 

@@ -13,6 +13,7 @@ import pytest
 from polytriton import checker
 from polytriton.certificate.write import certify, lines
 from tests.certificate.models import NODE, dense, exact_dense, model, prop, refused
+from tests.hostile import STATES
 
 Layers = list[tuple[np.ndarray, np.ndarray]]
 
@@ -169,9 +170,10 @@ def test_numbers_beyond_the_proofs_range_are_refused(tmp_path: Path, weight: flo
         certify(*files)
 
 
-def test_the_probe_of_subnormal_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that flushes them is refused: the proof counts on gradual underflow."""
+@pytest.mark.parametrize("state", ["flush", "upward", "downward", "to zero"])
+def test_a_machine_that_rounds_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    """Where the processor can be told nothing, the probe sees flushed subnormal numbers and every directed rounding."""
     files: Any = (tmp_path / "a", tmp_path / "b", tmp_path / "c")
-    monkeypatch.setattr(checker.np, "ones", lambda n: np.zeros(n))
-    with pytest.raises(checker.Unsupported, match="subnormal"):
+    monkeypatch.setattr(checker.sys, "platform", "elsewhere")
+    with STATES[state](), pytest.raises(checker.Unsupported, match="subnormal"):
         checker.check(*files)
