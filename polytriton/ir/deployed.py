@@ -1,14 +1,14 @@
 """The deployed network as every rewriting must leave it: a law between a net and what a rewriting made of it.
 
-An affine node carries what the network executes where the node stands (ir/ops.py): `summands`, `ops`, `products`, `rowsum`, `babs`,
-`wabs`. Every rounding that is charged is charged from these, so a rewriting that loses some of it makes wrong bounds. The law holds
-a value of the new net against the value of the same name in the old one, path by path from what both nets share:
+An affine node carries what the network executes where the node stands (ir/ops.py): `summands`, `ops`, `products`, `babs`, `wabs`.
+Every rounding that is charged is charged from these, so a rewriting that loses some of it makes wrong bounds. The law holds a
+value of the new net against the value of the same name in the old one, path by path from what both nets share:
 
   roundings     the most that one term passes on its way, where no cell counts that is exactly zero;
   presence      a cell that the old net lets differ from zero may differ from zero in the new one;
   conversions   how often an operand on the way was converted;
   magnitudes    the sum of |products| and |constants| under a cell; what merging rounded (`slack`);
-  rowsums       the largest sum of |weights| under a cell, which flushed operands are multiplied by.
+  flushes       the sum of |weights| that flushed operands are multiplied by, where weights go out of sight.
 
 None of them may shrink. Which cells are zero depends on the box, so the law is tried with cells of the shared values all zero, all
 present, and, where cells are moved, the ones most repeated alone and every other one. tests/ir/test_deployed.py breaks every line.
@@ -162,7 +162,7 @@ def _rowsum(net: Net, node: Node) -> float:
     """The largest sum of |weights| under an output: what all its flushed operands together are multiplied by."""
     w = _magnitudes(net, node, "w", "wabs")
     w = w.reshape(len(w), -1)
-    return max(float(_times(w, np.ones(w.shape[1])).max(initial=0.0)), node.number("rowsum"))
+    return float(_times(w, np.ones(w.shape[1])).max(initial=0.0))
 
 
 def _hides_flushes(before: Net, old: Node, after: Net, new: Node) -> bool:
@@ -194,7 +194,7 @@ def broken_law(before: Net, after: Net) -> str | None:
         if old[a].size != new[b].size:
             return f"%{b} has {new[b].size} cells, not {old[a].size}"
         if {old[a].op, new[b].op} <= {"linear", "conv"} and _hides_flushes(before, old[a], after, new[b]):
-            return f"%{b}: weights that a flushed operand meets are out of sight (rowsum)"
+            return f"%{b}: weights that a flushed operand meets are out of sight"
     for k, pattern in enumerate(_patterns(before, gone, shared)):
         was, now = (_accounts(net, nodes, pattern, k == 0) for net, nodes in ((before, gone), (after, made)))
         for a, b in pairs:

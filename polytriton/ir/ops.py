@@ -2,14 +2,13 @@
 
 Values carry no batch axis in the IR; the interpreter adds one in front. Images are [channels, height, width].
 
-Eight attributes may stand on every affine operator. They carry what a pass changed, so that the rounding
+Seven attributes may stand on every affine operator. They carry what a pass changed, so that the rounding
 argument (docs/soundness.md) survives it:
   slack=k   the stored weights differ from the exact ones by at most gamma64_k times `wabs` / `babs`
   ops=k     the deployed network performs up to k roundings a term more than the layer's own sum
   products=k  this many matrix products were merged, each of which may convert its operands (default 1)
   summands=k the deployed sum has up to k summands whatever the operand holds: constants among them, real padding, repeated cells.
             Without it they are the operand's own cells, each at most once, and a cell that is exactly zero rounds nothing
-  rowsum=s  the largest sum of |weights| under a deployed output, where some of these weights no longer stand in the layer
   gain=k    intermediate values of the deployed network may be 2^k larger or smaller than the merged layer shows
   babs=@v   the sum of magnitudes of the constants behind the bias, where it exceeds |b|
   wabs=@m   likewise for the weights, where terms cancelled in a merge
@@ -28,7 +27,7 @@ from polytriton.ir.net import Net, Node, Ref, Shape
 
 Weights = Mapping[str, np.ndarray]
 NORMAL = 2.0**-126  # the smallest normal float32
-SHARED = {"slack": int, "ops": int, "gain": int, "products": int, "summands": int, "rowsum": float, "babs": Ref, "wabs": Ref}
+SHARED = {"slack": int, "ops": int, "gain": int, "products": int, "summands": int, "babs": Ref, "wabs": Ref}
 
 
 @dataclass(frozen=True)

@@ -226,8 +226,5 @@ def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
     ops = source.integer("ops") + n.integer("ops") + max(terms, n.integer("summands")) + 2
     to: dict[str, Attr] = {"to": n.shape} if len(n.shape) != 1 else {}
     to["products"] = source.integer("products", 1) + n.integer("products", 1)
-    hidden = max(n.number("rowsum"), source.number("rowsum") * float(m2.sum(1).max()) * (1 + 2.0**-30))
-    if hidden > 0:
-        to["rowsum"] = hidden
     merged = _with(net, replace(source, shape=n.shape).without("to"), arrays, slack=slack, ops=ops, gain=gain, **to)
     return _rename(merged, source, n)

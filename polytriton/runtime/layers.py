@@ -103,7 +103,7 @@ def load_layer(net: Net, node: Node, device: torch.device) -> Layer:
     tensors = [torch.from_numpy(np.require(v, requirements=["C", "W"])).to(device) for v in arrays]
     size = arrays[1].reshape(arrays[1].shape[0], -1) if node.op != "scale" else arrays[1].reshape(-1, 1)
     rowsum = float(size.sum(1).max()) * (1 + 2.0**-34) if size.size else 0.0
-    slack, hidden = node.integer("slack"), node.number("rowsum")  # no weight out of sight exceeds the sum of all
+    slack = node.integer("slack")
     w64, wabs64, b64, babs64 = tensors
     return Layer(
         node=node,
@@ -116,8 +116,8 @@ def load_layer(net: Net, node: Node, device: torch.device) -> Layer:
         rho=gamma(slack, 2.0**-53) if slack else 0.0,
         cancelled=wabs is not None,
         exact32=exact32,
-        w_max=max(float(size.max(initial=0.0)), hidden),
-        w_rowsum=max(rowsum, hidden),
+        w_max=float(size.max(initial=0.0)),
+        w_rowsum=rowsum,
     )
 
 

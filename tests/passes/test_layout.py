@@ -154,7 +154,7 @@ def test_a_cell_read_twice_adds_its_columns_and_says_so() -> None:
     w = np.array([[1, -1, 0.5, 2, 8, 4, 16]], np.float32)
     out = check(
         read(text, i=np.array([0, 0, 0, 1, -1, 1, 1]), w=w),
-        "CHECK: %r = relu\nCHECK-NEXT: %y = linear %r {w=@w_0, b=@b, summands=6, slack=3, ops=3, wabs=@wabs_0} : f32[1]",
+        "CHECK: %r = relu\nCHECK-NEXT: %y = linear %r {w=@w_0, b=@b, summands=6, slack=3, ops=1, wabs=@wabs_0} : f32[1]",
     )
     node = out.node("y")
     got, size = out.weight(node, "w"), out.weight(node, "wabs")
