@@ -66,7 +66,6 @@ def compile(
 
     `check` compares the import with onnxruntime on random inputs, and a module's export with the module's own answers.
     """
-    begin = time.monotonic()
     options = Options(device, semantics, dtype, candidates, memory, numerics=numerics)
     exported = None
     if hasattr(model, "named_parameters"):  # a torch module
@@ -80,13 +79,25 @@ def compile(
         if is_path(model) and str(model).endswith((".pt", ".pth", ".pt2", ".ckpt")):
             raise UsageError(f"{model} is a torch file, not an ONNX model", "load the module in Python: compile(module, example_input)")
         imported = load_onnx(model, output=output)
-    if check:
-        cross_check(imported)
-    verifier = Verifier(compile_net(imported.net, candidates, observe), options, imported)
+    verifier = _verifier(imported, options, check, observe)
     if check and exported is not None:
         exported.check(verifier.predict(exported.points), imported.source.input_dtype)
+    return verifier
+
+
+def _verifier(imported: Imported, options: Options, check: bool, observe: Observer) -> Verifier:
+    begin = time.monotonic()
+    if check:
+        cross_check(imported)
+    verifier = Verifier(compile_net(imported.net, options.candidates, observe), options, imported)
     _LOG.info("compiled %s: %d nodes in %.3f s", verifier.net.name, len(verifier.net.nodes), time.monotonic() - begin)
     return verifier
+
+
+@guarded
+def compile_bytes(data: bytes, name: str, *, output: str | None, candidates: str, check: bool, observe: Observer) -> Verifier:
+    """What `compile` makes of a file of this name that holds these bytes: whoever has read it once need not read it again."""
+    return _verifier(load_onnx(data, output=output, name=name), Options(candidates=candidates), check, observe)
 
 
 @guarded

@@ -14,7 +14,7 @@ import onnx
 
 import polytriton
 from polytriton.artifact import MANIFEST, VERSION, Artifact, pack, read_artifact, write_artifact
-from polytriton.errors import PolytritonError
+from polytriton.errors import ArtifactError, PolytritonError
 from polytriton.frontend.onnx import model_bytes
 from polytriton.guard import guarded
 from polytriton.knobs import SUMMARY, knobs, note
@@ -28,24 +28,45 @@ ENTRIES = 64  # the least recently used beyond these are dropped
 def cached_artifact(
     model: str | os.PathLike[str], *, output: str | None = None, candidates: str = "all", check: bool = True, observe: Observer = _quiet
 ) -> Artifact:
-    """The compiled network of an ONNX file: from the cache, or compiled and kept there."""
-    from polytriton.api import compile
+    """The compiled network of an ONNX file: from the cache, or compiled and kept there.
 
-    entry = _entry(Path(model), output, candidates, check)
-    if entry is not None and entry.is_dir():
-        try:
-            found = read_artifact(entry)
-            with suppress(OSError):  # a cache that may only be read
-                os.utime(entry)
-            note(SUMMARY, f"cache hit for {model}: {entry}")
+    The file is read once. What is looked up, compiled and kept is what these bytes say, whoever replaces the file meanwhile.
+    """
+    from polytriton.api import compile, compile_bytes
+
+    path = Path(model)
+    data = _read(path)
+    if data is None:
+        verifier, entry = compile(model, output=output, candidates=candidates, check=check, observe=observe), None
+    else:
+        entry = _entry(data, path, output, candidates, check)
+        found = _found(entry, data, candidates, path)
+        if found is not None:
             return found
-        except (PolytritonError, OSError) as error:
-            note(SUMMARY, f"the cached {entry} is not used: {str(error).splitlines()[0]}")
-    verifier = compile(model, output=output, candidates=candidates, check=check, observe=observe)
+        stem = Path(str(model).removesuffix(".gz")).stem
+        verifier = compile_bytes(data, stem, output=output, candidates=candidates, check=check, observe=observe)
     assert verifier.imported is not None
     if entry is not None:
         _keep(verifier, entry)
     return Artifact(verifier.compiled, verifier.imported, pack(verifier.compiled, verifier.imported)[0])
+
+
+def _found(entry: Path, data: bytes, candidates: str, model: Path) -> Artifact | None:
+    """What the cache holds of these bytes. The name of an entry is not believed: the artifact itself says what it was made from."""
+    if not entry.is_dir():
+        return None
+    try:
+        found = read_artifact(entry)
+        source, made = found.imported.source.sha256, found.compiled.plan.candidates
+        if (source, made) != (hashlib.sha256(data).hexdigest(), candidates):
+            raise ArtifactError(f"{entry} was made from another file")
+        with suppress(OSError):  # a cache that may only be read
+            os.utime(entry)
+        note(SUMMARY, f"cache hit for {model}: {entry}")
+        return found
+    except (PolytritonError, OSError) as error:
+        note(SUMMARY, f"the cached {entry} is not used: {str(error).splitlines()[0]}")
+        return None
 
 
 def _keep(verifier: polytriton.Verifier, entry: Path) -> None:
@@ -61,23 +82,30 @@ def _keep(verifier: polytriton.Verifier, entry: Path) -> None:
         note(SUMMARY, f"not cached: {str(error).splitlines()[0]}")
 
 
-def _entry(model: Path, output: str | None, candidates: str, check: bool) -> Path | None:
-    """The folder that belongs to this file, these options and this compiler; None where nothing can be kept.
+def _read(model: Path) -> bytes | None:
+    """The file's contents, unpacked; None where nothing can be kept, or where compiling the file itself says best what is wrong.
 
     A model with weights in other files is not kept: its own bytes do not say what they hold.
     """
-    folder = knobs().cache
-    if folder is None:
+    if knobs().cache is None:
         return None
     try:
         data = model_bytes(model)
-        graph = onnx.ModelProto.FromString(data).graph
+        proto = onnx.ModelProto.FromString(data)
+        graph = proto.graph
         tensors = [*graph.initializer, *(a.t for n in graph.node for a in n.attribute if a.HasField("t"))]
         if any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors):
             note(SUMMARY, f"{model} keeps weights in other files: not cached")
             return None
-    except Exception:  # whatever is wrong with the file, compiling it says so best
+        return data if graph.output and proto.opset_import else None
+    except Exception:
         return None
+
+
+def _entry(data: bytes, model: Path, output: str | None, candidates: str, check: bool) -> Path:
+    """The folder that belongs to these bytes, these options and this compiler."""
+    folder = knobs().cache
+    assert folder is not None
     options = repr((VERSION, polytriton.__version__, _compiler(), model.stem, output, candidates, check))
     return folder / f"{hashlib.sha256(hashlib.sha256(data).digest() + options.encode()).hexdigest()[:32]}.poly"
 

@@ -301,7 +301,7 @@ def test_cache_keeps_and_finds(model: Path, tmp_path: Path, monkeypatch: pytest.
     with scope(cache=tmp_path / "c", debug=1):
         first = cached_artifact(model)
         assert "cached as" in capsys.readouterr().err
-        monkeypatch.setattr("polytriton.api.compile", lambda *a, **k: pytest.fail("compiled again"))
+        monkeypatch.setattr("polytriton.api.compile_bytes", lambda *a, **k: pytest.fail("compiled again"))
         again = cached_artifact(model)
         assert "cache hit" in capsys.readouterr().err
     assert again.compiled == first.compiled
