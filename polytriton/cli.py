@@ -14,12 +14,12 @@ from importlib import import_module
 from typing import Any
 
 import polytriton
+from polytriton.commands.clock import begin
 from polytriton.commands.options import Odd, read
 from polytriton.commands.screen import INTERRUPTED, complain
 from polytriton.errors import USAGE
-from polytriton.guard import guarded
 from polytriton.heap import keep_memory
-from polytriton.knobs import knobs
+from polytriton.knobs import knobs, wait_asleep
 
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 COMMANDS = ("compile", "run", "verify", "check", "report", "supports", "inspect", "opt", "tune")
@@ -43,11 +43,12 @@ def find_command(name: str) -> Callable[..., int]:
     return grouped(getattr(import_module(f"polytriton.commands.{name}"), name))
 
 
-@guarded
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; whatever goes wrong is one message."""
     given = list(sys.argv[1:] if argv is None else argv)
+    begin(whole=argv is None)
     keep_memory()
+    wait_asleep()
     try:
         knobs()  # a wrong setting is said first
         code = _answer(spread(given) or ["--help"])

@@ -79,6 +79,17 @@ def note(level: int, message: str) -> None:
         print(f"polytriton: {message}", file=sys.stderr)
 
 
+ASLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}  # of the two OpenMP libraries that torch may come with
+
+
+def wait_asleep() -> None:
+    """Threads without work are to sleep. By default they spin for a while, and beside another program, which needs their processor,
+    a query then took up to ten times as long. The libraries read this when torch is loaded; what the user has set stays.
+    """
+    if "torch" not in sys.modules and not any(name in os.environ for name in ("GOMP_SPINCOUNT", *ASLEEP)):
+        os.environ.update(ASLEEP)
+
+
 def interpret_triton(on: bool) -> None:
     """Sets the mode in which Triton, not imported yet, will run kernels: it reads the environment when it is imported."""
     os.environ["TRITON_INTERPRET"] = "1" if on else "0"

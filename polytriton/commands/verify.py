@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from polytriton.commands.check import certifiable, certify
+from polytriton.commands.clock import began
 from polytriton.commands.groups import Asking, Engine, Results
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import Live, complain
@@ -51,9 +51,8 @@ def verify(
     """Answer one query; the verdict is the first line, a counterexample in VNN-LIB form follows.
 
     The compiled network is kept in the cache (POLYTRITON_CACHE) for the next time. --timeout counts from the start of the
-    command. With --network, element types must be those of the network, and a timeout is called timed-out.
+    program. With --network, element types must be those of the network, and a timeout is called timed-out.
     """
-    started = time.monotonic()
     from polytriton.frontend.instances import shipped
     from polytriton.runs.asker import Asker, Networks
     from polytriton.runs.queries import vnnlib_query
@@ -77,7 +76,7 @@ def verify(
     sinks = open_sinks(results.json, results.csv, resume=results.resume, overwrite=results.overwrite)
     try:
         with Live(1) as live:
-            asker = Asker(networks, settings, live.stage, started)
+            asker = Asker(networks, settings, live.stage, began())
             answer = Run(Local(asker), settings, sinks).ask([vnnlib_query(net, path)])[0]
     finally:
         for sink in sinks:

@@ -20,6 +20,7 @@ from typing import IO, Any
 import msgspec
 
 import polytriton
+from polytriton.knobs import ASLEEP
 from polytriton.spread.pool import WorkerLost
 from polytriton.spread.task import Failure, Job, Reply
 from polytriton.spread.worker import Hello, Host
@@ -47,6 +48,7 @@ class ProcessWorker:
         root = str(Path(polytriton.__file__).parents[1])
         path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
         env = {**os.environ, **dict.fromkeys(POOLS, str(self._hello.threads)), "PYTHONPATH": path}
+        env = {**ASLEEP, **env}
         apart: dict[str, Any] = {"start_new_session": True}
         if os.name == "nt":
             apart = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import helper
 
 from polytriton.commands.options import Odd, option, read
 from polytriton.errors import UsageError
+from tests.cli import tiny
 from tests.cli.conftest import Cli
 
 ROOT = Path(__file__).parents[2]
@@ -140,3 +146,68 @@ def test_a_value_given_twice_is_a_mistake(command: object, cli: Cli, poly: Path)
         read(command, ["a", "--epsilon", "1", "--epsilon", "2"])  # type: ignore[arg-type]
     said = cli("run", poly, "--images", "none.npz", "--epsilon", "1/255", "--epsilon", "2/255")
     assert (said.code, "--epsilon is given twice" in said.err) == (2, True)
+
+
+# ---- the clock, and threads that wait -----------------------------------------------------------------------------
+
+
+def test_the_clock_starts_with_the_program(here: Path) -> None:
+    code = "import time; time.sleep(1.5); from polytriton.commands.clock import process_start; print(time.monotonic() - process_start())"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    assert float(said) >= (1.5 if sys.platform.startswith("linux") else 0)
+    tiny.zero(here / "zero.onnx")
+    tiny.hard(here / "hard.vnnlib")
+    env |= {"POLYTRITON_CACHE": str(here / "cache")}
+    begun = time.monotonic()
+    line = [sys.executable, "-m", "polytriton.cli", "verify", "zero.onnx", "hard.vnnlib", "--timeout", "0.01", "--json", "r.jsonl"]
+    done = subprocess.run(line, cwd=here, env=env, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "timeout\n"
+    assert json.loads((here / "r.jsonl").read_text())["seconds"] < min(0.5, time.monotonic() - begun)  # imports alone were longer
+
+
+def test_threads_without_work_sleep(here: Path) -> None:
+    code = "import os, sys; from polytriton.cli import main; main(['--version'])"
+    code += "; print(os.environ.get('OMP_WAIT_POLICY'), 'torch' in sys.modules)"
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "KMP_", "GOMP_"))} | {"PYTHONPATH": str(ROOT)}
+    for more, policy in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"), ({"GOMP_SPINCOUNT": "9"}, "None")):
+        said = subprocess.run([sys.executable, "-c", code], env={**env, **more}, capture_output=True, text=True, check=True).stdout
+        assert said.splitlines()[-1] == f"{policy} False"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="processor time of children")
+def test_a_busy_neighbour_costs_little(here: Path) -> None:
+    """Processor time, which spinning threads spend for nothing, and which another program does not take away."""
+    import resource
+
+    rng = np.random.default_rng(0)
+    sizes, nodes, weights, last = [784, 256, 256, 256, 256, 10], [], {}, "x"
+    for k, (n, m) in enumerate(pairwise(sizes)):
+        weights |= {f"w{k}": rng.standard_normal((m, n)) * (2 / n) ** 0.5, f"b{k}": np.zeros(m)}
+        nodes.append(helper.make_node("Gemm", [last, f"w{k}", f"b{k}"], [f"h{k}" if m != 10 else "y"], transB=1))
+        nodes += [helper.make_node("Relu", [f"h{k}"], [f"r{k}"])] if m != 10 else []
+        last = f"r{k}"
+    unsafe = " ".join(f"(and (<= Y_{k} -50.0))" for k in range(10))
+    tiny.save(here / "deep.onnx", nodes, [1, 784], 10, weights)
+    tiny.vnnlib(here / "deep.vnnlib", [(-0.1, 0.1)] * 784, f"(or {unsafe})", 10)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "KMP_", "GOMP_"))}
+    env |= {"PYTHONPATH": str(ROOT), "POLYTRITON_CACHE": str(here / "cache")}
+
+    def spent(threads: int) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        line = [sys.executable, "-m", "polytriton.cli", "verify", "deep.onnx", "deep.vnnlib", "--threads", str(threads)]
+        done = subprocess.run(line, cwd=here, env=env, capture_output=True, text=True, timeout=300)
+        assert done.stdout == "unknown\n", done.stderr
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    spent(1)  # into the cache
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(min(2, os.cpu_count() or 1))]
+    try:
+        alone, two = min(spent(1) for _ in range(2)), min(spent(2) for _ in range(2))
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+    assert two < 1.3 * alone, (alone, two)
