@@ -33,13 +33,19 @@ Pattern = Mapping[str, np.ndarray]  # for each value that both nets share: which
 
 @dataclass(frozen=True)
 class Account:
-    """What one value owes: `present` and `magnitude` are of its cells in row-major order; None where magnitudes are not asked for."""
+    """What one value owes: `present` and `magnitude` are of its cells in row-major order; None where magnitudes are not asked for.
+
+    `exposed` and `weight`, of a product alone and beside magnitudes: the largest sum of |weights| under an output that can meet a
+    deployed operand other than zero, and of all.
+    """
 
     present: np.ndarray
     magnitude: np.ndarray | None
     roundings: int = 0
     conversions: int = 0
     slack: int = 0
+    exposed: float = 0.0
+    weight: float = 0.0
 
 
 def summands(net: Net, node: Node, present: np.ndarray) -> int:
@@ -87,6 +93,16 @@ def _sums(net: Net, node: Node, x: np.ndarray) -> np.ndarray:
     return np.repeat(sums, node.size // len(sums))
 
 
+def _exposed(net: Net, node: Node, present: np.ndarray) -> tuple[float, float]:
+    """What all flushed operands of an output together are multiplied by, at most; a layer that gives its summands may hide constants."""
+    w = _magnitudes(net, node, "w", "wabs")
+    w = w.reshape(len(w), -1)
+    full = float(_times(w, np.ones(w.shape[1])).max(initial=0.0))
+    if node.op == "conv" or "summands" in node.attrs:
+        return full, full
+    return float(_times(w, present.astype(np.float64)).max(initial=0.0)), full
+
+
 def _affine(net: Net, node: Node, operand: Account) -> Account:
     """A linear, conv or scale node."""
     present = np.ones(node.size, dtype=bool)
@@ -100,6 +116,7 @@ def _affine(net: Net, node: Node, operand: Account) -> Account:
         operand.roundings + summands(net, node, operand.present) + 1 + node.integer("ops"),
         operand.conversions + (0 if node.op == "scale" else node.integer("products", 1)),
         operand.slack + node.integer("slack"),
+        *((0.0, 0.0) if operand.magnitude is None or node.op == "scale" else _exposed(net, node, operand.present)),
     )
 
 
@@ -144,34 +161,32 @@ def _accounts(net: Net, nodes: list[Node], pattern: Pattern, magnitudes: bool) -
 
 
 def _patterns(before: Net, changed: list[Node], shared: dict[str, int]) -> Iterator[Pattern]:
-    """Which cells of the shared values are present: none, all; where cells move, the most repeated ones and every other one as well."""
-    yield {name: np.zeros(size, dtype=bool) for name, size in shared.items()}
+    """Which cells of the shared values are present: all, none; where cells move, the most repeated ones and every other one as well."""
     yield {name: np.ones(size, dtype=bool) for name, size in shared.items()}
+    yield {name: np.zeros(size, dtype=bool) for name, size in shared.items()}
+    moved = {n.name for n in changed}
     if any(OPS[n.op].kind == "layout" for n in changed):
         yield {name: np.arange(size) % 2 == 0 for name, size in shared.items()}
         repeated = {name: np.zeros(size, dtype=bool) for name, size in shared.items()}
         for n in changed:
             index = before.weight(n, "index") if n.op == "gather" else None
-            if index is not None and n.inputs[0] in repeated and (index >= 0).any():
+            if index is None or n.inputs[0] not in repeated:
+                continue
+            take = before.weight(before.node(n.inputs[0]), "take")  # a changed input's pattern is of the user's cells
+            index = index if take is None or n.inputs[0] not in moved else np.where(index >= 0, take[np.maximum(index, 0)], -1)
+            if (index >= 0).any():
                 uses = np.bincount(index[index >= 0], minlength=shared[n.inputs[0]])
                 repeated[n.inputs[0]] |= uses == uses.max()
         yield repeated
 
 
-def _rowsum(net: Net, node: Node) -> float:
-    """The largest sum of |weights| under an output: what all its flushed operands together are multiplied by."""
-    w = _magnitudes(net, node, "w", "wabs")
-    w = w.reshape(len(w), -1)
-    return float(_times(w, np.ones(w.shape[1])).max(initial=0.0))
-
-
-def _hides_flushes(before: Net, old: Node, after: Net, new: Node) -> bool:
+def _hides_flushes(was: Account, old: Node, now: Account, new: Node, after: Net) -> bool:
     """Whether flushed operands may cost the old layer more than the new one is charged (runtime.soundness.deployed_error)."""
     w = after.weight(new, "w")
     assert w is not None
     operations = 2 * (max(prod(w.shape[1:]), new.integer("summands")) + new.integer("ops")) + 4
-    charged = (operations + _rowsum(after, new)) * (2.0**REACH if new.integer("ops") else 1.0)
-    return charged < _rowsum(before, old) * 2.0 ** min(old.integer("gain"), REACH) * ROOM
+    charged = (operations + now.weight) * (2.0**REACH if new.integer("ops") else 1.0)
+    return charged < was.exposed * 2.0 ** min(old.integer("gain"), REACH) * ROOM
 
 
 def broken_law(before: Net, after: Net) -> str | None:
@@ -193,14 +208,14 @@ def broken_law(before: Net, after: Net) -> str | None:
     for a, b in pairs:
         if old[a].size != new[b].size:
             return f"%{b} has {new[b].size} cells, not {old[a].size}"
-        if {old[a].op, new[b].op} <= {"linear", "conv"} and _hides_flushes(before, old[a], after, new[b]):
-            return f"%{b}: weights that a flushed operand meets are out of sight"
     for k, pattern in enumerate(_patterns(before, gone, shared)):
         was, now = (_accounts(net, nodes, pattern, k == 0) for net, nodes in ((before, gone), (after, made)))
         for a, b in pairs:
             problem = _loss(was[a], now[b])
             if problem:
                 return f"%{b}: {problem}"
+            if k == 0 and {old[a].op, new[b].op} <= {"linear", "conv"} and _hides_flushes(was[a], old[a], now[b], new[b], after):
+                return f"%{b}: weights that a flushed operand meets are out of sight"
     return None
 
 
