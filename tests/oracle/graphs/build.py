@@ -106,7 +106,7 @@ class Builder:
 
     def weights(self, terms: int, outputs: int) -> np.ndarray:
         """[terms, outputs], a kind a column, mostly one kind for all."""
-        kind = self.pick("tail", "tail", "tail", "tail", "tail", "half", "equal", "cancel", "normal", "near", "range", "subnormal")
+        kind = self.pick("tail", "tail", "tail", "tail", "tail", "half", "equal", "cancel", "normal", "near", "range", "subnormal", "far")
         columns = []
         for _ in range(outputs):
             kind = kind if self.chance(0.8) else self.pick("tail", "equal", "cancel", "normal", "zeros")
@@ -134,6 +134,8 @@ class Builder:
             return rng.choice([1.0, -1.0], terms) * (1 + rng.integers(-3, 4, terms) * 2.0 ** -self.pick(8, 11, 12, 23))
         if kind == "range":
             return rng.standard_normal(terms) * 2.0 ** rng.integers(-30, 20, terms)
+        if kind == "far":  # what a flushed operand or result meets later
+            return rng.standard_normal(terms) * 2.0 ** self.pick(-60, -40, 40, 58)
         if kind == "subnormal":
             return rng.standard_normal(terms) * 2.0 ** self.pick(-140, -127, -124)
         if kind == "zeros":
@@ -143,7 +145,9 @@ class Builder:
     def factors(self, *shape: int) -> np.ndarray:
         """Of a scale: never zero."""
         rng = self.rng
-        kind = self.pick("ulp", "third", "normal", "power", "tiny")
+        kind = self.pick("ulp", "third", "normal", "power", "tiny") if self.chance(0.93) else "far"
+        if kind == "far":
+            return np.full(shape, self.pick(1.0, 1 / 3) * 2.0 ** self.pick(-55, -40, 40, 55))
         if kind == "ulp":
             return 1 + rng.integers(-3, 4, shape) * ULP
         if kind == "third":

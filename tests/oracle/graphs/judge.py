@@ -28,7 +28,7 @@ class Outcome:
     escapes: list[str] = field(default_factory=list)
     ratio: float = 0.0
     refused: bool = False
-    reason: str = ""
+    reason: str = ""  # of a refusal
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,14 @@ def ask(graph: Graph, semantics: str) -> Said:
 
 def judge(graph: Graph, semantics: str = "float32") -> Outcome:
     """All executions against all bounds. Whatever polytriton raises but a refusal is raised here too."""
-    from polytriton.errors import PolytritonError
+    from polytriton.errors import InvalidIR, PassError, PolytritonError
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # overflow is what some graphs are about
         try:
             said = ask(graph, semantics)
+        except (PassError, InvalidIR) as error:
+            return Outcome(escapes=[f"a fault of the compiler's own: {error}"], refused=True, reason=str(error))
         except PolytritonError as error:
             return Outcome(refused=True, reason=str(error))
         court = _Court(graph, semantics, said)

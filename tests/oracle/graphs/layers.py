@@ -12,7 +12,8 @@ from tests.oracle.graphs.tape import NotCovered, Tape, Value
 
 
 def _floats(tape: Tape, value: float, like: Value) -> Value:
-    return tape.constant(np.array(value, like.dtype))
+    """An attribute: a float32 number in a tensor's arithmetic, not rounded to its type."""
+    return tape.constant(np.array(value, np.float64), like.dtype)
 
 
 def matmul(tape: Tape, n: NodeView) -> Value:
