@@ -176,6 +176,7 @@ def test_rounding_is_charged_for_the_operands_that_take_part(given: dict[str, in
     """Two of five operands are exactly zero: they round nothing, unless the deployed sum has constants there, or more summands."""
     net, sem = one_layer("linear", (5,), 3, **given), SEMANTICS["float32"]
     case = Case(net, np.array([[0.0, -1, 0, 2, 1]]), np.array([[0.0, 1, 0, 3, 1]]), sem.name)
+    assert case.layer.most == max(5, counted), "terms that may each flush an operand"
     boxes, layer, name = case.boxes(kernels), case.layer, net.output
     magnitude, widest = boxes.magnitude[name], torch.full((1, 1, 1, 1), 3.0, dtype=torch.float64)
     nonzero = torch.tensor(float(counted), dtype=torch.float64)

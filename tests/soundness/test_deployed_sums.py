@@ -95,9 +95,21 @@ def repeated() -> onnx.ModelProto:
     return graph(nodes, [1, 1], [1, 1], v=np.zeros((1, cells), F32), bias=bias, i=np.tile(np.arange(20), 100), w=w[:, None])
 
 
+def behind_a_layer() -> onnx.ModelProto:
+    """The constants join a layer that then merges with the one before it."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["h"]),
+        helper.make_node("Concat", ["h", "c"], ["j"], axis=1),
+        helper.make_node("MatMul", ["j", "w"], ["y"]),
+    ]
+    w = np.concatenate([[F32(0.5)], drift(100)]).astype(F32)
+    return graph(nodes, [1, 1], [1, 1], v=np.ones((1, 1), F32), c=np.ones((1, 101), F32), w=w[:, None])
+
+
 CASES: dict[str, tuple[Callable[[], onnx.ModelProto], int, float]] = {
     **{f"concat {o} {r}": (lambda o=o, r=r: concat(o, r), 100, 0.0) for o in ("before", "after", "around") for r in ("MatMul", "Gemm")},  # type: ignore[misc]
     **{f"pad {s} {r}": (lambda s=s, r=r: padded(s, r), 100, 0.0) for s in SHIFT for r in ("MatMul", "Conv")},  # type: ignore[misc]
+    "behind a layer": (behind_a_layer, 100, 0.0),
     "repeats": (repeated, 1999, 0.0),
 }
 
