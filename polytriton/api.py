@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.frontend.arrays import as_array, as_numpy, as_pixels, exact_numbers, is_path, normalised
+from polytriton.frontend.arrays import as_array, as_ends, as_pixels, as_radius, exact_numbers, is_path, normalised
 from polytriton.frontend.balls import ball, later
-from polytriton.frontend.images import parse_epsilon
+from polytriton.frontend.numbers import as_numpy, exactly, written
 from polytriton.frontend.onnx import Imported, Source, cross_check, load_onnx
 from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
@@ -187,7 +187,7 @@ class Verifier:
         return np.ascontiguousarray(array.reshape(-1, self.inputs))
 
     def _boxes(self, lo: Any, hi: Any) -> tuple[np.ndarray, np.ndarray]:
-        low, high = self._batch(lo, "lo"), self._batch(hi, "hi")
+        low, high = (self._batch(v, what) for v, what in zip(as_ends(lo, hi), ("lo", "hi"), strict=True))
         if len(low) != len(high):
             raise UsageError(f"lo holds {len(low)} boxes and hi {len(high)}", "give as many of one as of the other")
         bad = np.argwhere(low > high)
@@ -213,7 +213,7 @@ class Verifier:
     def margins(self, lo: Any, hi: Any, forms: Any, *, progress: Progress = _silent) -> np.ndarray:
         """Sound lower bounds of forms @ y over each box, [batch, rows]; forms is [rows, outputs] or [batch, rows, outputs]."""
         low, high = self._boxes(lo, hi)
-        c = np.asarray(as_numpy(forms, "forms"), dtype=np.float64)
+        c = exactly(forms, "forms")
         if c.ndim not in (2, 3) or c.shape[-1] != self.outputs or (c.ndim == 3 and len(c) != len(low)) or not np.isfinite(c).all():
             raise UsageError(
                 f"forms of shape {list(c.shape)} do not fit {len(low)} boxes and {self.outputs} outputs",
@@ -262,7 +262,7 @@ class Verifier:
             return self.verify_property(x, timeout=timeout, falsifier=falsifier, progress=progress)
         if epsilon is None:
             raise UsageError("no radius was given", 'net.verify(x, epsilon="8/255")')
-        radius = epsilon if isinstance(epsilon, Fraction) else parse_epsilon(str(epsilon))
+        radius = as_radius(epsilon)
         images = as_pixels(x, self.input_shape)
         means, stds = exact_numbers(mean), exact_numbers(std)
         labels = self._labels(images.labels if label is None else label, images.values, means, stds)
@@ -294,7 +294,10 @@ class Verifier:
     def _labels(self, label: Any, pixels: np.ndarray, mean: Any, std: Any) -> list[int]:
         if label is None:
             return [int(v) for v in self.predict(pixels, mean=mean, std=std).argmax(1)]
-        labels = [int(v) for v in as_numpy(label, "label").ravel()]
+        given = as_numpy(label, "label").ravel().tolist()
+        labels = [int(v) for v in given if v == v // 1]
+        if len(labels) != len(given):
+            raise UsageError("a label is no whole number", "give one label, or one an image")
         if len(labels) == 1:
             labels *= len(pixels)
         if len(labels) != len(pixels):
@@ -314,7 +317,7 @@ class Verifier:
         name: str = "ball",
     ) -> Property:
         """The property `label wins over the ball`, with exact bounds."""
-        limits = None if clip is None else (Fraction(str(clip[0])), Fraction(str(clip[1])))
+        limits = None if clip is None else (written(clip[0], "clip"), written(clip[1], "clip"))
         image, means, stds = np.asarray(image), exact_numbers(mean), exact_numbers(std)
         (lo,), (hi,) = ball(image[None], epsilon, mean=means, std=stds, clip=limits)
         sides = later(image, epsilon, means, stds, limits)

@@ -14,7 +14,8 @@ import numpy as np
 from polytriton.errors import UsageError
 from polytriton.frontend.balls import normalisation
 from polytriton.frontend.images import _shaped as shaped
-from polytriton.frontend.images import load_images
+from polytriton.frontend.images import load_images, parse_epsilon
+from polytriton.frontend.numbers import as_numpy, enclosed, exactly, written
 from polytriton.frontend.packed import load_npy
 from polytriton.guard import guarded
 
@@ -24,26 +25,36 @@ def is_path(value: Any) -> TypeGuard[str | os.PathLike[str]]:
 
 
 @guarded
-def as_numpy(values: Any, what: str) -> np.ndarray:
-    """An array of the values' own type, from an array, a tensor of any device, or nested lists."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().resolve_conj().resolve_neg()
-        values = (values.float() if values.dtype.is_floating_point and values.dtype.itemsize < 4 else values).numpy()
-    elif isinstance(values, (list, tuple)) and any(hasattr(v, "detach") for v in values):
-        values = [as_numpy(v, what) for v in values]
-    try:
-        array = np.asarray(values)
-    except ValueError as why:  # ragged lists
-        raise UsageError(f"{what} is no array: {why}", "give numbers in lists of equal length, an array or a tensor") from None
-    if array.dtype.kind not in "buif":
-        raise UsageError(f"{what} holds {array.dtype.name} values", "give real numbers: an array, a tensor, nested lists or a .npy file")
-    return array
+def as_array(values: Any, what: str) -> np.ndarray:
+    """Finite numbers as float64, which has to hold each of them; a path is that of a .npy file."""
+    return _finite(exactly(_opened(values, what), what), what)
 
 
 @guarded
-def as_array(values: Any, what: str) -> np.ndarray:
-    """Finite numbers as float64; a path is that of a .npy file."""
-    array = np.asarray(as_numpy(_read(Path(values), what) if is_path(values) else values, what), dtype=np.float64)
+def as_ends(lo: Any, hi: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of boxes: what float64 does not hold is rounded outward, so that no point of a box is lost."""
+    low, high = (enclosed(as_numpy(_opened(v, what), what)) for v, what in ((lo, "lo"), (hi, "hi")))
+    return _finite(low[0], "lo"), _finite(high[1], "hi")
+
+
+@guarded
+def as_radius(epsilon: Any) -> Fraction:
+    """The radius of a ball in pixel space, as it is written; a Fraction may be larger than the pixel range [0,1]."""
+    if isinstance(epsilon, Fraction):
+        return epsilon
+    if not isinstance(epsilon, str):
+        value = written(epsilon, "epsilon")
+        if 0 <= value <= 1:
+            return value
+        epsilon = str(epsilon) if abs(value) < 10**6 else "1000000"
+    return parse_epsilon(epsilon)
+
+
+def _opened(values: Any, what: str) -> Any:
+    return _read(Path(values), what) if is_path(values) else values
+
+
+def _finite(array: np.ndarray, what: str) -> np.ndarray:
     if not np.isfinite(array).all():
         raise UsageError(f"{what} holds NaN or infinity", "give finite numbers")
     return array
@@ -105,11 +116,13 @@ def exact_numbers(values: Any) -> tuple[Fraction, ...]:
     """Numbers as Python prints them: 0.1307 is 1307/10000. One number, or one a channel."""
     if isinstance(values, (list, tuple)):
         listed: Sequence[Any] = values
-    elif isinstance(values, (str, Fraction)):
+    elif isinstance(values, (str, int, float, Fraction)):
         listed = (values,)
     else:
         listed = list(as_numpy(values, "mean or std").ravel())
     try:
-        return tuple(v if isinstance(v, Fraction) else Fraction(str(v)) for v in listed)
-    except (ValueError, ZeroDivisionError):
-        raise UsageError(f"{values!r} holds no numbers", "give one number, or one a channel: mean=0.1307, std=(0.3081,)") from None
+        return tuple(written(v, "mean or std") for v in listed)
+    except UsageError as error:
+        raise UsageError(
+            f"mean or std holds no numbers: {error.message}", "give one number, or one a channel: mean=0.1307, std=(0.3081,)"
+        ) from None

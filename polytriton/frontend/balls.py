@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from polytriton.errors import UsageError
+from polytriton.frontend.numbers import exactly
 from polytriton.frontend.query import Exact, enclosure, outward
 from polytriton.guard import guarded
 
@@ -37,7 +38,7 @@ def ball(
     exact result lies within half a place of the rounded one, and -, clip and / by std > 0 are monotone in the bound they
     receive, so the computed bound stays outside; at most a few places are lost.
     """
-    images = np.asarray(images)
+    images = _as_given(images)
     means, stds, whole = _checked(images, images.shape[1:], epsilon, mean, std, clip)
     spread = images.reshape(len(images), len(means), -1)
     lo, hi = np.empty(spread.shape), np.empty(spread.shape)
@@ -63,7 +64,7 @@ def exact_ball(
     clip: Clip = (0, 1),
 ) -> tuple[Exact, Exact]:
     """The same ball for one image (no image axis) in rationals: what a counterexample has to lie in."""
-    image = np.asarray(image)
+    image = _as_given(image)
     means, stds, whole = _checked(image, image.shape, epsilon, mean, std, clip)
     spread = image.reshape(len(means), -1)
     unit = BYTE if whole else Fraction(1)
@@ -75,6 +76,12 @@ def exact_ball(
                 known[c, v] = _interval(Fraction(v) * unit, epsilon, means[c], stds[c], clip)
             made.append(known[c, v])
     return tuple(a for a, _ in made), tuple(b for _, b in made)
+
+
+def _as_given(pixels: np.ndarray) -> np.ndarray:
+    """Levels as they are, others as float64: in narrower types epsilon itself would be rounded."""
+    pixels = np.asarray(pixels)
+    return pixels if pixels.dtype.kind in "ui" else exactly(pixels, "the image")
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,4 +221,4 @@ def _check_pixels(pixels: np.ndarray, axes: int, whole: bool, clip: Clip) -> Non
 
 def check_epsilon(epsilon: Fraction) -> None:
     if epsilon < 0:
-        raise UsageError(f"epsilon is negative: {float(epsilon):g}", "write 8/255 or 0.03")
+        raise UsageError(f"epsilon is negative: {outward(epsilon)[0]:g}", "write 8/255 or 0.03")

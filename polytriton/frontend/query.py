@@ -128,7 +128,9 @@ class Property:
 
     def violated(self, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float], *, rounded: bool = False) -> int | None:
         """The first disjunct the concrete pair lies in, decided in exact rationals, or None. `rounded`: see Disjunct.contains."""
-        xs, ys = np.asarray(x, dtype=np.float64).ravel(), np.asarray(y, dtype=np.float64).ravel()
+        from polytriton.frontend.numbers import exactly
+
+        xs, ys = exactly(x, "the input").ravel(), exactly(y, "the output").ravel()
         if xs.size != self.n_in or ys.size != self.n_out:
             raise UsageError(
                 f"a point of {xs.size} inputs and {ys.size} outputs does not fit property {self.name} ({self.n_in} and {self.n_out})",
@@ -160,7 +162,11 @@ class Property:
         name: str = "box",
     ) -> Property:
         """Robustness of one label over a box: one disjunct for each other label. `exact_box` is what lo and hi were rounded from."""
-        lo, hi = (np.array(v, dtype=np.float64).ravel() for v in (lo, hi))
+        from polytriton.frontend.numbers import as_numpy, enclosed, exact_number
+
+        sides = tuple(as_numpy(v, "a box").ravel() for v in (lo, hi))
+        (lo, _), (_, hi) = (enclosed(v) for v in sides)
+        lo, hi = lo.copy(), hi.copy()
         if lo.size != hi.size or not (np.isfinite(lo).all() and np.isfinite(hi).all()):
             raise UsageError("a box needs as many lower as upper bounds, all finite", "give one of each an input, no NaN and no infinity")
         if (bad := np.flatnonzero(lo > hi)).size:
@@ -168,7 +174,8 @@ class Property:
         lo.setflags(write=False)
         hi.setflags(write=False)
         if exact_box is None:
-            exact_box = (tuple(map(Fraction, lo.tolist())), tuple(map(Fraction, hi.tolist())))
+            low, high = (tuple(exact_number(v, "a box") for v in side.tolist()) for side in sides)
+            exact_box = low, high
         rows = classification(label, n_out, targets)
         return Property(name, lo.size, n_out, tuple(Disjunct(lo, hi, *exact_box, (row,)) for row in rows))
 
