@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tests.mutation.deployed import DEPLOYED_SUMS
+from tests.mutation.mutant import Mutant, m
 
 CONSTANTS, TERMS = "tests/soundness/test_constants.py", "tests/soundness/test_terms.py"
 TRAPS, GAPS, DEPLOYED = "tests/soundness/test_traps.py", "tests/soundness/test_gaps.py", "tests/soundness/test_deployments.py"
@@ -36,22 +37,6 @@ QUICK = (CONSTANTS, TERMS, GAPS, TRAPS, DEPLOYED, PROCESS, SOAK, BACKEND, PRODUC
 KERNELS = (ROWS, STEPS, RUNS, FORWARD, COMPACT)
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """Wherever the text stands in the file it is replaced."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-    argued: str = ""  # why no test can notice it, where none can
-
-    @property
-    def path(self) -> str:
-        return f"polytriton/{self.file}"
-
-
 SOUNDNESS, TABLES, RELAX, WALK = "runtime/soundness.py", "runtime/tables.py", "runtime/relax.py", "runtime/walk.py"
 FUSED, TORCH, ENGINE, FORWARDS = "runtime/fused.py", "runtime/torch_backend.py", "runtime/engine.py", "runtime/forward.py"
 SCALARS, SUMS = "runtime/scalars.py", "runtime/sums.py"
@@ -62,11 +47,7 @@ RESULTS = "runtime/results.py"
 FOLDS, LAYOUT, WINDOW, ROUNDING = "passes/fold.py", "passes/layout.py", "passes/windows.py", "rounding.py"
 
 
-def m(name: str, file: str, old: str, new: str, *tests: str, argued: str = "") -> Mutant:
-    return Mutant(name, file, old, new, tests, argued)
-
-
-MUTANTS = (
+MUTANTS: tuple[Mutant, ...] = (
     # constants
     m("halve gamma of a product", SOUNDNESS, "return gammas(terms, self.u)\n", "return gammas(terms, self.u / 2)\n", CONSTANTS),
     m("halve gamma", ROUNDING, "return (n * u) / (1 - n * u) * GROW", "return (n * u / 2) / (1 - n * u) * GROW", CONSTANTS),
@@ -82,8 +63,8 @@ MUTANTS = (
     m("only one operand is converted", SOUNDNESS, "** (2 * products)", "** products", CONSTANTS),
     m("flushing in a deployed sum costs nothing", SOUNDNESS, "* babs + 2 * lost", "* babs", CONSTANTS),
     m("overflow is not noticed", SOUNDNESS, "(magnitude + babs <= BIG) & (x_max <= BIG)", "magnitude + babs < float(\"inf\")", OVERFLOW),
-    m("a residual sum rounds nothing", SOUNDNESS, "gamma(operations, sem.u) * magnitude + 4", "0 * magnitude + 4", CONSTANTS),
-    m("a flushed sum costs nothing", SOUNDNESS, "* magnitude + 4 * sem.eta", "* magnitude", CONSTANTS, SOAK),
+    m("a residual sum rounds nothing", SOUNDNESS, "gamma(operations, sem.u) * magnitude + flush", "0 * magnitude + flush", CONSTANTS),
+    m("a flushed sum costs nothing", SOUNDNESS, "* magnitude + flush_loss(sem.eta, factor)", "* magnitude", CONSTANTS, SOAK),
     # the step vector t
     m("t without the deployed error", TABLES, 't = boxes.error.get(name, zero) if node.op != "relu" else zero', "t = zero", TERMS),
     m("t without merged weights", TABLES, "(layer.rho + nu) * boxes.magnitude[name]", "nu * boxes.magnitude[name]", TERMS),
@@ -165,15 +146,15 @@ MUTANTS = (
     m("subnormal inputs are never flushed", FORWARDS, "if not self.semantics.real:  # a ReLU", "if False:  # a ReLU", DEPLOYED),
     m("a sum of boxes rounds nothing", FORWARDS, "width = up(e + 2.0**-52 * magnitude)\n        boxes.lo[node.name], boxes.hi[node.name] = _sane(boxes", "width = up(e)\n        boxes.lo[node.name], boxes.hi[node.name] = _sane(boxes", SOAK),
     # folding
-    m("merged products round nothing", FOLDS, 'source.integer("slack") + n.integer("slack") + terms + 3\n    ops', 'source.integer("slack") + n.integer("slack")\n    ops', FOLD),
+    m("merged products round nothing", FOLDS, 'slack = source.integer("slack") + n.integer("slack") + terms + 3', 'slack = source.integer("slack") + n.integer("slack")', FOLD),
     m("merged scales round nothing", FOLDS, 'source.integer("slack") + n.integer("slack") + 3, source', 'source.integer("slack") + n.integer("slack"), source', FOLD),
-    m("merged operations are forgotten", FOLDS, "n.integer(\"ops\") + terms + 2", "n.integer(\"ops\")", FOLD, DEPLOYED),
+    m("merged operations are forgotten", FOLDS, "n.integer(\"ops\") + max(terms, n.integer(\"summands\")) + 2", "n.integer(\"ops\")", FOLD, DEPLOYED),
     m("merged products convert once", FOLDS, 'source.integer("products", 1) + n.integer("products", 1)', "1", FOLD, DEPLOYED),
     m("what cancelled in a merge is forgotten", FOLDS, '"wabs": _up(m2 @ m1)', '"wabs": _up(np.abs(w2 @ w1))', FOLD),
     m("constants that cancelled are forgotten", FOLDS, '"b": b + w @ c, "babs": _up(babs + wabs @ cabs)', '"b": b + w @ c, "babs": np.abs(b + w @ c)', FOLD, SOAK),
     m("a shift before a product is forgotten", FOLDS, "if np.any(cabs != 0):  # an", "if False:  # an", GAPS, FOLD),
     m("a chain of factors has no limit", FOLDS, "return total if total <= REACH else None", "return 0", FOLD, DEPLOYED),
-    m("duplicate columns round nothing", LAYOUT, '"slack": reader.integer("slack") + extra', '"slack": reader.integer("slack")', "tests/passes/test_layout.py"),
+    m("duplicate columns round nothing", LAYOUT, '"slack": reader.integer("slack") + repeats', '"slack": reader.integer("slack")', "tests/passes/test_layout.py"),
     # kernels, in Triton's interpreter
     m("kernels: relax swaps the slopes", "kernels/rows.py", "x = x * tl.where(x < 0, above, below)", "x = x * tl.where(x < 0, below, above)", RELAXED),
     m("kernels: the charge forgets signs", "kernels/rows.py", "charged += tl.abs(x.to(tl.float64)) *", "charged += x.to(tl.float64) *", RELAXED),
@@ -248,4 +229,5 @@ MUTANTS = (
     m("interval: both lines of a ReLU are the upper one", "kernels/interval.py", "slope = tl.where(a >= 0, below, tl.where(b <= 0, above, 0.0))", "slope = tl.where(a >= 0, above, tl.where(b <= 0, above, 0.0))", "tests/kernels/test_interval_rows.py::test_relax_keeps_the_invariant"),
     m("interval: constants without the deployed error", "runtime/interval_backend.py", "error, layer = tables.first(name), self", "error, layer = 0 * tables.first(name), self", f"{WHOLE}::test_what_an_execution_rounds_joins_as_a_box"),
     m("interval: a form over the input is dropped", "kernels/interval_launches.py", "self.frontier[name] = self._joined(name, own, Entry(window, entry.buffer, entry.slot, entry.sign), own.window)", "self.frontier[name] = Entry(window, entry.buffer, entry.slot, entry.sign)", f"{WHOLE}::test_forms_over_the_input_too"),
+    *DEPLOYED_SUMS,
 )  # fmt: skip
