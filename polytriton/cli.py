@@ -18,6 +18,7 @@ from polytriton.commands.clock import begin
 from polytriton.commands.options import Odd, read
 from polytriton.commands.screen import INTERRUPTED, complain
 from polytriton.errors import USAGE
+from polytriton.guard import guarded
 from polytriton.heap import keep_memory
 from polytriton.knobs import knobs, wait_asleep
 
@@ -43,6 +44,7 @@ def find_command(name: str) -> Callable[..., int]:
     return grouped(getattr(import_module(f"polytriton.commands.{name}"), name))
 
 
+@guarded
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; whatever goes wrong is one message."""
     given = list(sys.argv[1:] if argv is None else argv)

@@ -42,6 +42,11 @@ class Options:
                 raise UsageError(f"{name}={value!r} is unknown", f"use one of: {', '.join(choices)}")
         if self.dtype in SPLIT and not self.device.startswith(("cuda", "interpret")):
             raise UsageError(f"dtype={self.dtype!r} is for tensor cores", "use float32 or float64 on the CPU, or --device cuda")
+        if self.dtype == "bf16x6" and self.device == INTERPRET:
+            raise UsageError(
+                "dtype='bf16x6' is for tensor cores: Triton's interpreter multiplies no parts in bfloat16",
+                f"use tf32x3, float32 or float64 with --device {INTERPRET}, or --device cuda",
+            )
         if self.numerics == "interval" and not self.device.startswith(("cuda", "interpret")):
             raise UsageError(
                 f"numerics='interval' runs by generated kernels, which device {self.device!r} has none of",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import time
 from decimal import Decimal, getcontext
 from fractions import Fraction
 from pathlib import Path
@@ -202,6 +203,11 @@ def test_terms_and_alternatives() -> None:
         "(vnnlib-version <2.0>)",
         "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (<= X_0 ]))",
         "((" * 5000,
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (<= X_0 1e999999999))",
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (<= X_0 " + "9" * 1_000_000 + "))",
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (<= X_0 (* " + "9e999 " * 100_000 + ")))",
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (<= X_0 " + "(* 9e999 " * 200 + "1" + ")" * 200 + "))",
+        "[" * 1_000_000,
         "(assert " + "(and " * 100000 + ")" * 100001,
     ],
 )
@@ -210,6 +216,18 @@ def test_other_properties_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "p.vnnlib").write_text(text)
     with pytest.raises(checker.Unsupported):
         checker.load(path, tmp_path / "p.vnnlib")
+
+
+def test_a_vast_input_is_refused_before_it_is_named(tmp_path: Path) -> None:
+    """Sixty million inputs in a few bytes of ONNX: the property does not declare them."""
+    path = model(tmp_path / "n.onnx", [NODE("Relu", ["x"], ["y"])], [1, 60_000_000], {})
+    (tmp_path / "p.vnnlib").write_text("(declare-const X_0 Real)")
+    began = time.process_time()
+    with pytest.raises(checker.Unsupported, match="does not declare"):
+        checker.load(path, tmp_path / "p.vnnlib")
+    assert time.process_time() - began < 5
+    with pytest.raises(checker.Unsupported, match="input shape"):
+        checker.load(model(path, [NODE("Relu", ["x"], ["y"])], [1, 1 << 40], {}), tmp_path / "p.vnnlib")
 
 
 def test_it_is_one_small_file_that_needs_nothing_of_the_engine(tmp_path: Path) -> None:
