@@ -2,7 +2,7 @@
 # make test     set up .venv, lint, then run every test
 # make lint     ruff and mypy
 # make bench    measure on this machine; PARTS="goals growth" picks parts, ARGS="--threads 2" an option
-# make soak     attack the bounds with SOAK_NETWORKS=100000 generated networks in JOBS processes; goes on where it stopped
+# make soak     attack the bounds with SOAK_NETWORKS=100000 generated networks, and as many ONNX graphs, in JOBS processes; goes on where it stopped
 # make fuzz     fuzz every reader of files for FUZZ_SECONDS=600 each (FUZZ_TARGET=onnx: one); guided by coverage after pip install atheris
 # make mutation plant single faults in the numerics and see which test notices
 # make bench-gpu PARTS="kernels micro"    check and measure on an NVIDIA GPU; without .venv by PYTHON as it is
@@ -36,6 +36,7 @@ lint: $(DEVELOP)
 
 soak: $(DEVELOP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --networks $(SOAK_NETWORKS) --jobs $(JOBS) --folder build/soak
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.oracle.graphs --graphs $(SOAK_NETWORKS) --jobs $(JOBS) --folder build/graphs
 
 fuzz: $(DEVELOP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(FUZZ_TARGET) --seconds $(FUZZ_SECONDS) --jobs $(JOBS) --findings build/findings --corpus build/corpus

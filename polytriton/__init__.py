@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides what is shown
 
-__version__ = "0.1.0"
+__version__ = "0.1.1"
 __all__ = [
     "Bounds", "Counterexample", "Interval", "LayerStats", "Picture", "PolytritonError", "Property", "Result", "Verifier", "__version__",
     "compile", "load", "read_vnnlib", "to_pandas",

@@ -329,7 +329,7 @@ def test_help_needs_no_torch() -> None:
 
 def test_version_and_exit_code(here: Path) -> None:
     done = program("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "polytriton 0.1.0\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"polytriton {polytriton.__version__}\n", "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
