@@ -46,6 +46,13 @@ def two_layers() -> Net:
     return b.build(b.add("linear", [h], "y", w=b.constant(rng_weights(3, 8, seed=1)), b=b.constant(rng_weights(3))))
 
 
+def counted_layers() -> Net:
+    """Two layers of which the first absorbed constants, the second repeated cells."""
+    net = two_layers()
+    given = {"h": 50, "y": 70}
+    return net.rebuild([n.with_attrs(summands=given[n.name], ops=2) if n.name in given else n for n in net])
+
+
 def padded_image() -> Net:
     b = Builder("padded")
     p = b.add("pad", [b.input((2, 3, 3))], "p", lo=(0, 1, 1), hi=(0, 1, 1))
@@ -129,6 +136,8 @@ LOSSES: list[tuple[Callable[[], Net], str, Callable[[Net], Net], str]] = [
     (two_layers, "linear after linear", lowered("products"), "conversions"),
     (two_layers, "linear after linear", shrunk("wabs"), "magnitudes"),
     (two_layers, "linear after linear", shrunk("babs"), "magnitudes"),
+    (counted_layers, "linear after linear", dropped("summands"), "roundings"),
+    (counted_layers, "linear after linear", lowered("ops", 63), "roundings"),
     (padded_image, "scale before conv", lowered("summands"), "roundings"),
     (padded_image, "scale before conv", dropped("summands"), "roundings"),
     (padded_image, "pad into conv", dropped("summands"), "roundings"),
