@@ -245,9 +245,12 @@ class Images:
             return None
         if self.epsilon is None:
             raise UsageError("--images needs a radius", "add --epsilon, for example --epsilon 2/255")
-        clip = None if self.clip is None else parse_list(self.clip)
+        try:
+            clip = None if self.clip is None else parse_list(self.clip)
+        except UsageError:
+            clip = ()
         if clip is not None and (len(clip) != 2 or clip[0] >= clip[1]):
-            raise UsageError(f"--clip {self.clip} is no range", "give --clip 0,1")
+            raise UsageError(f"--clip {str(self.clip)[:40]} is no range", "give --clip 0,1")
         targets = None if self.targets is None else tuple(_whole(t, "--targets") for t in self.targets.split(","))
         scale = None if self.scale is None else parse_fraction(self.scale, "scale")
         limits = None if clip is None else (clip[0], clip[1])

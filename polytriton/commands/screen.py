@@ -158,9 +158,14 @@ def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
     table(head, rows, file=file, right=(first + 2, first + 3, first + 4) if searched else (first + 2, first + 3), verdict=first + 1)
     counts = Counter(r.verdict for r in records)
     parts = [f"{counts[v]} {v}" for v in COLOURS if counts[v]]
-    wrong = sum(r.note.startswith("misclassified") for r in records)
+    from polytriton.report.facts import misclassified
+
+    wrong = misclassified(records)
     extra = [f"{wrong} misclassified"] if wrong else []
     if sum(a.resumed for a in answers):
         extra.append(f"{sum(a.resumed for a in answers)} from an earlier run")
     total = f"{len(records)} queries: {', '.join(parts) or 'none answered'}; {seconds(sum(r.seconds for r in records))}"
     print("".join([total, *(f"; {e}" for e in extra)]), file=file or sys.stdout, flush=True)
+    if wrong > 1 and all(r.note.startswith("misclassified") for r in records):
+        print("polytriton: every image is misclassified: their preprocessing is probably not the network's", file=sys.stderr)
+        print("  remedy: see --mean, --std, --scale and --layout, and whether labels count from 0", file=sys.stderr)

@@ -53,7 +53,7 @@ def verify(
     The compiled network is kept in the cache (POLYTRITON_CACHE) for the next time. --timeout counts from the start of the
     program. With --network, element types must be those of the network, and a timeout is called timed-out.
     """
-    from polytriton.frontend.instances import shipped
+    from polytriton.frontend.instances import named_network, shipped
     from polytriton.runs.asker import Asker, Networks
     from polytriton.runs.queries import vnnlib_query
     from polytriton.runs.records import open_sinks
@@ -61,6 +61,8 @@ def verify(
     from polytriton.spread.local import Local
 
     name, net, path = _files(files, network or [])
+    calls, file = named_network(str(net))
+    net = Path(file)
     settings = asking.settings(engine)
     net, path = shipped(net), shipped(path)
     if not path.is_file():
@@ -69,8 +71,8 @@ def verify(
         certifiable(net, path, certificate, engine.semantics)
     networks = Networks(settings.engine)
     verifier = networks(net)
-    if name is not None or prepare:
-        _check(_read(path, verifier), verifier, name)
+    if name is not None or calls or prepare:
+        _check(_read(path, verifier), verifier, name or calls or None)
     if prepare:
         return 0
     sinks = open_sinks(results.json, results.csv, resume=results.resume, overwrite=results.overwrite)

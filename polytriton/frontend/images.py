@@ -169,10 +169,13 @@ def _shaped(pixels: np.ndarray, shape: Sequence[int] | None, layout: str, name: 
         )
     if len(wanted) == 3 and (found == (*wanted[1:], wanted[0]) or (len(found) == 1 and layout == "hwc")):
         return np.ascontiguousarray(pixels.reshape(n, *wanted[1:], wanted[0]).transpose(0, 3, 1, 2))
+    if len(wanted) == 3 and wanted[2] < min(wanted[:2]) and found == (wanted[2], *wanted[:2]):  # the network takes channels last
+        return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
     long_found, long_wanted = ([k for k in axes if k > 1] for axes in (found, wanted))
     if long_found != long_wanted and min(len(long_found), len(long_wanted)) > 1:
         raise UsageError(
-            f"images of {name} have the axes {list(found)}, the network takes {list(wanted)}", "order the axes [image, C, H, W]"
+            f"images of {name} have the axes {list(found)}, the network takes {list(wanted)}",
+            f"order the axes [image, {', '.join(map(str, wanted))}], or store flat pixels and say their order by --layout chw or hwc",
         )
     return pixels.reshape(n, *wanted)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import math
 import os
@@ -26,6 +27,20 @@ class Instance:
     timeout: float | None
     row: int
     names: tuple[str, str] = ("", "")
+
+
+def named_network(text: str) -> tuple[str, str]:
+    """The name a property knows the network by, and its file: the competition of 2026 writes `[('f', 'net.onnx')]`, others the file."""
+    if not text.lstrip().startswith("["):
+        return "", text
+    try:
+        held = ast.literal_eval(text.strip())
+        pairs = [(name, file) for name, file in held if isinstance(name, str) and isinstance(file, str)]
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return "", text  # a strange name of a file
+    if len(held) != 1 or len(pairs) != 1:
+        raise UsageError(f"{len(held)} networks in {text[:80]}: polytriton verifies one network at a time", "[('f', 'net.onnx')]")
+    return pairs[0]
 
 
 def read_instances(path: str | Path) -> list[Instance]:
@@ -73,7 +88,7 @@ def _instance(path: Path, row: int, cells: Sequence[str], columns: dict[str, int
     if timeout is not None and not 0 < timeout < math.inf:
         raise UsageError(f"{path}, line {row}: `{text[:40]}` is no timeout", "give seconds above 0")
     names = cells[columns["onnx"]], cells[columns["vnnlib"]]
-    return Instance(shipped(path.parent / names[0]), shipped(path.parent / names[1]), timeout, row, names)
+    return Instance(shipped(path.parent / named_network(names[0])[1]), shipped(path.parent / names[1]), timeout, row, names)
 
 
 def shipped(plain: Path) -> Path:

@@ -114,16 +114,30 @@ def _read(model: Any) -> tuple[onnx.ModelProto, bytes | None, Path | None]:
     elif isinstance(model, (bytes, bytearray, memoryview)):
         data, path = bytes(model), Path("the given bytes")
     else:
+        if isinstance(model, dict):
+            raise UsageError("these are weights without a network (a state_dict)", "give the module itself: compile(module, example)")
         raise UsageError(f"a model cannot be read from {type(model).__name__}", "give a path, bytes or an onnx.ModelProto")
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
         fits = proto.HasField("graph") and bool(proto.graph.output) and bool(proto.opset_import)
     except Exception as e:
-        raise UsageError(f"{path} is not an ONNX model ({str(e)[:120]})", DAMAGED) from e
+        raise UsageError(*_foreign(path, data, str(e))) from e
     if not fits:
         raise UsageError(f"{path} is not an ONNX model: it has no graph, no output or no opset", DAMAGED)
     return proto, data, folder
+
+
+def _foreign(path: Path, data: bytes, said: str) -> tuple[str, str]:
+    """What a file is that is no ONNX model, and what to do about it."""
+    export = "export the network to ONNX, for example by tf2onnx"
+    if data.startswith(b"\x89HDF\r\n\x1a\n"):
+        return f"{path} is a Keras or HDF5 file, not an ONNX model", export
+    if data[4:8] == b"TFL3":
+        return f"{path} is a TensorFlow Lite file, not an ONNX model", export
+    if data.startswith(b"PK\x03\x04"):
+        return f"{path} is a zip archive (of torch, Keras or NumPy), not an ONNX model", "torch: compile(module, example); Keras: tf2onnx"
+    return f"{path} is not an ONNX model ({said[:120]})", DAMAGED
 
 
 def model_bytes(path: Path) -> bytes:
@@ -156,13 +170,15 @@ def _inline(tensors: Iterable[onnx.TensorProto], folder: Path | None) -> bool:
         path = (folder / where).resolve()
         if not where or os.path.isabs(where) or not path.is_relative_to(folder):
             raise UsageError(f"tensor {t.name!r} keeps its data in {where!r}, outside the model's folder", "move the data beside the model")
-        size = path.stat().st_size if path.is_file() else 0
+        if not path.is_file():
+            raise UsageError(f"tensor {t.name!r}: the model's data file {where!r} is missing", f"put it into {folder}, beside the model")
+        size = path.stat().st_size
         offset = int(keys.get("offset", 0))
         length = int(keys.get("length", max(0, size - offset)))
         total += length
         if total > MAX_MODEL:
             raise ResourceError("the model's external data exceed 2 GiB", "make the model smaller")
-        if not path.is_file() or offset < 0 or length < 0 or offset + length > size:
+        if offset < 0 or length < 0 or offset + length > size:
             raise UsageError(
                 f"tensor {t.name!r}: {where!r} does not hold bytes {offset}..{offset + length}", "restore the data file beside the model"
             )

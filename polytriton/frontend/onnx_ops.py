@@ -320,6 +320,15 @@ TABLE: dict[str, Op] = {
 ORDERLY = ("LogSoftmax", "Softmax")  # where one ends a classifier, the label is that of its operand
 LOGITS = "export the model without it, up to the logits: it keeps their order; `polytriton inspect --operators` lists what is supported"
 
+CURVED = (
+    "Celu", "Cos", "Elu", "Erf", "Exp", "GRU", "Gelu", "HardSigmoid", "HardSwish", "LSTM", "LayerNormalization", "Log", "Mish", "RNN",
+    "Selu", "Sigmoid", "Sin", "Softplus", "Softsign", "Swish", "Tan", "Tanh",
+)  # fmt: skip
+PIECEWISE = (
+    "no simplification helps: train the network with ReLU, leaky ReLU or max pooling in its place; "
+    "`polytriton inspect --operators` lists what is supported"
+)
+
 
 def operators() -> list[tuple[str, str]]:
     """Every supported ONNX operator and its limits."""
@@ -338,7 +347,7 @@ def translate(s: Site) -> list[Value | None]:
     op = TABLE.get(s.op)
     if op is None:
         why = "this operator is not supported"
-        raise s.fail(why, LOGITS) if s.op in ORDERLY else s.fail(why)
+        raise s.fail(why, LOGITS) if s.op in ORDERLY else s.fail(why, PIECEWISE) if s.op in CURVED else s.fail(why)
     constant = all(v is None or isinstance(v, Const) for v in s.inputs)
     handler = op.known if constant else op.live
     if handler is None:

@@ -55,7 +55,7 @@ class Options:
         if self.numerics == "interval" and self.dtype in SPLIT:
             raise UsageError(f"dtype={self.dtype!r} rounds on tensor cores, in no direction that could be told", "use float32 or float64")
         if self.memory < 1 << 20:
-            raise UsageError(f"a memory budget of {self.memory} bytes is too small", "give at least 64M, for example --memory 2G")
+            raise UsageError(f"a memory budget of {self.memory} bytes is too small", "give at least 1M, for example --memory 2G")
 
 
 def pick_device(name: str) -> torch.device:

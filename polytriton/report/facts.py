@@ -79,10 +79,16 @@ def facts(records: Sequence[Record]) -> Facts:
         quantiles(r.seconds for r in records),
         quantiles(r.margin for r in records if r.margin is not None),
         quantiles(radii),
-        sum(r.note.startswith("misclassified") for r in records),
+        misclassified(records),
         settings,
         [_network(names[path], path, held) for path, held in grouped.items()],
     )
+
+
+def misclassified(records: Iterable[Record]) -> int:
+    """Images, each counted once for a network however many radii it was asked at."""
+    wrong = [r for r in records if r.note.startswith("misclassified")]
+    return len({(r.network, r.image.file, r.image.index) if r.image is not None else (r.network, r.property) for r in wrong})
 
 
 def counted(records: Iterable[Record]) -> dict[str, int]:

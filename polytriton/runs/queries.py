@@ -110,12 +110,13 @@ def _fractions(values: Iterable[str]) -> tuple[Fraction, ...]:
 
 
 class Query(msgspec.Struct, frozen=True):
-    """`network` is a path as the user gave it. `identity` is what the property is, apart from its name."""
+    """`network` is a path as the user gave it. `listed`: both files as a list or the user spells them."""
 
     network: str
     name: str
     subject: VnnlibFile | Ball
     timeout: float | None = None
+    listed: tuple[str, str] = ("", "")
 
     @property
     def epsilon(self) -> str | None:
@@ -125,13 +126,13 @@ class Query(msgspec.Struct, frozen=True):
         return self.subject.asked(verifier, self.name)
 
 
-def vnnlib_query(network: Path, path: Path, timeout: float | None = None) -> Query:
+def vnnlib_query(network: Path, path: Path, timeout: float | None = None, listed: tuple[str, str] | None = None) -> Query:
     name = path.name.removesuffix(".gz").removesuffix(".vnnlib")
-    return Query(str(network), name, VnnlibFile(str(path)), timeout)
+    return Query(str(network), name, VnnlibFile(str(path)), timeout, listed or (str(network), str(path)))
 
 
 def instance_queries(instances: Iterable[Instance], network: Path | None = None) -> list[Query]:
-    return [vnnlib_query(network or i.onnx, i.vnnlib, i.timeout) for i in instances]
+    return [vnnlib_query(network or i.onnx, i.vnnlib, i.timeout, i.names) for i in instances]
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,8 @@ class Balls:
         made = []
         for k, pixels in enumerate(held.source):
             label = self.label if self.label is not None else None if held.labels is None else int(held.labels[k])
-            made.append(Query(str(network), f"{self.images.stem}[{self.start + k}]", self._ball(pixels, label, self.start + k)))
+            name = f"{self.images.stem}[{self.start + k}]"
+            made.append(Query(str(network), name, self._ball(pixels, label, self.start + k), None, (str(network), "")))
         self._ball(held.source[0], 0, 0).property(verifier, 0)  # a wrong mean, clip or radius is said before anything runs
         return made
 

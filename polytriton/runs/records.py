@@ -55,7 +55,10 @@ class Certified(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """`margin` is None where no finite bound was proved or none was needed; `key` names the query and everything its answer depends on."""
+    """`margin` is None where no finite bound was proved or none was needed; `key` names the query and everything its answer depends on.
+
+    `onnx` and `vnnlib` are the two files as the list of instances or the command line spells them, so that results can be joined with it.
+    """
 
     network: str
     property: str
@@ -77,6 +80,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     rivals: list[int] = []
     counterexample: Point | None = None
     statistics: tuple[LayerStats, ...] = ()
+    onnx: str = ""
+    vnnlib: str = ""
     image: Image | None = None
     radius: Certified | None = None
 

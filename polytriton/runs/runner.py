@@ -85,6 +85,8 @@ class Run:
                 epsilon=query.epsilon,
                 timeout=timeout,
                 version=polytriton.__version__,
+                onnx=query.listed[0],
+                vnnlib=query.listed[1],
             )
             if not isinstance(found, Opened):
                 assert isinstance(found, BaseException)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+import polytriton
 from polytriton.cli import main, spread
 from polytriton.commands.groups import parse_size
 from polytriton.errors import UsageError

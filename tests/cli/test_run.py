@@ -269,7 +269,7 @@ def test_files_of_others_are_left_alone(cli: Cli, poly: Path) -> None:
 def test_disk_full_while_writing(cli: Cli, poly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a line fits: it is taken back, and the run can go on later."""
     args = ["run", poly, "--vnnlib", "safe.vnnlib", "unsafe.vnnlib", "--json", "r.jsonl"]
-    write, left = os.write, [700]
+    write, left = os.write, [900]
 
     def scarce(fd: int, data: bytes) -> int:
         if left[0] <= 0:
