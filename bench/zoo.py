@@ -8,7 +8,8 @@ writes NAME-KIND.onnx and one input image NAME.npy, seeded, uniform in [0, 1].
 - `robust`: the same shapes, scaled and biased until about 1.5 % of the neurons are unstable under interval analysis at the network's
   eps, as in a provably trained network: launches and memory traffic dominate. How, see `Settle`.
 
-The paper's trained weights are not public: figures taken on these networks are to be called synthetic.
+ERAN's README links several of the paper's trained networks; these have its shapes only, so that figures need no download: figures taken
+on them are to be called synthetic.
 """
 
 from __future__ import annotations
@@ -158,11 +159,18 @@ NETS: dict[str, tuple[Shape, Callable[..., Stack], str]] = {
     "resnet34": (CIFAR, _resnet((3, 4, 6, 3)), "967K"),
 }
 
-# The radii that the table of times uses; every network and kind it does not name takes 8/255, our choice.
+# The radii of the paper's table of times, the first where it has two; what it does not name takes 8/255, our choice.
 EPS: dict[tuple[str, Kind], Fraction] = {(name, kind): Fraction(8, 255) for name in NETS for kind in KINDS}
 EPS |= {("mnist-convbig", kind): Fraction(3, 10) for kind in KINDS}
-EPS |= {("resnettiny", kind): Fraction(1, 500) for kind in KINDS}
-EPS["resnet18", "normal"] = Fraction(1, 500)
+EPS |= {("cifar-6x500", kind): Fraction(1, 500) for kind in KINDS}
+EPS |= {("mnist-ibplarge", kind): Fraction(129, 500) for kind in KINDS}
+EPS |= {(name, "normal"): Fraction(1, 500) for name in ("resnettiny", "resnet18")}
+SECOND = {"mnist-ibplarge": Fraction(3, 10), "cifar-ibplarge": Fraction(2, 255)}  # the same networks' other radii there
+
+
+def radii(name: str, kind: Kind) -> tuple[Fraction, ...]:
+    """Those of the paper's table, the one the robust weights are settled at first."""
+    return (EPS[name, kind], *((SECOND[name],) if name in SECOND else ()))
 
 
 def network(name: str) -> list[Layer]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 
@@ -211,3 +212,14 @@ def test_the_command_writes_networks_and_images(
     assert got.out == dry.out
     assert [line.split()[0] for line in got.out.splitlines()] == [f"fc{i}" for i in range(1, 7)]
     assert "3,010 neurons, eps 8/255" in got.err
+
+
+def test_radii_are_the_papers() -> None:
+    third, small, large = Fraction(3, 10), Fraction(1, 500), Fraction(8, 255)
+    for kind in zoo.KINDS:
+        assert zoo.radii("mnist-convbig", kind) == (third,)
+        assert zoo.radii("cifar-6x500", kind) == (small,)
+        assert zoo.radii("mnist-ibplarge", kind) == (Fraction("0.258"), third)
+        assert zoo.radii("cifar-ibplarge", kind) == (large, Fraction(2, 255))
+    assert (zoo.radii("resnettiny", "normal"), zoo.radii("resnettiny", "robust")) == ((small,), (large,))
+    assert (zoo.radii("resnet18", "normal"), zoo.radii("resnet18", "robust")) == ((small,), (large,))

@@ -4,7 +4,7 @@ Far from the neuron a program's early candidates are almost never the best ones,
 takes is for nothing. Which they are depends on weights and boxes, so a run has to tell. A check is idle where no row was decided
 and no row's best bound was found; leaving those out repeats the run's bounds exactly. It stays a guess about other queries: there
 a skipped check loses a candidate, which is sound and may be looser, and the verifier asks again with every check before it gives
-up (verifier.py).
+up (prove/decider.py).
 """
 
 from __future__ import annotations

@@ -110,6 +110,22 @@ def write_results(path: Path, found: dict[str, Found]) -> None:
         for r in (found[m.name] for m in MUTANTS if m.name in found):
             out.writerow([r.name, r.file, r.verdict, r.by, f"{r.seconds:.0f}"])
     draft.replace(path)
+    if path == RESULTS:
+        _tell(list(found.values()))
+
+
+def summary(found: Sequence[Found]) -> str:
+    """What docs/trust.md says of the record."""
+    counts = {v: sum(r.verdict == v for r in found) for v in ("caught", "argued", "survived")}
+    more = f", {counts['survived']} not noticed" if counts["survived"] else ""
+    faults = f"{len(found)} faults in {len({r.file for r in found})} files"
+    return f"| Planted faults | {faults}: {counts['caught']} noticed by a test, {counts['argued']} argued away in the list{more} |"
+
+
+def _tell(found: Sequence[Found]) -> None:
+    page = ROOT / "docs" / "trust.md"
+    text = page.read_text(encoding="utf-8")
+    page.write_text(re.sub(r"^\| Planted faults \|.*$", lambda _: summary(found), text, count=1, flags=re.M), encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
