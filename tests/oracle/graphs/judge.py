@@ -21,7 +21,10 @@ RUNTIME, CHECKED = 8, 16  # every so manyth graph runs in onnxruntime too, is co
 
 @dataclass
 class Outcome:
-    """What a graph showed; `ratio` is the most of a bound's room beside the true value that an execution used (1 touches the bound)."""
+    """What a graph showed.
+
+    `ratio`: at a box of a single point, the most that an execution used of the room between the true value and a bound; 1 touches it.
+    """
 
     compared: int = 0
     finite: int = 0
@@ -181,7 +184,9 @@ class _Court:
             return
         with np.errstate(all="ignore"):
             used = np.maximum((near - y) / (near - lo), (y - near) / (hi - near))
-        used = used[np.isfinite(used) & (near > lo + 1e-30) & (near < hi - 1e-30) & ((y != 0) | (lo != 0))]  # a ReLU's 0 says nothing
+        point = (self.graph.lo == self.graph.hi).all(axis=1)[box, None]
+        says = (y != 0) | (lo != 0)  # a ReLU's 0 does not
+        used = used[np.isfinite(used) & (near > lo + 1e-30) & (near < hi - 1e-30) & says & point]
         self.outcome.ratio = max(self.outcome.ratio, float(used.max(initial=0.0)))
 
     def _margins(self, y: np.ndarray, box: np.ndarray, how: str) -> None:

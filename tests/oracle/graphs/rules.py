@@ -159,6 +159,15 @@ def gather_through_scale(b: Builder, x: Tensor) -> Tensor:
     return b.linear(y) if b.chance(0.8) else y
 
 
+def gather_behind_scale(b: Builder, x: Tensor) -> Tensor:
+    """Between ReLUs: nothing but the gather can take the scale, and no input the gather."""
+    x = b.relu(b.flat(x))
+    y = b.gather(x, b.pick(_permuted, _permuted, _repeated)(b, x.size)[:120])
+    if b.chance(0.2):
+        y = b.pad(y, [0, b.between(0, 5)], [0, b.between(1, 20)])
+    return b.linear(b.relu(b.scale(y, spread=b.chance(0.7) or None)))
+
+
 def gather_below_sum(b: Builder, x: Tensor) -> Tensor:
     x = b.flat(x)
     other = b.scale(x) if b.chance(0.5) else b.relu(x)
@@ -287,7 +296,7 @@ FIRST: dict[str, Stage] = {
     for f in (
         scale_after_conv, scale_after_linear, scale_before_linear, scale_before_conv, scale_after_scale, linear_after_linear,
         gather_permute, gather_padded, gather_repeats, gather_dead, gather_into_linear, gather_into_input, gather_through_relu,
-        gather_through_scale, gather_below_sum, pad_into_conv, slice_to_conv, pad_add_matmul, pad_add_conv, pad_batchnorm_conv,
-        constants_before, constants_after, constants_both, concat_add_matmul, expand_mul_matmul, tile_mul_matmul,
+        gather_through_scale, gather_behind_scale, gather_below_sum, pad_into_conv, slice_to_conv, pad_add_matmul, pad_add_conv,
+        pad_batchnorm_conv, constants_before, constants_after, constants_both, concat_add_matmul, expand_mul_matmul, tile_mul_matmul,
     )
 }  # fmt: skip

@@ -105,7 +105,7 @@ def test_a_bound_that_is_too_tight_is_an_escape(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_bounds_that_are_one_rounding_short_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds narrowed to half their room around the true values: most rules must object within a few graphs."""
+    """Bounds narrowed to a third of their room around the true values: most rules must object within a few graphs."""
 
     def narrowed(g: Graph, semantics: str) -> Said:
         said = ask(g, semantics)
@@ -116,8 +116,8 @@ def test_bounds_that_are_one_rounding_short_are_found(monkeypatch: pytest.Monkey
         return Said(lo, hi, {}, said.margins)
 
     monkeypatch.setattr(judging, "ask", narrowed)
-    noticed = [r for r in RULES if r != "half_models" and any(judge(draw(r, s)).escapes for s in range(14))]
-    assert len(noticed) > 0.7 * len(RULES)
+    noticed = [r for r in RULES if any(judge(draw(r, s)).escapes for s in range(10))]
+    assert len(noticed) > 0.6 * len(RULES)
 
 
 # ---- polytriton against the oracle -------------------------------------------------------------------------------------
