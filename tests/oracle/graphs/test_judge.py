@@ -116,8 +116,9 @@ def test_bounds_that_are_one_rounding_short_are_found(monkeypatch: pytest.Monkey
         return Said(lo, hi, {}, said.margins)
 
     monkeypatch.setattr(judging, "ask", narrowed)
-    noticed = [r for r in RULES if any(judge(draw(r, s)).escapes for s in range(10))]
-    assert len(noticed) > 0.6 * len(RULES)
+    rules = [r for r in RULES if r.startswith(("scale", "constants"))]
+    noticed = [r for r in rules if any(judge(draw(r, s)).escapes for s in range(20))]
+    assert len(noticed) > 0.7 * len(rules), noticed
 
 
 # ---- polytriton against the oracle -------------------------------------------------------------------------------------
