@@ -16,11 +16,11 @@ from typing import Any
 import polytriton
 from polytriton.commands.clock import begin
 from polytriton.commands.options import Odd, read
-from polytriton.commands.screen import INTERRUPTED, complain
+from polytriton.commands.screen import INTERRUPTED, complain, say
 from polytriton.errors import USAGE
 from polytriton.guard import guarded
 from polytriton.heap import keep_memory
-from polytriton.knobs import knobs, wait_asleep
+from polytriton.knobs import knobs, wait_asleep, watch
 
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 COMMANDS = ("compile", "run", "verify", "check", "report", "supports", "inspect", "opt", "tune")
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     begin(whole=argv is None)
     keep_memory()
     wait_asleep()
+    watch(say)
     try:
         knobs()  # a wrong setting is said first
         code = _answer(spread(given) or ["--help"])

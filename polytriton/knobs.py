@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -77,6 +77,20 @@ def note(level: int, message: str) -> None:
         _LOG.debug("%s", message)
     if knobs().debug >= level:
         print(f"polytriton: {message}", file=sys.stderr)
+
+
+_watchers: list[Callable[[str], None]] = []
+
+
+def watch(tell: Callable[[str], None]) -> None:
+    """Whom this process tells of work that is done once a machine: the command line's own, which people wait for."""
+    _watchers[:] = [tell]
+
+
+def tell(message: str) -> None:
+    _LOG.info("%s", message)
+    for one in _watchers:
+        one(message)
 
 
 ASLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}  # of the two OpenMP libraries that torch may come with

@@ -77,6 +77,10 @@ def run(
         )
         if not isinstance(work, Local):
             networks.close()  # they are opened elsewhere
+            if spread.engine != "ray" and settings.engine["device"] == "cpu":
+                from polytriton.runtime import loops
+
+                loops.prepare()  # once, not by every worker
         asked = Run(work, settings, sinks)
         if official is not None:
             asked.listeners.append(official.add)

@@ -25,6 +25,17 @@ INTERRUPTED = 130
 COLOURS = {"unsat": "green", "sat": "red", "unknown": "yellow", "timeout": "yellow", "error": "bold red"}
 
 
+_said = 0.0
+
+
+def say(message: str) -> None:
+    """Progress of what is done before any query, at most once in two seconds."""
+    global _said
+    if time.monotonic() - _said > 2:
+        _said = time.monotonic()
+        print(f"polytriton: {message}", file=sys.stderr, flush=True)
+
+
 def complain(error: BaseException) -> int:
     """One message with its remedy on stderr; the exit code."""
     told = explain(error)

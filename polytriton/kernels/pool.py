@@ -119,11 +119,17 @@ class _Worker:
         return f"the compiler {how}" + (f": {said}" if said else "")
 
     def _kill(self) -> None:
+        """With what it started, where there are groups of processes; Windows has none."""
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+            if hasattr(os, "killpg"):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            else:
+                self.process.kill()
 
     def said(self) -> str:
         """The most telling line on stderr since the task was given: LLVM prints pages."""
+        if not hasattr(os, "pread"):  # Windows: the file is the compiler's, and reading moves its place
+            return ""
         lines = os.pread(self.log.fileno(), LOG_READ, self.mark).decode(errors="replace").split("\n")
         return next((s for s in lines if TELLING.search(s)), next((s for s in reversed(lines) if s.strip()), "")).strip()[:500]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import logging
 import os
 import secrets
 import struct
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from polytriton.knobs import SUMMARY, knobs, note
+from polytriton import knobs
 
 Tell = Callable[[str], None]
 AVAILABLE = find_spec("numba") is not None and find_spec("llvmlite") is not None
@@ -30,7 +29,6 @@ FAILED = -(1 << 63)  # what a compiled loop returns for arrays of other types or
 DTYPES = tuple(np.dtype(t) for t in ("float32", "float64", "int64", "bool"))  # in the order of a call's first slots
 COEFFICIENTS = ("float32", "float64")
 KEPT = 12  # object files beside one another: of other releases, or of other processors that share the folder
-_LOG = logging.getLogger(__name__)
 _LOCK = RLock()
 _known: list[Loop] = []
 _held: list[Any] = []  # what owns the machine code
@@ -95,11 +93,7 @@ def loop(form: str, flags: set[str]) -> Callable[[Callable[..., Any]], Any]:
     return made
 
 
-def _quiet(message: str) -> None:
-    """Nobody watches."""
-
-
-def prepare(tell: Tell = _quiet) -> None:
+def prepare(tell: Tell = knobs.tell) -> None:
     """Loads every loop; where this machine has none of this release yet, compiles them, which takes some seconds, and says so."""
     if not AVAILABLE:
         return
@@ -112,7 +106,7 @@ def prepare(tell: Tell = _quiet) -> None:
         try:
             found = _addresses(tell)
         except Exception as error:  # another release of Numba or LLVM: its own dispatcher serves, slower to start
-            note(SUMMARY, f"loops are compiled when first used: {error}")
+            knobs.note(knobs.SUMMARY, f"loops are compiled when first used: {error}")
             found = {}
         for one in left:
             one._found = {
@@ -194,7 +188,7 @@ def _key(llvm: Any, source: str) -> str:
 
 
 def _folders() -> Sequence[Path]:
-    kept = knobs().cache
+    kept = knobs.knobs().cache
     return [Path(__file__).parent / "__pycache__", *([] if kept is None else [kept])]
 
 
@@ -219,7 +213,7 @@ def _keep(key: str, data: bytes) -> None:
                 old.unlink()
             return
         except OSError as error:
-            note(SUMMARY, f"compiled loops are not kept in {folder}: {error.strerror or error}")
+            knobs.note(knobs.SUMMARY, f"compiled loops are not kept in {folder}: {error.strerror or error}")
             with suppress(OSError):
                 made.unlink()
 

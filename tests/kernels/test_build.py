@@ -230,6 +230,17 @@ def alive(pid: int) -> bool:
     return True
 
 
+def test_a_system_without_process_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows has neither groups nor SIGKILL: the worker alone is ended, and its log is not read."""
+    ended = []
+    one = pool._Worker.__new__(pool._Worker)
+    one.process, one.mark = SimpleNamespace(pid=0, kill=lambda: ended.append(True)), 0  # type: ignore[assignment]
+    for owner, name in ((os, "killpg"), (os, "pread"), (pool.signal, "SIGKILL")):
+        monkeypatch.delattr(owner, name)
+    one.stop()
+    assert (ended, one.late, one.said()) == ([True], True, "")
+
+
 @compiles
 def test_interrupted_in_the_middle_no_process_is_left(tmp_path: Path) -> None:
     def interrupt(done: int, total: int, name: str) -> None:

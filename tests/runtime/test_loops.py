@@ -122,3 +122,14 @@ def test_a_verifier_has_its_loops_before_any_query() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]
+
+
+def test_a_command_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from polytriton import knobs
+    from polytriton.cli import main
+
+    assert main(["--version"]) == 0
+    monkeypatch.setattr("polytriton.commands.screen._said", 0.0)
+    for k in range(3):
+        knobs.tell(f"compiling loops of fused for this machine, once: {k}/12")
+    assert capsys.readouterr().err == "polytriton: compiling loops of fused for this machine, once: 0/12\n"
