@@ -8,6 +8,7 @@ value of the new net against the value of the same name in the old one, path by 
   presence      a cell that the old net lets differ from zero may differ from zero in the new one;
   conversions   how often an operand on the way was converted;
   magnitudes    the sum of |products| and |constants| under a cell; what merging rounded (`slack`);
+  copies        cells that the new net takes for copies of one number were copies of one number: what is computed twice rounds twice;
   flushes       the sum of |weights| that flushed operands are multiplied by, where weights go out of sight.
 
 None of them may shrink. Which cells are zero depends on the box, so the law is tried with cells of the shared values all zero, all
@@ -23,7 +24,7 @@ from math import prod
 import numpy as np
 
 from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import OPS, patches
+from polytriton.ir.ops import OPS, patches, rounds
 
 REACH = 60  # 2^60: how far the factors of all merges of a layer together may hide an intermediate value, either way
 BLOCK = 1 << 22  # entries of a matrix taken at once
@@ -35,12 +36,14 @@ Pattern = Mapping[str, np.ndarray]  # for each value that both nets share: which
 class Account:
     """What one value owes: `present` and `magnitude` are of its cells in row-major order; None where magnitudes are not asked for.
 
+    `label` is the same for cells that are copies of one number, 0 for padding, and tells nothing of cells of another value.
     `exposed` and `weight`, of a product alone and beside magnitudes: the largest sum of |weights| under an output that can meet a
     deployed operand other than zero, and of all.
     """
 
     present: np.ndarray
     magnitude: np.ndarray | None
+    label: np.ndarray
     roundings: int = 0
     conversions: int = 0
     slack: int = 0
@@ -93,6 +96,11 @@ def _sums(net: Net, node: Node, x: np.ndarray) -> np.ndarray:
     return np.repeat(sums, node.size // len(sums))
 
 
+def own_labels(size: int) -> np.ndarray:
+    """Labels of numbers none of which is a copy of another."""
+    return np.arange(1, size + 1)
+
+
 def _exposed(net: Net, node: Node, present: np.ndarray) -> tuple[float, float]:
     """What all flushed operands of an output together are multiplied by, at most; a layer that gives its summands may hide constants."""
     w = _magnitudes(net, node, "w", "wabs")
@@ -113,6 +121,7 @@ def _affine(net: Net, node: Node, operand: Account) -> Account:
     return Account(
         present,
         None if operand.magnitude is None else _sums(net, node, operand.magnitude),
+        own_labels(node.size),
         operand.roundings + summands(net, node, operand.present) + 1 + node.integer("ops"),
         operand.conversions + (0 if node.op == "scale" else node.integer("products", 1)),
         operand.slack + node.integer("slack"),
@@ -133,28 +142,35 @@ def _account(net: Net, node: Node, operands: list[Account]) -> Account:
     most = [max(getattr(o, key) for o in operands) for key in ("roundings", "conversions", "slack")]
     present, sizes = [o.present for o in operands], [o.magnitude for o in operands if o.magnitude is not None]
     if node.op in ("add", "sub"):
-        return Account(present[0] | present[1], sizes[0] + sizes[1] if sizes else None, most[0] + 1, most[1], most[2])
+        size = sizes[0] + sizes[1] if sizes else None
+        return Account(present[0] | present[1], size, own_labels(node.size), most[0] + 1, most[1], most[2])
     if OPS[node.op].kind == "nonlinear":
         grow = max(1.0, abs(node.number("slope")))
         if node.op == "maxpool":
             shape = net.node(node.inputs[0]).shape
             windows = [[patches(v.reshape(1, *shape), node, 0).max((-1, -2)).reshape(-1) for v in group] for group in (present, sizes)]
             present, sizes = windows
-        return Account(present[0].astype(bool), sizes[0] * grow if sizes else None, *most)
-    shapes = [net.node(i).shape for i in node.inputs]
-    return Account(_moved(node, present, net, shapes) != 0, _moved(node, sizes, net, shapes) if sizes else None, *most)
+        label = own_labels(node.size) if node.op == "maxpool" or rounds(node) else operands[0].label
+        return Account(present[0].astype(bool), sizes[0] * grow if sizes else None, label, *most)
+    shapes, labels = [net.node(i).shape for i in node.inputs], [o.label for o in operands]
+    if len(labels) > 1:  # side by side; two operands may be one, so copies are looked for in each alone
+        beyond = 1 + max(int(v.max()) for v in labels)
+        labels = [np.where(v > 0, v + k * beyond, 0) for k, v in enumerate(labels)]
+    label = _moved(node, labels, net, shapes).astype(np.int64)
+    size = _moved(node, sizes, net, shapes) if sizes else None
+    return Account(_moved(node, present, net, shapes) != 0, size, label, *most)
 
 
 def _accounts(net: Net, nodes: list[Node], pattern: Pattern, magnitudes: bool) -> dict[str, Account]:
     """The accounts of these nodes over the shared values."""
-    found = {name: Account(cells, np.ones(cells.size) if magnitudes else None) for name, cells in pattern.items()}
+    found = {name: Account(cells, np.ones(cells.size) if magnitudes else None, own_labels(cells.size)) for name, cells in pattern.items()}
     for node in nodes:
         if node.op == "input":  # the user's cells are what both nets share; `take` moves them
-            cells, ones = pattern[node.name], np.ones(node.size)
+            cells, ones, label = pattern[node.name], np.ones(node.size), own_labels(node.size)
             take = net.weight(node, "take")
             if take is not None:
-                cells, ones = (take >= 0) & cells[np.maximum(take, 0)], (take >= 0).astype(np.float64)
-            found[node.name] = Account(cells, ones if magnitudes else None)
+                cells, ones, label = (take >= 0) & cells[np.maximum(take, 0)], (take >= 0).astype(np.float64), take + 1
+            found[node.name] = Account(cells, ones if magnitudes else None, label)
         else:
             found[node.name] = _account(net, node, [found[i] for i in node.inputs])
     return found
@@ -219,6 +235,13 @@ def broken_law(before: Net, after: Net) -> str | None:
     return None
 
 
+def _merges(was: np.ndarray, now: np.ndarray) -> bool:
+    """Whether two cells with one label now had two before."""
+    order = np.argsort(now, kind="stable")
+    same = now[order][1:] == now[order][:-1]
+    return bool((was[order][1:] != was[order][:-1])[same].any())
+
+
 def _loss(was: Account, now: Account) -> str | None:
     """What the second account lacks of the first."""
     for key, what in (("roundings", "roundings"), ("conversions", "conversions of operands"), ("slack", "roundings of merged weights")):
@@ -228,4 +251,6 @@ def _loss(was: Account, now: Account) -> str | None:
         return "a cell that may differ from zero is taken for zero"
     if was.magnitude is not None and now.magnitude is not None and (now.magnitude < was.magnitude * ROOM).any():
         return "magnitudes shrank"
+    if _merges(was.label, now.label):
+        return "numbers that are computed apart, and may round apart, are taken for copies of one"
     return None

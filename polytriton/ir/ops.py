@@ -298,6 +298,11 @@ def infer_shape(node: Node, shapes: Sequence[Shape], weights: Weights) -> Shape:
     return tuple(int(d) for d in spec.infer(node, [tuple(s) for s in shapes], weights))
 
 
+def rounds(node: Node) -> bool:
+    """Whether a deployed network rounds when it computes the node, so that two cells computed alike may differ."""
+    return node.op in ("linear", "conv", "scale", "add", "sub") or (node.op == "relu" and node.number("slope") not in (0.0, 1.0))
+
+
 def relaxed(net: Net) -> set[str]:
     """Nodes that a nonlinear operator reads: their bounds decide its relaxation."""
     return {i for n in net if OPS[n.op].kind == "nonlinear" for i in n.inputs}

@@ -17,7 +17,7 @@ import numpy as np
 
 from polytriton.errors import ResourceError
 from polytriton.ir.net import Attr, Net, Node, Ref
-from polytriton.ir.ops import OPS
+from polytriton.ir.ops import OPS, rounds
 from polytriton.passes.rewrite import drop_dead, rewrite
 
 NAME = "layout"
@@ -294,7 +294,8 @@ def _move(net: Net) -> Found:
             both = [nodes[i] for i in reader.inputs] if reader.op in ("add", "sub") else []
             if len(both) == 2 and both[0].name != both[1].name and all(o.op == "gather" for o in both):
                 if all(len(users[o.name]) == 1 for o in both) and nodes[both[0].inputs[0]].shape == nodes[both[1].inputs[0]].shape:
-                    if np.array_equal(_index(net, both[0]), _index(net, both[1])):
+                    shared = _index(net, both[0])  # copies of a cell are added each on its own, and may round apart
+                    if np.array_equal(shared, _index(net, both[1])) and _distinct(shared[shared >= 0]):
                         return "gather behind a sum", _below_sum(net, both, reader)
         if upwards:
             return f"gather before {source.op}", _above(net, n, source, index)
@@ -316,15 +317,21 @@ def _elementwise_at(net: Net, node: Node, shape: tuple[int, ...], cells: np.ndar
 
 
 def _below(net: Net, n: Node, reader: Node, index: np.ndarray) -> Net | None:
-    """f(gather x) = gather f(x): the elementwise node is computed on the source's cells."""
+    """f(gather x) = gather f(x): the elementwise node is computed on the source's cells.
+
+    Not where f rounds and a cell is read twice: the deployed network rounds each of its copies on its own, so their difference
+    is not zero.
+    """
     source = net.node(n.inputs[0])
+    if rounds(reader) and not _distinct(index[index >= 0]):
+        return None
     if reader.op == "scale":
         cells = np.full(source.size, -1, np.int64)
         cells[index[index >= 0]] = np.flatnonzero(index >= 0)
         c = net.weight(reader, "c")
         assert c is not None
         lost = np.broadcast_to(c, reader.shape).reshape(-1)[index < 0]
-        if len(np.unique(index[index >= 0])) != (index >= 0).sum() or np.any(lost != 0):
+        if np.any(lost != 0):
             return None
     else:
         cells = np.arange(source.size)

@@ -67,6 +67,25 @@ def taken_input() -> Net:
     return b.build(b.add("relu", [g], "y"))
 
 
+def copies(op: str) -> Net:
+    """Cells are copied and then computed with, each copy on its own."""
+    b = Builder("copies")
+    x = b.input((2,))
+    index = b.constant(np.array([0, 1, 1, 0]))
+    r = b.add("relu", [b.add("linear", [x], "l", w=b.constant(rng_weights(2, 2)), b=b.constant(rng_weights(2)))], "r")
+    g = b.add("gather", [r], "g", index=index, to=(4,))
+    if op == "leaky":
+        h = b.add("relu", [g], "h", slope=0.3)
+    elif op == "relu":
+        h = b.add("relu", [g], "h")
+    elif op == "scale":
+        h = b.add("scale", [g], "h", a=b.constant(np.full(1, 3, F32)), c=b.constant(np.zeros(1, F32)))
+    else:
+        s = b.add("relu", [x], "s")
+        h = b.add(op, [g, b.add("gather", [s], "k", index=index, to=(4,))], "h")
+    return b.build(b.add("linear", [h], "y", w=b.constant(rng_weights(2, 4)), b=b.constant(rng_weights(2))))
+
+
 Rewriting = tuple[str, Net, Net]
 
 
@@ -167,6 +186,18 @@ def test_weights_out_of_sight_are_missed(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(layout, "_hides", lambda *_: False)
     with pytest.raises(PassError, match=r"gather into reader.*out of sight"):
         layout.run(fold.run(net))
+
+
+@pytest.mark.parametrize(("op", "moves"), [("leaky", False), ("relu", True), ("scale", False), ("add", False), ("sub", False)])
+def test_what_is_computed_twice_is_not_computed_once(op: str, moves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The passes leave copies before what rounds; a pass that does not is stopped."""
+    fired = [r for r, _, _ in rewritings(copies(op), monkeypatch) if r.startswith("gather behind")]
+    assert bool(fired) == moves
+    if moves:
+        return
+    monkeypatch.setattr(layout, "_distinct", lambda _: True)
+    with pytest.raises(PassError, match=r"gather behind.*copies of one"):
+        layout.run(copies(op))
 
 
 def test_the_storage_type_is_missed() -> None:

@@ -114,6 +114,35 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], int, float]] = {
 }
 
 
+COPIES = {
+    "Expand": (helper.make_node("Expand", ["x", "s"], ["e"]), {"s": np.array([1, 2])}),
+    "Tile": (helper.make_node("Tile", ["x", "s"], ["e"]), {"s": np.array([1, 2])}),
+    "Gather": (helper.make_node("Gather", ["x", "s"], ["e"], axis=1), {"s": np.array([0, 0])}),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "LeakyRelu"])
+def test_copies_of_a_number_are_computed_with_one_by_one(op: str, copy: str) -> None:
+    """Between the results of two operations on copies there may be one last place: one is rounded down, the other up."""
+    make, weights = COPIES[copy]
+    if op in ("Add", "Sub"):
+        tiny = np.array([[2.0**-24 if op == "Add" else -(2.0**-24)]], F32)
+        z = helper.make_node("Mul", ["x", "k"], ["z"])
+        again = helper.make_node(make.op_type, ["z", "s"], ["w"], **({"axis": 1} if copy == "Gather" else {}))
+        nodes, weights = [make, z, again, helper.make_node(op, ["e", "w"], ["y"])], {**weights, "k": tiny}
+        at, apart = 1.0, 2.0**-23
+    elif op == "Mul":
+        nodes, weights = [make, helper.make_node("Mul", ["e", "k"], ["y"])], {**weights, "k": np.array([1 + 2.0**-12], F32)}
+        at, apart = 1 + 2.0**-12, 2.0**-23
+    else:
+        nodes = [make, helper.make_node("LeakyRelu", ["e"], ["y"], alpha=1 / 3)]
+        at, apart = -1 - 2.0**-12, 2.0**-25
+    model, x = graph(nodes, [1, 1], [1, 2], **weights), np.array([at])
+    margin = polytriton.compile(model).margins(x, x, np.array([[1.0, -1.0]])).item()
+    assert margin <= -apart
+
+
 @pytest.mark.parametrize("semantics", ["float32", "tf32", "bf16"])
 @pytest.mark.parametrize("case", CASES)
 def test_bounds_hold_the_sums_that_the_network_runs(case: str, semantics: str) -> None:
