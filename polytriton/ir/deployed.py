@@ -64,7 +64,7 @@ def summands(net: Net, node: Node, present: np.ndarray) -> int:
         g, shape = node.integer("g", 1), net.node(node.inputs[0]).shape
         channels = present.reshape(g, -1, *shape[1:]).sum(1)[None]
         return int(patches(channels, node, 0).sum((-1, -2)).max())
-    return int(present.sum()) if node.op == "linear" else int(present.any())
+    return int(present.sum()) if node.op == "linear" else 1  # a scale's cells are apart: none tells of another
 
 
 def _magnitudes(net: Net, node: Node, plain: str, stored: str) -> np.ndarray:

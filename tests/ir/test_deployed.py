@@ -244,6 +244,18 @@ def test_rules_are_heard_only_inside() -> None:
     assert inner == ["linear after linear"] and outer == ["linear after linear", "layout to gathers"]
 
 
+@pytest.mark.parametrize("index", [[1], [0, 2], [3, 1], [1, -1]])
+def test_a_part_of_what_was_scaled_is_no_loss(index: list[int]) -> None:
+    """The law once took the roundings of cells that nobody reads for lost, and refused honest networks."""
+    for c in (0.0, 0.5):
+        b = Builder("part")
+        s = b.add("scale", [b.input((4,))], "s", a=b.constant(rng_weights(4)), c=b.constant(np.full(1, c, F32)))
+        net = b.build(b.add("gather", [s], "y", index=b.constant(np.array(index)), to=(len(index),)))
+        with rewrite.trace_rules() as heard:
+            layout.run(net)
+        assert "gather before scale" in heard
+
+
 def test_a_scale_that_adds_nothing_keeps_zeros_out_of_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A factor alone leaves zero at zero: such a layer still counts what is present, as before."""
     b = Builder("factor")
