@@ -189,6 +189,30 @@ def residual(b: Builder, x: Tensor) -> Tensor:
     return b.linear(y) if b.chance(0.6) else y
 
 
+def computed_copies(b: Builder, x: Tensor) -> Tensor:
+    """Copies of a cell, each computed with on its own: results may round apart, and differences of them show it."""
+    x = b.flat(x)
+    if x.size > 6:
+        x = b.linear(x, b.between(1, 4))
+    other = b.scale(x) if b.chance(0.5) else b.relu(x)
+    index = b.rng.integers(0, x.size, b.between(2, 8))
+    index[-1] = index[0]
+    y = b.gather(x, index)
+    for _ in range(b.between(1, 2)):
+        how = b.between(0, 3)
+        if how == 0:
+            y = b.emit("LeakyRelu", [y], y.shape, alpha=b.pick(1 / 3, 0.3, 1.7))
+        elif how == 1:
+            y = b.scale(y)
+        else:
+            y = b.pair(b.pick("Add", "Sub"), y, b.gather(other, index))
+    if b.chance(0.5):
+        return y
+    w = np.zeros((y.size, 2))
+    w[0, 0], w[-1, 0], w[:, 1] = 1, -1, b.rng.choice([1.0, -1.0], y.size)
+    return b.linear(y, w=w)
+
+
 def plain(b: Builder, x: Tensor) -> Tensor:
     """The other operators: pools, leaks, splits, squeezes, casts."""
     x = b.image(x)
@@ -240,7 +264,7 @@ STAGES: dict[str, Stage] = {
         f.__name__: f
         for f in (
             transposes, gemm_forms, batched_matmul, average_pool, reduce_mean, folded_constants, half_constants, half_arithmetic,
-            residual, plain,
+            residual, plain, computed_copies,
         )
     },
 }  # fmt: skip
