@@ -160,7 +160,7 @@ LOSSES: list[tuple[Callable[[], Net], str, Callable[[Net], Net], str]] = [
     (padded_image, "scale before conv", lowered("summands"), "roundings"),
     (padded_image, "scale before conv", dropped("summands"), "roundings"),
     (padded_image, "pad into conv", dropped("summands"), "roundings"),
-    (taken_input, "gather into input", lost_cells, "zero|magnitudes"),
+    (taken_input, "gather into input", lost_cells, "taken for zero"),
 ]
 
 

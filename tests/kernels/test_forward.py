@@ -184,6 +184,21 @@ def test_rounding_is_charged_for_the_operands_that_take_part(given: dict[str, in
     assert near(boxes.error[name], want, 1e-9 * want)
 
 
+def test_a_given_count_is_of_its_own_layer_and_batch() -> None:
+    """Counts are kept for recordings: another layer, or another batch, must not find them."""
+    kernels = None
+    for batch, count in ((1, 7), (2, 9), (1, 9)):
+        net = one_layer("linear", (3,), 2, summands=count)
+        layer = Forward(net, SEMANTICS["float32"], CPU).layers[net.output]
+        kernels = kernels or ForwardKernels(net, CPU, interpret=True)
+        if count == 9:
+            layer = replace(layer, node=replace(layer.node, name="another"))
+            kernels.nodes["another"] = layer.node
+        box = torch.zeros(batch, 1, 1, 3, dtype=torch.float64)
+        got = kernels.sums(layer, box, box, "given").terms
+        assert got is not None and got.shape == (batch, 1, 1, 1) and (got == count).all()
+
+
 # ---- against exact numbers ------------------------------------------------------------------------------------------
 
 

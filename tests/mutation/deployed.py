@@ -8,6 +8,7 @@ from tests.mutation.mutant import Mutant, m
 SUMS, STORAGE, LAW = "tests/soundness/test_deployed_sums.py", "tests/soundness/test_storage.py", "tests/ir/test_deployed.py"
 FORWARD, LAYOUTS, FOLD = "tests/kernels/test_forward.py", "tests/passes/test_layout.py", "tests/passes/test_fold.py"
 COMPARE, DRAWN = "tests/frontend/test_onnx_compare.py", "tests/frontend/test_onnx_drawn.py"
+GUARD, NUMBERS = "tests/api/test_guard.py", "tests/frontend/test_numbers.py"
 LOSSES = f"{LAW}::test_each_loss_is_missed"
 FOLDS, LAYOUT, DEPLOYED, REWRITE = "passes/fold.py", "passes/layout.py", "ir/deployed.py", "passes/rewrite.py"
 OPS, CONSTANTS, IMPORT = "frontend/onnx_ops.py", "frontend/onnx_constants.py", "frontend/onnx.py"
@@ -27,9 +28,14 @@ DEPLOYED_SUMS: tuple[Mutant, ...] = (
     m("merged columns pass for deployed ones", LAYOUT, '"ops": reader.integer("ops") + 1}', '"ops": reader.integer("ops")}', LAYOUTS),
     m("large weights go out of sight", LAYOUT, "return w is not None and bool((np.abs(w[:, index < 0]) > HALF_MOST).any())", "return False", f"{LAW}::test_weights_out_of_sight_are_missed"),
     m("the tensor form counts the cells it sees", "runtime/forward.py", "float(layer.summands or 0), dtype", "float(layer.terms), dtype", FORWARD, SUMS),
-    m("the kernels' count is of the cells they see", "runtime/forward_kernels.py", "float(layer.summands or 0), dtype", "float(layer.terms), dtype", FORWARD),
-    m("a count of another batch's size is taken", "runtime/forward_kernels.py", "key = layer.node.name, shape[0]", "key = layer.node.op, 0", FORWARD),
-    m("absorbed terms flush nothing", "runtime/layers.py", "return max(self.terms, self.summands or 0)", "return self.terms", FORWARD),
+    m("the kernels' count is of the cells they see", "runtime/forward_kernels.py", "float(layer.summands or 0), dtype", "float(layer.terms), dtype", f"{FORWARD}::test_rounding_is_charged_for_the_operands_that_take_part"),
+    m("a count of another batch's size is taken", "runtime/forward_kernels.py", "key = layer.node.name, shape[0]", "key = layer.node.op, 0", f"{FORWARD}::test_a_given_count_is_of_its_own_layer_and_batch"),
+    m("absorbed terms flush nothing", "runtime/layers.py", "return max(self.terms, self.summands or 0)", "return self.terms", f"{FORWARD}::test_rounding_is_charged_for_the_operands_that_take_part"),
+    # copies that are computed with one by one
+    m("copies of a cell are added once", LAYOUT, "_index(net, both[1])) and _distinct(shared[shared >= 0])", "_index(net, both[1]))", f"{LAW}::test_what_is_computed_twice_is_not_computed_once", SUMS),
+    m("copies of a cell leak once", LAYOUT, "if rounds(reader) and not _distinct(index[index >= 0]):", "if False:", f"{LAW}::test_what_is_computed_twice_is_not_computed_once", SUMS),
+    m("copies of a leak are no copies", "ir/ops.py", 'or (node.op == "relu" and node.number("slope") not in (0.0, 1.0))', "", f"{LAW}::test_what_is_computed_twice_is_not_computed_once"),
+    m("law: copies may be made of what is computed twice", DEPLOYED, "    if _merges(was.label, now.label):\n", "    if False:\n", f"{LAW}::test_what_is_computed_twice_is_not_computed_once"),
     # the law
     m("law: a loss does not end the pass", REWRITE, "    if problem:\n", "    if problem and not problem:\n", LAW),
     m("law: roundings may go", DEPLOYED, '(("roundings", "roundings"), ("conversions"', '(("conversions"', LOSSES),
@@ -66,4 +72,16 @@ DEPLOYED_SUMS: tuple[Mutant, ...] = (
     m("import: a node is given its answer", "frontend/onnx_compare.py", "    known: dict[str, Numbers] = {}\n", "    known: dict[str, Numbers] = {h.node: Numbers(theirs[h.tensor]) for h in step.outputs}\n", COMPARE),
     m("import: the largest magnitude is everyone's", "frontend/onnx_enclosure.py", "size + a.size(a.least), before + terms, slack).shaped", "np.full_like(size, size.max()), before + terms, slack).shaped", COMPARE),
     m("import: constants that cancelled weigh nothing", "frontend/onnx_enclosure.py", '_magnitude(net, node, "babs", c).astype(a.size)', "np.abs(c).astype(a.size)", COMPARE),
+    # what a caller has set, files that are replaced, boxes
+    m("a public function is left unguarded", "frontend/vnnlib.py", "@guarded\ndef read_vnnlib", "def read_vnnlib", f"{GUARD}::test_every_public_function_is_guarded"),
+    m("the command line is left unguarded", "cli.py", "@guarded\ndef main", "def main", f"{GUARD}::test_every_public_function_is_guarded"),
+    m("the caller's arithmetic is not put back", "guard.py", "    finally:\n        put(old)", "    finally:\n        pass", f"{GUARD}::test_no_state_reaches_a_result"),
+    m("a callback may change the arithmetic", "guard.py", '            _need("a function that was called meanwhile has changed how this thread rounds")\n', "", f"{GUARD}::test_what_a_callback_changes_does_not_pass_unseen"),
+    m("spoilt workers compute", "runtime/settings.py", "    if alone:\n        torch.set_num_threads(1)", "    if alone:\n        pass", f"{GUARD}::test_workers_of_torch_that_began_in_another_arithmetic"),
+    m("the default type is the caller's", "runtime/settings.py", "        torch.set_default_dtype(torch.float32)\n", "        pass\n", f"{GUARD}::test_a_generators_caller_has_its_own_settings_between_the_steps"),
+    m("the cache reads a model twice", "cache.py", "verifier = compile_bytes(data, stem,", "verifier = compile_bytes(_read(path) or data, stem,", "tests/test_cache.py::test_a_file_replaced_in_between_is_never_kept_as_the_old_one"),
+    m("a cached network of another file is used", "cache.py", "if (source, made) != (hashlib.sha256(data).hexdigest(), candidates):", "if made != candidates:", "tests/test_cache.py::test_an_entry_of_another_file_is_not_used"),
+    m("integers are rounded to nearest", "frontend/numbers.py", 'odd = np.abs(near) >= WHOLE if kind in "ui"', 'odd = np.abs(near) >= np.inf if kind in "ui"', f"{NUMBERS}::test_ends_are_rounded_outward"),
+    m("narrow pixels narrow epsilon", "frontend/balls.py", 'return pixels if pixels.dtype.kind in "ui" else exactly(pixels, "the image")', "return pixels", f"{NUMBERS}::test_balls_around_narrow_pixels_hold_epsilon_as_it_is"),
+    m("a certificate's margin is any text", "checker.py", "Fraction(float(margin))", "Fraction(margin)", "tests/certificate/test_tampering.py::test_other_headers"),
 )  # fmt: skip
