@@ -21,7 +21,7 @@ from polytriton.ir.net import Attr
 
 MAX_DENSE = 4 << 20  # entries of a block-diagonal matrix
 TINY_SPREAD = 2.0**-100  # of a batch norm's variance with epsilon
-ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
+ONE, ZERO = np.ones((), np.float32), np.zeros((), np.float32)  # of no rank: they raise nobody else's
 
 
 def relu(s: Site) -> Result:

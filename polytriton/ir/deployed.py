@@ -113,15 +113,16 @@ def _exposed(net: Net, node: Node, present: np.ndarray) -> tuple[float, float]:
 
 def _affine(net: Net, node: Node, operand: Account) -> Account:
     """A linear, conv or scale node."""
-    present = np.ones(node.size, dtype=bool)
+    present, label = np.ones(node.size, dtype=bool), own_labels(node.size)
     if node.op == "scale":
         found = (net.weight(node, "a"), net.weight(node, "c"), _magnitudes(net, node, "c", "babs"))
         a, c, size = (np.broadcast_to(v, node.shape).reshape(-1) for v in found if v is not None)
         present = operand.present & (a != 0) | (c != 0) | (size != 0)
+        label[(operand.label == 0) & (c == 0) & (size == 0)] = 0  # padding times a factor stays zero
     return Account(
         present,
         None if operand.magnitude is None else _sums(net, node, operand.magnitude),
-        own_labels(node.size),
+        label,
         operand.roundings + summands(net, node, operand.present) + 1 + node.integer("ops"),
         operand.conversions + (0 if node.op == "scale" else node.integer("products", 1)),
         operand.slack + node.integer("slack"),
@@ -143,14 +144,18 @@ def _account(net: Net, node: Node, operands: list[Account]) -> Account:
     present, sizes = [o.present for o in operands], [o.magnitude for o in operands if o.magnitude is not None]
     if node.op in ("add", "sub"):
         size = sizes[0] + sizes[1] if sizes else None
-        return Account(present[0] | present[1], size, own_labels(node.size), most[0] + 1, most[1], most[2])
+        a, b = operands
+        label = np.where((a.label == 0) & (b.label == 0), 0, own_labels(node.size))
+        return Account(present[0] | present[1], size, label, most[0] + 1, most[1], most[2])
     if OPS[node.op].kind == "nonlinear":
         grow = max(1.0, abs(node.number("slope")))
         if node.op == "maxpool":
             shape = net.node(node.inputs[0]).shape
             windows = [[patches(v.reshape(1, *shape), node, 0).max((-1, -2)).reshape(-1) for v in group] for group in (present, sizes)]
             present, sizes = windows
-        label = own_labels(node.size) if node.op == "maxpool" or rounds(node) else operands[0].label
+        label = operands[0].label
+        if node.op == "maxpool" or rounds(node):
+            label = own_labels(node.size) if node.op == "maxpool" else np.where(label == 0, 0, own_labels(node.size))
         return Account(present[0].astype(bool), sizes[0] * grow if sizes else None, label, *most)
     shapes, labels = [net.node(i).shape for i in node.inputs], [o.label for o in operands]
     if len(labels) > 1:  # side by side; two operands may be one, so copies are looked for in each alone

@@ -23,6 +23,14 @@ def test_operator(nodes: Any, shape: list[Any], weights: Any, options: Any) -> N
     holds(model(nodes, shape, weights, **options))
 
 
+@pytest.mark.parametrize("last", ["Mul", "Add", "Sub", "Div", "Neg"])
+def test_activations_without_an_axis(last: str) -> None:
+    """A scalar stays one: constants of ours must not give it an axis that onnxruntime's has not."""
+    end = node("Neg", "s", "y") if last == "Neg" else node(last, "s k", "y")
+    made = holds(model([node("MatMul", "x w", "s"), end], [2], {"w": rand(2), "k": np.float32(1.5)}))
+    assert made.source.output_shape == ()
+
+
 def test_every_operator_of_the_table_has_a_test() -> None:
     used = {"Size", "Range", "Where", "NonZero", "Constant", "ConstantOfShape", "Shape"}
     for p in MATRICES + WINDOWS + ELEMENTWISE + LAYOUT:

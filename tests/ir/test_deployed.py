@@ -244,6 +244,26 @@ def test_rules_are_heard_only_inside() -> None:
     assert inner == ["linear after linear"] and outer == ["linear after linear", "layout to gathers"]
 
 
+@pytest.mark.parametrize("op", ["leaky", "scale", "add"])
+def test_zeros_of_padding_are_copies_of_one_zero(op: str) -> None:
+    """Zero times a factor, zero through a slope and zero plus zero round nothing, wherever they are computed."""
+    b = Builder("zeros")
+    x = b.input((2,))
+    r = b.add("relu", [x], "r")
+    index = b.constant(np.array([-1, 1, -1, 0, -1]))
+    g = b.add("gather", [r], "g", index=index, to=(5,))
+    if op == "leaky":
+        h = b.add("relu", [g], "h", slope=0.3)
+    elif op == "scale":
+        h = b.add("scale", [g], "h", a=b.constant(rng_weights(5)), c=b.constant(np.zeros(1, F32)))
+    else:
+        h = b.add("add", [g, b.add("gather", [b.add("relu", [x], "s", slope=0.5)], "k", index=index, to=(5,))], "h")
+    net = b.build(b.add("linear", [h], "y", w=b.constant(rng_weights(2, 5)), b=b.constant(rng_weights(2))))
+    with rewrite.trace_rules() as heard:
+        layout.run(net)
+    assert any(rule.startswith("gather behind") for rule in heard)
+
+
 @pytest.mark.parametrize("index", [[1], [0, 2], [3, 1], [1, -1]])
 def test_a_part_of_what_was_scaled_is_no_loss(index: list[int]) -> None:
     """The law once took the roundings of cells that nobody reads for lost, and refused honest networks."""
