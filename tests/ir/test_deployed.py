@@ -33,6 +33,13 @@ def shifted_columns() -> Net:
     return b.build(b.add("linear", [s], "y", w=b.constant(rng_weights(5, 9)), b=b.constant(rng_weights(5))))
 
 
+def plain_shift() -> Net:
+    """A normalisation before a layer, and nothing that moves cells."""
+    b = Builder("shift")
+    s = b.add("scale", [b.input((4,))], "s", a=b.constant(np.ones(1, F32)), c=b.constant(np.ones(1, F32)))
+    return b.build(b.add("linear", [s], "y", w=b.constant(rng_weights(2, 4)), b=b.constant(rng_weights(2))))
+
+
 def repeated_cells() -> Net:
     b = Builder("repeats")
     r = b.add("relu", [b.input((6,))], "r")
@@ -147,6 +154,7 @@ LOSSES: list[tuple[Callable[[], Net], str, Callable[[Net], Net], str]] = [
     (shifted_columns, "scale before linear", shrunk("babs"), "magnitudes"),
     (shifted_columns, "gather into reader", dropped("summands"), "roundings"),
     (shifted_columns, "gather into reader", lowered("summands", 6), "roundings"),
+    (plain_shift, "scale before linear", dropped("summands"), "roundings"),
     (repeated_cells, "gather into reader", dropped("summands"), "roundings"),
     (repeated_cells, "gather into reader", lowered("summands", 4), "roundings"),
     (repeated_cells, "gather into reader", dropped("wabs"), "magnitudes"),
