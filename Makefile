@@ -1,5 +1,6 @@
 # make verify   set up .venv and verify the example networks on the CPU
-# make test     set up .venv, lint, then run every test
+# make test     set up .venv, lint, then run the quick tests, which test every module
+# make test-all the same, then the slow ones
 # make lint     ruff and mypy
 # make bench    measure on this machine; PARTS="goals growth" picks parts, ARGS="--threads 2" an option
 # make soak     attack the bounds with SOAK_NETWORKS=100000 generated networks, and as many ONNX graphs, in JOBS processes; goes on where it stopped
@@ -22,13 +23,16 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DEVELOP := .venv/.develop
 
-.PHONY: verify test lint soak fuzz mutation bench bench-gpu clean
+.PHONY: verify test test-all lint soak fuzz mutation bench bench-gpu clean
 
 verify: $(STAMP)
 	$(BIN)/polytriton run --instances examples/instances.csv
 
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+test-all: test
+	$(BIN)/python -m pytest -n $(JOBS) -m slow
 
 lint: $(DEVELOP)
 	$(BIN)/ruff check .
