@@ -40,11 +40,16 @@ def plain_shift() -> Net:
     return b.build(b.add("linear", [s], "y", w=b.constant(rng_weights(2, 4)), b=b.constant(rng_weights(2))))
 
 
-def repeated_cells() -> Net:
+def repeated_cells(cells: int = 6) -> Net:
     b = Builder("repeats")
-    r = b.add("relu", [b.input((6,))], "r")
+    r = b.add("relu", [b.input((cells,))], "r")
     g = b.add("gather", [r], "g", index=b.constant(np.tile([0, 1, -1], 4)), to=(12,))
     return b.build(b.add("linear", [g], "y", w=b.constant(rng_weights(2, 12)), b=b.constant(rng_weights(2))))
+
+
+def few_of_many() -> Net:
+    """All the source's cells outnumber what the gather makes of two."""
+    return repeated_cells(60)
 
 
 def two_layers() -> Net:
@@ -157,6 +162,7 @@ LOSSES: list[tuple[Callable[[], Net], str, Callable[[Net], Net], str]] = [
     (plain_shift, "scale before linear", dropped("summands"), "roundings"),
     (repeated_cells, "gather into reader", dropped("summands"), "roundings"),
     (repeated_cells, "gather into reader", lowered("summands", 4), "roundings"),
+    (few_of_many, "gather into reader", dropped("summands"), "roundings"),
     (repeated_cells, "gather into reader", dropped("wabs"), "magnitudes"),
     (repeated_cells, "gather into reader", shrunk("wabs"), "magnitudes"),
     (two_layers, "linear after linear", lowered("ops", 2), "roundings"),
