@@ -6,10 +6,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import torch
 from onnx import TensorProto, helper
 
 import polytriton
 from polytriton.errors import UnsupportedModel
+from polytriton.ir.net import Node
+from polytriton.runtime.soundness import SEMANTICS, elementwise_error
 from tests.soundness.test_deployed_sums import graph
 
 F16, F32 = np.float16, np.float32
@@ -91,8 +94,9 @@ def test_an_extreme_alpha_hides_no_overflow(alpha: float, w: float) -> None:
 def test_a_moderate_alpha_counts_as_a_factor_of_the_merged_layer() -> None:
     gemm = helper.make_node("Gemm", ["x", "w", "c"], ["y"], alpha=2.0**-20, beta=8.0)
     model = graph([gemm], [1, 1], [1, 1], w=np.array([[3]], F32), c=np.ones((1, 1), F32))
-    node = polytriton.compile(model).net.nodes[-1]
-    assert node.integer("gain") == 20
+    assert polytriton.compile(model).net.nodes[-1].integer("gain") == 20
+    gemm = helper.make_node("Gemm", ["x", "w"], ["y"], alpha=0.3)
+    assert polytriton.compile(graph([gemm], [1, 1], [1, 1], w=np.array([[3]], F32))).net.nodes[-1].integer("gain") == 2
 
 
 def test_a_leaky_slope_enlarges_what_a_flushed_operand_loses() -> None:
@@ -104,6 +108,18 @@ def test_a_leaky_slope_enlarges_what_a_flushed_operand_loses() -> None:
         assert bounds.lo.item() <= -(2.0**-87) <= 0 <= bounds.hi.item()
     with pytest.raises(UnsupportedModel, match="below the normal range"):
         polytriton.compile(graph([helper.make_node("LeakyRelu", ["x"], ["y"], alpha=2.0**-130)], [1, 1], [1, 1]))
+
+
+@pytest.mark.parametrize("slope", [0.25, -3.0, 2.0**40])
+def test_the_flush_of_an_operand_is_charged_with_its_factor(slope: float) -> None:
+    """Boxes cover it wherever a value may be flushed when it is made; forms that hold operand and result rest on the error."""
+    error = elementwise_error(SEMANTICS["float32"], 1, torch.zeros(1, dtype=torch.float64), slope).item()
+    assert error >= (1 + max(1.0, abs(slope))) * 2.0**-126
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from polytriton.kernels.cells import elementwise_box
+
+    _, constants = elementwise_box(Node("r", "relu", ("x",), (1,), {"slope": slope}), False, True)
+    assert constants["LOST"] == 4 * max(1.0, abs(slope)) * 2.0**-126
 
 
 def test_a_batch_norm_whose_variance_vanishes_is_refused() -> None:
