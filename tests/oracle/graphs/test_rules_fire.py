@@ -33,6 +33,7 @@ FIRES = {
     "gather_into_input": ("gather into input",),
     "gather_through_relu": ("gather behind relu",),
     "gather_through_scale": ("gather into reader", "scale before linear"),
+    "gather_behind_scale": ("gather behind scale",),
     "gather_below_sum": ("gather behind a sum",),
     "pad_into_conv": ("pad into conv",),
     "slice_to_conv": ("slice to conv",),
