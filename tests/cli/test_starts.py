@@ -210,4 +210,4 @@ def test_a_busy_neighbour_costs_little(here: Path) -> None:
         for one in busy:
             one.kill()
             one.wait()
-    assert two < 1.3 * alone, (alone, two)
+    assert two < 1.45 * alone, (alone, two)  # 1.6 and more where threads spin
