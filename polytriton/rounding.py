@@ -22,6 +22,11 @@ def sum_error(terms: int) -> float:
     return 1 + dot_error(terms) + 8 * U64
 
 
+def flush_loss(eta: float, factor: float = 1.0) -> float:
+    """What flushing may cost an elementwise operation."""
+    return 4 * eta * max(1.0, abs(factor))
+
+
 PARTS = {"tf32x3": 3, "bf16x6": 6}  # multiplications that make a split product
 SPLIT = 2.0**-18  # of |x||w|: what the parts of a split product leave out
 CORE = 2.0**-22  # what a tensor core's addition may lose of the magnitudes added so far: the stated model

@@ -13,7 +13,7 @@ from polytriton.kernels.emit import NUMERICS, Constants, Emitter, Numerics, spec
 from polytriton.kernels.sequence import Space
 from polytriton.kernels.spec import Kernel
 from polytriton.kernels.specialise import Constant
-from polytriton.rounding import gamma
+from polytriton.rounding import flush_loss, gamma
 
 ONE = Tiles(1, warps=4, stages=1)  # passes over memory: the sizes are in the constants
 LAYERS = (*AFFINE, "scale")
@@ -56,7 +56,7 @@ def affine_box(node: Node, source: Node, real: bool, emulate: bool) -> Constants
 
 def elementwise_box(node: Node, real: bool, emulate: bool) -> tuple[str, Constants]:
     """A ReLU's, a sum's or a difference's kernel; charged as runtime.soundness.elementwise_error says."""
-    lost = 0.0 if real else 4 * ETA * max(1.0, abs(node.number("slope")))
+    lost = 0.0 if real else flush_loss(ETA, node.number("slope"))
     of: Constants = {"GAMMA": 0.0 if real else gamma(1, 2.0**-23), "LOST": lost, **cells(node, emulate)}
     if node.op == "relu":
         return "relu_boxes", {"SLOPE": node.number("slope"), **of}

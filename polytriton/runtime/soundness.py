@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from polytriton.rounding import GROW, INNER, PARTS, U64, gamma, split_error
+from polytriton.rounding import GROW, INNER, PARTS, U64, flush_loss, gamma, split_error
 
 ETA64 = 2.0**-1022
 
@@ -167,11 +167,6 @@ def deployed_numbers(sem: Semantics, terms: int, ops: int, products: int, w_rows
         2 * (terms + ops) + 4 + w_rowsum, float(terms), 2 * sem.eta_in * amplify, w_rowsum + terms, limit if w_max <= limit else -1.0,
         float(ops > 0),
     ]  # fmt: skip
-
-
-def flush_loss(eta: float, factor: float = 1.0) -> float:
-    """What flushing may cost an elementwise operation."""
-    return 4 * eta * max(1.0, abs(factor))
 
 
 def elementwise_error(sem: Semantics, operations: int, magnitude: Tensor, factor: float = 1.0) -> Tensor:
