@@ -27,12 +27,14 @@ from polytriton.runtime.soundness import KERNELS
 ROOT = Path(__file__).parents[1]
 ABSENT = ("msgspec", "safetensors", "typer", "numba", "hypothesis")  # what a bare machine may lack
 HIDE = f"""
-import sys
+import importlib.util, sys
 class Hidden:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in {ABSENT}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Hidden())
+_find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name.split(".")[0] in {ABSENT} else _find(name, package)
 """
 
 

@@ -132,7 +132,7 @@ def invent(net: Net) -> dict[str, np.ndarray]:
 
 def _check_invented(n: Node, shape: Shape, made: dict[str, np.ndarray]) -> None:
     """A short text must not ask for gigabytes of random numbers."""
-    if min(shape, default=0) < 0 or len(shape) > 16:
+    if min(shape, default=1) < 1 or len(shape) > 16:
         raise InvalidIR(f"%{n.name} = {n.op}: no weight has the shape {list(shape)[:16]}", "correct the node's attributes")
     count = math.prod(shape) + sum(a.size for a in made.values())
     if count > MAX_INVENTED:
