@@ -49,7 +49,7 @@ from polytriton.tuned import TUNED, Tuned, decode
 if TYPE_CHECKING:
     from polytriton.api import Verifier
 
-FORMAT, VERSION = "polytriton artifact", 2
+FORMAT, VERSION = "polytriton artifact", 3
 MANIFEST, NET, PLAN, WEIGHTS, MODEL = "manifest.json", "net.ptir", "plan.ptir", "weights.safetensors", "model.onnx"
 FILES = (NET, PLAN, WEIGHTS, MODEL)
 KERNEL = re.compile(rf"{FOLDER}/[a-z][a-z0-9_]{{0,99}}\.py|{re.escape(REPORT)}", re.ASCII)  # the only names a manifest may add

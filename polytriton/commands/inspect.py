@@ -126,8 +126,6 @@ def _detail(node: Node) -> str:
         parts.append(f"g={node.integer('g')}")
     if node.op == "relu" and node.number("slope"):
         parts.append(f"slope={node.number('slope'):g}")
-    if "head" in node.attrs:
-        parts.append(f"head={node.attrs['head']}")
     return " ".join(parts)
 
 

@@ -22,7 +22,7 @@ MAX_INVENTED = 1 << 24  # numbers made up for one network
 
 def opt(
     file: Annotated[Path, argument(metavar="FILE.ptir", help="A network as text.")],
-    passes: Annotated[str, option("-p", "--passes", metavar="PASS,...", help="fold, layout, joins, then lower, schedule, memory.")] = "",
+    passes: Annotated[str, option("-p", "--passes", metavar="PASS,...", help="fold, layout, then lower, schedule, memory.")] = "",
     weights: Annotated[
         Path | None, option("--weights", metavar="FILE", help="A .safetensors file; by default the one beside FILE, else made-up numbers.")
     ] = None,
@@ -66,7 +66,7 @@ def run_passes(net: Net, names: list[str], candidates: str) -> tuple[Net, Plan |
         elif name not in PLAN_PASSES:
             raise UsageError(f"there is no pass {name!r}", f"passes: {', '.join([*NET_PASSES, *PLAN_PASSES])}")
         elif plan is None:
-            raise UsageError(f"pass {name} works on a plan", f"put lower before it: -p fold,layout,fold,joins,lower,{name}")
+            raise UsageError(f"pass {name} works on a plan", f"put lower before it: -p fold,layout,fold,lower,{name}")
         else:
             if name == "schedule" and candidates not in schedule.CHOICES:
                 raise UsageError(f"candidates={candidates!r} is unknown", f"use one of: {', '.join(schedule.CHOICES)}")
@@ -78,7 +78,7 @@ def run_passes(net: Net, names: list[str], candidates: str) -> tuple[Net, Plan |
 def _refuse(name: str, problem: str | None) -> None:
     if problem:
         raise UsageError(
-            f"pass {name} cannot run: {problem}", "run the earlier passes first: -p fold,layout,fold,joins,lower,schedule,memory"
+            f"pass {name} cannot run: {problem}", "run the earlier passes first: -p fold,layout,fold,lower,schedule,memory"
         )
 
 

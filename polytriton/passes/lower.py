@@ -1,7 +1,8 @@
 """Net -> Plan: one back-substitution program for every node a nonlinear operator reads, and one for the query.
 
 A frontier of (node, window) starts at the target. The topologically latest node is substituted first, so a node is
-reached only when all its readers are done: contributions meet by `merge`, residual branches at their head.
+reached only when all its readers are done. What they leave on it meets by `merge`, on the union of their windows: the
+branches of a residual sum at the node where they part, its immediate dominator, without anyone having to name it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,10 @@ RESTS = ("relu", "maxpool", "input")  # a window may hang over the image's borde
 
 
 def requires(net: Net) -> str | None:
-    """Layout operators other than a gather are gone and joins know their heads."""
+    """Layout operators other than a gather are gone."""
     for n in net:
         if n.op in ("reshape", "transpose", "slice", "pad"):
             return f"%{n.name}: {n.op} was not folded"
-        if n.op in ("add", "sub", "concat") and "head" not in n.attrs:
-            return f"%{n.name}: {n.op} has no head"
     return None
 
 

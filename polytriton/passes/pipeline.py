@@ -13,13 +13,13 @@ from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan
 from polytriton.ir.plan_text import print_plan
 from polytriton.ir.text import print_net
-from polytriton.passes import fold, joins, layout, lower, memory, schedule
+from polytriton.passes import fold, layout, lower, memory, schedule
 from polytriton.passes.windows import DENSE_SHARE
 
-NET_PASSES = {"fold": fold, "layout": layout, "joins": joins}
+NET_PASSES = {"fold": fold, "layout": layout}
 PLAN_PASSES = {"lower": lower, "schedule": schedule, "memory": memory}
 # layout operators may hide a batch norm from its convolution, and a merged layer may free a gather: fold on both sides
-SEQUENCE = ("fold", "layout", "fold", "joins")
+SEQUENCE = ("fold", "layout", "fold")
 
 T = TypeVar("T")
 Observer = Callable[[str, str, float], None]  # stage name, text after it, seconds
@@ -115,7 +115,7 @@ def run_plan_pass(
     if name == "lower":
         problem = lower.requires(net)
         if problem:
-            raise _failure(name, f"cannot run: {problem}", [], "run fold, layout and joins first")
+            raise _failure(name, f"cannot run: {problem}", [], "run fold and layout first")
         return guarded(lambda: lower.run(net, whole), lower.ensures)
     assert plan is not None
     if name == "schedule":

@@ -53,19 +53,19 @@ def test_dump_ir(cli: Cli, here: Path) -> None:
     said = cli("compile", "--dump-ir", "net.onnx")
     assert said.code == 0
     names = sorted(p.name for p in (here / "net.ir").iterdir())
-    stages = ["import", "fold", "layout", "fold", "joins", "lower", "schedule", "memory"]
+    stages = ["import", "fold", "layout", "fold", "lower", "schedule", "memory"]
     assert names == [*(f"{k:02d}-{s}.ptir" for k, s in enumerate(stages)), "notes.txt"]
     assert parse_net((here / "net.ir" / "00-import.ptir").read_text()).nodes
-    assert parse_plan((here / "net.ir" / "07-memory.ptir").read_text()).programs
+    assert parse_plan((here / "net.ir" / "06-memory.ptir").read_text()).programs
     assert cli("compile", "net.onnx", "--dump-ir=all", "--dump-dir", "deep/er").code == 0
-    assert len(list((here / "deep" / "er").iterdir())) == 8
+    assert len(list((here / "deep" / "er").iterdir())) == 7
 
 
 def test_dump_one_pass(cli: Cli) -> None:
-    said = cli("compile", "net.onnx", "--dump-ir=joins")
+    said = cli("compile", "net.onnx", "--dump-ir=layout")
     assert parse_net(said.out).output
     assert "net.poly" in said.err
-    assert parse_plan(cli("compile", "net.onnx", "--dump-ir=05-lower").out).programs
+    assert parse_plan(cli("compile", "net.onnx", "--dump-ir=04-lower").out).programs
 
 
 def test_debug_levels(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_operators(cli: Cli) -> None:
 def test_opt_repeats_the_compiler(cli: Cli, poly: Path) -> None:
     text = (poly / "net.ptir").read_text()
     assert cli("opt", poly / "net.ptir").out == text
-    assert cli("opt", poly / "net.ptir", "-p", "fold,layout,fold,joins").out == text
+    assert cli("opt", poly / "net.ptir", "-p", "fold,layout,fold").out == text
     said = cli("opt", poly / "net.ptir", "-p", "lower,schedule,memory")
     assert said.out == (poly / "plan.ptir").read_text()
     assert said.err == ""
@@ -134,10 +134,10 @@ EVERY = """net @every(%x: f32[2x6x6]) -> f32[5] {
 
 def test_opt_makes_weights_up(cli: Cli, here: Path) -> None:
     (here / "every.ptir").write_text(EVERY)
-    said = cli("opt", "every.ptir", "-p", "fold, layout, fold, joins, lower, schedule, memory")
+    said = cli("opt", "every.ptir", "-p", "fold, layout, fold, lower, schedule, memory")
     assert "random numbers" in said.err
     assert parse_plan(said.out).query.target == "l"
-    assert cli("opt", "every.ptir", "-p", "fold,layout,fold,joins").out.startswith("net @every")
+    assert cli("opt", "every.ptir", "-p", "fold,layout,fold").out.startswith("net @every")
     shown = cli("opt", "every.ptir")
     assert cli("opt", "every.ptir").out == shown.out
     assert parse_net(shown.out) == parse_net(EVERY)
@@ -156,8 +156,8 @@ def test_opt_mistakes(cli: Cli, here: Path) -> None:
         (["every.ptir", "-p", "lower"], 2, "cannot run"),
         (["every.ptir", "-p", "tidy"], 2, "no pass 'tidy'"),
         (["every.ptir", "-p", "memory"], 2, "works on a plan"),
-        (["every.ptir", "-p", "fold,layout,fold,joins,lower,fold"], 2, "works on a network"),
-        (["every.ptir", "-p", "fold,layout,fold,joins,lower,schedule", "--candidates", "some"], 2, "unknown"),
+        (["every.ptir", "-p", "fold,layout,fold,lower,fold"], 2, "works on a network"),
+        (["every.ptir", "-p", "fold,layout,fold,lower,schedule", "--candidates", "some"], 2, "unknown"),
         (["every.ptir", "--weights", "w.safetensors"], 3, "does not fit kernel"),
         (["every.ptir", "--weights", "no.safetensors"], 2, "no safetensors"),
         (["every.ptir", "--weights", "none.safetensors"], 2, "cannot read"),

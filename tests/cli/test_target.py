@@ -257,7 +257,7 @@ def test_a_log_gets_a_line_now_and_then(cli: Cli, compiler: list[Any], monkeypat
 
 
 def test_dumped_ir_has_standard_output_for_itself(cli: Cli, compiler: list[Any]) -> None:
-    said = cli("compile", "net.onnx", "--target", "cuda:90", "--max-spills", "2", "--dump-ir=joins")
+    said = cli("compile", "net.onnx", "--target", "cuda:90", "--max-spills", "2", "--dump-ir=layout")
     assert said.out.startswith("// ")
     assert "registers" not in said.out
     assert "registers" in said.err

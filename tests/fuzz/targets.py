@@ -125,7 +125,7 @@ def _net(data: bytes) -> None:
     net = parse_net(data.decode("utf-8", errors="replace"))
     net = type(net)(net.name, net.nodes, net.output, invent(net))
     check_net(net)
-    run_passes(net, ["fold", "layout", "fold", "joins", "lower", "schedule", "memory"], "all")
+    run_passes(net, ["fold", "layout", "fold", "lower", "schedule", "memory"], "all")
 
 
 @cache

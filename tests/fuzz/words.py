@@ -9,7 +9,7 @@ def _words(text: str) -> list[str]:
 
 NET = _words("""net @ % f32 [ ] { } -> return = : , x input linear conv scale add sub concat relu maxpool reshape transpose slice pad
     gather w=@w b=@b a=@a c=@c k=3x3 s=2x2 p=1,1,1,1 d=1x1 g=2 to=4 of=2x2 take=@t index=@t perm=1,0,2 axis=0 start=0
-    step=-1 size=2 lo=0,1,1 hi=0,1,1 slope=0.1 slack=1 ops=2 gain=3 babs=@v wabs=@m products=2 summands=4 half=1 head=%x //
+    step=-1 size=2 lo=0,1,1 hi=0,1,1 slope=0.1 slack=1 ops=2 gain=3 babs=@v wabs=@m products=2 summands=4 half=1 //
     9999999x9999999 f32[100000000000000]""")
 PLAN = _words("""plan @ % candidates=all candidates=input halo bound query start merge dense input conv linear relu -> [ ] x 1@1i+0
     3@2i-1 check mask ops=0 bytes=8 { } 0,0,0,0 //""")

@@ -76,7 +76,7 @@ def test_the_text_of_the_architecture_page() -> None:
         CHECK-NEXT: %conv = conv %x {w=@{{w\\w*}}, b=@{{w\\w*}}, k=3x3, s=1x1, p=1,1,1,1} : f32[8x8x8]
         CHECK-NEXT: %relu = relu %conv : f32[8x8x8]
         CHECK-NEXT: %conv_1 = conv %relu
-        CHECK-NEXT: %add = add %conv_1, %relu {head=%relu} : f32[8x8x8]
+        CHECK-NEXT: %add = add %conv_1, %relu : f32[8x8x8]
         CHECK: return %linear
         CHECK-NEXT: }
         """,

@@ -45,6 +45,7 @@ SETTLED, PAID = f"{_SCALARS}a_candidate_is_no_higher_than_the_exact_one", f"{_SC
 BROKEN_SCALARS, LEAVE = f"{_SCALARS}nothing_finite_comes_of_a_broken_row", f"{_SCALARS}groups_leave_together_and_padded_rows_count_once"
 RESULTS = "runtime/results.py"
 FOLDS, LAYOUT, WINDOW, ROUNDING = "passes/fold.py", "passes/layout.py", "passes/windows.py", "rounding.py"
+LOWER, MERGES, PROGRAMS = "passes/lower.py", "tests/passes/test_merges.py", "tests/passes/test_lower.py"
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -134,6 +135,12 @@ MUTANTS: tuple[Mutant, ...] = (
     m("a window one cell short", WINDOW, "(axis.size - 1) * s + (k - 1) * d + 1,", "(axis.size - 1) * s + (k - 1) * d,", WINDOWS),
     m("a window ignores padding", WINDOW, "axis.offset * s + p)", "axis.offset * s)", WINDOWS),
     m("a union ignores the second branch", WINDOW, "high = max(a.size - a.offset, b.size - b.offset)", "high = a.size - a.offset", WINDOWS),
+    m("a merge keeps the last branch's window", LOWER, "win.union(self.frontier[name], window, self.image(name))", "window", WINDOWS),
+    m("a merge keeps the first branch's window", LOWER, "win.union(self.frontier[name], window, self.image(name))", "self.frontier[name]", WINDOWS),
+    m("branches meet without a merge", LOWER, "if name in self.frontier:", "if False:", PROGRAMS),
+    m("a node is substituted before its last reader", LOWER, "max(writer.frontier, key=lambda name: writer.order[name])", "min(writer.frontier, key=lambda name: (name == net.input.name, writer.order[name]))", MERGES),
+    m("the second branch of a sum is forgotten", LOWER, "to, (window,) * len(to)))", "to[:1], (window,)))", PROGRAMS),
+    m("coefficients off an image are carried on through a sum", LOWER, 'RESTS = ("relu", "maxpool", "input")', 'RESTS = ("relu", "maxpool", "input", "add")', PROGRAMS),
     m("clipping takes one cell more", WINDOW, "axis.size - lead - tail), axis.stride", "axis.size - lead - tail - 1), axis.stride", WINDOWS),
     # interval pass
     m("the radius is rounded down", FORWARDS, "rad = up(torch.maximum(hi - mid, mid - lo))", "rad = torch.maximum(hi - mid, mid - lo) * (1 - 2.0**-52)", SOAK, argued="still sound: the spread is enlarged by 2^-34 for sums of half a million terms, and gamma(n + 4) has three roundings of |mid| + rad to spare"),

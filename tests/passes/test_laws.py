@@ -53,10 +53,9 @@ def same(before: Net, out: Net) -> None:
 ORDERS = [
     ("fold",),
     ("layout",),
-    ("joins",),
     ("layout", "fold"),
-    ("fold", "layout", "fold", "joins"),
-    ("layout", "layout", "joins", "fold"),
+    ("fold", "layout", "fold"),
+    ("layout", "layout", "fold"),
 ]
 
 
