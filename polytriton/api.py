@@ -32,7 +32,7 @@ from polytriton.prove.hints import aim, reaches
 from polytriton.prove.options import DEFAULT_MEMORY, Options, capability
 from polytriton.prove.questions import Questions, questions, rivals
 from polytriton.prove.together import decide_together
-from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Result
+from polytriton.results import ENDED_BY, Bounds, Counterexample, Interval, LayerStats, Picture, Result
 from polytriton.runtime.attack import QUICK, THOROUGH, Aim, Attack, Replay, falsify_all, replayer
 from polytriton.runtime.engine import Progress, _silent
 from polytriton.tuned import config_here
@@ -366,7 +366,9 @@ class Verifier:
         verdict = "sat" if found is not None else "unsat" if settled else "timeout" if expired or late else "unknown"
         o, seconds = self.options, time.monotonic() - start
         shown = rivals(prop) if label is not None else ()
-        result = Result(verdict, margins, seconds, found, label, shown, o.semantics, statistics, numerics=o.numerics)
+        result = Result(
+            verdict, margins, seconds, found, label, shown, o.semantics, statistics, numerics=o.numerics, ended_by=ENDED_BY[verdict]
+        )  # fmt: skip
         _LOG.info("%s: %s, margin %.6g, %.3f s", prop.name, verdict, result.margin, result.seconds)
         return result
 

@@ -34,7 +34,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 import polytriton
-from polytriton.errors import ArtifactError, PolytritonError, ResourceError, UnsupportedModel, UsageError
+from polytriton.errors import ArtifactError, NoSpace, PolytritonError, UnsupportedModel, UsageError
 from polytriton.frontend.onnx import Imported, Source
 from polytriton.guard import guarded
 from polytriton.ir.check import check_net
@@ -236,7 +236,7 @@ def _explained(path: Path, size: int) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise ResourceError(
+            raise NoSpace(
                 f"the disk is full: {path} was not written", f"free {size / 2**20:.1f} MiB, or choose another place with -o"
             ) from error
         raise UsageError(f"cannot write {path}: {error.strerror or error}", "choose a folder you may write to with -o") from error

@@ -9,9 +9,13 @@ USAGE, UNSUPPORTED, INTERNAL = 2, 3, 4
 
 
 class PolytritonError(Exception):
-    """Base of all errors meant for a user: one message, one remedy, one exit code."""
+    """Base of all errors meant for a user: one message, one remedy, one exit code.
+
+    `limit` is the limit that was met, a word of `results.ENDS`, where it was one.
+    """
 
     exit_code = INTERNAL
+    limit = ""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
@@ -64,9 +68,22 @@ class KernelError(PolytritonError):
 
 
 class ResourceError(PolytritonError):
-    """The memory budget or the disk does not suffice."""
+    """The memory does not suffice."""
 
     exit_code = USAGE
+    limit = "memory"
+
+
+class NoSpace(ResourceError):
+    """The disk does not suffice."""
+
+    limit = ""
+
+
+class Spoiled(ResourceError):
+    """The process, or a library in it, does not compute as the proofs assume."""
+
+    limit = ""
 
 
 NO_MEMORY = re.compile(

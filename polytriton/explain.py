@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 
-from polytriton.errors import PolytritonError, ResourceError, UsageError, out_of_memory
+from polytriton.errors import NoSpace, PolytritonError, ResourceError, UsageError, out_of_memory
 
 MEMORY = "give a smaller --memory, for example 500M, or fewer images at once"
 TRACE = "POLYTRITON_DEBUG=1 shows the trace; please report it with the command and, if you can, the network"
@@ -22,7 +22,7 @@ def explain(error: BaseException) -> PolytritonError:
     if out_of_memory(error):
         return ResourceError("the machine's memory does not suffice", MEMORY)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return ResourceError(f"no space left on the disk{_where(error)}", "free some space")
+        return NoSpace(f"no space left on the disk{_where(error)}", "free some space")
     if isinstance(error, OSError) and error.errno is not None:
         return UsageError(f"{error.strerror or type(error).__name__}{_where(error)}", "check the path and its permissions")
     text = " ".join(str(error).split())[:300]

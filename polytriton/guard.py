@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-from polytriton.errors import ResourceError
+from polytriton.errors import Spoiled
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,7 +93,7 @@ def _without_environment() -> Iterator[None]:
 
 def _need(message: str) -> None:
     if not _exact():
-        raise ResourceError(f"{message}: no bound could be trusted", REMEDY)
+        raise Spoiled(f"{message}: no bound could be trusted", REMEDY)
 
 
 def _libraries(stack: ExitStack, entered: frozenset[str]) -> None:

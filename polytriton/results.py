@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import pandas
 
 VERDICTS = ("unsat", "sat", "unknown", "timeout")
+ENDS = ("", "method", "query-time", "process-time", "memory", "worker")  # what may end a query: nothing but its answer, or one of these
+ENDED_BY = {"unsat": "", "sat": "", "unknown": "method", "timeout": "query-time"}  # a query of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +100,8 @@ class Result:
     proved empty. For a classification there is one piece a rival label, in the order of `rivals`.
     picture: the image and its ball, where the query was made by `verify`.
     numerics: the verifier's own arithmetic, "folded" or "interval"; semantics is that of the executions certified.
+    ended_by: what kept a query from being decided: "method" where every try was made, "query-time" where its time was over. Two runs
+    may disagree on such verdicts alone. "process-time", "memory" and "worker" are said by those who run queries, in their records.
     statistics: the try that decided, else the first that refined bounds, layer by layer; empty where several images were proved together.
     """
 
@@ -111,6 +115,7 @@ class Result:
     statistics: tuple[LayerStats, ...] = ()
     picture: Picture | None = None
     numerics: str = "folded"
+    ended_by: str = ""
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table of one row; `polytriton.to_pandas` makes one of many results."""

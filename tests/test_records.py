@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from polytriton.errors import UsageError
+from polytriton.results import ENDS
 from polytriton.runs.records import CsvSink, JsonSink, Record, read_records
 from polytriton.show.pixels import MOST, pack, unpack
-from tests.report.made import mixed
+from tests.report.made import mixed, record
 
 EARLIER = (  # a line as version 0.1.0 wrote it before records held statistics, images and radii
     '{"network":"net.onnx","property":"digits[0]","verdict":"sat","margin":-1.5,"seconds":0.25,"label":3,"epsilon":"1/20","note":"",'
@@ -44,10 +45,19 @@ def test_csv_holds_the_flat_fields(tmp_path: Path) -> None:
 def test_records_of_earlier_versions_load(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text(EARLIER + "\n")
     (r,) = read_records(tmp_path / "r.jsonl")
-    assert (r.verdict, r.margins, r.statistics, r.image, r.radius) == ("sat", [-1.5, None], (), None, None)
+    assert (r.verdict, r.margins, r.statistics, r.image, r.radius, r.ended_by) == ("sat", [-1.5, None], (), None, None, "")
     sink = JsonSink(tmp_path / "r.jsonl", resume=True, overwrite=False)
     sink.close()
     assert list(sink.held) == ["k0"]
+
+
+def test_what_ended_a_query_is_written_and_read(tmp_path: Path) -> None:
+    given = [record(k, "timeout" if "time" in end else "unknown", ended_by=end) for k, end in enumerate(ENDS)]
+    for name in ("r.jsonl", "r.csv"):
+        assert [r.ended_by for r in read_records(written(tmp_path / name, given))] == list(ENDS)
+    assert Record(network="n", property="p", verdict="unknown").ended_by == ""  # earlier versions did not say
+    with pytest.raises(ValueError, match="ends a query"):
+        Record(network="n", property="p", verdict="unknown", ended_by="boredom")
 
 
 def test_a_later_line_wins_and_what_was_cut_off_is_left_out(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from polytriton.commands.options import argument, option
-from polytriton.errors import ResourceError, UsageError
+from polytriton.errors import NoSpace, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -177,5 +177,5 @@ def _write(target: Path, made: str) -> None:
         with suppress(OSError):
             Path(name).unlink()
         if isinstance(error, OSError):
-            raise ResourceError(f"cannot write {target}: {error.strerror or error}", "free some space, or choose another place") from error
+            raise NoSpace(f"cannot write {target}: {error.strerror or error}", "free some space, or choose another place") from error
         raise

@@ -58,7 +58,9 @@ def arrow(pair: tuple[float | None, float | None] | None, form: str) -> str:
 def total(found: Facts) -> str:
     verdicts = ", ".join(f"{n} {v}" for v, n in found.verdicts.items())
     wrong = f"; {found.misclassified} misclassified" if found.misclassified else ""
-    return f"{found.queries} queries: {verdicts}{wrong}; {seconds(_sum(found.seconds))}"
+    limits = ", ".join(f"{n} by {limit}" for limit, n in found.ended_by.items())
+    ended = f"; ended {limits}" if limits else ""
+    return f"{found.queries} queries: {verdicts}{wrong}{ended}; {seconds(_sum(found.seconds))}"
 
 
 def _sum(q: Quantiles | None) -> float:

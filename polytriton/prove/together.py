@@ -15,7 +15,7 @@ from polytriton.frontend.query import Property
 from polytriton.guard import guarded
 from polytriton.prove.hints import aim
 from polytriton.prove.questions import questions, rivals, united
-from polytriton.results import Counterexample, Result
+from polytriton.results import ENDED_BY, Counterexample, Result
 from polytriton.runtime.attack import QUICK, THOROUGH
 from polytriton.runtime.engine import Progress, _silent
 
@@ -49,7 +49,9 @@ def decide_together(
     def result(k: int, verdict: str, more: float = 0.0) -> tuple[int, Result]:
         margins = best[slice(*places[k])] if k in asked else np.zeros(0)
         shown = rivals(props[k]) if labels[k] is not None else ()
-        return k, Result(verdict, margins, share + more, found.get(k), labels[k], shown, o.semantics, numerics=o.numerics)
+        return k, Result(
+            verdict, margins, share + more, found.get(k), labels[k], shown, o.semantics, numerics=o.numerics, ended_by=ENDED_BY[verdict]
+        )  # fmt: skip
 
     yield from (result(k, "unsat") for k in range(len(props)) if k not in asked)  # nothing is unsafe
     if not asked:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-from polytriton.results import LayerStats
+from polytriton.results import ENDS, LayerStats
 from polytriton.runs.records import VERDICTS, Record
 
 LONGEST = 64  # characters a number may have before it is taken for none
@@ -61,6 +61,7 @@ class Facts:
     margin: Quantiles | None
     radius: Quantiles | None
     misclassified: int
+    ended_by: dict[str, int]
     settings: dict[str, list[str]]
     networks: list[Network]
 
@@ -80,6 +81,7 @@ def facts(records: Sequence[Record]) -> Facts:
         quantiles(r.margin for r in records if r.margin is not None),
         quantiles(radii),
         misclassified(records),
+        ended(records),
         settings,
         [_network(names[path], path, held) for path, held in grouped.items()],
     )
@@ -95,6 +97,12 @@ def counted(records: Iterable[Record]) -> dict[str, int]:
     """By verdict, in their usual order."""
     counts = Counter(r.verdict for r in records)
     return {v: counts[v] for v in VERDICTS if counts[v]}
+
+
+def ended(records: Iterable[Record]) -> dict[str, int]:
+    """How many queries each limit left undecided. Records of earlier versions do not say."""
+    counts = Counter(r.ended_by for r in records)
+    return {limit: counts[limit] for limit in ENDS[1:] if counts[limit]}
 
 
 def network_names(records: Iterable[Record]) -> dict[str, str]:

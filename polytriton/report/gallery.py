@@ -83,6 +83,8 @@ def _lines(r: Record) -> list[tuple[str, str]]:
         lines.append(("epsilon", html.text(decimal(r.epsilon or "", float(epsilon)))))
     if r.radius is not None:
         lines.append(("certified radius", bracket(r)))
+    if r.ended_by:
+        lines.append(("ended by", html.text(r.ended_by)))
     if r.note:
         lines.append(("note", html.text(r.note, 200)))
     return lines

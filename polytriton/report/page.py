@@ -82,9 +82,11 @@ def _summary(found: Facts) -> str:
     head = html.head(["", "results", "least", "median", "90 %", "most"])
     wrong = f"<p>{html.count(found.misclassified)} images are misclassified as they are.</p>" if found.misclassified else ""
     total = f"<p>All queries together took {html.time(found.seconds.total)}.</p>" if found.seconds else ""
+    limits = ", ".join(f"{html.count(n)} by {html.text(limit)}" for limit, n in found.ended_by.items())
+    ended = f"<p>Undecided queries were ended {limits}.</p>" if limits else ""
     networks = _networks(found) if len(found.networks) > 1 else ""
     return (
-        f'<ul class="tally">{tally}</ul>{stack}{wrong}{total}<div class="scroll" tabindex="0" role="region" aria-label="Quantiles">'
+        f'<ul class="tally">{tally}</ul>{stack}{wrong}{ended}{total}<div class="scroll" tabindex="0" role="region" aria-label="Quantiles">'
         f"<table>{head}<tbody>{rows}</tbody></table></div>{networks}"
     )
 
@@ -132,12 +134,13 @@ def _queries(records: Sequence[Record], found: Facts, made: Gallery) -> str:
         "network": len(names) > 1,
         "epsilon": any(r.epsilon for r in records),
         "certified": any(r.radius is not None for r in records),
+        "ended by": any(r.ended_by for r in records),
         "note": any(r.note for r in records),
     }
     columns = [("query", ""), ("verdict", ""), ("margin", "n"), ("seconds", "n")]
     columns[:0] = [("network", "")] if shown["network"] else []
     columns += [(name, "n") for name in ("epsilon", "certified") if shown[name]]
-    columns += [("note", "")] if shown["note"] else []
+    columns += [(name, "") for name in ("ended by", "note") if shown[name]]
     head = "".join(
         f'<th scope="col" aria-sort="none"{" class=" + chr(34) + css + chr(34) if css else ""}><button type="button">{name}</button></th>'
         for name, css in columns
@@ -192,6 +195,8 @@ def _row(k: int, r: Record, network: int, name: str, shown: Mapping[str, bool], 
     if shown["certified"]:
         radius = proved_radius(r)
         cells.append(_number("certified", radius, _bracket(r)))
+    if shown["ended by"]:
+        cells.append(f"<td>{html.text(r.ended_by)}</td>")
     if shown["note"]:
         cells.append(f'<td class="wide">{html.text(r.note, 300)}</td>')
     hidden = " hidden" if k >= STEP else ""

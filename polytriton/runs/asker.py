@@ -170,11 +170,14 @@ class Asker:
             result = verifier.verify_property(
                 asked.prop, timeout=timeout, falsifier=s.falsify, progress=self.progress, label=asked.label, seed=s.seed
             )  # fmt: skip
-        found = result.counterexample
+        found, ended = result.counterexample, result.ended_by
+        if ended == "query-time" and self.started is not None:
+            ended = "process-time"  # what was left of it was not the query's alone: starting and opening the network took their share
         record = msgspec.structs.replace(
             blank, verdict=result.verdict, margin=_finite(result.margin), seconds=_short(result.seconds), label=asked.label, note=remark,
             margins=[_finite(m) for m in result.margins.tolist()], rivals=list(result.rivals),
             counterexample=None if found is None else Point(_flat(found.x), _flat(found.y)), statistics=result.statistics,
+            ended_by=ended,
         )  # fmt: skip
         if isinstance(query.subject, Ball):
             record = with_image(record, query.subject, verifier, self.progress)
@@ -182,8 +185,9 @@ class Asker:
 
 
 def failed(query: Query, blank: Record, error: BaseException, seconds: float = 0.0) -> Answer:
-    said = " ".join(explain(error).message.split())
-    return Answer(msgspec.structs.replace(blank, note=said, seconds=_short(seconds)), error=error, query=query)
+    told = explain(error)
+    record = msgspec.structs.replace(blank, note=" ".join(told.message.split()), seconds=_short(seconds), ended_by=told.limit)
+    return Answer(record, error=error, query=query)
 
 
 def _begun(verifier: Verifier, query: Query) -> Begun:

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from polytriton.errors import ResourceError, UsageError
-from polytriton.results import LayerStats
+from polytriton.errors import NoSpace, UsageError
+from polytriton.results import ENDS, LayerStats
 
 VERDICTS = ("unsat", "sat", "unknown", "timeout", "error")
 FULL_REMEDY = "free some space; --resume then goes on where this run stopped"
@@ -58,6 +58,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """`margin` is None where no finite bound was proved or none was needed; `key` names the query and everything its answer depends on.
 
     `onnx` and `vnnlib` are the two files as the list of instances or the command line spells them, so that results can be joined with it.
+    `ended_by` is what kept the query from being decided, a word of ENDS: without it nobody could tell a verdict that more time changes.
     """
 
     network: str
@@ -84,10 +85,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     vnnlib: str = ""
     image: Image | None = None
     radius: Certified | None = None
+    ended_by: str = ""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise ValueError(f"{self.verdict!r} is no verdict")
+        if self.ended_by not in ENDS:
+            raise ValueError(f"{self.ended_by!r} is nothing that ends a query")
 
     def final(self, timeout: float | None) -> bool:
         """Whether another run need not ask again: errors are tried again, timeouts where there is more time."""
@@ -186,7 +190,7 @@ class Sink:
             with suppress(OSError):  # a pipe or a device has no length
                 os.ftruncate(self._fd, size)
             if isinstance(error, OSError):
-                raise ResourceError(f"cannot write results to {self.path}: {error.strerror or error}", FULL_REMEDY) from error
+                raise NoSpace(f"cannot write results to {self.path}: {error.strerror or error}", FULL_REMEDY) from error
             raise
 
     def header(self) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from polytriton.errors import ResourceError, UsageError
+from polytriton.errors import NoSpace, UsageError
 from polytriton.runs.asker import Answer
 from polytriton.runs.queries import Query, VnnlibFile
 from polytriton.runs.records import FULL_REMEDY, VERDICTS
@@ -61,7 +61,7 @@ class CompetitionFile:
                 with open(self.path, "ab") as file:
                     file.write(_row(line))
         except OSError as error:
-            raise ResourceError(f"cannot write results to {self.path}: {error.strerror or error}", FULL_REMEDY) from error
+            raise NoSpace(f"cannot write results to {self.path}: {error.strerror or error}", FULL_REMEDY) from error
 
     def _named(self, query: Query) -> Pair:
         path = query.subject.path if isinstance(query.subject, VnnlibFile) else query.name

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 import torch.overrides
 from torch import Tensor
 
-from polytriton.errors import ResourceError
+from polytriton.errors import Spoiled
 from polytriton.guard import FACTOR, RIGHT, TRIED, plain
 
 APART = 512  # values between those that tell a worker's arithmetic: subnormal numbers are slow
@@ -147,7 +147,7 @@ def _check_blas(process: int) -> None:
     diagonal = np.resize(np.array(TRIED), BLAS)
     product = np.ascontiguousarray((np.diag(diagonal) @ np.diag(np.full(BLAS, FACTOR))).diagonal())
     if not np.array_equal(product.view(np.int64), np.resize(np.frombuffer(RIGHT, np.int64), BLAS)):
-        raise ResourceError(
+        raise Spoiled(
             "numpy's worker threads round in another direction than to nearest, or flush subnormal numbers to zero",
             "import numpy before the library that changes this, or set OPENBLAS_NUM_THREADS=1",
         )

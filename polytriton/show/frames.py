@@ -47,6 +47,7 @@ def _row(r: Result) -> dict[str, Any]:
         "seconds": r.seconds,
         "semantics": r.semantics,
         "numerics": r.numerics,
+        "ended_by": r.ended_by,
         "margins": r.margins,
         "counterexample": None if r.counterexample is None else r.counterexample.x,
     }

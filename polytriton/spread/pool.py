@@ -24,6 +24,8 @@ LOST = "give a smaller --memory or fewer --workers; --resume asks again what end
 class WorkerLost(ResourceError):
     """The worker is gone; the message says how."""
 
+    limit = "worker"
+
     def __init__(self, message: str) -> None:
         super().__init__(message, LOST)
 
@@ -161,6 +163,7 @@ class Pool:
             self._put_back(task)
             return
         error = ResourceError(f"its worker was lost {self._tries} times: {lost.message}", LOST)
+        error.limit = lost.limit
         self._events.put(Done(task, _failure(task, error)))
 
     @staticmethod

@@ -40,15 +40,16 @@ class Failure(msgspec.Struct, frozen=True):
     message: str
     remedy: str
     exit_code: int
+    limit: str = ""
 
     @staticmethod
     def of(error: BaseException) -> Failure:
         told = explain(error)
-        return Failure(told.message, told.remedy, told.exit_code)
+        return Failure(told.message, told.remedy, told.exit_code, told.limit)
 
     def error(self) -> PolytritonError:
         made = PolytritonError(self.message, self.remedy)
-        made.exit_code = self.exit_code
+        made.exit_code, made.limit = self.exit_code, self.limit
         return made
 
 

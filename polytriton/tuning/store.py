@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from polytriton.errors import ResourceError, UsageError
+from polytriton.errors import NoSpace, UsageError
 from polytriton.knobs import SUMMARY, knobs, note
 from polytriton.tuned import Entry, Tuned, decode
 from polytriton.tuning.profile import Profile
@@ -141,7 +141,7 @@ class Folder:
         except BaseException as error:
             os.ftruncate(self._fd, size)
             if isinstance(error, OSError):
-                raise ResourceError(f"cannot write to {self.path / TRIALS}: {error.strerror}", "free some space, then --resume") from error
+                raise NoSpace(f"cannot write to {self.path / TRIALS}: {error.strerror}", "free some space, then --resume") from error
             raise
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnxruntime
@@ -19,7 +20,7 @@ import pytest
 import polytriton
 from polytriton.runs.records import COLUMNS
 from tests.cli import tiny
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Said
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -62,6 +63,24 @@ def test_verify_other_verdicts(cli: Cli, here: Path) -> None:
     assert cli("verify", "net.onnx", "unsafe.vnnlib", "--no-falsify").out == "unknown\n"
     assert cli("verify", "net.onnx", "unsafe.vnnlib", "--timeout", "1e-9").out == "timeout\n"
     assert cli("verify", "net.onnx", "safe.vnnlib", "--semantics", "real", "--dtype", "float64", "--candidates", "input").out == "unsat\n"
+
+
+def ended(said: Said) -> tuple[str, str]:
+    (record,) = [json.loads(line) for line in said.out.splitlines()]
+    return record["verdict"], record["ended_by"]
+
+
+def test_a_record_says_which_limit_ended_its_query(cli: Cli, poly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs may disagree on what a limit ended, and on nothing else: a verdict that is no proof says why there is none."""
+    verify, run = ("verify", "net.onnx"), ("run", poly, "--vnnlib")
+    assert ended(cli(*verify, "unsafe.vnnlib", "--json", "-")) == ("sat", "")
+    assert ended(cli(*run, "safe.vnnlib", "--json", "-")) == ("unsat", "")
+    assert ended(cli(*verify, "unsafe.vnnlib", "--no-falsify", "--json", "-")) == ("unknown", "method")
+    assert ended(cli(*verify, "unsafe.vnnlib", "--timeout", "1e-9", "--json", "-")) == ("timeout", "process-time")
+    assert ended(cli(*run, "unsafe.vnnlib", "--timeout", "1e-9", "--json", "-")) == ("timeout", "query-time")
+    for error, limit in ((MemoryError(), "memory"), (OSError(28, "full"), ""), (RuntimeError("boom"), "")):
+        monkeypatch.setattr(polytriton.Verifier, "verify_property", Mock(side_effect=error))
+        assert ended(cli(*run, "safe.vnnlib", "--json", "-")) == ("error", limit)
 
 
 def test_verify_json_on_stdout(cli: Cli) -> None:

@@ -53,6 +53,12 @@ def test_verdicts_come_in_their_usual_order() -> None:
     assert list(found.verdicts.items()) == [("unsat", 1), ("sat", 2), ("timeout", 1)]
 
 
+def test_what_ended_undecided_queries_is_counted() -> None:
+    by = [*["method"] * 2, "query-time", ""]
+    found = facts([record(k, "unsat" if not end else "unknown", ended_by=end) for k, end in enumerate(by)])
+    assert list(found.ended_by.items()) == [("method", 2), ("query-time", 1)]
+
+
 def test_layers_are_means_over_the_queries_that_ran_them() -> None:
     direct = record(7, statistics=stats()[:1])
     found = facts([record(0, statistics=stats(1)), record(1, statistics=stats(2)), direct, record(8, statistics=())])

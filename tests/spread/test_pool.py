@@ -73,6 +73,7 @@ def test_a_query_that_kills_is_an_error_and_the_others_are_answered() -> None:
     assert "killed by SIGKILL" in answers[1].record.note
     assert isinstance(answers[1].error, ResourceError)
     assert "--memory" in answers[1].error.remedy
+    assert [a.record.ended_by for a in answers] == ["", "worker", ""]
     assert run.exit_code() == 2
     assert worker.starts == 3
 
