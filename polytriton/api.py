@@ -28,12 +28,13 @@ from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
 from polytriton.prove.decider import Try
 from polytriton.prove.fleet import make_decider
-from polytriton.prove.hints import aim, reaches
+from polytriton.prove.hints import reaches
 from polytriton.prove.options import DEFAULT_MEMORY, Options, capability
-from polytriton.prove.questions import Questions, questions, rivals
+from polytriton.prove.questions import Questions
+from polytriton.prove.strategy import Decision, check_search
 from polytriton.prove.together import decide_together
-from polytriton.results import ENDED_BY, Bounds, Counterexample, Interval, LayerStats, Picture, Result
-from polytriton.runtime.attack import QUICK, THOROUGH, Aim, Attack, Replay, falsify_all, replayer
+from polytriton.results import Bounds, Counterexample, Interval, Picture, Result
+from polytriton.runtime.attack import Aim, Attack, Replay, falsify_all, replayer
 from polytriton.runtime.engine import Progress, _silent
 from polytriton.tuned import config_here
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from polytriton.kernels.files import Kernels
     from polytriton.tuned import Tuned
 
-FOR_PROOFS = 0.9  # of a timeout, where counterexamples are looked for too
 Epsilon = float | str | Fraction
 _LOG = logging.getLogger(__name__)
 
@@ -248,18 +248,20 @@ class Verifier:
         targets: Sequence[int] | None = None,
         timeout: float | None = None,
         falsifier: bool = True,
+        search: str | None = None,
         progress: Progress = _silent,
     ) -> Any:
         """Robustness of the label over an L-infinity ball: one Result for one image, a list for a batch or a file of images.
 
         The ball lies in pixel space, is cut to `clip`, and then normalised by (pixel - mean) / std; without mean and std that
         is the network's own input. uint8 pixels stand for level/255, exactly. label: by default the file's, else the network's
-        own answer. The path of a .vnnlib file, or a Property, is verified as it stands.
+        own answer. The path of a .vnnlib file, or a Property, is verified as it stands. search: as for `verify_property`; by default
+        "auto" for one image and "none" for several.
         """
         if isinstance(x, Property) or (is_path(x) and os.fspath(x).endswith((".vnnlib", ".vnnlib.gz"))):
             if epsilon is not None or label is not None:
                 raise UsageError("a property has no epsilon and no label", "leave them out, or give an image instead of the property")
-            return self.verify_property(x, timeout=timeout, falsifier=falsifier, progress=progress)
+            return self.verify_property(x, timeout=timeout, falsifier=falsifier, search=search or "auto", progress=progress)
         if epsilon is None:
             raise UsageError("no radius was given", 'net.verify(x, epsilon="8/255")')
         radius = as_radius(epsilon)
@@ -270,12 +272,14 @@ class Verifier:
             self.ball_property(image, radius, wanted, clip=clip, mean=means, std=stds, targets=targets)
             for image, wanted in zip(images.values, labels, strict=True)
         ]
-        if len(props) > 1 and timeout is None:
+        search = search or ("auto" if len(props) == 1 else "none")
+        check_search(search)
+        if len(props) > 1 and timeout is None and search == "none":
             found = dict(decide_together(self, props, labels, falsifier=falsifier, progress=progress))
             results = [found[k] for k in range(len(props))]
         else:
             results = [
-                self.verify_property(p, timeout=timeout, falsifier=falsifier, progress=progress, label=label)
+                self.verify_property(p, timeout=timeout, falsifier=falsifier, search=search, progress=progress, label=label)
                 for p, label in zip(props, labels, strict=True)
             ]
         seen = [replace(r, picture=Picture(image, radius, means, stds)) for r, image in zip(results, images.values, strict=True)]
@@ -332,45 +336,17 @@ class Verifier:
         progress: Progress = _silent,
         label: int | None = None,
         seed: int = 0,
+        search: str = "auto",
     ) -> Result:
         """Proves the unsafe set empty, or finds a point of it that the original model confirms.
 
-        `prop` may be the path of a .vnnlib file, or VNN-LIB text.
+        `prop` may be the path of a .vnnlib file, or VNN-LIB text. What one bound leaves open is searched until `timeout`, or for a minute
+        without one: "auto" divides boxes of few inputs, "input" those of any number, "none" takes the first answer.
         """
         if not isinstance(prop, Property):
             prop = read_vnnlib(prop if isinstance(prop, str) else Path(prop), n_in=self.inputs, n_out=self.outputs)
         self.check_property(prop)
-        start = time.monotonic()
-        deadline = None if timeout is None else start + timeout
-        proof = None if timeout is None else start + timeout * (FOR_PROOFS if falsifier else 1)
-        q = questions(prop)
-        margins = np.full(len(prop.disjuncts), -np.inf)
-        found: Counterexample | None = None
-        statistics: tuple[LayerStats, ...] = ()
-        expired = settled = not len(prop.disjuncts)
-        if q is not None:
-            answers = self._decider.prove(q, deadline=proof, progress=progress, slopes=falsifier)
-            settled, expired = bool(answers.settled.all()), answers.expired
-            if not settled and falsifier:
-                progress("looking for a counterexample", 0, 1)
-                (found,) = self._falsify([aim(prop, q, answers)], replace(QUICK, seed=seed), deadline)
-            if not settled and found is None and not expired:
-                patient = self._decider.tries(patient=True)
-                answers = self._decider.prove(q, patient, answers=answers, deadline=proof, progress=progress, slopes=falsifier)
-                settled, expired = bool(answers.settled.all()), answers.expired
-            if not settled and found is None and falsifier:
-                (found,) = self._falsify([aim(prop, q, answers)], replace(THOROUGH, seed=seed), deadline)
-            np.maximum.at(margins, q.group, answers.best)
-            statistics = answers.statistics
-        late = deadline is not None and time.monotonic() > deadline
-        verdict = "sat" if found is not None else "unsat" if settled else "timeout" if expired or late else "unknown"
-        o, seconds = self.options, time.monotonic() - start
-        shown = rivals(prop) if label is not None else ()
-        result = Result(
-            verdict, margins, seconds, found, label, shown, o.semantics, statistics, numerics=o.numerics, ended_by=ENDED_BY[verdict]
-        )  # fmt: skip
-        _LOG.info("%s: %s, margin %.6g, %.3f s", prop.name, verdict, result.margin, result.seconds)
-        return result
+        return Decision(self, prop, timeout, falsifier, progress, seed, search).run(label)
 
     def check_property(self, prop: Property) -> None:
         """Raises UsageError where the property is of another network's size."""

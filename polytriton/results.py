@@ -91,6 +91,24 @@ class LayerStats:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class SearchStats:
+    """What a search did. kind: what it divides. domains: parts bounded, open: parts left, depth: most cuts of one.
+
+    share: how much of the tree is refuted, a cut halving what it divides; worst: the least bound of the parts left. ended: "" where
+    nothing was left, "sat", "time", "memory", or "rounding" where a part cannot be divided any more.
+    """
+
+    kind: str
+    domains: int
+    open: int
+    depth: int
+    share: float
+    worst: float | None
+    seconds: float
+    ended: str
+
+
 @guarded_class
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -99,6 +117,7 @@ class Result:
     margins: for each unsafe piece the best lower bound by which one of its rows is missed; positive means the piece is
     proved empty. For a classification there is one piece a rival label, in the order of `rivals`.
     picture: the image and its ball, where the query was made by `verify`.
+    search: where one bound did not decide. The margin of a piece that it proved is the least bound of its parts.
     numerics: the verifier's own arithmetic, "folded" or "interval"; semantics is that of the executions certified.
     ended_by: what kept a query from being decided: "method" where every try was made, "query-time" where its time was over. Two runs
     may disagree on such verdicts alone. "process-time", "memory" and "worker" are said by those who run queries, in their records.
@@ -115,6 +134,7 @@ class Result:
     statistics: tuple[LayerStats, ...] = ()
     picture: Picture | None = None
     numerics: str = "folded"
+    search: SearchStats | None = None
     ended_by: str = ""
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -13,7 +13,7 @@ from polytriton.prove.questions import Questions
 from polytriton.results import LayerStats
 from polytriton.runtime.engine import Engine, Progress
 from polytriton.runtime.forward import Boxes
-from polytriton.runtime.slopes import input_slopes
+from polytriton.runtime.lines import input_lines
 from polytriton.runtime.trace import Trace
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Answers:
     settled: np.ndarray
     expired: bool = False
     statistics: tuple[LayerStats, ...] = ()
-    slopes: dict[int, np.ndarray] | None = None  # wanted: signs over the user's inputs of some open forms' linear lower bounds
+    slopes: dict[int, np.ndarray] | None = None  # wanted: over the user's inputs, of some open forms' linear lower bounds, float32
 
     def tell(self, trace: Trace | None) -> None:
         """Statistics are those of the try that decided, else of the first that refined bounds."""
@@ -104,11 +104,11 @@ class Attempt:
         answers.settled[np.unique(q.group[rows[best > 0]])] = True
 
     def _note_slopes(self, boxes: Boxes, rows: np.ndarray, images: np.ndarray, slopes: dict[int, np.ndarray]) -> None:
-        """One more walk for what is left open, the worst bounds first: its signs over the user's inputs."""
+        """One more walk for what is left open, the worst bounds first: where it ends, over the user's inputs."""
         q, answers = self.q, self.answers
         rows = rows[~answers.settled[q.group[rows]]]
         rows = rows[np.argsort(answers.best[rows], kind="stable")[:SLOPES]]
         if len(rows):
             forms = self.decider.forms(q, rows, np.searchsorted(images, q.image[rows]))
-            signs = input_slopes(self.engine, boxes, forms, self.deadline).sign().to(torch.int8)
-            slopes.update(zip(rows.tolist(), self.decider.user_columns(signs).cpu().numpy(), strict=True))
+            found = input_lines(self.engine, boxes, forms, self.deadline).slopes.float()
+            slopes.update(zip(rows.tolist(), self.decider.user_columns(found).cpu().numpy(), strict=True))

@@ -43,9 +43,9 @@ def aim(prop: Property, q: Questions, answers: Answers, first: int = 0) -> Aim:
     """What a failed proof left open of a property whose pieces are the groups from `first` on."""
     count = len(prop.disjuncts)
     slopes: dict[int, list[np.ndarray]] = {}
-    for form, signs in sorted((answers.slopes or {}).items()):
+    for form, found in sorted((answers.slopes or {}).items()):
         piece = int(q.group[form]) - first
         if 0 <= piece < count:
-            slopes.setdefault(piece, []).append(signs)
+            slopes.setdefault(piece, []).append(found)
     pieces = np.flatnonzero(~answers.settled[first : first + count]).tolist()
     return Aim(prop, pieces, {k: np.stack(v) for k, v in slopes.items()})

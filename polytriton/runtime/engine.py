@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 from weakref import proxy
 
 import torch
@@ -36,6 +37,7 @@ from polytriton.runtime.triton_backend import TritonBackend
 from polytriton.runtime.walk import Walk
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
+W = TypeVar("W", bound=Walk)
 
 
 def indices(at: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
@@ -339,13 +341,19 @@ class Engine:
 
     def _walk_forms(self, tables: Tables, forms: Forms, groups: Tensor | None, deadline: float | None) -> Results:
         """By the interpreter of Plans."""
-        program, boxes, sem = self.plan.query, tables.boxes, self.forward.semantics
-        target, rows = self.nodes[program.target], len(forms.image)
-        results = self._results(rows)
+        results = self._results(len(forms.image))
         if groups is not None:
             results.group, results.strict = groups.to(self.device), True
-            results.done = torch.zeros(int(groups.max()) + 1 if rows else 0, dtype=torch.bool, device=self.device)
-        for block in self._blocks(rows, program):
+            results.done = torch.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=torch.bool, device=self.device)
+        for _ in self.walks(self.walk, tables, forms, results, deadline):
+            pass
+        return results
+
+    def walks(self, kind: Callable[..., W], tables: Tables, forms: Forms, results: Results, deadline: float | None) -> Iterator[W]:
+        """Walks from the forms to the input, a block of them each, when they have arrived."""
+        program, boxes, sem = self.plan.query, tables.boxes, self.forward.semantics
+        target = self.nodes[program.target]
+        for block in self._blocks(len(forms.image), program):
             self._expire(deadline)
             image = forms.image[block]
             zero = torch.zeros_like(image)
@@ -362,8 +370,9 @@ class Engine:
             some.error = some.error + lost.sum((1, 2, 3)) * (1 + 2.0**-30)
             if forms.over_input is not None:
                 some.error = some.error + relation_error(forms, block, boxes.absmax(self.net.input.name), self.coefficients.dtype)
-            self.walk(self.backend, tables, program, some, results).run(start, forms.over_input)
-        return results
+            walk = kind(self.backend, tables, program, some, results)
+            walk.run(start, forms.over_input)
+            yield walk
 
     def bounded(self) -> list[str]:
         """Nodes whose boxes a user may ask for: the inputs of nonlinear operators."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from polytriton.kernels.partial.layout import NEWLINE_IN_STRING
-from polytriton.kernels.partial.source import Source, SpecialiseError, subexpressions
+from polytriton.kernels.partial.source import Source, SpecialiseError, calls_in, names_in, subexpressions, written
 
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda self: "UNKNOWN"})()
 DTYPES = {f"{kind}{bits}": bits for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
@@ -92,15 +92,12 @@ class Folder:
     assigned: Mapping[str, list[ast.expr]] = field(default_factory=dict)
     _steps: dict[ast.expr, ast.expr | Literal] = field(default_factory=dict)
     _reads: dict[ast.expr, set[str]] = field(default_factory=dict)
-    _calls: dict[ast.expr, list[ast.Call]] = field(default_factory=dict)
 
     def error(self, node: ast.AST, message: str) -> SpecialiseError:
         return SpecialiseError(f"{self.source.origin}, line {getattr(node, 'lineno', '?')}: {message}")
 
     def pure(self, node: ast.expr) -> bool:
-        if node not in self._calls:
-            self._calls[node] = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-        return all(map(self.pure_call, self._calls[node]))
+        return all(map(self.pure_call, calls_in(node)))
 
     # --- values ---
 
@@ -138,7 +135,7 @@ class Folder:
                 return DTYPES[base.text.removeprefix("tl.")]
             return UNKNOWN
         if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
+            called = written(node.func)
             if called not in _CALLS or node.keywords or (isinstance(node.func, ast.Name) and called in self.assigned):
                 return UNKNOWN
         elif not isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Tuple, ast.Subscript, ast.JoinedStr, ast.FormattedValue)):
@@ -190,7 +187,7 @@ class Folder:
         if isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
             return node
         if not isinstance(node, (ast.Tuple, ast.List, ast.Slice)):
-            names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            names = names_in(node)
             if not names.isdisjoint(self.known):
                 value = self.value(node)
                 if value is not UNKNOWN and not (isinstance(value, float) and names & self.named):
@@ -267,7 +264,7 @@ class Folder:
         if isinstance(result, ast.Name):
             return {result.id} if isinstance(result.ctx, ast.Load) else set()
         if isinstance(result, ast.JoinedStr):
-            return {part.id for part in ast.walk(result) if isinstance(part, ast.Name)}
+            return set(names_in(result))
         return set().union(*map(self.reads, self.parts(result)))
 
     # --- text ---

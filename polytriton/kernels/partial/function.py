@@ -6,11 +6,12 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 from polytriton.kernels.partial.folding import UNKNOWN, Folder
 from polytriton.kernels.partial.library import BUILTINS, STANDARD, Definition, Library, Module, is_constexpr
-from polytriton.kernels.partial.source import SpecialiseError
+from polytriton.kernels.partial.source import SpecialiseError, names_in, written
 
 _REFUSED: dict[type, str] = {
     ast.Lambda: "a lambda is not supported; write a @triton.jit helper",
@@ -173,8 +174,7 @@ class Function:
                 value = self.fold.quiet_value(values[name][0]) if count[name] == 1 else UNKNOWN
                 if value is not UNKNOWN:
                     new[name] = value
-                    parts = {part.id for part in ast.walk(values[name][0]) if isinstance(part, ast.Name)}
-                    if isinstance(value, float) and parts & self.fold.named:
+                    if isinstance(value, float) and names_in(values[name][0]) & self.fold.named:
                         self.fold.named.add(name)
             self.fold.known.update(new)
             if not new:
@@ -256,7 +256,7 @@ class Function:
             if isinstance(left, ast.Name) and names == {left.id}:
                 return False  # x = x
             return not names or bool(names & self.needed) or (stmt.value is not None and not self.fold.pure(stmt.value))
-        if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call) and ast.unparse(stmt.value.func) == "tl.static_assert":
+        if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call) and written(stmt.value.func) == "tl.static_assert":
             return not self._holds(stmt.value)
         if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call) and (target := self.callee(stmt.value)):
             return not (target[0].pure and self.fold.pure(stmt.value))
@@ -319,7 +319,7 @@ def refusal(definition: Definition, library: Library) -> SpecialiseError | None:
         return SpecialiseError(f"{module.source.origin}, line {at.lineno}: {message}")
 
     args = node.args
-    if [ast.unparse(d) for d in node.decorator_list] != ["triton.jit"]:
+    if [written(d) for d in node.decorator_list] != ["triton.jit"]:
         return error(node, f"`{node.name}` is not decorated with exactly @triton.jit; launch options belong to the caller")
     if args.posonlyargs or args.kwonlyargs or args.vararg or args.kwarg:
         return error(node, "only plain parameters are supported; write no `*`, `/` or `**` in the signature")
@@ -328,7 +328,7 @@ def refusal(definition: Definition, library: Library) -> SpecialiseError | None:
     parameters = {a.arg: is_constexpr(a.annotation) for a in args.args}
     if reserved := sorted(parameters.keys() & (STANDARD | BUILTINS)):
         return error(node, f"the parameter `{reserved[0]}` hides what Triton knows by that name; rename it")
-    for part in ast.walk(ast.Module(node.body, [])):
+    for part in _judged(node):
         if type(part) in _REFUSED and isinstance(part, (ast.stmt, ast.expr)):
             return error(part, _REFUSED[type(part)])
         if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
@@ -339,6 +339,17 @@ def refusal(definition: Definition, library: Library) -> SpecialiseError | None:
             return error(part, "`else` after a loop is not supported; set a flag")
     shared = _shared_line(module, node.body, module.source.line_of(module.source.header_end(node.body) - 1))
     return error(shared, "two statements share a line; write each on a line of its own") if shared else None
+
+
+@lru_cache(1024)
+def _judged(node: ast.FunctionDef) -> tuple[ast.AST, ...]:
+    """The parts of a body that `refusal` looks at, found once for all kernels that reach the function."""
+
+    def matters(part: ast.AST) -> bool:
+        named = isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)
+        return named or type(part) in _REFUSED or isinstance(part, (ast.For, ast.While))
+
+    return tuple(part for part in ast.walk(ast.Module(node.body, [])) if matters(part))
 
 
 def _shared_line(module: Module, body: list[ast.stmt], above: int) -> ast.stmt | None:

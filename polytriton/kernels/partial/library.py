@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from polytriton.kernels.partial.source import Source, SpecialiseError, parsed
+from polytriton.kernels.partial.source import Source, SpecialiseError, calls_in, parsed, written
 
 BUILTINS = {"range", "min", "max", "abs", "int", "float", "bool", "len", "print", "isinstance", "getattr", "hasattr", "tuple", "list"}
 STANDARD = {"triton", "tl"}
@@ -121,7 +121,7 @@ class Library:
         found[name] = definition
         node, home = definition.node, self._modules[definition.module]
         if isinstance(node, ast.FunctionDef):
-            if not any("triton" in ast.unparse(d) for d in node.decorator_list):
+            if not any("triton" in written(d) for d in node.decorator_list):
                 raise SpecialiseError(f"{where}: `{name}` is a plain function; decorate it with @triton.jit")
             for other, at in free_names(node).items():
                 self._reach(other, home, found, at)
@@ -168,8 +168,8 @@ class Library:
         if definition not in self._pure:
             self._pure[definition] = True  # a recursive call adds nothing
             home = self._modules[definition.module]
-            calls = [part for part in ast.walk(definition.node) if isinstance(part, ast.Call)]
-            self._pure[definition] = isinstance(definition.node, ast.FunctionDef) and all(self.pure_call(c, home) for c in calls)
+            plain = isinstance(definition.node, ast.FunctionDef)
+            self._pure[definition] = plain and all(self.pure_call(c, home) for c in calls_in(definition.node))
         return self._pure[definition]
 
 
@@ -182,7 +182,7 @@ def constant_value(definition: Definition) -> ast.expr | None:
 
 
 def is_constexpr(annotation: ast.expr | None) -> bool:
-    text = "" if annotation is None else annotation.value if isinstance(annotation, ast.Constant) else ast.unparse(annotation)
+    text = "" if annotation is None else annotation.value if isinstance(annotation, ast.Constant) else written(annotation)
     return str(text).split(".")[-1] == "constexpr"
 
 

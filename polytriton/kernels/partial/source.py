@@ -7,7 +7,7 @@ import io
 import keyword
 import tokenize
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from polytriton.kernels.partial.layout import for_people
@@ -42,6 +42,7 @@ class Source:
             elif token.type not in _LAYOUT:
                 self.tokens.append((start, self._line_starts[token.end[0] - 1] + token.end[1], token.string))
         self._token_starts = [token[0] for token in self.tokens]
+        self._outer: dict[ast.expr, tuple[int, int]] = {}
 
     def _offset(self, line: int, column: int) -> int:
         text = self.lines[line - 1]
@@ -54,7 +55,11 @@ class Source:
 
     def outer(self, node: ast.expr) -> tuple[int, int]:
         """`span` widened by the parentheses that do nothing but group this very expression."""
-        start, end = self.span(node)
+        if node not in self._outer:
+            self._outer[node] = self._widened(*self.span(node))
+        return self._outer[node]
+
+    def _widened(self, start: int, end: int) -> tuple[int, int]:
         first, last = bisect_left(self._token_starts, start), bisect_left(self._token_starts, end)
         while first > 0 and last < len(self.tokens) and self.tokens[first - 1][2] == "(" and self.tokens[last][2] == ")":
             before = self.tokens[first - 2][2] if first > 1 else ""
@@ -103,7 +108,7 @@ class Source:
             lines.append((text.removesuffix(comment) + for_people(comment) if comment else text).rstrip())
         return "\n".join(lines)
 
-    def substitute(self, start: int, end: int, children: Iterator[ast.expr], text_of: Callable[[ast.expr], str]) -> str:
+    def substitute(self, start: int, end: int, children: Iterable[ast.expr], text_of: Callable[[ast.expr], str]) -> str:
         """The text from start to end with each child replaced by its new text."""
         pieces, at = [], start
         for begin, finish, child in sorted(((*self.outer(child), child) for child in children), key=lambda part: part[0]):
@@ -118,12 +123,32 @@ def parsed(text: str, origin: str) -> Source:
     return Source(text, origin)
 
 
-def subexpressions(node: ast.AST) -> Iterator[ast.expr]:
+# What a tree says of a node is asked anew for every kernel taken from it, and `parsed` keeps the trees: it is found once.
+_KEPT = 1 << 16  # nodes; the library's modules have fewer
+
+
+@lru_cache(_KEPT)
+def subexpressions(node: ast.AST) -> tuple[ast.expr, ...]:
     """The expressions directly below a node; an f-string is a leaf, its inside has no dependable positions before Python 3.12."""
     if isinstance(node, ast.JoinedStr):
-        return
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):
-            yield child
-        elif isinstance(child, ast.keyword):
-            yield child.value
+        return ()
+    below = (child.value if isinstance(child, ast.keyword) else child for child in ast.iter_child_nodes(node))
+    return tuple(child for child in below if isinstance(child, ast.expr))
+
+
+@lru_cache(_KEPT)
+def names_in(node: ast.expr) -> frozenset[str]:
+    """Every name an expression mentions."""
+    return frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+
+
+@lru_cache(_KEPT)
+def calls_in(node: ast.expr | ast.stmt) -> tuple[ast.Call, ...]:
+    """The calls in an expression or statement, itself included."""
+    return tuple(part for part in ast.walk(node) if isinstance(part, ast.Call))
+
+
+@lru_cache(_KEPT)
+def written(node: ast.expr) -> str:
+    """An expression as plain text."""
+    return ast.unparse(node)

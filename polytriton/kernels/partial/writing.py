@@ -85,7 +85,7 @@ class _Writer:
         if isinstance(stmt, (ast.For, ast.While)):
             end = self.source.header_end(stmt.body)
             block = self._block(stmt.body, self.source.line_of(end - 1) + 1, self.function.extent(stmt), left)
-        text = self.source.substitute(start, end, iter(self.function.expressions(stmt)), self.function.fold.free_text)
+        text = self.source.substitute(start, end, self.function.expressions(stmt), self.function.fold.free_text)
         return [self._placed(text, start, end, stmt.col_offset, left) + _tail(self.source.rest_of_line(end)), *block]
 
     def _placed(self, text: str, start: int, end: int, column: int, left: int) -> str:

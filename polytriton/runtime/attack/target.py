@@ -17,7 +17,7 @@ from polytriton.runtime.attack.replay import Counterexample
 class Aim:
     """One property, and what a failed proof knows about it.
 
-    `pieces`: disjuncts not proved empty (None: any). `slopes`: for a disjunct the signs of linear lower bounds of its rows over
+    `pieces`: disjuncts not proved empty (None: any). `slopes`: for a disjunct those of linear lower bounds of its rows over
     the inputs, [bounds, inputs]: where a bound is least is the corner worth trying first. `points` are tried first too.
     """
 
@@ -51,8 +51,8 @@ class Target:
     def corners(self) -> np.ndarray:
         """Where the linear bounds are least, [bounds, inputs]; the middle of an input that a bound does not depend on."""
         lo, hi = (v.astype(np.float64) for v in self.box)
-        signs = np.asarray(self.aim.slopes.get(self.index, np.zeros((0, lo.size))), dtype=np.float64)
-        return np.where(signs > 0, lo, np.where(signs < 0, hi, lo / 2 + hi / 2))
+        slopes = np.asarray(self.aim.slopes.get(self.index, np.zeros((0, lo.size))), dtype=np.float64)
+        return np.where(slopes > 0, lo, np.where(slopes < 0, hi, lo / 2 + hi / 2))
 
 
 class Rows:

@@ -1,0 +1,72 @@
+"""How a search narrows and divides boxes of inputs. Nothing here is trusted but `clip`, and that halves share their cut."""
+
+from __future__ import annotations
+
+import numpy as np
+
+U = 2.0**-53
+TINY = 1e-300
+FLAT = 0.1
+
+
+def clip(
+    lo: np.ndarray, hi: np.ndarray, slopes: np.ndarray, constant: np.ndarray, slack: np.ndarray, flush: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The part of each box [rows, inputs] in which a form with this lower line can be at most zero, as a box.
+
+    An unsafe input x has form <= 0, so slopes . x + constant - slack <= 0, hence for every input i with slope a > 0
+
+        a x_i  <=  slack - constant - sum over j != i of least(slope_j x_j)  =  -(least - least_i),     least = constant - slack + sum,
+
+    and the other way round for a < 0. The right side is a float64 sum of `inputs + 2` terms, off by at most gamma times their magnitudes;
+    it is enlarged by twice that, the quotient moved outward by its rounding. The network may flush an input below `flush`: the executed
+    x, of which the line speaks, then lies that far from the box and from the input. A line that is not finite cuts nothing.
+    """
+    with np.errstate(all="ignore"):
+        ends = slopes * lo, slopes * hi
+        least = np.minimum(*ends)
+        size = np.maximum(np.abs(ends[0]), np.abs(ends[1])).sum(1) + np.abs(constant) + slack
+        total = constant - slack + least.sum(1)
+        error = (4 * (slopes.shape[1] + 8) * U * size + 2 * flush * np.abs(slopes).sum(1) + TINY)[:, None]
+        reach = (least - total[:, None] + error) / np.abs(slopes)  # how far x_i, times the slope's sign, may go
+        reach = reach + 8 * U * np.abs(reach) + TINY + flush
+        up = np.where(np.isfinite(reach) & (slopes > 0), reach, np.inf)
+        down = np.where(np.isfinite(reach) & (slopes < 0), -reach, -np.inf)
+    low, high = np.maximum(lo, down), np.minimum(hi, up)
+    empty = low > high  # no unsafe input is left: any point will do
+    return np.where(empty, lo, low), np.where(empty, lo, high)
+
+
+def hull(lo: np.ndarray, hi: np.ndarray, at: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The least box around those of each of `count` domains, `at` tells whose they are."""
+    low, high = np.full((count, lo.shape[1]), np.inf), np.full((count, lo.shape[1]), -np.inf)
+    np.minimum.at(low, at, lo)
+    np.maximum.at(high, at, hi)
+    return low, high
+
+
+def middle(lo: np.ndarray, hi: np.ndarray) -> np.ndarray:
+    """A number between two ends, and one of them only where nothing lies between."""
+    return np.clip(0.5 * lo + 0.5 * hi, lo, hi)
+
+
+def widest_effect(lo: np.ndarray, hi: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The input of each box to cut: the greatest product of slope and width; -1 where no input has a number strictly between its ends.
+
+    A bound's slope says little of what relaxed neurons lose along an input: no input counts for less than `FLAT` of the steepest.
+    """
+    cut = middle(lo, hi)
+    divisible = (cut > lo) & (cut < hi)
+    with np.errstate(over="ignore"):
+        steep = np.maximum(weight, FLAT * weight.max(1, keepdims=True, initial=0.0))
+        score = np.minimum(np.where(steep > 0, steep, TINY) * (hi - lo), 1e300)
+    return np.where(divisible.any(1), np.where(divisible, score, -1.0).argmax(1), -1)
+
+
+def halves(lo: np.ndarray, hi: np.ndarray, axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both halves of every box, lower ones first. They share the cut, so together they are the box."""
+    at = np.arange(len(axis))
+    cut = middle(lo[at, axis], hi[at, axis])
+    low, high = lo.copy(), hi.copy()
+    low[at, axis], high[at, axis] = cut, cut
+    return np.concatenate([lo, low]), np.concatenate([high, hi])

@@ -1,0 +1,76 @@
+"""What a search has still to refute: sub-boxes of the property's boxes, each with the unsafe pieces that may reach it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from polytriton.prove.questions import Questions
+
+
+@dataclass
+class Domains:
+    """Parts of boxes [n, inputs]. `root` is the box of the questions that a part belongs to, `open` which of that box's groups it may
+    still hold an unsafe point of [n, groups of a box], `bound` the least lower bound that left one of them open, `depth` its cuts.
+    """
+
+    lo: np.ndarray
+    hi: np.ndarray
+    root: np.ndarray
+    open: np.ndarray
+    bound: np.ndarray
+    depth: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.root)
+
+    def pick(self, which: np.ndarray) -> Domains:
+        return Domains(*(getattr(self, f.name)[which] for f in fields(self)))
+
+    @staticmethod
+    def join(*parts: Domains) -> Domains:
+        return Domains(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Domains)))
+
+    @property
+    def each(self) -> int:
+        """Bytes that one takes."""
+        return 16 * self.lo.shape[1] + self.open.shape[1] + 20
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The groups of every box of some questions, and the forms of every group. Groups of a box are numbered from 0: `groups[box, k]`
+    is the questions' own number, -1 where the box has fewer. `forms[first[g]:first[g + 1]]` are the forms of group g.
+    """
+
+    groups: np.ndarray
+    forms: np.ndarray
+    first: np.ndarray
+
+    @staticmethod
+    def of_questions(q: Questions) -> Pieces:
+        count = int(q.group.max()) + 1
+        forms = np.argsort(q.group, kind="stable")
+        first = np.searchsorted(q.group[forms], np.arange(count + 1))
+        box = q.image[forms[first[:-1]]]
+        members = [np.flatnonzero(box == b) for b in range(len(q.lo))]
+        groups = np.full((len(q.lo), max(map(len, members))), -1)
+        for b, mine in enumerate(members):
+            groups[b, : len(mine)] = mine
+        return Pieces(groups, forms, first)
+
+    def roots(self, q: Questions, settled: np.ndarray) -> Domains:
+        """The boxes in which some group is not settled, whole."""
+        held = (self.groups >= 0) & ~settled[self.groups]
+        boxes = np.flatnonzero(held.any(1))
+        n = len(boxes)
+        return Domains(q.lo[boxes], q.hi[boxes], boxes, held[boxes], np.full(n, -np.inf), np.zeros(n, dtype=np.int32))
+
+    def rows(self, domains: Domains) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The forms that are to be bounded: for each its domain, its group within the domain's box, and its place in the questions."""
+        at, local = np.nonzero(domains.open)
+        group = self.groups[domains.root[at], local]
+        sizes = self.first[group + 1] - self.first[group]
+        begin = np.repeat(self.first[group] - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
+        return np.repeat(at, sizes), np.repeat(local, sizes), self.forms[begin + np.arange(int(sizes.sum()))]

@@ -1,0 +1,285 @@
+"""Search: divides boxes of inputs until every part is proved, or a counterexample, the clock or the memory ends it.
+
+A part is refuted by the same bounds as a whole box, and the parts cover the box: what decides which part comes next, where it is cut and
+when to stop need not be sound.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polytriton.prove import cuts
+from polytriton.prove.domains import Domains, Pieces
+from polytriton.prove.questions import Questions
+from polytriton.results import SearchStats
+from polytriton.runtime import settings
+from polytriton.runtime.engine import Engine, Progress, _silent
+from polytriton.runtime.forward import Boxes
+from polytriton.runtime.lines import input_lines
+from polytriton.runtime.results import Forms, Stopped
+
+if TYPE_CHECKING:
+    from polytriton.prove.attempt import Answers
+    from polytriton.prove.decider import Decider
+
+FEW = 64  # free inputs up to which dividing them is tried without being asked for
+OPERATIONS = 2e10  # of a batch: a fraction of a second, so that clocks and progress are looked at
+MOST = 4096  # domains of a batch
+POINTS = 2048  # places where bounds are least, tried as counterexamples at a time
+MEMORY = 8  # of the budget an eighth for what waits; beyond it the deepest come first
+
+_LOG = logging.getLogger(__name__)
+Probe = Callable[[np.ndarray, list[int]], bool]  # points worth trying, and pieces still open: whether a counterexample was found
+
+
+@dataclass
+class Bounded:
+    """What one pass found of a batch: per form its domain, its group there and its bounds; the boxes; and the forms as they were asked."""
+
+    at: np.ndarray
+    local: np.ndarray
+    form: np.ndarray
+    best: np.ndarray
+    raw: np.ndarray
+    forms: Forms
+    boxes: Boxes
+
+
+def free_inputs(q: Questions) -> int:
+    """The most inputs that some box leaves free."""
+    return int((q.lo < q.hi).sum(1).max(initial=0))
+
+
+class InputSearch:
+    """Divides the boxes of what `answers` leaves open. `run` marks in `answers` what it proves."""
+
+    def __init__(
+        self,
+        decider: Decider,
+        q: Questions,
+        answers: Answers,
+        *,
+        deadline: float | None,
+        progress: Progress = _silent,
+        probe: Probe | None = None,
+    ) -> None:
+        self.decider, self.q, self.answers, self.deadline, self.progress, self.probe = decider, q, answers, deadline, progress, probe
+        self.pieces = Pieces.of_questions(q)
+        self.waiting = self.pieces.roots(q, answers.settled)
+        self.whole = float(self.waiting.open.sum())
+        self.least = np.full(len(answers.settled), np.inf)  # of a group's refuted parts the least bound
+        quick = decider.tries(patient=False)
+        self.ways = list(dict.fromkeys(replace(t, rescue=False) for t in quick))  # the quickest, then what pays for rounding
+        self.domains = self.depth = self.rounds = 0
+        self.began, self.ended = time.monotonic(), ""
+
+    def _begin(self) -> None:
+        """Boxes that an earlier try has bounded already are divided at once, by the slopes it left."""
+        slopes, w = self.answers.slopes or {}, self.waiting
+        at, _, form = self.pieces.rows(w)
+        known = np.array([f in slopes for f in form.tolist()], dtype=bool)
+        unknown = np.zeros(len(w), dtype=bool)
+        unknown[at[~known]] = True
+        rows = np.flatnonzero(~unknown[at])
+        if len(rows):
+            np.maximum.at(w.bound, at, self.answers.best[form])
+            self.domains += int((~unknown).sum())
+            weight = np.zeros(w.lo.shape)
+            np.add.at(weight, at[rows], np.abs([slopes[f] for f in form[rows].tolist()]))
+            self.waiting = Domains.join(w.pick(unknown), self._halves(w.pick(~unknown), weight[~unknown]))
+
+    def run(self) -> SearchStats:
+        """Until everything is refuted, `probe` finds a counterexample, or nothing can be divided any more."""
+        d = self.decider
+        with d.turn, settings.pinned(d.device), d._threads():
+            try:
+                self._begin()
+                while len(self.waiting) and not self.ended:
+                    self._round()
+            except Stopped:
+                self.ended = "time"
+        self._settle()
+        return self.told()
+
+    def _settle(self) -> None:
+        """A group is proved when no part that waits holds it open; its margin is the least bound of its parts."""
+        w, a = self.waiting, self.answers
+        still = np.zeros(len(a.settled), dtype=bool)
+        still[self.pieces.groups[w.root][w.open]] = True
+        mine = (~still & ~a.settled)[self.q.group]
+        a.best[mine] = np.maximum(a.best, self.least[self.q.group])[mine]
+        a.settled |= ~still
+
+    def told(self) -> SearchStats:
+        """What was done so far."""
+        worst = float(self.waiting.bound.min(initial=np.inf))
+        return SearchStats(
+            "input", self.domains, len(self.waiting), self.depth, self.share(), worst if np.isfinite(worst) else None,
+            time.monotonic() - self.began, self.ended,
+        )  # fmt: skip
+
+    def share(self) -> float:
+        """How much of the tree is refuted, every cut halving what it divides."""
+        w = self.waiting
+        return 1.0 - float((np.exp2(-w.depth.astype(np.float64)) * w.open.sum(1)).sum()) / max(self.whole, 1.0)
+
+    # ---- a batch ------------------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise Stopped
+        batch = self._take(self._size())
+        try:
+            left = self._refute(batch)
+        except Stopped:
+            self.waiting = Domains.join(self.waiting, batch)
+            raise
+        self.domains += len(batch)
+        self.rounds += 1
+        if left is not None:
+            self.waiting = Domains.join(self.waiting, left)
+        shown = f"{self.domains:,} boxes, {len(self.waiting):,} open, depth {self.depth}"
+        self.progress(f"search: {shown}, proved", int(1000 * self.share()) // 10, 100)
+
+    def _size(self) -> int:
+        """Domains of a batch: as many as keep it short, whatever the machine, so that a search can be repeated."""
+        plan = self.decider.compiled.plan
+        nodes = self.decider.compiled.net.by_name
+        ops = sum(sum(s.ops for s in p.steps) * (2 * nodes[p.target].size if p.kind == "bound" else 1) for p in plan)
+        return int(max(1, min(MOST, OPERATIONS // max(ops, 1))))
+
+    def _take(self, count: int) -> Domains:
+        """The worst bounds first; the deepest where memory runs out."""
+        w = self.waiting
+        if len(w) <= count:
+            self.waiting = w.pick(np.zeros(0, dtype=np.int64))
+            return w
+        if len(w) * w.each > self.decider.options.memory // MEMORY:
+            order = np.argsort(-w.depth, kind="stable")
+        else:
+            order = np.argsort(w.bound, kind="stable")
+        self.waiting = w.pick(np.sort(order[count:]))
+        return w.pick(np.sort(order[:count]))
+
+    def _refute(self, batch: Domains) -> Domains | None:
+        """The parts that are left of a batch, already divided."""
+        for k, how in enumerate(self.ways):
+            engine = self.decider.engine(how)
+            found = self._bound(engine, batch)
+            self._close(batch, found)
+            hopeful = self._nearly(batch, found) if k + 1 < len(self.ways) else np.zeros(0)
+            if not hopeful.any():
+                break
+            # float32 rounding stands in the way of some: those again, and where it is of most, float64 from now on
+            if hopeful.sum() > 0.5 * len(batch):
+                self.ways = self.ways[k + 1 :]
+                break
+            some = batch.pick(hopeful)
+            self._close(some, self._bound(self.decider.engine(self.ways[k + 1]), some))
+            batch.open[hopeful] = some.open
+            break
+        return self._divided(batch, found, engine)
+
+    def _bound(self, engine: Engine, batch: Domains) -> Bounded:
+        at, local, form = self.pieces.rows(batch)
+        forms = self.decider.forms(self.q, form, at)
+        groups = torch.from_numpy(np.unique(at * batch.open.shape[1] + local, return_inverse=True)[1].astype(np.int64))
+        boxes = engine.refine(torch.from_numpy(batch.lo), torch.from_numpy(batch.hi), _silent, self.deadline)
+        got = engine.query(boxes, forms, groups, self.deadline)
+        return Bounded(at, local, form, got.best.cpu().numpy(), got.raw.cpu().numpy(), forms, boxes)
+
+    def _close(self, batch: Domains, found: Bounded) -> None:
+        """Marks the groups of every domain that one of their forms refutes, and keeps the worst bound of what stays open."""
+        best = np.full(batch.open.shape, -np.inf)
+        np.maximum.at(best, (found.at, found.local), found.best)
+        closed = batch.open & (best > 0)
+        at, local = np.nonzero(closed)
+        np.minimum.at(self.least, self.pieces.groups[batch.root[at], local], best[at, local])
+        batch.open &= ~closed
+        batch.bound[:] = np.where(batch.open, best, np.inf).min(1)
+
+    def _nearly(self, batch: Domains, found: Bounded) -> np.ndarray:
+        """Domains with an open group that would be refuted were its bound's rounding given back a few times."""
+        from polytriton.prove.decider import NEAR
+
+        with np.errstate(invalid="ignore"):
+            given_back = found.best + NEAR * (found.raw - found.best)
+        mine = batch.open[found.at, found.local] & (~(given_back <= 0) | ~np.isfinite(found.best))
+        hopeful = np.zeros(len(batch), dtype=bool)
+        hopeful[found.at[mine]] = True
+        return hopeful
+
+    # ---- what is left ---------------------------------------------------------------------------------------
+
+    def _divided(self, batch: Domains, found: Bounded, engine: Engine) -> Domains | None:
+        """Open domains, cut down to where unsafe points may lie, in halves."""
+        which = np.flatnonzero(batch.open.any(1))
+        if not len(which):
+            return None
+        rows = np.flatnonzero(batch.open[found.at, found.local])
+        lines = input_lines(engine, found.boxes, _some(found.forms, rows), self.deadline)
+        slopes = self.decider.user_columns(lines.slopes).cpu().numpy()
+        constant, slack = lines.constant.cpu().numpy(), lines.slack.cpu().numpy()
+        place = np.full(len(batch), -1)
+        place[which] = np.arange(len(which))
+        at, left = place[found.at[rows]], batch.pick(which)
+        if self.probe is not None and self.rounds & (self.rounds + 1) == 0:  # rounds 0, 1, 3, 7, ...
+            self._try_points(left, at, slopes)
+        sem = self.decider.engine(self.ways[0]).forward.semantics
+        left.lo, left.hi = self._clipped(left, at, found.local[rows], slopes, constant, slack, 0.0 if sem.real else sem.eta)
+        weight = np.zeros(left.lo.shape)
+        np.add.at(weight, at, np.abs(slopes))
+        return self._halves(left, weight)
+
+    def _halves(self, left: Domains, weight: np.ndarray) -> Domains:
+        axis = cuts.widest_effect(left.lo, left.hi, np.nan_to_num(weight))
+        if (axis < 0).any():
+            self.ended = "rounding"  # a part that is one point, and still not refuted
+            return left
+        lo, hi = cuts.halves(left.lo, left.hi, axis)
+        self.depth = max(self.depth, int(left.depth.max()) + 1)
+        twice = Domains.join(left, left)
+        return replace(twice, lo=lo, hi=hi, depth=twice.depth + 1)
+
+    def _clipped(
+        self, left: Domains, at: np.ndarray, local: np.ndarray, slopes: np.ndarray, constant: np.ndarray, slack: np.ndarray, flush: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What every form of a group leaves of the box, and the hull of that over the groups still open."""
+        low, high = cuts.clip(left.lo[at], left.hi[at], slopes, constant, slack, flush)
+        pair, which = np.unique(at * left.open.shape[1] + local, return_inverse=True)
+        n = len(pair)
+        lo, hi = np.full((n, low.shape[1]), -np.inf), np.full((n, low.shape[1]), np.inf)
+        np.maximum.at(lo, which, low)
+        np.minimum.at(hi, which, high)
+        hi = np.maximum(hi, lo)  # nothing is left: any point will do
+        return cuts.hull(lo, hi, pair // left.open.shape[1], len(left))
+
+    def _try_points(self, left: Domains, at: np.ndarray, slopes: np.ndarray) -> None:
+        """The corners at which bounds are least, and middles, those of the worst domains first."""
+        assert self.probe is not None
+        order = np.argsort(left.bound[at], kind="stable")[:POINTS]
+        corner = np.where(slopes[order] > 0, left.lo[at[order]], left.hi[at[order]])
+        points = np.concatenate([corner, cuts.middle(left.lo, left.hi)[np.unique(at[order])]])
+        still = np.unique(self.pieces.groups[left.root[:, None], np.arange(left.open.shape[1])][left.open]).tolist()
+        if self.probe(points, still):
+            self.ended = "sat"
+
+
+def _some(forms: Forms, rows: np.ndarray) -> Forms:
+    index = torch.from_numpy(rows).to(forms.image.device)
+
+    def pick(v: Tensor | None) -> Tensor | None:
+        return None if v is None else v[index]
+
+    return Forms(
+        forms.image[index], forms.over_output[index], pick(forms.over_input), pick(forms.coefficient_error), pick(forms.input_error),
+        pick(forms.constant),
+    )  # fmt: skip

@@ -1,0 +1,115 @@
+"""From one property to a verdict: the quickest proof, a quick look for counterexamples, patient proofs, a thorough look, then search."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from polytriton.errors import UsageError
+from polytriton.frontend.query import Property
+from polytriton.prove.hints import aim
+from polytriton.prove.questions import Questions, questions, rivals
+from polytriton.prove.search import FEW, InputSearch, free_inputs
+from polytriton.results import ENDED_BY, Counterexample, LayerStats, Result, SearchStats
+from polytriton.runtime.attack import QUICK, THOROUGH, Aim, Attack
+from polytriton.runtime.engine import Progress
+
+if TYPE_CHECKING:
+    from polytriton.api import Verifier
+    from polytriton.prove.attempt import Answers
+
+SEARCHES = ("auto", "none", "input")
+SECONDS = 60.0  # of a search that no time limit ends
+FOR_PROOFS = 0.9  # of a timeout, where counterexamples are looked for too
+PROBE = Attack(restarts=2, steps=10, samples=0, operations=2e9)  # from where a search's bounds are least
+
+_LOG = logging.getLogger(__name__)
+
+
+def check_search(search: str) -> None:
+    if search not in SEARCHES:
+        raise UsageError(f"search={search!r} is unknown", f"use one of: {', '.join(SEARCHES)}")
+
+
+class Decision:
+    """One property on its way to a verdict."""
+
+    def __init__(
+        self, verifier: Verifier, prop: Property, timeout: float | None, falsifier: bool, progress: Progress, seed: int, search: str
+    ) -> None:
+        check_search(search)
+        self.verifier, self.prop, self.falsifier, self.progress, self.seed, self.search = verifier, prop, falsifier, progress, seed, search
+        self.start = time.monotonic()
+        self.deadline = None if timeout is None else self.start + timeout
+        self.proof = None if timeout is None else self.start + timeout * (FOR_PROOFS if falsifier else 1)
+        self.margins = np.full(len(prop.disjuncts), -np.inf)
+        self.found: Counterexample | None = None
+        self.statistics: tuple[LayerStats, ...] = ()
+        self.searched: SearchStats | None = None
+        self.settled, self.expired = not prop.disjuncts, False
+
+    def run(self, label: int | None) -> Result:
+        q = questions(self.prop)
+        if q is not None:
+            self._decide(q)
+        late = self.deadline is not None and time.monotonic() > self.deadline
+        verdict = "sat" if self.found is not None else "unsat" if self.settled else "timeout" if self.expired or late else "unknown"
+        o, seconds = self.verifier.options, time.monotonic() - self.start
+        shown = rivals(self.prop) if label is not None else ()
+        result = Result(
+            verdict, self.margins, seconds, self.found, label, shown, o.semantics, self.statistics, numerics=o.numerics,
+            search=self.searched, ended_by=ENDED_BY[verdict],
+        )  # fmt: skip
+        _LOG.info("%s: %s, margin %.6g, %.3f s", self.prop.name, verdict, result.margin, result.seconds)
+        return result
+
+    def _decide(self, q: Questions) -> None:
+        """The steps, from the cheapest on, until one decides."""
+        decider = self.verifier._decider
+        wanted = self.falsifier or self._searches(q)
+        answers = decider.prove(q, deadline=self.proof, progress=self.progress, slopes=wanted)
+        self._take(answers)
+        self._falsify(q, answers, QUICK)
+        if self._open() and not self.expired:
+            patient = decider.tries(patient=True)
+            answers = decider.prove(q, patient, answers=answers, deadline=self.proof, progress=self.progress, slopes=wanted)
+            self._take(answers)
+        self._falsify(q, answers, THOROUGH)
+        if self._open() and not self.expired and self._searches(q):
+            self._search(q, answers)
+        np.maximum.at(self.margins, q.group, answers.best)
+        self.statistics = answers.statistics
+
+    def _open(self) -> bool:
+        return not self.settled and self.found is None
+
+    def _take(self, answers: Answers) -> None:
+        self.settled, self.expired = bool(answers.settled.all()), answers.expired
+
+    def _falsify(self, q: Questions, answers: Answers, attack: Attack) -> None:
+        if self._open() and self.falsifier:
+            self.progress("looking for a counterexample", 0, 1)
+            (self.found,) = self.verifier._falsify([aim(self.prop, q, answers)], replace(attack, seed=self.seed), self.deadline)
+
+    # ---- search -------------------------------------------------------------------------------------------
+
+    def _searches(self, q: Questions) -> bool:
+        """Dividing boxes is for few inputs, unless it is asked for."""
+        return self.search == "input" or (self.search == "auto" and free_inputs(q) <= FEW)
+
+    def _search(self, q: Questions, answers: Answers) -> None:
+        deadline = self.deadline if self.deadline is not None else self.start + SECONDS
+        probe = self._probe if self.falsifier else None
+        search = InputSearch(self.verifier._decider, q, answers, deadline=deadline, progress=self.progress, probe=probe)
+        self.searched = search.run()
+        self.settled = bool(answers.settled.all())
+        self.expired = self.searched.ended == "time"
+
+    def _probe(self, points: np.ndarray, pieces: list[int]) -> bool:
+        """Whether a counterexample lies at, or a few steps from, some of these points."""
+        (self.found,) = self.verifier._falsify([Aim(self.prop, pieces, points=points)], replace(PROBE, seed=self.seed), self.deadline)
+        return self.found is not None
