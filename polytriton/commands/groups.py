@@ -85,17 +85,31 @@ class Asking:
     timeout: Annotated[
         float | None, option("--timeout", metavar="S", help="Seconds for each query; overrides those of an instance list.")
     ] = None
-    falsify: Annotated[bool, option("--falsify/--no-falsify", help="Search for counterexamples where no proof is found.")] = True
-    seed: Annotated[int, option("--seed", help="Seed of that search.")] = 0
+    falsify: Annotated[bool, option("--falsify/--no-falsify", help="Look for counterexamples where no proof is found.")] = True
+    seed: Annotated[int, option("--seed", help="Seed of the counterexamples' search.")] = 0
+    search: Annotated[
+        str | None,
+        option(
+            "--search",
+            metavar="HOW",
+            help="What follows where one bound decides nothing: none, input (boxes of inputs are divided, until --timeout or for 60 s), or "
+            "auto (input where at most 64 inputs are free). By default auto for verify, none for run.",
+        ),
+    ] = None
 
-    def settings(self, engine: Engine, *, here: bool = True) -> Settings:
+    def settings(self, engine: Engine, *, here: bool = True, search: str = "none") -> Settings:
+        """`search`: the command's own choice, where none is given."""
+        from polytriton.prove.strategy import check_search
         from polytriton.runs.asker import Settings
+
+        search = self.search or search
+        check_search(search)
 
         if self.timeout is not None and not 0 < self.timeout < float("inf"):
             raise UsageError(f"--timeout {self.timeout:g} is no time", "give seconds above 0, or leave it out for no limit")
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed} is negative", "give 0 or more")
-        return Settings(engine.options(here=here), self.timeout, self.falsify, self.seed)
+        return Settings(engine.options(here=here), self.timeout, self.falsify, self.seed, search)
 
 
 ENGINES = ("auto", "local", "processes", "ray")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import traceback
@@ -136,6 +137,11 @@ def seconds(value: float) -> str:
     return f"{value:.3f} s" if value < 10 else f"{value:.1f} s"
 
 
+def share(part: float) -> str:
+    """A share in per cent, never rounded up to all of it."""
+    return f"{min(math.floor(1000 * part) / 10, 99.9):.1f} %" if part < 1 else "100 %"
+
+
 def _radius(record: Record) -> str:
     """What was proved, rounded down."""
     from polytriton.report.facts import down, proved_radius
@@ -177,6 +183,8 @@ def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
         extra.append(f"{sum(a.resumed for a in answers)} from an earlier run")
     total = f"{len(records)} queries: {', '.join(parts) or 'none answered'}; {seconds(sum(r.seconds for r in records))}"
     print("".join([total, *(f"; {e}" for e in extra)]), file=file or sys.stdout, flush=True)
+    if counts["unknown"] and not any(r.search for r in records):
+        print("polytriton: what to try where a verdict is unknown: --search auto, and docs/unknown.md", file=sys.stderr)
     if wrong > 1 and all(r.note.startswith("misclassified") for r in records):
         print("polytriton: every image is misclassified: their preprocessing is probably not the network's", file=sys.stderr)
         print("  remedy: see --mean, --std, --scale and --layout, and whether labels count from 0", file=sys.stderr)

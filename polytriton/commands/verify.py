@@ -10,13 +10,14 @@ from polytriton.commands.check import certifiable, certify
 from polytriton.commands.clock import began
 from polytriton.commands.groups import Asking, Engine, Results
 from polytriton.commands.options import argument, option
-from polytriton.commands.screen import Live, complain
+from polytriton.commands.screen import Live, complain, share
 from polytriton.errors import UnsupportedProperty, UsageError
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier
     from polytriton.frontend.query import Property
     from polytriton.runs.asker import Answer
+    from polytriton.runs.records import Record
 
 TIMED_OUT = "timed-out"  # the standard's word for timeout
 
@@ -63,7 +64,7 @@ def verify(
     name, net, path = _files(files, network or [])
     calls, file = named_network(str(net))
     net = Path(file)
-    settings = asking.settings(engine)
+    settings = asking.settings(engine, search="auto")
     net, path = shipped(net), shipped(path)
     if not path.is_file():
         raise UsageError(f"no property file {path}", "check the path; it is taken relative to the current folder")
@@ -91,11 +92,22 @@ def verify(
     margin = "" if record.margin is None else f"worst margin {record.margin:.6g}, "
     how = "interval arithmetic, " * (record.numerics == "interval")
     earlier = ", from an earlier run" * answer.resumed
-    print(f"{record.property}: {record.verdict}, {margin}{how}{record.seconds:.3f} s{earlier}", file=sys.stderr)
+    print(f"{record.property}: {record.verdict}, {margin}{how}{_searched(record)}{record.seconds:.3f} s{earlier}", file=sys.stderr)
+    if record.verdict in ("unknown", "timeout"):
+        print("polytriton: what to try next: docs/unknown.md", file=sys.stderr)
     if certificate is not None:
         with Live(1) as live:
             return certify(net, path, certificate, record.verdict, live.stage)
     return 0
+
+
+def _searched(record: Record) -> str:
+    """What a search did, for the last line."""
+    s = record.search
+    if s is None:
+        return ""
+    left = f", {s.open:,} open, {share(s.share)} proved" * bool(s.open)
+    return f"{s.domains:,} boxes{left}, "
 
 
 def _files(files: list[Path], networks: list[str]) -> tuple[str | None, Path, Path]:

@@ -147,7 +147,7 @@ class InputSearch:
         if left is not None:
             self.waiting = Domains.join(self.waiting, left)
         shown = f"{self.domains:,} boxes, {len(self.waiting):,} open, depth {self.depth}"
-        self.progress(f"search: {shown}, proved", int(1000 * self.share()) // 10, 100)
+        self.progress(f"search: {shown}, per cent proved", int(100 * self.share()), 100)
 
     def _size(self) -> int:
         """Domains of a batch: as many as keep it short, whatever the machine, so that a search can be repeated."""

@@ -40,6 +40,7 @@ class Settings:
     timeout: float | None = None
     falsify: bool = True
     seed: int = 0
+    search: str = "none"
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -164,11 +165,12 @@ class Asker:
 
     def _decide(self, verifier: Verifier, query: Query, begun: Begun, blank: Record, prepare: float) -> Answer:
         start, asked, result, remark = time.monotonic(), begun.asked, begun.result, begun.remark
-        if result is None:
-            s = self.settings
+        s = self.settings
+        if result is None or (result.verdict == "unknown" and s.search != "none"):  # a batch is decided without a search
             timeout = blank.timeout if self.started is None or blank.timeout is None else max(blank.timeout - (start - self.started), 0.0)
             result = verifier.verify_property(
-                asked.prop, timeout=timeout, falsifier=s.falsify, progress=self.progress, label=asked.label, seed=s.seed
+                asked.prop, timeout=timeout, falsifier=s.falsify, progress=self.progress, label=asked.label, seed=s.seed,
+                search=s.search,
             )  # fmt: skip
         found, ended = result.counterexample, result.ended_by
         if ended == "query-time" and self.started is not None:
@@ -177,7 +179,7 @@ class Asker:
             blank, verdict=result.verdict, margin=_finite(result.margin), seconds=_short(result.seconds), label=asked.label, note=remark,
             margins=[_finite(m) for m in result.margins.tolist()], rivals=list(result.rivals),
             counterexample=None if found is None else Point(_flat(found.x), _flat(found.y)), statistics=result.statistics,
-            ended_by=ended,
+            ended_by=ended, search=result.search,
         )  # fmt: skip
         if isinstance(query.subject, Ball):
             record = with_image(record, query.subject, verifier, self.progress)

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from polytriton.errors import NoSpace, UsageError
-from polytriton.results import ENDS, LayerStats
+from polytriton.results import ENDS, LayerStats, SearchStats
 
 VERDICTS = ("unsat", "sat", "unknown", "timeout", "error")
 FULL_REMEDY = "free some space; --resume then goes on where this run stopped"
@@ -86,6 +86,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     image: Image | None = None
     radius: Certified | None = None
     ended_by: str = ""
+    search: SearchStats | None = None
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -100,7 +101,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return self.verdict != "error"
 
 
-NESTED = ("margins", "rivals", "counterexample", "statistics", "image", "radius")  # in JSON only
+NESTED = ("margins", "rivals", "counterexample", "statistics", "image", "radius", "search")  # in JSON only
 COLUMNS = [f for f in Record.__struct_fields__ if f not in NESTED]
 
 

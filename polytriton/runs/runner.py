@@ -114,7 +114,8 @@ class Run:
     def _keyed(self, query: Query, opened: Opened, blank: Record) -> Record:
         o, s = opened, self.settings
         sha = f"{o.sha256} {o.output}" if o.sha256 else ""
-        how = (o.semantics, o.dtype, o.numerics, o.candidates, s.falsify, s.seed, polytriton.__version__)
+        searched = () if s.search == "none" else (s.search,)
+        how = (o.semantics, o.dtype, o.numerics, o.candidates, s.falsify, s.seed, polytriton.__version__, *searched)
         base = repr((sha, query.subject.identity(), *how))
         self._seen[base] += 1  # the same question twice in one list is two lines of results
         key = hashlib.sha256(f"{base} {self._seen[base]}".encode()).hexdigest()[:24]
