@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polytriton.ir.plan import extent
 from polytriton.prove import cuts
 from polytriton.prove.domains import Domains, Pieces
 from polytriton.prove.questions import Questions
@@ -24,6 +25,7 @@ from polytriton.runtime import settings
 from polytriton.runtime.engine import Engine, Progress, _silent
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.lines import input_lines
+from polytriton.runtime.relax import round_down, round_up
 from polytriton.runtime.results import Forms, Stopped
 
 if TYPE_CHECKING:
@@ -73,7 +75,12 @@ class InputSearch:
     ) -> None:
         self.decider, self.q, self.answers, self.deadline, self.progress, self.probe = decider, q, answers, deadline, progress, probe
         self.pieces = Pieces.of_questions(q)
-        self.waiting = self.pieces.roots(q, answers.settled)
+        net, plan = decider.compiled.net, decider.compiled.plan
+        self.nodes = [p.target for p in plan if p.kind == "bound"]
+        self.cells = [net.node(name).size for name in self.nodes]
+        total = sum(self.cells)
+        inherits = not decider.kernels and 8 * total * MOST <= decider.options.memory // MEMORY  # kernels replay whole refinements
+        self.waiting = self.pieces.roots(q, answers.settled, total if inherits else 0)
         self.whole = float(self.waiting.open.sum())
         self.least = np.full(len(answers.settled), np.inf)  # of a group's refuted parts the least bound
         quick = decider.tries(patient=False)
@@ -192,9 +199,27 @@ class InputSearch:
         at, local, form = self.pieces.rows(batch)
         forms = self.decider.forms(self.q, form, at)
         groups = torch.from_numpy(np.unique(at * batch.open.shape[1] + local, return_inverse=True)[1].astype(np.int64))
-        boxes = engine.refine(torch.from_numpy(batch.lo), torch.from_numpy(batch.hi), _silent, self.deadline)
+        lo, hi = torch.from_numpy(batch.lo), torch.from_numpy(batch.hi)
+        boxes = engine.refine(lo, hi, _silent, self.deadline, known=self._known(batch, engine))
         got = engine.query(boxes, forms, groups, self.deadline)
         return Bounded(at, local, form, got.best.cpu().numpy(), got.raw.cpu().numpy(), forms, boxes)
+
+    def _known(self, batch: Domains, engine: Engine) -> dict[str, tuple[Tensor, Tensor]] | None:
+        """What an earlier, larger box has shown of every node."""
+        if not batch.layers.shape[1]:
+            return None
+        low, high = (torch.from_numpy(v).double().split(self.cells, 1) for v in np.split(batch.layers, 2, axis=1))
+        return {
+            name: tuple(v.reshape(len(batch), *extent(engine.nodes[name])) for v in pair)  # type: ignore[misc]
+            for name, *pair in zip(self.nodes, low, high, strict=True)
+        }
+
+    def _learnt(self, boxes: Boxes, which: np.ndarray) -> np.ndarray:
+        """The nodes' bounds in some of the boxes, to be handed on to their parts."""
+        index = torch.from_numpy(which)
+        low = [round_down(boxes.lo[n][index].flatten(1), torch.float32) for n in self.nodes]
+        high = [round_up(boxes.hi[n][index].flatten(1), torch.float32) for n in self.nodes]
+        return torch.cat([*low, *high], 1).numpy()
 
     def _close(self, batch: Domains, found: Bounded) -> None:
         """Marks the groups of every domain that one of their forms refutes, and keeps the worst bound of what stays open."""
@@ -231,6 +256,8 @@ class InputSearch:
         place = np.full(len(batch), -1)
         place[which] = np.arange(len(which))
         at, left = place[found.at[rows]], batch.pick(which)
+        if left.layers.shape[1]:
+            left.layers = self._learnt(found.boxes, which)
         if self.probe is not None and self.rounds & (self.rounds + 1) == 0:  # rounds 0, 1, 3, 7, ...
             self._try_points(left, at, slopes)
         sem = self.decider.engine(self.ways[0]).forward.semantics

@@ -7,7 +7,7 @@ is refined in topological order, finished rows leaving on the way; then the quer
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from weakref import proxy
@@ -56,6 +56,12 @@ def both_sides(lo: Tensor, hi: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
 
 def _silent(stage: str, done: int, total: int) -> None:
     """Nobody watches."""
+
+
+def _narrow(boxes: Boxes, name: str, lo: Tensor, hi: Tensor) -> None:
+    """Both bounds of the node hold, so the better of each does."""
+    boxes.lo[name], boxes.hi[name] = torch.maximum(boxes.lo[name], lo), torch.minimum(boxes.hi[name], hi)
+    boxes.sizes.pop(name, None)
 
 
 @dataclass
@@ -151,10 +157,19 @@ class Engine:
             yield node
 
     def refine(
-        self, lo: Tensor, hi: Tensor, progress: Progress = _silent, deadline: float | None = None, trace: Trace | None = None
+        self,
+        lo: Tensor,
+        hi: Tensor,
+        progress: Progress = _silent,
+        deadline: float | None = None,
+        trace: Trace | None = None,
+        known: Mapping[str, tuple[Tensor, Tensor]] | None = None,
     ) -> Boxes:
-        """Boxes in which every node a nonlinear operator reads is bounded by back-substitution."""
-        if self.replays is not None:
+        """Boxes in which every node a nonlinear operator reads is bounded by back-substitution.
+
+        `known` are bounds of nodes that hold for these inputs, as those of a larger box do: what they decide needs no row.
+        """
+        if self.replays is not None and known is None:
             found = self.replays.refine(lo, hi, progress, lambda: self._expire(deadline), trace)
             if found is not None:
                 return found
@@ -162,6 +177,8 @@ class Engine:
         done = 0
         for node in self.passed(boxes):
             program = self.programs.get(node.name)
+            if known is not None and node.name in known:
+                _narrow(boxes, node.name, *known[node.name])
             if program is not None:
                 progress(f"bounds of {node.name}", done, len(self.programs))
                 self._bound(program, boxes, deadline, trace)
