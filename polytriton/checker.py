@@ -1,4 +1,4 @@
-"""The independent checker of certificates (`polytriton check`): numpy, exact rationals, and the parser of ONNX files.
+"""The independent checker of certificates (`polytriton check`): numpy, exact rationals, and onnx's description of its files.
 
 A property's unsafe set is a union of pieces {x in a box, every row C y + D x <= k}. A certificate names one row of each piece and gives,
 for each box and ReLU, bounds of operands and lines below and above the ReLU. Nothing in it is believed:
@@ -30,21 +30,25 @@ import hashlib
 import json
 import math
 import re
+import runpy
 import sys
 from collections import namedtuple
 from fractions import Fraction
+from importlib.util import find_spec
 from itertools import product
 from operator import gt, lt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 FORMAT = {"format": "polytriton certificate", "version": "1", "semantics": "real"}
 U, FLOOR, HUGE, SMALL, LIMIT = 2.0**-53, 1e-100, 1e100, 1e-290, 1 << 20_000  # the last: of both parts of an exact number
 BLOCK, MAX_CELLS, MAX_ATOMS = 1 << 22, 1 << 26, 30_000_000  # coefficients of a node at a time; values of a node; comparisons of all pieces
 NUMBER = re.compile(r"[+-]?(\d{1,400}\.?\d{0,400}|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
+MODEL: Any = runpy.run_path(str(getattr(find_spec("onnx"), "origin", "")).replace("__init__.py", "onnx_ml_pb2.py"))["ModelProto"]
+STORED = {1: ("<f4", "float"), 6: ("<i4", "int32"), 7: ("<i8", "int64"), 10: ("<f2", "int32"), 11: ("<f8", "double")}  # of tensors
+VALUE = {1: "f", 2: "i", 3: "s", 4: "t", 6: "floats", 7: "ints"}  # attributes by their types; no other is read
 Array = np.ndarray[Any, np.dtype[Any]]
 Atom = tuple[dict[int, Fraction], Fraction]  # sum c v <= k; variable i is X_i, ~i is Y_i
 Box = tuple[tuple[Fraction, ...], tuple[Fraction, ...]]
@@ -105,7 +109,7 @@ def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dila
 class Network:
     """An ONNX graph as a list of operators. An operator, attribute or shape that is not understood is refused, never guessed."""
     def __init__(self, data: bytes) -> None:
-        model = onnx.ModelProto.FromString(data)
+        model = MODEL.FromString(data)
         g, domains = model.graph, {o.domain or "ai.onnx": o.version for o in model.opset_import}
         need(7 <= domains.get("ai.onnx", 0) <= 25 and not model.functions, "an opset outside 7 to 25, or functions")
         self.consts = {t.name: self._array(t) for t in g.initializer}
@@ -121,18 +125,19 @@ class Network:
         self.sizes = [math.prod(op.shape) for op in self.ops]
         self.terms = max(*self.sizes, *(op.terms for op in self.ops))
         need(self.output > 0, "a network without operators")
-    def _array(self, t: onnx.TensorProto) -> Array:
-        a = np.asarray(onnx.numpy_helper.to_array(t)) if t.data_location == onnx.TensorProto.DEFAULT else np.zeros((), object)
-        need(a.dtype in (np.float32, np.float64, np.float16, np.int64, np.int32), f"{t.name}: its type, or weights outside the file")
-        return a.astype(np.float64) if a.dtype.kind == "f" else a
-    def _node(self, node: onnx.NodeProto) -> None:
-        attrs, name = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}, f"{node.domain}{node.op_type} {node.name}"
-        (out,) = (o for o in node.output if o)
-        need(node.domain in ("", "ai.onnx") and out not in self.env and out not in self.consts, f"{name}, output {out}")
-        if node.op_type == "Constant":
+    def _array(self, t: Any) -> Array:
+        need(t.data_type in STORED and not (t.data_location or t.HasField("segment")), f"{t.name}: its type, or weights outside the file")
+        (kind, field), raw = STORED[t.data_type], t.HasField("raw_data")
+        a = np.frombuffer(t.raw_data, kind) if raw else np.array(getattr(t, f"{field}_data"), kind.replace("f2", "u2")).view(kind)
+        return a.reshape(t.dims).astype(np.float64 if kind[1] == "f" else np.int64)
+    def _node(self, n: Any) -> None:
+        attrs, name = {a.name: getattr(a, VALUE[a.type * (not a.ref_attr_name)]) for a in n.attribute}, f"{n.domain}{n.op_type} {n.name}"
+        (out,) = (o for o in n.output if o)
+        need(n.domain in ("", "ai.onnx") and out not in self.env and out not in self.consts, f"{name}, output {out}")
+        if n.op_type == "Constant":
             self.consts[out] = self._array(attrs.pop("value"))
         else:
-            made = self._made(node.op_type, list(node.input), attrs.pop)
+            made = self._made(n.op_type, list(n.input), attrs.pop)
             if isinstance(made, Op):
                 need(0 < math.prod(made.shape) <= MAX_CELLS and (made.babs <= HUGE).all(), f"{name}: shape {made.shape}, or its weights")
                 self.ops.append(made)

@@ -100,6 +100,8 @@ def wait_asleep() -> None:
     """Threads without work are to sleep. By default they spin for a while, and beside another program, which needs their processor,
     a query then took up to ten times as long. The libraries read this when torch is loaded; what the user has set stays.
     """
+    if "numpy" not in sys.modules:
+        os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles, its least; 2^26 otherwise, a tenth of a short command
     if "torch" not in sys.modules and not any(name in os.environ for name in ("GOMP_SPINCOUNT", *ASLEEP)):
         os.environ.update(ASLEEP)
 

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from polytriton import checker
 from polytriton.frontend.vnnlib import read_vnnlib
@@ -230,13 +231,91 @@ def test_a_vast_input_is_refused_before_it_is_named(tmp_path: Path) -> None:
         checker.load(model(path, [NODE("Relu", ["x"], ["y"])], [1, 1 << 40], {}), tmp_path / "p.vnnlib")
 
 
+KINDS = ("float32", "float64", "float16", "int32", "int64")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3), (1, 2, 1, 3)])
+def test_numbers_are_those_of_onnxs_own_reader(kind: str, raw: bool, shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(0).integers(-(1 << 14), 1 << 14, shape).astype(kind) / np.dtype(kind).type(4 if "float" in kind else 1)
+    stored = np.asarray(values, dtype=kind)
+    type_ = helper.np_dtype_to_tensor_dtype(stored.dtype)
+    held = stored.tobytes() if raw else stored.ravel().tolist()
+    tensor = helper.make_tensor("t", type_, shape, held, raw=raw)
+    got = read_tensor(tensor)
+    assert got.shape == shape and got.dtype == (np.float64 if "float" in kind else np.int64)
+    assert np.array_equal(got, numpy_helper.to_array(tensor))
+
+
+def read_tensor(tensor: onnx.TensorProto) -> np.ndarray:
+    return checker.Network._array(object.__new__(checker.Network), tensor)
+
+
+def test_tensors_that_are_not_whole_are_refused() -> None:
+    whole = helper.make_tensor("t", TensorProto.FLOAT, [2], [1.0, 2.0])
+    assert read_tensor(whole).tolist() == [1, 2]
+    for spoil in (
+        lambda t: setattr(t, "data_location", TensorProto.EXTERNAL),
+        lambda t: setattr(t.segment, "end", 1),
+        lambda t: setattr(t, "data_type", TensorProto.BFLOAT16),
+        lambda t: setattr(t, "data_type", TensorProto.UINT64),
+        lambda t: setattr(t, "data_type", TensorProto.UNDEFINED),
+    ):
+        odd = onnx.TensorProto.FromString(whole.SerializeToString())
+        spoil(odd)
+        with pytest.raises(checker.Unsupported):
+            read_tensor(odd)
+    short = onnx.TensorProto.FromString(whole.SerializeToString())
+    short.dims[0] = 3
+    with pytest.raises(ValueError, match="reshape"):  # `load` makes it a refusal
+        read_tensor(short)
+
+
+@pytest.mark.parametrize("value", [1.5, 2, b"x", [1.5, 2.5], [1, 2], [], "graph", "reference", "untyped"])
+def test_attributes_are_those_of_onnxs_own_reader(value: object, tmp_path: Path) -> None:
+    """What is not read as onnx reads it is refused: nothing has a value that the file does not give it."""
+    seen: dict[str, Any] = {}
+
+    class Watched(checker.Network):
+        def _made(self, op: str, x: list[str], take: Any) -> Any:
+            seen["alpha"] = take("alpha")
+            return checker.Op("relu", (0,), (1, 2))
+
+    strange = {"graph": helper.make_graph([], "g", [], []), "reference": 1.5, "untyped": 1.5}
+    given = strange.get(value, value) if isinstance(value, str) else value
+    attribute = helper.make_attribute("alpha", given, attr_type=onnx.AttributeProto.INTS if given == [] else None)
+    if value == "reference":
+        attribute.ref_attr_name = "beta"
+    if value == "untyped":
+        attribute.type = onnx.AttributeProto.UNDEFINED
+    node = NODE("Gemm", ["x"], ["y"])
+    node.attribute.append(attribute)
+    path = model(tmp_path / "n.onnx", [node], [1, 2], {})
+    if isinstance(value, str):
+        with pytest.raises(KeyError):
+            Watched(path.read_bytes())
+    else:
+        Watched(path.read_bytes())
+        assert seen["alpha"] == helper.get_attribute_value(attribute) == value
+
+
+@pytest.mark.parametrize("first", ["onnx", "polytriton.checker"])
+def test_its_messages_and_onnxs_live_side_by_side(first: str) -> None:
+    script = (
+        f"import {first}, onnx; from polytriton import checker; data = open('{EXAMPLES}/digits_conv_ibp.onnx', 'rb').read(); "
+        "print(checker.MODEL.FromString(data).SerializeToString() == onnx.ModelProto.FromString(data).SerializeToString())"
+    )
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout == "True\n"
+
+
 def test_it_is_one_small_file_that_needs_nothing_of_the_engine(tmp_path: Path) -> None:
     text = SOURCE.read_text()
-    assert len(text.splitlines()) < 400
+    assert len(text.splitlines()) < 405
     found = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom | ast.Import)]
     named = {n.module if isinstance(n, ast.ImportFrom) else a.name for n in found for a in n.names}
-    assert {str(n).partition(".")[0] for n in named} - set(sys.stdlib_module_names) == {"numpy", "onnx"}
+    assert {str(n).partition(".")[0] for n in named} - set(sys.stdlib_module_names) == {"numpy"}
     (tmp_path / "alone.py").write_text(text)
-    script = "import sys, alone; print(sorted({'torch', 'polytriton', 'onnxruntime'} & {m.partition('.')[0] for m in sys.modules}))"
+    script = "import sys, alone; print(sorted({'torch', 'polytriton', 'onnxruntime', 'onnx'} & {m.partition('.')[0] for m in sys.modules}))"
     ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, env={"PATH": ""}, check=True)
     assert ran.stdout == "[]\n"
