@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 FEW = 64  # free inputs up to which dividing them is tried without being asked for
 OPERATIONS = 2e10  # of a batch: a fraction of a second, so that clocks and progress are looked at
 MOST = 4096  # domains of a batch
+FILL = 32  # domains up to which a batch is filled with halves of halves, where it could hold as many again for each of them
 POINTS = 2048  # places where bounds are least, tried as counterexamples at a time
 MEMORY = 8  # of the budget an eighth for what waits; beyond it the deepest come first
 
@@ -232,12 +233,8 @@ class InputSearch:
         batch.bound[:] = np.where(batch.open, best, np.inf).min(1)
 
     def _nearly(self, batch: Domains, found: Bounded) -> np.ndarray:
-        """Domains with an open group that would be refuted were its bound's rounding given back a few times."""
-        from polytriton.prove.decider import NEAR
-
-        with np.errstate(invalid="ignore"):
-            given_back = found.best + NEAR * (found.raw - found.best)
-        mine = batch.open[found.at, found.local] & (~(given_back <= 0) | ~np.isfinite(found.best))
+        """Domains with an open group that its bound without rounding would refute: where more is missing, a cut brings more."""
+        mine = batch.open[found.at, found.local] & (~(found.raw <= 0) | ~np.isfinite(found.best))
         hopeful = np.zeros(len(batch), dtype=bool)
         hopeful[found.at[mine]] = True
         return hopeful
@@ -267,14 +264,20 @@ class InputSearch:
         return self._halves(left, weight)
 
     def _halves(self, left: Domains, weight: np.ndarray) -> Domains:
-        axis = cuts.widest_effect(left.lo, left.hi, np.nan_to_num(weight))
-        if (axis < 0).any():
-            self.ended = "rounding"  # a part that is one point, and still not refuted
-            return left
-        lo, hi = cuts.halves(left.lo, left.hi, axis)
-        self.depth = max(self.depth, int(left.depth.max()) + 1)
-        twice = Domains.join(left, left)
-        return replace(twice, lo=lo, hi=hi, depth=twice.depth + 1)
+        """Both halves of every domain; halves of halves while they are few, for a batch of a few costs hardly more than one."""
+        weight = np.nan_to_num(weight)
+        few = min(FILL, self._size() // FILL)
+        while True:
+            axis = cuts.widest_effect(left.lo, left.hi, weight)
+            if (axis < 0).any():
+                self.ended = "rounding"  # a part that is one point, and still not refuted
+                return left
+            lo, hi = cuts.halves(left.lo, left.hi, axis)
+            twice = Domains.join(left, left)
+            left, weight = replace(twice, lo=lo, hi=hi, depth=twice.depth + 1), np.concatenate([weight, weight])
+            self.depth = max(self.depth, int(left.depth.max()))
+            if 2 * len(left) > few:
+                return left
 
     def _clipped(
         self, left: Domains, at: np.ndarray, local: np.ndarray, slopes: np.ndarray, constant: np.ndarray, slack: np.ndarray, flush: float
