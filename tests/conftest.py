@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from tests.interpreter import quicken
 
 if "triton" not in sys.modules:
     os.environ["TRITON_INTERPRET"] = "1"
@@ -20,10 +23,36 @@ if "triton" not in sys.modules:
 settings.register_profile("polytriton", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("polytriton")
 
+_STARTED = pytest.StashKey[float]()
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
+
+
+def _cpu_seconds() -> float:
+    """What this process and its finished children have computed so far."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    item.stash[_STARTED] = _cpu_seconds()
+    quicken()  # as soon as a test's imports have brought Triton
+    yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Every test tells its CPU seconds, fixtures included, to --junitxml: wall-clock time on a shared machine compares nothing.
+
+    python -m tools.durations reads the file.
+    """
+    if call.when == "teardown":
+        item.user_properties.append(("cpu", f"{_cpu_seconds() - item.stash[_STARTED]:.2f}"))
+    yield
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import inspect
 import subprocess
 import sys
 import threading
+import time
 import timeit
 from collections.abc import Iterator
 from importlib import import_module
@@ -305,7 +306,7 @@ def test_coming_in_again_costs_little() -> None:
 
     @guard.guarded
     def inside() -> float:
-        return min(timeit.repeat(nothing, number=1000, repeat=5)) / 1000
+        return min(timeit.repeat(nothing, number=1000, repeat=5, timer=time.thread_time)) / 1000  # its own: others may compute beside it
 
     assert inside() < 50e-6
 
@@ -346,7 +347,7 @@ assert any((v != v[0]).any() for v in made), "no worker was spoilt"
 @pytest.mark.parametrize(
     ("change", "back"),
     [
-        ("torch.set_flush_denormal(True)", "torch.set_flush_denormal(False)"),
+        pytest.param("torch.set_flush_denormal(True)", "torch.set_flush_denormal(False)", marks=pytest.mark.slow),
         ("import ctypes; fenv = ctypes.CDLL(None); fenv.fesetround(0x800)", "fenv.fesetround(0)"),
     ],
     ids=["flush", "upward"],

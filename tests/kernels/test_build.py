@@ -37,11 +37,10 @@ def {name}(a_ptr, b_ptr, out_ptr):
     tl.store(out_ptr + m[:, None] * 64 + m[None, :], acc)
 """
 
-# a tile of 512 numbers a thread, needed twice, where a thread has 255 registers
+# a tile of 256 numbers a thread, needed twice, where a thread has 255 registers; twice as many take ptxas a minute
 SPILL = """@triton.jit
 def {name}(a_ptr, out_ptr):
-    m = tl.arange(0, 128)
-    at = m[:, None] * 128 + m[None, :]
+    at = tl.arange(0, 64)[:, None] * 128 + tl.arange(0, 128)[None, :]
     a = tl.load(a_ptr + at)
     s = tl.sum(a, 1)
     tl.store(out_ptr + at, a / s[:, None])
@@ -109,7 +108,7 @@ def test_instructions_and_spills(target: str, tmp_path: Path) -> None:
     assert single.instructions["FFMA"] > 100 and single.instructions["HGMMA"] == single.instructions["HMMA"] == 0
     assert all(r.spills == 0 and r.stack == 0 for r in (double, matrix, single))
     assert double.shared >= 2 * 8 * (64 * 32)  # at least one stage of both tiles
-    assert spill.spill_loads > 50 and spill.spill_stores > 50 and spill.stack > 200
+    assert spill.spill_loads > 10 and spill.spill_stores > 10 and spill.stack > 40
     assert spill.shared == 0 and 0 < spill.occupancy <= 64
 
     check([m.report for m in made[:3]], kernels[:3])

@@ -1,0 +1,155 @@
+"""Triton's interpreter without the work that it does anew for every launch, call and value; what kernels compute stays the same.
+
+Of the quick tests' time most was once spent here: asking Triton's modules for their members at every call of a helper, reading a
+function's source from its file four times, checking sums for an overflow of which nobody is told, and making types and shapes that
+are there already. `quicken` knows one Triton; any other runs as it comes. tests/test_interpreter.py holds both against each other.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+KNOWN = "3.7."  # the versions of Triton whose interpreter this is about
+
+
+class _Nothing:
+    """In place of a scope that has changed something."""
+
+    def restore(self) -> None:
+        pass
+
+
+class _Patch:
+    """The members of Triton's language that an interpreted launch exchanges: found once, set and put back for every launch.
+
+    What a launch calls has them exchanged already, and needs nothing.
+    """
+
+    def __init__(self, interpreter: Any) -> None:
+        self.plain, self.lang, self.core = interpreter._patch_lang, interpreter.tl, interpreter.tl.core
+        self.missing = interpreter._MISSING
+        self.kept: dict[bool, list[tuple[Any, str, Any, Any]]] = {}
+        self.stayed = False  # whether Triton's own helpers have exchanged what they see of `core`, which Triton never puts back
+        self.active: bool | None = None  # whether `core` is exchanged beside `lang`; None where nothing is
+
+    def __call__(self, fn: Any) -> Any:
+        known = fn.__globals__.get("__interpreted__")
+        if known is None:
+            modules = [v for v in fn.__globals__.values() if v is self.lang or v is self.core]
+            assert modules, "triton.language must be visible from within jit'd function"
+            known = fn.__globals__["__interpreted__"] = any(m is self.core for m in modules)
+        if self.active is not None:
+            if self.active >= known or self.stayed:
+                return _Nothing()
+            self.stayed = True
+            return self.plain(fn)
+        if self.lang not in fn.__globals__.values():
+            return self.plain(fn)
+        if known not in self.kept:
+            scope = self.plain(fn)
+            self.kept[known] = [(on, name, old, vars(on)[name]) for on, name, old in scope._changes]
+            scope.restore()
+        self.active = known
+        for on, name, _, new in self.kept[known]:
+            setattr(on, name, new)
+        return self
+
+    def restore(self) -> None:
+        assert self.active is not None
+        for on, name, old, _ in reversed(self.kept[self.active]):
+            if old is self.missing:
+                delattr(on, name)
+            else:
+                setattr(on, name, old)
+        self.active = None
+
+
+@lru_cache(256)
+def _functions(text: str) -> dict[int, tuple[int, int, int]]:
+    """Of every function of a file by its first line, decorators included: that of its `def`, its last, and how far it is indented."""
+    found = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+    firsts = ((min([f.lineno, *(d.lineno for d in f.decorator_list)]), f) for f in found)
+    return {first: (f.lineno, f.end_lineno or f.lineno, f.col_offset) for first, f in firsts}
+
+
+class _Rewriting:
+    """`rewrite_ast`: a file is read and parsed once, and a helper that many emitted kernels carry along is compiled once.
+
+    Its lines count from the file that was the first to carry it.
+    """
+
+    def __init__(self, interpreter: Any) -> None:
+        self.interpreter, self.plain = interpreter, interpreter.FunctionRewriter.rewrite_ast
+        self.compiled: dict[str, Any] = {}
+
+    def __call__(self, rewriter: Any) -> Any:
+        code = getattr(rewriter.fn, "__code__", None)
+        if code is None:
+            return self.plain(rewriter)
+        linecache.checkcache(code.co_filename)
+        lines = linecache.getlines(code.co_filename)
+        place = _functions("".join(lines)).get(code.co_firstlineno) if lines else None
+        if place is None or place[2]:
+            return self.plain(rewriter)
+        text = "".join(lines[place[0] - 1 : place[1]])
+        if text not in self.compiled:
+            tree = ast.fix_missing_locations(rewriter.ast_transformer.visit(ast.parse(text)))
+            ast.increment_lineno(tree, place[0] - 1)
+            self.compiled[text] = compile(tree, code.co_filename, "exec")
+        names, given = {**rewriter.kwargs}, rewriter.fn.__globals__
+        for key, value in vars(self.interpreter).items():
+            given.setdefault(key, value)
+        exec(self.compiled[text], given, names)
+        return names[rewriter.fn.__name__]
+
+
+def _types(interpreter: Any) -> None:
+    """Types and shapes of blocks: few, and asked for at every operation."""
+    core, plain_np = interpreter.tl.core, interpreter._get_np_dtype
+    make_block, kept, numpys, shapes = core.block_type.__init__, {}, {}, {}
+
+    def block(self: Any, element_ty: Any, shape: Any) -> None:
+        key = (id(element_ty), *(s if type(s) is int else s.value if type(s) is core.constexpr else None for s in shape))
+        made = kept.get(key)
+        if made is None or None in key:
+            make_block(self, element_ty, shape)
+            if None not in key:
+                kept[key] = dict(vars(self))  # holds the element's type: no other will have its id
+        else:
+            vars(self).update(made)
+
+    def np_dtype(tt_dtype: Any) -> Any:
+        if tt_dtype.name not in numpys:
+            numpys[tt_dtype.name] = plain_np(tt_dtype)
+        return numpys[tt_dtype.name]
+
+    def tensor(self: Any, handle: Any, type: Any) -> None:
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        shape = type.shape if type.is_block() else ()
+        if shape not in shapes:
+            shapes[shape] = core.constexpr(prod(shape)), core.tuple([core.constexpr(s) for s in shape])
+        self.numel, self.shape = shapes[shape]
+
+    core.block_type.__init__, core.tensor.__init__ = block, tensor
+    interpreter._get_np_dtype = np_dtype
+
+
+def quicken() -> bool:
+    """Once for a process, when something has imported Triton to interpret it; says whether it did."""
+    interpreter: Any = sys.modules.get("triton.runtime.interpreter")
+    if interpreter is None or not interpreter.triton.__version__.startswith(KNOWN) or isinstance(interpreter._patch_lang, _Patch):
+        return False
+    options = interpreter.interpreter_builder.options
+    if not options.debug:  # else an overflow is told
+        interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
+    interpreter._patch_lang = _Patch(interpreter)
+    rewriting = _Rewriting(interpreter)
+    interpreter.FunctionRewriter.rewrite_ast = lambda self: rewriting(self)
+    _types(interpreter)
+    return True
