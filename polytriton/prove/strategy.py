@@ -107,7 +107,7 @@ class Decision:
         search = InputSearch(self.verifier._decider, q, answers, deadline=deadline, progress=self.progress, probe=probe)
         self.searched = search.run()
         self.settled = bool(answers.settled.all())
-        self.expired = self.searched.ended == "time"
+        self.expired = self.searched.ended == "time" and self.deadline is not None  # a search's own minute is no limit of the query
 
     def _probe(self, points: np.ndarray, pieces: list[int]) -> bool:
         """Whether a counterexample lies at, or a few steps from, some of these points."""

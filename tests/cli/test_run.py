@@ -60,7 +60,7 @@ def test_verify_refutes(cli: Cli) -> None:
 
 
 def test_verify_other_verdicts(cli: Cli, here: Path) -> None:
-    assert cli("verify", "net.onnx", "unsafe.vnnlib", "--no-falsify").out == "unknown\n"
+    assert cli("verify", "net.onnx", "unsafe.vnnlib", "--no-falsify", "--search", "none").out == "unknown\n"
     assert cli("verify", "net.onnx", "unsafe.vnnlib", "--timeout", "1e-9").out == "timeout\n"
     assert cli("verify", "net.onnx", "safe.vnnlib", "--semantics", "real", "--dtype", "float64", "--candidates", "input").out == "unsat\n"
 
@@ -75,7 +75,7 @@ def test_a_record_says_which_limit_ended_its_query(cli: Cli, poly: Path, monkeyp
     verify, run = ("verify", "net.onnx"), ("run", poly, "--vnnlib")
     assert ended(cli(*verify, "unsafe.vnnlib", "--json", "-")) == ("sat", "")
     assert ended(cli(*run, "safe.vnnlib", "--json", "-")) == ("unsat", "")
-    assert ended(cli(*verify, "unsafe.vnnlib", "--no-falsify", "--json", "-")) == ("unknown", "method")
+    assert ended(cli(*verify, "unsafe.vnnlib", "--no-falsify", "--search", "none", "--json", "-")) == ("unknown", "method")
     assert ended(cli(*verify, "unsafe.vnnlib", "--timeout", "1e-9", "--json", "-")) == ("timeout", "process-time")
     assert ended(cli(*run, "unsafe.vnnlib", "--timeout", "1e-9", "--json", "-")) == ("timeout", "query-time")
     for error, limit in ((MemoryError(), "memory"), (OSError(28, "full"), ""), (RuntimeError("boom"), "")):
