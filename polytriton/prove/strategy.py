@@ -14,7 +14,9 @@ from polytriton.frontend.query import Property
 from polytriton.prove.hints import aim
 from polytriton.prove.questions import Questions, questions, rivals
 from polytriton.prove.search import FEW, InputSearch, free_inputs
+from polytriton.prove.tight import tighten
 from polytriton.results import ENDED_BY, Counterexample, LayerStats, Result, SearchStats
+from polytriton.runtime.ascent import Ascent
 from polytriton.runtime.attack import QUICK, THOROUGH, Aim, Attack
 from polytriton.runtime.engine import Progress
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from polytriton.api import Verifier
     from polytriton.prove.attempt import Answers
 
-SEARCHES = ("auto", "none", "input")
+SEARCHES = ("auto", "none", "input", "slopes")
 SECONDS = 60.0  # of a search that no time limit ends
 FOR_PROOFS = 0.9  # of a timeout, where counterexamples are looked for too
 PROBE = Attack(restarts=2, steps=10, samples=0, operations=2e9)  # from where a search's bounds are least
@@ -70,7 +72,7 @@ class Decision:
     def _decide(self, q: Questions) -> None:
         """The steps, from the cheapest on, until one decides."""
         decider = self.verifier._decider
-        wanted = self.falsifier or self._searches(q)
+        wanted = self.falsifier or self._divides(q)
         answers = decider.prove(q, deadline=self.proof, progress=self.progress, slopes=wanted)
         self._take(answers)
         self._falsify(q, answers, QUICK)
@@ -79,7 +81,7 @@ class Decision:
             answers = decider.prove(q, patient, answers=answers, deadline=self.proof, progress=self.progress, slopes=wanted)
             self._take(answers)
         self._falsify(q, answers, THOROUGH)
-        if self._open() and not self.expired and self._searches(q):
+        if self._open() and not self.expired and self.search != "none":
             self._search(q, answers)
         np.maximum.at(self.margins, q.group, answers.best)
         self.statistics = answers.statistics
@@ -97,15 +99,20 @@ class Decision:
 
     # ---- search -------------------------------------------------------------------------------------------
 
-    def _searches(self, q: Questions) -> bool:
+    def _divides(self, q: Questions) -> bool:
         """Dividing boxes is for few inputs, unless it is asked for."""
         return self.search == "input" or (self.search == "auto" and free_inputs(q) <= FEW)
 
     def _search(self, q: Questions, answers: Answers) -> None:
         deadline = self.deadline if self.deadline is not None else self.start + SECONDS
-        probe = self._probe if self.falsifier else None
-        search = InputSearch(self.verifier._decider, q, answers, deadline=deadline, progress=self.progress, probe=probe)
-        self.searched = search.run()
+        decider = self.verifier._decider
+        if self._divides(q):
+            probe = self._probe if self.falsifier else None
+            self.searched = InputSearch(decider, q, answers, deadline=deadline, progress=self.progress, probe=probe).run()
+        elif Ascent.serves(self.verifier.net):
+            self.searched = tighten(decider, q, answers, deadline, self.progress)
+        else:
+            return
         self.settled = bool(answers.settled.all())
         self.expired = self.searched.ended == "time" and self.deadline is not None  # a search's own minute is no limit of the query
 

@@ -70,9 +70,9 @@ RUN: dict[str, Run] = {
 }
 
 
-def torch_forward(net: Net, dtype: torch.dtype, device: str | torch.device = "cpu") -> Forward:
-    """The network as a differentiable function from [batch, *user shape] to [batch, outputs]; its weights are converted once."""
-    weights = {
+def load_weights(net: Net, dtype: torch.dtype, device: str | torch.device) -> dict[str, dict[str, Tensor]]:
+    """Every node's weights as its function in RUN reads them."""
+    return {
         n.name: {
             key: torch.tensor(array, dtype=torch.int64 if key in ("take", "index") else dtype, device=device)
             for key, ref in n.attrs.items()
@@ -80,6 +80,11 @@ def torch_forward(net: Net, dtype: torch.dtype, device: str | torch.device = "cp
         }
         for n in net
     }
+
+
+def torch_forward(net: Net, dtype: torch.dtype, device: str | torch.device = "cpu") -> Forward:
+    """The network as a differentiable function from [batch, *user shape] to [batch, outputs]; its weights are converted once."""
+    weights = load_weights(net, dtype, device)
     shape, last = user_shape(net), {i: n.name for n in net for i in n.inputs}
     last[net.output] = ""
 

@@ -13,6 +13,7 @@ from polytriton.errors import UnsupportedModel
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import counted
+from polytriton.limit import go_on
 from polytriton.runtime.box_kernels import BoxKernels, Sizes
 from polytriton.runtime.forward_kernels import ForwardKernels, Parts
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
@@ -32,6 +33,7 @@ class Boxes:
     error: dict[str, Tensor] = field(default_factory=dict)  # e of every node that has one
     winners: dict[str, Winners] = field(default_factory=dict)
     sizes: dict[str, Sizes] = field(default_factory=dict)  # by kernels alone, and gone where a box changes
+    slopes: dict[str, Tensor] = field(default_factory=dict)  # of the lines below some ReLUs where they are undecided, by anyone's choice
     tables: object = None  # what the engine derived from these boxes
 
     @property
@@ -48,7 +50,7 @@ class Boxes:
             return {k: v[images] for k, v in values.items()}
 
         winners = {k: Winners(w.tap[images], w.sure[images], w.most[images]) for k, w in self.winners.items()}
-        return Boxes(some(self.lo), some(self.hi), some(self.magnitude), some(self.error), winners)
+        return Boxes(some(self.lo), some(self.hi), some(self.magnitude), some(self.error), winners, slopes=some(self.slopes))
 
 
 def _sane(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,7 +76,11 @@ class Forward:
         self.net, self.semantics, self.device, self.kernels = net, semantics, device, kernels
         self.cells = None if kernels is None else BoxKernels(net, semantics, device, kernels.interpret)
         self.nodes = net.by_name
-        self.layers: dict[str, Layer] = {n.name: load_layer(net, n, device) for n in net if n.op in ("linear", "conv", "scale")}
+        self.layers: dict[str, Layer] = {}
+        for n in net:
+            if n.op in ("linear", "conv", "scale"):
+                go_on()
+                self.layers[n.name] = load_layer(net, n, device)
         self.moves = {n.name: load_moves(net, n, device) for n in net if n.op == "gather"}
 
     def start(self, lo: Tensor, hi: Tensor) -> Boxes:

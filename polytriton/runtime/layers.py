@@ -83,10 +83,11 @@ def load_layer(net: Net, node: Node, device: torch.device) -> Layer:
     w, b = net.weight(node, key), net.weight(node, "c" if node.op == "scale" else "b")
     assert w is not None and b is not None
     wabs, babs = net.weight(node, "wabs"), net.weight(node, "babs")
-    exact32 = bool((w.astype(np.float32).astype(np.float64) == w).all())
+    exact32 = w.dtype == np.float32 or bool((w.astype(np.float32).astype(np.float64) == w).all())
     arrays = [np.asarray(v, dtype=np.float64) for v in (w, np.abs(w) if wabs is None else wabs, b, np.abs(b) if babs is None else babs)]
     if node.op == "linear":
-        rows, columns = order(node.shape), order(by[node.inputs[0]].shape)
+        # only cells of images change places: matrices between vectors, often the largest, stay where they are
+        rows, columns = (order(s) if len(s) == 3 else slice(None) for s in (node.shape, by[node.inputs[0]].shape))
         shape = physical(node.shape)
         arrays = [v[rows][:, columns] if v.ndim == 2 else v[rows].reshape(shape) for v in arrays]
         terms, fan = arrays[0].shape[1], arrays[0].shape[0]

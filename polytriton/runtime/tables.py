@@ -123,7 +123,7 @@ class Tables:
             source = node.inputs[0]
             slope = node.number("slope")
             error = None if slope in (0.0, 1.0) or self.kit.forward.semantics.real else self.boxes.error[node.name]
-            made = relu_lines(self.boxes.lo[source], self.boxes.hi[source], slope, self.dtype, error)
+            made = relu_lines(self.boxes.lo[source], self.boxes.hi[source], slope, self.dtype, error, self.boxes.slopes.get(node.name))
             # rows stand on the ReLU's own windows; its operand has the same shape, so the operand's frame would do too
             table = self.kit.frames[node.name].table
             cut = None if made.lower_cut is None else table(made.lower_cut)
