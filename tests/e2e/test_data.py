@@ -60,12 +60,12 @@ def missed(data: Path, rows: list[Row], semantics: str) -> list[str]:
 
 
 def test_what_crown_proves_is_proved(data: Path) -> None:
-    assert missed(data, [r for r in rows_of(data, crown_verified="1") if bench_of(r) in QUICK], "real") == []
+    assert missed(data, [r for r in rows_of(data, crown_verified="1") if bench_of(r) in QUICK][::3], "real") == []
 
 
 @pytest.mark.slow
-def test_what_crown_proves_is_proved_on_the_large_networks(data: Path) -> None:
-    assert missed(data, [r for r in rows_of(data, crown_verified="1") if bench_of(r) not in QUICK], "real") == []
+def test_everything_that_crown_proves_is_proved(data: Path) -> None:
+    assert missed(data, rows_of(data, crown_verified="1"), "real") == []
 
 
 @pytest.mark.slow
@@ -96,14 +96,14 @@ def test_all_crown_margins(data: Path) -> None:
     crown_margins(data, rows_of(data, crown_verified="1"))
 
 
-def test_never_unsat_where_a_counterexample_is_known(data: Path) -> None:
+@pytest.mark.parametrize("semantics", ["float32", pytest.param("real", marks=pytest.mark.slow)])
+def test_never_unsat_where_a_counterexample_is_known(semantics: str, data: Path) -> None:
     rows = rows_of(data, verdict="sat")
     assert len(rows) == 32
     found = 0
     for r in rows:
-        for semantics in ("real", "float32"):
-            got = network(data / r["net"], semantics, "auto", "all").verify_property(prop_of(data, r), timeout=2)
-            assert got.verdict != "unsat", (r["id"], semantics)
+        got = network(data / r["net"], semantics, "auto", "all").verify_property(prop_of(data, r), timeout=2)
+        assert got.verdict != "unsat", r["id"]
         found += got.verdict == "sat"
     assert found >= 16  # the falsifier is at work too
 

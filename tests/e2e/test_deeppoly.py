@@ -100,7 +100,13 @@ def settle(tally: Tally) -> None:
     assert tally.compared > 4 * tally.skipped
 
 
-@pytest.mark.parametrize("candidates,early", [("all", True), ("all", False), ("input", True)])
+def modes(quick: tuple[str, bool]) -> pytest.MarkDecorator:
+    """Each mode; one of them among the quick tests, of which a sweep is half a minute."""
+    every = (("all", True), ("all", False), ("input", True))
+    return pytest.mark.parametrize("candidates,early", [pytest.param(*m, marks=() if m == quick else pytest.mark.slow) for m in every])
+
+
+@modes(quick=("all", True))
 def test_every_oddity(candidates: str, early: bool) -> None:
     """Random nets of all operators and weight scales, against the oracle on the network as folded."""
     settle(sweep(range(100), candidates, early))
@@ -124,7 +130,7 @@ def _unfolded_seeds() -> tuple[int, ...]:
     raise AssertionError("too few nets are left alone")
 
 
-@pytest.mark.parametrize("candidates,early", [("all", True), ("all", False), ("input", True)])
+@modes(quick=("input", True))
 def test_nets_that_folding_leaves_alone(candidates: str, early: bool) -> None:
     """Against the oracle on the very network that was given: no pass can hide a difference."""
     settle(sweep(_unfolded_seeds(), candidates, early, folded=False, **UNFOLDED))

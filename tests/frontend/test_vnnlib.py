@@ -95,9 +95,7 @@ def agrees(prop: Property, trees, samples) -> None:
             assert prop.disjuncts[hit].contains(np.array([x0, x1])), "violated and contains must agree"
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(formulas, min_size=1, max_size=3), points)
-def test_disjuncts_mean_the_formula(trees, samples) -> None:
+def means(trees, samples) -> None:
     text = legacy(*map(render, trees))
     try:
         prop = read_vnnlib(text)
@@ -105,6 +103,11 @@ def test_disjuncts_mean_the_formula(trees, samples) -> None:
         assert "inverted box" in why.message or "is not linear" in why.message  # noqa: PT017
         return
     agrees(prop, trees, samples)
+
+
+lists = given(st.lists(formulas, min_size=1, max_size=3), points)
+test_disjuncts_mean_the_formula = settings(max_examples=80, deadline=None)(lists(means))
+test_disjuncts_mean_many_formulas = pytest.mark.slow(settings(max_examples=600, deadline=None)(lists(means)))
 
 
 @settings(max_examples=100, deadline=None)
@@ -223,9 +226,10 @@ def table(data: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_published_properties_read_as_recorded(data: Path) -> None:
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_published_properties_read_as_recorded(every: int, data: Path) -> None:
     seen: dict[str, Property] = {}
-    for line in table(data):
+    for line in table(data)[::every]:
         if line["spec"] not in seen:
             seen[line["spec"]] = read_vnnlib(data / line["spec"], n_in=int(line["n_in"]), n_out=int(line["n_out"]))
         prop = seen[line["spec"]]

@@ -106,9 +106,7 @@ def terms_of(c: Case, n: Array, w: Array, r: int, y: int, x: int, ch: int) -> tu
     return np.concatenate([f[0] for f in found] or [none]), np.concatenate([f[1] for f in found] or [none])
 
 
-@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from(KINDS), st.sampled_from(("float64", "float32")))
-@limits(max_examples=30, deadline=None)
-def test_against_rationals_and_the_torch_backend(seed: int, relu: bool, kind: str, numerics: str) -> None:
+def compared(seed: int, relu: bool, kind: str, numerics: str) -> None:
     rng, dtype = np.random.default_rng(seed), FLOATS[numerics]
     c = case(rng)
     over = c.over
@@ -135,6 +133,11 @@ def test_against_rationals_and_the_torch_backend(seed: int, relu: bool, kind: st
         else:
             assert size > Fraction(most) / 2, at
     against_torch(c, n, w, out, u)
+
+
+drawn = given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from(KINDS), st.sampled_from(("float64", "float32")))
+test_against_rationals_and_the_torch_backend = limits(max_examples=10, deadline=None)(drawn(compared))
+test_many_cases_against_rationals_and_the_torch_backend = pytest.mark.slow(limits(max_examples=60, deadline=None)(drawn(compared)))
 
 
 def against_torch(c: Case, n: Array, w: Array, out: Array, u: float) -> None:

@@ -176,8 +176,11 @@ def functions(engine: Engine) -> set[str]:
     return {s.function for p in engine.plan for s in engine.kernels.ready(p).launches.steps}
 
 
-@pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+# the operators differ in one type as in the other: float32 with one of them, and with all in the slow tests
+BOTH = [pytest.param(d, n, marks=() if d == "float64" or n == "pools" else pytest.mark.slow) for d in ("float64", "float32") for n in NETS]
+
+
+@pytest.mark.parametrize("dtype, name", BOTH)
 def test_networks_of_one_operator(name: str, dtype: str) -> None:
     """Bounds and forms are the tensor form's to within what both have charged; candidates at the end alone in one type."""
     candidates = "all" if dtype == "float64" else "input"
@@ -268,8 +271,8 @@ def test_launches_charge_what_the_tensor_form_charges(name: str) -> None:
     torch.testing.assert_close(got.raw - got.best, want.raw - want.best, rtol=2e-3, atol=0.0)
 
 
-@pytest.mark.parametrize("between", ["relu", "leaky", "nothing"])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("between", ["relu", "leaky", pytest.param("nothing", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_a_dense_layer_whose_output_is_an_image(between: str, dtype: str) -> None:
     """The convolution behind it reads off the image, so the dense layer's tables have a margin between their lines."""
     n = Layers("generator", 5)

@@ -53,7 +53,7 @@ def kernel(function: str, bits: int) -> Kernel:
     return specialised(function, tuple(sorted(given.items())), f"interval{bits}", 1 if function in PRODUCTS else 4, 3)
 
 
-@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
+@pytest.mark.parametrize("target", [pytest.param("cuda:80", marks=pytest.mark.slow), "cuda:90"])
 def test_emitted_kernels_round_as_said_and_do_not_spill(target: str, tmp_path: Path) -> None:
     """Specialised text holds the GPU form alone; in the machine code a product is rounded down or up, never to nearest."""
     kernels = [kernel(function, bits) for bits in (32, 64) for function in CASES]

@@ -133,8 +133,12 @@ def test_random_nets_boxes_and_settings() -> None:
     assert tally.finite > 0.6 * tally.total, "most bounds said nothing"
 
 
-@pytest.mark.parametrize("semantics", SEMANTICS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+# quick: every semantics once, both types; the others take the same code
+QUICK = {("real", "float64"), ("float32", "float32"), ("tf32", "float64"), ("bf16", "float32"), ("float16", "float64")}
+PAIRS = [pytest.param(d, s, marks=() if (s, d) in QUICK else pytest.mark.slow) for d in ("float32", "float64") for s in SEMANTICS]
+
+
+@pytest.mark.parametrize("dtype, semantics", PAIRS)
 def test_seeded_nets(semantics: str, dtype: str) -> None:
     """Longer nets than hypothesis draws, the same for every semantics and type."""
     tally = Tally()
@@ -145,7 +149,7 @@ def test_seeded_nets(semantics: str, dtype: str) -> None:
     assert tally.finite > 0.5 * tally.total
 
 
-@pytest.mark.parametrize("semantics", SEMANTICS)
+@pytest.mark.parametrize("semantics", [pytest.param(s, marks=() if s == "float32" else pytest.mark.slow) for s in SEMANTICS])
 def test_toy_nets(semantics: str) -> None:
     """Bounds of tame nets are finite and hold for tame boxes, in both coefficient types."""
     tally = Tally()

@@ -23,7 +23,7 @@ DTYPES = ("float32", "float64")
 SEMANTICS = ("real", "float32", "tf32", "bf16", "float16")
 
 
-@pytest.mark.parametrize("n", [784, 20000])
+@pytest.mark.parametrize("n", [784, pytest.param(20000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("hidden", [False, True])
 def test_sum_in_sequence_drifts_further_than_one_rounding(n: int, dtype: str, hidden: bool) -> None:
