@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import os
 import re
 import secrets
@@ -43,6 +42,7 @@ from polytriton.ir.plan_text import print_plan
 from polytriton.ir.text import parse_net, print_net
 from polytriton.kernels.emit import NUMERICS
 from polytriton.kernels.files import FOLDER, INTERPRET, REPORT, TARGETS, Kernels, emit_files
+from polytriton.limit import CHUNK, go_on, sha256
 from polytriton.passes.pipeline import Compiled, make_plan
 from polytriton.tuned import TUNED, Tuned, decode
 
@@ -80,7 +80,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def sealed(self) -> Manifest:
         blank = msgspec.structs.replace(self, digest="")
-        return msgspec.structs.replace(blank, digest=_sha(blank.encode()))
+        return msgspec.structs.replace(blank, digest=sha256(blank.encode()))
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,6 @@ class Artifact:
     tuned: Tuned | None = None
 
 
-def _sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 # ---- writing --------------------------------------------------------------------------------------------------
 
 
@@ -107,6 +103,7 @@ def pack(
 ) -> tuple[Manifest, dict[str, bytes]]:
     """The manifest and the contents of the other files; the same network gives the same bytes."""
     net, plan = compiled.net, compiled.plan
+    go_on()
     contents = {
         NET: print_net(net).encode(),
         PLAN: print_plan(plan).encode(),
@@ -119,7 +116,9 @@ def pack(
         options |= {"target": ",".join(kernels.targets), "numerics": ",".join(kernels.numerics)}
     if tuned is not None:
         contents[TUNED] = tuned.encode()
-    entries = {name: FileEntry(_sha(data), len(data)) for name, data in contents.items()}
+    entries = {}
+    for name, data in contents.items():
+        entries[name] = FileEntry(sha256(data), len(data))
     return Manifest(FORMAT, VERSION, polytriton.__version__, imported.source, options, entries).sealed(), contents
 
 
@@ -140,6 +139,7 @@ def write_artifact(
             if kernels is not None:
                 os.mkdir(made / FOLDER)
             for name, data in {**contents, MANIFEST: manifest.encode()}.items():
+                go_on()
                 _write(made / name, data)
             if kernels is not None:
                 _sync_folder(made / FOLDER)
@@ -183,7 +183,9 @@ def _held(folder: Path) -> set[str]:
 
 def _write(path: Path, data: bytes) -> None:
     with open(path, "xb") as file:
-        file.write(data)
+        for at in range(0, len(data), CHUNK):
+            file.write(memoryview(data)[at : at + CHUNK])
+            go_on()
         file.flush()
         os.fsync(file.fileno())
 
@@ -361,7 +363,7 @@ def _contents(path: Path, name: str, entry: FileEntry, again: str) -> bytes:
     data = _read(path, name, entry.bytes, again, missing=f"{path}/{name} is missing")
     if len(data) != entry.bytes:
         raise ArtifactError(f"{path}/{name} is damaged: it has {len(data)} bytes, {entry.bytes} were written", again)
-    if _sha(data) != entry.sha256:
+    if sha256(data) != entry.sha256:
         raise ArtifactError(f"{path}/{name} is damaged: its contents have changed", again)
     return data
 

@@ -18,6 +18,7 @@ from polytriton.errors import ArtifactError, PolytritonError
 from polytriton.frontend.onnx import model_bytes
 from polytriton.guard import guarded
 from polytriton.knobs import SUMMARY, knobs, note
+from polytriton.limit import go_on, sha256
 from polytriton.passes.pipeline import Observer, _quiet
 
 ABANDONED = 86_400.0  # seconds after which what a killed process was writing is removed
@@ -58,7 +59,7 @@ def _found(entry: Path, data: bytes, candidates: str, model: Path) -> Artifact |
     try:
         found = read_artifact(entry)
         source, made = found.imported.source.sha256, found.compiled.plan.candidates
-        if (source, made) != (hashlib.sha256(data).hexdigest(), candidates):
+        if (source, made) != (sha256(data), candidates):
             raise ArtifactError(f"{entry} was made from another file")
         with suppress(OSError):  # a cache that may only be read
             os.utime(entry)
@@ -91,6 +92,7 @@ def _read(model: Path) -> bytes | None:
         return None
     try:
         data = model_bytes(model)
+        go_on()
         proto = onnx.ModelProto.FromString(data)
         graph = proto.graph
         tensors = [*graph.initializer, *(a.t for n in graph.node for a in n.attribute if a.HasField("t"))]
@@ -107,7 +109,7 @@ def _entry(data: bytes, model: Path, output: str | None, candidates: str, check:
     folder = knobs().cache
     assert folder is not None
     options = repr((VERSION, polytriton.__version__, _compiler(), model.stem, output, candidates, check))
-    return folder / f"{hashlib.sha256(hashlib.sha256(data).digest() + options.encode()).hexdigest()[:32]}.poly"
+    return folder / f"{hashlib.sha256(bytes.fromhex(sha256(data)) + options.encode()).hexdigest()[:32]}.poly"
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,6 +56,7 @@ def verify(
     program. With --network, element types must be those of the network, and a timeout is called timed-out.
     """
     from polytriton.frontend.instances import named_network, shipped
+    from polytriton.limit import OutOfTime, until
     from polytriton.runs.asker import Asker, Networks
     from polytriton.runs.queries import vnnlib_query
     from polytriton.runs.records import open_sinks
@@ -71,14 +73,16 @@ def verify(
     if certificate is not None:
         certifiable(net, path, certificate, engine.semantics)
     networks = Networks(settings.engine)
-    verifier = networks(net)
-    if name is not None or calls or prepare:
-        _check(_read(path, verifier), verifier, name or calls or None)
+    limit = None if settings.timeout is None or prepare else began() + settings.timeout
+    with until(limit), suppress(OutOfTime):  # the query meets the same limit, and answers timeout
+        verifier = networks(net)
+        if name is not None or calls or prepare:
+            _check(_read(path, verifier), verifier, name or calls or None)
     if prepare:
         return 0
     sinks = open_sinks(results.json, results.csv, resume=results.resume, overwrite=results.overwrite)
     try:
-        with Live(1) as live:
+        with Live(1) as live, until(limit):
             asker = Asker(networks, settings, live.stage, began())
             answer = Run(Local(asker), settings, sinks).ask([vnnlib_query(net, path)])[0]
     finally:

@@ -6,7 +6,6 @@ wrong Net; and no file makes the importer allocate much more than its own size.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
@@ -28,6 +27,7 @@ from polytriton.frontend.onnx_values import FREE_BYTES, REMEDY, Act, Shape, Site
 from polytriton.frontend.packed import read_file
 from polytriton.ir.check import MAX_CELLS, check_net
 from polytriton.ir.net import Builder, Net
+from polytriton.limit import go_on, sha256
 
 __all__ = ["Imported", "Source", "cross_check", "load_onnx", "model_bytes", "operators"]
 
@@ -118,6 +118,7 @@ def _read(model: Any) -> tuple[onnx.ModelProto, bytes | None, Path | None]:
             raise UsageError("these are weights without a network (a state_dict)", "give the module itself: compile(module, example)")
         raise UsageError(f"a model cannot be read from {type(model).__name__}", "give a path, bytes or an onnx.ModelProto")
     proto = onnx.ModelProto()
+    go_on()
     try:
         proto.ParseFromString(data)
         fits = proto.HasField("graph") and bool(proto.graph.output) and bool(proto.opset_import)
@@ -160,6 +161,7 @@ def _inline(tensors: Iterable[onnx.TensorProto], folder: Path | None) -> bool:
     for t in tensors:
         if t.data_location != TensorProto.EXTERNAL:
             continue
+        go_on()
         found = True
         keys = {e.key: e.value for e in t.external_data}
         where = keys.get("location", "")
@@ -288,19 +290,21 @@ def _translate(proto: onnx.ModelProto, data: bytes | None, folder: Path | None, 
     initial = [t for t in graph.initializer if t.name in read]
     attached = [a.t for n in nodes for a in n.attribute if a.type == onnx.AttributeProto.TENSOR]
     external = _inline([*initial, *attached], folder)
+    go_on()
     sparse = [t.values.name for t in graph.sparse_initializer if t.values.name in read]
     if sparse:
         raise UnsupportedModel(f"initialiser {sparse[0]!r} is sparse", "store it densely")
     x, shape, batch = _input(graph, read, {t.name for t in initial})
 
     pruned = _pruned(proto, nodes, initial, x, shape, chosen)
-    sha = hashlib.sha256(pruned if external or data is None else data).hexdigest()
+    sha = sha256(pruned if external or data is None else data)
 
     state = State(Builder(name), opset, FREE_BYTES + 8 * len(pruned))
     names = {t.name for t in initial}
     if len(names) != len(initial) or names & {o for n in nodes for o in n.output}:
         raise UnsupportedModel("two tensors have the same name", DAMAGED)
     for t in initial:
+        go_on()
         state.values[t.name] = stored(tensor(t, t.name))
     if cells(shape) > MAX_CELLS:
         raise UnsupportedModel(f"input {x.name!r} of shape {list(shape)} is too large", "give it a smaller shape")
@@ -315,6 +319,7 @@ def _translate(proto: onnx.ModelProto, data: bytes | None, folder: Path | None, 
 
 
 def _step(state: State, node: onnx.NodeProto, attrs: dict[str, Any], read: set[str]) -> Step:
+    go_on()
     missing = [t for t in node.input if t and t not in state.values]
     label = node.name or next((o for o in node.output if o), "?")
     if missing:
@@ -383,7 +388,9 @@ def _pruned(
     m.opset_import.extend(o for o in proto.opset_import if o.domain in ("", "ai.onnx"))
     m.graph.name = proto.graph.name or "graph"
     m.graph.node.extend(nodes)
-    m.graph.initializer.extend(initial)
+    for t in initial:
+        go_on()
+        m.graph.initializer.append(t)
     names = {t.name for t in initial}
     m.graph.input.extend(i for i in proto.graph.input if i.name == x.name or i.name in names)
     first = next(i for i in m.graph.input if i.name == x.name).type.tensor_type.shape.dim[0]
@@ -392,4 +399,5 @@ def _pruned(
     m.graph.output.append(y)
     if m.ByteSize() > MAX_MODEL:
         raise ResourceError("the model with its weights exceeds 2 GiB", "make the model smaller")
+    go_on()
     return m.SerializeToString(deterministic=True)

@@ -17,6 +17,7 @@ import onnx
 from polytriton.errors import ResourceError, UnsupportedModel, UsageError, out_of_memory
 from polytriton.frontend.onnx_enclosure import ARITHMETIC, Numbers, enclose
 from polytriton.ir.net import Net, Node, Shape
+from polytriton.limit import go_on
 
 if TYPE_CHECKING:
     from polytriton.frontend.onnx import Source
@@ -74,11 +75,13 @@ def compare(
     for at in range(0, len(x), together):
         rows = x[at : at + together]
         theirs = {source.input_name: rows, **_stacked(wanted, [answer(row) for row in rows])}
+        go_on()
         if not np.isfinite(theirs[source.output_name][: max(0, ordinary - at)]).all():
             raise UnsupportedModel(
                 "onnxruntime's result is not finite", "the network overflows its own type on these inputs: no bound covers that"
             )
         for step, spent in zip(steps, _spent(steps), strict=True):
+            go_on()
             worst = max(worst, _judge(step, net, nodes, theirs))
             for tensor in spent:
                 theirs.pop(tensor, None)
@@ -220,6 +223,7 @@ def _runner(model: bytes, source: Source, wanted: Sequence[str]) -> Callable[[np
             f"onnxruntime refuses the model: {' '.join(str(e).split())[:300]}", "check it with onnx.checker, or export it again"
         )
 
+    go_on()
     try:
         # serialised messages one after another read as one: outputs are added without a copy of the weights' message
         session = ort.InferenceSession(model + more.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -227,6 +231,7 @@ def _runner(model: bytes, source: Source, wanted: Sequence[str]) -> Callable[[np
         raise refused(e) from e
 
     def answer(x: np.ndarray) -> list[np.ndarray]:
+        go_on()
         try:
             found: list[Any] = session.run(list(wanted), {source.input_name: x})
         except Exception as e:

@@ -12,6 +12,7 @@ from polytriton.ir.net import Net, Ref
 from polytriton.ir.ops import OPS, infer_shape
 from polytriton.ir.plan import Axis, Plan, Program, Step, extent
 from polytriton.ir.text import NAME
+from polytriton.limit import go_on
 
 MAX_CELLS = 1 << 22  # of one activation: the largest of VGG16 on 224x224 images has 3.2 million
 
@@ -25,6 +26,7 @@ def check_net(net: Net) -> None:
         if not re.fullmatch(NAME, name):
             raise InvalidIR(f"net @{net.name}: {name!r} is no name", "use ASCII letters, digits and underscores only")
     for node in net:
+        go_on()
         if node.name in shapes:
             raise InvalidIR(f"%{node.name} is defined twice", "give every node its own name")
         if node.op == "input" and shapes:
@@ -70,6 +72,7 @@ def check_plan(net: Net, plan: Plan) -> None:
         if name not in names:
             raise InvalidIR(f"plan @{plan.name} speaks of %{name}, which is not defined", "use the network the plan was made from")
     for program in plan:
+        go_on()
         _check_program(net, plan, program)
 
 

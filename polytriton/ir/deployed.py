@@ -25,6 +25,7 @@ import numpy as np
 
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS, patches, rounds
+from polytriton.limit import go_on
 
 REACH = 60  # 2^60: how far the factors of all merges of a layer together may hide an intermediate value, either way
 BLOCK = 1 << 22  # entries of a matrix taken at once
@@ -230,6 +231,7 @@ def broken_law(before: Net, after: Net) -> str | None:
         if old[a].size != new[b].size:
             return f"%{b} has {new[b].size} cells, not {old[a].size}"
     for k, pattern in enumerate(_patterns(before, gone, shared)):
+        go_on()
         was, now = (_accounts(net, nodes, pattern, k == 0) for net, nodes in ((before, gone), (after, made)))
         for a, b in pairs:
             problem = _loss(was[a], now[b])

@@ -7,6 +7,7 @@ import re
 from polytriton.errors import InvalidIR
 from polytriton.ir.plan import Axis, Plan, Program, Step, Window
 from polytriton.ir.text import NAME, spaced
+from polytriton.limit import go_on
 
 INT = r"\d{1,18}"
 _AXIS = re.compile(rf"({INT})(?:@({INT})i([+-]{INT}))?$", re.ASCII)
@@ -51,6 +52,7 @@ def print_plan(plan: Plan) -> str:
     lines = [f"plan @{plan.name} candidates={plan.candidates} {{"]
     lines += [f"  halo %{n} {','.join(map(str, h))}" for n, h in plan.halos.items()]
     for p in plan:
+        go_on()
         lines.append(f"  {p.kind} %{p.target} {{")
         lines += [f"    {print_step(s)}" for s in p.steps]
         lines.append("  }")

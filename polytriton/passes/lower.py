@@ -12,6 +12,7 @@ import numpy as np
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS, relaxed
 from polytriton.ir.plan import Plan, Program, Step, Window, extent
+from polytriton.limit import go_on
 from polytriton.passes import windows as win
 
 NAME = "lower"
@@ -139,6 +140,7 @@ def _program(net: Net, target: str, kind: str, share: float) -> Program:
         latest = max(writer.frontier, key=lambda name: writer.order[name])
         if latest == net.input.name:
             break
+        go_on()
         writer.substitute(writer.nodes[latest])
     writer.steps.append(Step("input", net.input.name))
     return Program(kind, target, tuple(writer.steps))

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import Plan, Program, Step, Window, extent
+from polytriton.limit import go_on
 from polytriton.passes.windows import overhang
 
 NAME = "memory"
@@ -23,8 +24,11 @@ def requires(net: Net, plan: Plan) -> str | None:
 def run(net: Net, plan: Plan) -> Plan:
     nodes = net.by_name
     halos: dict[str, tuple[int, int, int, int]] = {}
-    programs = tuple(_cost(nodes, p, net, halos) for p in plan)
-    return replace(plan, programs=programs, halos=halos)
+    programs = []
+    for p in plan:
+        go_on()
+        programs.append(_cost(nodes, p, net, halos))
+    return replace(plan, programs=tuple(programs), halos=halos)
 
 
 def ensures(net: Net, plan: Plan) -> str | None:

@@ -13,6 +13,7 @@ from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan
 from polytriton.ir.plan_text import print_plan
 from polytriton.ir.text import print_net
+from polytriton.limit import go_on
 from polytriton.passes import fold, layout, lower, memory, schedule
 from polytriton.passes.windows import DENSE_SHARE
 
@@ -54,6 +55,7 @@ def _failure(name: str, why: str, before: list[str], remedy: str = "please repor
 
 def _guarded(name: str, before: list[str], work: Callable[[], T], check: Callable[[T], None], ensures: Callable[[T], str | None]) -> T:
     """What a pass makes, checked; whatever goes wrong names the pass and those before it."""
+    go_on()
     try:
         out = work()
     except (PolytritonError, MemoryError):
@@ -93,7 +95,8 @@ def make_plan(net: Net, candidates: str = "all", observe: Observer = _quiet, who
         start = time.perf_counter()
         plan = run_plan_pass(name, net, plan, done, candidates, whole)
         done.append(name)
-        observe(name, print_plan(plan), time.perf_counter() - start)
+        if observe is not _quiet:  # the text of a plan of many programs takes as long as a pass
+            observe(name, print_plan(plan), time.perf_counter() - start)
     assert plan is not None
     return plan
 

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from polytriton.errors import PassError
 from polytriton.ir.deployed import broken_law
 from polytriton.ir.net import Net
+from polytriton.limit import go_on
 
 _LISTENERS: ContextVar[tuple[list[str], ...]] = ContextVar("rewritings", default=())
 
@@ -26,6 +27,7 @@ def trace_rules() -> Iterator[list[str]]:
 
 def rewrite(rule: str, before: Net, after: Net) -> Net:
     """`after` without what its output no longer needs, once nothing of the deployed network is lost in it."""
+    go_on()
     after = drop_dead(after)
     problem = broken_law(before, after)
     if problem:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan, Program, Step
+from polytriton.limit import go_on
 
 NAME = "schedule"
 CHOICES = ("all", "input")
@@ -24,7 +25,10 @@ def requires(net: Net, plan: Plan) -> str | None:
 
 
 def run(net: Net, plan: Plan, candidates: str = "all") -> Plan:
-    programs = [replace(p, steps=_marked(p, candidates)) for p in plan]
+    programs = []
+    for p in plan:
+        go_on()
+        programs.append(replace(p, steps=_marked(p, candidates)))
     return replace(plan, programs=tuple(programs), candidates=candidates)
 
 

@@ -21,6 +21,7 @@ from polytriton.explain import explain
 from polytriton.frontend.query import Property
 from polytriton.guard import guarded, guarded_class
 from polytriton.knobs import SUMMARY, note
+from polytriton.limit import OutOfTime, go_on
 from polytriton.prove.together import decide_together
 from polytriton.results import Counterexample, Result
 from polytriton.runs.image_record import with_image
@@ -94,6 +95,7 @@ class Networks:
         if name in self._failed:
             raise self._failed[name]
         if name not in self._open:
+            go_on()
             try:
                 self._open[name] = Verifier.from_artifact(find_artifact(self._places.get(name, Path(name))), **self._engine)
             except ResourceError:
@@ -144,6 +146,8 @@ class Asker:
             verifier = self.networks(query.network)
             prepare = _short(time.monotonic() - start)
             return self._decide(verifier, query, begun or _begun(verifier, query), blank, prepare)
+        except OutOfTime:
+            return late(query, blank, time.monotonic() - start)
         except Exception as error:
             return failed(query, blank, error, time.monotonic() - start)
 
@@ -167,6 +171,7 @@ class Asker:
         start, asked, result, remark = time.monotonic(), begun.asked, begun.result, begun.remark
         s = self.settings
         if result is None or (result.verdict == "unknown" and s.search != "none"):  # a batch is decided without a search
+            go_on()
             timeout = blank.timeout if self.started is None or blank.timeout is None else max(blank.timeout - (start - self.started), 0.0)
             result = verifier.verify_property(
                 asked.prop, timeout=timeout, falsifier=s.falsify, progress=self.progress, label=asked.label, seed=s.seed,
@@ -184,6 +189,11 @@ class Asker:
         if isinstance(query.subject, Ball):
             record = with_image(record, query.subject, verifier, self.progress)
         return Answer(record, asked.prop, result, prepare=prepare, query=query)
+
+
+def late(query: Query, blank: Record, seconds: float = 0.0) -> Answer:
+    """The time since the start of the program was over before the query was asked."""
+    return Answer(msgspec.structs.replace(blank, verdict="timeout", seconds=_short(seconds), ended_by="process-time"), query=query)
 
 
 def failed(query: Query, blank: Record, error: BaseException, seconds: float = 0.0) -> Answer:

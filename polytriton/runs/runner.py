@@ -12,7 +12,8 @@ import msgspec
 import polytriton
 from polytriton.explain import explain
 from polytriton.guard import guarded_class
-from polytriton.runs.asker import Answer, Opened, Settings, failed
+from polytriton.limit import OutOfTime
+from polytriton.runs.asker import Answer, Opened, Settings, failed, late
 from polytriton.runs.queries import Query
 from polytriton.runs.records import Record, Sink
 from polytriton.spread.task import Began, Engine, Job, Place, Task, Trouble
@@ -90,7 +91,7 @@ class Run:
             )
             if not isinstance(found, Opened):
                 assert isinstance(found, BaseException)
-                self._settle(k, failed(query, blank, found))
+                self._settle(k, late(query, blank) if isinstance(found, OutOfTime) else failed(query, blank, found))
                 continue
             blank = self._keyed(query, found, blank)
             old = self._held(blank.key, timeout)
@@ -104,7 +105,7 @@ class Run:
     def _settle(self, k: int, answer: Answer) -> None:
         answer = replace(answer, prepare=answer.prepare + self._waited.pop(k, 0.0))
         for sink in self.sinks:
-            held = sink.held.get(answer.record.key)
+            held = sink.held.get(answer.record.key) if answer.record.key else None  # what was not opened has no key
             if held is None or not held.final(answer.record.timeout):
                 sink.write(answer.record)
         self._answers[k] = answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from polytriton.limit import OutOfTime
 from polytriton.runs.asker import Asker, Begun
 from polytriton.spread.task import Backlog, Began, Done, Event, Outcome, Task
 
@@ -36,7 +37,7 @@ class Local:
         if job.query is None:
             try:
                 return self._asker.open(job.network)
-            except Exception as error:
+            except (Exception, OutOfTime) as error:
                 return error
         assert job.blank is not None
         return self._asker.answer(job.query, job.blank, begun)

@@ -251,7 +251,7 @@ def _artifact(data: bytes) -> None:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
         if part < 5:
-            entries = {n: A.FileEntry(A._sha(d), len(d)) for n, d in files.items() if n != A.MANIFEST}
+            entries = {n: A.FileEntry(A.sha256(d), len(d)) for n, d in files.items() if n != A.MANIFEST}
             manifest = msgspec.structs.replace(manifest, files=entries)
         files[A.MANIFEST] = manifest.sealed().encode()
     place = folder() / "net.poly"
