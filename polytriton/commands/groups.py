@@ -92,8 +92,9 @@ class Asking:
         option(
             "--search",
             metavar="HOW",
-            help="What follows where one bound decides nothing: none, input (boxes of inputs are divided, until --timeout or for 60 s), or "
-            "auto (input where at most 64 inputs are free). By default auto for verify, none for run.",
+            help="What follows where one bound decides nothing, until --timeout or for 60 s: none, input (boxes of inputs are divided), "
+            "slopes (of lines below ReLUs are chosen for every row), auto (input where at most 64 inputs are free, else slopes). By "
+            "default auto for verify, none for run.",
         ),
     ] = None
 

@@ -124,9 +124,7 @@ def certify_radius(
         if left is not None and left <= 0:
             return "timeout"
         prop = verifier.ball_property(image, radius, label, clip=clip, mean=mean, std=std, targets=targets)
-        return str(verifier.verify_property(
-            prop, timeout=left, falsifier=False, progress=progress, label=label, search="none"
-        ).verdict)
+        return str(verifier.verify_property(prop, timeout=left, falsifier=False, progress=progress, label=label, search="none").verdict)
 
     return bisect(ask, start, tolerance=tolerance, known=known)
 

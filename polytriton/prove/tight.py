@@ -64,7 +64,8 @@ class Tight:
         """Both sides of every neuron of undecided sign."""
         e, low, high = self.engine, boxes.lo[node.name].contiguous(), boxes.hi[node.name].contiguous()
         boxes.lo[node.name], boxes.hi[node.name] = low, high
-        for some in torch.split(torch.nonzero(((low < 0) & (high > 0)).flatten()).flatten(), self._at_once()):
+        open_ = torch.nonzero(((low < 0) & (high > 0)).flatten()).flatten()
+        for some in torch.split(open_, self._at_once()) if len(open_) else ():
             e._expire(deadline)
             image, h, w, channel = (v.repeat(2) for v in indices(some, low.shape))
             rows, sign = torch.arange(2 * len(some)), torch.ones(2 * len(some), dtype=torch.int64)

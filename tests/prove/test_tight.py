@@ -1,0 +1,245 @@
+"""Bounds with chosen slopes: true whatever is chosen, and better where the ascent chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from polytriton.api import Verifier
+from polytriton.ir.net import Net
+from polytriton.prove import tight
+from polytriton.prove.attempt import Answers
+from polytriton.prove.decider import Try
+from polytriton.prove.questions import Questions
+from polytriton.prove.tight import Tight, tighten
+from polytriton.runtime import settings
+from polytriton.runtime.ascent import Ascent, Rows, _Line
+from polytriton.runtime.results import Forms
+from tests.oracle.exact import attack_points, exact, exact_forms, float32_points, float32_runs
+from tests.oracle.nets import random_box, random_net
+from tests.oracle.small import dense
+
+DTYPES = ("float32", "float64")
+
+
+def forms(net: Net, rng: np.random.Generator, rows: int = 3) -> np.ndarray:
+    return rng.standard_normal((rows, net.node(net.output).size))
+
+
+def asked(net: Net, lo: np.ndarray, hi: np.ndarray, C: np.ndarray, dtype: str = "float32", semantics: str = "real") -> tuple[Tight, Forms]:
+    decider = Verifier.from_net(net, semantics=semantics, dtype=dtype)._decider
+    q = Questions(lo, hi, np.zeros(len(C), dtype=np.int64), C, np.zeros(len(C)), np.arange(len(C)))
+    return Tight(decider, decider.engine(Try(dtype, "all"))), decider.forms(q, np.arange(len(C)), q.image)
+
+
+def hostile(shape: torch.Size, rng: np.random.Generator) -> Tensor:
+    """Slopes that nobody should choose among those that one might."""
+    values = torch.from_numpy(rng.random(shape).astype(np.float32))
+    odd = torch.tensor([float("nan"), float("inf"), -float("inf"), -3.0, 7.0, 1.0 + 2.0**-20, -1e-30, 1e-38])
+    pick = torch.from_numpy(rng.integers(0, 24, shape))
+    return torch.where(pick < len(odd), odd[pick.clamp(max=len(odd) - 1)], values)
+
+
+def any_slopes(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    def improve(self: Ascent, rows: Rows, steps: int, rate: float) -> dict[str, Tensor]:
+        return {name: hostile(lo.shape, rng) for name, (lo, _) in rows.relus.items()}
+
+    monkeypatch.setattr(Ascent, "improve", improve)
+
+
+def nets_with_slopes(seeds: range) -> Iterator[tuple[int, Net]]:
+    for seed in seeds:
+        net = random_net(seed, limit=60)
+        if Ascent.serves(net):
+            yield seed, net
+
+
+def compared(seeds: range, semantics: str, dtype: str) -> tuple[int, int]:
+    """Comparisons with finite bounds, and wrong ones."""
+    finite = wrong = 0
+    for seed, net in nets_with_slopes(seeds):
+        rng = np.random.default_rng(seed)
+        lo, hi = (v.astype(np.float32).astype(np.float64).reshape(1, -1) for v in random_box(rng, net, "ordinary"))
+        C = forms(net, rng)
+        t, f = asked(net, lo, hi, C, dtype, semantics)
+        with settings.pinned(t.engine.device):
+            box = torch.from_numpy(lo), torch.from_numpy(hi)
+            boxes = t.refine(*box, None, lambda *_: None)
+            best = t.query(boxes, f, box, None).best.numpy()
+        points = attack_points(net, lo, hi, C, rng)
+        if semantics == "real":
+            values = exact_forms(exact(net, points)[net.output], C).down()
+        else:
+            shape = points.shape[1:]
+            runs = float32_runs(net, float32_points(points, lo.reshape(shape), hi.reshape(shape)), rng, 6)
+            outputs = np.concatenate([r[net.output].reshape(len(points), -1) for r in runs])
+            values = outputs @ C.T + 1e-9 * (1 + np.abs(outputs) @ np.abs(C.T))
+        told = np.isfinite(best)
+        finite += int(told.sum()) * len(values)
+        wrong += int((values < best[None])[:, told].sum())
+    return finite, wrong
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_slopes_give_true_bounds(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    any_slopes(monkeypatch, 1)
+    finite, wrong = compared(range(40), "real", dtype)
+    assert finite > 500 and wrong == 0
+
+
+def test_chosen_slopes_cover_float32_executions(monkeypatch: pytest.MonkeyPatch) -> None:
+    finite, wrong = compared(range(25), "float32", "float32")
+    any_slopes(monkeypatch, 2)
+    more, also = compared(range(25), "float32", "float32")
+    assert min(finite, more) > 500 and wrong == also == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("semantics", ["real", "float32"])
+def test_any_slopes_give_true_bounds_at_length(semantics: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    any_slopes(monkeypatch, 3)
+    finite, wrong = compared(range(100, 400), semantics, "float32")
+    assert finite > 5000 and wrong == 0
+
+
+# ---- the ascent ---------------------------------------------------------------------------------------------------
+
+
+def mlp(seed: int, sizes: tuple[int, ...] = (4, 12, 12, 3)) -> Net:
+    rng = np.random.default_rng(seed)
+    return dense(*((rng.standard_normal((m, n)) / np.sqrt(n), rng.standard_normal(m).tolist()) for n, m in pairwise(sizes)))
+
+
+def bound_of(net: Net, rows: Rows, slopes: dict[str, Tensor]) -> Tensor:
+    """The ascent's own value of the rows with these slopes, by its formula written out in float64 over the network's matrices."""
+    m, constant = rows.start.double().flatten(1), torch.zeros(len(rows.start), dtype=torch.float64)
+    for node in reversed(list(net)):
+        if node.op == "relu":
+            l, u = (v.double().flatten(1) for v in rows.relus[node.name])
+            a = slopes[node.name].double().flatten(1)
+            open_ = (l < 0) & (u > 0)
+            chord = torch.where(open_, u / (u - l), (l >= 0).double())
+            constant = constant + (m.clamp(max=0) * torch.where(open_, -chord * l, torch.zeros_like(l))).sum(1)
+            m = m.clamp(min=0) * torch.where(open_, a, (l >= 0).double()) + m.clamp(max=0) * chord
+        elif node.op == "linear":
+            w, b = (torch.from_numpy(np.array(net.weight(node, key), dtype=np.float64)) for key in ("w", "b"))
+            constant, m = constant + m @ b, m @ w
+    return constant + (m.clamp(min=0) * rows.lo + m.clamp(max=0) * rows.hi).sum(1)
+
+
+def the_rows(net: Net, seed: int, count: int = 5) -> Rows:
+    """Rows over the output, with the boxes that plain refinement gives."""
+    rng = np.random.default_rng(seed)
+    lo, hi = np.full((1, 4), -0.7), np.full((1, 4), 0.9)
+    C = forms(net, rng, count)
+    t, _ = asked(net, lo, hi, C)
+    boxes = t.engine.refine(torch.from_numpy(lo), torch.from_numpy(hi))
+    operands = {n.name: n.inputs[0] for n in net if n.op == "relu"}
+    relus = {r: (boxes.lo[i].flatten(1).repeat(count, 1), boxes.hi[i].flatten(1).repeat(count, 1)) for r, i in operands.items()}
+    sides = (torch.from_numpy(v).repeat(count, 1) for v in (lo, hi))
+    return Rows(net.output, torch.from_numpy(C), *sides, relus)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_small_step_raises_every_row_by_its_slope(seed: int) -> None:
+    """One step of gradient ascent, by central differences of the bound written out over the matrices."""
+    net = mlp(seed)
+    rows, ascent = the_rows(net, seed), Ascent(net, torch.device("cpu"))
+    noted: list[tuple[Tensor, Tensor]] = []
+
+    def note(line: _Line, z: Tensor, rate: float, k: int) -> None:
+        assert line.coefficient is not None
+        noted.append((line.below.clone(), torch.where(line.open, line.coefficient.clamp(min=0) * z, torch.zeros_like(z))))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Line, "step", note)
+        ascent.improve(rows, 1, 0.0)
+    found = dict(zip(ascent.relus_before(net.output), noted, strict=True))
+    start = {name: below for name, (below, _) in found.items()}
+    checked = 0
+    for name, (below, slope) in found.items():
+        for cell in torch.nonzero(slope[0]).flatten().tolist():
+            ends = []
+            for h in (1e-5, -1e-5):
+                moved = dict(start)
+                moved[name] = below.double().clone()
+                moved[name][:, cell] += h
+                ends.append(bound_of(net, rows, moved))
+            difference = (ends[0] - ends[1]) / 2e-5
+            assert torch.allclose(difference, slope[:, cell].double(), rtol=1e-3, atol=1e-4)
+            checked += 1
+    assert checked > 5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_chosen_slopes_are_those_of_the_best_bound(seed: int) -> None:
+    """The value by the formula rises, is never below the area rule's, and the charged walk comes to it within its rounding."""
+    net = mlp(seed, (4, 20, 20, 20, 3))
+    rows, ascent = the_rows(net, seed), Ascent(net, torch.device("cpu"))
+    before = bound_of(net, rows, ascent.improve(rows, 0, 0.1))
+    after = bound_of(net, rows, ascent.improve(rows, 40, 0.1))
+    assert (after >= before - 1e-4).all() and (after > before + 1e-2).any()
+    lo, hi = rows.lo[:1], rows.hi[:1]
+    t, f = asked(net, lo.numpy(), hi.numpy(), rows.start.numpy(), "float64")
+    t.inner = False
+    with settings.pinned(t.engine.device):
+        walked = t.query(t.refine(lo, hi, None, lambda *_: None), f, (lo, hi), None).best
+    assert torch.allclose(walked, bound_of(net, rows, ascent.improve(rows, tight.QUERY, tight.RATE)), rtol=1e-3, atol=1e-3)
+
+
+def test_inner_neurons_become_tighter() -> None:
+    """A neuron that is settled early keeps a wide box, so those count that stay undecided."""
+    gained = lost = 0
+    for seed in range(4):
+        net = mlp(seed, (4, 20, 20, 20, 3))
+        lo, hi = torch.full((1, 4), -0.7, dtype=torch.float64), torch.full((1, 4), 0.9, dtype=torch.float64)
+        t, _ = asked(net, lo.numpy(), hi.numpy(), np.eye(3))
+        with settings.pinned(t.engine.device):
+            plain, chosen = t.engine.refine(lo, hi), t.refine(lo, hi, None, lambda *_: None)
+        for name in t.engine.programs:
+            before, after = ((b.lo[name] < 0) & (b.hi[name] > 0) for b in (plain, chosen))
+            assert not (after & ~before).any()
+            share = ((chosen.hi[name] - chosen.lo[name]) / (plain.hi[name] - plain.lo[name]))[after]
+            gained += int((share < 0.98).sum())
+            lost += int((share > 1.001).sum())
+    assert gained > 50 and lost == 0
+
+
+def test_a_property_that_one_bound_leaves_open_is_proved() -> None:
+    """The threshold lies between the plain bound and the tight one; `none` leaves it open, `auto` would divide the box."""
+    net = mlp(1, (4, 20, 20, 20, 3))
+    verifier = Verifier.from_net(net, semantics="real")
+    lo, hi, C = np.full((1, 4), -0.7), np.full((1, 4), 0.9), np.array([[1.0, -1.0, 0.0]])
+    plain = float(verifier.margins(lo, hi, C)[0, 0])
+    q = Questions(lo, hi, np.zeros(1, dtype=np.int64), C, np.array([plain + 0.05]), np.zeros(1, dtype=np.int64))
+    answers = Answers(np.full(1, -np.inf), np.full(1, -np.inf), np.zeros(1, dtype=bool))
+    assert not verifier._decider.prove(q, answers=answers).settled.any()
+    said = tighten(verifier._decider, q, answers, None, lambda *_: None)
+    assert answers.settled.all() and answers.best[0] > 0
+    assert (said.kind, said.open, said.ended, said.share) == ("slopes", 0, "", 1.0)
+
+
+def test_time_ends_it_and_proves_nothing() -> None:
+    net = mlp(1, (4, 20, 20, 20, 3))
+    q = Questions(
+        np.full((1, 4), -0.7),
+        np.full((1, 4), 0.9),
+        np.zeros(1, dtype=np.int64),
+        np.eye(3)[:1],
+        np.array([1e3]),
+        np.zeros(1, dtype=np.int64),
+    )
+    answers = Answers(np.full(1, -np.inf), np.full(1, -np.inf), np.zeros(1, dtype=bool))
+    said = tighten(Verifier.from_net(net)._decider, q, answers, 0.0, lambda *_: None)
+    assert (said.ended, said.open) == ("time", 1) and not answers.settled.any()
+
+
+def test_networks_with_max_pools_have_no_slopes_to_choose() -> None:
+    assert not any(Ascent.serves(net) for net in map(random_net, range(60)) if any(n.op == "maxpool" for n in net))
