@@ -1,8 +1,10 @@
 """Runs the published instances and prints verdicts beside the official ones.
 
-    python -m bench.instances [--data DIR] [--semantics real] [--timeout 60] [--only GROUP_OR_ID ...] [--crown] [--csv OUT.csv]
+    python -m bench.instances [--data DIR] [--semantics real] [--timeout 60] [--only GROUP_OR_ID ...] [--crown]
+                              [--search [HOW]] [--csv OUT.csv]
 
-`--crown` runs only the instances that plain CROWN proves. Exit code 1 where a verdict contradicts an official one. The part `data` of
+`--crown` runs only the instances that plain CROWN proves. `--search` goes on where one bound decides nothing.
+Exit code 1 where a verdict contradicts an official one. The part `data` of
 bench.suite runs the same, a benchmark a process.
 """
 
@@ -43,6 +45,7 @@ def main() -> int:
     p.add_argument("--only", nargs="*", default=[])
     p.add_argument("--crown", action="store_true")
     p.add_argument("--no-falsify", action="store_true")
+    p.add_argument("--search", nargs="?", const="auto", default="none", metavar="HOW")
     p.add_argument("--csv", type=Path)
     a = p.parse_args()
     data = a.data or data_folder()
@@ -55,7 +58,7 @@ def main() -> int:
         p.error("no instance is left: --only names groups or ids of instances.csv")
     options = {"semantics": a.semantics, "candidates": a.candidates, "dtype": a.dtype}
     table = Table(COLUMNS, a.csv, {"part": "data", **describe()}, SHOWN)
-    for row in answers(data, rows, options, a.timeout, not a.no_falsify):
+    for row in answers(data, rows, options, a.timeout, not a.no_falsify, a.search):
         table.add(row)
     table.close()
     summarise(table.rows)
@@ -71,7 +74,9 @@ def benchmark(row: dict[str, str]) -> str:
     return Path(row["net"]).parts[1]
 
 
-def answers(data: Path, rows: Iterable[dict[str, str]], options: dict[str, Any], timeout: float, falsifier: bool) -> Iterator[Row]:
+def answers(
+    data: Path, rows: Iterable[dict[str, str]], options: dict[str, Any], timeout: float, falsifier: bool, search: str = "none"
+) -> Iterator[Row]:
     nets: dict[str, polytriton.Verifier] = {}
     for r in rows:
         if r["net"] not in nets:
@@ -79,7 +84,7 @@ def answers(data: Path, rows: Iterable[dict[str, str]], options: dict[str, Any],
         net = nets[r["net"]]
         prop = read_vnnlib(data / r["spec"], n_in=int(r["n_in"]), n_out=int(r["n_out"]))
         start = time.perf_counter()
-        got = net.verify_property(prop, timeout=timeout, falsifier=falsifier)
+        got = net.verify_property(prop, timeout=timeout, falsifier=falsifier, search=search)
         seconds = time.perf_counter() - start
         lost = (r["crown_verified"] == "1" and got.verdict != "unsat") or (r["verdict"] == "sat" and got.verdict != "sat")
         yield {
