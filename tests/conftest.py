@@ -6,6 +6,7 @@ Kernels run in Triton's interpreter here: it must be asked for before anything i
 from __future__ import annotations
 
 import os
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,20 @@ settings.register_profile("polytriton", deadline=None, derandomize=True, suppres
 settings.load_profile("polytriton")
 
 _STARTED = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests of each, in another order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test that only passes behind another one is found by running them in other orders; fixtures of a file are still made once."""
+    if (seed := config.getoption("--shuffle")) is not None:
+        rng = random.Random(seed)
+        files = sorted({item.path for item in items})
+        rng.shuffle(files)
+        rng.shuffle(items)
+        items.sort(key=lambda item: files.index(item.path))
 
 
 def pytest_configure(config: pytest.Config) -> None:
