@@ -87,7 +87,7 @@ def verdict(result: dict[str, Any], trials: Path) -> tuple[str, bool]:
     with open(trials, newline="") as file:
         rows = [r for r in csv.DictReader(file) if float(r["median_s"]) > 0 and r["verdict"] in ("ok", "slower")]
     times = [float(r["median_s"]) for r in rows]
-    sampled, speedup = len({r["key"] for r in rows}), float(result["speedup"])
+    sampled, speedup = len({r["key"] for r in rows}), float(result["speedup"] or 1.0)  # none where no winner was found beyond noise
     behind = max(0.0, speedup - 1)
     faster, enough = speedup >= FASTER, sampled >= SAMPLED
     close = enough and behind <= WITHIN

@@ -200,7 +200,7 @@ class Watch:
             self.bar.stop()
 
     def tell(self, state: State) -> None:
-        best = f"best {state.start / state.best:.2f}x the start"
+        best = f"default {state.start:.4g} s, least of a trial {state.best:.4g} s"  # no ratio before the duel
         peak = f", {100 * state.peak:.0f} % of the roofline" if state.peak else ""
         text = f"{state.done} trials, {best}{peak}, {state.left:.0f} s left"
         if self.bar:
@@ -216,7 +216,9 @@ def _report(network: Path, outcome: Outcome, as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        gain = {"speedup": e.default_seconds / e.seconds, "interrupted": outcome.interrupted}
+        speedup = e.default_seconds / e.seconds if e.config else None  # of a winner, by its duel
+        fought = None if outcome.duel is None else msgspec.to_builtins(outcome.duel)
+        gain = {"speedup": speedup, "duel": fought, "interrupted": outcome.interrupted}
         document = {"artifact": str(network), **msgspec.to_builtins(e), **gain}
         print(as_text(document))
         return
@@ -225,10 +227,13 @@ def _report(network: Path, outcome: Outcome, as_json: bool) -> None:
     print(f"{len(outcome.trials)} trials, {len(rejected)} rejected by the check, {len(failed)} failed")
     for t in rejected[:5]:
         print(f"  rejected: {t.config}: {t.verdict}")
-    if not e.config:
-        print(f"nothing beats the default, {e.default_seconds:.4g} s")
+    fought = outcome.duel
+    rounds = 0 if fought is None else len(fought.default)
+    if e.config:
+        timed = f"{rounds} rounds in turns"
+        print(f"{e.default_seconds / e.seconds:.2f}x: {e.default_seconds:.4g} s by default, {e.seconds:.4g} s tuned ({timed})")
     else:
-        again = ", not timed again" if outcome.interrupted else ""
-        print(f"{e.default_seconds / e.seconds:.2f}x: {e.default_seconds:.4g} s by default, {e.seconds:.4g} s tuned{again}")
+        tried = f"; the best of the trials did not win {rounds} rounds against it" if rounds else ""
+        print(f"no winner beyond noise: {e.default_seconds:.4g} s by default{tried}")
     print(f"polytriton.load({str(network)!r}, config=polytriton.runtime.config.Config.of({e.config!r}))")
     print(network)

@@ -1,7 +1,7 @@
 """A tuning session: proposes configurations by predicted time, has them run and checked, keeps the best.
 
 Descent one dimension at a time from the best so far, the most promising neighbour first; every fourth trial is a random jump from
-the best, so that what only helps together is found too. The winner is timed against the default once more, in turns.
+the best, so that what only helps together is found too. The best is no winner before it has won a duel (`duel.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from polytriton.errors import UsageError
 from polytriton.runtime.config import Config
 from polytriton.tuned import Entry
 from polytriton.tuning.check import Evidence, Reference
+from polytriton.tuning.duel import ROUNDS, RUNS, Duel, duel
 from polytriton.tuning.profile import Profile
 from polytriton.tuning.space import Point, Space
 from polytriton.tuning.space import name as point_name
@@ -30,7 +31,6 @@ from polytriton.tuning.worker import Answer, Job
 JUMP = 4  # every so many trials one is random
 SHARE = 0.25  # of the dimensions that a jump draws anew
 HOPELESS = 1.6  # predicted times beyond so many times the best's are not tried
-GAIN = 0.99  # a winner takes at most this share of the default's time
 SLOW = 20.0  # times the default's time that a trial may take, at least
 LEAST = 60.0  # seconds
 
@@ -66,7 +66,7 @@ Predict = Callable[[Config, Profile], float]
 
 @dataclass
 class Outcome:
-    """`entry` is what the artifact gets: the default's configuration where nothing beat it clearly."""
+    """`entry` is what the artifact gets: the default's configuration where nothing beat it beyond noise, in the `duel` at the end."""
 
     entry: Entry
     best: Point
@@ -74,6 +74,7 @@ class Outcome:
     trials: list[Trial]
     profile: Profile
     interrupted: bool = False
+    duel: Duel | None = None
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -115,20 +116,19 @@ class Session:
                 self._search()
             except KeyboardInterrupt:
                 interrupted = True
-            best = self._best()
-            seconds = (default.median, best.median)
-            if best.point and not interrupted:
-                try:
-                    seconds = self._again(best)
-                except KeyboardInterrupt:
-                    interrupted = True
-            if seconds[1] > GAIN * seconds[0]:
-                best, seconds = default, (seconds[0], seconds[0])
+            best, seconds, fought = self._best(), (default.median, default.median), None
+            if best.point:
+                fought = self._again(best)
+                interrupted = interrupted or len(fought.default) < ROUNDS
+                if fought.won:
+                    seconds = (median(fought.default), median(fought.challenger))
+                else:
+                    best, seconds = default, (median(fought.default or seconds),) * 2
         finally:
             self.worker.close()
         config = self.space.config(best.point)
         entry = Entry(*self.place, config.changes(), seconds[1], seconds[0], len(self.folder.trials), self.settings.seed)
-        return Outcome(entry, best.point, config, self.folder.trials, self.profile, interrupted)
+        return Outcome(entry, best.point, config, self.folder.trials, self.profile, interrupted, fought)
 
     # ---- trials -----------------------------------------------------------------------------------------
 
@@ -190,16 +190,19 @@ class Session:
         peak = answer.ops / middle / self.peak if self.peak else 0.0
         return trial(point, guess, verdict, compile=answer.compile, times=(middle, spread), peak=peak)
 
-    def _again(self, best: Trial) -> tuple[float, float]:
-        """Median seconds of the default and the winner, in turns: the best of many trials was lucky, too."""
-        times: tuple[list[float], list[float]] = ([], [])
-        held, self.state.best = self.state.best, 0.0
-        for _ in range(2):
-            for k, point in enumerate(({}, best.point)):
-                answer = self._ask(point, timeout=max(LEAST, SLOW * self.state.start), check=False)
-                times[k].extend(answer.times)
-        self.state.best = held
-        return median(times[0]), median(times[1])
+    def _again(self, best: Trial) -> Duel:
+        """The default against the best, on this session's own work."""
+
+        def seconds(point: Point) -> float:
+            return median(self._ask(point, timeout=max(LEAST, SLOW * self.state.start), check=False, runs=RUNS).times)
+
+        held, self.state.best = self.state.best, 0.0  # none is given up as slower
+        try:
+            return duel(lambda: seconds({}), lambda: seconds(best.point))
+        except TrialFailed:
+            return Duel((), ())
+        finally:
+            self.state.best = held
 
     # ---- proposals --------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ def test_a_session_by_its_command(poly: Path, capfd: pytest.CaptureFixture[str])
     said = capfd.readouterr()
     document = json.loads(said.out)
     assert document["trials"] == 2 and document["default_seconds"] > 0 and not document["interrupted"]
-    assert "trials, best" in said.err and "of the roofline" in said.err and "s left" in said.err
+    assert "trials, default" in said.err and "of the roofline" in said.err and "s left" in said.err
     held = read_artifact(poly)
     assert held.tuned is not None and held.tuned.entries[0].config == document["config"]
     assert TUNED in held.manifest.files

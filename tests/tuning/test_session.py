@@ -18,6 +18,7 @@ from polytriton.tuned import config_here, plan_key
 from polytriton.tuning import session as sessions
 from polytriton.tuning import work
 from polytriton.tuning.check import Reference, evidence
+from polytriton.tuning.duel import ROUNDS, Duel
 from polytriton.tuning.session import Outcome, Settings
 from polytriton.tuning.sessions import tune_device
 from polytriton.tuning.store import TRIALS, recall
@@ -91,7 +92,7 @@ def test_what_goes_wrong_costs_one_trial(poly: Path, monkeypatch: pytest.MonkeyP
 
 @slow
 def test_a_winner_travels_in_the_artifact_and_to_another_of_the_same_plan(poly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions.Session, "_again", lambda self, best: (2.0, 1.0))
+    monkeypatch.setattr(sessions.Session, "_again", lambda self, best: Duel((2.0,) * ROUNDS, (1.0,) * ROUNDS))
     monkeypatch.setattr(sessions.Session, "_best", lambda self: self.folder.trials[-1])
     outcome = tune(poly, most=3)
     assert outcome.entry.config
