@@ -3,14 +3,13 @@
     python -m bench.cpu [--nets FOLDER] [--threads 1] [--runs 5] [--out FOLDER]
 
 is `python -m bench.suite goals`. FOLDER holds fc6x500.onnx, resnet_small.onnx and convbig.onnx with mnist_x.npy and cifar_x.npy, as
-../shared/peers/make_nets.py writes them (made there when absent). Seconds, peak memory over the process's base, operations
+`python -m bench.goal_nets` writes them (done first where no folder is named). Seconds, peak memory over the process's base, operations
 counted by the Plan for the rows that ran, and `of_peak`, their rate as a fraction of this machine's own float32 convolution rate
 measured in the same run. Goals are for one thread and one image, alone; a batch of eight follows.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import polytriton
-from bench.machine import ROOT
+from bench import goal_nets
 from bench.measure import Case, Job
 from bench.table import END_TO_END, Row
 
@@ -38,14 +37,11 @@ def folder(given: Path | None) -> Path:
     """Where the networks are; they are written there first if nobody named a folder."""
     if given is not None:
         if missing := [n for n in NETS if not (given / f"{n}.onnx").exists()]:
-            raise SystemExit(f"no {missing[0]}.onnx in {given}")
+            raise SystemExit(f"no {missing[0]}.onnx in {given}: python -m bench.goal_nets {given} writes it")
         return given
-    script = ROOT.parent / "shared" / "peers" / "make_nets.py"
-    made = Path(tempfile.gettempdir()) / "polytriton-bench-nets"
-    if not (made / "cifar_x4.npy").exists():  # the last file it writes
-        if not script.exists():
-            raise SystemExit("no networks: give --nets FOLDER (written by shared/peers/make_nets.py)")
-        subprocess.run([sys.executable, str(script), str(made)], check=True)
+    made = Path(tempfile.gettempdir()) / "polytriton-goal-nets"
+    if not all((made / f"{name}.npy").exists() for name in goal_nets.INPUTS):  # the last files that are written
+        goal_nets.write(made)
     return made
 
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from bench.table import Row
 from polytriton.api import Verifier
 
+COLD = 60.0  # seconds below which a first run, which compiles and fills caches, is never the result: on a busy machine it is slow, too
 SHORT = 0.02  # seconds below which a run is repeated within one measurement: a clock and a scheduler blur less
 
 
@@ -122,8 +123,10 @@ def measured(net: Verifier, run: Callable[[], float], share: int, job: Job) -> R
     for key, e in engines.items():
         ops, made = before.get(key, (0, 0))
         gflop, rows = gflop + (e.operations - ops) / 1e9, rows + sum(e.tally.rows.values()) - made
-    times = repeat(run, job) if first < job.budget else [first]
-    row = summary(times, share) | {"first": first, "worst": worst, "rows": rows, "gflop": gflop, "peak_mb": watch.mb}
+    warm = first < max(job.budget, COLD)
+    times = repeat(run, job) if warm else [first]
+    row = summary(times, share) | ({} if warm else {"note": "one run, not warmed up"})
+    row |= {"first": first, "worst": worst, "rows": rows, "gflop": gflop, "peak_mb": watch.mb}
     row |= {"numerics": net._decider.first_dtype(), "tflops": gflop / statistics.median(times) / 1e3}
     if job.conv_gflops:
         row["of_peak"] = 1e3 * row["tflops"] / job.conv_gflops
