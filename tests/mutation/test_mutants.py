@@ -34,6 +34,16 @@ def test_results_are_those_of_the_list_and_none_survived() -> None:
     assert all(r.by for r in found.values())
 
 
+def test_the_tests_of_the_results_are_there() -> None:
+    """Under the name that noticed the fault: a test that moved, or was split into a quick and a slow one, is looked after here too."""
+    for result in read_results(RESULTS).values():
+        file, _, test = result.by.partition("::")
+        if result.verdict == "caught" and file.startswith("tests/"):
+            text = (ROOT / file).read_text()
+            name = test.partition("[")[0]
+            assert not name or f"def {name}(" in text or f"\n{name} = " in text, result
+
+
 def test_results_are_read_as_written(tmp_path: Path) -> None:
     some = {m.name: Found(m.name, m.file, "caught", "a test, with a comma", 2.0) for m in MUTANTS[:3]}
     write_results(tmp_path / "results.csv", some)
