@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.mutation.deployed import DEPLOYED_SUMS
 from tests.mutation.mutant import Mutant, m
+from tests.mutation.search import SEARCHES
 
 CONSTANTS, TERMS = "tests/soundness/test_constants.py", "tests/soundness/test_terms.py"
 TRAPS, GAPS, DEPLOYED = "tests/soundness/test_traps.py", "tests/soundness/test_gaps.py", "tests/soundness/test_deployments.py"
@@ -237,4 +238,5 @@ MUTANTS: tuple[Mutant, ...] = (
     m("interval: constants without the deployed error", "runtime/interval_backend.py", "error, layer = tables.first(name), self", "error, layer = 0 * tables.first(name), self", f"{WHOLE}::test_what_an_execution_rounds_joins_as_a_box"),
     m("interval: a form over the input is dropped", "kernels/interval_launches.py", "self.frontier[name] = self._joined(name, own, Entry(window, entry.buffer, entry.slot, entry.sign), own.window)", "self.frontier[name] = Entry(window, entry.buffer, entry.slot, entry.sign)", f"{WHOLE}::test_forms_over_the_input_too"),
     *DEPLOYED_SUMS,
+    *SEARCHES,
 )  # fmt: skip

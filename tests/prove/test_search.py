@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from polytriton.prove.search import InputSearch
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Stopped
 from tests.prove.piecewise import TINIEST, Form, Numbers, Small, drawn, exact, least, pieces, uneven, unsafe, worst
-from tests.prove.watched import Ended, asked, compiled, inside, searched
+from tests.prove.watched import Ended, Watched, asked, compiled, inside, searched
 
 Box = tuple[list[float], list[float]]
 CUBE = [-2.0], [2.0]
@@ -69,9 +70,14 @@ def audit(
             for x in unsafe(net, groups[g][1], c.lo.tolist(), c.hi.tolist()):
                 assert inside(x, c.low, c.high), f"an unsafe input of group {g} was clipped away"
                 count += 1
-    for g in np.flatnonzero(ended.answers.settled):
-        at, forms = groups[g]
+    for g, (at, forms) in enumerate(groups):
+        best = ended.answers.best[ended.q.group == g]
         mine = [r for r in found.refuted if r.group == g]
+        if not ended.answers.settled[g]:
+            for f, bound in zip(forms, best.tolist(), strict=False):
+                assert bound == -np.inf or Fraction(bound) <= least(net, [f], *boxes[at])[0], "a bound of an open group is too high"
+            continue
+        assert not mine or best.max() <= min(r.bound for r in mine), "a margin is larger than a part's bound"
         if not mine:  # the first try proved it
             assert least(net, forms, *boxes[at])[0] > 0
             continue
@@ -92,7 +98,15 @@ def sampled(rng: np.random.Generator, box: Box, cuts: Sequence[np.ndarray]) -> l
 
 
 def around(
-    net: Small, forms: Sequence[Form], box: Box, *, rounds: int = 5, slopes: bool = True, first: bool = True, moved: str = "Gather"
+    net: Small,
+    forms: Sequence[Form],
+    box: Box,
+    *,
+    rounds: int = 5,
+    slopes: bool = True,
+    first: bool = True,
+    moved: str = "Gather",
+    patient: bool = True,
 ) -> int:
     """Thresholds at the least value and next to it: never proved where it is reached, soon proved well below it."""
     verifier, count = compiled(net, first=moved), 0
@@ -104,7 +118,9 @@ def around(
     gap = max(spread(net, forms, box) / 16, Fraction(1, 100))
     group, _ = lowered(net, forms, box, gap)
     ended = searched(verifier, asked([box], [(0, group)], net.outputs), 20.0, slopes=slopes, first=first)
-    assert ended.unsat and ended.stats.open == 0 and ended.stats.share == 1.0
+    if ended.unsat or patient:
+        assert ended.unsat and ended.stats.open == 0 and ended.stats.share == 1.0
+    assert ended.unsat or ended.stats.ended == "rounding"
     return count + audit(ended, net, [box], [(0, group)])
 
 
@@ -144,6 +160,14 @@ def test_a_conjunction_that_needs_dividing_is_divided() -> None:
     ended = searched(compiled(net), asked([box], [(0, group)], 2))
     assert ended.unsat and ended.stats.domains >= 2 and {r.group for r in ended.search.refuted} == {0}
     audit(ended, net, [box], [(0, group)])
+
+
+@pytest.mark.xfail(strict=True, reason="a part whose clips do not meet ends the search instead of being refuted")
+def test_rows_whose_clips_do_not_meet_refute_a_part() -> None:
+    net = Small(((np.array([[1.0], [-1.0]]), np.zeros(2)),), 1)
+    group, box = (over(net, 1.0, 0.0, k=-0.5), over(net, 0.0, 1.0, k=-0.5)), ([-1.0], [1.0])  # x <= -1/2 and -x <= -1/2
+    ended = searched(compiled(net), asked([box], [(0, group)], 2), first=False)
+    assert ended.unsat, ended.stats.ended
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -196,6 +220,20 @@ def test_a_box_with_one_safe_and_one_unsafe_group_settles_the_safe_one() -> None
         audit(ended, net, [cube(1)], groups)
 
 
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_unsafe_inputs_of_several_groups_at_both_ends(inputs: int) -> None:
+    """What one group's row cuts off is where the other's unsafe inputs are."""
+    net = Small(((np.eye(inputs)[:1], np.zeros(1)),), inputs)
+    groups = [(0, (over(net, 1.0, k=-1.0),)), (0, (over(net, -1.0, k=-1.0),))]
+    rest = (Fraction(1, 3),) * (inputs - 1)
+    keep = [((Fraction(v), *rest), g) for v, g in ((-2, 0), (-1, 0), (1, 1), (2, 1))]
+    for some in (groups, groups[::-1]):
+        turned = keep if some is groups else [(x, 1 - g) for x, g in keep]
+        ended = searched(compiled(net), asked([cube(inputs)], some, 1), keep=turned, rounds=4, first=False)
+        assert not ended.answers.settled.any() and ended.search.clips
+        audit(ended, net, [cube(inputs)], some)
+
+
 def test_groups_over_boxes_far_apart_are_not_mixed_up() -> None:
     """Equal forms over several boxes: safe in some, unsafe in one."""
     net = Small(((np.array([[1.0], [-1.0]]), np.array([0.0, 0.0])), (np.array([[1.0, 1.0]]), np.array([0.0]))), 1)  # |x|
@@ -208,6 +246,37 @@ def test_groups_over_boxes_far_apart_are_not_mixed_up() -> None:
             ended = searched(compiled(net), asked(boxes, groups, 1), keep=[((Fraction(1, 4),), bad)], rounds=6, first=first)
             assert ended.answers.settled.tolist() == [k != bad for k in range(4)]
             audit(ended, net, boxes, groups)
+
+
+@pytest.mark.parametrize("bound, closed", [(0.0, False), (-0.0, False), (np.nan, False), (-np.inf, False), (5e-324, True), (np.inf, True)])
+def test_a_bound_of_zero_refutes_nothing(bound: float, closed: bool) -> None:
+    net = Small((), 1, gate=True)
+    for k in range(2):  # the other group stays as it is
+        ended = searched(compiled(net), asked([([0.0], [0.0])], [(0, (over(net, 1.0),))] * 2, 1), keep=[((Fraction(0),), 0)], first=False)
+        batch = ended.search.pieces.roots(ended.q, np.zeros(2, dtype=bool), 0)
+        best = np.where(np.arange(2) == k, bound, -1.0)
+        found = SimpleNamespace(at=np.zeros(2, int), local=np.arange(2), best=best)
+        InputSearch._close(ended.search, batch, found)  # type: ignore[arg-type]
+        assert batch.open.tolist() == [[not (closed and g == k) for g in range(2)]]
+
+
+@pytest.mark.parametrize("known", [0, 1, 2])
+def test_boxes_of_which_some_have_been_tried(known: int) -> None:
+    """Slopes are known of some forms only: boxes without them are bounded before they are divided."""
+    net = Small(((np.array([[1.0], [-1.0]]), np.array([0.0, 0.0])), (np.array([[1.0, 1.0]]), np.array([0.0]))), 1)  # |x|
+    boxes = [([-1.0], [2.0]), ([-2.0], [1.5]), ([-1.5], [1.0])]
+    groups = [(at, (over(net, 1.0, k=0.5), over(net, 2.0, k=1.0))) for at in range(3)]
+    q = questions(asked(boxes, groups, 1))
+    assert q is not None
+    decider = compiled(net)._decider
+    for gone in range(6):
+        answers = decider.prove(q, slopes=True)
+        assert answers.slopes is not None and len(answers.slopes) == 6
+        answers.slopes = {k: v for k, v in answers.slopes.items() if k // 2 != gone % 3 and (known or k != (gone + 2) % 6)}
+        keep = [((Fraction(0),), g) for g in range(3)] + [((Fraction(1, 2),), g) for g in range(3)]
+        search = Watched(decider, q, answers, deadline=time.monotonic() + 2, keep=keep, rounds=3 + known)
+        search.run()
+        assert not answers.settled.any()
 
 
 def test_a_piece_without_rows_is_unsafe_everywhere() -> None:
@@ -242,7 +311,7 @@ def test_many_networks(inputs: int) -> None:
         widths = {1: [7, 6, 5], 2: [5, 4], 3: [3, 2]}[inputs][: int(rng.integers(1, 4))]
         net = (drawn if seed % 4 else uneven)(rng, inputs, widths, 2)
         forms = [over(net, *rng.integers(-2, 3, 2), d=(rng.integers(-1, 2, inputs) / 2).tolist()) for _ in range(int(rng.integers(1, 3)))]
-        around(net, forms, cube(inputs), rounds=4, slopes=seed % 2 == 0, first=seed % 3 > 0)
+        around(net, forms, cube(inputs), rounds=4, slopes=seed % 2 == 0, first=seed % 3 > 0, patient=len(forms) == 1)
         if inputs < 3:
             boxes, groups, keep = drawn_pieces(rng, net, [None, Fraction(0), None, Fraction(-1, 10**7), None])
             ended = searched(compiled(net), asked(boxes, groups, 2), 5.0, keep=keep, rounds=7)
@@ -404,6 +473,20 @@ def test_subnormal_inputs_are_read_as_zero_or_not() -> None:
                 rounds=12,
             )
             assert not ended.unsat
+
+
+@pytest.mark.parametrize("semantics", ["real", "float32", "tf32", "bf16"])
+def test_clips_know_what_may_be_flushed(semantics: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, clip = [], module.cuts.clip
+
+    def noted(*args: Any) -> Any:
+        given.append(args[5])
+        return clip(*args)
+
+    monkeypatch.setattr(module.cuts, "clip", noted)
+    net, groups, x = hard()
+    searched(compiled(net, semantics), asked([cube(2)], groups, 1), keep=[(x, 0)], rounds=2, first=False)
+    assert given and set(given) == {0.0 if semantics == "real" else 2.0**-126}
 
 
 @pytest.mark.slow

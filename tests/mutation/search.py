@@ -1,0 +1,89 @@
+# ruff: noqa: E501  one row a mutant
+"""Faults of a search: what refutes a part, what is cut off one, and how parts are kept."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant, m
+
+SEARCH, CUTS, DOMAINS, LINES = (f"tests/prove/test_{n}.py" for n in ("search", "cuts", "domains", "lines"))
+_SEARCH, _CUTS, _DOMAINS, _LINES = "prove/search.py", "prove/cuts.py", "prove/domains.py", "runtime/lines.py"
+
+SEARCHES: tuple[Mutant, ...] = (
+    # what refutes a part
+    m("a bound of zero refutes", _SEARCH, "closed = batch.open & (best > 0)", "closed = batch.open & (best >= 0)", f"{SEARCH}::test_a_bound_of_zero_refutes_nothing", SEARCH),
+    m("a bound of nearly zero refutes", _SEARCH, "closed = batch.open & (best > 0)", "closed = batch.open & (best > -1e-9)", SEARCH),
+    m("a group closed in one part is closed in all", _SEARCH, "batch.open &= ~closed\n", "batch.open &= ~closed.any(0)\n", SEARCH),
+    m("one group closes a part", _SEARCH, "batch.open &= ~closed\n", "batch.open &= ~closed.any(1, keepdims=True)\n", SEARCH),
+    m("bounds count for another group", _SEARCH, "np.maximum.at(best, (found.at, found.local), found.best)", "np.maximum.at(best, (found.at, found.local[::-1]), found.best)", SEARCH),
+    m("bounds count for another part", _SEARCH, "np.maximum.at(best, (found.at, found.local), found.best)", "np.maximum.at(best, (np.roll(found.at, 1), found.local), found.best)", SEARCH),
+    m("forms of another box are asked", _SEARCH, "forms = self.decider.forms(self.q, form, at)", "forms = self.decider.forms(self.q, np.roll(form, 1), at)", SEARCH),
+    m("forms are asked in the part beside", _SEARCH, "forms = self.decider.forms(self.q, form, at)", "forms = self.decider.forms(self.q, form, np.roll(at, 1))", SEARCH),
+    m("forms are asked in the first part", _SEARCH, "forms = self.decider.forms(self.q, form, at)", "forms = self.decider.forms(self.q, form, 0 * at)", SEARCH),
+    m("float64 refutes other parts than it bounded", _SEARCH, "batch.open[hopeful] = some.open", "batch.open[hopeful] = some.open[::-1]", SEARCH),
+    # what a part takes over
+    m("bounds of nodes are those of another part", _SEARCH, "v.reshape(len(batch), *extent", "v.roll(1, 0).reshape(len(batch), *extent", SEARCH),
+    m("bounds of nodes are learnt from other parts", _SEARCH, "left.layers = self._learnt(found.boxes, which)", "left.layers = self._learnt(found.boxes, which[::-1].copy())", SEARCH),
+    m("bounds of nodes are learnt from the first parts", _SEARCH, "boxes.hi[n][index].flatten(1)", "boxes.hi[n][: len(index)].flatten(1)", SEARCH),
+    m("lower bounds handed down are rounded up", _SEARCH, "round_down(boxes.lo[n]", "round_up(boxes.lo[n]", SEARCH),
+    m("upper bounds handed down are rounded down", _SEARCH, "round_up(boxes.hi[n]", "round_down(boxes.hi[n]", SEARCH),
+    m("a node takes over the wider of its ends", "runtime/engine.py", "torch.minimum(boxes.hi[name], hi)\n", "torch.minimum(boxes.hi[name], 0.9 * hi)\n", SEARCH),
+    # how parts are kept
+    m("the last half is dropped", _SEARCH, "                return left\n\n", "                return left.pick(np.arange(len(left) - 1))\n\n", SEARCH),
+    m("upper halves are dropped", _SEARCH, "                return left\n\n", "                return left.pick(np.arange(len(left) // 2))\n\n", SEARCH),
+    m("a batch is lost when the time is up", _SEARCH, "            self.waiting = Domains.join(self.waiting, batch)\n            raise\n", "            raise\n", f"{SEARCH}::test_time_that_ends_anywhere", SEARCH),
+    m("what waits is replaced by what is left of a batch", _SEARCH, "self.waiting = Domains.join(self.waiting, left)", "self.waiting = left", SEARCH),
+    m("a part is lost when a batch is taken", _SEARCH, "self.waiting = w.pick(np.sort(order[count:]))", "self.waiting = w.pick(np.sort(order[count + 1 :]))", f"{SEARCH}::test_little_memory_takes_the_deepest_first", SEARCH),
+    m("boxes that were not tried are not searched", _SEARCH, "Domains.join(w.pick(unknown), self._halves(", "Domains.join(w.pick(unknown & False), self._halves(", f"{SEARCH}::test_boxes_of_which_some_have_been_tried", SEARCH),
+    m("parts with one closed group are done", _SEARCH, "which = np.flatnonzero(batch.open.any(1))", "which = np.flatnonzero(batch.open.all(1))", SEARCH),
+    # what a search claims
+    m("time that is up proves", _SEARCH, "        self._settle()\n        return", '        if self.ended == "time":\n            self.waiting.open[:] = False\n        self._settle()\n        return', SEARCH),
+    m("a part that cannot be divided is proved", _SEARCH, "        self._settle()\n        return", '        if self.ended == "rounding":\n            self.waiting.open[:] = False\n        self._settle()\n        return', SEARCH),
+    m("a counterexample proves", _SEARCH, "        self._settle()\n        return", '        if self.ended == "sat":\n            self.waiting.open[:] = False\n        self._settle()\n        return', SEARCH),
+    m("the first part that waits is forgotten", _SEARCH, "still[self.pieces.groups[w.root][w.open]] = True", "still[self.pieces.groups[w.root][w.open][1:]] = True", SEARCH),
+    m("groups are told by their place in the box", _SEARCH, "still[self.pieces.groups[w.root][w.open]] = True", "still[np.nonzero(w.open)[1]] = True", SEARCH),
+    m("a margin is the largest bound of its parts", _SEARCH, "np.minimum.at(self.least,", "np.maximum.at(self.least,", SEARCH),
+    m("open groups get margins", _SEARCH, "mine = (~still & ~a.settled)[self.q.group]", "mine = (~a.settled)[self.q.group]", SEARCH),
+    # clipping, as a search does it
+    m("flushed inputs are clipped as if kept", _SEARCH, "0.0 if sem.real else sem.eta)", "0.0)", f"{SEARCH}::test_clips_know_what_may_be_flushed", SEARCH),
+    m("parts are clipped without slack", _SEARCH, "lines.slack.cpu().numpy()", "0 * lines.slack.cpu().numpy()", SEARCH),
+    m("a line's constant changes its sign", _SEARCH, "constant, slack = lines.constant.cpu()", "constant, slack = -lines.constant.cpu()", SEARCH),
+    m("a part is clipped by the line beside", _SEARCH, "input_lines(engine, found.boxes, _some(found.forms, rows)", "input_lines(engine, found.boxes, _some(found.forms, np.roll(rows, 1))", SEARCH),
+    m("a part is clipped by all its groups", _SEARCH, "self._clipped(left, at, found.local[rows],", "self._clipped(left, at, 0 * found.local[rows],", f"{SEARCH}::test_unsafe_inputs_of_several_groups_at_both_ends", SEARCH),
+    m("lines cut the part beside", _SEARCH, "at, left = place[found.at[rows]], batch.pick(which)", "at, left = np.roll(place[found.at[rows]], 1), batch.pick(which)", SEARCH),
+    m("clips of a group's rows do not meet", _SEARCH, "        hi = np.maximum(hi, lo)  # nothing is left: any point will do\n", "", SEARCH),
+    m("lines are over the network's cells", _SEARCH, "self.decider.user_columns(lines.slopes).cpu()", "lines.slopes.cpu()", f"{SEARCH}::test_networks_that_move_their_inputs", SEARCH),
+    m("cells go back to the first inputs", "prove/decider.py", "made[:, index[index >= 0]] = values[:, index >= 0]", "made[:, : int((index >= 0).sum())] = values[:, index >= 0]", f"{LINES}::test_lines_are_over_the_users_inputs", LINES),
+    # cuts
+    m("a clip's sum rounds nothing", _CUTS, "4 * (slopes.shape[1] + 8) * U * size + ", "", CUTS),
+    m("a clip's sum rounds once", _CUTS, "4 * (slopes.shape[1] + 8) * U * size", "U * size", CUTS),
+    m("a clip rounds by its sum, not its terms", _CUTS, "np.maximum(np.abs(ends[0]), np.abs(ends[1])).sum(1)", "np.abs(least.sum(1))", CUTS),
+    m("a clip is rounded inward", _CUTS, "total[:, None] + error)", "total[:, None] - error)", CUTS),
+    m("a clip's products never underflow", _CUTS, " + TINY)[:, None]", ")[:, None]", CUTS),
+    m("flushes of other inputs move no line", _CUTS, "2 * flush * np.abs(slopes).sum(1) + ", "", CUTS),
+    m("a clip gives no slack", _CUTS, "total = constant - slack + least", "total = constant + least", CUTS),
+    m("a clip takes slack", _CUTS, "total = constant - slack + least", "total = constant + slack + least", CUTS),
+    m("a clip leaves the constant out", _CUTS, "total = constant - slack + least", "total = least", CUTS),
+    m("a clip takes lower ends for the least", _CUTS, "least = np.minimum(*ends)", "least = ends[0]", CUTS),
+    m("a clip counts an input's own term against it", _CUTS, "reach = (least - total[:, None]", "reach = (0 * least - total[:, None]", CUTS),
+    m("falling lines cut the wrong end", _CUTS, "np.isfinite(reach) & (slopes < 0), -reach, -np.inf)", "np.isfinite(reach) & (slopes < 0), reach, -np.inf)", CUTS),
+    m("broken lines cut", _CUTS, "np.isfinite(reach) & (slopes", "(slopes", CUTS),
+    m("a hull is an intersection", _CUTS, "low, high = np.full((count, lo.shape[1]), np.inf), np.full((count, lo.shape[1]), -np.inf)\n    np.minimum.at(low, at, lo)\n    np.maximum.at(high, at, hi)", "low, high = np.full((count, lo.shape[1]), -np.inf), np.full((count, lo.shape[1]), np.inf)\n    np.maximum.at(low, at, lo)\n    np.minimum.at(high, at, hi)", CUTS),
+    m("halves do not share their cut", _CUTS, "low[at, axis], high[at, axis] = cut, cut", "low[at, axis], high[at, axis] = np.nextafter(cut, np.inf), cut", CUTS),
+    m("halves have a gap between them", _CUTS, "low[at, axis], high[at, axis] = cut, cut", "low[at, axis], high[at, axis] = cut, 0.5 * (lo[at, axis] + cut)", CUTS),
+    m("a middle may lie outside", _CUTS, "np.clip(0.5 * lo + 0.5 * hi, lo, hi)", "0.5 * (lo + hi)", CUTS),
+    m("an input without a number between is cut", _CUTS, "np.where(divisible.any(1), np.where(divisible, score, -1.0).argmax(1), -1)", "score.argmax(1)", CUTS),
+    # domains
+    m("boxes with a settled group are not searched", _DOMAINS, "boxes = np.flatnonzero(held.any(1))", "boxes = np.flatnonzero(held.all(1))", DOMAINS),
+    m("settled groups are searched, open ones are not", _DOMAINS, "held = (self.groups >= 0) & ~settled[self.groups]", "held = (self.groups >= 0) & settled[self.groups]", DOMAINS),
+    m("a box's last group is forgotten", _DOMAINS, "groups[b, : len(mine)] = mine", "groups[b, : len(mine[1:])] = mine[1:]", DOMAINS),
+    m("groups are those of the first box", _DOMAINS, "group = self.groups[domains.root[at], local]", "group = self.groups[0 * at, local]", DOMAINS),
+    m("the last form of a group is not asked", _DOMAINS, "sizes = self.first[group + 1] - self.first[group]", "sizes = np.maximum(1, self.first[group + 1] - self.first[group] - 1)", DOMAINS),
+    m("forms begin a place late", _DOMAINS, "self.forms[begin + np.arange(int(sizes.sum()))]", "self.forms[np.minimum(begin + 1 + np.arange(int(sizes.sum())), len(self.forms) - 1)]", DOMAINS),
+    m("a group's box is that of another form", _DOMAINS, "box = q.image[forms[first[:-1]]]", "box = q.image[:count]", DOMAINS),
+    # lines
+    m("a line leaves its row's error out", _LINES, "self.rows.error + weight * charged", "weight * charged", LINES),
+    m("a line's pending rounding is not paid", _LINES, " + self._pending(name)\n", "\n", LINES),
+    m("a line's products never underflow", _LINES, " + self.tables.floor(name)[self.rows.image])", ")", LINES),
+    m("a line's coefficients are not weighed", _LINES, "weight * charged", "0 * weight", LINES),
+    m("a line is given without its constant", _LINES, "self.rows.constant, slack)", "0 * self.rows.constant, slack)", LINES),
+)
