@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import time
+from inspect import isfunction, signature
 from itertools import pairwise
 from pathlib import Path
+from typing import Optional, get_type_hints
 
 import numpy as np
 import pytest
@@ -89,6 +91,23 @@ def test_checking_and_reporting_need_no_torch(cli: Cli, here: Path) -> None:
 
 
 # ---- lines that are read without the parser's library -----------------------------------------------------------
+
+
+def test_options_are_read_as_written_on_every_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.10 wraps an annotation whose default is None in a union with None, under which no description was found."""
+    from polytriton.commands import groups, run
+
+    plain = get_type_hints
+
+    def older(thing: object, **how: bool) -> dict[str, object]:
+        none = {k for k, p in signature(thing).parameters.items() if p.default is None} if isfunction(thing) else set()
+        return {k: Optional[v] if k in none else v for k, v in plain(thing, **how).items()}  # noqa: UP045  # X | None is another type
+
+    wanted = signature(groups.grouped(run.run))
+    monkeypatch.setattr(groups, "get_type_hints", older)
+    assert {p.name for p in signature(run.run).parameters.values() if p.default is None} == {"network", "vnnlib", "instances"}
+    assert signature(groups.grouped(run.run)) == wanted
+    assert read(groups.grouped(run.run), ["--instances", "list.csv"])["instances"] == Path("list.csv")
 
 
 def words(file: object, many: object, epsilon: object, keep: object, count: object, seconds: object) -> int:
