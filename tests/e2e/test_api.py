@@ -61,7 +61,7 @@ def test_a_counterexample_is_one(digits: tuple[np.ndarray, np.ndarray]) -> None:
     net = polytriton.compile(EXAMPLES / "digits_conv_normal.onnx")
     found = 0
     for x, label in zip(digits[0][:20], digits[1][:20], strict=True):
-        r = net.verify(x, epsilon=0.1, label=int(label))
+        r = net.verify(x, epsilon=0.1, label=int(label), search="none")
         if r.verdict == "sat":
             found += 1
             assert r.counterexample is not None
@@ -95,8 +95,8 @@ def test_boxes_that_share_one_side_only() -> None:
     lo, exact = large.lo, large.exact_lo
     both = Property("two", 64, 10, (replace(small, lo=lo, exact_lo=exact), replace(large, lo=lo, exact_lo=exact)))
     alone = [Property("one", 64, 10, (d,)) for d in both.disjuncts]
-    verdicts = [net.verify_property(p, falsifier=False).verdict for p in alone]
-    assert net.verify_property(both, falsifier=False).verdict == ("unsat" if verdicts == ["unsat", "unsat"] else "unknown")
+    verdicts = [net.verify_property(p, falsifier=False, search="none").verdict for p in alone]
+    assert net.verify_property(both, falsifier=False, search="none").verdict == ("unsat" if verdicts == ["unsat", "unsat"] else "unknown")
     q = questions(both)
     assert q is not None and len(q.hi) == 2 and not np.array_equal(q.hi[0], q.hi[1])
 
