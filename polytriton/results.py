@@ -93,8 +93,8 @@ class LayerStats:
 
 @dataclass(frozen=True)
 class SearchStats:
-    """What a search did. kind: what it divides, "input", or "slopes" where it chose them instead. domains: parts bounded, open: parts
-    left, depth: most cuts of one.
+    """What a search did. kind: what it divides, "input" or "neurons", or "slopes" where it chose them instead. domains: parts bounded,
+    open: parts left, depth: most cuts of one.
 
     share: how much of the tree is refuted, a cut halving what it divides; worst: the least bound of the parts left. ended: "" where
     nothing was left, "sat", "time", "steps" where every step was made, or "rounding" where a part cannot be divided any more.

@@ -12,7 +12,8 @@ FLAT = 0.1
 def clip(
     lo: np.ndarray, hi: np.ndarray, slopes: np.ndarray, constant: np.ndarray, slack: np.ndarray, flush: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The part of each box [rows, inputs] in which a form with this lower line can be at most zero, as a box.
+    """The part of each box [rows, inputs] in which a form with this lower line can be at most zero, as a box; with an end above the
+    other where there is none.
 
     An unsafe input x has form <= 0, so slopes . x + constant - slack <= 0, hence for every input i with slope a > 0
 
@@ -32,9 +33,7 @@ def clip(
         reach = reach + 8 * U * np.abs(reach) + TINY + flush
         up = np.where(np.isfinite(reach) & (slopes > 0), reach, np.inf)
         down = np.where(np.isfinite(reach) & (slopes < 0), -reach, -np.inf)
-    low, high = np.maximum(lo, down), np.minimum(hi, up)
-    empty = low > high  # no unsafe input is left: any point will do
-    return np.where(empty, lo, low), np.where(empty, lo, high)
+    return np.maximum(lo, down), np.minimum(hi, up)
 
 
 def hull(lo: np.ndarray, hi: np.ndarray, at: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -58,6 +57,7 @@ def widest_effect(lo: np.ndarray, hi: np.ndarray, weight: np.ndarray) -> np.ndar
     cut = middle(lo, hi)
     divisible = (cut > lo) & (cut < hi)
     with np.errstate(over="ignore"):
+        weight = np.where(divisible, weight, 0.0)
         steep = np.maximum(weight, FLAT * weight.max(1, keepdims=True, initial=0.0))
         score = np.minimum(np.where(steep > 0, steep, TINY) * (hi - lo), 1e300)
     return np.where(divisible.any(1), np.where(divisible, score, -1.0).argmax(1), -1)

@@ -36,6 +36,8 @@ FEW = 64  # free inputs up to which dividing them is tried without being asked f
 OPERATIONS = 2e10  # of a batch: a fraction of a second, so that clocks and progress are looked at
 MOST = 4096  # domains of a batch
 FILL = 32  # domains up to which a batch is filled with halves of halves, where it could hold as many again for each of them
+LEVEL = 2.0**-10
+LEAST = 5e-324  # what "above zero" means as a number
 POINTS = 2048  # places where bounds are least, tried as counterexamples at a time
 MEMORY = 8  # of the budget an eighth for what waits; beyond it the deepest come first
 
@@ -84,6 +86,10 @@ class InputSearch:
         self.waiting = self.pieces.roots(q, answers.settled, total if inherits else 0)
         self.whole = float(self.waiting.open.sum())
         self.least = np.full(len(answers.settled), np.inf)  # of a group's refuted parts the least bound
+        # what is clipped off is proved to this level: so little of the first bound that hardly more is kept
+        self.level = np.zeros(len(answers.settled))
+        first = np.where(np.isfinite(answers.best), np.abs(answers.best), 0.0)
+        np.maximum.at(self.level, q.group, LEVEL * first)
         quick = decider.tries(patient=False)
         self.ways = list(dict.fromkeys(replace(t, rescue=False) for t in quick))  # the quickest, then what pays for rounding
         self.domains = self.depth = self.rounds = 0
@@ -102,7 +108,8 @@ class InputSearch:
             self.domains += int((~unknown).sum())
             weight = np.zeros(w.lo.shape)
             np.add.at(weight, at[rows], np.abs([slopes[f] for f in form[rows].tolist()]))
-            self.waiting = Domains.join(w.pick(unknown), self._halves(w.pick(~unknown), weight[~unknown]))
+            begun = w.pick(~unknown)
+            self.waiting = Domains.join(w.pick(unknown), self._halves(begun, weight[~unknown], np.ones(len(begun), dtype=bool)))
 
     def run(self) -> SearchStats:
         """Until everything is refuted, `probe` finds a counterexample, or nothing can be divided any more."""
@@ -258,26 +265,35 @@ class InputSearch:
         if self.probe is not None and self.rounds & (self.rounds + 1) == 0:  # rounds 0, 1, 3, 7, ...
             self._try_points(left, at, slopes)
         sem = self.decider.engine(self.ways[0]).forward.semantics
-        left.lo, left.hi = self._clipped(left, at, found.local[rows], slopes, constant, slack, 0.0 if sem.real else sem.eta)
-        weight = np.zeros(left.lo.shape)
+        constant = constant - self.level[self.pieces.groups[left.root[at], found.local[rows]]]
+        lo, hi = self._clipped(left, at, found.local[rows], slopes, constant, slack, 0.0 if sem.real else sem.eta)
+        same = ((lo == left.lo) & (hi == left.hi)).all(1)
+        left.lo, left.hi = lo, hi
+        weight = np.zeros(lo.shape)
         np.add.at(weight, at, np.abs(slopes))
-        return self._halves(left, weight)
+        some = np.flatnonzero(left.open.any(1))
+        return self._halves(left.pick(some), weight[some], same[some]) if len(some) else None
 
-    def _halves(self, left: Domains, weight: np.ndarray) -> Domains:
-        """Both halves of every domain; halves of halves while they are few, for a batch of a few costs hardly more than one."""
+    def _halves(self, left: Domains, weight: np.ndarray, bounded: np.ndarray) -> Domains:
+        """Both halves of every domain; halves of halves while they are few, for a batch of a few costs hardly more than one.
+
+        What no number divides waits as it is; where it was `bounded` just so already, the search ends.
+        """
         weight = np.nan_to_num(weight)
         few = min(FILL, self._size() // FILL)
         while True:
             axis = cuts.widest_effect(left.lo, left.hi, weight)
-            if (axis < 0).any():
-                self.ended = "rounding"  # a part that is one point, and still not refuted
-                return left
-            lo, hi = cuts.halves(left.lo, left.hi, axis)
-            twice = Domains.join(left, left)
-            left, weight = replace(twice, lo=lo, hi=hi, depth=twice.depth + 1), np.concatenate([weight, weight])
+            whole = axis < 0
+            if (whole & bounded).any() and not self.ended:
+                self.ended = "rounding"
+            parts = left.pick(~whole)
+            lo, hi = cuts.halves(parts.lo, parts.hi, axis[~whole])
+            twice = Domains.join(parts, parts)
+            left = Domains.join(left.pick(whole), replace(twice, lo=lo, hi=hi, depth=twice.depth + 1))
             self.depth = max(self.depth, int(left.depth.max()))
-            if 2 * len(left) > few:
+            if whole.any() or 2 * len(left) > few:
                 return left
+            weight, bounded = np.concatenate([weight, weight]), np.zeros(len(left), dtype=bool)
 
     def _clipped(
         self, left: Domains, at: np.ndarray, local: np.ndarray, slopes: np.ndarray, constant: np.ndarray, slack: np.ndarray, flush: float
@@ -289,8 +305,16 @@ class InputSearch:
         lo, hi = np.full((n, low.shape[1]), -np.inf), np.full((n, low.shape[1]), np.inf)
         np.maximum.at(lo, which, low)
         np.minimum.at(hi, which, high)
-        hi = np.maximum(hi, lo)  # nothing is left: any point will do
-        return cuts.hull(lo, hi, pair // left.open.shape[1], len(left))
+        domain, group = pair // left.open.shape[1], pair % left.open.shape[1]
+        cut = ((lo > left.lo[domain]) | (hi < left.hi[domain])).any(1)
+        mine = self.pieces.groups[left.root[domain[cut]], group[cut]]
+        np.minimum.at(self.least, mine, np.maximum(self.level[mine], LEAST))
+        refuted = (lo > hi).any(1)  # the cuts do not meet: no unsafe point is left
+        left.open[domain[refuted], group[refuted]] = False
+        low, high = cuts.hull(lo[~refuted], hi[~refuted], domain[~refuted], len(left))
+        none = ~left.open.any(1)
+        low[none], high[none] = left.lo[none], left.hi[none]
+        return low, high
 
     def _try_points(self, left: Domains, at: np.ndarray, slopes: np.ndarray) -> None:
         """The corners at which bounds are least, and middles, those of the worst domains first."""

@@ -12,6 +12,7 @@ import numpy as np
 from polytriton.errors import UsageError
 from polytriton.frontend.query import Property
 from polytriton.prove.hints import aim
+from polytriton.prove.neurons import search_neurons
 from polytriton.prove.questions import Questions, questions, rivals
 from polytriton.prove.search import FEW, InputSearch, free_inputs
 from polytriton.prove.tight import tighten
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from polytriton.api import Verifier
     from polytriton.prove.attempt import Answers
 
-SEARCHES = ("auto", "none", "input", "slopes")
+SEARCHES = ("auto", "none", "input", "slopes", "neurons")
 SECONDS = 60.0  # of a search that no time limit ends
 FOR_PROOFS = 0.9  # of a timeout, where counterexamples are looked for too
 PROBE = Attack(restarts=2, steps=10, samples=0, operations=2e9)  # from where a search's bounds are least
@@ -110,7 +111,8 @@ class Decision:
             probe = self._probe if self.falsifier else None
             self.searched = InputSearch(decider, q, answers, deadline=deadline, progress=self.progress, probe=probe).run()
         elif Ascent.serves(self.verifier.net):
-            self.searched = tighten(decider, q, answers, deadline, self.progress)
+            step = search_neurons if self.search == "neurons" else tighten
+            self.searched = step(decider, q, answers, deadline, self.progress)
         else:
             return
         self.settled = bool(answers.settled.all())

@@ -65,7 +65,7 @@ class Tight:
         e, low, high = self.engine, boxes.lo[node.name].contiguous(), boxes.hi[node.name].contiguous()
         boxes.lo[node.name], boxes.hi[node.name] = low, high
         open_ = torch.nonzero(((low < 0) & (high > 0)).flatten()).flatten()
-        for some in torch.split(open_, self._at_once()) if len(open_) else ():
+        for some in torch.split(open_, self.rows_at_once()) if len(open_) else ():
             e._expire(deadline)
             image, h, w, channel = (v.repeat(2) for v in indices(some, low.shape))
             rows, sign = torch.arange(2 * len(some)), torch.ones(2 * len(some), dtype=torch.int64)
@@ -77,7 +77,7 @@ class Tight:
             low.view(-1)[some] = torch.maximum(low.view(-1)[some], up)
             high.view(-1)[some] = torch.minimum(high.view(-1)[some], -down)
 
-    def _at_once(self) -> int:
+    def rows_at_once(self) -> int:
         """Rows whose copies of all boxes and slopes an eighth of the memory holds."""
         return int(max(1, min(ROWS, self.engine.memory // 8 // (3 * self.engine.image_bytes()))))
 
@@ -88,21 +88,26 @@ class Tight:
         relus = {r: (from_physical(mine.lo[i], nodes[i].shape), from_physical(mine.hi[i], nodes[i].shape)) for r, i in operands.items()}
         start = from_physical(rows.start, nodes[rows.target].shape)
         found = self.ascent.improve(replace(rows, start=start, relus=relus), steps, RATE)
-        mine.slopes = {r: to_physical(v, nodes[r].shape).view_as(mine.lo[operands[r]]) for r, v in found.items()}
+        mine.slopes = {r: to_physical(v.below, nodes[r].shape).view_as(mine.lo[operands[r]]) for r, v in found.items()}
         return mine
 
     def query(self, boxes: Boxes, forms: Forms, box: tuple[Tensor, Tensor], deadline: float | None) -> Results:
         """Lower bounds of the forms, every one with slopes of its own."""
         e, parts = self.engine, []
-        for some in torch.split(torch.arange(len(forms.image)), self._at_once()):
+        for some in torch.split(torch.arange(len(forms.image)), self.rows_at_once()):
             e._expire(deadline)
-            part = Forms(*(None if v is None else v[some] for v in (getattr(forms, f.name) for f in fields(forms))))  # type: ignore[arg-type]
+            part = pick_forms(forms, some)
             start = part.over_output.view(len(some), *boxes.lo[e.net.output].shape[1:]).float()
             beside = None if part.over_input is None else self.decider.user_columns(part.over_input)
             rows = Rows(e.net.output, start, box[0][part.image], box[1][part.image], {}, beside, part.constant)
             mine = self._own_lines(rows, boxes, part.image, QUERY)
             parts.append(e._walk_forms(e._tables(mine), replace(part, image=torch.arange(len(some))), None, deadline))
         return Results(torch.cat([p.best for p in parts]), torch.cat([p.raw for p in parts]))
+
+
+def pick_forms(forms: Forms, rows: Tensor) -> Forms:
+    values = (getattr(forms, f.name) for f in fields(forms))
+    return Forms(*(None if v is None else v[rows] for v in values))  # type: ignore[arg-type]
 
 
 def tighten(decider: Decider, q: Questions, answers: Answers, deadline: float | None, progress: Progress) -> SearchStats:

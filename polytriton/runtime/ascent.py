@@ -1,14 +1,17 @@
-"""Slopes below undecided ReLUs, for every row its own, by gradient ascent on the row's bound.
+"""Slopes below undecided ReLUs and multipliers of known signs, for every row its own, by gradient ascent on the row's bound.
 
-Nothing here is trusted: any slope between the operator's own and 1 is a sound line below it, and only a walk that charges its roundings
-makes a bound of it. So everything is float32, and the rows of a batch are those of as many images.
+Nothing here is trusted: any slope between the operator's own and 1 is a sound line below it, any multiplier that is not negative a sound
+one, and only a walk that charges its roundings makes a bound of them. So everything is float32, and the rows of a batch are those of as
+many images.
 
 A row C over a node becomes, ReLU by ReLU, N = D L with L its coefficients over the ReLU's output; D is the slope a where L >= 0 and the
 chord where L < 0. Over the input it is least at a corner x of the box. With y = D z + cut walked forward from x,
 
-    bound = C y        d bound / d a = max(L, 0) z
+    bound = C y - sum s b z        d bound / d a = max(L, 0) z        d bound / d b = -s z
 
-by the envelope theorem: neither the corner nor the sides change with a small step of a. The way back is the gradient of the affine
+where b >= 0 multiplies what is known of a sign, s z >= 0: then N = D L - s b,
+
+by the envelope theorem: neither the corner nor the sides change with a small step. The way back is the gradient of the affine
 operators (`executor.RUN`) with a ReLU whose gradient is that of its line; the way forward is the same operators once more.
 """
 
@@ -27,13 +30,15 @@ from polytriton.runtime.executor import RUN, load_weights
 
 DECAY = 0.98  # of the rate, each step
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's own
+BESIDE = 0.25  # of the rate, for multipliers
 
 
 @dataclass
 class Rows:
     """What is to be improved: rows over a node [rows, *shape], each over its own box of the user's input [rows, inputs].
 
-    `relus`: the bounds of every ReLU's operand, [rows, *shape]. `over_input`: coefficients that a row brings along.
+    `relus`: the bounds of every ReLU's operand, [rows, *shape]. `over_input`: coefficients that a row brings along. `signs`: 1 where the
+    operand is known to be at least zero, -1 where at most: multipliers are sought there. `below` and `multipliers` begin the ascent.
     """
 
     target: str
@@ -43,45 +48,75 @@ class Rows:
     relus: Mapping[str, tuple[Tensor, Tensor]]
     over_input: Tensor | None = None
     constant: Tensor | None = None
+    signs: Mapping[str, Tensor] = field(default_factory=dict)
+    below: Mapping[str, Tensor] = field(default_factory=dict)
+    multipliers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass
-class _Line:
-    """One ReLU's lines, the row's coefficients on both of its sides, and Adam's moments."""
+class Found:
+    """What the ascent proposes for one ReLU, [rows, *shape]: slopes below, signed multipliers where signs were given, and how much a
+    bound loses by this neuron's relaxation.
+    """
 
-    low: float
     below: Tensor
-    chord: Tensor
-    cut: Tensor
-    open: Tensor
-    coefficient: Tensor | None = None
-    kept: Tensor | None = None
-    moments: list[Tensor] = field(default_factory=list)
+    multipliers: Tensor | None
+    loss: Tensor
 
-    @staticmethod
-    def over(lo: Tensor, hi: Tensor, slope: float) -> _Line:
-        undecided = (lo < 0) & (hi > 0)
+
+class _Line:
+    """One ReLU's lines and multipliers, the row's coefficients over its output, and Adam's moments."""
+
+    def __init__(self, lo: Tensor, hi: Tensor, slope: float, sign: Tensor | None, below: Tensor | None, multiplier: Tensor | None) -> None:
+        self.low, self.sign = slope, sign
+        self.open = (lo < 0) & (hi > 0)
         decided = torch.where(lo >= 0, 1.0, slope)
-        chord = torch.where(undecided, (hi - slope * lo) / (hi - lo).clamp(min=1e-30), decided)
-        below = torch.where(undecided, torch.where(hi > -lo, 1.0, slope), decided)
-        cut = torch.where(undecided, (slope - chord) * lo, torch.zeros_like(lo))
-        return _Line(slope, below, chord, cut, undecided)
+        self.chord = torch.where(self.open, (hi - slope * lo) / (hi - lo).clamp(min=1e-30), decided)
+        self.below = torch.where(self.open, torch.where(hi > -lo, 1.0, slope) if below is None else below, decided)
+        self.cut = torch.where(self.open, (slope - self.chord) * lo, torch.zeros_like(lo))
+        self.reach = torch.minimum(hi, -lo).clamp(min=0)
+        self.multiplier = None if sign is None else torch.zeros_like(lo) if multiplier is None else multiplier.clamp(min=0)
+        self.coefficient = torch.zeros_like(lo)
+        self.kept: Found | None = None
+        self.moments: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def back(self, g: Tensor) -> Tensor:
+        """Coefficients over the operand from those over the output."""
+        self.coefficient = g
+        n = torch.where(g >= 0, g * self.below, g * self.chord)
+        return n if self.multiplier is None or self.sign is None else n - self.sign * self.multiplier
 
     def forward(self, z: Tensor) -> Tensor:
-        assert self.coefficient is not None
         return torch.where(self.coefficient >= 0, self.below * z, self.chord * z + self.cut)
 
+    def penalty(self, z: Tensor) -> Tensor | float:
+        """What the multipliers take off a row's value."""
+        return 0.0 if self.multiplier is None or self.sign is None else (self.sign * self.multiplier * z).flatten(1).sum(1)
+
+    def keep(self, better: Tensor) -> None:
+        where = better.view(-1, *[1] * (self.below.dim() - 1))
+        loss = -self.coefficient.clamp(max=0) * self.cut
+        signed = None if self.multiplier is None or self.sign is None else self.sign * self.multiplier
+        if self.kept is None:
+            self.kept = Found(self.below.clone(), signed, loss)
+            return
+        k = self.kept
+        k.below, k.loss = torch.where(where, self.below, k.below), torch.where(where, loss, k.loss)
+        if signed is not None and k.multipliers is not None:
+            k.multipliers = torch.where(where, signed, k.multipliers)
+
     def step(self, z: Tensor, rate: float, k: int) -> None:
-        """One step of Adam uphill, back into [slope, 1]."""
-        assert self.coefficient is not None
+        """One step of Adam uphill; slopes back into [slope, 1], multipliers to zero and above."""
         slope = torch.where(self.open, self.coefficient.clamp(min=0) * z, torch.zeros_like(z))
-        if not self.moments:
-            self.moments = [torch.zeros_like(slope), torch.zeros_like(slope)]
-        first, second = self.moments
+        self.below = torch.where(self.open, (self.below + rate * self._move("below", slope, k)).clamp(self.low, 1.0), self.below)
+        if self.multiplier is not None and self.sign is not None:
+            self.multiplier = (self.multiplier + BESIDE * rate * self._move("multiplier", -self.sign * z, k)).clamp(min=0)
+
+    def _move(self, name: str, slope: Tensor, k: int) -> Tensor:
+        first, second = self.moments.setdefault(name, (torch.zeros_like(slope), torch.zeros_like(slope)))
         first.lerp_(slope, 1 - FIRST)
         second.lerp_(slope * slope, 1 - SECOND)
-        move = (first / (1 - FIRST**k)) / ((second / (1 - SECOND**k)).sqrt() + TINY)
-        self.below = torch.where(self.open, (self.below + rate * move).clamp(self.low, 1.0), self.below)
+        return (first / (1 - FIRST**k)) / ((second / (1 - SECOND**k)).sqrt() + TINY)
 
 
 class _Relax(torch.autograd.Function):
@@ -94,9 +129,7 @@ class _Relax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        line, (g,) = ctx.line, grads
-        line.coefficient = g
-        return torch.where(g >= 0, g * line.below, g * line.chord), None
+        return ctx.line.back(grads[0]), None
 
 
 class Ascent:
@@ -111,17 +144,13 @@ class Ascent:
         ops = {n.op for n in net}
         return "relu" in ops and "maxpool" not in ops
 
-    def improve(self, rows: Rows, steps: int, rate: float) -> dict[str, Tensor]:
-        """Slopes below each ReLU that the rows pass, [rows, *shape] float32: those of every row's best bound."""
+    def improve(self, rows: Rows, steps: int, rate: float) -> dict[str, Found]:
+        """For each ReLU that the rows pass what gave every row its best bound, float32."""
         with torch.inference_mode(False), torch.enable_grad():
             return self._improve(rows, steps, rate)
 
-    def _improve(self, rows: Rows, steps: int, rate: float) -> dict[str, Tensor]:
-        lines = {
-            n.name: _Line.over(rows.relus[n.name][0].float(), rows.relus[n.name][1].float(), n.number("slope"))
-            for n in self._until(rows.target)
-            if n.op == "relu"
-        }
+    def _improve(self, rows: Rows, steps: int, rate: float) -> dict[str, Found]:
+        lines = {name: self._line(rows, name) for name in self.relus_before(rows.target)}
         start, lo, hi = rows.start.float(), rows.lo.float(), rows.hi.float()
         x = torch.zeros_like(lo, requires_grad=True)
         out = self._run(x, rows.target, lines, back=True)
@@ -134,20 +163,24 @@ class Ascent:
                 corner = torch.where(m >= 0, lo, hi)
                 seen: dict[str, Tensor] = {}
                 y = self._run(corner, rows.target, lines, back=False, seen=seen)
-                bound = (start * y).flatten(1).sum(1)
+                bound = (start * y).flatten(1).sum(1) - sum(line.penalty(seen[name]) for name, line in lines.items())
                 if rows.over_input is not None:
                     bound = bound + (rows.over_input.float() * corner).sum(1)
                 better = bound > best
                 best = torch.where(better, bound, best)
                 for line in lines.values():
-                    keep = better.view(-1, *[1] * (line.below.dim() - 1))
-                    line.kept = line.below.clone() if line.kept is None else torch.where(keep, line.below, line.kept)
+                    line.keep(better)
                 goal = 0.0 if rows.constant is None else rows.constant.float()
                 if k > steps or bool((best > goal).all()):
                     break
                 for name, line in lines.items():
                     line.step(seen[name], rate * DECAY**k, k)
         return {name: line.kept for name, line in lines.items() if line.kept is not None}
+
+    def _line(self, rows: Rows, name: str) -> _Line:
+        lo, hi = (v.float() for v in rows.relus[name])
+        given = (None if v is None else v.float() for v in (rows.signs.get(name), rows.below.get(name), rows.multipliers.get(name)))
+        return _Line(lo, hi, self.net.node(name).number("slope"), *given)
 
     def relus_before(self, target: str) -> list[str]:
         """The ReLUs that the target depends on, itself among them."""

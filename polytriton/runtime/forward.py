@@ -34,6 +34,7 @@ class Boxes:
     winners: dict[str, Winners] = field(default_factory=dict)
     sizes: dict[str, Sizes] = field(default_factory=dict)  # by kernels alone, and gone where a box changes
     slopes: dict[str, Tensor] = field(default_factory=dict)  # of the lines below some ReLUs where they are undecided, by anyone's choice
+    multipliers: dict[str, Tensor] = field(default_factory=dict)  # of the signs of some ReLUs' operands, by anyone's choice
     tables: object = None  # what the engine derived from these boxes
 
     @property
@@ -50,7 +51,8 @@ class Boxes:
             return {k: v[images] for k, v in values.items()}
 
         winners = {k: Winners(w.tap[images], w.sure[images], w.most[images]) for k, w in self.winners.items()}
-        return Boxes(some(self.lo), some(self.hi), some(self.magnitude), some(self.error), winners, slopes=some(self.slopes))
+        bounds = some(self.lo), some(self.hi), some(self.magnitude), some(self.error)
+        return Boxes(*bounds, winners, slopes=some(self.slopes), multipliers=some(self.multipliers))
 
 
 def _sane(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:

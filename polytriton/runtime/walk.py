@@ -268,7 +268,7 @@ class Walk:
         """Whether a ReLU and the charge of the affine node behind it are one pass."""
         after = self.after
         behind = after is not None and after.node == node.inputs[0] and after.op in ("conv", "linear")
-        return behind and self.tables.lines(node).lower_cut is None
+        return behind and self.tables.lines(node).lower_cut is None and self.tables.multiplier(node) is None
 
     def _moves_by_relaxing(self) -> bool:
         """Whether the pass to come may leave out the rows that left: it writes the others anew, and nothing else reads them."""
@@ -300,6 +300,9 @@ class Walk:
         else:
             m, total = self.backend.relax(self._own(m), place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
             self.backend.pay(self.rows, total, sum_error(terms))
+            less = self.tables.multiplier(node)
+            if less is not None:
+                m = m - self.backend._gather(less, place).view_as(m)
         self._give(step, m)
 
     def _maxpool(self, node: Node, step: Step) -> None:

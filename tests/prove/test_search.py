@@ -65,7 +65,7 @@ def audit(
         assert Fraction(r.bound) <= max(least(net, [f], r.lo.tolist(), r.hi.tolist())[0] for f in forms), "a bound is too high"
         count += 2
     for c in some(rng, found.clips, most):
-        assert (c.lo <= c.low).all() and (c.low <= c.high).all() and (c.high <= c.hi).all()
+        assert ((c.lo <= c.low) & (c.low <= c.high) & (c.high <= c.hi)).all() or (c.low > c.high).all()  # or all of it is cut away
         for g in c.groups:
             for x in unsafe(net, groups[g][1], c.lo.tolist(), c.hi.tolist()):
                 assert inside(x, c.low, c.high), f"an unsafe input of group {g} was clipped away"
@@ -162,7 +162,6 @@ def test_a_conjunction_that_needs_dividing_is_divided() -> None:
     audit(ended, net, [box], [(0, group)])
 
 
-@pytest.mark.xfail(strict=True, reason="a part whose clips do not meet ends the search instead of being refuted")
 def test_rows_whose_clips_do_not_meet_refute_a_part() -> None:
     net = Small(((np.array([[1.0], [-1.0]]), np.zeros(2)),), 1)
     group, box = (over(net, 1.0, 0.0, k=-0.5), over(net, 0.0, 1.0, k=-0.5)), ([-1.0], [1.0])  # x <= -1/2 and -x <= -1/2
@@ -676,7 +675,6 @@ def test_nodes_of_every_part_are_bounded_rightly() -> None:
     assert count > 500
 
 
-@pytest.mark.xfail(strict=True, reason="clipping removes inputs that miss by less than any refuted part does")
 def test_a_margin_is_a_lower_bound() -> None:
     """Forms at least 1/16 above zero, and no more: a proved margin cannot be larger."""
     for seed in (148, 157, 223, 258, 309, 381):

@@ -18,7 +18,7 @@ from polytriton.prove.decider import Try
 from polytriton.prove.questions import Questions
 from polytriton.prove.tight import Tight, tighten
 from polytriton.runtime import settings
-from polytriton.runtime.ascent import Ascent, Rows, _Line
+from polytriton.runtime.ascent import Ascent, Found, Rows, _Line
 from polytriton.runtime.results import Forms
 from tests.oracle.exact import attack_points, exact, exact_forms, float32_points, float32_runs
 from tests.oracle.nets import random_box, random_net
@@ -48,8 +48,8 @@ def hostile(shape: torch.Size, rng: np.random.Generator) -> Tensor:
 def any_slopes(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = np.random.default_rng(seed)
 
-    def improve(self: Ascent, rows: Rows, steps: int, rate: float) -> dict[str, Tensor]:
-        return {name: hostile(lo.shape, rng) for name, (lo, _) in rows.relus.items()}
+    def improve(self: Ascent, rows: Rows, steps: int, rate: float) -> dict[str, Found]:
+        return {name: Found(hostile(lo.shape, rng), None, lo) for name, (lo, _) in rows.relus.items()}
 
     monkeypatch.setattr(Ascent, "improve", improve)
 
@@ -134,6 +134,10 @@ def bound_of(net: Net, rows: Rows, slopes: dict[str, Tensor]) -> Tensor:
     return constant + (m.clamp(min=0) * rows.lo + m.clamp(max=0) * rows.hi).sum(1)
 
 
+def below(found: dict[str, Found]) -> dict[str, Tensor]:
+    return {name: f.below for name, f in found.items()}
+
+
 def the_rows(net: Net, seed: int, count: int = 5) -> Rows:
     """Rows over the output, with the boxes that plain refinement gives."""
     rng = np.random.default_rng(seed)
@@ -155,7 +159,6 @@ def test_a_small_step_raises_every_row_by_its_slope(seed: int) -> None:
     noted: list[tuple[Tensor, Tensor]] = []
 
     def note(line: _Line, z: Tensor, rate: float, k: int) -> None:
-        assert line.coefficient is not None
         noted.append((line.below.clone(), torch.where(line.open, line.coefficient.clamp(min=0) * z, torch.zeros_like(z))))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -183,15 +186,15 @@ def test_chosen_slopes_are_those_of_the_best_bound(seed: int) -> None:
     """The value by the formula rises, is never below the area rule's, and the charged walk comes to it within its rounding."""
     net = mlp(seed, (4, 20, 20, 20, 3))
     rows, ascent = the_rows(net, seed), Ascent(net, torch.device("cpu"))
-    before = bound_of(net, rows, ascent.improve(rows, 0, 0.1))
-    after = bound_of(net, rows, ascent.improve(rows, 40, 0.1))
+    before = bound_of(net, rows, below(ascent.improve(rows, 0, 0.1)))
+    after = bound_of(net, rows, below(ascent.improve(rows, 40, 0.1)))
     assert (after >= before - 1e-4).all() and (after > before + 1e-2).any()
     lo, hi = rows.lo[:1], rows.hi[:1]
     t, f = asked(net, lo.numpy(), hi.numpy(), rows.start.numpy(), "float64")
     t.inner = False
     with settings.pinned(t.engine.device):
         walked = t.query(t.refine(lo, hi, None, lambda *_: None), f, (lo, hi), None).best
-    assert torch.allclose(walked, bound_of(net, rows, ascent.improve(rows, tight.QUERY, tight.RATE)), rtol=1e-3, atol=1e-3)
+    assert torch.allclose(walked, bound_of(net, rows, below(ascent.improve(rows, tight.QUERY, tight.RATE))), rtol=1e-3, atol=1e-3)
 
 
 def test_inner_neurons_become_tighter() -> None:

@@ -119,10 +119,15 @@ class Watched(InputSearch):
             )
 
     def _clipped(self, left: Any, *rest: Any) -> Box:
+        before = left.open.copy()
         low, high = super()._clipped(left, *rest)
         for k in range(len(left)):
-            groups = self.pieces.groups[left.root[k]][left.open[k]].tolist()
-            self.clips.append(Clip(left.lo[k].copy(), left.hi[k].copy(), low[k].copy(), high[k].copy(), groups))
+            own, nothing = self.pieces.groups[left.root[k]], np.full(low.shape[1], np.inf)
+            groups, gone = own[left.open[k]].tolist(), own[before[k] & ~left.open[k]].tolist()
+            if groups:
+                self.clips.append(Clip(left.lo[k].copy(), left.hi[k].copy(), low[k].copy(), high[k].copy(), groups))
+            if gone:
+                self.clips.append(Clip(left.lo[k].copy(), left.hi[k].copy(), nothing, -nothing, gone))
         return low, high
 
 

@@ -1,0 +1,253 @@
+"""The search by signs of neurons, held against exact minima of small networks, and against executions that take the assumed signs.
+
+The networks are read and minimised by `piecewise.py`, which knows nothing of the verifier.
+"""
+
+from __future__ import annotations
+
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from polytriton.prove import neurons
+from polytriton.prove.attempt import Answers
+from polytriton.prove.neurons import NeuronSearch, Parts, search_neurons
+from polytriton.prove.questions import Questions, questions
+from polytriton.results import SearchStats
+from polytriton.runtime import settings
+from polytriton.runtime.ascent import Ascent, Found, Rows
+from polytriton.runtime.forward import Boxes
+from polytriton.runtime.results import Forms
+from tests.oracle.exact import attack_points, exact, exact_forms, float32_points, float32_runs
+from tests.oracle.nets import random_box, random_net
+from tests.oracle.small import dense
+from tests.prove.piecewise import Small, drawn, uneven
+from tests.prove.test_search import cube, lowered, over, spread
+from tests.prove.test_tight import asked as tight_of
+from tests.prove.test_tight import hostile
+from tests.prove.watched import asked, compiled
+
+
+def fresh(q: Questions) -> Answers:
+    return Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(int(q.group.max()) + 1, dtype=bool))
+
+
+def searched(
+    net: Small, forms: tuple[object, ...], box: tuple[object, object], seconds: float, semantics: str = "real"
+) -> tuple[SearchStats, Answers]:
+    verifier = compiled(net, semantics)
+    q = questions(asked([box], [(0, forms)], net.outputs))  # type: ignore[list-item]
+    assert q is not None
+    answers = fresh(q)
+    return search_neurons(verifier._decider, q, answers, time.monotonic() + seconds, lambda *_: None), answers
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_thresholds_at_the_exact_minimum_and_next_to_it(seed: int) -> None:
+    """Never proved where the minimum is reached; proved well below it, which needs neurons divided for some."""
+    rng = np.random.default_rng(seed)
+    inputs = 1 + seed % 3
+    net = (drawn if seed % 2 else uneven)(rng, inputs, [[6, 5], [4, 3], [3]][inputs - 1])
+    box, forms = cube(inputs), [over(net, 1.0)]
+    for gap in (Fraction(0), Fraction(-1, 10**9), -spread(net, forms, box) / 8):
+        group, _ = lowered(net, forms, box, gap)
+        said, answers = searched(net, group, box, 1.0)
+        assert not answers.settled.any()
+        assert said.open == 1 and said.share < 1
+    group, _ = lowered(net, forms, box, max(spread(net, forms, box) / 4, Fraction(1, 100)))
+    said, answers = searched(net, group, box, 10.0)
+    if answers.settled.all():
+        assert said.open == 0 and said.ended == "" and answers.best[0] > 0
+    else:
+        assert said.ended == "steps", "every neuron has a sign, and the box alone is too wide"
+
+
+def test_dividing_proves_what_tight_bounds_leave_open() -> None:
+    divided = 0
+    for seed in range(20):
+        net = drawn(np.random.default_rng(100 + seed), 2, [4, 3])
+        forms, box = [over(net, 1.0)], cube(2)
+        group, _ = lowered(net, forms, box, spread(net, forms, box) / 3)
+        said, answers = searched(net, group, box, 5.0)
+        divided += bool(answers.settled.all()) and said.domains > 1
+    assert divided >= 2
+
+
+def test_several_groups_and_conjunctions() -> None:
+    """Each group over its own nearest form; a group that is unsafe stays open beside one that is safe."""
+    for seed in range(6):
+        net = drawn(np.random.default_rng(200 + seed), 2, [5], outputs=2)
+        box = cube(2)
+        safe, _ = lowered(net, [over(net, 1.0, 0.0)], box, spread(net, [over(net, 1.0, 0.0)], box) / 2 + 1)
+        reached, _ = lowered(net, [over(net, 0.0, 1.0)], box, Fraction(0))
+        verifier = compiled(net)
+        q = questions(asked([box], [(0, safe), (0, reached), (0, (*reached, *safe))], net.outputs))
+        assert q is not None
+        answers = fresh(q)
+        search_neurons(verifier._decider, q, answers, time.monotonic() + 1.0, lambda *_: None)
+        assert answers.settled.tolist() == [True, False, True]
+
+
+# ---- parts, with anything proposed ----------------------------------------------------------------------------------
+
+
+def proposals(rng: np.random.Generator, rows: Rows) -> dict[str, Found]:
+    made = {}
+    for name, (lo, _) in rows.relus.items():
+        size = torch.from_numpy(10.0 ** rng.uniform(-3, 3, lo.shape) * rng.choice([-1, 0, 1], lo.shape)).float()
+        made[name] = Found(hostile(lo.shape, rng), torch.where(hostile(lo.shape, rng).isfinite(), size, torch.nan), torch.zeros_like(size))
+    return made
+
+
+def a_part(search: NeuronSearch, rng: np.random.Generator, values: Tensor, count: int) -> Parts:
+    """Parts whose signs some execution takes, and some at random; `values` [executions, cells of all ReLUs] in the runtime's order."""
+    n = len(search.forms.image)
+    parts = search.waiting.pick(torch.from_numpy(rng.integers(0, n, count)))
+    signs = torch.where(values[torch.from_numpy(rng.integers(0, len(values), count))] >= 0, 1, -1).to(torch.int8)
+    signs[torch.from_numpy(rng.random(signs.shape) < 0.5)] = 0
+    parts.signs = signs
+    parts.lo = torch.where(signs > 0, 0.0, parts.lo)
+    parts.hi = torch.where(signs < 0, 0.0, parts.hi)
+    return parts
+
+
+def held(seeds: range, semantics: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int]:
+    """Comparisons of executions that lie in their part with the part's bound, wrong ones, and parts wrongly called empty."""
+    rng = np.random.default_rng(7)
+    monkeypatch.setattr(Ascent, "improve", lambda self, rows, steps, rate: proposals(rng, rows))
+    compared = wrong = lost = 0
+    for seed in seeds:
+        net = random_net(seed, limit=50)
+        if not Ascent.serves(net) or "relu" not in {n.op for n in Ascent(net, torch.device("cpu"))._until(net.output)}:
+            continue
+        lo, hi = (v.astype(np.float32).astype(np.float64).reshape(1, -1) for v in random_box(rng, net, "ordinary"))
+        C = rng.standard_normal((2, net.node(net.output).size))
+        tight, forms = tight_of(net, lo, hi, C, "float32", semantics)
+        with settings.pinned(tight.engine.device):
+            box = torch.from_numpy(lo), torch.from_numpy(hi)
+            search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None, lambda *_: None)
+            points = attack_points(net, lo, hi, C, rng)
+            seen = executions(net, points, C, semantics, lo, hi, rng)
+            cells = torch.from_numpy(np.concatenate([in_order(search, r, seen[0][search.operand[r]]) for r in search.relus], 1))
+            parts = a_part(search, rng, cells, 12)
+            bounds, empty = bounded(search, parts)
+        for k in range(len(parts)):
+            inside = ((parts.signs[k] == 0) | (parts.signs[k] * cells >= 0)).all(1).numpy()
+            value = seen[1][inside][:, int(parts.form[k])]
+            if not len(value):
+                continue
+            compared += len(value) * bool(np.isfinite(bounds[k]))
+            wrong += int((value < bounds[k]).sum())
+            lost += bool(empty[k])
+    return compared, wrong, lost
+
+
+def in_order(search: NeuronSearch, relu: str, values: np.ndarray) -> np.ndarray:
+    """[points, *shape] as the runtime lays cells out."""
+    channels_last = values.transpose(0, 2, 3, 1) if values.ndim == 4 else values
+    return channels_last.reshape(len(values), -1)
+
+
+def executions(
+    net: object, points: np.ndarray, C: np.ndarray, semantics: str, lo: np.ndarray, hi: np.ndarray, rng: np.random.Generator
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Every node's values [executions, *shape], and the forms' [executions, forms], never above the true ones."""
+    if semantics == "real":
+        values = exact(net, points)  # type: ignore[arg-type]
+        return {k: v.nearest() for k, v in values.items()}, exact_forms(values[net.output], C).down()  # type: ignore[attr-defined]
+    shape = points.shape[1:]
+    runs = float32_runs(net, float32_points(points, lo.reshape(shape), hi.reshape(shape)), rng, 5)  # type: ignore[arg-type]
+    merged = {k: np.concatenate([r[k] for r in runs]) for k in runs[0]}
+    y = merged[net.output].reshape(len(points) * len(runs), -1)  # type: ignore[attr-defined]
+    return merged, y @ C.T + 1e-9 * (1 + np.abs(y) @ np.abs(C.T))
+
+
+def bounded(search: NeuronSearch, parts: Parts) -> tuple[np.ndarray, np.ndarray]:
+    """The bound and the emptiness that a search finds of each part."""
+    noted: list[Tensor] = []
+    walk = search.engine._walk_forms
+
+    def note(tables: object, forms: Forms, groups: None, deadline: None) -> object:
+        made = walk(tables, forms, groups, deadline)  # type: ignore[arg-type]
+        noted.append(made.best.clone())
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search.engine, "_walk_forms", note)
+        boxes: Boxes
+        boxes, empty = search._boxes(parts)
+        assert boxes.batch == len(parts)
+        search._refute(parts)
+    return noted[0].numpy(), empty.numpy()
+
+
+def test_any_slopes_and_multipliers_bound_the_executions_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, wrong, lost = held(range(60), "real", monkeypatch)
+    assert compared > 300 and wrong == lost == 0
+
+
+def test_float32_executions_of_a_part_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, wrong, lost = held(range(40), "float32", monkeypatch)
+    assert compared > 300 and wrong == lost == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("semantics", ["real", "float32"])
+def test_parts_at_length(semantics: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, wrong, lost = held(range(100, 600), semantics, monkeypatch)
+    assert compared > 3000 and wrong == lost == 0
+
+
+def test_multipliers_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them more parts are needed: a test that holds multipliers at zero must notice."""
+
+    def parts(seed: int) -> int:
+        net = drawn(np.random.default_rng(300 + seed), 2, [4, 3])
+        group, _ = lowered(net, [over(net, 1.0)], cube(2), spread(net, [over(net, 1.0)], cube(2)) / 3)
+        said, answers = searched(net, group, cube(2), 5.0)
+        return said.domains + 1000 * (not answers.settled.all())
+
+    with_them = sum(map(parts, range(8)))
+    improve = Ascent.improve
+
+    def without(self: Ascent, rows: Rows, steps: int, rate: float) -> dict[str, Found]:
+        found = improve(self, rows, steps, rate)
+        return {k: Found(f.below, torch.zeros_like(f.below), f.loss) for k, f in found.items()}
+
+    monkeypatch.setattr(Ascent, "improve", without)
+    assert with_them < sum(map(parts, range(8)))
+
+
+# ---- ends -----------------------------------------------------------------------------------------------------------
+
+
+def test_time_ends_a_search_and_proves_nothing() -> None:
+    net = drawn(np.random.default_rng(5), 2, [4, 3])
+    group, _ = lowered(net, [over(net, 1.0)], cube(2), Fraction(0))
+    said, answers = searched(net, group, cube(2), 0.0)
+    assert (said.ended, said.open) == ("time", 1) and not answers.settled.any()
+
+
+def test_a_batch_that_the_clock_breaks_off_waits_again() -> None:
+    net = dense(*((np.eye(3), [0.0] * 3),) * 3)
+    rng = np.random.default_rng(0)
+    lo, hi = (v.reshape(1, -1) for v in random_box(rng, net, "ordinary"))
+    tight, forms = tight_of(net, lo, hi, rng.standard_normal((3, net.node(net.output).size)))
+    with settings.pinned(tight.engine.device):
+        box = torch.from_numpy(lo), torch.from_numpy(hi)
+        search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, time.monotonic() - 1, lambda *_: None)
+        with pytest.raises(neurons.Stopped):
+            search._round()
+    assert sorted(search.waiting.form.tolist()) == [0, 1, 2] and torch.isinf(search.refuted).all()
+
+
+def test_a_search_repeats_itself() -> None:
+    net = drawn(np.random.default_rng(9), 2, [4, 3])
+    group, _ = lowered(net, [over(net, 1.0)], cube(2), spread(net, [over(net, 1.0)], cube(2)) / 4)
+    first, second = (searched(net, group, cube(2), 10.0) for _ in range(2))
+    assert (first[0].domains, first[0].depth, first[0].share) == (second[0].domains, second[0].depth, second[0].share)
+    assert np.array_equal(first[1].best, second[1].best)
