@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant, m
 
-SEARCH, CUTS, DOMAINS, LINES = (f"tests/prove/test_{n}.py" for n in ("search", "cuts", "domains", "lines"))
+SEARCH, CUTS, DOMAINS, LINES, TIGHT, NEURONS = (f"tests/prove/test_{n}.py" for n in ("search", "cuts", "domains", "lines", "tight", "neurons"))
 _SEARCH, _CUTS, _DOMAINS, _LINES = "prove/search.py", "prove/cuts.py", "prove/domains.py", "runtime/lines.py"
+_TIGHT, _NEURONS = "prove/tight.py", "prove/neurons.py"
 
 SEARCHES: tuple[Mutant, ...] = (
     # what refutes a part
@@ -28,8 +29,8 @@ SEARCHES: tuple[Mutant, ...] = (
     m("upper bounds handed down are rounded down", _SEARCH, "round_up(boxes.hi[n]", "round_down(boxes.hi[n]", SEARCH),
     m("a node takes over the wider of its ends", "runtime/engine.py", "torch.minimum(boxes.hi[name], hi)\n", "torch.minimum(boxes.hi[name], 0.9 * hi)\n", SEARCH),
     # how parts are kept
-    m("the last half is dropped", _SEARCH, "                return left\n\n", "                return left.pick(np.arange(len(left) - 1))\n\n", SEARCH),
-    m("upper halves are dropped", _SEARCH, "                return left\n\n", "                return left.pick(np.arange(len(left) // 2))\n\n", SEARCH),
+    m("the last half is dropped", _SEARCH, "> few:\n                return left\n", "> few:\n                return left.pick(np.arange(len(left) - 1))\n", SEARCH),
+    m("upper halves are dropped", _SEARCH, "> few:\n                return left\n", "> few:\n                return left.pick(np.arange(len(left) // 2))\n", SEARCH),
     m("a batch is lost when the time is up", _SEARCH, "            self.waiting = Domains.join(self.waiting, batch)\n            raise\n", "            raise\n", f"{SEARCH}::test_time_that_ends_anywhere", SEARCH),
     m("what waits is replaced by what is left of a batch", _SEARCH, "self.waiting = Domains.join(self.waiting, left)", "self.waiting = left", SEARCH),
     m("a part is lost when a batch is taken", _SEARCH, "self.waiting = w.pick(np.sort(order[count:]))", "self.waiting = w.pick(np.sort(order[count + 1 :]))", f"{SEARCH}::test_little_memory_takes_the_deepest_first", SEARCH),
@@ -50,7 +51,9 @@ SEARCHES: tuple[Mutant, ...] = (
     m("a part is clipped by the line beside", _SEARCH, "input_lines(engine, found.boxes, _some(found.forms, rows)", "input_lines(engine, found.boxes, _some(found.forms, np.roll(rows, 1))", SEARCH),
     m("a part is clipped by all its groups", _SEARCH, "self._clipped(left, at, found.local[rows],", "self._clipped(left, at, 0 * found.local[rows],", f"{SEARCH}::test_unsafe_inputs_of_several_groups_at_both_ends", SEARCH),
     m("lines cut the part beside", _SEARCH, "at, left = place[found.at[rows]], batch.pick(which)", "at, left = np.roll(place[found.at[rows]], 1), batch.pick(which)", SEARCH),
-    m("clips of a group's rows do not meet", _SEARCH, "        hi = np.maximum(hi, lo)  # nothing is left: any point will do\n", "", SEARCH),
+    m("cuts that meet in a point refute", _SEARCH, "refuted = (lo > hi).any(1)", "refuted = (lo >= hi).any(1)", SEARCH),
+    m("cuts that do not meet refute a part's other groups", _SEARCH, "left.open[domain[refuted], group[refuted]] = False", "left.open[domain[refuted]] = False", SEARCH),
+    m("a margin forgets what was clipped", _SEARCH, "np.minimum.at(self.least, mine, np.maximum(self.level[mine], LEAST))", "np.minimum.at(self.least, mine, np.inf)", SEARCH),
     m("lines are over the network's cells", _SEARCH, "self.decider.user_columns(lines.slopes).cpu()", "lines.slopes.cpu()", f"{SEARCH}::test_networks_that_move_their_inputs", SEARCH),
     m("cells go back to the first inputs", "prove/decider.py", "made[:, index[index >= 0]] = values[:, index >= 0]", "made[:, : int((index >= 0).sum())] = values[:, index >= 0]", f"{LINES}::test_lines_are_over_the_users_inputs", LINES),
     # cuts
@@ -86,4 +89,22 @@ SEARCHES: tuple[Mutant, ...] = (
     m("a line's products never underflow", _LINES, " + self.tables.floor(name)[self.rows.image])", ")", LINES),
     m("a line's coefficients are not weighed", _LINES, "weight * charged", "0 * weight", LINES),
     m("a line is given without its constant", _LINES, "self.rows.constant, slack)", "0 * self.rows.constant, slack)", LINES),
+    # slopes and multipliers, and the division by signs
+    m("chosen slopes are taken as they are", "runtime/relax.py", "torch.minimum(torch.maximum(chosen.nan_to_num(1.0).to(lo), low), one)", "chosen.to(lo)", TIGHT),
+    m("chosen slopes may exceed one", "runtime/relax.py", "torch.minimum(torch.maximum(chosen.nan_to_num(1.0).to(lo), low), one)", "torch.maximum(chosen.nan_to_num(1.0).to(lo), low)", TIGHT),
+    m("an upper bound with chosen slopes keeps a tenth", _TIGHT, "high.view(-1)[some], -down)", "high.view(-1)[some], -0.9 * down)", TIGHT),
+    m("a lower bound with chosen slopes is the upper one's", _TIGHT, "low.view(-1)[some], up)", "low.view(-1)[some], down)", TIGHT),
+    m("a tight bound below zero proves", _TIGHT, "answers.settled[q.group[rows[best > 0]]] = True", "answers.settled[q.group[rows[best > -2000]]] = True", TIGHT),
+    m("a multiplier needs no sign", "runtime/tables.py", "holds = ((given > 0) & (lo >= 0)) | ((given < 0) & (hi <= 0))", "holds = given == given", NEURONS),
+    m("a multiplier takes the other sign", "runtime/tables.py", "((given > 0) & (lo >= 0)) | ((given < 0) & (hi <= 0))", "((given > 0) & (hi <= 0)) | ((given < 0) & (lo >= 0))", NEURONS),
+    m("a multiplier is added", "runtime/walk.py", "m = m - self.backend._gather(less, place).view_as(m)", "m = m + self.backend._gather(less, place).view_as(m)", NEURONS),
+    m("parts below zero are dropped", _NEURONS, "both = Parts.join(on, off)", "both = Parts.join(on)", NEURONS),
+    m("parts above zero are dropped", _NEURONS, "both = Parts.join(on, off)", "both = Parts.join(off)", NEURONS),
+    m("an operand below zero is below it by half", _NEURONS, "torch.minimum(off.hi[at, cell], torch.zeros(1))", "torch.minimum(off.hi[at, cell], torch.full((1,), -0.5))", NEURONS),
+    m("ends that meet leave no execution", _NEURONS, "empty |= (a > b).flatten(1).any(1)", "empty |= (a >= b).flatten(1).any(1)", NEURONS),
+    m("a part's bound just below zero refutes it", _NEURONS, "closed = (best > 0) | empty", "closed = (best > -1e-2) | empty", NEURONS),
+    m("a broken-off batch of parts is lost", _NEURONS, "            self.waiting = whole\n", "", NEURONS),
+    m("parts that wait prove", _NEURONS, "proved = np.setdiff1d(np.arange(len(nearest)), still)", "proved = np.arange(len(nearest))", NEURONS),
+    m("a refuted tree proves the first groups", _NEURONS, "answers.settled[q.group[nearest[proved]]] = True", "answers.settled[q.group[rows[: len(proved)]]] = True", NEURONS),
+    m("the best parts are lost when a batch is taken", _NEURONS, "whole.pick(order[self._size() :])", "whole.pick(order[self._size() + 1 :])", NEURONS),
 )

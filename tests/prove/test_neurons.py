@@ -92,6 +92,58 @@ def test_several_groups_and_conjunctions() -> None:
         assert answers.settled.tolist() == [True, False, True]
 
 
+def test_a_refuted_tree_proves_its_own_group() -> None:
+    """Beside a group that an input reaches, and whose tree is never done."""
+    for seed in range(100, 140):
+        net = drawn(np.random.default_rng(seed), 2, [4, 3])
+        forms, box = [over(net, 1.0)], cube(2)
+        safe, _ = lowered(net, forms, box, spread(net, forms, box) / 3)
+        said, answers = searched(net, safe, box, 5.0)
+        if not answers.settled.all() or said.domains < 2:
+            continue
+        reached, _ = lowered(net, forms, box, Fraction(0))
+        q = questions(asked([box], [(0, reached), (0, safe)], net.outputs))
+        assert q is not None
+        both = fresh(q)
+        said = search_neurons(compiled(net)._decider, q, both, time.monotonic() + 2.0, lambda *_: None)
+        assert both.settled.tolist() == [False, True] and said.open == 1
+        return
+    raise AssertionError("no network needed its neurons divided")
+
+
+def test_both_signs_of_a_neuron_are_the_whole_part() -> None:
+    rng = np.random.default_rng(3)
+    net = dense(*((rng.standard_normal((4, 4)), rng.standard_normal(4).tolist()) for _ in range(3)))
+    tight, forms = tight_of(net, np.full((1, 4), -1.0), np.full((1, 4), 1.0), rng.standard_normal((6, 4)))
+    with settings.pinned(tight.engine.device):
+        box = torch.full((1, 4), -1.0, dtype=torch.float64), torch.full((1, 4), 1.0, dtype=torch.float64)
+        search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None, lambda *_: None)
+    whole = search.waiting
+    both = search._divided(whole.pick(torch.arange(6)), torch.from_numpy(rng.random(whole.signs.shape)))
+    on, off = both.pick(torch.arange(6)), both.pick(torch.arange(6, 12))
+    cut = on.signs != 0
+    assert (cut.sum(1) == 1).all() and torch.equal(cut, off.signs != 0)
+    assert (on.signs[cut] == 1).all() and (off.signs[cut] == -1).all()
+    assert torch.equal(on.hi, whole.hi) and torch.equal(off.lo, whole.lo)
+    assert (on.lo[cut] == 0).all() and (off.hi[cut] == 0).all()
+    assert torch.equal(on.lo[~cut], whole.lo[~cut]) and torch.equal(off.hi[~cut], whole.hi[~cut])
+    assert both.form.tolist() == [*range(6)] * 2 and (both.depth == 1).all()
+
+
+def test_what_a_batch_does_not_take_goes_on_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neurons, "MOST", 2)
+    rng = np.random.default_rng(4)
+    net = dense(*((rng.standard_normal((6, 6)), rng.standard_normal(6).tolist()) for _ in range(3)))
+    tight, forms = tight_of(net, np.full((1, 6), -1.0), np.full((1, 6), 1.0), rng.standard_normal((7, 6)))
+    with settings.pinned(tight.engine.device):
+        box = torch.full((1, 6), -1.0, dtype=torch.float64), torch.full((1, 6), 1.0, dtype=torch.float64)
+        search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None, lambda *_: None)
+        for _ in range(4):
+            search._round()
+            waits = set(search.waiting.form.tolist())
+            assert waits | set(torch.nonzero(search.refuted.isfinite()).flatten().tolist()) == set(range(7))
+
+
 # ---- parts, with anything proposed ----------------------------------------------------------------------------------
 
 

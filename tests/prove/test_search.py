@@ -169,6 +169,14 @@ def test_rows_whose_clips_do_not_meet_refute_a_part() -> None:
     assert ended.unsat, ended.stats.ended
 
 
+def test_rows_whose_clips_do_not_meet_refute_no_other_group() -> None:
+    net = Small(((np.array([[1.0], [-1.0]]), np.zeros(2)),), 1)
+    apart, reached = (over(net, 1.0, 0.0, k=-0.5), over(net, 0.0, 1.0, k=-0.5)), (over(net, 1.0, 0.0, k=-0.75),)
+    box = ([-1.0], [1.0])
+    ended = searched(compiled(net), asked([box], [(0, apart), (0, reached)], 2), 1.0, first=False, keep=[((Fraction(-1),), 1)])
+    assert ended.answers.settled.tolist() == [True, False]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_over_inputs_too(seed: int) -> None:
     rng = np.random.default_rng(40 + seed)

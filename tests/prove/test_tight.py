@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +20,7 @@ from polytriton.prove.questions import Questions
 from polytriton.prove.tight import Tight, tighten
 from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent, Found, Rows, _Line
+from polytriton.runtime.relax import relu_lines
 from polytriton.runtime.results import Forms
 from tests.oracle.exact import attack_points, exact, exact_forms, float32_points, float32_runs
 from tests.oracle.nets import random_box, random_net
@@ -39,9 +41,9 @@ def asked(net: Net, lo: np.ndarray, hi: np.ndarray, C: np.ndarray, dtype: str = 
 
 def hostile(shape: torch.Size, rng: np.random.Generator) -> Tensor:
     """Slopes that nobody should choose among those that one might."""
-    values = torch.from_numpy(rng.random(shape).astype(np.float32))
+    values = torch.from_numpy(rng.uniform(-0.5, 1.5, shape).astype(np.float32))
     odd = torch.tensor([float("nan"), float("inf"), -float("inf"), -3.0, 7.0, 1.0 + 2.0**-20, -1e-30, 1e-38])
-    pick = torch.from_numpy(rng.integers(0, 24, shape))
+    pick = torch.from_numpy(rng.integers(0, 400, shape))  # few: one enormous slope leaves a row without a bound
     return torch.where(pick < len(odd), odd[pick.clamp(max=len(odd) - 1)], values)
 
 
@@ -52,6 +54,23 @@ def any_slopes(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         return {name: Found(hostile(lo.shape, rng), None, lo) for name, (lo, _) in rows.relus.items()}
 
     monkeypatch.setattr(Ascent, "improve", improve)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("slope", [0.0, 0.1, 1.0, 1.5, -0.25])
+def test_lines_of_any_chosen_slope_enclose_the_function(slope: float, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(2)
+    n = 2000
+    lo, hi = -rng.random(n) * 10.0 ** rng.integers(-12, 8, n), rng.random(n) * 10.0 ** rng.integers(-12, 8, n)
+    lo[:100], hi[100:200] = -lo[:100] * 1e-3, -hi[100:200] * 1e-3
+    lo, hi = np.minimum(lo, hi), np.maximum(lo, hi)
+    lines = relu_lines(torch.from_numpy(lo), torch.from_numpy(hi), slope, dtype, None, hostile(torch.Size([n]), rng))
+    zero = torch.zeros(n)
+    columns = [c if c is not None else zero for c in (lines.lower_slope, lines.lower_cut, lines.upper_slope, lines.upper_cut)]
+    for i, (low_s, low_c, up_s, up_c) in enumerate(zip(*(c.double().tolist() for c in columns), strict=True)):
+        for y in (Fraction(lo[i]), Fraction(hi[i]), *([Fraction(0)] if lo[i] < 0 < hi[i] else [])):
+            f = max(y, Fraction(0)) + Fraction(slope) * min(y, Fraction(0))
+            assert Fraction(low_s) * y + Fraction(low_c) <= f <= Fraction(up_s) * y + Fraction(up_c), (lo[i], hi[i])
 
 
 def nets_with_slopes(seeds: range) -> Iterator[tuple[int, Net]]:
@@ -227,6 +246,15 @@ def test_a_property_that_one_bound_leaves_open_is_proved() -> None:
     said = tighten(verifier._decider, q, answers, None, lambda *_: None)
     assert answers.settled.all() and answers.best[0] > 0
     assert (said.kind, said.open, said.ended, said.share) == ("slopes", 0, "", 1.0)
+
+
+def test_what_no_slope_proves_stays_open() -> None:
+    net = mlp(1, (4, 20, 20, 20, 3))
+    low, high = np.full((1, 4), -0.7), np.full((1, 4), 0.9)
+    q = Questions(low, high, np.zeros(2, dtype=np.int64), np.eye(3)[:2], np.array([-1e3, 1e3]), np.arange(2))
+    answers = Answers(np.full(2, -np.inf), np.full(2, -np.inf), np.zeros(2, dtype=bool))
+    said = tighten(Verifier.from_net(net)._decider, q, answers, None, lambda *_: None)
+    assert answers.settled.tolist() == [True, False] and (said.ended, said.open, said.share) == ("steps", 1, 0.5)
 
 
 def test_time_ends_it_and_proves_nothing() -> None:
