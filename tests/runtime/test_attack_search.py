@@ -87,7 +87,7 @@ def slopes_are_the_gradient(seed: int, device: str) -> bool:
     got = aim(prop, q, answers).slopes
     if 0 not in got or not np.isfinite(answers.best).all():
         return False
-    np.testing.assert_array_equal(got[0][0][clear], want[clear], err_msg=f"seed {seed}")
+    np.testing.assert_array_equal(np.sign(got[0][0][clear]), want[clear], err_msg=f"seed {seed}")
     return bool(clear.any())
 
 
