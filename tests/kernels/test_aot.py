@@ -64,8 +64,11 @@ def test_an_example_on_hopper(numerics: str, cubins: Path) -> None:
     assert products and all(k.instruction == NUMERICS[numerics].instruction for k in products)
     assert all(k.divisible == k.parameters for k in kernels)
     of_function = {k.name.rpartition("_")[0]: k for k in sorted(kernels, key=lambda k: -len(k.source))}
-    assert len(of_function) >= 8
-    compiled_clean(list(of_function.values()), "cuda:90", cubins)
+    assert len(of_function) >= 8 and all(any(name.startswith(p) for name in of_function) for p in PRODUCTS)
+    chosen = [
+        k for name, k in of_function.items() if numerics == "float64" or name.startswith(PRODUCTS)
+    ]  # the other type: where it differs
+    compiled_clean(chosen, "cuda:90", cubins)
 
 
 @pytest.mark.parametrize("numerics", ["tf32x3", "bf16x6"])

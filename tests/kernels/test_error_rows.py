@@ -151,7 +151,7 @@ SITES = {
 ONE_SIGN = [name for name, site in SITES.items() if site.sign and name not in ("pool most", "concretize weight")]
 
 
-@pytest.mark.parametrize("bq", [1, 16])
+@pytest.mark.parametrize("bq", [pytest.param(1, marks=pytest.mark.slow), 16])
 @pytest.mark.parametrize("numerics", TYPES)
 @pytest.mark.parametrize("name", SITES)
 def test_a_sum_is_off_by_no_more_than_dot_error_and_reaches_for_it(name: str, numerics: str, bq: int) -> None:

@@ -20,7 +20,7 @@ from tests.oracle.graphs.keep import attempt, restore, store
 from tests.oracle.graphs.trace import program
 
 TAIL = 0.6 * ULP
-QUICK, MANY, OTHERS = 40, 200, 5  # graphs a rule: always, among the slow tests, under each of the other semantics
+QUICK, MANY, OTHERS = 25, 200, 5  # graphs a rule: always, among the slow tests, under each of the other semantics
 
 
 def graph(b: Builder, y: Tensor, x: np.ndarray) -> Graph:
