@@ -341,8 +341,8 @@ class Verifier:
         """Proves the unsafe set empty, or finds a point of it that the original model confirms.
 
         `prop` may be the path of a .vnnlib file, or VNN-LIB text. What one bound leaves open is searched until `timeout`, or for a minute
-        without one: "auto" divides boxes of few inputs and chooses slopes where there are more, "input" and "slopes" do the one or the
-        other, "neurons" divides by the signs of neurons too, "none" takes the first answer.
+        without one: "auto" divides boxes of few inputs ("input"), and executions by the signs of neurons where there are more ("neurons");
+        "slopes" chooses slopes of relaxations alone, "none" takes the first answer.
         """
         if not isinstance(prop, Property):
             prop = read_vnnlib(prop if isinstance(prop, str) else Path(prop), n_in=self.inputs, n_out=self.outputs)

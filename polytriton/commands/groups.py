@@ -94,7 +94,7 @@ class Asking:
             metavar="HOW",
             help="What follows where one bound decides nothing, until --timeout or for 60 s: none, input (boxes of inputs are divided), "
             "slopes (of lines below ReLUs are chosen for every row), neurons (that, then executions are divided by neurons' signs), auto "
-            "(input where at most 64 inputs are free, else slopes). By default auto for verify, none for run.",
+            "(input where at most 64 inputs are free, else neurons). By default auto for verify, none for run.",
         ),
     ] = None
 

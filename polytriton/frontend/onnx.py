@@ -285,8 +285,8 @@ def _choose(graph: onnx.GraphProto, output: str | None) -> onnx.ValueInfoProto:
 
 def _translate(proto: onnx.ModelProto, data: bytes | None, folder: Path | None, output: str | None, name: str) -> Imported:
     graph, opset = proto.graph, _opset(proto)
-    chosen = _choose(graph, output)
-    nodes, read = _needed(graph, chosen.name)
+    wanted = _choose(graph, output)
+    nodes, read = _needed(graph, wanted.name)
     initial = [t for t in graph.initializer if t.name in read]
     attached = [a.t for n in nodes for a in n.attribute if a.type == onnx.AttributeProto.TENSOR]
     external = _inline([*initial, *attached], folder)
@@ -296,7 +296,7 @@ def _translate(proto: onnx.ModelProto, data: bytes | None, folder: Path | None, 
         raise UnsupportedModel(f"initialiser {sparse[0]!r} is sparse", "store it densely")
     x, shape, batch = _input(graph, read, {t.name for t in initial})
 
-    pruned = _pruned(proto, nodes, initial, x, shape, chosen)
+    pruned = _pruned(proto, nodes, initial, x, shape, wanted)
     sha = sha256(pruned if external or data is None else data)
 
     state = State(Builder(name), opset, FREE_BYTES + 8 * len(pruned))
@@ -315,7 +315,7 @@ def _translate(proto: onnx.ModelProto, data: bytes | None, folder: Path | None, 
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = max(proto.ir_version, 3), {"": opset}
     steps = [_step(state, node, _attributes(node, context), read) for node in nodes]
-    return _finish(state, pruned, sha, x, shape, batch, chosen, tuple(s for s in steps if s.outputs), dtype)
+    return _finish(state, pruned, sha, x, shape, batch, wanted, tuple(s for s in steps if s.outputs), dtype)
 
 
 def _step(state: State, node: onnx.NodeProto, attrs: dict[str, Any], read: set[str]) -> Step:
@@ -355,22 +355,22 @@ def _finish(
     x: onnx.ValueInfoProto,
     shape: Shape,
     batch: bool,
-    chosen: onnx.ValueInfoProto,
+    wanted: onnx.ValueInfoProto,
     steps: tuple[Step, ...],
     dtype: np.dtype,
 ) -> Imported:
-    y = state.values.get(chosen.name)
+    y = state.values.get(wanted.name)
     if not isinstance(y, Act):
-        raise UnsupportedModel(f"output {chosen.name!r} does not depend on the input", "choose another output")
+        raise UnsupportedModel(f"output {wanted.name!r} does not depend on the input", "choose another output")
     b = state.builder
     last = b.shape(y.node) if len(b.shape(y.node)) == 1 else (cells(y.shape),)
-    net = b.build(y.node if b.shape(y.node) == last else b.add("reshape", (y.node,), f"{chosen.name}_flat", to=last))
+    net = b.build(y.node if b.shape(y.node) == last else b.add("reshape", (y.node,), f"{wanted.name}_flat", to=last))
     net = net.rebuild([replace(net.input, attrs={**net.input.attrs, "half": 1}), *net.nodes[1:]] if state.half else net.nodes)
     try:
         check_net(net)
     except PolytritonError as e:
         raise UnsupportedModel(f"the translated model does not check: {e.message}", REMEDY) from e
-    source = Source(sha, x.name, shape, str(dtype), chosen.name, y.shape, state.opset, batch)
+    source = Source(sha, x.name, shape, str(dtype), wanted.name, y.shape, state.opset, batch)
     return Imported(net, source, pruned, steps)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.frontend.query import Property
+from polytriton.prove.forest import search_neurons
 from polytriton.prove.hints import aim
-from polytriton.prove.neurons import search_neurons
 from polytriton.prove.questions import Questions, questions, rivals
 from polytriton.prove.search import FEW, InputSearch, free_inputs
 from polytriton.prove.tight import tighten
@@ -111,7 +111,7 @@ class Decision:
             probe = self._probe if self.falsifier else None
             self.searched = InputSearch(decider, q, answers, deadline=deadline, progress=self.progress, probe=probe).run()
         elif Ascent.serves(self.verifier.net):
-            step = search_neurons if self.search == "neurons" else tighten
+            step = tighten if self.search == "slopes" else search_neurons
             self.searched = step(decider, q, answers, deadline, self.progress)
         else:
             return

@@ -1,13 +1,13 @@
 """Tight bounds: slopes chosen for every row, of inner neurons layer by layer, then of the query.
 
-The slopes come from `runtime/ascent.py`, which nobody need trust: what counts is one charged walk with them. A row whose slopes are its
-own is a row of an image of its own: the same boxes, other lines.
+The slopes come from `runtime/ascent.py` and `runtime/chain.py`, which nobody need trust: what counts is one charged walk with them.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from polytriton.ir.net import Node
-from polytriton.ir.plan import Program
+from polytriton.ir.plan import Program, extent
 from polytriton.prove.questions import Questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
-from polytriton.runtime.ascent import Ascent, Rows
-from polytriton.runtime.engine import Engine, Progress, indices
+from polytriton.runtime.ascent import Ascent, Found, Rows
+from polytriton.runtime.chain import Chain
+from polytriton.runtime.chosen import Chosen
+from polytriton.runtime.engine import Engine, Progress, both_sides, indices
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.layers import from_physical, to_physical
 from polytriton.runtime.results import Forms, Results, Stopped
@@ -29,10 +31,22 @@ if TYPE_CHECKING:
     from polytriton.prove.attempt import Answers
     from polytriton.prove.decider import Decider
 
-INNER, QUERY = 20, 60  # steps uphill
+INNER, AGAIN, QUERY = 20, 8, 60  # steps uphill: for inner neurons of a whole box, of a part, for the query
 RATE = 0.2
 DENSE = 1 << 13  # cells of a network up to which every inner neuron gets rows of its own
 ROWS = 1024  # at a time
+
+
+@dataclass
+class Known:
+    """What holds for the executions of a batch of parts: bounds of nodes, and signs of ReLUs' operands (1, -1 or 0), by the ReLU.
+
+    `behind`: for each part the number of the last ReLU whose operand has its bounds already.
+    """
+
+    bounds: Mapping[str, tuple[Tensor, Tensor]]
+    behind: Tensor
+    signs: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Tight:
@@ -40,56 +54,126 @@ class Tight:
 
     def __init__(self, decider: Decider, engine: Engine) -> None:
         self.decider, self.engine = decider, engine if engine.kernels is None else engine._plain()
-        self.ascent = Ascent(engine.net, engine.device)
-        self.inner = sum(n.size for n in engine.net) <= DENSE
+        e = self.engine
+        self.ascent = Ascent(e.net, e.device)
+        self.chain = Chain(e.net, e.forward) if Chain.serves(e.net) and e.device.type == "cpu" else None
+        self.inner = sum(n.size for n in e.net) <= DENSE
+        self.place = {e.nodes[r].inputs[0]: k for k, r in enumerate(self.ascent.relus_before(e.net.output))}
 
     def refine(self, lo: Tensor, hi: Tensor, deadline: float | None, progress: Progress) -> Boxes:
         """As `Engine.refine`; what stays undecided behind the first ReLU is bounded again, with slopes of its own."""
+        return self.bound(lo, hi, deadline, progress)[0] if self.inner else self.engine.refine(lo, hi, progress, deadline)
+
+    def bound(self, lo: Tensor, hi: Tensor, deadline: float | None, progress: Progress, known: Known | None = None) -> tuple[Boxes, Tensor]:
+        """Boxes of these inputs, or of parts of their executions; and which parts have no execution, since two bounds do not meet."""
         e = self.engine
-        if not self.inner:
-            return e.refine(lo, hi, progress, deadline)
-        boxes, done = e.forward.start(lo, hi), 0
+        boxes, empty, done = e.forward.start(lo, hi), torch.zeros(len(lo), dtype=torch.bool, device=e.device), 0
+        if known is not None:
+            boxes.signed = known.signs
         for node in e.passed(boxes):
-            program = e.programs.get(node.name)
+            name, program = node.name, e.programs.get(node.name)
+            if known is not None and name in known.bounds:
+                empty |= _meet(boxes, name, *known.bounds[name])
             if program is None:
                 continue
-            progress(f"slopes for bounds of {node.name}", done, len(e.programs))
-            e._bound(program, boxes, deadline)
-            if self.ascent.relus_before(node.name):
-                self._again(node, program, boxes, (lo, hi), deadline)
-            done += 1
-        return boxes
+            if known is None:
+                progress(f"slopes for bounds of {name}", done, len(e.programs))
+                done += 1
+            late = ~empty if known is None else ~empty & (known.behind < (self.place.get(name, -1) if self.chain is not None else -1))
+            if bool(late.any()):
+                self._both(node, program, boxes, late, deadline)
+                if self.place.get(name, 1) > 0 and self.ascent.relus_before(name):
+                    steps, signs = (INNER, {}) if known is None else (AGAIN, known.signs)
+                    self._again(node, program, boxes, (lo, hi), late, signs, steps, deadline)
+                if known is not None:
+                    empty |= _meet(boxes, name, boxes.lo[name], boxes.hi[name])
+        return boxes, empty
 
-    def _again(self, node: Node, program: Program, boxes: Boxes, box: tuple[Tensor, Tensor], deadline: float | None) -> None:
-        """Both sides of every neuron of undecided sign."""
-        e, low, high = self.engine, boxes.lo[node.name].contiguous(), boxes.hi[node.name].contiguous()
-        boxes.lo[node.name], boxes.hi[node.name] = low, high
-        open_ = torch.nonzero(((low < 0) & (high > 0)).flatten()).flatten()
-        for some in torch.split(open_, self.rows_at_once()) if len(open_) else ():
+    def _undecided(self, name: str, boxes: Boxes, images: Tensor) -> Tensor:
+        low, high = boxes.lo[name], boxes.hi[name]
+        open_ = torch.ones_like(low, dtype=torch.bool) if name in self.engine.pooled else (low < 0) & (high > 0)
+        return torch.nonzero((open_ & images.view(-1, *[1] * (low.dim() - 1))).flatten()).flatten()
+
+    def _both(self, node: Node, program: Program, boxes: Boxes, images: Tensor, deadline: float | None) -> None:
+        """Both sides of every neuron of undecided sign, by the engine's own slopes."""
+        e, name = self.engine, node.name
+        low, high = boxes.lo[name].contiguous(), boxes.hi[name].contiguous()
+        boxes.lo[name], boxes.hi[name] = low, high
+        at = self._undecided(name, boxes, images)
+        if len(at):
+            where = indices(at, low.shape)
+            best, _ = e._both_sides(program, e._tables(boxes), where, both_sides(low, high, at), e.leaves(name), deadline)
+            low[where], high[where] = best[0], -best[1]
+            boxes.sizes.pop(name, None)
+
+    def _again(
+        self,
+        node: Node,
+        program: Program,
+        boxes: Boxes,
+        box: tuple[Tensor, Tensor],
+        images: Tensor,
+        signs: dict[str, Tensor],
+        steps: int,
+        deadline: float | None,
+    ) -> None:
+        """Both sides of what is undecided still, with slopes of their own."""
+        e, low, high = self.engine, boxes.lo[node.name], boxes.hi[node.name]
+        open_ = self._undecided(node.name, boxes, images)
+        for some in self._batches(open_, low[0].numel()):
             e._expire(deadline)
             image, h, w, channel = (v.repeat(2) for v in indices(some, low.shape))
             rows, sign = torch.arange(2 * len(some)), torch.ones(2 * len(some), dtype=torch.int64)
             sign[len(some) :] = -1
             start = torch.zeros(len(rows), *low.shape[1:])
             start[rows, h, w, channel] = sign.float()
-            mine = self._own_lines(Rows(node.name, start, box[0][image], box[1][image], {}), boxes, image, INNER)
-            up, down = e._side(program, e._tables(mine), (rows, h, w, channel), rows, sign, False, deadline).best.split(len(some))
+            chosen = self._choose(node, boxes, box, image, start, signs, steps)
+            up, down = e._side(program, e._tables(boxes), (image, h, w, channel), rows, sign, False, deadline, chosen).best.split(len(some))
             low.view(-1)[some] = torch.maximum(low.view(-1)[some], up)
             high.view(-1)[some] = torch.minimum(high.view(-1)[some], -down)
+
+    def _batches(self, cells: Tensor, each: int) -> list[Tensor]:
+        """Cells of a batch of images, as many at a time as memory holds; of one image at a time where that image's neurons are left out."""
+        groups = cells.split(torch.bincount(cells // each).tolist()) if self.chain is not None and len(cells) else [cells]
+        return [some for group in groups for some in group.split(self.rows_at_once()) if len(some)]
+
+    def _choose(
+        self, node: Node, boxes: Boxes, box: tuple[Tensor, Tensor], image: Tensor, start: Tensor, signs: dict[str, Tensor], steps: int
+    ) -> Chosen:
+        """Slopes, and multipliers where signs are known, for rows over a node."""
+        if self.chain is not None:
+            return self.chain.improve(node, boxes, int(image[0]), start.flatten(1), signs, steps, RATE)
+        rows = Rows(node.name, start, box[0][image], box[1][image], {}, signs={r: v[image] for r, v in signs.items()})
+        return self.chosen(self.ascend(rows, boxes, image, steps))
+
+    def ascend(self, rows: Rows, boxes: Boxes, image: Tensor, steps: int) -> dict[str, Found]:
+        """What raises bounds of rows over boxes; all that `rows` brings along, and the result, in the IR's order of cells."""
+        nodes = self.engine.nodes
+        relus = {}
+        for r in self.ascent.relus_before(rows.target):
+            operand = nodes[r].inputs[0]
+            relus[r] = tuple(from_physical(v[operand][image], nodes[operand].shape) for v in (boxes.lo, boxes.hi))
+
+        def outward(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {r: from_physical(v, nodes[r].shape) for r, v in values.items()}
+
+        start = from_physical(rows.start, nodes[rows.target].shape)
+        begin = {name: outward(getattr(rows, name)) for name in ("signs", "below", "multipliers")}
+        return self.ascent.improve(replace(rows, start=start, relus=relus, **begin), steps, RATE)  # type: ignore[arg-type]
+
+    def chosen(self, found: Mapping[str, Found]) -> Chosen:
+        """The same as rows bring it along, in the runtime's order of cells."""
+
+        def inward(relu: str, values: Tensor) -> Tensor:
+            node = self.engine.nodes[relu]
+            return to_physical(values, node.shape).view(len(values), *extent(node))
+
+        multipliers = {r: inward(r, f.multipliers) for r, f in found.items() if f.multipliers is not None}
+        return Chosen({r: inward(r, f.below) for r, f in found.items()}, multipliers)
 
     def rows_at_once(self) -> int:
         """Rows whose copies of all boxes and slopes an eighth of the memory holds."""
         return int(max(1, min(ROWS, self.engine.memory // 8 // (3 * self.engine.image_bytes()))))
-
-    def _own_lines(self, rows: Rows, boxes: Boxes, image: Tensor, steps: int) -> Boxes:
-        """The boxes once more for every row, with slopes that raise its bound."""
-        mine, nodes = boxes.pick(image), self.engine.nodes
-        operands = {r: nodes[r].inputs[0] for r in self.ascent.relus_before(rows.target)}
-        relus = {r: (from_physical(mine.lo[i], nodes[i].shape), from_physical(mine.hi[i], nodes[i].shape)) for r, i in operands.items()}
-        start = from_physical(rows.start, nodes[rows.target].shape)
-        found = self.ascent.improve(replace(rows, start=start, relus=relus), steps, RATE)
-        mine.slopes = {r: to_physical(v.below, nodes[r].shape).view_as(mine.lo[operands[r]]) for r, v in found.items()}
-        return mine
 
     def query(self, boxes: Boxes, forms: Forms, box: tuple[Tensor, Tensor], deadline: float | None) -> Results:
         """Lower bounds of the forms, every one with slopes of its own."""
@@ -97,12 +181,25 @@ class Tight:
         for some in torch.split(torch.arange(len(forms.image)), self.rows_at_once()):
             e._expire(deadline)
             part = pick_forms(forms, some)
-            start = part.over_output.view(len(some), *boxes.lo[e.net.output].shape[1:]).float()
-            beside = None if part.over_input is None else self.decider.user_columns(part.over_input)
-            rows = Rows(e.net.output, start, box[0][part.image], box[1][part.image], {}, beside, part.constant)
-            mine = self._own_lines(rows, boxes, part.image, QUERY)
-            parts.append(e._walk_forms(e._tables(mine), replace(part, image=torch.arange(len(some))), None, deadline))
+            found = self.ascend(self.form_rows(part, boxes, box), boxes, part.image, QUERY)
+            parts.append(e._walk_forms(e._tables(boxes), part, None, deadline, self.chosen(found)))
         return Results(torch.cat([p.best for p in parts]), torch.cat([p.raw for p in parts]))
+
+    def form_rows(self, forms: Forms, boxes: Boxes, box: tuple[Tensor, Tensor]) -> Rows:
+        """The forms as rows of an ascent, over the user's boxes."""
+        e, image = self.engine, forms.image
+        start = forms.over_output.view(len(image), *boxes.lo[e.net.output].shape[1:]).float()
+        beside = None if forms.over_input is None else self.decider.user_columns(forms.over_input)
+        return Rows(e.net.output, start, box[0][image], box[1][image], {}, beside, forms.constant)
+
+
+def _meet(boxes: Boxes, name: str, lo: Tensor, hi: Tensor) -> Tensor:
+    """Narrows a node's boxes to what both bounds say; returns the images where they do not meet."""
+    low, high = torch.maximum(boxes.lo[name], lo), torch.minimum(boxes.hi[name], hi)
+    empty = (low > high).flatten(1).any(1)
+    boxes.lo[name], boxes.hi[name] = torch.minimum(low, high).contiguous(), high.contiguous()
+    boxes.sizes.pop(name, None)
+    return empty
 
 
 def pick_forms(forms: Forms, rows: Tensor) -> Forms:

@@ -153,10 +153,11 @@ class Ascent:
         lines = {name: self._line(rows, name) for name in self.relus_before(rows.target)}
         start, lo, hi = rows.start.float(), rows.lo.float(), rows.hi.float()
         x = torch.zeros_like(lo, requires_grad=True)
-        out = self._run(x, rows.target, lines, back=True)
+        # a number to differentiate: for given gradients torch imports sympy, which costs more than a small query
+        out = (self._run(x, rows.target, lines, back=True) * start).sum()
         best = torch.full((len(lo),), -torch.inf, device=lo.device)
         for k in range(1, steps + 2):
-            (m,) = torch.autograd.grad(out, x, start, retain_graph=True)
+            (m,) = torch.autograd.grad(out, x, retain_graph=True)
             with torch.no_grad():
                 if rows.over_input is not None:
                     m = m + rows.over_input.float()

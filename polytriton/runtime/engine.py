@@ -22,6 +22,7 @@ from polytriton.ir.ops import relaxed
 from polytriton.ir.plan import Program, extent
 from polytriton.passes.memory import chunk_rows
 from polytriton.passes.pipeline import Compiled, replanned
+from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.forward_kernels import ForwardKernels
@@ -278,6 +279,7 @@ class Engine:
         sign: Tensor,
         leaves: bool,
         deadline: float | None,
+        chosen: Chosen | None = None,
     ) -> Results:
         """Bounds of +x or -x for some of the neurons `where`, one row each."""
         image, h, w, channel = (v[neurons] for v in where)
@@ -289,7 +291,8 @@ class Engine:
         for block in self._blocks(rows, program):
             self._expire(deadline)
             some = self._rows(image[block], block, h[block], w[block])
-            self.walk(self.backend, tables, program, some, results).run(Identity(sign[block].to(self.coefficients.dtype), channel[block]))
+            start = Identity(sign[block].to(self.coefficients.dtype), channel[block])
+            self.walk(self.backend, tables, program, some, results, chosen).run(start)
         self.tally.rows[program.target] = self.tally.rows.get(program.target, 0) + rows
         self.tally.ops += results.ops
         return results
@@ -356,17 +359,27 @@ class Engine:
             trace.asked(program, begin, results)
         return results
 
-    def _walk_forms(self, tables: Tables, forms: Forms, groups: Tensor | None, deadline: float | None) -> Results:
+    def _walk_forms(
+        self, tables: Tables, forms: Forms, groups: Tensor | None, deadline: float | None, chosen: Chosen | None = None
+    ) -> Results:
         """By the interpreter of Plans."""
         results = self._results(len(forms.image))
         if groups is not None:
             results.group, results.strict = groups.to(self.device), True
             results.done = torch.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=torch.bool, device=self.device)
-        for _ in self.walks(self.walk, tables, forms, results, deadline):
+        for _ in self.walks(self.walk, tables, forms, results, deadline, chosen):
             pass
         return results
 
-    def walks(self, kind: Callable[..., W], tables: Tables, forms: Forms, results: Results, deadline: float | None) -> Iterator[W]:
+    def walks(
+        self,
+        kind: Callable[..., W],
+        tables: Tables,
+        forms: Forms,
+        results: Results,
+        deadline: float | None,
+        chosen: Chosen | None = None,
+    ) -> Iterator[W]:
         """Walks from the forms to the input, a block of them each, when they have arrived."""
         program, boxes, sem = self.plan.query, tables.boxes, self.forward.semantics
         target = self.nodes[program.target]
@@ -387,7 +400,7 @@ class Engine:
             some.error = some.error + lost.sum((1, 2, 3)) * (1 + 2.0**-30)
             if forms.over_input is not None:
                 some.error = some.error + relation_error(forms, block, boxes.absmax(self.net.input.name), self.coefficients.dtype)
-            walk = kind(self.backend, tables, program, some, results)
+            walk = kind(self.backend, tables, program, some, results, chosen)
             walk.run(start, forms.over_input)
             yield walk
 

@@ -33,8 +33,7 @@ class Boxes:
     error: dict[str, Tensor] = field(default_factory=dict)  # e of every node that has one
     winners: dict[str, Winners] = field(default_factory=dict)
     sizes: dict[str, Sizes] = field(default_factory=dict)  # by kernels alone, and gone where a box changes
-    slopes: dict[str, Tensor] = field(default_factory=dict)  # of the lines below some ReLUs where they are undecided, by anyone's choice
-    multipliers: dict[str, Tensor] = field(default_factory=dict)  # of the signs of some ReLUs' operands, by anyone's choice
+    signed: dict[str, Tensor] = field(default_factory=dict)  # not zero where rows may bring multipliers of a ReLU's operand's sign
     tables: object = None  # what the engine derived from these boxes
 
     @property
@@ -52,7 +51,7 @@ class Boxes:
 
         winners = {k: Winners(w.tap[images], w.sure[images], w.most[images]) for k, w in self.winners.items()}
         bounds = some(self.lo), some(self.hi), some(self.magnitude), some(self.error)
-        return Boxes(*bounds, winners, slopes=some(self.slopes), multipliers=some(self.multipliers))
+        return Boxes(*bounds, winners, signed=some(self.signed))
 
 
 def _sane(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:

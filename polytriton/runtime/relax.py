@@ -37,19 +37,13 @@ class Lines:
     upper_cut: Tensor
 
 
-def relu_lines(
-    lo: Tensor, hi: Tensor, slope: float, dtype: torch.dtype, error: Tensor | None = None, chosen: Tensor | None = None
-) -> Lines:
-    """Relaxation of every neuron over its float64 box; `error` >= 0 is the deployed operator's own.
-
-    `chosen` slopes take the place of the area rule's; moved into [slope, 1], any is a line through 0 on the operator's flat side, and
-    rounding keeps it there: both ends are numbers of `dtype`, or the cut is taken for the rounded slope.
-    """
+def relu_lines(lo: Tensor, hi: Tensor, slope: float, dtype: torch.dtype, error: Tensor | None = None) -> Lines:
+    """Relaxation of every neuron over its float64 box; `error` >= 0 is the deployed operator's own."""
     on, off = lo >= 0, hi <= 0
     one, low = torch.ones_like(lo), torch.full_like(lo, slope)
     chord = (hi - slope * lo) / (hi - lo)
     chord = torch.where(torch.isfinite(chord), chord, low if slope > 1 else torch.zeros_like(lo))
-    steep = torch.where(hi > -lo, one, low) if chosen is None else torch.minimum(torch.maximum(chosen.nan_to_num(1.0).to(lo), low), one)
+    steep = torch.where(hi > -lo, one, low)
     below, above = (steep, chord) if slope <= 1 else (chord, steep)
     below = torch.where(on, one, torch.where(off, low, below)).to(dtype)
     above = torch.where(on, one, torch.where(off, low, above)).to(dtype)

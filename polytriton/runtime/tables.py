@@ -98,7 +98,6 @@ class Tables:
         self._lines: dict[str, LineTables] = {}
         self._charge: dict[str, tuple[Tensor, Tensor]] = {}
         self._first: dict[str, Tensor] = {}
-        self._multipliers: dict[str, Tensor | None] = {}
         self._pool: dict[str, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         self._floors: dict[str, Tensor] = {}
         self._inside: dict[str, Tensor] = {}
@@ -124,28 +123,12 @@ class Tables:
             source = node.inputs[0]
             slope = node.number("slope")
             error = None if slope in (0.0, 1.0) or self.kit.forward.semantics.real else self.boxes.error[node.name]
-            made = relu_lines(self.boxes.lo[source], self.boxes.hi[source], slope, self.dtype, error, self.boxes.slopes.get(node.name))
+            made = relu_lines(self.boxes.lo[source], self.boxes.hi[source], slope, self.dtype, error)
             # rows stand on the ReLU's own windows; its operand has the same shape, so the operand's frame would do too
             table = self.kit.frames[node.name].table
             cut = None if made.lower_cut is None else table(made.lower_cut)
             self._lines[node.name] = LineTables(table(made.lower_slope), table(made.upper_slope), cut, table(made.upper_cut))
         return self._lines[node.name]
-
-    def multiplier(self, node: Node) -> Tensor | None:
-        """What a row's coefficients over this ReLU's operand z may be lowered by: positive where z >= 0, negative where z <= 0.
-
-        M z >= (M - b) z there, and rounding M - b is monotone: nothing is to be charged. Only where the ReLU's slopes are exactly 1 or
-        0 is nothing pending on M; elsewhere, and where the box does not show the sign, it is zero.
-        """
-        given = self.boxes.multipliers.get(node.name)
-        if given is None or node.number("slope") != 0.0:
-            return None
-        if node.name not in self._multipliers:
-            lo, hi = self.boxes.lo[node.inputs[0]], self.boxes.hi[node.inputs[0]]
-            holds = ((given > 0) & (lo >= 0)) | ((given < 0) & (hi <= 0))
-            made = torch.where(holds, given, torch.zeros_like(given)).to(self.dtype)
-            self._multipliers[node.name] = self.kit.frames[node.name].table(made) if bool((made != 0).any()) else None
-        return self._multipliers[node.name]
 
     def first(self, name: str) -> Tensor:
         """t of an identity row's own node, float64 without margin: its coefficients are weights, not a rounded product."""
@@ -197,8 +180,8 @@ class Tables:
                 node = self.kit.nodes[user]
                 if node.op == "relu" and node.number("slope") == 0.0:
                     live = live | ~(boxes.hi[name] <= 0) | (boxes.lo[name] >= 0)
-                    if user in boxes.multipliers:  # a multiplier gives a coefficient where the slopes are zero
-                        live = live | (boxes.multipliers[user] != 0)
+                    if user in boxes.signed:  # a multiplier gives a coefficient where the slopes are zero
+                        live = live | (boxes.signed[user] != 0)
                 elif node.op in ("add", "sub") and user in boxes.lo and user != self.kit.net.output:
                     live = live | self.live(user)
                 else:

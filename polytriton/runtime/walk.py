@@ -14,6 +14,7 @@ from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Program, Step, Window
 from polytriton.passes.windows import meeting, through, whole
 from polytriton.rounding import dot_error, sum_error
+from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.products import ConvShape, crop
 from polytriton.runtime.results import Identity, Results
 from polytriton.runtime.soundness import gamma
@@ -28,8 +29,11 @@ Entry = tuple["Tensor | Identity", Window]
 class Walk:
     """One block of rows on its way from the target to the input."""
 
-    def __init__(self, backend: TorchBackend, tables: Tables, program: Program, rows: Rows, results: Results) -> None:
+    def __init__(
+        self, backend: TorchBackend, tables: Tables, program: Program, rows: Rows, results: Results, chosen: Chosen | None = None
+    ) -> None:
         self.backend, self.tables, self.program, self.rows, self.results = backend, tables, program, rows, results
+        self.chosen = chosen
         self.kit = tables.kit
         self.frontier: dict[str, Entry] = {}
         self.arriving: dict[str, list[Entry]] = {}
@@ -268,7 +272,10 @@ class Walk:
         """Whether a ReLU and the charge of the affine node behind it are one pass."""
         after = self.after
         behind = after is not None and after.node == node.inputs[0] and after.op in ("conv", "linear")
-        return behind and self.tables.lines(node).lower_cut is None and self.tables.multiplier(node) is None
+        return behind and self.tables.lines(node).lower_cut is None and not self._chooses(node)
+
+    def _chooses(self, node: Node) -> bool:
+        return self.chosen is not None and node.name in self.chosen.below
 
     def _moves_by_relaxing(self) -> bool:
         """Whether the pass to come may leave out the rows that left: it writes the others anew, and nothing else reads them."""
@@ -297,12 +304,12 @@ class Walk:
             self.backend.pay(self.rows, total, sum_error(terms))
             self.backend.pay(self.rows, constant, 1.0, error, sum_error(terms), floor)
             self.paid = source
+        elif self.chosen is not None and self._chooses(node):
+            m, total = self.chosen.relax(self.backend, self.tables, self.rows, node, window, m)
+            self.backend.pay(self.rows, total, sum_error(terms))
         else:
             m, total = self.backend.relax(self._own(m), place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
             self.backend.pay(self.rows, total, sum_error(terms))
-            less = self.tables.multiplier(node)
-            if less is not None:
-                m = m - self.backend._gather(less, place).view_as(m)
         self._give(step, m)
 
     def _maxpool(self, node: Node, step: Step) -> None:

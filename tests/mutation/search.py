@@ -7,7 +7,8 @@ from tests.mutation.mutant import Mutant, m
 
 SEARCH, CUTS, DOMAINS, LINES, TIGHT, NEURONS = (f"tests/prove/test_{n}.py" for n in ("search", "cuts", "domains", "lines", "tight", "neurons"))
 _SEARCH, _CUTS, _DOMAINS, _LINES = "prove/search.py", "prove/cuts.py", "prove/domains.py", "runtime/lines.py"
-_TIGHT, _NEURONS = "prove/tight.py", "prove/neurons.py"
+_TIGHT, _NEURONS, _PARTS, _CHOSEN = "prove/tight.py", "prove/neurons.py", "prove/parts.py", "runtime/chosen.py"
+_FOREST = "prove/forest.py"
 
 SEARCHES: tuple[Mutant, ...] = (
     # what refutes a part
@@ -90,21 +91,33 @@ SEARCHES: tuple[Mutant, ...] = (
     m("a line's coefficients are not weighed", _LINES, "weight * charged", "0 * weight", LINES),
     m("a line is given without its constant", _LINES, "self.rows.constant, slack)", "0 * self.rows.constant, slack)", LINES),
     # slopes and multipliers, and the division by signs
-    m("chosen slopes are taken as they are", "runtime/relax.py", "torch.minimum(torch.maximum(chosen.nan_to_num(1.0).to(lo), low), one)", "chosen.to(lo)", TIGHT),
-    m("chosen slopes may exceed one", "runtime/relax.py", "torch.minimum(torch.maximum(chosen.nan_to_num(1.0).to(lo), low), one)", "torch.maximum(chosen.nan_to_num(1.0).to(lo), low)", TIGHT),
+    m("chosen slopes are taken as they are", _CHOSEN, ".nan_to_num(1.0).clamp(least, 1.0)", "", TIGHT),
+    m("chosen slopes may exceed one", _CHOSEN, ".clamp(least, 1.0)", ".clamp(min=least)", TIGHT),
+    m("chosen slopes may lie below the operator's own", _CHOSEN, "least = float(round_up(torch.tensor(slope, dtype=torch.float64), x.dtype))", "least = -9.0", TIGHT),
+    m("a decided operator takes a chosen slope", _CHOSEN, "torch.where((lo < 0) & (hi > 0), own, below)", "own", TIGHT),
+    m("chosen slopes leave the operator's error out", _CHOSEN, "x.clamp(min=0).double() * gather(lines.lower_cut, at)", "0 * x.double() * gather(lines.lower_cut, at)", TIGHT),
+    m("chosen slopes leave the chord's cut out", _CHOSEN, "x.clamp(max=0).double() * gather(lines.upper_cut, at)", "0 * x.double() * gather(lines.upper_cut, at)", TIGHT),
+    m("rows of inner neurons take another part's tables", _TIGHT, "(image, h, w, channel), rows", "(image * 0, h, w, channel), rows", NEURONS),
     m("an upper bound with chosen slopes keeps a tenth", _TIGHT, "high.view(-1)[some], -down)", "high.view(-1)[some], -0.9 * down)", TIGHT),
     m("a lower bound with chosen slopes is the upper one's", _TIGHT, "low.view(-1)[some], up)", "low.view(-1)[some], down)", TIGHT),
     m("a tight bound below zero proves", _TIGHT, "answers.settled[q.group[rows[best > 0]]] = True", "answers.settled[q.group[rows[best > -2000]]] = True", TIGHT),
-    m("a multiplier needs no sign", "runtime/tables.py", "holds = ((given > 0) & (lo >= 0)) | ((given < 0) & (hi <= 0))", "holds = given == given", NEURONS),
-    m("a multiplier takes the other sign", "runtime/tables.py", "((given > 0) & (lo >= 0)) | ((given < 0) & (hi <= 0))", "((given > 0) & (hi <= 0)) | ((given < 0) & (lo >= 0))", NEURONS),
-    m("a multiplier is added", "runtime/walk.py", "m = m - self.backend._gather(less, place).view_as(m)", "m = m + self.backend._gather(less, place).view_as(m)", NEURONS),
-    m("parts below zero are dropped", _NEURONS, "both = Parts.join(on, off)", "both = Parts.join(on)", NEURONS),
-    m("parts above zero are dropped", _NEURONS, "both = Parts.join(on, off)", "both = Parts.join(off)", NEURONS),
-    m("an operand below zero is below it by half", _NEURONS, "torch.minimum(off.hi[at, cell], torch.zeros(1))", "torch.minimum(off.hi[at, cell], torch.full((1,), -0.5))", NEURONS),
-    m("ends that meet leave no execution", _NEURONS, "empty |= (a > b).flatten(1).any(1)", "empty |= (a >= b).flatten(1).any(1)", NEURONS),
+    m("a multiplier needs no sign", _CHOSEN, "(((b > 0) & (lo >= 0)) | ((b < 0) & (hi <= 0)))", "(b == b)", TIGHT, NEURONS),
+    m("a multiplier takes the other sign", _CHOSEN, "((b > 0) & (lo >= 0)) | ((b < 0) & (hi <= 0))", "((b > 0) & (hi <= 0)) | ((b < 0) & (lo >= 0))", TIGHT, NEURONS),
+    m("a multiplier is added", _CHOSEN, "out = out - torch.where(may", "out = out + torch.where(may", TIGHT, NEURONS),
+    m("a leaky operator takes multipliers", _CHOSEN, " and slope == 0.0:", ":", TIGHT),
+    m("multipliers come where nobody counts them", _CHOSEN, "torch.where(may & ", "torch.where(", TIGHT),
+    m("a cell that only multipliers reach does not count", "runtime/tables.py", "live = live | (boxes.signed[user] != 0)", "pass", TIGHT),
+    m("parts below zero are dropped", _PARTS, "both = Parts.join(on, off)", "both = Parts.join(on, on)", NEURONS),
+    m("parts above zero are dropped", _PARTS, "both = Parts.join(on, off)", "both = Parts.join(off, off)", NEURONS),
+    m("an operand below zero is below it by half", _PARTS, "torch.minimum(off.hi[at, neuron], zero)", "torch.minimum(off.hi[at, neuron], zero - 0.5)", NEURONS),
+    m("ends that meet leave no execution", _TIGHT, "empty = (low > high)", "empty = (low >= high)", NEURONS),
+    m("a refuted form closes its part", _NEURONS, "parts.open[at[closed], column[closed]] = False", "parts.open[at[closed]] = False", NEURONS),
+    m("one sign of a neuron is kept twice", _NEURONS, "torch.cat([best, best + len(part)])", "torch.cat([best, best])", NEURONS),
+    m("forms are bounded over the first part", _NEURONS, "pick_forms(self.forms, form), image=at)", "pick_forms(self.forms, form), image=at * 0)", NEURONS),
+    m("forms change places within a part", _NEURONS, "form = parts.forms[at, column]", "form = parts.forms[at, column - 1]", NEURONS),
     m("a part's bound just below zero refutes it", _NEURONS, "closed = (best > 0) | empty", "closed = (best > -1e-2) | empty", NEURONS),
-    m("a broken-off batch of parts is lost", _NEURONS, "            self.waiting = whole\n", "", NEURONS),
-    m("parts that wait prove", _NEURONS, "proved = np.setdiff1d(np.arange(len(nearest)), still)", "proved = np.arange(len(nearest))", NEURONS),
-    m("a refuted tree proves the first groups", _NEURONS, "answers.settled[q.group[nearest[proved]]] = True", "answers.settled[q.group[rows[: len(proved)]]] = True", NEURONS),
-    m("the best parts are lost when a batch is taken", _NEURONS, "whole.pick(order[self._size() :])", "whole.pick(order[self._size() + 1 :])", NEURONS),
+    m("a broken-off batch of parts is lost", _NEURONS, "        part, neuron = self.gains", "        self.waiting = rest\n        part, neuron = self.gains", NEURONS),
+    m("parts that wait prove", _FOREST, "proved = np.setdiff1d(np.arange(len(rows)), still)", "proved = np.arange(len(rows))", NEURONS),
+    m("a refuted tree proves the first groups", _FOREST, "answers.settled[self.q.group[rows[proved]]] = True", "answers.settled[self.q.group[rows[: len(proved)]]] = True", NEURONS),
+    m("the best parts are lost when a batch is taken", _NEURONS, "whole.pick(order[count:])", "whole.pick(order[count + 1 :])", NEURONS),
 )

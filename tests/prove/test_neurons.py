@@ -6,22 +6,30 @@ The networks are read and minimised by `piecewise.py`, which knows nothing of th
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from polytriton.ir.net import Net, Node
 from polytriton.prove import neurons
 from polytriton.prove.attempt import Answers
-from polytriton.prove.neurons import NeuronSearch, Parts, search_neurons
+from polytriton.prove.forest import search_neurons
+from polytriton.prove.neurons import NeuronSearch
+from polytriton.prove.parts import Parts
 from polytriton.prove.questions import Questions, questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent, Found, Rows
+from polytriton.runtime.chain import Chain
+from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.forward import Boxes
-from polytriton.runtime.results import Forms
+from polytriton.runtime.results import Stopped
 from tests.oracle.exact import attack_points, exact, exact_forms, float32_points, float32_runs
 from tests.oracle.nets import random_box, random_net
 from tests.oracle.small import dense
@@ -44,6 +52,18 @@ def searched(
     assert q is not None
     answers = fresh(q)
     return search_neurons(verifier._decider, q, answers, time.monotonic() + seconds, lambda *_: None), answers
+
+
+def ends_after(rounds: int) -> Callable[[str, int, int], None]:
+    """Ends a search as the clock would, but by its rounds: a busy machine makes no less of them."""
+    left = [rounds]
+
+    def progress(stage: str, done: int, total: int) -> None:
+        left[0] -= stage.startswith("search")
+        if left[0] < 0:
+            raise Stopped
+
+    return progress
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -88,7 +108,7 @@ def test_several_groups_and_conjunctions() -> None:
         q = questions(asked([box], [(0, safe), (0, reached), (0, (*reached, *safe))], net.outputs))
         assert q is not None
         answers = fresh(q)
-        search_neurons(verifier._decider, q, answers, time.monotonic() + 1.0, lambda *_: None)
+        search_neurons(verifier._decider, q, answers, None, ends_after(30))
         assert answers.settled.tolist() == [True, False, True]
 
 
@@ -105,7 +125,7 @@ def test_a_refuted_tree_proves_its_own_group() -> None:
         q = questions(asked([box], [(0, reached), (0, safe)], net.outputs))
         assert q is not None
         both = fresh(q)
-        said = search_neurons(compiled(net)._decider, q, both, time.monotonic() + 2.0, lambda *_: None)
+        said = search_neurons(compiled(net)._decider, q, both, None, ends_after(60))
         assert both.settled.tolist() == [False, True] and said.open == 1
         return
     raise AssertionError("no network needed its neurons divided")
@@ -118,16 +138,17 @@ def test_both_signs_of_a_neuron_are_the_whole_part() -> None:
     with settings.pinned(tight.engine.device):
         box = torch.full((1, 4), -1.0, dtype=torch.float64), torch.full((1, 4), 1.0, dtype=torch.float64)
         search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None, lambda *_: None)
-    whole = search.waiting
-    both = search._divided(whole.pick(torch.arange(6)), torch.from_numpy(rng.random(whole.signs.shape)))
+    whole, neuron = search.waiting.pick(torch.zeros(6, dtype=torch.int64)), torch.from_numpy(rng.integers(0, len(search.neurons), 6))
+    both = whole.divided(torch.arange(6), neuron, search.layer[neuron])
     on, off = both.pick(torch.arange(6)), both.pick(torch.arange(6, 12))
+    assert torch.equal(on.behind, search.layer[neuron]) and torch.equal(off.behind, on.behind)
     cut = on.signs != 0
     assert (cut.sum(1) == 1).all() and torch.equal(cut, off.signs != 0)
     assert (on.signs[cut] == 1).all() and (off.signs[cut] == -1).all()
     assert torch.equal(on.hi, whole.hi) and torch.equal(off.lo, whole.lo)
     assert (on.lo[cut] == 0).all() and (off.hi[cut] == 0).all()
     assert torch.equal(on.lo[~cut], whole.lo[~cut]) and torch.equal(off.hi[~cut], whole.hi[~cut])
-    assert both.form.tolist() == [*range(6)] * 2 and (both.depth == 1).all()
+    assert both.forms.tolist() == [[*range(6)]] * 12 and both.open.all() and (both.depth == 1).all()
 
 
 def test_what_a_batch_does_not_take_goes_on_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,12 +156,14 @@ def test_what_a_batch_does_not_take_goes_on_waiting(monkeypatch: pytest.MonkeyPa
     rng = np.random.default_rng(4)
     net = dense(*((rng.standard_normal((6, 6)), rng.standard_normal(6).tolist()) for _ in range(3)))
     tight, forms = tight_of(net, np.full((1, 6), -1.0), np.full((1, 6), 1.0), rng.standard_normal((7, 6)))
+    tight.chain = None  # a tree for each form, so that a lost part is a lost form
     with settings.pinned(tight.engine.device):
         box = torch.full((1, 6), -1.0, dtype=torch.float64), torch.full((1, 6), 1.0, dtype=torch.float64)
         search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None, lambda *_: None)
+        search.begin()
         for _ in range(4):
             search._round()
-            waits = set(search.waiting.form.tolist())
+            waits = set(search.waiting.forms[search.waiting.open].tolist())
             assert waits | set(torch.nonzero(search.refuted.isfinite()).flatten().tolist()) == set(range(7))
 
 
@@ -155,25 +178,49 @@ def proposals(rng: np.random.Generator, rows: Rows) -> dict[str, Found]:
     return made
 
 
+def proposals_of_chain(
+    rng: np.random.Generator, chain: Chain, target: Node, boxes: Boxes, image: int, start: Tensor, signs: dict[str, Tensor]
+) -> Chosen:
+    made = Chosen({}, {})
+    for layer in chain.layers[: chain.depth[target.name]]:
+        relu, shape = chain.relus[layer.name].name, torch.Size([len(start), *boxes.lo[layer.name].shape[1:]])
+        size = 10.0 ** rng.uniform(-3, 3, shape) * rng.choice([-1, 0, 1], shape)
+        made.below[relu], made.multipliers[relu] = hostile(shape, rng), torch.from_numpy(size).float()
+        assert signs[relu].shape[1:] == shape[1:]
+    return made
+
+
 def a_part(search: NeuronSearch, rng: np.random.Generator, values: Tensor, count: int) -> Parts:
-    """Parts whose signs some execution takes, and some at random; `values` [executions, cells of all ReLUs] in the runtime's order."""
-    n = len(search.forms.image)
-    parts = search.waiting.pick(torch.from_numpy(rng.integers(0, n, count)))
+    """Parts whose signs some execution takes, and some at random; `values` [executions, undecided neurons] in the runtime's order."""
+    parts = search.waiting.pick(torch.from_numpy(rng.integers(0, len(search.waiting), count)))
     signs = torch.where(values[torch.from_numpy(rng.integers(0, len(values), count))] >= 0, 1, -1).to(torch.int8)
     signs[torch.from_numpy(rng.random(signs.shape) < 0.5)] = 0
     parts.signs = signs
     parts.lo = torch.where(signs > 0, 0.0, parts.lo)
     parts.hi = torch.where(signs < 0, 0.0, parts.hi)
+    parts.behind = torch.from_numpy(rng.integers(-1, len(search.relus), count))
     return parts
 
 
-def held(seeds: range, semantics: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int]:
+def chains(seed: int) -> Net:
+    """Layers of several widths; a last ReLU follows some."""
+    rng = np.random.default_rng(seed)
+    sizes = [int(n) for n in rng.integers(3, 9, 3 + seed % 3)]
+    layers = ((rng.standard_normal((m, n)), rng.standard_normal(m).tolist()) for n, m in pairwise(sizes))
+    return dense(*layers)
+
+
+SMALL = partial(random_net, limit=50)
+
+
+def held(seeds: range, semantics: str, monkeypatch: pytest.MonkeyPatch, draw: Callable[[int], Net] = SMALL) -> tuple[int, int, int]:
     """Comparisons of executions that lie in their part with the part's bound, wrong ones, and parts wrongly called empty."""
     rng = np.random.default_rng(7)
     monkeypatch.setattr(Ascent, "improve", lambda self, rows, steps, rate: proposals(rng, rows))
+    monkeypatch.setattr(Chain, "improve", lambda self, node, *given: proposals_of_chain(rng, self, node, *given[:4]))
     compared = wrong = lost = 0
     for seed in seeds:
-        net = random_net(seed, limit=50)
+        net = draw(seed)
         if not Ascent.serves(net) or "relu" not in {n.op for n in Ascent(net, torch.device("cpu"))._until(net.output)}:
             continue
         if "take" in net.input.attrs:  # the oracle tells of the user's inputs, the search of the cells that the network reads
@@ -190,15 +237,16 @@ def held(seeds: range, semantics: str, monkeypatch: pytest.MonkeyPatch) -> tuple
             points = attack_points(net, lo, hi, C, rng)
             seen = executions(net, points, C, semantics, lo, hi, rng)
             cells = torch.from_numpy(np.concatenate([in_order(search, r, seen[0][search.operand[r]]) for r in search.relus], 1))
+            cells = cells[:, search.neurons]
             parts = a_part(search, rng, cells, 12)
             bounds, empty = bounded(search, parts)
         for k in range(len(parts)):
             inside = ((parts.signs[k] == 0) | (parts.signs[k] * cells >= 0)).all(1).numpy()
-            value = seen[1][inside][:, int(parts.form[k])]
-            if not len(value):
+            if not inside.any():
                 continue
-            compared += len(value) * bool(np.isfinite(bounds[k]))
-            wrong += int((value < bounds[k]).sum())
+            for form, bound in zip(parts.forms[k].tolist(), bounds[k], strict=True):
+                compared += int(inside.sum()) * bool(np.isfinite(bound))
+                wrong += int((seen[1][inside][:, form] < bound).sum())
             lost += bool(empty[k])
     return compared, wrong, lost
 
@@ -224,22 +272,26 @@ def executions(
 
 
 def bounded(search: NeuronSearch, parts: Parts) -> tuple[np.ndarray, np.ndarray]:
-    """The bound and the emptiness that a search finds of each part."""
+    """The bounds of each part's forms, and the emptiness, that a search finds."""
     noted: list[Tensor] = []
-    walk = search.engine._walk_forms
+    walk, bound = search.engine._walk_forms, search.tight.bound
 
-    def note(tables: object, forms: Forms, groups: None, deadline: None) -> object:
-        made = walk(tables, forms, groups, deadline)  # type: ignore[arg-type]
+    def note(*given: object) -> object:
+        made = walk(*given)  # type: ignore[arg-type]
         noted.append(made.best.clone())
         return made
 
+    def empties(*given: object) -> object:
+        boxes, empty = bound(*given)  # type: ignore[arg-type]
+        assert boxes.batch == len(parts)
+        noted.append(empty)
+        return boxes, empty
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search.engine, "_walk_forms", note)
-        boxes: Boxes
-        boxes, empty = search._boxes(parts)
-        assert boxes.batch == len(parts)
-        search._refute(parts)
-    return noted[0].numpy(), empty.numpy()
+        patch.setattr(search.tight, "bound", empties)
+        search._bound(parts, 5)
+    return noted[1].view(len(parts), -1).numpy(), noted[0].numpy()
 
 
 def test_any_slopes_and_multipliers_bound_the_executions_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,10 +304,18 @@ def test_float32_executions_of_a_part_too(monkeypatch: pytest.MonkeyPatch) -> No
     assert compared > 300 and wrong == lost == 0
 
 
+@pytest.mark.parametrize("semantics", ["real", "float32"])
+def test_parts_of_chains_bounded_again_behind_their_signs(semantics: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, wrong, lost = held(range(12), semantics, monkeypatch, chains)
+    assert compared > 300 and wrong == lost == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("semantics", ["real", "float32"])
 def test_parts_at_length(semantics: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared, wrong, lost = held(range(100, 600), semantics, monkeypatch)
+    compared, wrong, lost = held(range(100, 300), semantics, monkeypatch)
+    assert compared > 1000 and wrong == lost == 0
+    compared, wrong, lost = held(range(100, 300), semantics, monkeypatch, chains)
     assert compared > 3000 and wrong == lost == 0
 
 
@@ -290,16 +350,22 @@ def test_time_ends_a_search_and_proves_nothing() -> None:
 
 
 def test_a_batch_that_the_clock_breaks_off_waits_again() -> None:
-    net = dense(*((np.eye(3), [0.0] * 3),) * 3)
     rng = np.random.default_rng(0)
-    lo, hi = (v.reshape(1, -1) for v in random_box(rng, net, "ordinary"))
-    tight, forms = tight_of(net, lo, hi, rng.standard_normal((3, net.node(net.output).size)))
+    net = dense(*((rng.standard_normal((6, 6)), rng.standard_normal(6).tolist()) for _ in range(3)))
+    lo, hi = np.full((1, 6), -1.0), np.full((1, 6), 1.0)
+    tight, forms = tight_of(net, lo, hi, rng.standard_normal((3, 6)))
     with settings.pinned(tight.engine.device):
         box = torch.from_numpy(lo), torch.from_numpy(hi)
         search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, time.monotonic() - 1, lambda *_: None)
-        with pytest.raises(neurons.Stopped):
+        with pytest.raises(Stopped):
+            search.begin()
+        assert search.waiting.forms[search.waiting.open].tolist() == [0, 1, 2] and torch.isinf(search.refuted).all()
+        search.deadline = None
+        search.begin()
+        waits, search.deadline = search.waiting.forms[search.waiting.open].tolist(), time.monotonic() - 1
+        with pytest.raises(Stopped):
             search._round()
-    assert sorted(search.waiting.form.tolist()) == [0, 1, 2] and torch.isinf(search.refuted).all()
+    assert waits and search.waiting.forms[search.waiting.open].tolist() == waits
 
 
 def test_a_search_repeats_itself() -> None:

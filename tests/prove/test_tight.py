@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from polytriton.api import Verifier
-from polytriton.ir.net import Net
+from polytriton.ir.net import Builder, Net, Node
+from polytriton.ir.plan import extent
+from polytriton.passes.pipeline import compile_net
+from polytriton.passes.windows import whole
 from polytriton.prove import tight
 from polytriton.prove.attempt import Answers
 from polytriton.prove.decider import Try
@@ -20,8 +23,14 @@ from polytriton.prove.questions import Questions
 from polytriton.prove.tight import Tight, tighten
 from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent, Found, Rows, _Line
-from polytriton.runtime.relax import relu_lines
+from polytriton.runtime.chain import Chain
+from polytriton.runtime.chosen import Chosen
+from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.results import Forms
+from polytriton.runtime.results import Rows as RowsOfWalk
+from polytriton.runtime.soundness import FLOAT32, FLOAT64, SEMANTICS
+from polytriton.runtime.tables import Kit, Tables
+from polytriton.runtime.torch_backend import TorchBackend
 from tests.oracle.exact import attack_points, exact, exact_forms, float32_points, float32_runs
 from tests.oracle.nets import random_box, random_net
 from tests.oracle.small import dense
@@ -53,7 +62,12 @@ def any_slopes(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     def improve(self: Ascent, rows: Rows, steps: int, rate: float) -> dict[str, Found]:
         return {name: Found(hostile(lo.shape, rng), None, lo) for name, (lo, _) in rows.relus.items()}
 
+    def of_chain(self: Chain, target: Node, boxes: Boxes, image: int, start: Tensor, *rest: object) -> Chosen:
+        before = (self.relus[n.name] for n in self.layers[: self.depth[target.name]])
+        return Chosen({r.name: hostile(torch.Size([len(start), *extent(r)]), rng) for r in before})
+
     monkeypatch.setattr(Ascent, "improve", improve)
+    monkeypatch.setattr(Chain, "improve", of_chain)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -64,13 +78,81 @@ def test_lines_of_any_chosen_slope_enclose_the_function(slope: float, dtype: tor
     lo, hi = -rng.random(n) * 10.0 ** rng.integers(-12, 8, n), rng.random(n) * 10.0 ** rng.integers(-12, 8, n)
     lo[:100], hi[100:200] = -lo[:100] * 1e-3, -hi[100:200] * 1e-3
     lo, hi = np.minimum(lo, hi), np.maximum(lo, hi)
-    lines = relu_lines(torch.from_numpy(lo), torch.from_numpy(hi), slope, dtype, None, hostile(torch.Size([n]), rng))
-    zero = torch.zeros(n)
-    columns = [c if c is not None else zero for c in (lines.lower_slope, lines.lower_cut, lines.upper_slope, lines.upper_cut)]
-    for i, (low_s, low_c, up_s, up_c) in enumerate(zip(*(c.double().tolist() for c in columns), strict=True)):
+    m = torch.from_numpy(rng.choice([-1.0, 1.0], n)).to(dtype)
+    out, total = relaxed(slope, lo, hi, m, Chosen({"f": hostile(torch.Size([n, 1, 1, 1]), rng)}))
+    for i, (c, line, cut) in enumerate(zip(m.tolist(), out.tolist(), total.tolist(), strict=True)):
         for y in (Fraction(lo[i]), Fraction(hi[i]), *([Fraction(0)] if lo[i] < 0 < hi[i] else [])):
             f = max(y, Fraction(0)) + Fraction(slope) * min(y, Fraction(0))
-            assert Fraction(low_s) * y + Fraction(low_c) <= f <= Fraction(up_s) * y + Fraction(up_c), (lo[i], hi[i])
+            assert Fraction(line) * y + Fraction(cut) <= Fraction(c) * f, (lo[i], hi[i])
+
+
+def relaxed(
+    slope: float, lo: np.ndarray, hi: np.ndarray, m: Tensor, chosen: Chosen, error: float = 0.0, signed: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Rows m f(y), each over a box [lo, hi] of its own: their coefficients over y, and their constants. With an `error` f's own, in a
+    deployed semantics.
+    """
+    low, high = (torch.from_numpy(v).view(-1, 1, 1, 1) for v in (lo, hi))
+    b = Builder("one")
+    x = b.input((1,))
+    net = b.build(b.add("relu", (x,), hint="f", slope=slope))
+    forward = Forward(net, SEMANTICS["float32" if error else "real"], torch.device("cpu"))
+    coefficients = FLOAT32 if m.dtype == torch.float32 else FLOAT64
+    kit = Kit(net, compile_net(net).plan, forward, coefficients)
+    at, zero = torch.arange(len(m)), torch.zeros(len(m), dtype=torch.int64)
+    rows = RowsOfWalk(at, zero, zero, zero.double(), zero.double(), at)
+    signs = {r: v != 0 if signed is None else signed for r, v in chosen.multipliers.items()}
+    tables = Tables(kit, Boxes({"x": low}, {"x": high}, error={"f": torch.full_like(low, error)}, signed=signs))
+    out, total = chosen.relax(TorchBackend(torch.device("cpu")), tables, rows, net.node("f"), whole(1, 1), m.view(-1, 1, 1, 1))
+    return out.flatten(), total
+
+
+def test_the_error_of_a_leaky_operator_is_paid_whatever_its_slope() -> None:
+    one, slope = torch.ones(1), Chosen({"f": torch.full((1, 1, 1, 1), 0.5)})
+    without, with_error = (relaxed(0.1, np.full(1, -1.0), np.full(1, 2.0), one, slope, e)[1].item() for e in (1e-30, 0.25))
+    assert with_error <= -0.25 < without
+
+
+def test_cells_that_multipliers_reach_are_live() -> None:
+    """A ReLU that is off has no coefficient of its own; with a multiplier it may have one."""
+    net = dense((np.eye(2), [-5.0, -5.0]), (np.eye(2), [0.0, 0.0]))
+    t, _ = asked(net, np.full((1, 2), -1.0), np.full((1, 2), 1.0), np.eye(2))
+    boxes = t.engine.interval(torch.full((1, 2), -1.0, dtype=torch.float64), torch.full((1, 2), 1.0, dtype=torch.float64))
+    (relu,) = (n for n in net if n.op == "relu")
+    assert not Tables(t.engine.kit, boxes).live(relu.inputs[0]).any()
+    boxes.signed = {relu.name: torch.tensor([0, -1], dtype=torch.int8).view(1, 1, 1, 2)}
+    assert Tables(t.engine.kit, boxes).live(relu.inputs[0]).flatten().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_multipliers_lower_what_they_multiply(dtype: torch.dtype) -> None:
+    """Taken where the box shows the sign they stand for, and there whatever they are; nothing elsewhere."""
+    rng = np.random.default_rng(3)
+    n = 2000
+    ends = np.sort(rng.standard_normal((2, n)) * 10.0 ** rng.integers(-6, 6, n), axis=0)
+    side = rng.integers(0, 3, n)
+    lo, hi = np.where(side == 1, 0.0, ends[0]), np.where(side == 2, 0.0, ends[1])
+    lo, hi = np.minimum(lo, hi), np.maximum(lo, hi)
+    b = torch.from_numpy(rng.standard_normal(n) * 10.0 ** rng.integers(-12, 6, n)).view(-1, 1, 1, 1)
+    b[::50] = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0]).repeat(10).view(-1, 1, 1, 1)
+    m = torch.from_numpy(rng.standard_normal(n) * 10.0 ** rng.integers(-12, 6, n)).to(dtype)
+    out, total = relaxed(0.0, lo, hi, m, Chosen({"f": torch.zeros(n, 1, 1, 1)}, {"f": b}))
+    plain, _ = relaxed(0.0, lo, hi, m, Chosen({"f": torch.zeros(n, 1, 1, 1)}))
+    half = (torch.arange(n) % 2).view(-1, 1, 1, 1)
+    some, _ = relaxed(0.0, lo, hi, m, Chosen({"f": torch.zeros(n, 1, 1, 1)}, {"f": b}), signed=half)
+    assert torch.equal(some[::2], plain[::2]) and torch.equal(some[1::2], out[1::2])
+    leaky = [relaxed(0.1, lo, hi, m, Chosen({"f": torch.zeros(n, 1, 1, 1)}, more))[0] for more in ({}, {"f": b})]
+    assert torch.equal(*leaky)
+    given = b.flatten().to(dtype).numpy()
+    taken = np.isfinite(given) & (((given > 0) & (lo >= 0)) | ((given < 0) & (hi <= 0)))
+    assert taken.sum() > 300 and (out != plain).numpy()[taken].sum() > 200 and torch.equal(out[~taken], plain[~taken])
+    for i in range(n):
+        for y in (Fraction(lo[i]), Fraction(hi[i])):
+            f = Fraction(m[i].item()) * max(y, Fraction(0))
+            slack = Fraction(0 if lo[i] >= 0 or hi[i] <= 0 else 2.0**-22) * abs(
+                Fraction(out[i].item()) * y
+            )  # the chord's product is rounded, and charged later
+            assert Fraction(out[i].item()) * y + Fraction(total[i].item()) <= f + slack
 
 
 def nets_with_slopes(seeds: range) -> Iterator[tuple[int, Net]]:
