@@ -13,6 +13,7 @@ from polytriton.prove.parts import Parts
 TRIED = 4  # neurons of a part
 RELIABLE = 4  # tries after which a neuron's gains are believed
 LOWER = 0.8  # the weight of the child that gains less
+EXPLORE = 1e30
 ENOUGH = 0.1  # a bound this far above zero gains nothing more
 
 
@@ -22,7 +23,7 @@ class Gains:
     def __init__(self, trees: int, layer: Tensor) -> None:
         self.layer, self.layers = layer, int(layer.max()) + 1 if len(layer) else 0
         self.gain, self.tried = torch.zeros(trees, len(layer)), torch.zeros(trees, len(layer))
-        self.of_layer, self.lost = torch.ones(trees, self.layers), torch.ones(trees, self.layers)
+        self.of_layer, self.lost = torch.zeros(trees, self.layers), torch.zeros(trees, self.layers)
 
     def candidates(self, parts: Parts) -> tuple[Tensor, Tensor]:
         """Pairs of a part and a neuron worth trying there. A part without any has no undecided neuron left."""
@@ -31,13 +32,17 @@ class Gains:
             return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
         every, tree = _loss(parts), parts.tree
         loss = every.masked_fill(~undecided, -torch.inf)
-        ratio = (self.of_layer / self.lost)[tree][:, self.layer]
+        untried = (self.lost == 0)[tree]
+        ratio = torch.where(untried, 1.0, self.of_layer[tree] / self.lost[tree].clamp(min=1e-30))[:, self.layer]
         hoped = torch.where(self.tried[tree] > 0, self.gain[tree] / self.tried[tree].clamp(min=1), ratio * every)
         hoped = (hoped + 1e-9 * torch.minimum(parts.hi, -parts.lo)).masked_fill(~undecided, -torch.inf)
         first = hoped.argmax(1, keepdim=True)
-        costliest = [torch.where(self.layer == k, loss, -torch.inf).argmax(1, keepdim=True) for k in range(self.layers)]
-        neurons = torch.cat([first, *costliest], 1)
+        by_layer = torch.stack([torch.where(self.layer == k, loss, -torch.inf) for k in range(self.layers)], 1)
+        most, costliest = by_layer.max(2)
+        neurons = torch.cat([first, costliest], 1)
         worth = hoped.gather(1, neurons)
+        worth[:, 1:][most == -torch.inf] = -torch.inf
+        worth[:, 1:] += torch.where(untried, EXPLORE, 0.0)  # a layer whose losses say little of its gains is tried at least once
         worth[:, 1:][neurons[:, 1:] == first] = -torch.inf
         worth[:, 1:][self.tried[tree].gather(1, first).squeeze(1) >= RELIABLE] = -torch.inf
         worth[:, 0] += torch.finfo(torch.float32).max  # first of all, where it is one at all

@@ -54,7 +54,7 @@ class Forest:
         q, answers = self.q, self.answers
         box = torch.from_numpy(q.lo[image : image + 1]), torch.from_numpy(q.hi[image : image + 1])
         for how in dict.fromkeys(replace(t, rescue=False) for t in self.decider.tries(patient=False)):
-            tight = Tight(self.decider, self.decider.engine(how))
+            tight = Tight(self.decider, self.decider.engine(how), self.deadline)
             boxes = tight.refine(*box, self.deadline, self.progress)
             rows = np.flatnonzero((q.image == image) & ~answers.settled[q.group])
             got = tight.query(boxes, self.decider.forms(q, rows, np.zeros(len(rows), dtype=np.int64)), box, self.deadline)

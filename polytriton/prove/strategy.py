@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from polytriton.errors import UsageError
 from polytriton.frontend.query import Property
+from polytriton.ir.net import Net
 from polytriton.prove.forest import search_neurons
 from polytriton.prove.hints import aim
 from polytriton.prove.questions import Questions, questions, rivals
 from polytriton.prove.search import FEW, InputSearch, free_inputs
-from polytriton.prove.tight import tighten
+from polytriton.prove.tight import DENSE, tighten
 from polytriton.results import ENDED_BY, Counterexample, LayerStats, Result, SearchStats
 from polytriton.runtime.ascent import Ascent
 from polytriton.runtime.attack import QUICK, THOROUGH, Aim, Attack
+from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.engine import Progress
 
 if TYPE_CHECKING:
@@ -36,6 +41,22 @@ _LOG = logging.getLogger(__name__)
 def check_search(search: str) -> None:
     if search not in SEARCHES:
         raise UsageError(f"search={search!r} is unknown", f"use one of: {', '.join(SEARCHES)}")
+
+
+@contextmanager
+def _alone(net: Net) -> Iterator[None]:
+    """One thread of torch's for a small chain of dense layers: its products gain nothing by more, and where another program runs beside
+    them threads wait for one another, most of a minute of 60 s in the falsifier.
+    """
+    threads = torch.get_num_threads()
+    alone = threads > 1 and ChainAscent.serves(net) and sum(n.size for n in net) <= DENSE
+    if alone:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if alone:
+            torch.set_num_threads(threads)
 
 
 class Decision:
@@ -58,7 +79,8 @@ class Decision:
     def run(self, label: int | None) -> Result:
         q = questions(self.prop)
         if q is not None:
-            self._decide(q)
+            with _alone(self.verifier.net):
+                self._decide(q)
         late = self.deadline is not None and time.monotonic() > self.deadline
         verdict = "sat" if self.found is not None else "unsat" if self.settled else "timeout" if self.expired or late else "unknown"
         o, seconds = self.verifier.options, time.monotonic() - self.start

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from polytriton.prove.questions import Questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent, Found, Rows
-from polytriton.runtime.chain import Chain
+from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.engine import Engine, Progress, both_sides, indices
 from polytriton.runtime.forward import Boxes
@@ -52,11 +53,12 @@ class Known:
 class Tight:
     """Bounds with chosen slopes by one engine, the interpreter of Plans."""
 
-    def __init__(self, decider: Decider, engine: Engine) -> None:
+    def __init__(self, decider: Decider, engine: Engine, deadline: float | None = None) -> None:
         self.decider, self.engine = decider, engine if engine.kernels is None else engine._plain()
         e = self.engine
-        self.ascent = Ascent(e.net, e.device)
-        self.chain = Chain(e.net, e.forward) if Chain.serves(e.net) and e.device.type == "cpu" else None
+        expire = partial(e._expire, deadline)
+        self.ascent = Ascent(e.net, e.device, expire)
+        self.chain = ChainAscent(e.net, e.forward, expire) if ChainAscent.serves(e.net) and e.device.type == "cpu" else None
         self.inner = sum(n.size for n in e.net) <= DENSE
         self.place = {e.nodes[r].inputs[0]: k for k, r in enumerate(self.ascent.relus_before(e.net.output))}
 
@@ -213,7 +215,7 @@ def tighten(decider: Decider, q: Questions, answers: Answers, deadline: float | 
     with decider.turn, settings.pinned(decider.device), decider._threads():
         try:
             for how in dict.fromkeys(replace(t, rescue=False) for t in decider.tries(patient=False)):
-                tight = Tight(decider, decider.engine(how))
+                tight = Tight(decider, decider.engine(how), deadline)
                 for image in np.unique(q.image[~answers.settled[q.group]]):
                     rows = np.flatnonzero((q.image == image) & ~answers.settled[q.group])
                     lo, hi = (torch.from_numpy(v[image : image + 1]).to(decider.device) for v in (q.lo, q.hi))

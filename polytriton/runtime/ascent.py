@@ -17,7 +17,7 @@ operators (`executor.RUN`) with a ReLU whose gradient is that of its line; the w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,8 +135,8 @@ class _Relax(torch.autograd.Function):
 class Ascent:
     """The ascent for one network. Max pools have no slopes: networks with them are not for it."""
 
-    def __init__(self, net: Net, device: torch.device) -> None:
-        self.net, self.nodes, self.shape = net, list(net), user_shape(net)
+    def __init__(self, net: Net, device: torch.device, expire: Callable[[], None] = lambda: None) -> None:
+        self.net, self.nodes, self.shape, self.expire = net, list(net), user_shape(net), expire
         self.weights = load_weights(net, torch.float32, device)
 
     @staticmethod
@@ -157,6 +157,7 @@ class Ascent:
         out = (self._run(x, rows.target, lines, back=True) * start).sum()
         best = torch.full((len(lo),), -torch.inf, device=lo.device)
         for k in range(1, steps + 2):
+            self.expire()  # ends the ascent as the clock ends a search: by raising
             (m,) = torch.autograd.grad(out, x, retain_graph=True)
             with torch.no_grad():
                 if rows.over_input is not None:

@@ -5,7 +5,7 @@ The mathematics is `runtime/ascent.py`'s; nothing here is trusted either. All ce
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -39,11 +39,11 @@ class _Stage:
     multiplier: Tensor  # [rows, signed]
 
 
-class Chain:
+class ChainAscent:
     """The ascent for one network."""
 
-    def __init__(self, net: Net, forward: Forward) -> None:
-        self.net, nodes = net, list(net)
+    def __init__(self, net: Net, forward: Forward, expire: Callable[[], None]) -> None:
+        self.net, self.expire, nodes = net, expire, list(net)
         self.layers = [n for n in nodes if n.op == "linear"]
         self.depth = {n.name: k for k, n in enumerate(self.layers)}
         self.relus = {n.inputs[0]: n for n in nodes if n.op == "relu"}
@@ -98,6 +98,7 @@ class Chain:
         best = torch.full((len(start),), -torch.inf)
         kept = [(s.below.clone(), s.multiplier.clone()) for s in stages]
         for k in range(1, steps + 2):
+            self.expire()
             met = self._backward(stages, over)
             x = torch.where(met[0] >= 0, lo, hi)
             value, seen = self._forward(stages, x, met)

@@ -26,7 +26,7 @@ from polytriton.prove.questions import Questions, questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent, Found, Rows
-from polytriton.runtime.chain import Chain
+from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.results import Stopped
@@ -179,7 +179,7 @@ def proposals(rng: np.random.Generator, rows: Rows) -> dict[str, Found]:
 
 
 def proposals_of_chain(
-    rng: np.random.Generator, chain: Chain, target: Node, boxes: Boxes, image: int, start: Tensor, signs: dict[str, Tensor]
+    rng: np.random.Generator, chain: ChainAscent, target: Node, boxes: Boxes, image: int, start: Tensor, signs: dict[str, Tensor]
 ) -> Chosen:
     made = Chosen({}, {})
     for layer in chain.layers[: chain.depth[target.name]]:
@@ -217,7 +217,7 @@ def held(seeds: range, semantics: str, monkeypatch: pytest.MonkeyPatch, draw: Ca
     """Comparisons of executions that lie in their part with the part's bound, wrong ones, and parts wrongly called empty."""
     rng = np.random.default_rng(7)
     monkeypatch.setattr(Ascent, "improve", lambda self, rows, steps, rate: proposals(rng, rows))
-    monkeypatch.setattr(Chain, "improve", lambda self, node, *given: proposals_of_chain(rng, self, node, *given[:4]))
+    monkeypatch.setattr(ChainAscent, "improve", lambda self, node, *given: proposals_of_chain(rng, self, node, *given[:4]))
     compared = wrong = lost = 0
     for seed in seeds:
         net = draw(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -23,7 +24,7 @@ from polytriton.prove.questions import Questions
 from polytriton.prove.tight import Tight, tighten
 from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent, Found, Rows, _Line
-from polytriton.runtime.chain import Chain
+from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.results import Forms
@@ -62,12 +63,12 @@ def any_slopes(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     def improve(self: Ascent, rows: Rows, steps: int, rate: float) -> dict[str, Found]:
         return {name: Found(hostile(lo.shape, rng), None, lo) for name, (lo, _) in rows.relus.items()}
 
-    def of_chain(self: Chain, target: Node, boxes: Boxes, image: int, start: Tensor, *rest: object) -> Chosen:
+    def of_chain(self: ChainAscent, target: Node, boxes: Boxes, image: int, start: Tensor, *rest: object) -> Chosen:
         before = (self.relus[n.name] for n in self.layers[: self.depth[target.name]])
         return Chosen({r.name: hostile(torch.Size([len(start), *extent(r)]), rng) for r in before})
 
     monkeypatch.setattr(Ascent, "improve", improve)
-    monkeypatch.setattr(Chain, "improve", of_chain)
+    monkeypatch.setattr(ChainAscent, "improve", of_chain)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -296,6 +297,42 @@ def test_chosen_slopes_are_those_of_the_best_bound(seed: int) -> None:
     with settings.pinned(t.engine.device):
         walked = t.query(t.refine(lo, hi, None, lambda *_: None), f, (lo, hi), None).best
     assert torch.allclose(walked, bound_of(net, rows, below(ascent.improve(rows, tight.QUERY, tight.RATE))), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_ascent_of_a_chain_is_the_ascent(seed: int) -> None:
+    """Rows over an inner layer, by the form with a tape over all neurons and by the one without over those that are not off."""
+    net = mlp(seed, (4, 20, 20, 20, 3))
+    target = [n for n in net if n.op == "linear"][2]
+    lo, hi = torch.full((1, 4), -0.7, dtype=torch.float64), torch.full((1, 4), 0.9, dtype=torch.float64)
+    t, _ = asked(net, lo.numpy(), hi.numpy(), np.eye(3))
+    assert t.chain is not None
+    with settings.pinned(t.engine.device):
+        boxes = t.engine.refine(lo, hi)
+    rng = np.random.default_rng(seed)
+    signs, some = {}, Rows(target.name, torch.eye(20).view(20, 1, 1, 20), lo.expand(20, -1), hi.expand(20, -1), {})
+    for r in t.ascent.relus_before(target.name):  # signs that half of the undecided neurons take
+        i = net.node(r).inputs[0]
+        sign = torch.from_numpy(rng.choice([-1.0, 0.0, 0.0, 1.0], 20)).view(1, 1, 1, 20)
+        boxes.lo[i], boxes.hi[i] = (
+            torch.where(sign > 0, boxes.lo[i].clamp(min=0), boxes.lo[i]),
+            torch.where(sign < 0, boxes.hi[i].clamp(max=0), boxes.hi[i]),
+        )
+        signs[r] = torch.where(boxes.lo[i] <= boxes.hi[i], sign, 0.0)
+    image = torch.zeros(20, dtype=torch.int64)
+    wide = {r: v.expand(20, -1, -1, -1) for r, v in signs.items()}
+    taped = t.chosen(t.ascend(replace(some, signs=wide), boxes, image, 12))
+    alone = t.chain.improve(target, boxes, 0, torch.eye(20), signs, 12, tight.RATE)
+    compared = multiplied = 0
+    for r, below in alone.below.items():
+        i = net.node(r).inputs[0]
+        open_ = ((boxes.lo[i] < 0) & (boxes.hi[i] > 0)).expand_as(below)
+        assert torch.allclose(below[open_], taped.below[r][open_], atol=2e-2)
+        compared += int(open_.sum())
+        if r in alone.multipliers:
+            assert torch.allclose(alone.multipliers[r], taped.multipliers[r], rtol=2e-2, atol=2e-2)
+            multiplied += int((alone.multipliers[r] != 0).sum())
+    assert compared > 100 and multiplied > 20
 
 
 def test_inner_neurons_become_tighter() -> None:
