@@ -13,7 +13,7 @@ from polytriton.prove.parts import Parts
 TRIED = 4  # neurons of a part
 RELIABLE = 4  # tries after which a neuron's gains are believed
 LOWER = 0.8  # the weight of the child that gains less
-EXPLORE = 1e30
+EXPLORE = 1e30  # the hope of a layer that was never tried: above any loss
 ENOUGH = 0.1  # a bound this far above zero gains nothing more
 
 

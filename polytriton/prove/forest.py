@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from polytriton.prove.neurons import NeuronSearch
@@ -52,15 +51,9 @@ class Forest:
     def _box(self, image: int) -> None:
         """Tight bounds, in float64 where rounding alone stands in their way; then the nearest form of each group still open."""
         q, answers = self.q, self.answers
-        box = torch.from_numpy(q.lo[image : image + 1]), torch.from_numpy(q.hi[image : image + 1])
         for how in dict.fromkeys(replace(t, rescue=False) for t in self.decider.tries(patient=False)):
             tight = Tight(self.decider, self.decider.engine(how), self.deadline)
-            boxes = tight.refine(*box, self.deadline, self.progress)
-            rows = np.flatnonzero((q.image == image) & ~answers.settled[q.group])
-            got = tight.query(boxes, self.decider.forms(q, rows, np.zeros(len(rows), dtype=np.int64)), box, self.deadline)
-            best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()
-            answers.best[rows], answers.raw[rows] = np.maximum(answers.best[rows], best), np.maximum(answers.raw[rows], raw)
-            answers.settled[q.group[rows[best > 0]]] = True
+            boxes, box, rows = tight.ask(q, answers, image, self.deadline, self.progress)
             if not (answers.raw[rows[~answers.settled[q.group[rows]]]] > 0).any():
                 break
         nearest = self._nearest(rows)

@@ -187,6 +187,22 @@ class Tight:
             parts.append(e._walk_forms(e._tables(boxes), part, None, deadline, self.chosen(found)))
         return Results(torch.cat([p.best for p in parts]), torch.cat([p.raw for p in parts]))
 
+    def ask(
+        self, q: Questions, answers: Answers, image: int, deadline: float | None, progress: Progress
+    ) -> tuple[Boxes, tuple[Tensor, Tensor], np.ndarray]:
+        """Bounds what `answers` leaves open over one of the boxes, and marks what that proves; returns the box's bounds, the box, and the
+        rows that were open.
+        """
+        lo, hi = (torch.from_numpy(v[image : image + 1]).to(self.decider.device) for v in (q.lo, q.hi))
+        rows = np.flatnonzero((q.image == image) & ~answers.settled[q.group])
+        boxes = self.refine(lo, hi, deadline, progress)
+        progress("slopes for the query", 0, 1)
+        got = self.query(boxes, self.decider.forms(q, rows, np.zeros(len(rows), dtype=np.int64)), (lo, hi), deadline)
+        best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()
+        answers.best[rows], answers.raw[rows] = np.maximum(answers.best[rows], best), np.maximum(answers.raw[rows], raw)
+        answers.settled[q.group[rows[best > 0]]] = True
+        return boxes, (lo, hi), rows
+
     def form_rows(self, forms: Forms, boxes: Boxes, box: tuple[Tensor, Tensor]) -> Rows:
         """The forms as rows of an ascent, over the user's boxes."""
         e, image = self.engine, forms.image
@@ -217,15 +233,7 @@ def tighten(decider: Decider, q: Questions, answers: Answers, deadline: float | 
             for how in dict.fromkeys(replace(t, rescue=False) for t in decider.tries(patient=False)):
                 tight = Tight(decider, decider.engine(how), deadline)
                 for image in np.unique(q.image[~answers.settled[q.group]]):
-                    rows = np.flatnonzero((q.image == image) & ~answers.settled[q.group])
-                    lo, hi = (torch.from_numpy(v[image : image + 1]).to(decider.device) for v in (q.lo, q.hi))
-                    refined = tight.refine(lo, hi, deadline, progress)
-                    forms = decider.forms(q, rows, np.zeros(len(rows), dtype=np.int64))
-                    progress("slopes for the query", 0, 1)
-                    got = tight.query(refined, forms, (lo, hi), deadline)
-                    best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()
-                    answers.best[rows], answers.raw[rows] = np.maximum(answers.best[rows], best), np.maximum(answers.raw[rows], raw)
-                    answers.settled[q.group[rows[best > 0]]] = True
+                    tight.ask(q, answers, int(image), deadline, progress)
                     boxes += 1
                 hopeful = np.zeros(len(answers.settled), dtype=bool)
                 hopeful[q.group[answers.raw > 0]] = True
