@@ -133,7 +133,9 @@ class Decision:
             probe = self._probe if self.falsifier else None
             self.searched = InputSearch(decider, q, answers, deadline=deadline, progress=self.progress, probe=probe).run()
         elif Ascent.serves(self.verifier.net):
-            step = tighten if self.search == "slopes" else search_neurons
+            # parts are kept and divided on the host: unasked, a GPU goes on choosing slopes
+            slopes = self.search == "slopes" or (self.search == "auto" and decider.device.type != "cpu")
+            step = tighten if slopes else search_neurons
             self.searched = step(decider, q, answers, deadline, self.progress)
         else:
             return
