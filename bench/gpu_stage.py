@@ -49,8 +49,8 @@ class Noted(Lowering):
         self.notes[len(self.out.steps)] = Note(function, {**constants, **tiles.constants}, dict(bind), self.step, self.state)
         super()._launch(function, constants, bind, tiles, **grid)
 
-    def _fuses(self, node: Node, step: Step) -> bool:
-        return super()._fuses(node, step) if self.fuse is None else self.fuse
+    def _fuses(self, node: Node) -> bool:
+        return super()._fuses(node) if self.fuse is None else self.fuse
 
 
 def carried(numerics: Numerics, inner: int) -> Numerics:

@@ -1,9 +1,10 @@
 """Runs the published instances and prints verdicts beside the official ones.
 
     python -m bench.instances [--data DIR] [--semantics real] [--timeout 60] [--only GROUP_OR_ID ...] [--crown]
-                              [--search [HOW]] [--csv OUT.csv]
+                              [--open] [--search [HOW]] [--csv OUT.csv]
 
-`--crown` runs only the instances that plain CROWN proves. `--search` goes on where one bound decides nothing.
+`--crown` runs only the instances that plain CROWN proves, `--open` only official unsats that it does not prove. `--search` goes
+on where one bound decides nothing.
 Exit code 1 where a verdict contradicts an official one. The part `data` of
 bench.suite runs the same, a benchmark a process.
 """
@@ -44,6 +45,7 @@ def main() -> int:
     p.add_argument("--timeout", type=float, default=TIMEOUT)
     p.add_argument("--only", nargs="*", default=[])
     p.add_argument("--crown", action="store_true")
+    p.add_argument("--open", action="store_true")
     p.add_argument("--no-falsify", action="store_true")
     p.add_argument("--search", nargs="?", const="auto", default="none", metavar="HOW")
     p.add_argument("--csv", type=Path)
@@ -54,6 +56,8 @@ def main() -> int:
         rows = [r for r in rows if r["id"] in a.only or r["group"] in a.only or benchmark(r) in a.only]
     if a.crown:
         rows = [r for r in rows if r["crown_verified"] == "1"]
+    if a.open:
+        rows = [r for r in rows if r["verdict"] == "unsat" and r["crown_verified"] != "1"]
     if not rows:
         p.error("no instance is left: --only names groups or ids of instances.csv")
     options = {"semantics": a.semantics, "candidates": a.candidates, "dtype": a.dtype}

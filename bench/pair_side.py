@@ -48,7 +48,7 @@ class Polytriton:
         return self.net.predict(self.held["x"])
 
     def margins(self) -> np.ndarray:
-        return self.net.margins(self.held["lo"], self.held["hi"], self.held["forms"])
+        return self.net.margins(self.held["lo"], self.held["hi"], self.held["forms"], effort="quick")
 
     @staticmethod
     def version() -> str:

@@ -6,7 +6,6 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -26,6 +25,7 @@ from polytriton.guard import guarded, guarded_class
 from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
+from polytriton.prove import effort as effort_of
 from polytriton.prove.decider import Try
 from polytriton.prove.fleet import make_decider
 from polytriton.prove.hints import reaches
@@ -33,7 +33,7 @@ from polytriton.prove.options import DEFAULT_MEMORY, Options, capability
 from polytriton.prove.questions import Questions
 from polytriton.prove.strategy import Decision, check_search
 from polytriton.prove.together import decide_together
-from polytriton.results import Bounds, Counterexample, Interval, Picture, Result
+from polytriton.results import Bounds, Counterexample, Picture, Result
 from polytriton.runtime.attack import Aim, Attack, Replay, falsify_all, replayer
 from polytriton.runtime.engine import Progress, _silent
 from polytriton.tuned import config_here
@@ -198,20 +198,22 @@ class Verifier:
 
     # ---- bounds -----------------------------------------------------------------------------------------
 
-    def bounds(self, lo: Any, hi: Any, *, progress: Progress = _silent) -> Bounds:
-        """Sound bounds of every output and every nonlinear operator's input, for one box or a batch."""
-        low, high = self._boxes(lo, hi)
-        parts = []
-        with self._decider.turn, closing(self._decider.boxes(low, high, progress)) as refined:  # an error keeps no setting pinned
-            for engine, boxes in refined:
-                out = self._decider.output_bounds(engine, boxes)
-                parts.append((out, self._decider.layer_bounds(boxes, engine)))
-        lows, highs = (np.concatenate([out[k] for out, _ in parts]) for k in (0, 1))
-        layers = {name: Interval(*(np.concatenate([held[name][k] for _, held in parts]) for k in (0, 1))) for name in parts[0][1]}
-        return Bounds(lows, highs, layers)
+    def bounds(self, lo: Any, hi: Any, *, effort: str = "tight", progress: Progress = _silent) -> Bounds:
+        """Sound bounds of every output and every nonlinear operator's input, for one box or a batch.
 
-    def margins(self, lo: Any, hi: Any, forms: Any, *, progress: Progress = _silent) -> np.ndarray:
-        """Sound lower bounds of forms @ y over each box, [batch, rows]; forms is [rows, outputs] or [batch, rows, outputs]."""
+        effort: "quick" is one pass with the verifier's `candidates`; "tight" the better of both choices of them, number by number, so
+        nothing is looser than CROWN's; "best" chooses slopes for every row besides.
+        """
+        effort_of.check_effort(effort)
+        low, high = self._boxes(lo, hi)
+        return effort_of.bounds(self._decider, low, high, effort, progress)
+
+    def margins(self, lo: Any, hi: Any, forms: Any, *, effort: str = "tight", progress: Progress = _silent) -> np.ndarray:
+        """Sound lower bounds of forms @ y over each box, [batch, rows]; forms is [rows, outputs] or [batch, rows, outputs].
+
+        effort: as for `bounds`.
+        """
+        effort_of.check_effort(effort)
         low, high = self._boxes(lo, hi)
         c = exactly(forms, "forms")
         if c.ndim not in (2, 3) or c.shape[-1] != self.outputs or (c.ndim == 3 and len(c) != len(low)) or not np.isfinite(c).all():
@@ -223,7 +225,7 @@ class Verifier:
         rows = c.shape[1]
         image = np.repeat(np.arange(len(low)), rows)
         q = Questions(low, high, image, np.ascontiguousarray(c.reshape(-1, self.outputs)), np.zeros(len(image)), np.arange(len(image)))
-        return self._decider.prove(q, progress=progress, exhaustive=True, statistics=False).best.reshape(len(low), rows)
+        return effort_of.margins(self._decider, q, effort, progress).reshape(len(low), rows)
 
     # ---- verdicts ---------------------------------------------------------------------------------------
 

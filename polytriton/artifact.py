@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -46,10 +46,7 @@ from polytriton.limit import CHUNK, go_on, sha256
 from polytriton.passes.pipeline import Compiled, make_plan
 from polytriton.tuned import TUNED, Tuned, decode
 
-if TYPE_CHECKING:
-    from polytriton.api import Verifier
-
-FORMAT, VERSION = "polytriton artifact", 3
+FORMAT, VERSION = "polytriton artifact", 4
 MANIFEST, NET, PLAN, WEIGHTS, MODEL = "manifest.json", "net.ptir", "plan.ptir", "weights.safetensors", "model.onnx"
 FILES = (NET, PLAN, WEIGHTS, MODEL)
 KERNEL = re.compile(rf"{FOLDER}/[a-z][a-z0-9_]{{0,99}}\.py|{re.escape(REPORT)}", re.ASCII)  # the only names a manifest may add
@@ -122,9 +119,16 @@ def pack(
     return Manifest(FORMAT, VERSION, polytriton.__version__, imported.source, options, entries).sealed(), contents
 
 
+class _Packable(Protocol):
+    """What can be written: a Verifier is."""
+
+    compiled: Compiled
+    imported: Imported | None
+
+
 @guarded
 def write_artifact(
-    verifier: Verifier, path: str | os.PathLike[str], kernels: Kernels | None = None, tuned: Tuned | None = None
+    verifier: _Packable, path: str | os.PathLike[str], kernels: Kernels | None = None, tuned: Tuned | None = None
 ) -> Path:
     """Writes the artifact beside its place and moves it there; an artifact that lies there is replaced."""
     if verifier.imported is None:

@@ -1,24 +1,46 @@
-"""The independent checker of certificates (`polytriton check`): numpy, exact rationals, and onnx's description of its files.
+"""The independent checker of certificates (`polytriton check`): numpy, exact rationals, and `checker_files.py`, which reads files.
 
-A property's unsafe set is a union of pieces {x in a box, every row C y + D x <= k}. A certificate names one row of each piece and gives,
-for each box and ReLU, bounds of operands and lines below and above the ReLU. Nothing in it is believed:
+A property's unsafe set is a union of pieces {x in a box, every row C y + D x <= k}. A certificate gives for each box a tree. The root is
+every execution of every x in the box. An inner node names an input and a number in its range: its children are the two boxes that share
+that number; or a neuron: the executions in which its operand is >= 0, and those in which it is <= 0. Neither leaves anything out, so a
+piece is empty if on every path some node refutes it: one of its rows exceeds k there, or the node has no execution. The checker makes the
+children itself, and all bounds; the certificate says where to divide, how hard to work where, and which row is refuted where. Bounds of a
+node hold for its children.
 1. The network comes from the ONNX file, the unsafe set from the VNN-LIB file in exact rationals, its boxes rounded outward.
-2. In the network's order each value gets an interval from its operands' (`Boxes.interval`). A claimed bound that this does not imply must
-   follow by backward substitution with lines accepted before (`Boxes.lower`); only then does it count (`Boxes.accept`).
-3. Where a ReLU's operand z may have both signs, the line below is s z, 0 <= s <= 1, the line above t z + m, in exact rationals >= 0 at the
-   lower bound and >= z at the upper: relu is convex, so it lies below that line. Other ReLUs are the identity or zero.
+2. In the network's order each value gets an interval from its operands' (`Boxes.interval`). Operands of undecided ReLUs are bounded again
+   by backward substitution (`Boxes.lower`); two bounds that cross, both being proved, show that the node has no execution.
+3. Where a ReLU's operand z may have both signs, the line below is s z, the line above t z + m (`Boxes.relax`). Any s in [0, 1] is right,
+   row by row; relu is convex, so a line above both ends, m >= -t l and m >= u (1 - t), is above it between them. Otherwise the ReLU is the
+   identity or zero. Where the node's executions have sigma z >= 0, sigma = 1 or -1, a row may lose sigma b over z for any b >= 0, since
+   A.z >= A.z - b sigma z. What chooses s and b (`Boxes.choose`) is gradient ascent in float32, and nobody need trust it.
 4. The named row's least value, by the same substitution, exceeds k, compared in exact rationals.
 Rounding. u = 2^-53, n the largest number of terms of any sum. A sum of n products in any order, fused or not, is off by at most g times
 the sum of magnitudes, g = n u / (1 - n u) (Higham, section 3.1). G = 4 (n + 64) u > 3.9 g + 250 u. |z| is the largest magnitude in z's
-interval. A row (A, c) means: target >= A.z + c for every x of the box; z are values of some nodes, A floats as stored. Each step keeps it:
+interval. A row (A, c) means: target >= A.z + c for every execution of the node; z are values of operators, A floats as stored:
   z = W y + b: A.z = (A W).y + A.b; fl(A W) and fl(A.b) are off by g |A|(|W||y| + |b|) in all, and weights of `scale` are rounded up to
     8 times. T = G (|W||y| + |b|) + FLOOR leaves room for T's own rounding and the dot product's: c becomes c + fl(A.b) - fl(|A|.T).
-  z = relu(y): A z >= A s y where A >= 0, and A (t y + m) where A < 0. The products' rounding costs u |A'||y|; 4 u |y| is charged. The sum
-    of A m has only terms <= 0: enlarged by the factor 1 + G it is below the exact one.
+  v = relu(z): A v >= A s z where A >= 0, and A (t z + m) where A < 0. The products' rounding costs u |A'||z|; 4 u |z| is charged. The sum
+    of A m has only terms <= 0: enlarged by the factor 1 + G it is below the exact one. b is taken where s and t are 0 or 1: the product
+    rounds nothing there, and fl(A' - sigma b) lies on the right side of A', since rounding is monotone.
   z = y +- y': coefficients are copied. Where two contributions to one node meet and are added, 4 u |z| is charged again.
   Bound: A.z >= A.mid - |A|.rad; with R = rad + G (|mid| + rad) + FLOOR, fl(A.mid) - fl(|A|.R) lies below it.
 Scalars move one float down after each addition. What is not finite is no bound. An underflow loses 2^-1075 at most; bounds, weights and
 constants stay below 1e100 (else refused), so a row loses less than FLOOR = 1e-100 in all; FLOOR in T and R pays for theirs.
+Semantics. Under `real` an execution is the exact function. Under `float32` it is any in which every operator of the file computes float32
+products and sums of them, in any order, fused or not, each result rounded in any IEEE mode, operands and results below ETA = 2^-126 kept or
+flushed; affine operators in a row may be merged if no term is rounded more often by that, and a sum's operand may be one more addend of
+the layers before the other, as runtimes start accumulators with a residual. v = 2^-23 bounds a rounding in every mode. Then
+  z (of an affine operator or a sum) stands for the exact function of what the last ReLUs before it, and the input, gave in this execution.
+    The executed value is z + d, |d| <= E. M bounds the magnitudes of all terms of z, before anything cancels. The operand is y + d, no sum
+    has more than f products (`fan`; or the operand's cells that differ from zero: a zero rounds nothing): with `ops` roundings more a term
+    passes f + 1 + ops, and with S = |W|(M + E + ETA) + |b| and gamma = (f + 1 + ops) v / (1 - (f + 1 + ops) v)
+      M' = S,   E' = |W|(E + ETA) + gamma S + LOST (2 (f + ops) + 16)(1 + max(M + E)).
+    First the operand's own error and its flush, weighted; (1 + gamma_j)(1 + gamma_k) <= 1 + gamma_(j + k), so merged operators are covered
+    as well. An addend passes all that a term of the layers since the last ReLUs does (`chain`): `ops` of a sum; |M| holds their terms. LOST
+    = 2^60 ETA: each of at most 2 (f + ops) + 16 operations may lose ETA, times later factors; all since the last ReLUs together stay below
+    2^60 (else `strange`). A flushed weight, merged or not, loses ETA times 2^26 operands below 2^36 (else refused): under 2^-64 < LOST.
+  A ReLU is handed z' = z + d, |d| <= E + 2 ETA =: Z, where a result that is flushed counts as z' <= 0. Lines and signs are those of z': its
+    box is z's, Z wider. A row over z' is a row over z that costs |A'| Z more; a row over the output costs |C| Z.
 Assumed: IEEE float64, to nearest, gradual underflow (`plain` sets them, `check` tries them), matrix products that sum products."""
 
 from __future__ import annotations
@@ -29,348 +51,396 @@ import gzip
 import hashlib
 import json
 import math
-import re
-import runpy
+import random
 import sys
 from collections import namedtuple
+from collections.abc import Callable
 from fractions import Fraction
-from importlib.util import find_spec
-from itertools import product
 from operator import gt, lt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-FORMAT = {"format": "polytriton certificate", "version": "1", "semantics": "real"}
-U, FLOOR, HUGE, SMALL, LIMIT = 2.0**-53, 1e-100, 1e100, 1e-290, 1 << 20_000  # the last: of both parts of an exact number
-BLOCK, MAX_CELLS, MAX_ATOMS = 1 << 22, 1 << 26, 30_000_000  # coefficients of a node at a time; values of a node; comparisons of all pieces
-NUMBER = re.compile(r"[+-]?(\d{1,400}\.?\d{0,400}|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
-MODEL: Any = runpy.run_path(str(getattr(find_spec("onnx"), "origin", "")).replace("__init__.py", "onnx_ml_pb2.py"))["ModelProto"]
-STORED = {1: ("<f4", "float"), 6: ("<i4", "int32"), 7: ("<i8", "int64"), 10: ("<f2", "int32"), 11: ("<f8", "double")}  # of tensors
-VALUE = {1: "f", 2: "i", 3: "s", 4: "t", 6: "floats", 7: "ints"}  # attributes by their types; no other is read
-Array = np.ndarray[Any, np.dtype[Any]]
-Atom = tuple[dict[int, Fraction], Fraction]  # sum c v <= k; variable i is X_i, ~i is Y_i
-Box = tuple[tuple[Fraction, ...], tuple[Fraction, ...]]
-Pieces = dict[Box, list[list[Atom]]]  # by box the rows of each piece
-NONE: Array = np.zeros(0)
+from polytriton.checker_files import HUGE, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
+
+FORMAT = {"format": "polytriton certificate", "version": "2"}
+SEMANTICS = ("real", "float32")
+U, FLOOR, V, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-23, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
+BLOCK, BATCH, STEPS, NODES = 1 << 22, 1 << 18, 1000, 1 << 24  # coefficients and values of a node at a time; limits of what may be asked
 PROBE, ROUNDED = (np.resize(np.array(bits), 255) for bits in ([1 << 30, 0x3FFC << 48, (0x3FF << 52) + 1], [0, 2, 1]))  # tiny, 1.75, 1 + 2 u
-class Refused(Exception):
-    """The certificate does not prove the property of this network."""
-class Unsupported(Refused):
-    """The network or the property lies outside what this checker reads."""
+TENSORS = {"split": "<i4", "cut": "<f8", "inner": "<i4", "query": "<i4", "node": "<i4", "piece": "<i4", "row": "<i4"}
+Progress = Callable[[str, int, int], None]
 def plain(function: Any) -> Any:
     """It runs where this thread rounds to nearest, keeps subnormal numbers and traps nothing; its caller gets back what was set."""
     @functools.wraps(function)
-    def run(*given: Any) -> Any:
+    def run(*given: Any, **named: Any) -> Any:
         old, libc = ctypes.create_string_buffer(512), ctypes.PyDLL(None) if sys.platform == "linux" else None
         _ = libc and (libc.fegetenv(old), libc.fesetenv(ctypes.c_void_p(-1)))
         try:
-            return np.errstate(all="ignore")(function)(*given)
+            return np.errstate(all="ignore")(function)(*given, **named)
         finally:
             _ = libc and libc.fesetenv(old)
     return run
-def need(holds: Any, message: str, kind: type[Refused] = Unsupported) -> None:
-    if not holds:
-        raise kind(message)
+down, up = (functools.partial(lambda end, x: np.nextafter(x, end), end) for end in (-np.inf, np.inf))
+def of(v: Array, at: Array) -> Array:
+    """A box's column for each row; one that is the same for all is not copied."""
+    return v if v.shape[1] == 1 else v[:, at]
+def dot(v: Array, a: Array, at: Array) -> Array:
+    """For each column of `a` the sum of its products with its box's column of `v`."""
+    return v[:, 0] @ a if v.shape[1] == 1 else np.einsum("ij,ij->j", v[:, at], a)
+def outward(box: Box) -> tuple[Array, Array]:
+    need(all(abs(v) <= HUGE for v in (*box[0], *box[1])), f"an input bound beyond {HUGE}")
+    lo, hi = (np.array(side, dtype=np.float64) for side in box)  # to the nearest; then outward where that lies inside
+    above, below = (list(map(op, map(Fraction, f.tolist()), v)) for op, f, v in zip((gt, lt), (lo, hi), box, strict=True))
+    return np.where(above, down(lo), lo), np.where(below, up(hi), hi)
 
-# input; relu; add: signs_0 y + signs_1 y'; affine: W y + b. push(x, magnitudes) is W x or |W| x for columns x, pull(a) is W^T a; no sum has
-# more than `terms` products; b was computed from magnitudes babs. Values are flat, row-major.
-Op = namedtuple("Op", "kind inputs shape push pull b babs signs terms", defaults=(None, None, NONE, NONE, (), 0))
-
-def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dilations: Any, pads: Any) -> Op:
-    """Coefficients go one kernel cell at a time; rows and columns of an image where all are zero are left out."""
-    (c, height, width), (top, left, bottom, right) = shape[1:], pads
-    spare = [shape[i + 2] + pads[i] + pads[i + 2] - (w.shape[i + 2] - 1) * dilations[i] - 1 for i in (0, 1)]
-    need(min(spare) >= 0 and c == groups * w.shape[1] and len(w) % groups == 0, "a kernel that does not fit its image or groups")
-    h, v = (s // stride + 1 for s, stride in zip(spare, strides, strict=True))
-    g, co, ci = (weights := w.reshape(groups, -1, *w.shape[1:])).shape[:3]
-    def taps(*outputs: tuple[int, int]) -> Any:
-        """Weights [groups, out, in] of each kernel cell, and what outputs (from, to) x (from, to) read with it in the padded operand."""
-        for tap in np.ndindex(*w.shape[2:]):
-            at = zip(tap, outputs, strides, dilations, strict=True)
-            cells = (slice(i * d + a * s, i * d + (z - 1) * s + 1, s) for i, (a, z), s, d in at)
-            yield weights[..., tap[0], tap[1]], (..., *cells, slice(None))
-    def push(x: Array, magnitudes: bool) -> Array:
-        x = np.pad(x.reshape(g, ci, height, width, -1), ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0)))
-        cells = ((np.abs(m) if magnitudes else m) @ x[at].reshape(g, ci, -1) for m, at in taps((0, h), (0, v)))
-        return sum(cells, np.zeros(())).reshape(len(w) * h * v, -1)
-    def pull(a: Array) -> Array:
-        a = a.reshape(g, co, h, v, a.shape[1])
-        out = np.zeros((g, ci, height + top + bottom, width + left + right, a.shape[-1]))
-        live = (a != 0).any(axis=(0, 1, 4))
-        (y, z), (p, q) = ((int(n.argmax()), len(n) - int(n[::-1].argmax())) if n.any() else (0, 1) for n in (live.any(1), live.any(0)))
-        part = np.ascontiguousarray(a[:, :, y:z, p:q]).reshape(g, co, -1)
-        for m, at in taps((y, z), (p, q)):
-            out[at] += (m.swapaxes(1, 2) @ part).reshape(out[at].shape)
-        return out[:, :, top : top + height, left : left + width].reshape(c * height * width, -1)
-    return Op("affine", (k,), (1, len(w), h, v), push, pull, b.repeat(h * v), np.abs(b).repeat(h * v), (), max(w[0].size, w[:, 0].size))
-
-class Network:
-    """An ONNX graph as a list of operators. An operator, attribute or shape that is not understood is refused, never guessed."""
-    def __init__(self, data: bytes) -> None:
-        model = MODEL.FromString(data)
-        g, domains = model.graph, {o.domain or "ai.onnx": o.version for o in model.opset_import}
-        need(7 <= domains.get("ai.onnx", 0) <= 25 and not model.functions, "an opset outside 7 to 25, or functions")
-        self.consts = {t.name: self._array(t) for t in g.initializer}
-        inputs = [v for v in g.input if v.name not in self.consts]
-        need(len(inputs) == len(g.output) == 1 and not g.sparse_initializer, f"{len(inputs)} inputs, {len(g.output)} outputs (not 1 and 1)")
-        dims = [d.dim_value for d in inputs[0].type.tensor_type.shape.dim]
-        shape = (dims[0] or 1, *dims[1:])
-        need(min(shape) > 0 and math.prod(shape) <= MAX_CELLS, f"input shape {dims}")
-        self.ops, self.env = [Op("input", (), shape)], {inputs[0].name: (0, shape)}  # an activation: operator and shape
-        for node in g.node:
-            self._node(node)
-        self.output = self.env[g.output[0].name][0]
-        self.sizes = [math.prod(op.shape) for op in self.ops]
-        self.terms = max(*self.sizes, *(op.terms for op in self.ops))
-        need(self.output > 0, "a network without operators")
-    def _array(self, t: Any) -> Array:
-        need(t.data_type in STORED and not (t.data_location or t.HasField("segment")), f"{t.name}: its type, or weights outside the file")
-        (kind, field), raw = STORED[t.data_type], t.HasField("raw_data")
-        a = np.frombuffer(t.raw_data, kind) if raw else np.array(getattr(t, f"{field}_data"), kind.replace("f2", "u2")).view(kind)
-        return a.reshape(t.dims).astype(np.float64 if kind[1] == "f" else np.int64)
-    def _node(self, n: Any) -> None:
-        attrs, name = {a.name: getattr(a, VALUE[a.type * (not a.ref_attr_name)]) for a in n.attribute}, f"{n.domain}{n.op_type} {n.name}"
-        (out,) = (o for o in n.output if o)
-        need(n.domain in ("", "ai.onnx") and out not in self.env and out not in self.consts, f"{name}, output {out}")
-        if n.op_type == "Constant":
-            self.consts[out] = self._array(attrs.pop("value"))
-        else:
-            made = self._made(n.op_type, list(n.input), attrs.pop)
-            if isinstance(made, Op):
-                need(0 < math.prod(made.shape) <= MAX_CELLS and (made.babs <= HUGE).all(), f"{name}: shape {made.shape}, or its weights")
-                self.ops.append(made)
-            self.env[out] = (len(self.ops) - 1, made.shape) if isinstance(made, Op) else made
-        need(not attrs, f"{name}: attribute {list(attrs)[:1]}")
-    def _made(self, op: str, x: list[str], take: Any) -> Any:
-        """An operator, or an activation in another shape (operator, shape). It takes the attributes that it understands."""
-        if op in ("Add", "Sub", "Mul", "Div"):
-            return self._elementwise(op, x)
-        k, shape = self.env[x[0]]
-        if op == "Relu":
-            return Op("relu", (k,), shape)
-        if op == "Flatten":
-            need(0 <= (axis := take("axis", 1)) <= len(shape), f"Flatten at axis {axis}")
-            return k, (math.prod(shape[:axis]), math.prod(shape[axis:]))
-        if op == "Reshape":
-            need(take("allowzero", 0) == 0, "Reshape with allowzero")
-            dims = [shape[i] if d == 0 else int(d) for i, d in enumerate(self.consts[x[1]].ravel().tolist())]
-            dims = [math.prod(shape) // -math.prod(dims) if d == -1 else d for d in dims]
-            need(min(dims) > 0 and math.prod(dims) == math.prod(shape), f"Reshape of {shape} to {dims}")
-            return k, tuple(dims)
-        if op in ("Gemm", "MatMul"):
-            need(take("alpha", 1.0) == take("beta", 1.0) == 1 and take("transA", 0) == 0, "Gemm with alpha, beta or transA")
-            w = self._weight(x[1]) if take("transB", 0) else self._weight(x[1]).T
-            need(w.ndim == len(shape[-2:]) == 2 and math.prod(shape) == shape[-1] == w.shape[1], f"a product of {shape} and {w.T.shape}")
-            b = np.broadcast_to(self._weight(x[2]) if len(x) > 2 else np.zeros(1), (1, len(w)))[0]
-            push: Any = lambda v, magnitudes: (np.abs(w) if magnitudes else w) @ v  # noqa: E731
-            return Op("affine", (k,), (*shape[:-1], len(w)), push, lambda a: w.T @ a, b, np.abs(b))
-        if op == "BatchNormalization":  # at most 8 roundings, relative to the magnitudes |beta| and |mean w|
-            need(take("training_mode", 0) == 0 and take("spatial", 1) == 1, "BatchNormalization in training")
-            take("momentum", None)  # only for training
-            gain, beta, mean, var = (self._weight(v).reshape(-1, *[1] * (len(shape) - 2)) for v in x[1:])
-            var = var + take("epsilon", float(np.float32(1e-5)))
-            need((var >= SMALL).all() and ((gain == 0) | (np.abs(gain) >= 1e-140)).all(), "a variance or a gain is too small")
-            w = gain / np.sqrt(var)
-            return self._scale(x[0], w, beta - mean * w, np.abs(beta) + np.abs(mean * w))
-        need(op == "Conv", f"operator {op}")
-        w, pads, steps = self._weight(x[1]), take("pads", [0] * 4), (take("strides", [1, 1]), take("dilations", [1, 1]))
-        b = self._weight(x[2]) if len(x) > 2 else np.zeros(len(w))
-        kernel, auto = take("kernel_shape", [*w.shape[2:]]), take("auto_pad", b"NOTSET")
-        same = (len(shape), shape[0], w.ndim, *map(len, steps), len(pads), kernel, auto)
-        need(same == (4, 1, 4, 2, 2, 4, [*w.shape[2:]], b"NOTSET") and b.shape == (len(w),), f"Conv of {shape}: sizes or automatic padding")
-        need(min(*steps[0], *steps[1], *w.shape) > 0 <= min(pads) and max(*pads, *steps[0], *steps[1]) < 1000, "Conv: strides or padding")
-        return conv(k, shape, w, b, take("group", 1), *steps, pads)
-    def _elementwise(self, op: str, x: list[str]) -> Op:
-        first, sign = x[0] in self.env, -1.0 if op == "Sub" else 1.0
-        if first and x[1] in self.env:
-            (i, shape), (j, other) = self.env[x[0]], self.env[x[1]]
-            need(shape == other and op in ("Add", "Sub"), f"{op} of activations of shapes {shape} and {other}")
-            return Op("add", (i, j), shape, signs=(1.0, sign))
-        name, c, one, zero = x[not first], self._weight(x[first]), np.ones(1), np.zeros(1)
-        if op in ("Add", "Sub"):
-            return self._scale(name, one if first else sign * one, sign * c if first else c, np.abs(c))
-        need(op == "Mul" or (first and (np.abs(c) >= 1 / HUGE).all()), "a division by an activation, or by a tiny number")
-        return self._scale(name, c if op == "Mul" else 1 / c, zero, zero)
-    def _weight(self, name: str) -> Array:
-        need((c := self.consts[name]).dtype == np.float64 and (np.abs(c) <= HUGE).all(), f"weights {name}: integers, or beyond {HUGE}")
-        return c
-    def _scale(self, name: str, *weights: Array) -> Op:
-        k, shape = self.env[name]
-        w, b, babs = (np.array(np.broadcast_to(v, shape)).reshape(-1, 1) for v in weights)
-        return Op("affine", (k,), shape, lambda x, size: (np.abs(w) if size else w) * x, lambda a: w * a, b[:, 0], babs[:, 0])
-
-def unsafe(text: str, n_in: int, n_out: int) -> Pieces:
-    """VNN-LIB 1.0: constants X_i and Y_i, assertions of <=, >=, and, or over linear terms. The pieces' rows by box; no empty boxes."""
-    quoted = re.sub(r"[^\s()]+", lambda t: json.dumps(t[0]) + ",", re.sub(r";[^\n]*", "", text)).replace("(", "[").replace(")", "],")
-    statements = json.loads(re.sub(r",\s*\]", "]", f"[{quoted}]"))
-    need(n_in + n_out <= len(text), f"the property does not declare {n_in} inputs and {n_out} outputs")
-    names = {f"X_{i}": i for i in range(n_in)} | {f"Y_{i}": ~i for i in range(n_out)}
-    declared = [s[1] for s in statements if s[:1] == ["declare-const"] and s[2:] == ["Real"]]
-    asserted = [s[1] for s in statements if s[:1] == ["assert"] and len(s) == 2]
-    need(len(declared) + len(asserted) == len(statements), "a statement other than (declare-const V Real) and (assert A)")
-    need(sorted(declared) == sorted(names), f"the property does not declare the network's {n_in} inputs and {n_out} outputs as X_i and Y_i")
-    def term(e: Any) -> dict[int | None, Fraction]:  # coefficients by variable, and the constant
-        if isinstance(e, str):
-            need(e in names or NUMBER.fullmatch(e), f"`{e[:40]}` is neither a number nor declared")
-            return {names[e]: Fraction(1)} if e in names else {None: Fraction(e)}
-        need(len(e) >= 2 and e[0] in ("+", "-", "*"), f"the term {str(e)[:60]}")
-        parts = list(map(term, e[1:] if len(e) > 2 or e[0] != "-" else ["0", e[1]]))
-        if e[0] == "*":
-            first, *more = sorted(parts, key=lambda p: p.keys() == {None})  # a term with variables before the factors
-            need(len(more) < 20 and all(p.keys() == {None} for p in more), "a product of variables, or of too many numbers")
-            by = math.prod((p[None] for p in more), start=Fraction(1))
-            need(all(max(abs(c.numerator), c.denominator) < LIMIT for c in (by, *first.values())), "a product that grows beyond any use")
-            return {v: c * by for v, c in first.items()}
-        signs = [1 if k == 0 or e[0] == "+" else -1 for k in range(len(parts))]
-        return {v: sum((s * p[v] for s, p in zip(signs, parts, strict=True) if v in p), Fraction(0)) for v in set().union(*parts)}
-    def alternatives(e: Any) -> list[list[Atom]]:
-        need(isinstance(e, list) and e[:1] in (["<="], [">="], ["and"], ["or"]), f"`{str(e)[:60]}`: only <=, >=, and, or are read")
-        if e[0] in ("<=", ">="):
-            a, b = e[1:] if e[0] == "<=" else e[:0:-1]
-            row = term(["-", a, b])
-            return [[({v: c for v, c in row.items() if v is not None and c}, -row.get(None, Fraction(0)))]]
-        parts = [alternatives(part) for part in e[1:]]
-        if e[0] == "or":
-            return [atoms for part in parts for atoms in part]
-        need(math.prod(map(len, parts)) * (len(parts) + 1) <= MAX_ATOMS, "too many combinations of alternatives")
-        return [[atom for atoms in combination for atom in atoms] for combination in product(*parts)]
-    pieces: Pieces = {}
-    for atoms in alternatives(["and", *asserted]):
-        sides: list[dict[int, Fraction]] = [{}, {}]  # bounds of x from above, and of -x
-        for ((v, c),), k in ((row.items(), k) for row, k in atoms if len(row) == 1 and min(row) >= 0):
-            sides[c < 0][v] = min(sides[c < 0].get(v, k / abs(c)), k / abs(c))
-        need(all(len(side) == n_in for side in sides), "an input without a lower or an upper bound")
-        hi, lo = (tuple(sign * side[i] for i in range(n_in)) for sign, side in zip((1, -1), sides, strict=True))
-        if all(a <= b for a, b in zip(lo, hi, strict=True)):
-            pieces.setdefault((lo, hi), []).append([(row, k) for row, k in atoms if len(row) != 1 or min(row) < 0])
-    return pieces
-
-def down(x: Array) -> Array:
-    return np.nextafter(x, -np.inf)
 class Boxes:
-    """Bounds of every value over one box of inputs, and the vectors of the proof above by operator."""
-    def __init__(self, net: Network, box: Box) -> None:
-        self.net, self.G = net, 4 * (net.terms + 64) * U
-        self.lo, self.hi, self.mid, self.rad, self.mag, self.R, self.T = ([NONE] * len(net.ops) for _ in range(7))
+    """Bounds of every value over some boxes of inputs, columns of [cells, boxes], and the vectors of the proof above, by operator. `signs`:
+    sigma of a ReLU's operand [cells, boxes], where it is assumed. `empty`: boxes shown to have no execution.
+    """
+    def __init__(self, net: Network, lo: Array, hi: Array, float32: bool = False, signs: dict[int, Array] | None = None) -> None:
+        self.net, self.G, self.float32, self.signs = net, 4 * (net.terms + 64) * U, float32, signs or {}
+        self.lo, self.hi, self.mid, self.rad, self.mag, self.R, self.T, self.M, self.E = ([NONE] * len(net.ops) for _ in range(9))
+        self.z: dict[int, tuple[Array, Array, Array]] = {}  # of a ReLU's operand as executed: its box, and Z
         self.lines: dict[int, tuple[Array, Array, Array]] = {}  # s, t, m
-        need(all(abs(v) <= HUGE for v in (*box[0], *box[1])), f"an input bound beyond {HUGE}")
-        lo, hi = (np.array(side, dtype=np.float64) for side in box)  # to the nearest; then outward where that lies inside
-        above, below = (list(map(op, map(Fraction, f.tolist()), v)) for op, f, v in zip((gt, lt), (lo, hi), box, strict=True))
-        self.put(0, np.where(above, down(lo), lo), np.where(below, -down(-hi), hi))
+        self.empty: Array = np.zeros(lo.shape[1], dtype=bool)
+        self.signed = np.any([self.empty, *((sigma != 0).any(0) for sigma in self.signs.values())], axis=0)
+        need(not (float32 and net.strange), f"float32 executions: {''.join(net.strange[:1])}")
+        self.put(0, lo, hi)
+        self._rounding(0)
+    def met(self, lo: Array, hi: Array, message: str) -> tuple[Array, Array]:
+        """Ends that are proved; where they cross there is no execution, and any box will do."""
+        need((np.maximum(np.abs(lo), np.abs(hi)) <= HUGE).all(), f"{message} are too large", Refused)
+        crossed = (lo > hi).any(0)
+        need(not (crossed & ~self.signed).any(), f"{message} cross", Refused)
+        self.empty |= crossed
+        return (np.minimum(lo, hi), hi) if crossed.any() else (lo, hi)
     def put(self, k: int, lo: Array, hi: Array) -> None:
-        need((lo <= hi).all() and (np.maximum(-lo, hi) <= HUGE).all(), f"bounds of operator {k} cross or are too large", Refused)
+        lo, hi = self.met(lo, hi, f"bounds of operator {k}")
         self.lo[k], self.hi[k], self.mid[k], self.mag[k] = lo, hi, lo / 2 + hi / 2, np.maximum(np.abs(lo), np.abs(hi))
-        self.rad[k] = -down(-np.maximum(-down(self.mid[k] - hi), -down(lo - self.mid[k])))
+        self.rad[k] = up(np.maximum(up(hi - self.mid[k]), up(self.mid[k] - lo)))
         self.R[k] = self.rad[k] + self.G * (np.abs(self.mid[k]) + self.rad[k]) + FLOOR
     def interval(self, k: int) -> None:
-        """Bounds of operator k from those of its operands; for a ReLU after `accept`."""
         op, i = self.net.ops[k], self.net.ops[k].inputs[0]
         if op.kind == "relu":
-            self.put(k, np.maximum(self.lo[i], 0), np.maximum(self.hi[i], 0))
+            self.put(k, np.maximum(self.z[k][0], 0), np.maximum(self.z[k][1], 0))
         elif op.kind == "add":
             lo, hi = (op.signs[1] * v[op.inputs[1]] for v in ((self.lo, self.hi) if op.signs[1] > 0 else (self.hi, self.lo)))
-            self.put(k, down(self.lo[i] + lo), -down(-self.hi[i] - hi))
+            self.put(k, down(self.lo[i] + lo), up(self.hi[i] + hi))
         else:
-            rad, size = op.push(np.stack([self.rad[i], self.mag[i]], 1), True).T
-            self.T[k] = self.G * (size + op.babs) + FLOOR
-            mid, rad = op.push(self.mid[i][:, None], False)[:, 0] + op.b, -down(-rad - self.T[k])
-            self.put(k, down(mid - rad), -down(-mid - rad))
-    def lower(self, frontier: dict[int, Array], c: Array, goal: Array) -> Array:
-        """Lower bounds of rows, coefficients in columns: the best of all frontiers, until the row's goal is reached."""
+            self.T[k] = self.G * (op.push(self.mag[i], True) + op.babs[:, None]) + FLOOR
+            mid, rad = op.push(self.mid[i], False) + op.b[:, None], up(op.push(self.rad[i], True) + self.T[k])
+            self.put(k, down(mid - rad), up(mid + rad))
+        self._rounding(k)
+    def _rounding(self, k: int) -> None:
+        op = self.net.ops[k]
+        if op.kind in ("input", "relu") or not self.float32:
+            self.M[k], self.E[k] = self.mag[k], np.zeros((1, 1))
+        else:
+            x = sum((self.M[i] + self.E[i] for i in op.inputs), np.zeros((1, 1)))
+            e = sum((self.E[i] + ETA for i in op.inputs), np.zeros((1, 1)))
+            fan, size = min(op.fan, int((x > 0).any(1).sum())), x + 2 * ETA
+            if op.push:
+                size, e = op.push(x + ETA, True) + op.babs[:, None], op.push(np.broadcast_to(e, x.shape), True)
+            need((terms := (fan + 1 + op.ops) * V) < 0.5, f"operator {k} sums too many terms for float32")
+            lost = LOST * (2 * (fan + op.ops) + 16) * (1 + x.max(0))
+            self.M[k], self.E[k] = size * ROOM, (e + terms / (1 - terms) * size + lost) * ROOM
+        fits = not self.float32 or (self.M[k] + self.E[k] <= MOST).all()
+        need(fits, f"operator {k} may exceed {MOST}, beyond which float32 executions are not described", Refused)
+    def executed(self, k: int) -> Array:
+        """Z: how far what is executed may lie from operator k's value."""
+        return (self.E[k] + 2 * ETA) * ROOM if self.float32 else self.E[k]
+    def narrow(self, k: int, lo: Array, hi: Array) -> None:
+        """The operand of ReLU k between these bounds too; its box as executed, with the sign that is assumed of it."""
+        i = self.net.ops[k].inputs[0]
+        e, sigma = self.executed(i), self.signs.get(k, np.zeros((1, 1)))
+        self.put(i, np.maximum(np.maximum(self.lo[i], lo), np.where(sigma > 0, -e, -HUGE)),
+                 np.minimum(np.minimum(self.hi[i], hi), np.where(sigma < 0, e, HUGE)))  # fmt: skip
+        low, high = (down(self.lo[i] - e), up(self.hi[i] + e)) if self.float32 else (self.lo[i], self.hi[i])
+        ends: Any = np.where(sigma > 0, np.maximum(low, 0), low), np.where(sigma < 0, np.minimum(high, 0), high)
+        self.z[k] = (*self.met(ends[0], ends[1], f"bounds of operand {k}"), e)
+    def relax(self, k: int) -> None:
+        """Lines of ReLU k: the smaller area below, the chord above. Each product and 1 - t is rounded once, then moved up."""
+        l, h, _ = self.z[k]
+        mixed, on = (l < 0) & (h > 0), (l >= 0).astype(np.float64)
+        t = np.where(mixed, np.clip(h / np.where(mixed, h - l, 1.0), 0, 1), on)
+        m = np.where(mixed, np.maximum(up(t * -l), up(h * up(1 - t))), 0.0)
+        self.lines[k] = np.where(mixed, (h > -l).astype(np.float64), on), t, m
+    def lower(self, frontier: dict[int, Array], c: Array, goal: Array, at: Array, chosen: dict[int, tuple[Array, Array]]) -> Array:
+        """Lower bounds of rows, coefficients in columns, over the boxes `at`: the best of all frontiers, until the row's goal is reached.
+        `chosen`: slopes below and multipliers of each row at some ReLUs; what is no slope in [0, 1] or no multiplier >= 0 is made one.
+        """
         best, open_, c = np.full(len(c), -np.inf), np.arange(len(c)), down(c - FLOOR)
         while True:
             op = self.net.ops[k := max(frontier)]
             if op.kind in ("input", "relu"):
                 found = c
                 for n, a in frontier.items():
-                    found = down(down(found + self.mid[n] @ a) - self.R[n] @ np.abs(a))
+                    found = down(down(found + dot(self.mid[n], a, at)) - dot(self.R[n], np.abs(a), at))
                 best[open_] = np.fmax(best[open_], np.where(np.isfinite(found), found, -np.inf))
                 left = best[open_] < goal[open_]
                 if op.kind == "input" or not left.any():
                     return best
                 if left.mean() < 0.8:
-                    open_, c, frontier = open_[left], c[left], {n: a[:, left] for n, a in frontier.items()}
+                    open_, c, at, frontier = open_[left], c[left], at[left], {n: a[:, left] for n, a in frontier.items()}
             a = frontier.pop(k)
             if op.kind == "relu":
-                (s, t, m), below = self.lines[k], np.minimum(a, 0)
-                c, a = down(c + (m @ below) * (1 + self.G)), np.maximum(a, 0) * s[:, None] + below * t[:, None]
-                c = self._give(frontier, op.inputs[0], a, c, rounded=True)
+                (low, high, e), (s, t, m) = ((of(v, at) for v in some) for some in (self.z[k], self.lines[k]))
+                b = np.zeros((1, 1))
+                if k in chosen:
+                    own, b = (v if len(open_) == v.shape[1] else v[:, open_] for v in chosen[k])
+                    s = np.where((low < 0) & (high > 0), np.clip(np.fmax(own, 0.0), 0.0, 1.0), s)
+                    sigma = of(self.signs.get(k, np.zeros((1, 1))), at)
+                    b = sigma * np.where(((sigma > 0) & (low >= 0)) | ((sigma < 0) & (high <= 0)), np.fmax(b, 0.0), 0.0)
+                c = down(c + np.einsum("ij,ij->j", np.broadcast_to(m, a.shape), below := np.minimum(a, 0)) * (1 + self.G))
+                a = np.maximum(a, 0) * s + below * t - b
+                charge = (4 * U * of(self.mag[op.inputs[0]], at) + FLOOR + e * (1 + 8 * U)) * (1 + self.G)
+                c = down(c - np.einsum("ij,ij->j", np.broadcast_to(charge, a.shape), np.abs(a)))
+                c = self._give(frontier, op.inputs[0], a, c, at)
             elif op.kind == "add":
                 for i, sign in zip(op.inputs, op.signs, strict=True):
-                    c = self._give(frontier, i, sign * a, c)
+                    c = self._give(frontier, i, sign * a, c, at)
             else:
-                c = down(down(c + op.b @ a) - self.T[k] @ np.abs(a))
-                c = self._give(frontier, op.inputs[0], op.pull(a), c)
-    def _give(self, frontier: dict[int, Array], k: int, a: Array, c: Array, rounded: bool = False) -> Array:
-        """Adds coefficients to the frontier; if they were rounded that is charged, and their sum with others is."""
-        parts = [a] * rounded + ([a + frontier[k]] if k in frontier else [])
-        frontier[k] = parts[-1] if parts else a
-        for v in parts:
-            c = down(c - (4 * U * self.mag[k] + FLOOR) @ np.abs(v))
-        return c
-    def neurons(self, k: int, index: Array, sign: Array, goal: Array) -> Array:
-        """Lower bounds of sign * value `index` of operator k. Neighbours in an image go together: their coefficients' zeros coincide."""
-        best, order = np.full(len(index), -np.inf), np.argsort(index % math.prod(self.net.ops[k].shape[2:]), kind="stable")
-        step = max(1, BLOCK // max(self.net.sizes[: k + 1]))
-        for some in (order[a : a + step] for a in range(0, len(order), step)):
+                c = down(down(c + op.b @ a) - dot(self.T[k], np.abs(a), at))
+                c = self._give(frontier, op.inputs[0], op.pull(a), c, at)
+    def _give(self, frontier: dict[int, Array], k: int, a: Array, c: Array, at: Array) -> Array:
+        """Adds coefficients to the frontier; their sum with others is rounded, and charged."""
+        if k not in frontier:
+            frontier[k] = a
+            return c
+        frontier[k] = a + frontier[k]
+        return down(c - dot(4 * U * self.mag[k] + FLOOR, np.abs(frontier[k]), at))
+    def choose(self, draft: Network, start: dict[int, Array], at: Array, steps: int, goal: Array) -> Choice:
+        """Slopes and multipliers for rows, by Adam's ascent on their bounds. Nothing here is trusted, so `draft` computes in float32.
+        With L over a ReLU's output and N = (s or t) L - sigma b over its operand, down to a corner of the box, and z and the lines' values
+        forward from there, d bound / d s = max(L, 0) z and d bound / d b = -sigma z.
+        """
+        f32 = np.float32
+        ends = [of(v[0], at).astype(f32) for v in (self.lo, self.hi)]
+        held: dict[int, list[Array]] = {}  # s, t, m, where both signs are possible, sigma, b, moments of s and b
+        for k in sorted(self.lines):
+            if k <= max(start):
+                (low, high, _), sigma, shape = self.z[k], self.signs.get(k, np.zeros((1, 1))), (self.net.sizes[k], len(at))
+                some, zeros = [of(v, at).astype(f32) for v in self.lines[k]], [np.zeros(shape, f32) for _ in range(5)]
+                sigma = sigma * (((sigma > 0) & (low >= 0)) | ((sigma < 0) & (high <= 0)))
+                mixed = of(((low < 0) & (high > 0)).astype(f32), at)
+                held[k] = [np.array(np.broadcast_to(some[0], shape)), *some[1:], mixed, of(sigma.astype(f32), at), *zeros]
+        enough, best, kept = goal, np.full(len(at), -np.inf), dict[int, tuple[Array, Array]]()
+        first = {k: a.astype(f32) for k, a in start.items()}
+        for step in range(1, steps + 2):
+            frontier, met = dict(first), dict[int, Array]()
+            while (k := max(frontier)) > 0:
+                op, a = draft.ops[k], frontier.pop(k)
+                met[k] = a if op.kind == "relu" else NONE
+                if op.kind == "relu":
+                    s, t, _, _, sigma, b, *_ = held[k]
+                    a = np.where(a >= 0, s, t) * a - sigma * b
+                elif op.kind == "affine":
+                    a = op.pull(a)
+                for i, sign in zip(op.inputs, op.signs or (1.0,), strict=True):
+                    frontier[i] = frontier[i] + f32(sign) * a if i in frontier else f32(sign) * a
+            slope = frontier[0]
+            values, penalty = {0: np.where(slope >= 0, *ends)}, np.zeros(len(at), f32)
+            for k in sorted(met):
+                op = draft.ops[k]
+                y = [values[i] for i in op.inputs]
+                if op.kind == "relu":
+                    s, t, m, _, sigma, b, *_ = held[k]
+                    values[k] = np.where(met[k] >= 0, s * y[0], t * y[0] + m)
+                    penalty += (sigma * b * y[0]).sum(0)
+                else:
+                    values[k] = op.push(y[0], False) + op.b[:, None] if op.push else y[0] + f32(op.signs[1]) * y[1]
+            bound = sum(((a * values[k]).sum(0) for k, a in first.items()), -penalty)
+            better = (bound > best) & ~(best > enough)  # a row goes its own way, whatever is asked beside it
+            best = np.where(better, bound, best)
+            for k, (s, _, _, _, _, b, *_) in held.items():
+                kept[k] = (np.where(better, s, kept[k][0]), np.where(better, b, kept[k][1])) if k in kept else (s.copy(), b.copy())
+            enough = goal + np.abs(best - goal) / 64 if step == 1 else enough
+            if step > steps or (best > enough).all():
+                break
+            for k, a in met.items():
+                if k in held:
+                    (s, _, _, mixed, sigma, b, *moments), z = held[k], values[draft.ops[k].inputs[0]]
+                    rate = f32(0.2 * 0.98**step)
+                    np.clip(s + rate * _adam(np.maximum(a, 0) * z * mixed, moments[0], moments[1], step), 0, 1, out=s)
+                    if sigma.any():
+                        np.maximum(b + rate / 4 * _adam(-sigma * z, moments[2], moments[3], step), 0, out=b)
+        return Choice(kept, met, slope)
+    def neurons(self, draft: Network, k: int, at: Array, box: Array, sign: Array, goal: Array, steps: int) -> Array:
+        """Lower bounds of sign * value `at` of operator k over a box each. Neighbours in an image go together: their zeros coincide."""
+        best, order = np.full(len(at), -np.inf), np.lexsort((at % math.prod(self.net.ops[k].shape[2:]), box))
+        size = max(1, BLOCK // (sum if steps else max)(self.net.sizes[: k + 1]))
+        for some in (order[a : a + size] for a in range(0, len(order), size)):
             rows = np.zeros((self.net.sizes[k], len(some)))
-            rows[index[some], np.arange(len(some))] = sign[some]
-            best[some] = self.lower({k: rows}, np.zeros(len(some)), goal[some])
+            rows[at[some], np.arange(len(some))] = sign[some]
+            chosen = self.choose(draft, {k: rows}, box[some], steps, goal[some]).lines if steps else {}
+            best[some] = self.lower({k: rows}, np.zeros(len(some)), goal[some], box[some], chosen)
         return best
-    def margin(self, row: Atom) -> Fraction | None:
-        """A lower bound of C y + D x - k."""
-        need(all(SMALL <= abs(q) <= HUGE for q in row[0].values()), f"a coefficient outside {SMALL} to {HUGE}")
-        frontier, c = {k: np.zeros((self.net.sizes[k], 1)) for k in (0, self.net.output)}, np.zeros(1)
-        for v, q in row[0].items():
-            frontier[0 if v >= 0 else self.net.output][max(v, ~v)] = float(q)
+    def start(self, rows: list[Atom], at: Array) -> tuple[dict[int, Array], Array]:
+        """Rows C y + D x as a frontier: coefficients rounded to floats, and what that costs, and what the network rounds."""
+        output, c = self.net.output, np.zeros(len(rows))
+        frontier = {k: np.zeros((self.net.sizes[k], len(rows))) for k in (0, output)}
+        for j, (row, _) in enumerate(rows):
+            need(all(SMALL <= abs(q) <= HUGE for q in row.values()), f"a coefficient outside {SMALL} to {HUGE}")
+            for v, q in row.items():
+                frontier[0 if v >= 0 else output][max(v, ~v), j] = float(q)
         for k, a in frontier.items():
-            c = down(c - (4 * U * self.mag[k] + FLOOR) @ np.abs(a))
-        found = float(self.lower(frontier, c, np.full(1, np.inf))[0])
-        return Fraction(found) - row[1] if math.isfinite(found) else None
-    def accept(self, k: int, claim: dict[str, Array], trust: bool = False) -> int:
-        """Claims about ReLU k become bounds and lines if they follow; returns how many took a substitution. `trust` is for their author."""
-        i, at, lo, hi = self.net.ops[k].inputs[0], claim["index"], claim["lo"], claim["hi"]
-        need(at.dtype.kind == "i" and (np.diff(at, prepend=-1, append=self.net.sizes[i]) > 0).all(), f"relu {k}: its indices", Refused)
-        need(all(v.shape == at.shape and np.isfinite(v).all() for v in claim.values()), f"relu {k}: its numbers", Refused)
-        below, above = (self.lo[i][at] < lo) & (not trust), (self.hi[i][at] > hi) & (not trust)
-        index, goal = np.concatenate([at[below], at[above]]), np.concatenate([lo[below], -hi[above]])
-        sign = np.repeat([1.0, -1.0], [below.sum(), above.sum()])
-        found = self.neurons(i, index, sign, goal)
-        for j in np.flatnonzero(~(found >= goal))[:1]:
-            raise Refused(f"relu {k}: bound {sign[j] * goal[j]:.9g} of value {index[j]} is claimed, {sign[j] * found[j]:.9g} follows")
-        np.put(low := self.lo[i].copy(), at, np.maximum(low[at], lo))
-        np.put(high := self.hi[i].copy(), at, np.minimum(high[at], hi))
-        self.put(i, low, high)
-        mixed, s = (low < 0) & (high > 0), (low >= 0).astype(np.float64)
-        t, m, use = s.copy(), np.zeros(len(s)), mixed[at]
-        need(use.sum() == mixed.sum(), f"relu {k}: an operand that may have both signs has no lines", Refused)
-        for j, *numbers in zip(*(claim[name][use].tolist() for name in ("index", "lo", "hi", "low", "up", "cut")), strict=True):
-            l, u, *line = map(Fraction, numbers)
-            sound = 0 <= line[0] <= 1 and line[1] * l + line[2] >= 0 and line[1] * u + line[2] >= u
-            need(sound, f"relu {k}: the lines of value {j} cut the ReLU", Refused)
-            s[j], t[j], m[j] = numbers[2:]
-        self.lines[k] = s, t, m
-        return len(index)
+            charge = 4 * U * self.mag[k] + FLOOR + (self.executed(k) * (1 + 8 * U) if k == output else 0.0)
+            c = down(c - dot(charge * (1 + self.G), np.abs(a), at))
+        return frontier, c
+    def margins(self, draft: Network, rows: list[Atom], at: Array, steps: int) -> tuple[list[Fraction], list[Choice]]:
+        """Lower bounds of C y + D x - k, each over its box, -1 where there is none; and what was chosen for so many at a time."""
+        found, choices = list[Fraction](), list[Choice]()
+        size = max(1, BLOCK // (sum if steps else max)(self.net.sizes))
+        for a in range(0, len(rows), size):
+            some, box = rows[a : a + size], at[a : a + size]
+            frontier, c = self.start(some, box)
+            goal = np.array([float(max(min(k, Fraction(HUGE)), Fraction(-HUGE))) for _, k in some])
+            choices += [self.choose(draft, frontier, box, steps, goal)] if steps else []
+            least = self.lower(dict(frontier), c, np.full(len(some), np.inf), box, choices[-1].lines if steps else {})
+            found += [Fraction(v) - k if math.isfinite(v) else Fraction(-1) for v, (_, k) in zip(least.tolist(), some, strict=True)]
+        return found, choices
+Choice = namedtuple("Choice", "lines met slope")  # slopes and multipliers by ReLU; the last coefficients met at ReLUs and at the input
+def _adam(slope: Array, first: Array, second: Array, step: int) -> Array:
+    first += 0.1 * (slope - first)
+    second += 0.001 * (slope * slope - second)
+    return (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+# executions of a box, with signs of some neurons' operands; bounds of all ReLUs' operands that hold for them; pieces not refuted yet;
+# operands of ReLUs behind the `since`-th have not been bounded since a sign was assumed
+Part = namedtuple("Part", "lo hi signs low high open since")
 
-def read(data: bytes) -> tuple[dict[str, str], list[list[list[Any]]], dict[str, Array]]:
-    """A safetensors file: header length, JSON header, numbers. Tensor `B.R.NAME` is of box B and the R-th ReLU; rows are by box too."""
+class Prover:
+    def __init__(self, model: bytes, float32: bool) -> None:
+        self.net, self.draft, self.float32 = Network(model), Network(model, np.float32), float32
+        self.relus = [k for k, op in enumerate(self.net.ops) if op.kind == "relu"]
+        self.sizes, self.batch = [self.net.sizes[k] for k in self.relus], max(1, BATCH // sum(self.net.sizes))  # parts at a time
+        self.first = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+    def root(self, box: Box, pieces: int) -> Part:
+        n = self.first[-1]
+        return Part(*outward(box), np.zeros(n, np.int8), np.full(n, -np.inf), np.full(n, np.inf), frozenset(range(pieces)), -1)
+    def divide(self, part: Part, split: int, cut: float) -> tuple[Part, Part]:
+        if split < len(part.lo):
+            need(part.lo[split] < cut < part.hi[split], f"a cut of input {split} outside its box", Refused)
+            lo, hi = (np.where(np.arange(len(side)) == split, cut, side) for side in (part.lo, part.hi))
+            return part._replace(hi=hi, since=-1), part._replace(lo=lo, since=-1)
+        known = (neuron := split - len(part.lo)) >= self.first[-1] or part.signs[neuron] != 0
+        need(not known, f"neuron {neuron}: there is none, or its sign is assumed already", Refused)
+        on, off = (np.where(np.arange(len(part.signs)) == neuron, np.int8(sign), part.signs) for sign in (1, -1))
+        since = min(part.since, int(np.searchsorted(self.first, neuron, "right")) - 1)
+        return part._replace(signs=on, since=since), part._replace(signs=off, since=since)
+    def bound(self, parts: list[Part], inner: int) -> tuple[Boxes, list[Part]]:
+        """Bounds of all values, and the parts with what was learnt. `inner` < 0: from intervals and what is known alone; else what
+        ReLUs read is bounded by substitution, where it is undecided still with so many steps of ascent.
+        """
+        lo, hi, signs, low, high = (np.stack([getattr(p, name) for p in parts], 1) for name in ("lo", "hi", "signs", "low", "high"))
+        since, pairs = np.array([p.since for p in parts]), [slice(*self.first[r : r + 2]) for r in range(len(self.relus))]
+        sigma = {k: signs[at].astype(np.float64) for k, at in zip(self.relus, pairs, strict=True) if signs[at].any()}
+        boxes = Boxes(self.net, lo, hi, self.float32, sigma)
+        for k in range(1, len(self.net.ops)):
+            if self.net.ops[k].kind == "relu":
+                r, i = self.relus.index(k), self.net.ops[k].inputs[0]
+                boxes.narrow(k, low[pairs[r]], high[pairs[r]])
+                operand = self.net.ops[i]
+                if inner >= 0 and operand.inputs and not (operand.kind == "affine" and operand.inputs[0] == 0):
+                    self._operands(boxes, k, since < r, inner)
+                boxes.relax(k)
+                low[pairs[r]], high[pairs[r]] = boxes.lo[i], boxes.hi[i]
+            boxes.interval(k)
+        told = zip(parts, low.T, high.T, strict=True)
+        return boxes, [p._replace(low=l, high=h, since=len(self.relus) if inner >= 0 else p.since) for p, l, h in told]
+    def _operands(self, boxes: Boxes, k: int, wanted: Array, steps: int) -> None:
+        i = self.net.ops[k].inputs[0]
+        for tried in sorted({0, steps}):
+            low, high, e = boxes.z[k]
+            at, box = np.nonzero((low < 0) & (high > 0) & wanted & ~boxes.empty)
+            found = np.stack([boxes.lo[i][at, box], -boxes.hi[i][at, box]])
+            goal = np.broadcast_to(2 * e, low.shape)[at, box]
+            first = (found[1] > found[0]).astype(int)
+            for side in (first, 1 - first):
+                open_ = np.flatnonzero((found < goal).all(0) if len(at) else at)
+                which = side[open_]
+                got = boxes.neurons(self.draft, i, at[open_], box[open_], np.where(which == 0, 1.0, -1.0), goal[open_], tried)
+                found[which, open_] = np.maximum(found[which, open_], got)
+            lo, hi = boxes.lo[i].copy(), boxes.hi[i].copy()
+            lo[at, box], hi[at, box] = found[0], -found[1]
+            boxes.narrow(k, lo, hi)
+
+class Tree:
+    """By node how it is divided, how it is bounded, and which rows of which pieces it refutes. Node 0 is the root; the children of the
+    j-th divided node are nodes 2 j + 1 and 2 j + 2, so none can be missing.
+    """
+    def __init__(self, tensors: dict[str, Array]) -> None:
+        self.split, self.cut, self.inner, self.query, self.node, self.piece, self.row = (tensors[name] for name in TENSORS)
+        n, divided = len(self.split), np.flatnonzero(self.split >= 0)
+        same = len({n, len(self.cut), len(self.inner), len(self.query)}) == len({len(self.node), len(self.piece), len(self.row)}) == 1
+        need(same and n == 2 * len(divided) + 1 <= NODES, "a tree whose nodes do not fit together", Refused)
+        need((np.arange(len(divided)) * 2 + 1 > divided).all(), "a node above its parent", Refused)
+        ordered = (np.diff(self.node, prepend=0, append=n - 1) >= 0).all()
+        need(ordered and max(self.inner.max(), self.query.max()) <= STEPS, f"more than {STEPS} steps, or rows out of order", Refused)
+        self.child = np.full(n, -1)
+        self.child[divided] = 2 * np.arange(len(divided)) + 1
+        self.closed = np.searchsorted(self.node, np.arange(n + 1))
+    def above(self, leaves: Array) -> Array:
+        parent, wanted = np.zeros(len(self.split), dtype=np.int64), np.zeros(len(self.split), dtype=bool)
+        parent[1::2] = parent[2::2] = np.flatnonzero(self.child >= 0)
+        wanted[leaves] = True
+        for k in range(len(wanted) - 1, 0, -1):
+            wanted[parent[k]] |= wanted[k]
+        return wanted
+def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wanted: Array, told: Callable[[int], None]) -> list[float]:
+    """Walks a tree, or its `wanted` nodes; the least margin proved for each piece. Raises Refused where anything does not follow."""
+    stack, least, done = [(0, prover.root(box, len(pieces)))], [math.inf] * len(pieces), 0
+    while stack:
+        work = [stack.pop()]
+        how = tree.inner[work[0][0]], tree.query[work[0][0]]
+        while stack and len(work) < prover.batch and (tree.inner[stack[-1][0]], tree.query[stack[-1][0]]) == how:
+            work.append(stack.pop())
+        nodes, parts = map(list, zip(*work, strict=True))
+        begin, end = tree.closed[nodes], tree.closed[[n + 1 for n in nodes]]
+        if how[0] >= 0 or (end > begin).any():
+            boxes, parts = prover.bound(parts, int(how[0]))
+            which = np.concatenate([np.arange(a, b) for a, b in zip(begin, end, strict=True)])
+            at, rows = np.repeat(np.arange(len(nodes)), end - begin), list[Atom]()
+            for p, row in zip(tree.piece[which].tolist(), tree.row[which].tolist(), strict=True):
+                need(0 <= p < len(pieces) and 0 <= row < len(pieces[p]), f"piece {p}, row {row}: there is none", Refused)
+                rows.append(pieces[p][row])
+            found, _ = boxes.margins(prover.draft, rows, at, max(0, int(how[1])))
+            for j, margin in enumerate(found):
+                here, p = int(at[j]), int(tree.piece[which[j]])
+                if not boxes.empty[here]:
+                    need(margin > 0, f"node {nodes[here]}: its bound does not refute piece {p}", Refused)
+                    least[p] = min(least[p], float(margin))
+                parts[here] = parts[here]._replace(open=parts[here].open - {p})
+            parts = [p._replace(open=frozenset()) if boxes.empty[j] else p for j, p in enumerate(parts)]
+        done += len(nodes)
+        for n, part in zip(nodes, parts, strict=True):
+            if tree.child[n] >= 0:
+                both = prover.divide(part, int(tree.split[n]), float(tree.cut[n]))
+                stack += [(k, half) for k, half in zip((tree.child[n], tree.child[n] + 1), both, strict=True) if wanted[k]]
+            else:
+                need(not part.open, f"node {n}: pieces {sorted(part.open)[:3]} are left open", Refused)
+        told(done)
+    return least
+def digest(meta: dict[str, Any], body: bytes) -> str:
+    return hashlib.sha256(json.dumps([meta[k] for k in ("semantics", "onnx", "vnnlib", "boxes")]).encode() + body).hexdigest()
+def read(data: bytes) -> tuple[dict[str, str], list[dict[str, Array]]]:
+    """A safetensors file: header length, JSON header, numbers. Tensor `B.NAME` is of box B."""
     try:
         size = int.from_bytes(data[:8], "little")
         header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
         meta = header.pop("__metadata__")
-        rows = [[[int(row), Fraction(float(margin))] for row, margin in group] for group in json.loads(meta["rows"])]  # short
-        tensors = {n: np.frombuffer(body[slice(*t["data_offsets"])], {"I32": "<i4", "F64": "<f8"}[t["dtype"]]) for n, t in header.items()}
-        good = FORMAT.items() <= meta.items() and meta["data"] == hashlib.sha256(body).hexdigest()
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        need(FORMAT.items() <= meta.items(), f"no {FORMAT}: written by another version of polytriton", Refused)
+        need(meta["data"] == digest(meta, body) and meta["semantics"] in SEMANTICS, "a damaged certificate, or other semantics", Refused)
+        need(len(header) == len(TENSORS) * (boxes := int(meta["boxes"])) and boxes < NODES, "tensors missing, or others", Refused)
+        kinds = (("F64" if n.endswith(".cut") else "I32") == t["dtype"] for n, t in header.items())
+        need(all(kinds), "a tensor of another type", Refused)
+        trees = [{n: np.frombuffer(body[slice(*header[f"{b}.{n}"]["data_offsets"])], TENSORS[n]) for n in TENSORS} for b in range(boxes)]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
         raise Refused(f"no certificate: {type(error).__name__} in its header") from None
-    need(good, f"damaged, or no {FORMAT}", Refused)
-    return meta, rows, tensors
-
+    return meta, trees
 @plain
 def load(onnx_file: Path, vnnlib_file: Path) -> tuple[Network, Pieces, dict[str, str]]:
-    """The network, the unsafe set, and the hashes of both files."""
     model, text = onnx_file.read_bytes(), vnnlib_file.read_bytes()
     try:
         net = Network(model)
@@ -378,27 +448,25 @@ def load(onnx_file: Path, vnnlib_file: Path) -> tuple[Network, Pieces, dict[str,
     except Exception as error:  # of a parser, on a file that is none
         raise error if isinstance(error, Refused) else Unsupported(f"the network or property cannot be read: {repr(error)[:400]}") from None
     return net, pieces, {"onnx": hashlib.sha256(model).hexdigest(), "vnnlib": hashlib.sha256(text).hexdigest()}
-
+Checked = namedtuple("Checked", "semantics margins nodes leaves")  # by piece the least margin, nodes walked, leaves among them
 @plain
-def check(onnx_file: Path, vnnlib_file: Path, certificate_file: Path) -> tuple[list[float], int]:
-    """A proved margin C y + D x - k > 0 of each piece, and the number of substitutions made; raises Refused."""
+def check(
+    onnx_file: Path, vnnlib_file: Path, certificate_file: Path, sample: int | None = None, progress: Progress = lambda *_: None
+) -> Checked:
+    """What the certificate proves, or Refused. `sample`: only so many leaves, drawn at random, are looked at: evidence, not proof."""
     tried: Array = np.diag(PROBE.view(np.float64)) @ np.diag(np.resize(PROBE[2:3].view(np.float64), len(PROBE)))  # numpy's workers too
     need((np.diag(tried).copy().view(np.int64) == PROBE + ROUNDED).all(), "this machine flushes subnormal numbers, or rounds otherwise")
-    net, pieces, hashes = load(onnx_file, vnnlib_file)
-    meta, named, tensors = read(certificate_file.read_bytes())
-    need(meta | hashes == meta, "the certificate belongs to another network or property file", Refused)
-    need([len(v) for v in named] == [len(v) for v in pieces.values()], "the certificate is of other pieces", Refused)
-    margins, substitutions = [], 0
-    for b, (box, group) in enumerate(pieces.items()):
-        boxes, relus = Boxes(net, box), 0
-        for k in range(1, len(net.ops)):
-            if net.ops[k].kind == "relu":
-                claim = {name: tensors.get(f"{b}.{relus}.{name}", NONE) for name in ("index", "lo", "hi", "low", "up", "cut")}
-                substitutions, relus = substitutions + boxes.accept(k, claim), relus + 1
-            boxes.interval(k)
-        for p, (rows, (row, claimed)) in enumerate(zip(group, named[b], strict=True)):
-            found = boxes.margin(rows[row]) if 0 <= row < len(rows) else None
-            if found is None or not found >= claimed > 0:
-                raise Refused(f"box {b}, piece {p}: the margin claimed for row {row} does not follow")
-            margins.append(float(found))
-    return margins, substitutions
+    _, pieces, hashes = load(onnx_file, vnnlib_file)
+    meta, tensors = read(certificate_file.read_bytes())
+    need(meta | hashes == meta and len(tensors) == len(pieces), "the certificate belongs to another network or property file", Refused)
+    trees = list(map(Tree, tensors))
+    ends = [(b, leaf) for b, tree in enumerate(trees) for leaf in np.flatnonzero(tree.child < 0).tolist()]
+    drawn = ends if sample is None else random.SystemRandom().sample(ends, min(sample, len(ends)))
+    wanted = [tree.above(np.array([leaf for a, leaf in drawn if a == b], dtype=np.int64)) for b, tree in enumerate(trees)]
+    margins, total = list[float](), int(sum(w.sum() for w in wanted))
+    prover = Prover(onnx_file.read_bytes(), meta["semantics"] == "float32")
+    need(sample is not None or all(w.all() for w in wanted), "a node that no leaf is below")
+    for (box, group), tree, some in zip(pieces.items(), trees, wanted, strict=True):
+        if some.any():
+            margins += follow(prover, box, group, tree, some, lambda n: progress("nodes", n, total))
+    return Checked(meta["semantics"], margins, total, len(drawn))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -91,6 +91,24 @@ class LayerStats:
     seconds: float = 0.0
 
 
+class Sample(NamedTuple):
+    """Where a search stood after so many seconds; the fields are those of SearchStats."""
+
+    seconds: float
+    domains: int
+    open: int
+    depth: int
+    worst: float | None
+    share: float
+
+
+class Level(NamedTuple):
+    """How many parts of one depth are refuted, and how many are left. The others were divided."""
+
+    refuted: int
+    open: int
+
+
 @dataclass(frozen=True)
 class SearchStats:
     """What a search did. kind: what it divides, "input" or "neurons", or "slopes" where it chose them instead. domains: parts bounded,
@@ -98,6 +116,7 @@ class SearchStats:
 
     share: how much of the tree is refuted, a cut halving what it divides; worst: the least bound of the parts left. ended: "" where
     nothing was left, "sat", "time", "steps" where every step was made, or "rounding" where a part cannot be divided any more.
+    samples: how it went, a few hundred at most; levels: the tree by depth.
     """
 
     kind: str
@@ -108,6 +127,8 @@ class SearchStats:
     worst: float | None
     seconds: float
     ended: str
+    samples: tuple[Sample, ...] = ()
+    levels: tuple[Level, ...] = ()
 
 
 @guarded_class

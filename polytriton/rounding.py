@@ -12,6 +12,11 @@ def gamma(n: float, u: float) -> float:
     return (n * u) / (1 - n * u) * GROW if n * u < 0.5 else float("inf")
 
 
+def one_rounding(u: float) -> float:
+    """What one rounding costs at most, relative to the number that is stored."""
+    return u * (1 + 2.0**-20)
+
+
 def dot_error(terms: int) -> float:
     """Relative error of a float64 row sum of so many exact products, any order."""
     return 2 * (terms + 8) * U64

@@ -21,7 +21,7 @@ def test_two_workers_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> Non
     x = rng.random((5, 64))
     lo, hi = np.clip(x - 0.02, 0, 1), np.clip(x + 0.02, 0, 1)
     forms = np.eye(10) - np.roll(np.eye(10), 1, axis=1)
-    one = polytriton.compile(NET).margins(lo, hi, forms)
+    one = polytriton.compile(NET).margins(lo, hi, forms, effort="quick")
     shares: list[int] = []
     prove = Decider.prove
 
@@ -30,7 +30,7 @@ def test_two_workers_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> Non
         return prove(self, q, *args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fleet.Decider, "prove", watched)
-    two = polytriton.compile(NET, device="cpu,cpu").margins(lo, hi, forms)
+    two = polytriton.compile(NET, device="cpu,cpu").margins(lo, hi, forms, effort="quick")
     assert sorted(shares) == [2, 3]
     np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-5)
 

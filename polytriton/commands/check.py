@@ -3,81 +3,184 @@
 from __future__ import annotations
 
 import json as json_
+import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from polytriton.commands.options import argument, option
-from polytriton.commands.screen import complain
+from polytriton.commands.screen import Live, complain
 from polytriton.errors import ArtifactError, UnsupportedModel, UsageError
+
+if TYPE_CHECKING:
+    from polytriton.checker import Checked
+    from polytriton.runs.asker import Answer
 
 REMEDY = "verify without --certificate, or see docs/certificates.md for what the checker reads"
 
 
 def check(
-    network: Annotated[Path, argument(metavar="NET.onnx", help="The network's ONNX file.")],
-    prop: Annotated[Path, argument(metavar="PROP.vnnlib", help="The property: .vnnlib or .vnnlib.gz.")],
-    certificate: Annotated[Path, argument(metavar="CERT", help="What verify --certificate wrote.")],
+    files: Annotated[
+        list[Path],
+        argument(metavar="NET.onnx PROP.vnnlib CERT | RUN", help="What verify --certificate was about and wrote; or a whole run."),
+    ],
     *,
     json: Annotated[bool, option("--json", help="Say what was found as one JSON document.")] = False,
+    sample: Annotated[int | None, option("--sample", metavar="N", help="Look at N leaves drawn at random: evidence, not proof.")] = None,
+    export: Annotated[
+        Path | None, option("--export", metavar="FOLDER", help="Write the tree's leaves as properties that any verifier can decide.")
+    ] = None,
+    certificates: Annotated[
+        Path | None, option("--certificates", metavar="FOLDER", help="Of a run: what run --certificates wrote; else beside the results.")
+    ] = None,
+    root: Annotated[
+        Path | None, option("--root", metavar="FOLDER", help="Of a run: where the paths in its results start, as in its list of instances.")
+    ] = None,
 ) -> int:
     """Check a certificate of an unsat verdict, trusting nothing of the verifier that wrote it.
 
-    The first line is unsat if the certificate proves the property in exact arithmetic, else refused, with exit code 2. That
-    a certificate is refused does not say that the property is violated.
+    The first line is unsat if the certificate proves the property for the executions that it names, else refused, with exit
+    code 2. That a certificate is refused does not say that the property is violated. With --sample the first line is sampled.
+    Of a run, a results file or a folder with results.jsonl, every unsat is looked up: a table says which are confirmed; exit
+    code 2 says that a certificate is refused, 3 that none is but some are missing.
     """
-    from polytriton.checker import Refused, Unsupported
+    if sample is not None and sample < 1:
+        raise UsageError(f"--sample {sample}: at least one leaf is looked at", "--sample 100")
+    if len(files) == 1:
+        from polytriton.commands.audit import audit
+
+        if sample is not None or export is not None:
+            raise UsageError("--sample and --export belong to one certificate", "polytriton check NET.onnx PROP.vnnlib CERT")
+        return audit(files[0], certificates, root or Path(), json=json)
+    if len(files) != 3:
+        usage = "polytriton check NET.onnx PROP.vnnlib CERT"
+        raise UsageError(f"a network, a property and a certificate are needed, {len(files)} files given", usage)
+    if certificates is not None or root is not None:
+        raise UsageError("--certificates and --root belong to a run", "polytriton check RUN")
+    if export is not None and (not export.absolute().parent.is_dir() or (export.exists() and not _empty(export))):
+        raise UsageError(f"cannot export to {export}", "name a new folder, in one that there is")
+    network, prop, certificate = files
+    code = _check_one(network, prop, certificate, sample, json=json)
+    return code if code or export is None else _export(network, prop, certificate, export)
+
+
+def _empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def _export(network: Path, prop: Path, certificate: Path, folder: Path) -> int:
+    """The leaves of a certificate that was confirmed, for other verifiers."""
+    from polytriton.certificate.leaves import LIST, export
+    from polytriton.checker_files import Refused
+
+    try:
+        count = export(network, prop, certificate, folder)
+    except Refused as error:
+        return complain(UnsupportedModel(f"the certificate stands, but it is not exported: {error}", "see docs/certificates.md"))
+    print(f"{folder / LIST}: {count:,} properties", file=sys.stderr)
+    return 0
+
+
+def _check_one(network: Path, prop: Path, certificate: Path, sample: int | None, *, json: bool) -> int:
     from polytriton.checker import check as confirm
+    from polytriton.checker_files import Refused, Unsupported
 
     for file in (network, prop, certificate):
         if not file.is_file():
             raise UsageError(f"there is no file {file}", "polytriton check NET.onnx PROP.vnnlib CERT")
     began = time.monotonic()
     try:
-        margins, substitutions = confirm(network, prop, certificate)
+        with Live(1) as live:
+            found = confirm(network, prop, certificate, sample, live.stage)
     except Unsupported as error:
         raise UnsupportedModel(f"the checker does not read this: {error}", "see docs/certificates.md for what it reads") from error
     except Refused as error:
         print(json_.dumps({"verdict": "refused", "reason": str(error)}) if json else "refused")
-        return complain(ArtifactError(f"certificate refused: {error}", "write it again: verify --semantics real --certificate FILE"))
+        return complain(ArtifactError(f"certificate refused: {error}", "write it again: verify --certificate FILE"))
     seconds = time.monotonic() - began
-    found = {"verdict": "unsat", "semantics": "real", "margins": margins, "substitutions": substitutions, "seconds": round(seconds, 6)}
-    print(json_.dumps(found) if json else "unsat")
-    least = f"least margin {min(margins):.6g} of {len(margins)}" if margins else "the unsafe set has no piece"
-    print(f"confirmed in exact arithmetic: {least}, {substitutions} substitutions, {seconds:.3f} s", file=sys.stderr)
+    verdict = "unsat" if sample is None else "sampled"
+    margins = [m if math.isfinite(m) else None for m in found.margins]
+    told = {"verdict": verdict, "semantics": found.semantics, "margins": margins, "nodes": found.nodes, "leaves": found.leaves}
+    print(json_.dumps(told | {"seconds": round(seconds, 6)}) if json else verdict)
+    print(f"{_summary(found, sample)}, {seconds:.3f} s", file=sys.stderr)
     return 0
+
+
+def _summary(found: Checked, sample: int | None) -> str:
+    """What was confirmed, of which executions."""
+    least = min(found.margins, default=math.inf)
+    margin = f"least margin {least:.6g}" if math.isfinite(least) else "the unsafe set has no piece that an execution reaches"
+    kind = "exact arithmetic" if found.semantics == "real" else f"{found.semantics} executions"
+    if sample is not None:
+        return f"{found.leaves} leaves drawn at random hold under {kind}, the others were not looked at: {margin}"
+    return f"confirmed for {kind}: {margin}, {found.nodes} nodes"
+
+
+def covered(semantics: str, network: Path | None) -> None:
+    """Says what no certificate is about."""
+    from polytriton.checker import SEMANTICS
+
+    if semantics not in SEMANTICS:
+        raise UsageError(f"certificates cover {' and '.join(SEMANTICS)}, not {semantics} executions", "add --semantics float32")
+    if network is not None and (network.is_dir() or network.suffix == ".poly"):
+        raise UsageError(f"a certificate is about an ONNX file, {network} is compiled", "give NET.onnx; the cache keeps its compilation")
 
 
 def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> None:
     """Says before a long run what would keep its certificate from being written."""
-    from polytriton.checker import Refused, load
+    from polytriton.checker import load
+    from polytriton.checker_files import Refused
 
-    if semantics != "real":
-        raise UsageError(f"certificates cover exact arithmetic, not {semantics} executions", "add --semantics real")
-    if network.is_dir() or network.suffix == ".poly":
-        raise UsageError(f"a certificate is about an ONNX file, {network} is compiled", "give NET.onnx; the cache keeps its compilation")
+    covered(semantics, network)
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise UsageError(f"cannot write a certificate to {target}", "name a file in an existing folder")
     try:
-        load(network, prop)
+        net, _, _ = load(network, prop)
     except Refused as error:
         raise UnsupportedModel(f"no certificate can be made: {error}", REMEDY) from error
+    if semantics != "real" and net.strange:
+        raise UnsupportedModel(f"no certificate of {semantics} executions can be made: {net.strange[0]}", "add --semantics real")
 
 
-def certify(network: Path, prop: Path, target: Path, verdict: str, progress: Callable[[str, int, int], None]) -> int:
+def certify(network: Path, prop: Path, target: Path, semantics: str, verdict: str, progress: Callable[[str, int, int], None]) -> int:
     """Writes the certificate of an unsat; the exit code."""
     from polytriton.certificate.write import write
-    from polytriton.checker import Refused
+    from polytriton.checker_files import Refused
 
     if verdict != "unsat":
         print(f"polytriton: no certificate of {verdict}; {target} is left as it was", file=sys.stderr)
         return 0
     began = time.monotonic()
     try:
-        size = write(network, prop, target, progress)
+        size = write(network, prop, target, semantics, progress)
     except Refused as error:
         return complain(UnsupportedModel(f"unsat stands, but there is no certificate: {error}", "POLYTRITON_DEBUG=1 shows where it failed"))
     print(f"{target}: {size:,} bytes, {time.monotonic() - began:.3f} s", file=sys.stderr)
     return 0
+
+
+def certify_run(answers: Sequence[Answer], folder: Path, semantics: str, progress: Callable[[str, int, int], None]) -> None:
+    """Writes a certificate of every unsat, named by its record's key; of earlier answers, where there is none."""
+    from polytriton.certificate.write import write
+    from polytriton.checker_files import Refused
+    from polytriton.runs.queries import VnnlibFile
+
+    proved = [a for a in answers if a.record.verdict == "unsat" and a.record.key]
+    kept = failed = 0
+    for k, answer in enumerate(proved, 1):
+        record, query, target = answer.record, answer.query, folder / f"{answer.record.key}.cert"
+        if answer.resumed and target.is_file():
+            kept += 1
+            continue
+        assert query is not None and isinstance(query.subject, VnnlibFile)
+        try:
+            size = write(Path(query.network), Path(query.subject.path), target, semantics, progress)
+        except Refused as error:
+            failed += 1
+            print(f"[{k}/{len(proved)}] {record.property}: no certificate: {error}", file=sys.stderr, flush=True)
+        else:
+            print(f"[{k}/{len(proved)}] {record.property}: {target.name}, {size:,} bytes", file=sys.stderr, flush=True)
+    earlier = f", {kept} of them from an earlier run" if kept else ""
+    print(f"{folder}: certificates of {len(proved) - failed} of {len(proved)} unsat{earlier}", file=sys.stderr)

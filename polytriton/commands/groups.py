@@ -148,7 +148,7 @@ class Spread:
     ] = None
 
     def check(self, timeout: float | None) -> None:
-        from polytriton.spread.share import check_workers
+        from polytriton.runs.share import check_workers
 
         if self.engine not in ENGINES:
             raise UsageError(f"--engine {self.engine[:40]} is unknown", f"use one of: {', '.join(ENGINES)}")
@@ -164,7 +164,7 @@ class Spread:
         if (self.batch or 1) > 1 and timeout is not None:
             raise UsageError("--batch and --timeout exclude each other", "a time limit is for each image: leave one of them out")
         if self.engine == "ray":
-            from polytriton.spread.cluster import find_ray
+            from polytriton.runs.cluster import find_ray
 
             find_ray()
 

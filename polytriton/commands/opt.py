@@ -22,7 +22,7 @@ MAX_INVENTED = 1 << 24  # numbers made up for one network
 
 def opt(
     file: Annotated[Path, argument(metavar="FILE.ptir", help="A network as text.")],
-    passes: Annotated[str, option("-p", "--passes", metavar="PASS,...", help="fold, layout, then lower, schedule, memory.")] = "",
+    passes: Annotated[str, option("-p", "--passes", metavar="PASS,...", help="fold, layout, then lower, schedule, charge, memory.")] = "",
     weights: Annotated[
         Path | None, option("--weights", metavar="FILE", help="A .safetensors file; by default the one beside FILE, else made-up numbers.")
     ] = None,
@@ -78,7 +78,7 @@ def run_passes(net: Net, names: list[str], candidates: str) -> tuple[Net, Plan |
 def _refuse(name: str, problem: str | None) -> None:
     if problem:
         raise UsageError(
-            f"pass {name} cannot run: {problem}", "run the earlier passes first: -p fold,layout,fold,lower,schedule,memory"
+            f"pass {name} cannot run: {problem}", "run the earlier passes first: -p fold,layout,fold,lower,schedule,charge,memory"
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from polytriton.commands.check import certify_run, covered
 from polytriton.commands.groups import Asking, Competition, Engine, Images, Results, Spread
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import INTERRUPTED, Live, summary
@@ -28,6 +29,10 @@ def run(
         Path | None,
         option("--instances", metavar="FILE", help="A list of network,property,timeout lines; with NET.poly only its own lines."),
     ] = None,
+    certificates: Annotated[
+        Path | None,
+        option("--certificates", metavar="FOLDER", help="In the end, write of every unsat what polytriton check needs to confirm it."),
+    ] = None,
     *,
     images: Images,
     asking: Asking,
@@ -43,10 +48,10 @@ def run(
     whatever the verdicts.
     """
     from polytriton.runs.asker import Asker, Networks
+    from polytriton.runs.choose import make_engine
+    from polytriton.runs.local import Local
     from polytriton.runs.records import open_sinks
     from polytriton.runs.runner import Run
-    from polytriton.spread.choose import make_engine
-    from polytriton.spread.local import Local
 
     spread.check(asking.timeout)
     balls = images.balls()
@@ -58,6 +63,8 @@ def run(
         raise UsageError("which network?", "polytriton run NET.poly ...; only --instances names networks itself")
     if results.json == "-" and results.resume and not results.csv:
         raise UsageError("--resume needs a results file to go on with", "name it with --json FILE or --csv FILE")
+    if certificates is not None:
+        _certifiable(certificates, network, engine.semantics, images=balls is not None)
     settings = asking.settings(engine, here=spread.engine != "ray")
     here = {"device": "cpu", "dtype": "auto", "numerics": "folded"} if spread.engine == "ray" else {}
     networks = Networks({**settings.engine, **here})
@@ -99,10 +106,24 @@ def run(
                 file=sys.stderr,
             )
             return INTERRUPTED
+        if certificates is not None:
+            with Live(1) as live:
+                certify_run(asked.answers, certificates, engine.semantics, live.stage)
         return asked.exit_code()
     finally:
         for sink in sinks:
             sink.close()
+
+
+def _certifiable(folder: Path, network: Path | None, semantics: str, *, images: bool) -> None:
+    """Says before the run what would keep certificates from being written."""
+    if images:
+        raise UsageError("--certificates: a ball around an image has no property file", "write the balls as .vnnlib, or leave it out")
+    covered(semantics, network)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror or error}", "choose a folder you may write to") from error
 
 
 def _ask(run: Run, queries: Sequence[Query]) -> bool:

@@ -183,8 +183,9 @@ def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
         extra.append(f"{sum(a.resumed for a in answers)} from an earlier run")
     total = f"{len(records)} queries: {', '.join(parts) or 'none answered'}; {seconds(sum(r.seconds for r in records))}"
     print("".join([total, *(f"; {e}" for e in extra)]), file=file or sys.stdout, flush=True)
-    if counts["unknown"] and not any(r.search for r in records):
-        print("polytriton: what to try where a verdict is unknown: --search auto, and docs/unknown.md", file=sys.stderr)
+    if counts["unknown"] or counts["timeout"]:
+        asked = "" if any(r.search for r in records) else "--search auto, and "
+        print(f"polytriton: what to try where a verdict is open: {asked}docs/unknown.md", file=sys.stderr)
     if wrong > 1 and all(r.note.startswith("misclassified") for r in records):
         print("polytriton: every image is misclassified: their preprocessing is probably not the network's", file=sys.stderr)
         print("  remedy: see --mean, --std, --scale and --layout, and whether labels count from 0", file=sys.stderr)

@@ -43,7 +43,7 @@ def verify(
     ] = False,
     certificate: Annotated[
         Path | None,
-        option("--certificate", metavar="FILE", help="For unsat, write what polytriton check needs to confirm it; --semantics real."),
+        option("--certificate", metavar="FILE", help="For unsat, write what polytriton check needs to confirm it."),
     ] = None,
     *,
     asking: Asking,
@@ -58,10 +58,10 @@ def verify(
     from polytriton.frontend.instances import named_network, shipped
     from polytriton.limit import OutOfTime, until
     from polytriton.runs.asker import Asker, Networks
+    from polytriton.runs.local import Local
     from polytriton.runs.queries import vnnlib_query
     from polytriton.runs.records import open_sinks
     from polytriton.runs.runner import Run
-    from polytriton.spread.local import Local
 
     name, net, path = _files(files, network or [])
     calls, file = named_network(str(net))
@@ -101,7 +101,7 @@ def verify(
         print("polytriton: what to try next: docs/unknown.md", file=sys.stderr)
     if certificate is not None:
         with Live(1) as live:
-            return certify(net, path, certificate, record.verdict, live.stage)
+            return certify(net, path, certificate, engine.semantics, record.verdict, live.stage)
     return 0
 
 

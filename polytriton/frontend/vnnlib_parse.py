@@ -22,7 +22,7 @@ from polytriton.frontend.vnnlib_linear import ONE, ZERO, Linear, Refused, compar
 MAX_DEPTH = 1_000
 MAX_ELEMENTS = 10_000_000
 
-TOKEN = re.compile(r'[()]|[^\s()\[\];"]+(?:\[[^\]()]*\])?|;[^\n]*|\[[^\]()]*\]|"(?:[^"\\]|\\.)*"|\S')
+TOKEN = re.compile(r'[()]|[^\s()\[\];"]+(?:\[[^\]()]*\])?|;[^\n\r]*|\[[^\]()]*\]|"(?:[^"\\]|\\.)*"|\S')
 LEGACY = re.compile(r"([XY])_(0|[1-9]\d{0,8})", re.ASCII)
 SHAPE = re.compile(r"\[\s*(?:\d{1,9}(?:\s*,\s*\d{1,9})*)?\s*\]", re.ASCII)
 IGNORED = {"set-logic", "set-info", "set-option", "check-sat", "get-model", "exit"}

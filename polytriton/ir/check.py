@@ -9,11 +9,12 @@ import numpy as np
 
 from polytriton.errors import InvalidIR
 from polytriton.ir.net import Net, Ref
-from polytriton.ir.ops import OPS, infer_shape
-from polytriton.ir.plan import Axis, Plan, Program, Step, extent
+from polytriton.ir.ops import OPS, infer_shape, relaxed
+from polytriton.ir.plan import AHEAD, PAYMENTS, Axis, Plan, Program, Step, extent
 from polytriton.ir.text import NAME
 from polytriton.limit import go_on
 
+Need = Callable[[bool, Step, str], None]  # raises InvalidIR naming the step where a rule does not hold
 MAX_CELLS = 1 << 22  # of one activation: the largest of VGG16 on 224x224 images has 3.2 million
 
 
@@ -71,12 +72,15 @@ def check_plan(net: Net, plan: Plan) -> None:
     for name in (*plan.halos, *(t for _, t in targets)):
         if name not in names:
             raise InvalidIR(f"plan @{plan.name} speaks of %{name}, which is not defined", "use the network the plan was made from")
+    pending = relaxed(net) if any(s.pay is not None for p in plan for s in p.steps) else None
     for program in plan:
         go_on()
-        _check_program(net, plan, program)
+        _check_program(net, plan, program, pending)
 
 
-def _check_program(net: Net, plan: Plan, program: Program) -> None:
+def _check_program(net: Net, plan: Plan, program: Program, pending: set[str] | None) -> None:
+    """`pending`: nodes that a nonlinear operator reads; None for a plan that does not say yet who pays."""
+
     def need(ok: bool, step: Step, why: str) -> None:
         if not ok:
             raise InvalidIR(f"{program.kind} %{program.target}: {step.op} %{step.node}: {why}", "compile the network again")
@@ -108,9 +112,35 @@ def _check_program(net: Net, plan: Plan, program: Program) -> None:
                 waiting += [name] * (name in frontier)
                 frontier.add(name)
         _check_windows(net, plan, program, step, need)
+    if pending is not None:
+        _check_payments(steps, pending, need)
 
 
-def _check_windows(net: Net, plan: Plan, program: Program, step: Step, need: Callable[[bool, Step, str], None]) -> None:
+def _check_payments(steps: tuple[Step, ...], pending: set[str], need: Need) -> None:
+    """Every rounding is paid, and paid once: by its own step, or by the ReLU right before it (soundness.md, section 7)."""
+    ahead: tuple[str, ...] = ()  # what the step before has paid for this one
+    for step, after in zip(steps, [*steps[1:], None], strict=True):
+        need(step.pay is not None, step, "does not say what it pays")
+        pay = step.pay or ()
+        need(list(pay) == [k for k in PAYMENTS if k in pay], step, "pays in another order, twice, or what is not known")
+        spec = OPS.get(step.op)
+        owed = {"sum"} if step.op == "merge" else {"product"} if spec is not None and spec.kind not in ("nonlinear", "input") else set()
+        if step.node in pending and step.op not in ("start", "dense"):
+            owed.add("relu")
+        own = [k for k in pay if k != "behind"]
+        for kind in (*own, *ahead):
+            need(kind in owed, step, f"pays {kind}, which it does not owe")
+            need((*own, *ahead).count(kind) == 1, step, f"pays {kind} twice")
+        for kind in owed:
+            need(kind in own or kind in ahead, step, f"forgets to pay {kind}")
+        ahead = ()
+        if "behind" in pay:
+            met = after is not None and step.op == "relu" and after.op in AHEAD and after.node == step.to[0]
+            need(met and after is not None and not after.check, step, "pays for a step that is not right behind it")
+            ahead = ("relu", "product")
+
+
+def _check_windows(net: Net, plan: Plan, program: Program, step: Step, need: Need) -> None:
     positions = (1, 1) if program.kind == "query" else extent(net.node(program.target))[:2]
     for name, window in zip(step.to, step.windows, strict=True):
         top, left, bottom, right = plan.halos.get(name, (0, 0, 0, 0))

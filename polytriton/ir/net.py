@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from types import MappingProxyType
 
@@ -36,6 +36,9 @@ class Node:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attrs", MappingProxyType(dict(self.attrs)))
+
+    def __reduce__(self) -> tuple[type[Node], tuple[object, ...]]:
+        return Node, tuple(dict(v) if isinstance(v, Mapping) else v for v in (getattr(self, f.name) for f in fields(self)))
 
     @property
     def size(self) -> int:
@@ -74,6 +77,9 @@ class Net:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))
+
+    def __reduce__(self) -> tuple[type[Net], tuple[object, ...]]:
+        return Net, (self.name, self.nodes, self.output, dict(self.weights))  # views of mappings do not travel
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

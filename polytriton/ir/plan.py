@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from polytriton.errors import InvalidIR
 from polytriton.ir.net import Node, Shape
+
+PAYMENTS = ("relu", "sum", "product", "behind")  # what a step may pay, in the order in which it is written; passes/charge.py defines them
+AHEAD = ("conv", "linear", "add")  # affine steps that a ReLU right before them may pay for
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,14 @@ class Step:
     windows: tuple[Window, ...] = ()
     check: bool = False  # a candidate bound is taken before the step, and finished rows leave
     mask: bool = False  # cells off the image must be zeroed after the step
+    pay: tuple[str, ...] | None = None  # the roundings that the step charges; None before the pass `charge`
     ops: int = 0  # floating-point operations a row
     bytes: int = 0  # bytes a row holds while the step runs
+
+    def pays(self, kind: str) -> bool:
+        if self.pay is None:
+            raise InvalidIR(f"{self.op} %{self.node} does not say what it pays", "run the pass charge on the plan")
+        return kind in self.pay
 
 
 @dataclass(frozen=True)
@@ -104,6 +115,12 @@ class Plan:
 
     def __iter__(self) -> Iterator[Program]:
         return iter(self.programs)
+
+    @cached_property
+    def pending(self) -> frozenset[str]:
+        """Nodes whose coefficients may be products that a nonlinear operator rounded: whatever reads such a row pays for that."""
+        steps = [s for p in self for s in p.steps]
+        return frozenset([*(s.node for s in steps if s.pays("relu")), *(s.to[0] for s in steps if s.pays("behind"))])
 
     def bound(self, node: str) -> Program:
         return next(p for p in self.programs if p.kind == "bound" and p.target == node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from polytriton.errors import InvalidIR
-from polytriton.ir.plan import Axis, Plan, Program, Step, Window
+from polytriton.ir.plan import PAYMENTS, Axis, Plan, Program, Step, Window
 from polytriton.ir.text import NAME, spaced
 from polytriton.limit import go_on
 
@@ -14,7 +14,11 @@ _AXIS = re.compile(rf"({INT})(?:@({INT})i([+-]{INT}))?$", re.ASCII)
 _HEAD = re.compile(rf"plan @({NAME}) candidates=(\w+) \{{$")
 _HALO = re.compile(rf"halo %({NAME}) ({INT}),({INT}),({INT}),({INT})$", re.ASCII)
 _PROGRAM = re.compile(rf"(bound|query) %({NAME}) \{{$")
-_STEP = re.compile(rf"(\w+)\s+%({NAME})(?:\s+->\s+(.*?))?(?:\s+(check))?(?:\s+(mask))?\s+ops=({INT}) bytes=({INT})$", re.ASCII)
+_KIND = "|".join(PAYMENTS)
+_PAY = rf"pay=(none|(?:{_KIND})(?:,(?:{_KIND}))*)"
+_STEP = re.compile(
+    rf"(\w+)\s+%({NAME})(?:\s+->\s+(.*?))?(?:\s+(check))?(?:\s+(mask))?(?:\s+{_PAY})?\s+ops=({INT}) bytes=({INT})$", re.ASCII
+)
 _TO = re.compile(rf"%({NAME}) \[([^\]]*)\]")
 _LIST = re.compile(rf"{_TO.pattern}(?:, {_TO.pattern})*$")
 
@@ -45,7 +49,8 @@ def _parse_window(text: str, where: str) -> Window:
 def print_step(s: Step) -> str:
     to = ", ".join(f"%{n} [{print_window(w)}]" for n, w in zip(s.to, s.windows, strict=True))
     body = f"{s.op:<8} %{s.node}" + (f" -> {to}" if to else "")
-    return body + (" check" if s.check else "") + (" mask" if s.mask else "") + f" ops={s.ops} bytes={s.bytes}"
+    pay = "" if s.pay is None else f" pay={','.join(s.pay) or 'none'}"
+    return body + (" check" if s.check else "") + (" mask" if s.mask else "") + pay + f" ops={s.ops} bytes={s.bytes}"
 
 
 def print_plan(plan: Plan) -> str:
@@ -86,7 +91,8 @@ def parse_plan(text: str) -> Plan:
         elif (m := _STEP.match(line)) is not None and open_ is not None and (m[3] is None or _LIST.match(m[3])):
             targets = [(t[1], _parse_window(t[2], f"line {k}")) for t in _TO.finditer(m[3] or "")]
             to, windows = tuple(n for n, _ in targets), tuple(w for _, w in targets)
-            steps.append(Step(m[1], m[2], to, windows, bool(m[4]), bool(m[5]), int(m[6]), int(m[7])))
+            pay = None if m[6] is None else () if m[6] == "none" else tuple(m[6].split(","))
+            steps.append(Step(m[1], m[2], to, windows, bool(m[4]), bool(m[5]), pay, int(m[7]), int(m[8])))
         else:
             raise InvalidIR(f"line {k}: cannot read {line[:80]!r}", "write `op %node -> %to [H x W] ops=N bytes=N`")
     if not closed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from polytriton.ir.addends import sum_roundings
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import relaxed
 from polytriton.ir.plan import extent
@@ -23,7 +24,7 @@ TABLES = {"below": "relu_tables", "above": "relu_tables", "lower": "relu_tables"
           "hi": "box_tables", "t": "charge_table", "first": "charge_table", "floor": "floors", "underflow": "floors"}  # fmt: skip
 
 
-def made(function: str, constants: Mapping[str, Constant], numerics: str = "float64") -> Kernel:
+def cell_kernel(function: str, constants: Mapping[str, Constant], numerics: str = "float64") -> Kernel:
     return specialised(function, tuple(sorted(constants.items())), numerics, ONE.warps, ONE.stages)
 
 
@@ -54,10 +55,10 @@ def affine_box(node: Node, source: Node, real: bool, emulate: bool) -> Constants
     return {"REAL": real, "SHARE": share, "BIAS": size["SIZE"] if dense else c, **read_parts(parts(source, emulate)), **size}
 
 
-def elementwise_box(node: Node, real: bool, emulate: bool) -> tuple[str, Constants]:
-    """A ReLU's, a sum's or a difference's kernel; charged as runtime.soundness.elementwise_error says."""
-    lost = 0.0 if real else flush_loss(ETA, node.number("slope"))
-    of: Constants = {"GAMMA": 0.0 if real else gamma(1, 2.0**-23), "LOST": lost, **cells(node, emulate)}
+def elementwise_box(node: Node, operations: int, emulate: bool) -> tuple[str, Constants]:
+    """A ReLU's, a sum's or a difference's kernel; charged as runtime.soundness.elementwise_error says. No operations: exact arithmetic."""
+    lost = flush_loss(ETA, node.number("slope")) if operations else 0.0
+    of: Constants = {"GAMMA": gamma(operations, 2.0**-23) if operations else 0.0, "LOST": lost, **cells(node, emulate)}
     if node.op == "relu":
         return "relu_boxes", {"SLOPE": node.number("slope"), **of}
     return "sum_boxes", {"MINUS": node.op == "sub", **of}
@@ -65,18 +66,20 @@ def elementwise_box(node: Node, real: bool, emulate: bool) -> tuple[str, Constan
 
 def box_kernels(net: Net, emitter: Emitter, emulate: bool = False) -> Iterator[Kernel]:
     """Those of the whole interval pass, for exact and for deployed arithmetic."""
-    bounded = relaxed(net)
+    bounded, roundings = relaxed(net), sum_roundings(net)
     for node in net:
         found: list[tuple[str, Constants]] = []
         if node.op not in BY_KERNEL or node.name in bounded:  # made elsewhere, or narrowed later on
             found.append(("measure_boxes", {**cells(node, emulate)}))
         if node.name in bounded:
             found.append(("tell_boxes", {**cells(node, emulate)}))
+        once = roundings.get(node.name, 1)
+        passes = {True: [0], False: [once, 2 * once] if node.name in roundings else [1]}  # tensor cores round twice as often
         for real in (True, False):
             if node.op in AFFINE:
                 found.append(("affine_boxes", affine_box(node, net.node(node.inputs[0]), real, emulate)))
             elif node.op in BY_KERNEL:
-                found.append(elementwise_box(node, real, emulate))
+                found += [elementwise_box(node, 0 if real else n, emulate) for n in passes[real]]
         for function, constants in found:
             yield emitter.kernel(function, constants, NUMERICS["float64"], ONE, step=f"%{node.name} in {WHERE}")
 
@@ -98,7 +101,7 @@ def relu_table(space: Space, node: Node, numerics: Numerics, real: bool, emulate
 def charge(space: Space, node: Node, numerics: Numerics, emulate: bool, *, first: bool, deployed: bool) -> Constants:
     """`first`: of rows that are single neurons, whose coefficients are weights and no rounded products; float64 without a margin."""
     affine = node.op in LAYERS
-    pending = not first and (space.feeds[node.name] or node.op == "gather")
+    pending = not first and (node.name in space.plan.pending or node.op == "gather")
     given: Constants = {"AFFINE": affine, "DEPLOYED": deployed, "PENDING": pending}
     given["BIAS"] = extent(node)[2] if node.op == "conv" else cells(node, emulate)["SIZE"]
     flush = affine and numerics.type == "tl.float32"
@@ -125,10 +128,10 @@ def table_kernels(space: Space, emitter: Emitter, numerics: Numerics, symbols: I
         for real in (True, False):
             deployed = not real and node.op in (*LAYERS, "add", "sub")
             function, constants = table(space, node, kind, numerics, emulate, deployed=deployed, real=real)
-            yield emitter.kernel(function, constants, of(kind, numerics), ONE, step=f"%{name} in a batch's tables")
+            yield emitter.kernel(function, constants, table_numerics(kind, numerics), ONE, step=f"%{name} in a batch's tables")
 
 
-def of(kind: str, numerics: Numerics) -> Numerics:
+def table_numerics(kind: str, numerics: Numerics) -> Numerics:
     """Sums over an image and charges of single neurons are float64 whatever the coefficients are."""
     return NUMERICS["float64"] if kind in ("floor", "underflow", "first") else numerics
 

@@ -7,6 +7,8 @@ and the upper end of the constant interval here, so that rows that leave move as
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from polytriton.errors import UnsupportedModel
@@ -159,8 +161,11 @@ class IntervalLowering(Lowering):
     def _taken(self, node: Node) -> Entry:
         return self._written(node.name, self.frontier.pop(node.name))
 
-    def _constants(self, name: str, entry: Entry) -> None:
-        """The node's own constants join: b, and what its exact product lacks, as a box of them."""
+    def _constants(self, step: Step, entry: Entry) -> None:
+        """The node's own constants join, where they are to be paid: b, and what its exact product lacks, as a box of them."""
+        if not self._charges(step, entry):
+            return
+        name = step.node
         constants, tiles = self._row_constants(name, entry)
         rows = self._scalars_of_rows()
         values = {"value_lo_ptr": rows["constant_lo_ptr"], "value_hi_ptr": rows["constant_hi_ptr"]}
@@ -177,16 +182,16 @@ class IntervalLowering(Lowering):
         entry = self.frontier[node.name]
         if entry.buffer is not None or entry.sign != 1:
             return False
-        self._neurons(node.name)
-        self.paid = node.name  # the folded scalars are not charged
-        self._slice(node, step, self.frontier.pop(node.name), step.windows[0])
+        if step.pays("product"):
+            self._neurons(node.name)
+        self._slice(node, step, self.frontier.pop(node.name), step.windows[0], charge=False)  # no scalars of folded arithmetic
         return True
 
     def _linear(self, node: Node, step: Step) -> None:
         if self._sliced(node, step):
             return
         entry, window = self._taken(node), step.windows[0]
-        self._constants(node.name, entry)
+        self._constants(step, entry)
         out = self._pair(step.to[0], window)
         n = self._terms(step.to[0], window)
         tiles = product_tiles(self.numerics, self.sizes, n, cells=False)
@@ -201,7 +206,7 @@ class IntervalLowering(Lowering):
         if self._sliced(node, step):
             return
         entry, to = self._taken(node), step.windows[0]
-        self._constants(node.name, entry)
+        self._constants(step, entry)
         (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
         p, groups, window = node.ints("p", (0, 0, 0, 0)), node.integer("g", 1), entry.window
         ci, ph, pw = extent(self.nodes[step.to[0]])[2], sh if dh == 1 else 1, sw if dw == 1 else 1
@@ -220,7 +225,7 @@ class IntervalLowering(Lowering):
 
     def _scale(self, node: Node, step: Step) -> None:
         entry = self._taken(node)
-        self._constants(node.name, entry)
+        self._constants(step, entry)
         out = self._pair(step.to[0], entry.window)
         constants, tiles = self._row_constants(node.name, entry)
         factor = {"factor_ptr": f"factor:{node.name}"}
@@ -236,17 +241,17 @@ class IntervalLowering(Lowering):
         tables = {f"{t}_ptr": f"{t}:{node.name}" for t in ("below", "above", "lower", "cut")} | self._box("box", node.name)
         bind = {**self._scalars_of_rows(), **self._ends(entry), **tables, **self._into(out)}
         self._launch("interval_relax", constants, bind, tiles)
-        self._give(step, out)
+        self._give(step, replace(out, due=step.pays("behind")))
 
     def _add(self, node: Node, step: Step, sign: int = 1) -> None:
         """Both branches share the coefficients; [-e, e] is its own negative, so a sign still to be applied changes nothing there."""
         entry = self.frontier.pop(node.name)
-        if entry.buffer is None:
+        if entry.buffer is not None:
+            self._constants(step, entry)
+        elif step.pays("product"):
             self._neurons(node.name)
-        else:
-            self._constants(node.name, entry)
-        second = Entry(entry.window, entry.buffer, entry.slot, entry.sign * sign)
-        self._give(step, entry, second)
+        entry = replace(entry, due=False)
+        self._give(step, entry, replace(entry, sign=entry.sign * sign))
 
     def _concat(self, node: Node, step: Step) -> None:
         """Coefficients are cut into those of the operands, both ends alike; nothing is rounded."""

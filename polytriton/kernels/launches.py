@@ -19,10 +19,9 @@ from polytriton.kernels.emit import Constants, Emitter, Numerics
 from polytriton.kernels.sequence import Entry, Launch, Launches, Space, place
 from polytriton.kernels.steps import concat, gather, maxpool, scale, slope
 from polytriton.passes.windows import through
-from polytriton.rounding import dot_error, sum_error
+from polytriton.rounding import dot_error, one_rounding, sum_error
 
 ROWS = ("image", "row_h", "row_w", "constant", "error", "index")
-FULL = 1 + 2.0**-20
 
 
 class Lowering:
@@ -32,19 +31,16 @@ class Lowering:
         self.emitter, self.space, self.numerics, self.program = emitter, space, numerics, program
         self.sizes = sizes
         self.nodes = space.net.by_name
-        self.feeds = space.feeds
+        self.pending = dict.fromkeys(space.plan.pending, one_rounding(numerics.u))  # relative to |M_j x_j|
         self.frontier: dict[str, Entry] = {}
         self.arriving: dict[str, list[Entry]] = {}
         self.out = Launches(program)
         self.state = 0
-        self.paid = ""
         self.step = program.steps[0]
-        self.after: Step | None = None
 
     def run(self) -> Launches:
-        steps = self.program.steps
-        for step, after in zip(steps, [*steps[1:], None], strict=True):
-            self.step, self.after = step, after
+        for step in self.program.steps:
+            self.step = step
             if step.op == "start":
                 whole = step.windows[0]
                 self.frontier[step.node] = Entry(whole, None if self.program.kind == "bound" else self._buffer(step.node, whole))
@@ -92,9 +88,9 @@ class Lowering:
     def _entry(self, entry: Entry, name: str = "m", slot: str = "slot") -> dict[str, str]:
         return {f"{name}_ptr": f"buf:{entry.buffer}", f"{slot}_ptr": entry.slot or f"index:{self.state}"}
 
-    def _pending(self, name: str) -> float:
-        """The rounding of M_j lambda_j where a nonlinear operator reads the node, relative to |M_j x_j|; not yet charged."""
-        return self.numerics.u * FULL if self.feeds[name] else 0.0
+    def _pending(self, step: Step) -> float:
+        """What the step pays at once for the rounding of M_j lambda_j, relative to |M_j x_j|."""
+        return self.pending[step.node] if step.pays("relu") else 0.0
 
     def _terms(self, name: str, window: Window) -> int:
         return window.cells * extent(self.nodes[name])[2]
@@ -114,7 +110,7 @@ class Lowering:
             terms = self._terms(name, entry.window)
             constants = {
                 "SLOT": entry.slot is not None, **self._size(name, entry.window), **place(entry.window), **self.space.geometry(name),
-                "REL": dot_error(terms + len(names) - 1) + self._pending(name), "NODES": len(names),
+                "REL": dot_error(terms + len(names) - 1) + self.pending.get(name, 0.0), "NODES": len(names),
                 "FIRST": k == 0, "LAST": k == len(names) - 1,
             }  # fmt: skip
             tables = {"lo_ptr": f"lo:{name}", "hi_ptr": f"hi:{name}", "floor_ptr": f"underflow:{name}"}
@@ -185,12 +181,14 @@ class Lowering:
         other = b or a
         terms = self._terms(name, window)
         grow = sum_error(terms)
+        pending = self._pending(self.step) * grow if b is not None else 0.0
+        own = one_rounding(self.numerics.u) * grow if self.step.pays("sum") else 0.0
         constants: Constants = {
             "SECOND": b is not None, "A_SLOT": a.slot is not None, "B_SLOT": b is not None and b.slot is not None,
             "A_SIGN": a.sign, "B_SIGN": other.sign, "C": extent(self.nodes[name])[2], "HO": window.h.size, "WO": window.w.size,
             **place(window), "AH": a.window.h.size, "AW": a.window.w.size, **place(a.window, "A_"),
             "BH": other.window.h.size, "BW": other.window.w.size, **place(other.window, "B_"), **self.space.geometry(name),
-            "A_REL": self._pending(name) * grow, "B_REL": self._pending(name) * grow, "OUT_REL": self.numerics.u * FULL * grow,
+            "A_REL": pending, "B_REL": pending, "OUT_REL": own,
         }  # fmt: skip
         tables = {"lo_ptr": f"lo:{name}", "hi_ptr": f"hi:{name}", "floor_ptr": f"underflow:{name}", "out_ptr": f"buf:{out}"}
         bind = {**self._rows(), **self._entry(a, "a", "a_slot"), **self._entry(other, "b", "b_slot"), **tables}
@@ -201,20 +199,18 @@ class Lowering:
 
     def _relu(self, node: Node, step: Step) -> None:
         entry = self._written(node.name, self.frontier.pop(node.name))
-        if self._pending(node.name) or node.number("slope") not in (0.0, 1.0):
+        if step.pays("relu") or node.number("slope") not in (0.0, 1.0):
             slope(self, node, step, entry)
             return
-        source = node.inputs[0]
-        then = self.after if self.after is not None and self.after.node == source and self.after.op in ("conv", "linear", "add") else None
-        if then is not None and not then.check and then.op in ("conv", "linear") and self._fuses(self.nodes[source], then):
-            self.frontier[source] = replace(entry, relu=node.name)
+        source, behind = node.inputs[0], step.pays("behind")
+        if behind and self.nodes[source].op in ("conv", "linear") and self._fuses(self.nodes[source]):
+            self.frontier[source] = replace(entry, relu=node.name, due=True)
             return
         out = self._buffer(node.name, entry.window)
-        self._row_pass(entry, source, node.name, charge=then is not None, out=out)
-        self.paid = source if then is not None else ""
+        self._row_pass(entry, source, node.name, charge=behind, out=out)
         self._give(step, Entry(entry.window, out))
 
-    def _fuses(self, node: Node, step: Step) -> bool:
+    def _fuses(self, node: Node) -> bool:
         """Whether the product's kernel applies the ReLU itself: it does so anew for every tap and column tile."""
         if node.op == "linear":
             return True
@@ -242,19 +238,17 @@ class Lowering:
         tiles = self.emitter.tiled("relax_rows", constants, self.numerics, self.sizes.rows(self._terms(relu or source, entry.window)))
         self._launch("relax_rows", constants, {**bind, "out_ptr": f"buf:{out}"}, tiles)
 
-    def _charged(self, name: str) -> bool:
-        """Whether the scalars of substituting `name` are still to be paid."""
-        due = name != self.paid
-        self.paid = ""
-        return due
+    def _charges(self, step: Step, entry: Entry) -> bool:
+        """Whether an affine step's kernel writes its scalars: they are its own to pay, or the ReLU before left them to it."""
+        return step.pays("product") or entry.due
 
     def _linear(self, node: Node, step: Step) -> None:
         entry, window = self.frontier.pop(node.name), step.windows[0]
         if entry.buffer is None and entry.sign == 1:
-            self._slice(node, step, entry, window)
+            self._slice(node, step, entry, window, step.pays("product"))
             return
         entry = self._written(node.name, entry)
-        constants, bind = self._scalars(entry, node.name, entry.relu, self._charged(node.name))
+        constants, bind = self._scalars(entry, node.name, entry.relu, self._charges(step, entry))
         k, n = node.size, self._terms(step.to[0], window)
         _, w, c = extent(node)  # an image's tables may have a margin between their lines; its bias has none
         for gone in ("RH", "OH", "RW", "OW"):
@@ -277,10 +271,10 @@ class Lowering:
     def _conv(self, node: Node, step: Step) -> None:
         entry, out_window = self.frontier.pop(node.name), step.windows[0]
         if entry.buffer is None and entry.sign == 1:
-            self._slice(node, step, entry, out_window)
+            self._slice(node, step, entry, out_window, step.pays("product"))
             return
         entry = self._written(node.name, entry)
-        constants, bind = self._scalars(entry, node.name, entry.relu, self._charged(node.name))
+        constants, bind = self._scalars(entry, node.name, entry.relu, self._charges(step, entry))
         (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
         p, groups, window = node.ints("p", (0, 0, 0, 0)), node.integer("g", 1), entry.window
         co, ci = node.shape[0], extent(self.nodes[step.to[0]])[2]
@@ -307,7 +301,7 @@ class Lowering:
         h, w, _ = extent(self.nodes[step.to[0]])
         return {"MASK": step.mask, "IH": h, "IW": w, **place(step.windows[0], "TO_")}
 
-    def _slice(self, node: Node, step: Step, entry: Entry, window: Window) -> None:
+    def _slice(self, node: Node, step: Step, entry: Entry, window: Window, charge: bool) -> None:
         """Single neurons of an affine layer become slices of its weights."""
         h, w, c = extent(node)
         source = step.to[0]
@@ -321,7 +315,7 @@ class Lowering:
         out = self._buffer(source, window)
         mask = self._mask(step)
         constants: Constants = {
-            "T": self.numerics.type, "CHARGE": self._charged(node.name), "SLICE": True, "BIAS": "line", "H": h, "W": w, "C": c,
+            "T": self.numerics.type, "CHARGE": charge, "SLICE": True, "BIAS": "line", "H": h, "W": w, "C": c,
             "NH": natural.h.size, "NW": natural.w.size, "CI": sc, "HO": window.h.size, "WO": window.w.size,
             "GAP_RH": natural.h.stride - window.h.stride, "GAP_H": window.h.offset - natural.h.offset,
             "GAP_RW": natural.w.stride - window.w.stride, "GAP_W": window.w.offset - natural.w.offset,
@@ -336,7 +330,7 @@ class Lowering:
 
     def _add(self, node: Node, step: Step, sign: int = 1) -> None:
         entry = self.frontier.pop(node.name)
-        if self._charged(node.name):
+        if self._charges(step, entry):
             if entry.buffer is None:
                 h, w, c = extent(node)
                 tiles = Tiles(block=128, constants={"BR": 128}, warps=4)
@@ -344,6 +338,7 @@ class Lowering:
                 self._launch("pay_neurons", {"BIAS": "none", "H": h, "W": w, "C": c}, bind, tiles)
             else:
                 self._row_pass(entry, node.name, "", True, None)
+        entry = replace(entry, due=False)
         self._give(step, entry, replace(entry, sign=entry.sign * sign))
 
     def _sub(self, node: Node, step: Step) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from polytriton.ir.net import Net
-from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Plan, Program, Window, extent
 from polytriton.kernels.emit import Constants
 from polytriton.kernels.spec import Kernel
@@ -49,6 +47,7 @@ class Entry:
     slot: str | None = None
     sign: int = 1
     relu: str = ""  # a ReLU still to be multiplied in by the next step
+    due: bool = False  # what that ReLU, or one with a pass of its own, pays for the next step is left to the next step's kernel
 
 
 @dataclass
@@ -79,16 +78,10 @@ class Launches:
 
 @dataclass(frozen=True)
 class Space:
-    """Frames of all nodes, and which of them a nonlinear operator reads."""
+    """Frames of all nodes."""
 
     net: Net
     plan: Plan
-
-    @cached_property
-    def feeds(self) -> dict[str, bool]:
-        """Whether a nonlinear operator reads a node: coefficients over it then come with a rounding of their own."""
-        by = self.net.by_name
-        return {n: any(OPS[by[u].op].kind == "nonlinear" for u in users) for n, users in self.net.users().items()}
 
     def frame(self, name: str) -> tuple[tuple[int, int, int], tuple[int, int, int, int]]:
         return extent(self.net.node(name)), self.plan.halos.get(name, (0, 0, 0, 0))

@@ -26,7 +26,7 @@ def slope(lower: Lowering, node: Node, step: Step, entry: Entry) -> None:
     name, window = node.name, entry.window
     terms = lower._terms(name, window)
     constants: Constants = {
-        "LOWER": node.number("slope") not in (0.0, 1.0), "PENDING": lower._pending(name) * sum_error(terms),
+        "LOWER": node.number("slope") not in (0.0, 1.0), "PENDING": lower._pending(step) * sum_error(terms),
         "SLOT": entry.slot is not None, **lower._size(name, window), **place(window), **lower.space.geometry(name),
         "SUM_ERROR": sum_error(terms),
     }  # fmt: skip
@@ -34,11 +34,12 @@ def slope(lower: Lowering, node: Node, step: Step, entry: Entry) -> None:
     tables = {f"{t}_ptr": f"{t}:{name}" for t in ("below", "above", "lower", "cut", "lo", "hi")}
     bind = {**lower._rows(), **lower._entry(entry), **tables, "floor_ptr": f"underflow:{name}", "out_ptr": f"buf:{out}"}
     lower._launch("slope_rows", constants, bind, lower.sizes.rows(terms))
-    lower._give(step, Entry(window, out))
+    lower._give(step, Entry(window, out, due=step.pays("behind")))
 
 
 def scale(lower: Lowering, node: Node, step: Step) -> None:
     name = node.name
+    assert step.pays("product"), "the kernel charges it"
     entry = lower._written(name, lower.frontier.pop(name))
     terms = lower._terms(name, entry.window)
     constants: Constants = {
@@ -64,7 +65,7 @@ def maxpool(lower: Lowering, node: Node, step: Step) -> None:
         "HO": to.h.size, "WO": to.w.size, "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw,
         "TOP": window.h.offset * sh + p[0] - to.h.offset, "LEFT": window.w.offset * sw + p[1] - to.w.offset,
         "PH": sh if dh == 1 else 1, "PW": sw if dw == 1 else 1, **place(window), **lower.space.geometry(name),
-        "PENDING": lower._pending(name) * sum_error(terms), "REL": gamma(meets - 1, lower.numerics.u) + dot_error(terms),
+        "PENDING": lower._pending(step) * sum_error(terms), "REL": gamma(meets - 1, lower.numerics.u) + dot_error(terms),
         "SUM_ERROR": sum_error(terms),
     }  # fmt: skip
     out = lower._buffer(source, to)
@@ -79,7 +80,7 @@ def maxpool(lower: Lowering, node: Node, step: Step) -> None:
 
 def concat(lower: Lowering, node: Node, step: Step) -> None:
     """Whole images are cut along any axis, windows by channel: as flat values, every part is a regular run of them."""
-    entry, begin, made = _charged(lower, node), 0, []
+    entry, begin, made = _pay(lower, node, step), 0, []
     for name, window in zip(step.to, step.windows, strict=True):
         part = lower.nodes[name]
         inner, outer = part_run(part, node)
@@ -97,7 +98,7 @@ def concat(lower: Lowering, node: Node, step: Step) -> None:
 
 def gather(lower: Lowering, node: Node, step: Step) -> None:
     """Whole channels move on any window, single cells on the whole image."""
-    entry, source, window = _charged(lower, node), step.to[0], step.windows[0]
+    entry, source, window = _pay(lower, node, step), step.to[0], step.windows[0]
     index = lower.space.net.weight(node, "index")
     assert index is not None
     size, cells = lower._terms(source, window), window.cells if not window.whole else 1
@@ -113,10 +114,11 @@ def gather(lower: Lowering, node: Node, step: Step) -> None:
     lower._give(step, Entry(window, out))
 
 
-def _charged(lower: Lowering, node: Node) -> Entry:
+def _pay(lower: Lowering, node: Node, step: Step) -> Entry:
     """The node's coefficients, their scalars paid: it has no bias, but what is pending on them and sums to come are charged."""
     entry = lower._written(node.name, lower.frontier.pop(node.name))
-    lower._row_pass(entry, node.name, "", True, None)
+    if step.pays("product"):
+        lower._row_pass(entry, node.name, "", True, None)
     return entry
 
 

@@ -94,15 +94,15 @@ class _Writer:
         self.steps.append(step)
         for name, window in zip(step.to, step.windows, strict=True):
             if name in self.frontier:
-                window = self._densified(name, win.union(self.frontier[name], window, self.image(name)))
+                window = self._densify(name, win.union(self.frontier[name], window, self.image(name)))
                 self.frontier[name] = window
                 self.steps.append(Step("merge", name, (name,), (window,)))
             else:
                 self.frontier[name] = window
         for name in dict.fromkeys(step.to):
-            self._widen(name, self._densified(name, self.frontier[name]))
+            self._widen(name, self._densify(name, self.frontier[name]))
 
-    def _densified(self, name: str, window: Window) -> Window:
+    def _densify(self, name: str, window: Window) -> Window:
         return win.densify(window, self.image(name), self.share)
 
     def substitute(self, node: Node) -> None:

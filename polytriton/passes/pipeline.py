@@ -14,11 +14,11 @@ from polytriton.ir.plan import Plan
 from polytriton.ir.plan_text import print_plan
 from polytriton.ir.text import print_net
 from polytriton.limit import go_on
-from polytriton.passes import fold, layout, lower, memory, schedule
+from polytriton.passes import charge, fold, layout, lower, memory, schedule
 from polytriton.passes.windows import DENSE_SHARE
 
 NET_PASSES = {"fold": fold, "layout": layout}
-PLAN_PASSES = {"lower": lower, "schedule": schedule, "memory": memory}
+PLAN_PASSES = {"lower": lower, "schedule": schedule, "charge": charge, "memory": memory}
 # layout operators may hide a batch norm from its convolution, and a merged layer may free a gather: fold on both sides
 SEQUENCE = ("fold", "layout", "fold")
 
@@ -101,7 +101,7 @@ def make_plan(net: Net, candidates: str = "all", observe: Observer = _quiet, who
     return plan
 
 
-def replanned(compiled: Compiled, whole: float, skips: Mapping[str, Collection[str]]) -> Plan:
+def replan(compiled: Compiled, whole: float, skips: Mapping[str, Collection[str]]) -> Plan:
     """The plan as a configuration wants it: windows that switch at another share of the image, fewer checks."""
     plan = compiled.plan if whole == DENSE_SHARE else make_plan(compiled.net, compiled.plan.candidates, whole=whole)
     return schedule.without(plan, skips) if skips else plan
@@ -123,7 +123,8 @@ def run_plan_pass(
     assert plan is not None
     if name == "schedule":
         return guarded(lambda: schedule.run(net, plan, candidates), lambda p: schedule.ensures(net, p))
-    return guarded(lambda: memory.run(net, plan), lambda p: memory.ensures(net, p))
+    module = charge if name == "charge" else memory
+    return guarded(lambda: module.run(net, plan), lambda p: module.ensures(net, p))
 
 
 def compile_net(net: Net, candidates: str = "all", observe: Observer = _quiet) -> Compiled:

@@ -28,11 +28,11 @@ def run(net: Net, plan: Plan, candidates: str = "all") -> Plan:
     programs = []
     for p in plan:
         go_on()
-        programs.append(replace(p, steps=_marked(p, candidates)))
+        programs.append(replace(p, steps=_mark(p, candidates)))
     return replace(plan, programs=tuple(programs), candidates=candidates)
 
 
-def _marked(program: Program, candidates: str) -> tuple[Step, ...]:
+def _mark(program: Program, candidates: str) -> tuple[Step, ...]:
     steps = []
     affine = 0  # substitutions so far; a join or a merge is one, since it makes a frontier the interval pass never saw
     for s in program.steps:

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -131,25 +131,19 @@ class Decider:
         for a in range(0, count, size):
             yield slice(a, min(count, a + size))
 
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
+    def _threads(self) -> AbstractContextManager[None]:
         """At most as many CPU threads as the configuration asks for."""
-        given, asked = torch.get_num_threads(), self.options.config.threads
-        if self.device.type != "cpu" or not 0 < asked < given:
-            yield
-            return
-        torch.set_num_threads(asked)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(given)
+        asked = self.options.config.threads
+        return settings.threads(asked) if self.device.type == "cpu" and asked > 0 else nullcontext()
 
     # ---- bounds -----------------------------------------------------------------------------------------
 
-    def boxes(self, lo: np.ndarray, hi: np.ndarray, progress: Progress = _silent) -> Generator[tuple[Engine, Boxes], None, None]:
-        """Refined boxes, a batch at a time."""
+    def boxes(
+        self, lo: np.ndarray, hi: np.ndarray, progress: Progress = _silent, candidates: str = ""
+    ) -> Generator[tuple[Engine, Boxes], None, None]:
+        """Refined boxes, a batch at a time; `candidates` other than the options' where they are given."""
         with settings.pinned(self.device), self._threads():
-            engine = self.engine(Try(self.first_dtype(), self.options.candidates))
+            engine = self.engine(Try(self.first_dtype(), candidates or self.options.candidates))
             for part in self.batches(len(lo), engine):
                 yield engine, engine.refine(torch.from_numpy(lo[part]), torch.from_numpy(hi[part]), progress)
 
@@ -163,7 +157,7 @@ class Decider:
             lo, hi = best[:, 0], -best[:, 1]
             name = self.compiled.net.output
             nonlinear = OPS[self.compiled.net.node(name).op].kind == "nonlinear"
-            if self.options.candidates == "all" or nonlinear:  # the box is a candidate too; a nonlinear output is asked for its box
+            if engine.plan.candidates == "all" or nonlinear:  # the box is a candidate too; a nonlinear output is asked for its box
                 lo = torch.maximum(lo, boxes.lo[name].reshape(n, -1))
                 hi = torch.minimum(hi, boxes.hi[name].reshape(n, -1))
             shape = self.compiled.net.node(name).shape
@@ -253,9 +247,9 @@ class Decider:
                 answers.expired = True
         return answers
 
-    def tries(self, patient: bool) -> list[Try]:
-        """From the quickest to the most patient; rescues are for what rounding alone may have cost."""
-        first, mine = self.first_dtype(), self.options.candidates
+    def tries(self, patient: bool, candidates: str = "") -> list[Try]:
+        """From the quickest to the most patient; rescues are for what rounding alone may have cost. `candidates` as for `boxes`."""
+        first, mine = self.first_dtype(), candidates or self.options.candidates
         other = next(c for c in schedule.CHOICES if c != mine)
         last = "float64" if self.options.dtype == "auto" else first  # split products were asked for by name: no other is tried
         tight = self.options.semantics != "real" or last == "float32"

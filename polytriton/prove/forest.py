@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from polytriton.prove.course import Course
+from polytriton.prove.crew import Crew
 from polytriton.prove.neurons import NeuronSearch
 from polytriton.prove.questions import Questions
+from polytriton.prove.search import Probe
 from polytriton.prove.tight import Tight
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
@@ -28,10 +31,21 @@ Box = tuple[Tensor, Tensor]
 class Forest:
     """The trees of a query, one after another, and what is told of them together."""
 
-    def __init__(self, decider: Decider, q: Questions, answers: Answers, deadline: float | None, progress: Progress) -> None:
-        self.decider, self.q, self.answers, self.deadline, self.progress = decider, q, answers, deadline, progress
+    def __init__(
+        self,
+        decider: Decider,
+        q: Questions,
+        answers: Answers,
+        deadline: float | None,
+        progress: Progress,
+        probe: Probe | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.decider, self.q, self.answers, self.deadline, self.progress, self.probe = decider, q, answers, deadline, progress, probe
         self.parts = self.deepest = 0
         self.shares, self.worst, self.ended = list[float](), float("inf"), ""
+        self.course = Course("parts", progress, len(np.unique(q.image[~answers.settled[q.group]])))
+        self.crew = Crew.beside(decider, threads)
 
     def run(self) -> SearchStats:
         begin = time.monotonic()
@@ -39,26 +53,32 @@ class Forest:
             try:
                 for image in np.unique(self.q.image[~self.answers.settled[self.q.group]]):
                     self._box(int(image))
+                    if self.ended == "sat":
+                        break
             except Stopped:
                 self.ended = "time"
+            finally:
+                self.crew.close()
         settled = self.answers.settled
         left = int((~settled).sum())
         share = float(np.mean(self.shares)) if self.shares and left else float(settled.mean())
+        waits = max(left, self.course.last.open) if left else 0
         worst = self.worst if left and np.isfinite(self.worst) else None
         took = time.monotonic() - begin
-        return SearchStats("neurons", self.parts, left, self.deepest, share, worst, took, self.ended if left else "")
+        return SearchStats("neurons", self.parts, waits, self.deepest, share, worst, took, self.ended if left else "", *self.course.both())
 
     def _box(self, image: int) -> None:
         """Tight bounds, in float64 where rounding alone stands in their way; then the nearest form of each group still open."""
         q, answers = self.q, self.answers
         for how in dict.fromkeys(replace(t, rescue=False) for t in self.decider.tries(patient=False)):
-            tight = Tight(self.decider, self.decider.engine(how), self.deadline)
+            tight = Tight(self.decider, how, self.deadline)
             boxes, box, rows = tight.ask(q, answers, image, self.deadline, self.progress)
             if not (answers.raw[rows[~answers.settled[q.group[rows]]]] > 0).any():
                 break
         nearest = self._nearest(rows)
         if not len(nearest):
             self.shares.append(1.0)
+            self.course.pass_by()
         elif tight.ascent.relus_before(self.decider.compiled.net.output):
             self._grow(tight, boxes, box, nearest)
         else:
@@ -74,9 +94,16 @@ class Forest:
     def _grow(self, tight: Tight, boxes: Boxes, box: Box, rows: np.ndarray) -> None:
         """A search for these forms; what it proves stands even where the clock ends it."""
         answers, forms = self.answers, self.decider.forms(self.q, rows, np.zeros(len(rows), dtype=np.int64))
-        search = NeuronSearch(tight, boxes, forms, box, self.deadline, self.progress)
+        groups = self.q.group[rows]
+
+        def probe(points: Tensor, still: list[int]) -> bool:
+            return self.probe is not None and self.probe(points.double().cpu().numpy(), groups[still].tolist())
+
+        points = None if self.probe is None else probe
+        search = NeuronSearch(tight, boxes, forms, box, self.deadline, self.course, points, self.crew)
         try:
-            search.run()
+            with self.crew.threads():
+                search.run()
         finally:
             waits = search.waiting
             still = np.unique(waits.forms[waits.open].numpy())
@@ -85,11 +112,23 @@ class Forest:
             answers.settled[self.q.group[rows[proved]]] = True
             self.parts, self.deepest = self.parts + search.done, max(self.deepest, search.deepest)
             self.shares.append(search.share())
+            self.course.finish(waits.depth.numpy())
             self.worst = min(self.worst, float(waits.worst.min()) if len(waits) else self.worst)
-        if search.stuck:
-            self.ended = "steps"
+        if search.stuck or search.found:
+            self.ended = "sat" if search.found else "steps"
 
 
-def search_neurons(decider: Decider, q: Questions, answers: Answers, deadline: float | None, progress: Progress) -> SearchStats:
-    """Tight bounds, then a tree for every box with a group still open, over the one of its forms that came nearest."""
-    return Forest(decider, q, answers, deadline, progress).run()
+def search_neurons(
+    decider: Decider,
+    q: Questions,
+    answers: Answers,
+    deadline: float | None,
+    progress: Progress,
+    probe: Probe | None = None,
+    threads: int = 1,
+) -> SearchStats:
+    """Tight bounds, then a tree for every box with a group still open, over the one of its forms that came nearest.
+
+    `threads`: so many processors may be used, by as many processes.
+    """
+    return Forest(decider, q, answers, deadline, progress, probe, threads).run()

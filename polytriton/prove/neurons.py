@@ -7,16 +7,21 @@ again behind them, slopes and multipliers of its own (`prove/tight.py` proposes 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from polytriton.ir.plan import extent
+from polytriton.passes.pipeline import Compiled
 from polytriton.prove.branching import TRIED, Gains
+from polytriton.prove.course import Course
+from polytriton.prove.crew import Crew
+from polytriton.prove.decider import Decider, Try
+from polytriton.prove.options import Options
 from polytriton.prove.parts import Parts
 from polytriton.prove.tight import AGAIN, QUERY, Known, Tight, pick_forms
-from polytriton.runtime.engine import Progress
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.layers import to_physical
 from polytriton.runtime.relax import round_down, round_up
@@ -25,7 +30,33 @@ from polytriton.runtime.results import Forms
 STEPS = 12  # uphill, for a part's form; it begins where its parent's ended
 OPERATIONS = 8e9  # of a batch, so that clocks and progress are looked at
 MOST = 512  # parts of a batch
+POINTS = 256  # places where bounds of open parts are least, tried as counterexamples at a time
+BATCHES = 2  # of a round, for each process
 MEMORY = 8  # of the budget an eighth for what waits; beyond it the deepest come first
+
+Probe = Callable[[Tensor, list[int]], bool]  # points worth trying, and forms still open: whether a counterexample was found
+Least = tuple[Tensor, Tensor]  # bounds of open forms, and where they are least
+Asked = tuple[Parts, int, bool]  # parts, steps uphill, and whether `Least` is wanted
+Told = tuple[Parts, Tensor, Least | None]  # the parts with bounds, the least bound so far of every form's refuted ones
+
+
+@dataclass(frozen=True)
+class Bounding:
+    """What another process needs to bound parts of one box: bounds of the operands of ReLUs, the forms, and the box."""
+
+    compiled: Compiled
+    options: Options
+    how: Try
+    lo: Mapping[str, Tensor]
+    hi: Mapping[str, Tensor]
+    forms: Forms
+    box: tuple[Tensor, Tensor]
+
+    def open(self) -> Callable[[Asked], Told]:
+        decider = Decider(self.compiled, self.options)
+        tight = Tight(decider, self.how)
+        search = NeuronSearch(tight, Boxes(dict(self.lo), dict(self.hi)), self.forms, self.box, None)
+        return search.bounded
 
 
 class NeuronSearch:
@@ -35,9 +66,18 @@ class NeuronSearch:
     """
 
     def __init__(
-        self, tight: Tight, boxes: Boxes, forms: Forms, box: tuple[Tensor, Tensor], deadline: float | None, progress: Progress
+        self,
+        tight: Tight,
+        boxes: Boxes,
+        forms: Forms,
+        box: tuple[Tensor, Tensor],
+        deadline: float | None,
+        course: Course | None = None,
+        probe: Probe | None = None,
+        crew: Crew | None = None,
     ) -> None:
-        self.tight, self.forms, self.box, self.deadline, self.progress = tight, forms, box, deadline, progress
+        self.tight, self.forms, self.box, self.deadline, self.probe = tight, forms, box, deadline, probe
+        self.course = course or Course("parts")
         self.engine = e = tight.engine
         self.relus = tight.ascent.relus_before(e.net.output)
         self.operand = {r: e.nodes[r].inputs[0] for r in self.relus}
@@ -50,21 +90,25 @@ class NeuronSearch:
         self.waiting.below[:] = torch.where(self.hi > -self.lo, 1.0, 0.0)[:, self.neurons].half()
         self.gains, self.trees = Gains(len(self.waiting), self.layer), len(self.waiting)
         self.refuted = torch.full((len(forms.image),), torch.inf, dtype=torch.float64)
-        self.done = self.deepest = 0
-        self.stuck = False  # a part has no undecided neuron left
+        self.done = self.deepest = self.rounds = 0
+        self.stuck = self.found = False  # a part has no undecided neuron left; a counterexample was found
+        self.least: list[Least] = []  # of a round, where it is wanted
+        self.size, self.workers = self._size(), 1 + (crew.helpers if crew is not None else 0)
+        self._every = self._shared(crew or Crew(0), boxes)
 
     def run(self) -> None:
-        """Until every part is refuted, or one cannot be divided."""
+        """Until every part is refuted, one cannot be divided, or `probe` finds a counterexample."""
         self.begin()
-        while len(self.waiting) and not self.stuck:
+        while len(self.waiting) and not self.stuck and not self.found:
             self.engine._expire(self.deadline)
             self._round()
 
     def begin(self) -> None:
         """Bounds every form over the whole box."""
-        roots = self.waiting
-        self._bound(roots, QUERY)
+        roots = self._bounds(self.waiting, QUERY)
         self.waiting = roots.pick(torch.nonzero(roots.open.any(1)).flatten())
+        self.course.close(roots.depth[~roots.open.any(1)].numpy())
+        self._tell()
 
     def share(self) -> float:
         """How much of the trees is refuted, each neuron halving what it divides."""
@@ -75,23 +119,54 @@ class NeuronSearch:
         whole = self.waiting
         full = len(whole) * whole.each > self.engine.memory // MEMORY
         order = torch.argsort(-whole.depth if full else whole.worst, stable=True)
-        count = max(1, self._size() // (2 * TRIED))
+        count = max(1, self.workers * self.size // (2 * TRIED))
         batch, rest = whole.pick(order[:count]), whole.pick(order[count:])
         part, neuron = self.gains.candidates(batch)
         if len(torch.unique(part)) < len(batch):
             self.stuck = True
             return
-        tried = batch.divided(part, neuron, self.layer[neuron])
-        for some in (made := [tried.pick(k) for k in torch.arange(len(tried)).split(self._size())]):
-            self._bound(some, STEPS)
-        tried = Parts.join(*made)
+        tried = self._bounds(batch.divided(part, neuron, self.layer[neuron]), STEPS)
         best = self.gains.best(batch, part, neuron, tried)
         both = torch.cat([best, best + len(part)])
         left = tried.pick(both[tried.open[both].any(1)])
         self.waiting = Parts.join(rest, left)
         self.deepest = max(self.deepest, int(left.depth.max()) if len(left) else 0)
-        shown = f"{self.done:,} parts, {len(self.waiting):,} open, depth {self.deepest}"
-        self.progress(f"search: {shown}, per cent proved", int(100 * self.share()), 100)
+        self.course.close(tried.depth[both[~tried.open[both].any(1)]].numpy())
+        self._tell()
+
+    def _tell(self) -> None:
+        """What a round has come to, and now and then a look for counterexamples where bounds are least."""
+        worst = float(self.waiting.worst.min()) if len(self.waiting) else torch.inf
+        self.course.tell(self.done, len(self.waiting), self.deepest, worst, self.share())
+        if self.least and len(self.waiting):
+            assert self.probe is not None
+            bound, corner = (torch.cat(v) for v in zip(*self.least, strict=True))
+            self.found = self.probe(corner[bound.argsort(stable=True)[:POINTS]], self.waiting.forms[self.waiting.open].unique().tolist())
+        self.least, self.rounds = [], self.rounds + 1
+
+    def _shared(self, crew: Crew, boxes: Boxes) -> Callable[[Sequence[Asked]], list[Told]]:
+        """`bounded` for a list of batches, by whoever is free."""
+        d, inner = self.tight.decider, [self.operand[r] for r in self.relus]
+        lo, hi = ({i: values[i] for i in inner} for values in (boxes.lo, boxes.hi))
+        work = Bounding(d.compiled, crew.options(d.options), self.tight.how, lo, hi, self.forms, self.box)
+        return crew.share(work, self.bounded, self.deadline)
+
+    def _bounds(self, parts: Parts, steps: int) -> Parts:
+        """The same parts with bounds, a batch at a time; several for each process, so that none waits long for another."""
+        each = self.size if self.workers == 1 else max(1, min(self.size, len(parts) // (BATCHES * self.workers)))
+        wanted = self.probe is not None and self.rounds & (self.rounds + 1) == 0  # rounds 0, 1, 3, 7, ...
+        made = self._every([(parts.pick(some), steps, wanted) for some in torch.arange(len(parts)).split(each)])
+        for _, refuted, least in made:
+            self.refuted = torch.minimum(self.refuted, refuted)
+            self.least += [] if least is None else [least]
+        self.done += len(parts)
+        return Parts.join(*(some for some, _, _ in made))
+
+    def bounded(self, asked: Asked) -> Told:
+        """What this or another process makes of a batch: which of them does it makes no difference."""
+        parts, steps, wanted = asked
+        least = self._bound(parts, steps)
+        return parts, self.refuted, least if wanted else None
 
     def _size(self) -> int:
         """Parts of a batch: as many as keep it short, whatever the machine, so that a search can be repeated."""
@@ -116,8 +191,8 @@ class NeuronSearch:
     def _gathered(self, values: dict[str, Tensor]) -> Tensor:
         return torch.cat([values[r].flatten(1) for r in self.relus], 1)[:, self.neurons]
 
-    def _bound(self, parts: Parts, steps: int) -> None:
-        """Bounds the open forms of every part, whose fields it fills."""
+    def _bound(self, parts: Parts, steps: int) -> Least | None:
+        """Bounds the open forms of every part, whose fields it fills; returns where those still open are least, the worst first."""
         e, n = self.engine, len(parts)
         low, high = (
             self._spread(self.lo, torch.maximum(parts.lo.double(), self.lo[:, self.neurons])),
@@ -138,7 +213,6 @@ class NeuronSearch:
         found = self.tight.ascend(rows, boxes, forms.image, steps)
         chosen = self.tight.chosen(found)
         best = e._walk_forms(e._tables(boxes), forms, None, self.deadline, chosen).best
-        self.done += n
         closed = (best > 0) | empty[at]
         mine = closed & ~empty[at]
         self.refuted.scatter_reduce_(0, form[mine], best[mine], "amin")
@@ -151,3 +225,5 @@ class NeuronSearch:
         parts.loss[at, column] = self._gathered(loss).clamp(max=6e4).to(torch.float16)
         parts.bound[at, column] = torch.where(empty[at], torch.inf, torch.maximum(best, parts.bound[at, column]))
         parts.open[at[closed], column[closed]] = False
+        worst = best.masked_fill(closed, torch.inf).argsort(stable=True)[: min(POINTS, int((~closed).sum()))]
+        return None if self.tight.ascent.corners is None else (best[worst], self.tight.ascent.corners[worst])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,6 +45,14 @@ class Parts:
 
     def __len__(self) -> int:
         return len(self.tree)
+
+    def __getstate__(self) -> dict[str, np.ndarray]:
+        """As arrays: a pickled tensor is a small archive."""
+        return {f.name: getattr(self, f.name).numpy() for f in fields(self)}
+
+    def __setstate__(self, arrays: dict[str, np.ndarray]) -> None:
+        for name, array in arrays.items():
+            setattr(self, name, torch.from_numpy(array))
 
     def pick(self, which: Tensor) -> Parts:
         return Parts(*(getattr(self, f.name)[which] for f in fields(self)))

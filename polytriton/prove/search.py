@@ -10,15 +10,21 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from polytriton.ir.plan import extent
+from polytriton.passes.pipeline import Compiled
 from polytriton.prove import cuts
+from polytriton.prove.attempt import Answers
+from polytriton.prove.course import Course
+from polytriton.prove.crew import Crew
+from polytriton.prove.decider import Decider
 from polytriton.prove.domains import Domains, Pieces
+from polytriton.prove.options import Options
 from polytriton.prove.questions import Questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
@@ -28,13 +34,10 @@ from polytriton.runtime.lines import input_lines
 from polytriton.runtime.relax import round_down, round_up
 from polytriton.runtime.results import Forms, Stopped
 
-if TYPE_CHECKING:
-    from polytriton.prove.attempt import Answers
-    from polytriton.prove.decider import Decider
-
 FEW = 64  # free inputs up to which dividing them is tried without being asked for
 OPERATIONS = 2e10  # of a batch: a fraction of a second, so that clocks and progress are looked at
 MOST = 4096  # domains of a batch
+KEPT = 64  # domains that must fit in what waits with the bounds of all nodes, or none keeps them
 FILL = 32  # domains up to which a batch is filled with halves of halves, where it could hold as many again for each of them
 LEVEL = 2.0**-10
 LEAST = 5e-324  # what "above zero" means as a number
@@ -42,7 +45,19 @@ POINTS = 2048  # places where bounds are least, tried as counterexamples at a ti
 MEMORY = 8  # of the budget an eighth for what waits; beyond it the deepest come first
 
 _LOG = logging.getLogger(__name__)
+Asked = tuple[Domains, int, bool]  # parts, how many ways of bounding are left, and whether their points are tried: always here
 Probe = Callable[[np.ndarray, list[int]], bool]  # points worth trying, and pieces still open: whether a counterexample was found
+
+
+class Told(NamedTuple):
+    """What came of a batch: the parts left, the depths of those refuted, and what the search that bounded it knows by then."""
+
+    left: Domains | None
+    closed: np.ndarray
+    least: np.ndarray
+    depth: int
+    ways: int
+    ended: str
 
 
 @dataclass
@@ -56,6 +71,23 @@ class Bounded:
     raw: np.ndarray
     forms: Forms
     boxes: Boxes
+
+
+@dataclass(frozen=True)
+class Refuting:
+    """What another process needs to refute parts of the questions' boxes."""
+
+    compiled: Compiled
+    options: Options
+    q: Questions
+    best: np.ndarray
+    settled: np.ndarray
+    inherits: bool
+
+    def open(self) -> Callable[[Asked], Told]:
+        answers = Answers(self.best, self.best, self.settled)
+        search = InputSearch(Decider(self.compiled, self.options), self.q, answers, deadline=None, inherits=self.inherits)
+        return search.bounded
 
 
 def free_inputs(q: Questions) -> int:
@@ -75,16 +107,21 @@ class InputSearch:
         deadline: float | None,
         progress: Progress = _silent,
         probe: Probe | None = None,
+        threads: int = 1,
+        inherits: bool | None = None,
     ) -> None:
-        self.decider, self.q, self.answers, self.deadline, self.progress, self.probe = decider, q, answers, deadline, progress, probe
+        """`threads`: so many processors may be used, by as many processes. `inherits`: whether parts keep bounds of nodes."""
+        self.decider, self.q, self.answers, self.deadline, self.probe = decider, q, answers, deadline, probe
         self.pieces = Pieces.of_questions(q)
         net, plan = decider.compiled.net, decider.compiled.plan
         self.nodes = [p.target for p in plan if p.kind == "bound"]
         self.cells = [net.node(name).size for name in self.nodes]
         total = sum(self.cells)
-        inherits = not decider.kernels and 8 * total * MOST <= decider.options.memory // MEMORY  # kernels replay whole refinements
+        if inherits is None:  # kernels replay whole refinements
+            inherits = not decider.kernels and 8 * total * KEPT <= decider.options.memory // MEMORY
         self.waiting = self.pieces.roots(q, answers.settled, total if inherits else 0)
         self.whole = float(self.waiting.open.sum())
+        self.size = self._size()
         self.least = np.full(len(answers.settled), np.inf)  # of a group's refuted parts the least bound
         # what is clipped off is proved to this level: so little of the first bound that hardly more is kept
         self.level = np.zeros(len(answers.settled))
@@ -93,7 +130,12 @@ class InputSearch:
         quick = decider.tries(patient=False)
         self.ways = list(dict.fromkeys(replace(t, rescue=False) for t in quick))  # the quickest, then what pays for rounding
         self.domains = self.depth = self.rounds = 0
-        self.began, self.ended = time.monotonic(), ""
+        self.began, self.ended, self.course = time.monotonic(), "", Course("boxes", progress)
+        self._closed: list[np.ndarray] = []
+        self._looks = False
+        self.crew = Crew.beside(decider, threads)
+        work = Refuting(decider.compiled, self.crew.options(decider.options), q, answers.best.copy(), answers.settled.copy(), inherits)
+        self._every = self.crew.share(work, self.bounded, deadline)
 
     def _begin(self) -> None:
         """Boxes that an earlier try has bounded already are divided at once, by the slopes it left."""
@@ -114,13 +156,16 @@ class InputSearch:
     def run(self) -> SearchStats:
         """Until everything is refuted, `probe` finds a counterexample, or nothing can be divided any more."""
         d = self.decider
-        with d.turn, settings.pinned(d.device), d._threads():
+        with d.turn, settings.pinned(d.device), d._threads(), self.crew.threads():
             try:
                 self._begin()
                 while len(self.waiting) and not self.ended:
                     self._round()
             except Stopped:
                 self.ended = "time"
+            finally:
+                self.crew.close()
+        self.course.finish(self.waiting.depth)
         self._settle()
         return self.told()
 
@@ -138,7 +183,7 @@ class InputSearch:
         worst = float(self.waiting.bound.min(initial=np.inf))
         return SearchStats(
             "input", self.domains, len(self.waiting), self.depth, self.share(), worst if np.isfinite(worst) else None,
-            time.monotonic() - self.began, self.ended,
+            time.monotonic() - self.began, self.ended, *self.course.both(),
         )  # fmt: skip
 
     def share(self) -> float:
@@ -151,18 +196,33 @@ class InputSearch:
     def _round(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise Stopped
-        batch = self._take(self._size())
+        workers = 1 + self.crew.helpers
+        batch = self._take(workers * self.size)
+        each = self.size if workers == 1 else -(-len(batch) // workers)
+        parts = [batch.pick(np.arange(a, min(a + each, len(batch)))) for a in range(0, len(batch), each)]
+        look = self.probe is not None and self.rounds & (self.rounds + 1) == 0  # rounds 0, 1, 3, 7, ...
         try:
-            left = self._refute(batch)
+            told = self._every([(part, len(self.ways), look and k == 0) for k, part in enumerate(parts)])
         except Stopped:
             self.waiting = Domains.join(self.waiting, batch)
             raise
         self.domains += len(batch)
         self.rounds += 1
-        if left is not None:
-            self.waiting = Domains.join(self.waiting, left)
-        shown = f"{self.domains:,} boxes, {len(self.waiting):,} open, depth {self.depth}"
-        self.progress(f"search: {shown}, per cent proved", int(100 * self.share()), 100)
+        for t in told:
+            self.least, self.depth, self.ended = np.minimum(self.least, t.least), max(self.depth, t.depth), self.ended or t.ended
+            self.ways = self.ways[-min(t.ways, len(self.ways)) :]
+            self.course.close(t.closed)
+            if t.left is not None:
+                self.waiting = Domains.join(self.waiting, t.left)
+        self.course.tell(self.domains, len(self.waiting), self.depth, float(self.waiting.bound.min(initial=np.inf)), self.share())
+
+    def bounded(self, asked: Asked) -> Told:
+        """Bounds a batch in the last `ways` ways, and tells what changed."""
+        batch, ways, self._looks = asked
+        self.ways = self.ways[-ways:]
+        self._closed = []
+        left = self._refute(batch)
+        return Told(left, np.concatenate(self._closed), self.least, self.depth, len(self.ways), self.ended)
 
     def _size(self) -> int:
         """Domains of a batch: as many as keep it short, whatever the machine, so that a search can be repeated."""
@@ -252,6 +312,7 @@ class InputSearch:
         """Open domains, cut down to where unsafe points may lie, in halves."""
         which = np.flatnonzero(batch.open.any(1))
         if not len(which):
+            self._closed.append(batch.depth)
             return None
         rows = np.flatnonzero(batch.open[found.at, found.local])
         lines = input_lines(engine, found.boxes, _some(found.forms, rows), self.deadline)
@@ -262,7 +323,7 @@ class InputSearch:
         at, left = place[found.at[rows]], batch.pick(which)
         if left.layers.shape[1]:
             left.layers = self._learnt(found.boxes, which)
-        if self.probe is not None and self.rounds & (self.rounds + 1) == 0:  # rounds 0, 1, 3, 7, ...
+        if self._looks:
             self._try_points(left, at, slopes)
         sem = self.decider.engine(self.ways[0]).forward.semantics
         constant = constant - self.level[self.pieces.groups[left.root[at], found.local[rows]]]
@@ -272,6 +333,7 @@ class InputSearch:
         weight = np.zeros(lo.shape)
         np.add.at(weight, at, np.abs(slopes))
         some = np.flatnonzero(left.open.any(1))
+        self._closed.append(np.delete(batch.depth, which[some]))
         return self._halves(left.pick(some), weight[some], same[some]) if len(some) else None
 
     def _halves(self, left: Domains, weight: np.ndarray, bounded: np.ndarray) -> Domains:
@@ -280,7 +342,7 @@ class InputSearch:
         What no number divides waits as it is; where it was `bounded` just so already, the search ends.
         """
         weight = np.nan_to_num(weight)
-        few = min(FILL, self._size() // FILL)
+        few = min(FILL, self.size // FILL)
         while True:
             axis = cuts.widest_effect(left.lo, left.hi, weight)
             whole = axis < 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +19,7 @@ from polytriton.prove.questions import Questions, questions, rivals
 from polytriton.prove.search import FEW, InputSearch, free_inputs
 from polytriton.prove.tight import DENSE, tighten
 from polytriton.results import ENDED_BY, Counterexample, LayerStats, Result, SearchStats
+from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent
 from polytriton.runtime.attack import QUICK, THOROUGH, Aim, Attack
 from polytriton.runtime.chain import ChainAscent
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 SEARCHES = ("auto", "none", "input", "slopes", "neurons")
 SECONDS = 60.0  # of a search that no time limit ends
+BEFORE = replace(THOROUGH, operations=THOROUGH.operations / 16)  # the falsifier's share where a search follows; the rest comes after it
 FOR_PROOFS = 0.9  # of a timeout, where counterexamples are looked for too
 PROBE = Attack(restarts=2, steps=10, samples=0, operations=2e9)  # from where a search's bounds are least
 
@@ -43,20 +43,13 @@ def check_search(search: str) -> None:
         raise UsageError(f"search={search!r} is unknown", f"use one of: {', '.join(SEARCHES)}")
 
 
-@contextmanager
-def _alone(net: Net) -> Iterator[None]:
-    """One thread of torch's for a small chain of dense layers: its products gain nothing by more, and where another program runs beside
-    them threads wait for one another, most of a minute of 60 s in the falsifier.
+def threads_of(net: Net) -> int:
+    """Threads of torch's for a decision: one for a small chain of dense layers, whose products gain nothing by more; else as many as
+    processors are idle. Threads of one product wait for the last of them: beside a busy program two took up to ten times as long as one.
     """
-    threads = torch.get_num_threads()
-    alone = threads > 1 and ChainAscent.serves(net) and sum(n.size for n in net) <= DENSE
-    if alone:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if alone:
-            torch.set_num_threads(threads)
+    small = ChainAscent.serves(net) and sum(n.size for n in net) <= DENSE
+    most = 1 if small else torch.get_num_threads()
+    return most if most == 1 else min(most, settings.idle_processors())
 
 
 class Decision:
@@ -75,11 +68,12 @@ class Decision:
         self.statistics: tuple[LayerStats, ...] = ()
         self.searched: SearchStats | None = None
         self.settled, self.expired = not prop.disjuncts, False
+        self.threads = torch.get_num_threads()
 
     def run(self, label: int | None) -> Result:
         q = questions(self.prop)
         if q is not None:
-            with _alone(self.verifier.net):
+            with settings.threads(threads_of(self.verifier.net)):
                 self._decide(q)
         late = self.deadline is not None and time.monotonic() > self.deadline
         verdict = "sat" if self.found is not None else "unsat" if self.settled else "timeout" if self.expired or late else "unknown"
@@ -103,9 +97,11 @@ class Decision:
             patient = decider.tries(patient=True)
             answers = decider.prove(q, patient, answers=answers, deadline=self.proof, progress=self.progress, slopes=wanted)
             self._take(answers)
-        self._falsify(q, answers, THOROUGH)
-        if self._open() and not self.expired and self.search != "none":
+        searches = self.search != "none" and (self._divides(q) or Ascent.serves(self.verifier.net))
+        self._falsify(q, answers, BEFORE if searches else THOROUGH)
+        if self._open() and not self.expired and searches:
             self._search(q, answers)
+            self._falsify(q, answers, THOROUGH)
         np.maximum.at(self.margins, q.group, answers.best)
         self.statistics = answers.statistics
 
@@ -129,16 +125,17 @@ class Decision:
     def _search(self, q: Questions, answers: Answers) -> None:
         deadline = self.deadline if self.deadline is not None else self.start + SECONDS
         decider = self.verifier._decider
+        probe = self._probe if self.falsifier else None
         if self._divides(q):
-            probe = self._probe if self.falsifier else None
-            self.searched = InputSearch(decider, q, answers, deadline=deadline, progress=self.progress, probe=probe).run()
-        elif Ascent.serves(self.verifier.net):
+            search = InputSearch(decider, q, answers, deadline=deadline, progress=self.progress, probe=probe, threads=self.threads)
+            self.searched = search.run()
+        else:
             # parts are kept and divided on the host: unasked, a GPU goes on choosing slopes
             slopes = self.search == "slopes" or (self.search == "auto" and decider.device.type != "cpu")
-            step = tighten if slopes else search_neurons
-            self.searched = step(decider, q, answers, deadline, self.progress)
-        else:
-            return
+            if slopes:
+                self.searched = tighten(decider, q, answers, deadline, self.progress)
+            else:
+                self.searched = search_neurons(decider, q, answers, deadline, self.progress, probe, self.threads)
         self.settled = bool(answers.settled.all())
         self.expired = self.searched.ended == "time" and self.deadline is not None  # a search's own minute is no limit of the query
 

@@ -17,20 +17,21 @@ from torch import Tensor
 
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Program, extent
+from polytriton.prove.course import Course
 from polytriton.prove.questions import Questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent, Found, Rows
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
-from polytriton.runtime.engine import Engine, Progress, both_sides, indices
+from polytriton.runtime.engine import Progress, both_sides, indices
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.layers import from_physical, to_physical
 from polytriton.runtime.results import Forms, Results, Stopped
 
 if TYPE_CHECKING:
     from polytriton.prove.attempt import Answers
-    from polytriton.prove.decider import Decider
+    from polytriton.prove.decider import Decider, Try
 
 INNER, AGAIN, QUERY = 20, 8, 60  # steps uphill: for inner neurons of a whole box, of a part, for the query
 RATE = 0.2
@@ -53,8 +54,9 @@ class Known:
 class Tight:
     """Bounds with chosen slopes by one engine, the interpreter of Plans."""
 
-    def __init__(self, decider: Decider, engine: Engine, deadline: float | None = None) -> None:
-        self.decider, self.engine = decider, engine if engine.kernels is None else engine._plain()
+    def __init__(self, decider: Decider, how: Try, deadline: float | None = None) -> None:
+        self.decider, self.how, engine = decider, how, decider.engine(how)
+        self.engine = engine if engine.kernels is None else engine._plain()
         e = self.engine
         expire = partial(e._expire, deadline)
         self.ascent = Ascent(e.net, e.device, expire)
@@ -177,13 +179,16 @@ class Tight:
         """Rows whose copies of all boxes and slopes an eighth of the memory holds."""
         return int(max(1, min(ROWS, self.engine.memory // 8 // (3 * self.engine.image_bytes()))))
 
-    def query(self, boxes: Boxes, forms: Forms, box: tuple[Tensor, Tensor], deadline: float | None) -> Results:
-        """Lower bounds of the forms, every one with slopes of its own."""
+    def query(self, boxes: Boxes, forms: Forms, box: tuple[Tensor, Tensor], deadline: float | None, goal: float | None = None) -> Results:
+        """Lower bounds of the forms, every one with slopes of its own; by default no step is made once all are above zero."""
         e, parts = self.engine, []
         for some in torch.split(torch.arange(len(forms.image)), self.rows_at_once()):
             e._expire(deadline)
             part = pick_forms(forms, some)
-            found = self.ascend(self.form_rows(part, boxes, box), boxes, part.image, QUERY)
+            rows = self.form_rows(part, boxes, box)
+            if goal is not None:
+                rows.constant = torch.full((len(some),), goal, device=e.device)
+            found = self.ascend(rows, boxes, part.image, QUERY)
             parts.append(e._walk_forms(e._tables(boxes), part, None, deadline, self.chosen(found)))
         return Results(torch.cat([p.best for p in parts]), torch.cat([p.raw for p in parts]))
 
@@ -227,14 +232,16 @@ def pick_forms(forms: Forms, rows: Tensor) -> Forms:
 
 def tighten(decider: Decider, q: Questions, answers: Answers, deadline: float | None, progress: Progress) -> SearchStats:
     """Bounds what `answers` leaves open once more; float64 where rounding alone stood in the way."""
-    begin, ended, boxes = time.monotonic(), "steps", 0
+    begin, ended, boxes, course = time.monotonic(), "steps", 0, Course("boxes", progress)
     with decider.turn, settings.pinned(decider.device), decider._threads():
         try:
             for how in dict.fromkeys(replace(t, rescue=False) for t in decider.tries(patient=False)):
-                tight = Tight(decider, decider.engine(how), deadline)
+                tight = Tight(decider, how, deadline)
                 for image in np.unique(q.image[~answers.settled[q.group]]):
                     tight.ask(q, answers, int(image), deadline, progress)
                     boxes += 1
+                    still = ~answers.settled[q.group]
+                    course.tell(boxes, len(np.unique(q.image[still])), 0, answers.best[still].max(initial=-np.inf), answers.settled.mean())
                 hopeful = np.zeros(len(answers.settled), dtype=bool)
                 hopeful[q.group[answers.raw > 0]] = True
                 if not (hopeful & ~answers.settled).any():
@@ -246,5 +253,5 @@ def tighten(decider: Decider, q: Questions, answers: Answers, deadline: float | 
     share, least = float(answers.settled.mean()), float(worst.max(initial=-np.inf))
     return SearchStats(
         "slopes", boxes, len(left), 0, share, least if len(worst) and np.isfinite(least) else None, time.monotonic() - begin,
-        ended if len(left) else "",
+        ended if len(left) else "", course.told(),
     )  # fmt: skip

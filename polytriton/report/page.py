@@ -11,6 +11,7 @@ from polytriton.report.facts import Facts, Quantiles, down, network_names, numbe
 from polytriton.report.gallery import Find, Gallery, decimal, gallery
 from polytriton.report.layers import Described, layers
 from polytriton.report.script import SCRIPT
+from polytriton.report.searches import Cards, cards
 from polytriton.report.style import STYLE
 from polytriton.runs.records import Record
 
@@ -30,11 +31,13 @@ def page(
     find: Find = lambda image: None,
 ) -> str:
     """`known` describes layers by network path; `find` looks for pixels that records do not hold."""
-    made = gallery(records, pictures, find)
+    made, searched = gallery(records, pictures, find), cards(records)
     parts = [("summary", "Summary", _summary(found)), ("plots", "Distributions", _plots(records, found))]
     if any(n.layers for n in found.networks):
         parts.append(("layers", "Layers", "".join(layers(n, known.get(n.path, {})) for n in found.networks)))
-    parts.append(("answers", "Queries", _queries(records, found, made)))
+    parts.append(("answers", "Queries", _queries(records, found, made, searched)))
+    if searched.made:
+        parts.append(("searches", "Searches", _searches(searched)))
     if made.cards:
         parts.append(("images", "Images", _images(made)))
     links = "".join(f'<a href="#{key}">{name}</a>' for key, name, body in parts if body)
@@ -127,7 +130,7 @@ def _plots(records: Sequence[Record], found: Facts) -> str:
 # ---- queries ----------------------------------------------------------------------------------------------------
 
 
-def _queries(records: Sequence[Record], found: Facts, made: Gallery) -> str:
+def _queries(records: Sequence[Record], found: Facts, made: Gallery, searched: Cards) -> str:
     names = network_names(records)
     place = {path: k for k, path in enumerate(names)}
     shown = {
@@ -145,7 +148,8 @@ def _queries(records: Sequence[Record], found: Facts, made: Gallery) -> str:
         f'<th scope="col" aria-sort="none"{" class=" + chr(34) + css + chr(34) if css else ""}><button type="button">{name}</button></th>'
         for name, css in columns
     )
-    rows = "".join(_row(k, r, place[r.network], names[r.network], shown, k in made.cards) for k, r in enumerate(records))
+    cards = {**{k: f"s{k}" for k in searched.made}, **{k: f"i{k}" for k in made.cards}}
+    rows = "".join(_row(k, r, place[r.network], names[r.network], shown, cards.get(k, "")) for k, r in enumerate(records))
     css = "scroll long" if len(records) > LONG else "scroll"
     return (
         f"{_filters(names, found, [name for name, _ in columns])}"
@@ -182,10 +186,10 @@ def _filters(names: Mapping[str, str], found: Facts, columns: Sequence[str]) -> 
     )
 
 
-def _row(k: int, r: Record, network: int, name: str, shown: Mapping[str, bool], card: bool) -> str:
+def _row(k: int, r: Record, network: int, name: str, shown: Mapping[str, bool], card: str) -> str:
     asked = html.text(r.property, 300)
     if card:
-        asked = f'<a href="#i{k}">{asked}</a>'
+        asked = f'<a href="#{card}">{asked}</a>'
     cells = [f'<td class="wide">{html.text(name, 300)}</td>'] if shown["network"] else []
     cells += [f"<td>{asked}</td>", f"<td>{html.chip(r.verdict)}</td>", _number("margin", r.margin, html.short(r.margin, 6))]
     cells.append(_number("seconds", r.seconds, f"{r.seconds:.3f}"))
@@ -216,6 +220,15 @@ def _bracket(r: Record) -> str:
     if proved is None:
         return ""
     return down(proved) if above is None else f"{down(proved)} <small>… {up(above)}</small>"
+
+
+def _searches(searched: Cards) -> str:
+    left = f' <p class="note">{searched.left_out:,} more searches are not shown.</p>' if searched.left_out else ""
+    note = (
+        '<p class="note">In a tree every row is a depth, as wide as what of the tree reaches it: green parts are refuted there, amber ones '
+        "left, grey ones divided. Numbers are parts refuted and left.</p>"
+    )
+    return f'{note}{left}<div class="cards">{"".join(searched.made.values())}</div>'
 
 
 def _images(made: Gallery) -> str:

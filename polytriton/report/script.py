@@ -7,9 +7,11 @@ SCRIPT = """
   if (!table) return;
   const body = table.tBodies[0], rows = Array.from(body.rows), form = document.getElementById("filters");
   const cards = new Map(Array.from(document.querySelectorAll("[data-i]"), c => [c.dataset.i, c]));
+  const searches = new Map(Array.from(document.querySelectorAll("[data-j]"), c => [c.dataset.j, c]));
   const status = document.getElementById("shown"), none = document.getElementById("none"), sorter = document.getElementById("sorter");
   const data = rows.map((row, k) => ({
-    row, k, card: cards.get(row.dataset.q), network: row.dataset.n, verdict: row.dataset.v, text: row.textContent.toLowerCase(),
+    row, k, card: cards.get(row.dataset.q), search: searches.get(row.dataset.q), network: row.dataset.n, verdict: row.dataset.v,
+    text: row.textContent.toLowerCase(),
   }));
   const more = document.getElementById("more"), step = Number(table.dataset.step);
   let order = data, limit = step;
@@ -25,6 +27,7 @@ SCRIPT = """
       const seen = yes && count < limit;
       if (d.row.hidden === seen) d.row.hidden = !seen;
       if (d.card) { d.card.hidden = !yes; pictures += yes; }
+      if (d.search) d.search.hidden = !yes;
       count += yes;
     }
     status.textContent = count.toLocaleString("en") + " of " + data.length.toLocaleString("en") + " queries";

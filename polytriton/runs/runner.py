@@ -16,7 +16,7 @@ from polytriton.limit import OutOfTime
 from polytriton.runs.asker import Answer, Opened, Settings, failed, late
 from polytriton.runs.queries import Query
 from polytriton.runs.records import Record, Sink
-from polytriton.spread.task import Began, Engine, Job, Place, Task, Trouble
+from polytriton.runs.task import Began, Engine, Job, Place, Task, Trouble
 
 __all__ = ["Answer", "Query", "Run", "Settings"]
 

@@ -138,6 +138,7 @@ class Ascent:
     def __init__(self, net: Net, device: torch.device, expire: Callable[[], None] = lambda: None) -> None:
         self.net, self.nodes, self.shape, self.expire = net, list(net), user_shape(net), expire
         self.weights = load_weights(net, torch.float32, device)
+        self.corners: Tensor | None = None  # of the last ascent, [rows, inputs]: where each row's best bound is least
 
     @staticmethod
     def serves(net: Net) -> bool:
@@ -156,6 +157,7 @@ class Ascent:
         # a number to differentiate: for given gradients torch imports sympy, which costs more than a small query
         out = (self._run(x, rows.target, lines, back=True) * start).sum()
         best = torch.full((len(lo),), -torch.inf, device=lo.device)
+        self.corners = lo.clone()
         for k in range(1, steps + 2):
             self.expire()  # ends the ascent as the clock ends a search: by raising
             (m,) = torch.autograd.grad(out, x, retain_graph=True)
@@ -170,6 +172,7 @@ class Ascent:
                     bound = bound + (rows.over_input.float() * corner).sum(1)
                 better = bound > best
                 best = torch.where(better, bound, best)
+                self.corners[better] = corner[better]
                 for line in lines.values():
                     line.keep(better)
                 goal = 0.0 if rows.constant is None else rows.constant.float()

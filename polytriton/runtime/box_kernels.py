@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from polytriton.ir.addends import sum_roundings, sums_behind
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.kernels import cells
@@ -28,6 +29,7 @@ class BoxKernels:
 
     def __init__(self, net: Net, semantics: Semantics, device: torch.device, interpret: bool) -> None:
         self.nodes, self.semantics, self.device, self.interpret = net.by_name, semantics, device, interpret
+        self.roundings, self.behind = sum_roundings(net), sums_behind(net)
         self._numbers: dict[str, Tensor] = {}
 
     def affine(self, layer: Layer, parts: Parts, boxes: Boxes) -> None:
@@ -38,15 +40,17 @@ class BoxKernels:
         biggest, _ = self.sizes(boxes, source)
         given = {
             "centre_ptr": parts.centre, "spread_ptr": parts.spread, "magnitude_ptr": parts.magnitude, "babs_ptr": layer.babs,
-            "terms_ptr": parts.magnitude if parts.terms is None else parts.terms, "operand_ptr": biggest, "numbers_ptr": self._of(layer),
+            "terms_ptr": parts.magnitude if parts.terms is None else parts.terms, "operand_ptr": biggest,
+            "numbers_ptr": self._factors(layer),
         }  # fmt: skip
-        self._make(node, boxes, cells.made("affine_boxes", constants), given, error=not real)
+        self._make(node, boxes, cells.cell_kernel("affine_boxes", constants), given, error=not real)
         boxes.magnitude[node.name] = parts.magnitude
 
     def elementwise(self, node: Node, boxes: Boxes) -> None:
         """A ReLU, a sum or a difference."""
-        name, constants = cells.elementwise_box(node, self.semantics.real, self.interpret)
-        kernel = cells.made(name, constants)
+        operations = self.semantics.passes * self.roundings[node.name] if node.name in self.roundings else 1
+        name, constants = cells.elementwise_box(node, 0 if self.semantics.real else operations, self.interpret)
+        kernel = cells.cell_kernel(name, constants)
         sides = zip("ab"[: len(node.inputs)], node.inputs, strict=True)
         given = {f"{side}_{end}_ptr": _aligned(getattr(boxes, end)[i]) for side, i in sides for end in ("lo", "hi")}
         self._make(node, boxes, kernel, given, error="error_ptr" in kernel.parameters)
@@ -57,7 +61,7 @@ class BoxKernels:
             node = self.nodes[name]
             made = self._empty_sizes(node, boxes.batch)
             tensors = {"box_lo_ptr": _aligned(boxes.lo[name]), "box_hi_ptr": _aligned(boxes.hi[name])}
-            kernel = cells.made("measure_boxes", cells.cells(node, self.interpret))
+            kernel = cells.cell_kernel("measure_boxes", cells.cells(node, self.interpret))
             launch(kernel, (made[0].numel(),), {**tensors, "biggest_ptr": made[0], "total_ptr": made[1]}, self.device)
             boxes.sizes[name] = made
         return boxes.sizes[name]
@@ -67,7 +71,7 @@ class BoxKernels:
         node = self.nodes[name]
         told = torch.empty(boxes.batch * cells.parts(node, self.interpret), 2, dtype=torch.float64, device=self.device)
         tensors = {"box_lo_ptr": _aligned(boxes.lo[name]), "box_hi_ptr": _aligned(boxes.hi[name]), "told_ptr": told}
-        launch(cells.made("tell_boxes", cells.cells(node, self.interpret)), (len(told),), tensors, self.device)
+        launch(cells.cell_kernel("tell_boxes", cells.cells(node, self.interpret)), (len(told),), tensors, self.device)
         return told
 
     def _make(self, node: Node, boxes: Boxes, kernel: Kernel, given: dict[str, Tensor], error: bool) -> None:
@@ -84,11 +88,11 @@ class BoxKernels:
         shape = batch, cells.parts(node, self.interpret)
         return torch.empty(shape, dtype=torch.float64, device=self.device), torch.empty(shape, dtype=torch.float64, device=self.device)
 
-    def _of(self, layer: Layer) -> Tensor:
+    def _factors(self, layer: Layer) -> Tensor:
         name = layer.node.name
         if name not in self._numbers:
             widen = gamma(layer.terms + 4, 2.0**-53) + layer.rho
             products = layer.node.integer("products", 1)
-            made = deployed_numbers(self.semantics, layer.most, layer.ops, products, layer.w_rowsum, layer.w_max, widen)
+            made = deployed_numbers(self.semantics, layer.most, layer.ops, self.behind[name], products, layer.w_rowsum, layer.w_max, widen)
             self._numbers[name] = torch.tensor(made, dtype=torch.float64, device=self.device)
         return self._numbers[name]

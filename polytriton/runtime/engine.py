@@ -21,7 +21,7 @@ from polytriton.ir.net import Node
 from polytriton.ir.ops import relaxed
 from polytriton.ir.plan import Program, extent
 from polytriton.passes.memory import chunk_rows
-from polytriton.passes.pipeline import Compiled, replanned
+from polytriton.passes.pipeline import Compiled, replan
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.forward import Boxes, Forward
@@ -92,7 +92,7 @@ class Engine:
         config: Config = DEFAULT,
         numerics: str = "folded",
     ) -> None:
-        self.net, self.plan = compiled.net, replanned(compiled, config.whole, config.skips)
+        self.net, self.plan = compiled.net, replan(compiled, config.whole, config.skips)
         self.coefficients: Coefficients = KERNELS[dtype] if kernels else FLOAT64 if dtype == "float64" else FLOAT32
         self.device = device or torch.device("cpu")
         self.memory, self.early = memory, early and not tight
@@ -203,7 +203,7 @@ class Engine:
         pooled, leaves = name in self.pooled, self.leaves(name)
         if self.kernels is not None:
             n, made = self.kernels.neurons.narrow(self.layer(name, self._tables(boxes), lambda: self._expire(deadline)))
-            self.narrowed(name, n)
+            self.count_rows(name, n)
         else:
             at, made = self._undecided(lo, hi, pooled), []
             n = len(at)
@@ -230,7 +230,7 @@ class Engine:
         every = self.plan.candidates == "all"
         return Layer(tables, self.programs[name], self.tight, name in self.pooled, self.leaves(name), every, expire)
 
-    def narrowed(self, name: str, neurons: int) -> None:
+    def count_rows(self, name: str, neurons: int) -> None:
         """So many neurons had a row for each sign."""
         if neurons:
             self.tally.rows[name] = self.tally.rows.get(name, 0) + 2 * neurons

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytriton.errors import UnsupportedModel
+from polytriton.ir.addends import sum_roundings, sums_behind
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import counted
@@ -77,6 +78,7 @@ class Forward:
         self.net, self.semantics, self.device, self.kernels = net, semantics, device, kernels
         self.cells = None if kernels is None else BoxKernels(net, semantics, device, kernels.interpret)
         self.nodes = net.by_name
+        self.roundings, self.behind = sum_roundings(net), sums_behind(net)
         self.layers: dict[str, Layer] = {}
         for n in net:
             if n.op in ("linear", "conv", "scale"):
@@ -161,8 +163,9 @@ class Forward:
         widest = xabs.amax((1, 2, 3), keepdim=True)
         if node.op == "scale" and not sem.real:
             sem, flushed = _plain(sem), None
+        met = nonzero + self.behind[node.name]
         e = deployed_error(
-            sem, layer.most, nonzero, layer.ops, products, magnitude, layer.babs, widest, layer.w_rowsum, flushed, layer.w_max
+            sem, layer.most, met, layer.ops, products, magnitude, layer.babs, widest, layer.w_rowsum, flushed, layer.w_max
         )
         width = up(spread + e + (gamma(layer.terms + 4, 2.0**-53) + layer.rho) * (magnitude + layer.babs)) + 1e-300
         boxes.lo[node.name], boxes.hi[node.name] = _sane(centre - width, centre + width)
@@ -235,7 +238,7 @@ class Forward:
         a, b = node.inputs
         lo_b, hi_b = (boxes.lo[b], boxes.hi[b]) if node.op == "add" else (-boxes.hi[b], -boxes.lo[b])
         magnitude = up(boxes.absmax(a) + boxes.absmax(b))
-        e = elementwise_error(self.semantics, 1, magnitude)
+        e = elementwise_error(self.semantics, self.semantics.passes * self.roundings[node.name], magnitude)
         width = up(e + 2.0**-52 * magnitude)
         boxes.lo[node.name], boxes.hi[node.name] = _sane(boxes.lo[a] + lo_b - width, boxes.hi[a] + hi_b + width)
         boxes.error[node.name] = e

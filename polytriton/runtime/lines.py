@@ -42,7 +42,7 @@ class _Lines(Walk):
             m, window = self._dense_entry(name, self.frontier[name])
             place, frame = self._place(name, window), self.kit.frames[name]
             weight = self.backend.weigh(m, place, self.tables.xabs(name))
-            charged = dot_error(place.height * place.line) + self._pending(name)
+            charged = dot_error(place.height * place.line) + self.kit.pending.get(name, 0.0)
             slack = (self.rows.error + weight * charged + self.tables.floor(name)[self.rows.image]) * (1 + 2.0**-48)
             slopes = self.backend.embed(m, self.rows, window, whole(frame.h, frame.w)).flatten(1)
             self.found = Lines(slopes.double(), self.rows.constant, slack)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from polytriton.ir.plan import Program
 from polytriton.kernels import cells
-from polytriton.kernels.cells import made
+from polytriton.kernels.cells import cell_kernel
 from polytriton.runtime.binding import Bound, rounded
 from polytriton.runtime.recording import launch
 from polytriton.runtime.results import Results
@@ -124,21 +124,21 @@ class Neurons:
         blocks = backend.kept("open", rounded(programs), torch.int64)
         at = backend.kept("at", rounded(lo.numel()), torch.int64)
         given = {"box_lo_ptr": lo, "box_hi_ptr": hi, "blocks_ptr": blocks, "at_ptr": at, "found_ptr": backend.counts()[:1]}
-        launch(made("count_open", cells.open_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
-        launch(made("find_open", cells.find_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
+        launch(cell_kernel("count_open", cells.open_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
+        launch(cell_kernel("find_open", cells.find_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
         return at
 
     def _open(self, layer: Layer, bound: Bound, at: Tensor, rows: int, *, second: bool = False, ahead: bool = False) -> None:
         """Rows of one sign for `rows` neurons, or (`ahead`) for so many at most."""
         backend, node = self.backend, self.backend.kit.nodes[layer.program.target]
-        kernel = made("open_neurons", cells.open_rows(node, second, ahead, layer.leaves, backend.sizes.emulate))
+        kernel = cell_kernel("open_neurons", cells.open_rows(node, second, ahead, layer.leaves, backend.sizes.emulate))
         backend.limit(bound, BELOW_ZERO if layer.leaves else float("inf"))
         backend.clear_own(bound.starts)
         self._launch(layer, bound, at, kernel, rows)
 
     def close(self, layer: Layer, bound: Bound, at: Tensor, n: int) -> None:
         """The bounds of as many neurons as the device's count says, `n` at most."""
-        kernel = made("close_neurons", cells.close_rows(layer.every, layer.leaves, self.backend.sizes.emulate))
+        kernel = cell_kernel("close_neurons", cells.close_rows(layer.every, layer.leaves, self.backend.sizes.emulate))
         self._launch(layer, bound, at, kernel, n)
 
     def _launch(self, layer: Layer, bound: Bound, at: Tensor, kernel: cells.Kernel, rows: int) -> None:

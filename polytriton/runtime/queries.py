@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polytriton.ir.plan import Program
 from polytriton.kernels import cells
-from polytriton.kernels.cells import made
+from polytriton.kernels.cells import cell_kernel
 from polytriton.runtime.binding import rounded
 from polytriton.runtime.forward_kernels import _aligned
 from polytriton.runtime.recording import launch
@@ -87,7 +87,7 @@ class Queries:
             "group_of_ptr": backend.kept("group_of", nothing, torch.int64) if groups is None else _aligned(groups.to(backend.device)),
             "box_lo_ptr": _aligned(boxes.lo[node.name]), "box_hi_ptr": _aligned(boxes.hi[node.name]),
         }  # fmt: skip
-        return made("open_forms", constants, backend.numerics.name), given | {f"{k}_ptr": v for k, v in to.items()}
+        return cell_kernel("open_forms", constants, backend.numerics.name), given | {f"{k}_ptr": v for k, v in to.items()}
 
     def _block(self, begin: int, count: int) -> Tensor:
         if (begin, count) not in self._blocks:

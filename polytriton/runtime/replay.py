@@ -218,7 +218,7 @@ class Replays:
         if n > ahead.room:
             return False
         results = [backend.neurons.finish(ahead, n, rows, expire)] if n else []
-        engine.narrowed(ahead.layer.program.target, n)
+        engine.count_rows(ahead.layer.program.target, n)
         if notes is not None:
             notes.layer(ahead.layer.program.target, results)
         return True

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from polytriton.errors import Spoiled
 from polytriton.guard import FACTOR, RIGHT, TRIED, plain
 
 APART = 512  # values between those that tell a worker's arithmetic: subnormal numbers are slow
+LOAD = Path("/proc/loadavg")
 BLAS = 256  # rows of a product that numpy divides among its workers
 _LOCK = threading.Lock()
 _holders = 0
@@ -232,3 +235,30 @@ def _keeps_24_bits() -> bool:
         (F.conv_transpose2d(image, w, stride=2)[1, 1, 8, 8].item(), 128),
     )
     return all(abs(got - n * x * x) <= n * n * 2.0**-24 * x * x for got, n in sums)
+
+
+@contextmanager
+def threads(most: int) -> Iterator[None]:
+    """At most so many of torch's threads."""
+    given = torch.get_num_threads()
+    if most >= given:
+        yield
+        return
+    torch.set_num_threads(most)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(given)
+
+
+def idle_processors(looks: int = 3, apart: float = 0.001) -> int:
+    """Processors of this machine that nobody else is using: the least of a few looks. All of them where the system does not tell."""
+    count = os.cpu_count() or 1
+    try:
+        seen = []
+        for k in range(looks):
+            time.sleep(apart * (k > 0))
+            seen.append(int(LOAD.read_text().split()[3].partition("/")[0]) - 1)  # that runs or could; one of them asks
+    except (OSError, ValueError, IndexError):
+        return count
+    return max(1, count - max(seen))

@@ -87,6 +87,11 @@ class Semantics:
     sub_in: float = 0.0  # what rounding a smaller operand away from zero may add
     big_in: float = float("inf")  # above this the conversion overflows
 
+    @property
+    def passes(self) -> int:
+        """How often one addition may round: tensor cores align their addends and cut them off."""
+        return 2 if self.u_in else 1
+
 
 SEMANTICS = {
     s.name: s
@@ -137,7 +142,7 @@ def deployed_error(
     if sem.real:
         return torch.zeros_like(magnitude)
     # tensor cores align and truncate their addends: up to twice the roundings of plain sums
-    g = gammas((2 if sem.u_in else 1) * (nonzero + ops) + 1, sem.u)
+    g = gammas(sem.passes * (nonzero + ops) + 1, sem.u)
     enter = (1 + sem.u_in) ** (2 * products)  # every merged product converted its operands, earlier constants among them
     amplify = AMPLIFY if ops else 1.0
     # every operation may lose eta to underflow, every operand eta to a flush of inputs
@@ -159,11 +164,15 @@ def deployed_error(
     return torch.where((magnitude + babs <= BIG) & (x_max <= BIG), up(error), torch.full_like(error, float("inf")))
 
 
-def deployed_numbers(sem: Semantics, terms: int, ops: int, products: int, w_rowsum: float, w_max: float, widen: float) -> list[float]:
-    """`widen` and the constants of deployed_error, as kernels.boxes.affine_boxes reads them; nothing here flushes operands."""
+def deployed_numbers(
+    sem: Semantics, terms: int, ops: int, behind: int, products: int, w_rowsum: float, w_max: float, widen: float
+) -> list[float]:
+    """`widen` and the constants of deployed_error, as kernels.boxes.affine_boxes reads them; nothing here flushes operands. `behind`: sums
+    that the layer may make itself (ir/addends.py).
+    """
     amplify, limit = (AMPLIFY if ops else 1.0), sem.big_in / (AMPLIFY if ops else 1.0) if sem.u_in else float("inf")
     return [
-        widen, 2.0 if sem.u_in else 1.0, float(ops), sem.u, (1 + sem.u_in) ** (2 * products), 16 * products * U64, sem.eta * amplify,
+        widen, float(sem.passes), float(ops + behind), sem.u, (1 + sem.u_in) ** (2 * products), 16 * products * U64, sem.eta * amplify,
         2 * (terms + ops) + 4 + w_rowsum, float(terms), 2 * sem.eta_in * amplify, w_rowsum + terms, limit if w_max <= limit else -1.0,
         float(ops > 0),
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from polytriton.kernels import cells
 from polytriton.kernels.emit import Numerics
 from polytriton.kernels.sequence import Space
 from polytriton.kernels.spec import Kernel
-from polytriton.rounding import dot_error, gamma
+from polytriton.rounding import dot_error, gamma, one_rounding
 from polytriton.runtime.forward_kernels import _aligned
 from polytriton.runtime.recording import launch
 from polytriton.runtime.tables import Kit, Tables
@@ -62,7 +62,7 @@ class TableKernels:
         node, boxes = self.kit.nodes[name], tables.boxes
         function, kernel = self._kernel(kind, name, name in boxes.error and node.op != "relu")
         of = node.inputs[0] if function == "relu_tables" else name
-        given = {f"{k}_ptr": v for k, v in to.items()} | {"numbers_ptr": self._of(name, kind != "first")}
+        given = {f"{k}_ptr": v for k, v in to.items()} | {"numbers_ptr": self._factors(name, kind != "first")}
         given |= {"box_lo_ptr": _aligned(boxes.lo[of]), "box_hi_ptr": _aligned(boxes.hi[of])}
         if kind in ("first", "underflow"):
             given |= {"t_ptr": to[kind]} if kind == "first" else {"floor_ptr": to[kind]}
@@ -86,10 +86,10 @@ class TableKernels:
         if key not in self._kernels:
             node, real = self.kit.nodes[name], self.kit.forward.semantics.real
             function, constants = cells.table(self.space, node, kind, self.numerics, self.emulate, real=real, deployed=deployed)
-            self._kernels[key] = function, cells.made(function, constants, cells.of(kind, self.numerics).name)
+            self._kernels[key] = function, cells.cell_kernel(function, constants, cells.table_numerics(kind, self.numerics).name)
         return self._kernels[key]
 
-    def _of(self, name: str, product: bool) -> Tensor:
+    def _factors(self, name: str, product: bool) -> Tensor:
         if (name, product) not in self._numbers:
             made = torch.tensor(numbers(self.kit, name, product), dtype=torch.float64, device=self.kit.forward.device)
             self._numbers[name, product] = made
@@ -101,13 +101,13 @@ def numbers(kit: Kit, name: str, product: bool) -> list[float]:
     c, node, layer = kit.coefficients, kit.nodes[name], kit.forward.layers.get(name)
     by_magnitude = by_bias = by_value = share = 0.0
     if layer is not None:
-        nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else c.u * (1 + 2.0**-20)
+        nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else one_rounding(c.u)
         most = float(c.product_error(torch.tensor(float(layer.fan), dtype=torch.float64)))
         by_magnitude = layer.rho + nu + (most * (1 + nu) if product else 0.0)
         by_bias, share = layer.rho + dot_error(node.size), (layer.fan + 1) * (1 + layer.w_max)
     if product and node.op == "gather":
         repeats = kit.forward.moves[name].repeats
         by_value += gamma(repeats - 1, c.u) if repeats > 1 else 0.0
-    if product and kit.feeds_nonlinear[name]:
-        by_value += c.u * (1 + 2.0**-20)  # M_j lambda_j was rounded once
+    if product:
+        by_value += kit.pending.get(name, 0.0)  # M_j lambda_j was rounded once
     return [by_magnitude, by_bias, by_value, c.eta, 2 * c.eta, share]

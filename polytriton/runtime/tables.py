@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Plan, extent
-from polytriton.rounding import dot_error
+from polytriton.rounding import dot_error, one_rounding
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.relax import relu_lines, round_down, round_up
@@ -41,7 +40,7 @@ class Kit:
         self.nodes = net.by_name
         self.frames = {n.name: Frame(*extent(n), plan.halos.get(n.name, (0, 0, 0, 0))) for n in net}
         self.users = net.users()
-        self.feeds_nonlinear = {n.name: any(OPS[self.nodes[u].op].kind == "nonlinear" for u in self.users[n.name]) for n in net}
+        self.pending = dict.fromkeys(plan.pending, one_rounding(coefficients.u))  # relative to |M_j x_j|
         self.weights = {name: self._weights(layer) for name, layer in forward.layers.items()}
         self._bias: dict[tuple[str, int], Tensor] = {}
 
@@ -152,7 +151,7 @@ class Tables:
         terms = xabs[0].numel()
         layer = self.kit.forward.layers.get(name)
         if layer is not None:
-            nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else c.u * (1 + 2.0**-20)
+            nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else one_rounding(c.u)
             t = t + (layer.rho + nu) * boxes.magnitude[name] + (layer.rho + dot_error(terms)) * layer.babs
             if product:
                 # K of an entry of M W: the outputs that read the cell and can have a coefficient; zeros add exactly
@@ -167,8 +166,8 @@ class Tables:
         if node.op == "gather" and product:
             repeats = self.kit.forward.moves[name].repeats
             t = t + (gamma(repeats - 1, c.u) if repeats > 1 else 0.0) * xabs
-        if product and self.kit.feeds_nonlinear[name]:
-            t = t + c.u * (1 + 2.0**-20) * xabs  # M_j lambda_j was rounded once
+        if product and name in self.kit.pending:
+            t = t + self.kit.pending[name] * xabs  # M_j lambda_j was rounded once
         return up(t)
 
     def live(self, name: str) -> Tensor:

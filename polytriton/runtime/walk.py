@@ -13,7 +13,7 @@ from torch import Tensor
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Program, Step, Window
 from polytriton.passes.windows import meeting, through, whole
-from polytriton.rounding import dot_error, sum_error
+from polytriton.rounding import dot_error, one_rounding, sum_error
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.products import ConvShape, crop
 from polytriton.runtime.results import Identity, Results
@@ -37,22 +37,18 @@ class Walk:
         self.kit = tables.kit
         self.frontier: dict[str, Entry] = {}
         self.arriving: dict[str, list[Entry]] = {}
-        self.after: Step | None = None  # the step behind the current one
+        self.step = program.steps[0]
         self.extra: Tensor | None = None
-        self.paid = ""  # the affine node whose scalars the ReLU before it has charged already
         self.left: list[int] = []
-        self.fused = False  # whether the current step is a ReLU that also charges the affine node behind it
         self.stay: Tensor | None = None  # rows of the only entry that this ReLU is to read: those that left are still there
 
     @torch.inference_mode()
     def run(self, start: Tensor | Identity, extra: Tensor | None = None) -> None:
         """`extra` are coefficients over the input that a query brings along: bounded on their own until the input is reached."""
         self.extra = extra
-        self.paid = ""
         self.results.left.append(self.left)
-        for step, after in zip(self.program.steps, [*self.program.steps[1:], None], strict=True):
-            self.after = after
-            self.fused = step.op == "relu" and self._fuses(self.kit.nodes[step.node])
+        for step in self.program.steps:
+            self.step = step
             if step.op == "start":
                 self.frontier[step.node] = (start, step.windows[0])
                 continue
@@ -76,7 +72,7 @@ class Walk:
             least, weight = self.backend.concretize(matrix, place, *self.tables.box(name))
             # coefficients that a ReLU multiplied are charged their rounding when their node is substituted: do it here too
             terms, floor = place.height * place.line + len(entries) - 1, self.tables.floor(name)  # a cell's own sum, then the nodes'
-            charged = dot_error(terms) + self._pending(name)
+            charged = dot_error(terms) + self.kit.pending.get(name, 0.0)
             if k + 1 == len(entries):
                 self.backend.settle(self.rows, self.results, raw, slack, least, weight, charged, floor, len(entries))
             else:
@@ -113,25 +109,27 @@ class Walk:
             entries.append((name, (rows, whole(f.h, f.w))))
         return entries
 
-    def _pending(self, name: str) -> float:
-        """The rounding of M_j lambda_j where a nonlinear operator reads the node, relative to |M_j x_j|; not yet charged."""
-        return self.kit.coefficients.u * (1 + 2.0**-20) if self.kit.feeds_nonlinear[name] else 0.0
-
-    def _pay_pending(self, name: str, m: Tensor, window: Window) -> None:
-        """Charges that rounding at once, where no affine step behind it will."""
-        pending = self._pending(name)
-        if pending:
-            place = self._place(name, window)
+    def _pay_pending(self, step: Step, m: Tensor, window: Window) -> None:
+        """Charges the rounding of M_j lambda_j at once, where the step pays it and has no vector that contains it."""
+        if step.pays("relu"):
+            name, place = step.node, self._place(step.node, window)
             weight = self.backend.weigh(m, place, self.tables.xabs(name))
-            self.backend.pay(self.rows, None, 0.0, weight, pending * sum_error(place.height * place.line), self.tables.floor(name))
+            scale = self.kit.pending[name] * sum_error(place.height * place.line)
+            self.backend.pay(self.rows, None, 0.0, weight, scale, self.tables.floor(name))
 
     # ---- scalars ----------------------------------------------------------------------------------------
 
+    def _pay_product(self, step: Step, m: Tensor | Identity, window: Window) -> None:
+        """Charges substituting the step's affine node, where the step pays it."""
+        if not step.pays("product"):
+            return
+        if isinstance(m, Identity):
+            self._charge_identity(step.node, m)
+        else:
+            self._charge(step.node, m, window)
+
     def _charge(self, name: str, m: Tensor, window: Window) -> None:
         """The constant and the error of substituting an affine node."""
-        if name == self.paid:
-            self.paid = ""
-            return
         place = self._place(name, window)
         t, floor = self.tables.charge(name)
         spatial = self.kit.varies(name) and not window.whole
@@ -187,12 +185,11 @@ class Walk:
     def _linear(self, node: Node, step: Step) -> None:
         m, window = self._take(node)
         w = self.kit.weights[node.name]
+        self._pay_product(step, m, window)
         if isinstance(m, Identity):
-            self._charge_identity(node.name, m)
             rows = w.rows.index_select(0, m.channel).mul_(m.sign.to(w.rows.dtype)[:, None])
             self._give(step, rows.view(len(m.sign), *self._extent(step.to[0])))
             return
-        self._charge(node.name, m, window)
         active = self.tables.active(node, self.rows.image)
         self._give(step, self.backend.linear(m, w.back if active is None else active, self._extent(step.to[0])))
 
@@ -204,13 +201,12 @@ class Walk:
         m, window = self._take(node)
         w, out = self.kit.weights[node.name], step.windows[0]
         shape = conv_shape(node, window)
+        self._pay_product(step, m, window)
         if isinstance(m, Identity):
-            self._charge_identity(node.name, m)
             full = w.rows.index_select(0, m.channel).mul_(m.sign.to(w.rows.dtype)[:, None, None, None])
             natural = Window(_grown(window.h, node, 0), _grown(window.w, node, 1))
             result = self.backend.embed(full, self.rows, natural, out)
         else:
-            self._charge(node.name, m, window)
             result = self.backend.conv(m, w.back, shape, out)
         if step.mask:
             place = self._place(step.to[0], out)
@@ -219,7 +215,7 @@ class Walk:
 
     def _scale(self, node: Node, step: Step) -> None:
         m, window = self._dense_entry(node.name, self._take(node))
-        self._charge(node.name, m, window)
+        self._pay_product(step, m, window)
         frame, a = self.kit.frames[node.name], self.kit.weights[node.name].back
         if window.whole:
             self._give(step, m * a)
@@ -229,11 +225,10 @@ class Walk:
 
     def _add(self, node: Node, step: Step, sign: float = 1.0) -> None:
         m, window = self._take(node)
+        self._pay_product(step, m, window)
         if isinstance(m, Identity):
-            self._charge_identity(node.name, m)
             self._give(step, m, Identity(m.sign * sign, m.channel))
         else:
-            self._charge(node.name, m, window)
             self._give(step, m, m if sign == 1.0 else m * sign)  # shared until a step works in place
 
     def _sub(self, node: Node, step: Step) -> None:
@@ -241,7 +236,7 @@ class Walk:
 
     def _concat(self, node: Node, step: Step) -> None:
         m, window = self._dense_entry(node.name, self._take(node))
-        self._charge(node.name, m, window)
+        self._pay_product(step, m, window)
         parents = [self.kit.nodes[i] for i in node.inputs]
         if len(node.shape) == 1 or (len(node.shape) == 3 and node.integer("axis") == 0):
             parts = torch.split(m, [self._extent(p.name)[2] for p in parents], dim=3)
@@ -257,7 +252,7 @@ class Walk:
 
     def _gather(self, node: Node, step: Step) -> None:
         m, window = self._dense_entry(node.name, self._take(node))
-        self._charge(node.name, m, window)
+        self._pay_product(step, m, window)
         moves, source = self.kit.forward.moves[node.name], step.to[0]
         if moves.channels is not None:
             out = m.new_zeros(*m.shape[:3], self._extent(source)[2])
@@ -268,31 +263,31 @@ class Walk:
         out.index_add_(1, torch.where(moves.cells >= 0, moves.cells, h * w * c), m.reshape(len(m), -1))
         self._give(step, out[:, :-1].reshape(len(m), h, w, c).contiguous())
 
-    def _fuses(self, node: Node) -> bool:
-        """Whether a ReLU and the charge of the affine node behind it are one pass."""
-        after = self.after
-        behind = after is not None and after.node == node.inputs[0] and after.op in ("conv", "linear")
-        return behind and self.tables.lines(node).lower_cut is None and not self._chooses(node)
+    def _fuses(self, step: Step) -> bool:
+        """Whether one loop serves a ReLU and what it pays for the affine step behind it."""
+        if step.op != "relu" or not step.pays("behind") or self.kit.nodes[step.to[0]].op not in ("conv", "linear"):
+            return False
+        node = self.kit.nodes[step.node]
+        return self.tables.lines(node).lower_cut is None and not self._chooses(node)
 
     def _chooses(self, node: Node) -> bool:
         return self.chosen is not None and node.name in self.chosen.below
 
     def _moves_by_relaxing(self) -> bool:
         """Whether the pass to come may leave out the rows that left: it writes the others anew, and nothing else reads them."""
-        if not self.fused or len(self.frontier) > 1:
+        if len(self.frontier) > 1 or self.step.pays("relu") or not self._fuses(self.step):
             return False
-        ((name, (m, _)),) = self.frontier.items()
-        return isinstance(m, Tensor) and not self._pending(name)
+        ((m, _),) = self.frontier.values()
+        return isinstance(m, Tensor)
 
     def _relu(self, node: Node, step: Step) -> None:
         m, window = self._dense_entry(node.name, self._take(node))
-        if self.stay is None:
-            self._pay_pending(node.name, m, window)
+        self._pay_pending(step, m, window)
         lines = self.tables.lines(node)
         place = self._place(node.name, window)
         terms = place.height * place.line
         source = node.inputs[0]
-        if self.fused:
+        if self._fuses(step):
             then = self._place(source, window)
             t, floor = self.tables.charge(source)
             bias = self.kit.bias_line(source, place.width)
@@ -303,19 +298,21 @@ class Walk:
             # the intercepts' sum has one sign (at most zero): enlarging it covers the rounding of its sum
             self.backend.pay(self.rows, total, sum_error(terms))
             self.backend.pay(self.rows, constant, 1.0, error, sum_error(terms), floor)
-            self.paid = source
-        elif self.chosen is not None and self._chooses(node):
+            self._give(step, m)
+            return
+        if self.chosen is not None and self._chooses(node):
             m, total = self.chosen.relax(self.backend, self.tables, self.rows, node, window, m)
-            self.backend.pay(self.rows, total, sum_error(terms))
         else:
             m, total = self.backend.relax(self._own(m), place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
-            self.backend.pay(self.rows, total, sum_error(terms))
+        self.backend.pay(self.rows, total, sum_error(terms))
+        if step.pays("behind"):
+            self._charge(source, m, window)
         self._give(step, m)
 
     def _maxpool(self, node: Node, step: Step) -> None:
         """A row over max(x) becomes one over the winners (lower side, and upper where sure) and a constant."""
         m, window = self._dense_entry(node.name, self._take(node))
-        self._pay_pending(node.name, m, window)
+        self._pay_pending(step, m, window)
         tap, sure, most, largest = self.tables.pool(node)
         place, b = self._place(node.name, window), self.backend
         winner = b._gather(tap, place).view_as(m)
@@ -351,19 +348,20 @@ class Walk:
         parts, weights = [], []
         for take in (lambda: self.frontier.pop(node.name), lambda: self.arriving[node.name].pop(0)):
             part, at = self._dense_entry(node.name, take())
-            if self.kit.feeds_nonlinear[node.name]:
+            if step.pays("relu"):
                 weights.append(self.backend.weigh(part, self._place(node.name, at), xabs))
             parts.append((self._own(part), at))
         m = self.backend.union(self.rows, parts[0], parts[1], window)
         place = self._place(node.name, window)
-        weights.append(self.backend.weigh(m, place, xabs))
-        scale = self.kit.coefficients.u * (1 + 2.0**-20) * sum_error(place.height * place.line)
+        if step.pays("sum"):
+            weights.append(self.backend.weigh(m, place, xabs))
+        scale = one_rounding(self.kit.coefficients.u) * sum_error(place.height * place.line)
         self.backend.pay(self.rows, None, 0.0, torch.stack(weights).sum(0), scale, len(weights) * self.tables.floor(node.name))
         self.frontier[node.name] = (m, window)
 
     def _add_input(self, step: Step, extra: Tensor) -> None:
         m, window = self._dense_entry(step.node, self.frontier[step.node])
-        self._pay_pending(step.node, m, window)  # a rounded product may cancel against what the query brings
+        self._pay_pending(step, m, window)  # a rounded product may cancel against what the query brings
         total = m + extra[self.rows.index].to(m.dtype).view_as(m)
         place = self._place(step.node, window)
         weight = self.backend.weigh(total, place, self.tables.xabs(step.node))

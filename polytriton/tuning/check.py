@@ -130,7 +130,7 @@ class Reference:
         self._rows: dict[str, dict[str, list[list[float]]]] = {}
         x = point_inputs(verifier, q, seed)
         net = Verifier(verifier.compiled, replace(options, semantics="real", dtype="float64"), verifier.imported)
-        found = net.bounds(x, x)
+        found = net.bounds(x, x, effort="quick")
         self.lo, self.hi = (v[:, : work.MARGINS] for v in (found.lo, found.hi))
         self.attained = self._attained()
         self._bounds: dict[str, np.ndarray] = {}

@@ -17,7 +17,7 @@ from polytriton.kernels.choose import GPU, Tiles, retiled
 from polytriton.kernels.emit import NUMERICS, Emitter
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Space as Tables
-from polytriton.passes.pipeline import Compiled, replanned
+from polytriton.passes.pipeline import Compiled, replan
 from polytriton.runtime.config import Config, Tile
 from polytriton.tuning.cross import ROWS, Kind, kind_of
 from polytriton.tuning.device import Gpu
@@ -56,7 +56,7 @@ class GpuTimes:
         return total + (0.0 if config.graphs else PLAIN * count)
 
     def _lowered(self, config: Config, numerics: str) -> tuple[list[Launched], int]:
-        plan = replanned(self.compiled, config.whole, config.skips)
+        plan = replan(self.compiled, config.whole, config.skips)
         tables, net = Tables(self.compiled.net, plan), self.compiled.net
         found, count = [], 0
         for program in plan:

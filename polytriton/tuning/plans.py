@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from polytriton.ir.plan import Plan
 from polytriton.ir.plan_text import print_plan
-from polytriton.passes.pipeline import Compiled, replanned
+from polytriton.passes.pipeline import Compiled, replan
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.tuning.checks import Seen
 from polytriton.tuning.cpu_cost import Load
@@ -21,7 +21,7 @@ def shares(compiled: Compiled) -> dict[float, Plan]:
     found = {DEFAULT.whole: compiled.plan}
     known = {print_plan(compiled.plan)}
     for share in SHARES:
-        plan = replanned(compiled, share, {})
+        plan = replan(compiled, share, {})
         text = print_plan(plan)
         if text not in known:
             known.add(text)

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = (
     "api", "artifact", "cache", "certificate.write", "frontend.arrays", "frontend.balls", "frontend.images", "frontend.numbers",
     "frontend.query", "frontend.vnnlib", "prove.radius", "prove.together", "results",
-    "runs.asker", "runs.runner", "show.frames", "spread.worker",
+    "runs.asker", "runs.runner", "show.frames", "runs.worker",
 )  # fmt: skip
 PLAIN = {  # what has no guard, and why it needs none
     # types, paths and exact rationals: nothing is rounded

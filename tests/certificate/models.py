@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -15,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load, save
 
 from polytriton import checker
+from polytriton.certificate import write
+from polytriton.certificate.tree import Node
 
 ROOT = Path(__file__).parents[2]
 NODE = helper.make_node
@@ -60,6 +61,34 @@ def prop(path: Path, box: Sequence[tuple[Any, Any]], outputs: int, unsafe: str) 
     return path
 
 
+def bounded(boxes: checker.Boxes) -> checker.Boxes:
+    """The interval pass, with the usual lines."""
+    for k in range(1, len(boxes.net.ops)):
+        if boxes.net.ops[k].kind == "relu":
+            boxes.narrow(k, np.array(-np.inf), np.array(np.inf))
+            boxes.relax(k)
+        boxes.interval(k)
+    return boxes
+
+
+def certify(*files: Path, semantics: str = "real", seconds: float = 0.5) -> bytes:
+    """A certificate that is found quickly, or none."""
+    return write.certify(*files, semantics, seconds=seconds)
+
+
+def random_tree(rng: np.random.Generator, inputs: int, neurons: int, pieces: int, depth: int = 3) -> Node:
+    """Any tree that fits together: cuts and signs anywhere, work and refuted rows where they please."""
+    node = Node(int(rng.integers(-1, 5)), int(rng.integers(0, 8)))
+    node.closed = [(int(p), 0) for p in range(pieces) if depth == 0 or rng.random() < 0.2]
+    if depth and rng.random() < 0.8:
+        split = int(rng.integers(inputs + neurons))
+        below = (random_tree(rng, inputs, neurons, pieces, depth - 1) for _ in range(2))
+        node.divide(split, float(rng.normal() / 2), *below)
+    elif not node.closed:
+        node.closed = [(int(p), 0) for p in range(pieces)]
+    return node
+
+
 Forge = Callable[[dict[str, Any]], Any]
 
 
@@ -74,7 +103,8 @@ def change(data: bytes, tensors: Forge | None = None, meta: Forge | None = None)
         meta(held)
     made = save(numbers, held)
     body = made[8 + int.from_bytes(made[:8], "little") :]
-    return save(numbers, held | ({} if meta is not None and "data" not in held else {"data": hashlib.sha256(body).hexdigest()}))
+    whole = {"data", "semantics", "onnx", "vnnlib", "boxes"} <= set(held)
+    return save(numbers, held | ({"data": checker.digest(held, body)} if whole else {}))
 
 
 def refused(files: tuple[Path, Path], data: bytes, folder: Path) -> str | None:

@@ -17,11 +17,11 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from polytriton import checker
+from polytriton import checker, checker_files
 from polytriton.frontend.vnnlib import read_vnnlib
-from tests.certificate.models import NODE, ROOT, model
+from tests.certificate.models import NODE, ROOT, bounded, model
 
-SOURCE = Path(checker.__file__)
+SOURCES = Path(checker.__file__), Path(checker_files.__file__)
 EXAMPLES = ROOT / "examples"
 
 
@@ -29,15 +29,9 @@ def outputs(path: Path, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The checker's interval of the output over the single point x; neurons of both signs get the interval's own lines."""
     net = checker.Network(path.read_bytes())
     point = tuple(map(Fraction, x.ravel().tolist()))
-    boxes = checker.Boxes(net, (point, point))
-    for k in range(1, len(net.ops)):
-        if net.ops[k].kind == "relu":
-            i = net.ops[k].inputs[0]
-            at = np.flatnonzero((boxes.lo[i] < 0) & (boxes.hi[i] > 0)).astype(np.int32)
-            zero = np.zeros(len(at))
-            boxes.accept(k, {"index": at, "lo": boxes.lo[i][at], "hi": boxes.hi[i][at], "low": zero, "up": zero, "cut": boxes.hi[i][at]})
-        boxes.interval(k)
-    return boxes.lo[net.output], boxes.hi[net.output]
+    boxes = checker.Boxes(net, *(side[:, None] for side in checker.outward((point, point))))
+    bounded(boxes)
+    return boxes.lo[net.output][:, 0], boxes.hi[net.output][:, 0]
 
 
 def agrees(path: Path, x: np.ndarray, tolerance: float = 1e-4) -> None:
@@ -280,7 +274,7 @@ def test_attributes_are_those_of_onnxs_own_reader(value: object, tmp_path: Path)
     class Watched(checker.Network):
         def _made(self, op: str, x: list[str], take: Any) -> Any:
             seen["alpha"] = take("alpha")
-            return checker.Op("relu", (0,), (1, 2))
+            return checker_files.Op("relu", (0,), (1, 2))
 
     strange = {"graph": helper.make_graph([], "g", [], []), "reference": 1.5, "untyped": 1.5}
     given = strange.get(value, value) if isinstance(value, str) else value
@@ -300,22 +294,25 @@ def test_attributes_are_those_of_onnxs_own_reader(value: object, tmp_path: Path)
         assert seen["alpha"] == helper.get_attribute_value(attribute) == value
 
 
-@pytest.mark.parametrize("first", ["onnx", "polytriton.checker"])
+@pytest.mark.parametrize("first", ["onnx", "polytriton.checker_files"])
 def test_its_messages_and_onnxs_live_side_by_side(first: str) -> None:
     script = (
-        f"import {first}, onnx; from polytriton import checker; data = open('{EXAMPLES}/digits_conv_ibp.onnx', 'rb').read(); "
-        "print(checker.MODEL.FromString(data).SerializeToString() == onnx.ModelProto.FromString(data).SerializeToString())"
+        f"import {first}, onnx; from polytriton import checker_files; data = open('{EXAMPLES}/digits_conv_ibp.onnx', 'rb').read(); "
+        "print(checker_files.MODEL.FromString(data).SerializeToString() == onnx.ModelProto.FromString(data).SerializeToString())"
     )
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout == "True\n"
 
 
-def test_it_is_one_small_file_that_needs_nothing_of_the_engine(tmp_path: Path) -> None:
-    text = SOURCE.read_text()
-    assert len(text.splitlines()) < 405
-    found = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom | ast.Import)]
+def test_it_is_two_small_files_that_need_nothing_of_the_engine(tmp_path: Path) -> None:
+    texts = [source.read_text() for source in SOURCES]
+    assert sum(len(text.splitlines()) for text in texts) <= 700
+    found = [n for text in texts for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom | ast.Import)]
     named = {n.module if isinstance(n, ast.ImportFrom) else a.name for n in found for a in n.names}
-    assert {str(n).partition(".")[0] for n in named} - set(sys.stdlib_module_names) == {"numpy"}
-    (tmp_path / "alone.py").write_text(text)
-    script = "import sys, alone; print(sorted({'torch', 'polytriton', 'onnxruntime', 'onnx'} & {m.partition('.')[0] for m in sys.modules}))"
+    assert {str(n).partition(".")[0] for n in named} - set(sys.stdlib_module_names) == {"numpy", "polytriton"}
+    assert {n for n in named if str(n).startswith("polytriton")} == {"polytriton.checker_files"}
+    for source, text in zip(SOURCES, texts, strict=True):
+        (tmp_path / source.name).write_text(text.replace("from polytriton.checker_files", "from checker_files"))
+    others = "{'torch', 'polytriton', 'onnxruntime', 'onnx'}"
+    script = f"import sys, checker; print(sorted({others} & {{m.partition('.')[0] for m in sys.modules}}))"
     ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, env={"PATH": ""}, check=True)
     assert ran.stdout == "[]\n"

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from polytriton import checker
-from polytriton.certificate.write import certify, lines
-from tests.certificate.models import NODE, dense, exact_dense, model, prop, refused
+from polytriton.certificate.write import pack
+from tests.certificate.models import NODE, bounded, certify, dense, exact_dense, model, prop, random_tree, refused
 from tests.hostile import STATES
+from tests.prove.piecewise import Form, Small, drawn, least
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # `check` runs with numpy's errors ignored
 Layers = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -29,46 +32,134 @@ def hurtful(rng: np.random.Generator, sizes: list[int], dtype: type) -> Layers:
     return made
 
 
-def random_claim(rng: np.random.Generator, boxes: checker.Boxes, i: int) -> dict[str, np.ndarray]:
-    """Looser bounds than those at hand, and any lines that are valid over them."""
-    at = np.flatnonzero((boxes.lo[i] < 0) & (boxes.hi[i] > 0)).astype(np.int32)
-    lo, hi = boxes.lo[i][at] * (1 + rng.random(len(at)) / 8), boxes.hi[i][at] * (1 + rng.random(len(at)) / 8)
-    _, up, cut = lines(lo, hi)
-    steep = rng.random(len(at)) < 0.3
-    return {
-        "index": at, "lo": lo, "hi": hi, "low": rng.random(len(at)).round(rng.integers(0, 17)),
-        "up": np.where(steep, 1.0, up), "cut": np.where(steep, -lo, cut),
-    }  # fmt: skip
+def random_choice(rng: np.random.Generator, boxes: checker.Boxes, rows: int) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Slopes and multipliers of every kind, most of them none."""
+    found = {}
+    for k in boxes.lines:
+        s, b = rng.uniform(-0.2, 1.2, (boxes.net.sizes[k], rows)), rng.normal(size=(boxes.net.sizes[k], rows)) * 4.0 ** rng.integers(-3, 3)
+        for v in (s, b):
+            v[rng.random(v.shape) < 0.05] = rng.choice([np.nan, np.inf, -np.inf, 1e300, 0.0])
+        found[k] = s, b
+    return found
 
 
-@pytest.mark.parametrize("seed", range(60))
+def prepared(rng: np.random.Generator, path: Path, layers: Layers, lo: list[Fraction], hi: list[Fraction], float32: bool) -> Any:
+    """Boxes of a random part of the executions, bounded as a certificate may ask; and the signs assumed."""
+    prover = checker.Prover(path.read_bytes(), float32)
+    part = prover.root((tuple(lo), tuple(hi)), 1)
+    for neuron in rng.permutation(prover.first[-1])[: rng.integers(0, 4)].tolist():
+        part = prover.divide(part, len(lo) + neuron, 0.0)[int(rng.integers(2))]
+        if rng.random() < 0.5:
+            part = prover.bound([part], int(rng.integers(-1, 4)))[1][0]
+    other = prover.root((tuple(lo), tuple(hi)), 1)
+    boxes, _ = prover.bound([part, other] if rng.random() < 0.5 else [part], int(rng.integers(-1, 4)))
+    return prover, boxes, part
+
+
+def holds(part: checker.Part, hidden: list[list[Fraction]]) -> bool:
+    """Whether an execution has the signs assumed."""
+    values = [v for layer in hidden for v in layer]
+    return all(s * v >= 0 for s, v in zip(part.signs.tolist(), values, strict=True))
+
+
+def random_forms(rng: np.random.Generator, outputs: int, inputs: int, count: int) -> list[dict[int, Fraction]]:
+    some = zip(rng.integers(-2, 3, (count, outputs)).tolist(), rng.integers(-1, 2, (count, inputs)).tolist(), strict=True)
+    return [{~j: Fraction(c) for j, c in enumerate(y) if c} | {i: Fraction(c) for i, c in enumerate(x) if c} for y, x in some]
+
+
+def value(form: dict[int, Fraction], x: list[Fraction], y: list[Fraction]) -> Fraction:
+    return sum((c * (x[v] if v >= 0 else y[~v]) for v, c in form.items()), Fraction(0))
+
+
+@pytest.mark.parametrize("seed", range(120))
 def test_no_point_lies_below_a_bound(tmp_path: Path, seed: int) -> None:
+    """In exact rationals: of the whole box or of a part with signs, with lines and multipliers of anyone's choice."""
     rng = np.random.default_rng(seed)
     dtype = np.float64 if seed % 2 else np.float32
     sizes = [int(n) for n in rng.integers(1, 6, rng.integers(3, 6))]
     layers = hurtful(rng, sizes, dtype)
-    net = checker.Network(dense(tmp_path / "n.onnx", layers, dtype).read_bytes())
+    path = dense(tmp_path / "n.onnx", layers, dtype)
     centre, width = rng.normal(size=sizes[0]), rng.choice([0.0, 2.0**-52, 1e-3, 1.0, 1e6])
     lo, hi = ([Fraction(v) for v in c.tolist()] for c in (centre - width, centre + width * rng.random(sizes[0])))
-    boxes = checker.Boxes(net, (tuple(lo), tuple(hi)))
-    for k in range(1, len(net.ops)):
-        if net.ops[k].kind == "relu":
-            boxes.accept(k, random_claim(rng, boxes, net.ops[k].inputs[0]))
-        boxes.interval(k)
-    forms = []
-    for row, more in zip(rng.integers(-2, 3, (4, sizes[-1])).tolist(), rng.integers(-1, 2, (4, sizes[0])).tolist(), strict=True):
-        forms.append({~j: Fraction(c) for j, c in enumerate(row) if c} | {i: Fraction(c) for i, c in enumerate(more) if c})
-    bounds = [boxes.margin((form, Fraction(0))) for form in forms]
+    prover, boxes, part = prepared(rng, path, layers, lo, hi, float32=False)
+    net = prover.net
+    forms = random_forms(rng, sizes[-1], sizes[0], 4)
+    start, c = boxes.start([(form, Fraction(0)) for form in forms], at := np.zeros(4, dtype=np.int64))
+    chosen = random_choice(rng, boxes, 4)
+    bounds = boxes.lower(start, c, np.full(4, np.inf), at, chosen).tolist()
     ends = [(a, b) if rng.random() < 0.8 else (a, (a + b) / 2) for a, b in zip(lo, hi, strict=True)]
     for _ in range(20):
-        x = [end[int(rng.integers(2))] for end in ends]
+        x = [a + (b - a) * int(rng.integers(5)) / 4 for a, b in ends]
         *hidden, y = exact_dense(layers, x)
+        if not holds(part, hidden):
+            continue
+        assert not boxes.empty[0]
         for here, values in zip(range(1, len(net.ops), 2), [*hidden, y], strict=True):  # affine operators alternate with ReLUs
-            for a, v, b in zip(boxes.lo[here].tolist(), values, boxes.hi[here].tolist(), strict=True):
+            for a, v, b in zip(boxes.lo[here][:, 0].tolist(), values, boxes.hi[here][:, 0].tolist(), strict=True):
                 assert Fraction(a) <= v <= Fraction(b)
         for form, bound in zip(forms, bounds, strict=True):
-            assert bound is not None
-            assert bound <= sum((c * (x[v] if v >= 0 else y[~v]) for v, c in form.items()), Fraction(0))
+            assert bound == -np.inf or Fraction(bound) <= value(form, x, y)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_float32_execution_lies_below_a_bound(tmp_path: Path, seed: int) -> None:
+    """Executed term by term in rationals: orders, rounding modes, fused or not, flushed or not (tests/prove/piecewise.py)."""
+    rng = np.random.default_rng(seed)
+    sizes = [int(n) for n in rng.integers(1, 5, rng.integers(3, 5))]
+    layers = [(w.clip(-32.0, 32.0), b.clip(-(2.0**20), 2.0**20)) for w, b in hurtful(rng, sizes, np.float32)]
+    if seed % 5 == 0:
+        layers[0] = layers[0][0] * np.float32(2.0**-120), layers[0][1] * np.float32(2.0**-130)
+        layers[1] = layers[1][0] * np.float32(2.0**20), layers[1][1] * np.float32(2.0**-140)
+    path = dense(tmp_path / "n.onnx", layers)
+    point = rng.normal(size=sizes[0]).astype(np.float32)
+    wide = [Fraction(v) + d * int(rng.integers(2)) / 2**30 for v in point.tolist() for d in (-1, 1)]
+    lo, hi = wide[::2], wide[1::2]
+    _, boxes, part = prepared(rng, path, layers, lo, hi, float32=True)
+    forms = random_forms(rng, sizes[-1], sizes[0], 4)
+    start, c = boxes.start([(form, Fraction(0)) for form in forms], at := np.zeros(4, dtype=np.int64))
+    bounds = boxes.lower(start, c, np.full(4, np.inf), at, random_choice(rng, boxes, 4)).tolist()
+    net, seen = Small(tuple(layers), sizes[0]), 0
+    for _ in range(40):
+        hidden: list[list[Fraction]] = []
+        y = list(net.execute(point.tolist(), rng, seen=hidden))
+        if holds(part, hidden):
+            seen += 1
+            assert not boxes.empty[0]
+            for form, bound in zip(forms, bounds, strict=True):
+                assert bound == -np.inf or Fraction(bound) <= value(form, [Fraction(v) for v in point.tolist()], y)
+            for values, (low, high, _) in zip(hidden, boxes.z.values(), strict=True):
+                for a, v, b in zip(low[:, 0].tolist(), values, high[:, 0].tolist(), strict=True):
+                    assert Fraction(a) <= v <= Fraction(b)
+    assert seen or part.signs.any()
+
+
+def test_what_float32_executions_round_is_needed(tmp_path: Path) -> None:
+    """A margin that some order of summation breaks is proved in exact arithmetic and in no other."""
+    layers: Layers = [(np.array([[2.0**27, 0], [0, 1], [2.0**27, 0]]), np.array([0, 0.5, 0])), (np.array([[1.0, 1.0, -1.0]]), np.zeros(1))]
+    files = dense(tmp_path / "n.onnx", layers), prop(tmp_path / "p.vnnlib", [(0.5, 1), (0.25, 0.75)], 1, "(<= Y_0 0.25)")
+    assert refused(files, certify(*files), tmp_path) is None
+    with pytest.raises(checker.Refused):
+        certify(*files, semantics="float32")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_false_property_of_a_small_network_is_never_certified(tmp_path: Path, seed: int) -> None:
+    """Exact minima from a cut into simplices: just below one the writer succeeds, at it and above nobody can, whatever tree is forged."""
+    rng = np.random.default_rng(seed)
+    net = drawn(rng, 2, [int(n) for n in rng.integers(2, 5, rng.integers(1, 3))])
+    onnx.save(net.model(), path := tmp_path / "n.onnx")
+    lo, hi = [Fraction(-1), Fraction(-1, 2)], [Fraction(1), Fraction(3, 2)]
+    best, _ = least(net, [Form((Fraction(1),), (Fraction(0),) * 2, Fraction(0))], lo, hi)
+    box = [(float(a), float(b)) for a, b in zip(lo, hi, strict=True)]
+    semantics = ("real", "float32")[seed % 2]
+    true = path, prop(tmp_path / "t.vnnlib", box, 1, f"(<= Y_0 {float(best) - 0.125})")
+    assert refused(true, certify(*true, semantics=semantics), tmp_path) is None
+    false = path, prop(tmp_path / "f.vnnlib", box, 1, f"(<= Y_0 {float(best)})")
+    hashes = checker.load(*false)[2]
+    neurons = int(checker.Prover(path.read_bytes(), False).first[-1])
+    for _ in range(50):
+        tree = random_tree(rng, 2, neurons, 1)
+        assert refused(false, pack([tree.arrays()], semantics, hashes), tmp_path) is not None
 
 
 @pytest.mark.parametrize(("dtype", "power"), [(np.float32, 27), (np.float64, 56), (np.float64, 80)])
@@ -112,6 +203,48 @@ def test_sums_of_coefficients_and_of_inputs_are_charged(tmp_path: Path) -> None:
         certify(flat, prop(tmp_path / "q.vnnlib", [(1, 1), (0, 1), (1, 1)], 1, row))
 
 
+@pytest.mark.parametrize("slope", [-2.0, -0.2, 0.0, 0.3, 1.0, 1.2, 5.0, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("multiplier", [0.0, 0.7, -0.7, np.nan, -np.inf])
+@pytest.mark.parametrize("sigma", [0, 1, -1])
+def test_no_line_cuts_a_relu(tmp_path: Path, slope: float, multiplier: float, sigma: int) -> None:
+    """relu(x) - q x over [-1, 1], or the half of one sign, for many q, against its values at the ends and the kink."""
+    path = model(tmp_path / "r.onnx", [NODE("Relu", ["x"], ["y"])], [1, 1], {})
+    prover = checker.Prover(path.read_bytes(), False)
+    part = prover.root(((Fraction(-1),), (Fraction(1),)), 1)
+    part = part if sigma == 0 else prover.divide(part, 1, 0.0)[0 if sigma > 0 else 1]
+    boxes, _ = prover.bound([part], 0)
+    for sign in (1, -1):
+        for q in [Fraction(k, 10) for k in range(-30, 31)]:
+            start, c = boxes.start([({~0: Fraction(sign), 0: -q} if q else {~0: Fraction(sign)}, Fraction(0))], np.zeros(1, np.int64))
+            chosen = {1: (np.full((1, 1), slope), np.full((1, 1), multiplier))}
+            (found,) = boxes.lower(start, c, np.full(1, np.inf), np.zeros(1, np.int64), chosen).tolist()
+            true = min(sign * max(x, 0) - q * x for x in (-1, 0, 1) if sigma * x >= 0)
+            assert Fraction(found) <= true
+
+
+def test_a_bound_over_a_box_pays_for_its_sum(tmp_path: Path) -> None:
+    """B + x - B over a box that is a point but for x: sums to nearest find x = 0."""
+    path = dense(tmp_path / "n.onnx", [(np.zeros((1, 3)), np.zeros(1))])
+    net, big = checker.Network(path.read_bytes()), 2.0**56
+    boxes = checker.Boxes(net, np.array([[1.0], [-1.0], [1.0]]), np.array([[1.0], [-1.0], [1.0]]))
+    for order in ([big, 1.0, -big], [1.0, big, -big], [big, -big, 1.0]):
+        at = {big: 1.0, -big: 1.0}
+        ends = np.array([[at.get(v, -1.0)] for v in order])
+        boxes.put(0, ends, ends)
+        (found,) = boxes.lower({0: np.array(order)[:, None]}, np.zeros(1), np.full(1, np.inf), np.zeros(1, np.int64), {}).tolist()
+        assert found <= -1
+
+
+def test_sums_of_coefficients_cost_what_they_round(tmp_path: Path) -> None:
+    """1 + 3 2^-54 is stored as 1 + 2^-52: over [-2^20, 2^20] that is 2^-34 too much."""
+    path = dense(tmp_path / "n.onnx", [(np.eye(1), np.zeros(1))])
+    boxes = bounded(checker.Boxes(checker.Network(path.read_bytes()), np.full((1, 1), -(2.0**20)), np.full((1, 1), 2.0**20)))
+    frontier = {1: np.ones((1, 1))}
+    c = boxes._give(frontier, 1, np.full((1, 1), 3 * 2.0**-54), np.zeros(1), np.zeros(1, dtype=np.int64))
+    assert frontier[1][0, 0] == 1 + 2.0**-52
+    assert c[0] <= -(2.0**-54) * 2.0**20
+
+
 def test_both_sides_of_a_difference_go_back(tmp_path: Path) -> None:
     """relu(x) - x over [-1, 1] is at most 1; the interval pass says 2, and the wrong sign on the way back too."""
     path = model(tmp_path / "d.onnx", [NODE("Relu", ["x"], ["r"]), NODE("Sub", ["r", "x"], ["y"])], [1, 1], {})
@@ -136,15 +269,13 @@ def test_a_bound_that_is_attained_is_not_beaten_and_one_beside_it_is_proved(tmp_
                 certify(*files)
 
 
-def test_box_bounds_are_rounded_outward(tmp_path: Path) -> None:
+def test_box_bounds_are_rounded_outward() -> None:
     """0.1 lies below its float64: a box taken at the float would miss the exact one."""
-    path = model(tmp_path / "i.onnx", [NODE("Mul", ["x", "one"], ["y"])], [1, 1], {"one": [1.0]})
-    net = checker.Network(path.read_bytes())
-    box = checker.Boxes(net, ((Fraction("0.1"),), (Fraction("0.3"),)))
-    assert Fraction(box.lo[0][0].item()) <= Fraction("0.1") < Fraction(np.nextafter(box.lo[0][0], 1).item())
-    assert Fraction(np.nextafter(box.hi[0][0], 0).item()) < Fraction("0.3") <= Fraction(box.hi[0][0].item())
-    exact = checker.Boxes(net, ((Fraction(1, 4),), (Fraction(1, 2),)))
-    assert (exact.lo[0][0], exact.hi[0][0]) == (0.25, 0.5)
+    lo, hi = checker.outward(((Fraction("0.1"),), (Fraction("0.3"),)))
+    assert Fraction(lo[0].item()) <= Fraction("0.1") < Fraction(np.nextafter(lo[0], 1).item())
+    assert Fraction(np.nextafter(hi[0], 0).item()) < Fraction("0.3") <= Fraction(hi[0].item())
+    exact = checker.outward(((Fraction(1, 4),), (Fraction(1, 2),)))
+    assert (exact[0][0], exact[1][0]) == (0.25, 0.5)
 
 
 def test_huge_numbers_are_no_bounds(tmp_path: Path) -> None:
@@ -168,6 +299,15 @@ def test_numbers_beyond_the_proofs_range_are_refused(tmp_path: Path, weight: flo
         return
     with pytest.raises(checker.Refused, match=says):
         certify(*files)
+
+
+def test_bounds_of_a_whole_box_that_cross_are_refused(tmp_path: Path) -> None:
+    """They show that a part has no execution; of a box of inputs, which has, they show a fault or a machine that errs."""
+    path = dense(tmp_path / "n.onnx", [(np.eye(1), np.zeros(1))])
+    boxes = checker.Boxes(checker.Network(path.read_bytes()), np.zeros((1, 1)), np.ones((1, 1)))
+    with pytest.raises(checker.Refused, match="cross"):
+        boxes.met(np.ones((1, 1)), np.zeros((1, 1)), "two bounds")
+    assert not boxes.empty.any()
 
 
 @pytest.mark.parametrize("state", ["flush", "upward", "downward", "to zero"])

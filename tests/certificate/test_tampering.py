@@ -1,111 +1,204 @@
-"""Forged certificates. One is accepted only if what it says still proves the property; of a violated property none is."""
+"""Forged certificates. What is accepted follows from the checker's own bounds; of a violated property nothing is accepted."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from polytriton import checker
-from polytriton.certificate.write import certify
-from tests.certificate.models import ROOT, change, dense, exact_dense, prop, refused
+from polytriton.certificate import grow
+from polytriton.certificate.tree import Node
+from polytriton.certificate.write import pack
+from tests.certificate.models import ROOT, certify, change, dense, prop, refused
+from tests.prove.piecewise import Form, Small, drawn, least
 
-NET, SPECS = ROOT / "examples" / "digits_conv_normal.onnx", ROOT / "examples" / "specs"
+SPECS = ROOT / "examples" / "specs"
 Tensors = dict[str, Any]
+Files = tuple[Path, Path]
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Path, Path], bytes, list[tuple[np.ndarray, np.ndarray]]]:
-    """A network of two hidden layers whose property takes substitutions, its certificate and its weights."""
-    folder, rng = tmp_path_factory.mktemp("small"), np.random.default_rng(8)
-    layers = [(rng.normal(size=s).astype(np.float32), np.zeros(s[0], np.float32)) for s in ((6, 3), (6, 6), (1, 6))]
-    path = dense(folder / "n.onnx", layers)
-    box = [(Fraction(-3, 10), Fraction(2, 10))] * 3
-    corners = [exact_dense(layers, [Fraction(box[i][m >> i & 1]) for i in range(3)])[-1][0] for m in range(8)]
-    for extra in range(100):  # the first bound that a certificate reaches
-        bound = float(max(corners)) + extra / 20
-        files = path, prop(folder / "p.vnnlib", [(float(a), float(b)) for a, b in box], 1, f"(>= Y_0 {bound})")
-        with suppress(checker.Refused):
-            data = certify(*files)
-            (folder / "c").write_bytes(data)
-            assert checker.check(*files, folder / "c")[1] > 4
-            return files, data, layers
+def written(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, semantics: str) -> tuple[Files, Files, bytes, Small]:
+    """A network, a property with a certificate whose tree divides by `kind`, and one that misses being true by nothing."""
+    monkeypatch.setattr(grow, "FEW", 64 if kind == "cuts" else 0)
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        net = drawn(rng, 2, (4, 4))
+        onnx.save(net.model(), path := folder / "n.onnx")
+        best, _ = least(net, [Form((Fraction(1),), (Fraction(0),) * 2, Fraction(0))], [Fraction(-1)] * 2, [Fraction(1)] * 2)
+        rows = [(folder / f"{name}.vnnlib", f"(<= Y_0 {float(best) - gap})") for name, gap in (("t", 0.125), ("f", 0))]
+        true, false = ((path, prop(file, [(-1, 1)] * 2, 1, row)) for file, row in rows)
+        try:
+            data = certify(*true, semantics=semantics)
+        except checker.Refused:
+            continue
+        if len(checker.read(data)[1][0]["split"]) >= 5:
+            return true, false, data, net
     raise AssertionError
 
 
-def flip(name: str, k: int, value: float) -> Callable[[Tensors], None]:
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Files, Files, bytes, Small]]:
+    with pytest.MonkeyPatch.context() as patch:
+        kinds = (("cuts", "real"), ("cuts", "float32"), ("signs", "real"), ("signs", "float32"))
+        return {f"{k} {s}": written(tmp_path_factory.mktemp(k), patch, k, s) for k, s in kinds}
+
+
+KINDS = ("cuts real", "cuts float32", "signs real", "signs float32")
+
+
+def at(name: str, k: int, value: Any) -> Callable[[Tensors], None]:
     def act(t: Tensors) -> None:
-        t[name][k] = value
+        t[f"0.{name}"][k] = value
 
     return act
 
 
-@pytest.mark.parametrize("name", ["0.0", "0.1"])
-def test_every_line_and_bound_of_a_small_certificate(small: Any, tmp_path: Path, name: str) -> None:
-    """Each number moved by itself: what must be refused follows from exact evaluation of the claim."""
-    files, data, layers = small
-    held = checker.read(data)[2]
-    at, lo, hi, up, cut = (held[f"{name}.{part}"] for part in ("index", "lo", "hi", "up", "cut"))
-    assert len(at) > 2
-    points = np.random.default_rng(1).uniform(-0.3, 0.2, (200, 3)).tolist()
-    reached = [exact_dense(layers, [Fraction(v) for v in x])[int(name[-1])] for x in points]
-    tried = 0
-    for k, neuron in enumerate(at.tolist()):
-        least, most = min(v[neuron] for v in reached), max(v[neuron] for v in reached)
-        mixed = lo[k] < 0 < hi[k]
-        for part, value, must in [
-            ("low", -1e-9, mixed), ("low", np.nextafter(1, 2), mixed), ("low", np.nan, True), ("low", np.inf, True),
-            ("up", np.nan, True), ("cut", -np.inf, True), ("lo", -np.inf, True), ("lo", np.nan, True),
-            ("lo", float(least) + 1e-6, True), ("hi", float(most) - 1e-6, True), ("lo", hi[k] + 1, True),
-            ("lo", 2 * lo[k] - 1e-6, mixed), ("hi", 2 * hi[k] + 1e-6, mixed),  # true, but the line above is now cut
-            ("cut", float(cut[k]) * 0.999 if mixed else np.nan, True), ("up", float(up[k]) * 0.99 if mixed else np.nan, True),
-            ("up", float(up[k]) * 1.01 if mixed else np.nan, True),
-        ]:  # fmt: skip
-            why = refused(files, change(data, flip(f"{name}.{part}", k, value)), tmp_path)
-            assert why is not None or not must, (name, k, part, value)
-            tried += must
-    assert tried > 20
+def cell(name: str, find: Callable[[Tensors], int], value: Callable[[Tensors], Any]) -> Callable[[Tensors], None]:
+    def act(t: Tensors) -> None:
+        t[f"0.{name}"][find(t)] = value(t)
+
+    return act
 
 
-def test_lines_that_stay_valid_are_judged_by_what_they_prove(small: Any, tmp_path: Path) -> None:
-    """Any slope in [0, 1] is sound: accepted exactly where the margin, derived from it anew, is still the one claimed."""
-    files, data, _ = small
-    counts = {True: 0, False: 0}
-    for slope in (0.0, 0.25, 0.5, 1.0):
-        for name in ("0.0.low", "0.1.low"):
-            for k in range(len(checker.read(data)[2][name])):
-                why = refused(files, change(data, flip(name, k, slope)), tmp_path)
-                assert why is None or "claimed" in why
-                counts[why is None] += 1
-    assert counts[True] > 0 < counts[False]
+def divided(t: Tensors) -> int:
+    return int(np.flatnonzero(t["0.split"] >= 0)[0])
 
 
-@pytest.mark.parametrize(
-    "forge",
-    [
-        lambda t: t.update({"0.0.index": t["0.0.index"][::-1].copy()}),
-        lambda t: t.update({"0.0.index": np.full_like(t["0.0.index"], 1)}),
-        lambda t: t.update({"0.0.index": t["0.0.index"] + 10_000}),
-        lambda t: t.update({"0.0.index": t["0.0.index"] - 10_000}),
-        lambda t: t.update({"0.0.index": t["0.0.index"].astype(np.float64)}),
-        lambda t: t.update({"0.1.lo": t["0.1.lo"][:-1].copy()}),
-        lambda t: t.update({f"0.1.{n}": t[f"0.1.{n}"][1:].copy() for n in ("index", "lo", "hi", "low", "up", "cut")}),
-        lambda t: t.pop("0.1.hi"),
-        lambda t: [t.pop(n) for n in list(t) if n.startswith("0.0.")],
-        lambda t: t.update({n.replace("0.0.", "0.1."): v for n, v in list(t.items()) if n.startswith("0.0.")}),
-        lambda t: t.update({"0.0.low": t["0.0.low"].astype(np.float32)}),
-    ],
-)
-def test_other_shapes_indices_and_names(small: Any, tmp_path: Path, forge: Callable[[Tensors], Any]) -> None:
-    files, data, _ = small
-    assert refused(files, change(data, forge), tmp_path) is not None
+def short(count: int, *names: str) -> Callable[[Tensors], None]:
+    """The last entries left out."""
+    return lambda t: t.update({f"0.{n}": t[f"0.{n}"][:-count].copy() for n in names})
+
+
+NODES, ROWS = ("split", "cut", "inner", "query"), ("node", "piece", "row")
+FORGERIES: dict[str, tuple[Callable[[Tensors], Any], str]] = {
+    "a leaf is missing": (short(1, *NODES), "fit together"),
+    "two leaves are missing": (short(2, *NODES), "fit together"),
+    "a divided node calls itself a leaf": (cell("split", divided, lambda t: -1), "fit together"),
+    "a leaf calls itself divided": (at("split", -1, 0), "fit together"),
+    "no node at all": (lambda t: t.update({k: v[:0].copy() for k, v in t.items()}), "fit together"),
+    "leaves above, nodes below": (lambda t: t.update({"0.split": t["0.split"][::-1].copy()}), "parent"),
+    "nothing is refuted": (short(10**6, *ROWS), "left open"),
+    "the last leaf is not refuted": (short(1, *ROWS), "left open"),
+    "refuted in a node that is none": (lambda t: t["0.node"].__setitem__(-1, len(t["0.split"])), "out of order"),
+    "refuted in a negative node": (at("node", 0, -1), "out of order"),
+    "refuted out of order": (lambda t: t.update({"0.node": t["0.node"][::-1].copy()}), "out of order"),
+    "another piece": (at("piece", -1, 1), "there is none"),
+    "a negative piece": (at("piece", -1, -1), "there is none"),
+    "another row": (at("row", -1, 1), "there is none"),
+    "a negative row": (at("row", -1, -1), "there is none"),
+    "a vast row": (at("row", -1, 2**31 - 1), "there is none"),
+    "steps without end": (at("inner", -1, 2**31 - 1), "steps"),
+    "queries without end": (at("query", -1, 1001), "steps"),
+    "a neuron that is none": (cell("split", divided, lambda t: 2**31 - 1), "there is none"),
+    "the neuron behind the last": (cell("split", divided, lambda t: 2 + 8), "there is none"),
+    "a tensor is missing": (lambda t: t.pop("0.row"), "tensors missing"),
+    "a tensor too many": (lambda t: t.update({"1.row": t["0.row"]}), "tensors missing"),
+    "a tensor of another name": (lambda t: t.update({"0.rows": t.pop("0.row")}), "in its header"),
+    "floats for integers": (lambda t: t.update({"0.split": t["0.split"].astype(np.float64)}), "another type"),
+    "cuts in float32": (lambda t: t.update({"0.cut": t["0.cut"].astype(np.float32)}), "type|in its header"),
+    "rows and pieces of two lengths": (short(1, "row"), "fit together"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_what_no_tree_says_is_refused(small: Any, tmp_path: Path, name: str) -> None:
+    forge, says = FORGERIES[name]
+    for kind in KINDS:
+        true, _, data, _ = small[kind]
+        why = refused(true, change(data, forge), tmp_path)
+        assert why is not None
+        assert any(word in why for word in says.split("|")), why
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.0, -1.0, 2.0, np.nextafter(1, 2)])
+def test_cuts_outside_the_box_are_refused(small: Any, tmp_path: Path, value: float) -> None:
+    true, _, data, _ = small["cuts real"]
+    assert "outside its box" in str(refused(true, change(data, cell("cut", divided, lambda t: value)), tmp_path))
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_sign_assumed_twice_is_refused(small: Any, tmp_path: Path, side: int) -> None:
+    """In the part that has it already, and in the one that has the other."""
+    true, _, _, _ = small["signs real"]
+    root = Node(0)
+    half = root.divide(2, 0.0)[side]
+    half.divide(2, 0.0)
+    root.children[1 - side].divide(3, 0.0)  # type: ignore[index]
+    assert "assumed already" in str(refused(true, pack([root.arrays()], "real", checker.load(*true)[2]), tmp_path))
+
+
+def test_swapped_children_are_judged_by_what_they_prove(small: Any, tmp_path: Path) -> None:
+    """Whatever is said of a node is done there: accepted only where it still refutes, which of a false property it never does."""
+    accepted = 0
+    for kind in KINDS:
+        true, false, data, _ = small[kind]
+        for k in range(1, len(checker.read(data)[1][0]["split"]) - 1, 2):
+
+            def swap(t: Tensors, k: int = k) -> None:
+                for n in ("split", "cut", "inner", "query"):
+                    t[f"0.{n}"][[k, k + 1]] = t[f"0.{n}"][[k + 1, k]]
+
+            accepted += refused(true, change(data, swap), tmp_path) is None
+            assert refused(false, rehashed(change(data, swap), false), tmp_path) is not None
+    assert accepted  # two leaves bounded in one way
+
+
+def rehashed(data: bytes, files: Files, **more: str) -> bytes:
+    """Another property's certificate, claiming to be of these files."""
+    hashes = checker.load(*files)[2]
+    return change(data, meta=lambda m: m.update(hashes | more))
+
+
+def mutate(rng: np.random.Generator, t: Tensors) -> None:
+    """A few numbers moved, drawn anew or taken from elsewhere, rows cut off or repeated, nodes shuffled."""
+    for _ in range(int(rng.integers(1, 4))):
+        name = str(rng.choice(list(t)))
+        v = t[name]
+        if not len(v):
+            continue
+        k, j = (int(i) for i in rng.integers(len(v), size=2))
+        what = int(rng.integers(6))
+        if what == 0:
+            v[k] += rng.integers(-3, 4)
+        elif what == 1:
+            v[k] = rng.choice([-1, 0, 1, 2, 9, 10, 1000, 2**31 - 1] if v.dtype.kind == "i" else [np.nan, np.inf, 0.0, 0.5, 1e300, -1e-300])
+        elif what == 2:
+            v[k] = v[j]
+        elif what == 3:
+            v[[k, j]] = v[[j, k]]
+        elif what == 4:
+            t[name] = v[: k + 1].copy()
+        else:
+            t[name] = np.concatenate([v, v[k:]])
+
+
+def attack(small: Any, folder: Path, rng: np.random.Generator, count: int) -> int:
+    """How many mutants the checker takes for certificates of the true property; of the false one it takes none."""
+    accepted = 0
+    for n in range(count):
+        true, false, data, _ = small[KINDS[n % 4]]
+        seed = int(rng.integers(1 << 32))
+        mutant = change(data, lambda t, seed=seed: mutate(np.random.default_rng(seed), t))
+        accepted += refused(true, mutant, folder) is None
+        assert refused(false, rehashed(mutant, false), folder) is not None, (KINDS[n % 4], seed)
+    return accepted
+
+
+def test_no_mutant_proves_what_is_false(small: Any, tmp_path: Path) -> None:
+    assert attack(small, tmp_path, np.random.default_rng(0), 80)
+
+
+@pytest.mark.slow
+def test_no_mutant_of_many_proves_what_is_false(small: Any, tmp_path: Path) -> None:
+    assert attack(small, tmp_path, np.random.default_rng(1), 10_000)
 
 
 ODD = (
@@ -114,137 +207,102 @@ ODD = (
 )  # fmt: skip
 
 
+HUGE = 1 << 40
+
+
 @pytest.mark.parametrize(
     "forge",
     [
-        lambda m: m.update(onnx="0" * 64), lambda m: m.update(vnnlib="0" * 64), lambda m: m.update(semantics="float32"),
-        lambda m: m.update(version="2"), lambda m: m.pop("data"), lambda m: m.pop("rows"),
-        lambda m: m.update(rows="[]"), lambda m: m.update(rows="[[[1, 0.1]]]"), lambda m: m.update(rows="[[[-1, 0.1]]]"),
-        lambda m: m.update(rows="[[[0, 1e9]]]"), lambda m: m.update(rows="[[[0, 0]]]"), lambda m: m.update(rows="[[[0, -1]]]"),
-        lambda m: m.update(rows="[[[0, NaN]]]"), lambda m: m.update(rows="[[[0, -Infinity]]]"), lambda m: m.update(rows="[" * 100_000),
-        lambda m: m.update(rows="[[[0, 0.1], [0, 0.1]]]"), lambda m: m.update(rows='[[["0x", 0.1]]]'), lambda m: m.update(rows="1" * 5000),
-        lambda m: m.update(rows=f"[[[0, 1{'0' * 1000}]]]"),
-        *(lambda m, n=n: m.update(rows=f"[[[0, {n}]]]") for n in ODD), *(lambda m, n=n: m.update(rows=f"[[[{n}, 0.1]]]") for n in ODD),
-        lambda m: m.update(rows="[" * 1_000_000 + "]" * 1_000_000), lambda m: m.update(rows='{"a":' * 1_000_000),
+        lambda m: m.update(onnx="0" * 64), lambda m: m.update(vnnlib="0" * 64), lambda m: m.update(semantics="tf32"),
+        lambda m: m.update(semantics=""), lambda m: m.update(version="1"), lambda m: m.update(version="3"), lambda m: m.pop("data"),
+        lambda m: m.pop("boxes"), lambda m: m.pop("semantics"), lambda m: m.update(boxes="0"), lambda m: m.update(boxes="2"),
+        lambda m: m.update(boxes="-1"), lambda m: m.update(boxes=str(HUGE)), lambda m: m.update(format="other"),
+        *(lambda m, n=n: m.update(boxes=n) for n in ODD),
     ],
 )  # fmt: skip
 def test_other_headers(small: Any, tmp_path: Path, forge: Callable[[dict[str, Any]], Any]) -> None:
-    files, data, _ = small
+    true, _, data, _ = small["cuts real"]
     began = time.process_time()
-    assert refused(files, change(data, meta=forge), tmp_path) is not None
+    assert refused(true, change(data, meta=forge), tmp_path) is not None
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 1_000_000, b'{"a":' * 1_000_000, b"", b"null", b"[]", b"{}", b'{"__metadata__": null}', b'{"__metadata__": []}',
+        b'{"__metadata__": {"format": "polytriton certificate", "version": "2", "boxes": 1e999}}', b"\xff" * 100,
+    ],
+)  # fmt: skip
+def test_headers_that_are_none(small: Any, tmp_path: Path, header: bytes) -> None:
+    true = small["cuts real"][0]
+    began = time.process_time()
+    for size in (len(header), 8, 1 << 62, (1 << 64) - 1):
+        assert refused(true, size.to_bytes(8, "little") + header, tmp_path) is not None
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("offsets", [[0, 10**18], [-8, 8], [8, 0], [0, None], ["0", 8], [0], [], None, [0, 7], [0.0, 8.0]])
+def test_numbers_from_elsewhere_in_the_file(small: Any, tmp_path: Path, offsets: Any) -> None:
+    true, _, data, _ = small["cuts real"]
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["0.cut"]["data_offsets"] = offsets
+    text = json.dumps(header).encode()
+    assert refused(true, len(text).to_bytes(8, "little") + text + data[8 + size :], tmp_path) is not None
 
 
 def test_bits_flipped_anywhere_are_noticed(small: Any, tmp_path: Path) -> None:
     """Header or numbers, whole or cut short: refused, and never by another exception."""
-    files, data, _ = small
+    true, _, data, _ = small["cuts real"]
     rng = np.random.default_rng(4)
-    for _ in range(400):
+    for _ in range(300):
         bad = bytearray(data)
         bad[rng.integers(len(bad))] ^= 1 << rng.integers(8)
-        why = refused(files, bytes(bad), tmp_path)
-        if why is None:  # a sign of the JSON that carries no meaning, or a margin that still follows
-            assert checker.read(bytes(bad))[0].items() >= {k: v for k, v in checker.read(data)[0].items() if k != "rows"}.items()
+        if refused(true, bytes(bad), tmp_path) is None:  # a shape, or a blank of the JSON: nothing that is read
+            assert checker.read(bytes(bad))[0] == checker.read(data)[0]
     for end in (0, 3, 8, 9, 200, len(data) - 1):
-        assert refused(files, data[:end], tmp_path) is not None
-    assert refused(files, bytes(8) + data, tmp_path) is not None
-    assert refused(files, b"\xff" * 8 + data[8:], tmp_path) is not None
+        assert refused(true, data[:end], tmp_path) is not None
+    assert refused(true, bytes(8) + data, tmp_path) is not None
+    assert refused(true, b"\xff" * 8 + data[8:], tmp_path) is not None
 
 
 def test_the_files_themselves(small: Any, tmp_path: Path) -> None:
-    files, data, _ = small
+    true, _, data, _ = small["cuts real"]
     for k in (0, 1):
-        other = [Path(f) for f in files]
-        other[k] = tmp_path / files[k].name
-        text = bytearray(files[k].read_bytes())
+        other = [Path(f) for f in true]
+        other[k] = tmp_path / true[k].name
+        text = bytearray(true[k].read_bytes())
         other[k].write_bytes(bytes(text) + b"\n" if k else bytes(text[:-40] + bytes([text[-40] ^ 1]) + text[-39:]))
         assert refused((other[0], other[1]), data, tmp_path) is not None
 
 
-# ---- violated properties
+def test_exact_arithmetic_does_not_certify_what_rounding_breaks(tmp_path: Path) -> None:
+    """A certificate of `real` that says it were one of float32: the checker charges what it says, and refuses."""
+    big = 2.0**27
+    layers = [(np.array([[big, 0], [0, 1], [big, 0]]), np.array([0, 0.5, 0])), (np.array([[1.0, 1.0, -1.0]]), np.zeros(1))]
+    path = dense(tmp_path / "n.onnx", layers)
+    files = path, prop(tmp_path / "p.vnnlib", [(0.5, 1), (0.25, 0.75)], 1, "(<= Y_0 0.25)")
+    data = certify(*files)
+    assert refused(files, data, tmp_path) is None
+    assert "does not refute" in str(refused(files, rehashed(data, files, semantics="float32"), tmp_path))
 
 
-def rehashed(data: bytes, files: tuple[Path, Path], rows: Any) -> bytes:
-    """Another property's certificate, claiming to be of these files."""
-    hashes = checker.load(*files)[2]
-    return change(data, meta=lambda m: m.update(hashes | {"rows": json.dumps(rows)}))
+# ---- violated properties of networks of some size
 
 
 @pytest.mark.parametrize("name", ["digits_conv_normal_21_0.05", "digits_conv_ibp_48_0.1", "digits_resnet_normal_21_0.05"])
 def test_no_certificate_of_a_violated_property_is_accepted(tmp_path: Path, name: str) -> None:
-    """Made by an author who lies: another box's bounds, bounds pulled together, lines pulled down, everything settled, noise."""
+    """Neither the writer's, nor another property's under its name."""
     net = ROOT / "examples" / f"{'_'.join(name.split('_')[:3])}.onnx"
     files = net, SPECS / f"{name}.vnnlib"
-    with pytest.raises(checker.Refused, match="do not prove"):
+    with pytest.raises(checker.Refused, match="time"):
         certify(*files)
-    donor = next(p for p in sorted(SPECS.glob(f"{net.stem}_*.vnnlib")) if p != files[1] and _certified(net, p))
-    rows = [[[0, 1e-6]] * len(group) for group in checker.load(*files)[1].values()]
-    base = rehashed(certify(net, donor), files, rows)
-    assert refused(files, base, tmp_path) is not None
-    network, pieces, _ = checker.load(*files)
-    honest = _interval_claims(network, next(iter(pieces)))
-    rng = np.random.default_rng(0)
-
-    def noise(t: Tensors) -> None:
-        for key in t:
-            if not key.endswith("index"):
-                t[key] = t[key] * rng.normal(1, 0.3, len(t[key]))
-
-    def settle(t: Tensors) -> None:
-        for key in t:
-            t[key] = np.zeros_like(t[key]) if key.endswith((".lo", ".hi")) else t[key]
-
-    def shrink(factor: float) -> Callable[[Tensors], None]:
-        def act(t: Tensors) -> None:
-            for key in t:
-                t[key] = t[key] * factor if key.endswith((".lo", ".hi", ".cut")) else t[key]
-
-        return act
-
-    def flat(t: Tensors) -> None:
-        for key in t:
-            t[key] = np.zeros_like(t[key]) if key.endswith((".up", ".cut", ".low")) else t[key]
-
-    def identity(t: Tensors) -> None:
-        for key in t:
-            t[key] = np.full_like(t[key], float(not key.endswith(".cut"))) if key.endswith((".low", ".up", ".cut")) else t[key]
-
-    for start in (base, change(base, lambda t: (t.clear(), t.update(honest)))):
-        for forge in (noise, settle, shrink(0.5), shrink(0.999), shrink(0.0), shrink(-1.0), flat, identity, lambda t: t.clear()):
-            assert refused(files, change(start, forge), tmp_path) is not None
-
-
-def test_a_neuron_that_is_not_listed_is_not_taken_for_settled(tmp_path: Path) -> None:
-    """relu(x) over [-1, 1] reaches 1; without lines it would seem to be zero."""
-    path = dense(tmp_path / "r.onnx", [(np.ones((2, 1)), np.array([0.0, 1.0])), (np.ones((1, 2)), np.zeros(1))])
-    true = path, prop(tmp_path / "t.vnnlib", [(-1, 1)], 1, "(>= Y_0 3.1)")
-    false = path, prop(tmp_path / "f.vnnlib", [(-1, 1)], 1, "(>= Y_0 2.9)")
-    data = certify(*true)
-    assert refused(true, data, tmp_path) is None
-    empty = change(data, lambda t: t.update({name: value[:0].copy() for name, value in t.items()}))
-    assert "no lines" in str(refused(true, empty, tmp_path))
-    assert "no lines" in str(refused(false, rehashed(empty, false, [[[0, 0.01]]]), tmp_path))
-    assert "margin" in str(refused(false, rehashed(data, false, [[[0, 0.01]]]), tmp_path))
-
-
-def _certified(net: Path, spec: Path) -> bool:
-    try:
-        certify(net, spec)
-    except checker.Refused:
-        return False
-    return True
-
-
-def _interval_claims(net: checker.Network, box: checker.Box) -> Tensors:
-    """True bounds and lines for every neuron of both signs, found by intervals alone."""
-    from polytriton.certificate.write import claim
-
-    boxes, made, relus = checker.Boxes(net, box), {}, 0
-    for k in range(1, len(net.ops)):
-        if net.ops[k].kind == "relu":
-            found = claim(boxes, k, refine=False)
-            boxes.accept(k, found)
-            made |= {f"0.{relus}.{name}": value for name, value in found.items()}
-            relus += 1
-        boxes.interval(k)
-    return made
+    for donor in [p for p in sorted(SPECS.glob(f"{net.stem}_*.vnnlib")) if p != files[1]][:4]:
+        try:
+            data = certify(net, donor)
+        except checker.Refused:
+            continue
+        assert refused(files, rehashed(data, files), tmp_path) is not None
+        return
+    raise AssertionError

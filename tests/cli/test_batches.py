@@ -12,11 +12,11 @@ import pytest
 from polytriton.api import Verifier
 from polytriton.frontend.query import Property
 from polytriton.runs.asker import Asker, Begun, Networks, Settings
+from polytriton.runs.choose import GPU_BATCH, make_engine
+from polytriton.runs.local import Local
 from polytriton.runs.queries import Asked, Ball, Query, vnnlib_query
 from polytriton.runs.records import Record
-from polytriton.spread.choose import GPU_BATCH, make_engine
-from polytriton.spread.local import Local
-from polytriton.spread.task import Backlog, Done, Job, Place, Task
+from polytriton.runs.task import Backlog, Done, Job, Place, Task
 from tests.cli.conftest import Cli
 from tests.cli.test_run import records as as_written
 

@@ -10,23 +10,33 @@ import pytest
 from tests.cli import tiny
 from tests.cli.conftest import Cli
 
-CERTIFY = ("verify", "net.onnx", "safe.vnnlib", "--semantics", "real", "--certificate", "a.cert")
+CERTIFY = ("verify", "net.onnx", "safe.vnnlib", "--certificate", "a.cert")
 
 
-def test_a_certificate_is_written_and_confirmed(cli: Cli, here: Path) -> None:
-    said = cli(*CERTIFY)
+@pytest.mark.parametrize(("options", "executions"), [((), "float32 executions"), (("--semantics", "real"), "exact arithmetic")])
+def test_a_certificate_is_written_and_confirmed(cli: Cli, here: Path, options: tuple[str, ...], executions: str) -> None:
+    said = cli(*CERTIFY, *options)
     assert (said.code, said.out) == (0, "unsat\n")
     assert "a.cert: " in said.err
     said = cli("check", "net.onnx", "safe.vnnlib", "a.cert")
     assert (said.code, said.out) == (0, "unsat\n")
-    assert "confirmed in exact arithmetic" in said.err
+    assert f"confirmed for {executions}" in said.err
     found = json.loads(cli("check", "net.onnx", "safe.vnnlib", "a.cert", "--json").out)
     assert found["verdict"] == "unsat"
     assert min(found["margins"]) > 0
+    assert (found["semantics"] == "real") == bool(options)
     first = (here / "a.cert").read_bytes()
-    assert cli(*CERTIFY).code == 0
+    assert cli(*CERTIFY, *options).code == 0
     assert (here / "a.cert").read_bytes() == first
     assert [p.name for p in here.iterdir() if ".cert" in p.name] == ["a.cert"]
+
+
+def test_a_sample_is_no_proof(cli: Cli, here: Path) -> None:
+    cli(*CERTIFY)
+    said = cli("check", "net.onnx", "safe.vnnlib", "a.cert", "--sample", "3")
+    assert (said.code, said.out) == (0, "sampled\n")
+    assert "1 leaves drawn at random hold" in said.err
+    assert cli("check", "net.onnx", "safe.vnnlib", "a.cert", "--sample", "0").code == 2
 
 
 def test_a_foreign_or_damaged_certificate_is_refused(cli: Cli, here: Path) -> None:
@@ -44,7 +54,7 @@ def test_a_foreign_or_damaged_certificate_is_refused(cli: Cli, here: Path) -> No
 
 def test_only_unsat_has_one(cli: Cli, here: Path) -> None:
     (here / "a.cert").write_bytes(b"an older one")
-    said = cli("verify", "net.onnx", "unsafe.vnnlib", "--semantics", "real", "--certificate", "a.cert")
+    said = cli("verify", "net.onnx", "unsafe.vnnlib", "--certificate", "a.cert")
     assert said.code == 0
     assert said.out.startswith("sat\n")
     assert "no certificate of sat" in said.err
@@ -54,7 +64,7 @@ def test_only_unsat_has_one(cli: Cli, here: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
-        (("net.onnx", "safe.vnnlib", "--certificate", "a.cert"), 2, "--semantics real"),
+        (("net.onnx", "safe.vnnlib", "--semantics", "tf32", "--certificate", "a.cert"), 2, "--semantics float32"),
         (("net.onnx", "safe.vnnlib", "--semantics", "real", "--certificate", "none/a.cert"), 2, "existing folder"),
         (("net.onnx", "safe.vnnlib", "--semantics", "real", "--certificate", "."), 2, "existing folder"),
         (("net.poly", "safe.vnnlib", "--semantics", "real", "--certificate", "a.cert"), 2, "NET.onnx"),

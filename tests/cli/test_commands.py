@@ -53,12 +53,12 @@ def test_dump_ir(cli: Cli, here: Path) -> None:
     said = cli("compile", "--dump-ir", "net.onnx")
     assert said.code == 0
     names = sorted(p.name for p in (here / "net.ir").iterdir())
-    stages = ["import", "fold", "layout", "fold", "lower", "schedule", "memory"]
+    stages = ["import", "fold", "layout", "fold", "lower", "schedule", "charge", "memory"]
     assert names == [*(f"{k:02d}-{s}.ptir" for k, s in enumerate(stages)), "notes.txt"]
     assert parse_net((here / "net.ir" / "00-import.ptir").read_text()).nodes
-    assert parse_plan((here / "net.ir" / "06-memory.ptir").read_text()).programs
+    assert parse_plan((here / "net.ir" / "07-memory.ptir").read_text()).programs
     assert cli("compile", "net.onnx", "--dump-ir=all", "--dump-dir", "deep/er").code == 0
-    assert len(list((here / "deep" / "er").iterdir())) == 7
+    assert len(list((here / "deep" / "er").iterdir())) == 8
 
 
 def test_dump_one_pass(cli: Cli) -> None:
@@ -113,7 +113,7 @@ def test_opt_repeats_the_compiler(cli: Cli, poly: Path) -> None:
     text = (poly / "net.ptir").read_text()
     assert cli("opt", poly / "net.ptir").out == text
     assert cli("opt", poly / "net.ptir", "-p", "fold,layout,fold").out == text
-    said = cli("opt", poly / "net.ptir", "-p", "lower,schedule,memory")
+    said = cli("opt", poly / "net.ptir", "-p", "lower,schedule,charge,memory")
     assert said.out == (poly / "plan.ptir").read_text()
     assert said.err == ""
 
@@ -134,7 +134,7 @@ EVERY = """net @every(%x: f32[2x6x6]) -> f32[5] {
 
 def test_opt_makes_weights_up(cli: Cli, here: Path) -> None:
     (here / "every.ptir").write_text(EVERY)
-    said = cli("opt", "every.ptir", "-p", "fold, layout, fold, lower, schedule, memory")
+    said = cli("opt", "every.ptir", "-p", "fold, layout, fold, lower, schedule, charge, memory")
     assert "random numbers" in said.err
     assert parse_plan(said.out).query.target == "l"
     assert cli("opt", "every.ptir", "-p", "fold,layout,fold").out.startswith("net @every")

@@ -252,6 +252,13 @@ def test_resume_asks_again_where_the_question_changed(cli: Cli, poly: Path, here
     assert len(records("r.jsonl")) == 5
 
 
+def test_the_last_line_says_where_to_read_on(cli: Cli, poly: Path) -> None:
+    run = ("run", poly, "--vnnlib", "unsafe.vnnlib", "--no-falsify", "--csv", "r.csv", "--overwrite")
+    assert cli(*run).err.splitlines()[-1].endswith("open: --search auto, and docs/unknown.md")
+    assert cli(*run, "--search", "input", "--timeout", "0.3").err.splitlines()[-1].endswith("open: docs/unknown.md")
+    assert "docs/unknown.md" not in cli("run", poly, "--vnnlib", "safe.vnnlib").err
+
+
 def test_resume_gives_timeouts_more_time(cli: Cli, poly: Path) -> None:
     args = ["run", poly, "--vnnlib", "unsafe.vnnlib", "--csv", "r.csv", "--resume", "--timeout"]
     verdicts = [cli(*args, t).out.splitlines()[1].split()[1] for t in ("2e-9", "1e-9", "20", "1e-9")]

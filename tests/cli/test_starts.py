@@ -105,7 +105,8 @@ def test_options_are_read_as_written_on_every_python(monkeypatch: pytest.MonkeyP
 
     wanted = signature(groups.grouped(run.run))
     monkeypatch.setattr(groups, "get_type_hints", older)
-    assert {p.name for p in signature(run.run).parameters.values() if p.default is None} == {"network", "vnnlib", "instances"}
+    open_ = {p.name for p in signature(run.run).parameters.values() if p.default is None}
+    assert open_ == {"network", "vnnlib", "instances", "certificates"}
     assert signature(groups.grouped(run.run)) == wanted
     assert read(groups.grouped(run.run), ["--instances", "list.csv"])["instances"] == Path("list.csv")
 

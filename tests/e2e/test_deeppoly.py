@@ -54,9 +54,9 @@ class Tally:
 def compare(net: Net, reference: Net, lo: np.ndarray, hi: np.ndarray, C: np.ndarray, candidates: str, early: bool, tally: Tally) -> None:
     """The engine on `net` against the oracle on `reference`, a network of the same values by the same names."""
     verifier = Verifier.from_net(net, semantics="real", dtype="float64", candidates=candidates, early=early)
-    found = verifier.bounds(lo, hi)
+    found = verifier.bounds(lo, hi, effort="quick")
     poly = DeepPoly(reference, candidates, early)
-    margins = np.asarray(verifier.margins(lo, hi, C))
+    margins = np.asarray(verifier.margins(lo, hi, C, effort="quick"))
     for k in range(len(lo)):
         layers = {name: (np.asarray(b.lo)[k], np.asarray(b.hi)[k]) for name, b in found.layers.items()}
         r = poly.bounds(lo[k], hi[k], given=layers)
@@ -143,7 +143,7 @@ def test_toys_without_help(make: object, candidates: str) -> None:
     net: Net = make()  # type: ignore[operator]
     rng = np.random.default_rng(4)
     lo, hi = random_box(rng, net, "ordinary", batch=3)
-    found = Verifier.from_net(net, semantics="real", dtype="float64", candidates=candidates).bounds(lo, hi)
+    found = Verifier.from_net(net, semantics="real", dtype="float64", candidates=candidates).bounds(lo, hi, effort="quick")
     poly, tally = DeepPoly(net, candidates), Tally()
     for k in range(3):
         r = poly.bounds(lo[k], hi[k])
@@ -161,7 +161,7 @@ def test_float32_coefficients_stay_near(candidates: str) -> None:
         net = random_net(seed, scale="normal", leaky=0.0)
         lo, hi = random_box(rng, net, "ordinary", batch=1)
         options: dict[str, Any] = {"semantics": "real", "candidates": candidates, "early": False}
-        wide, narrow = (Verifier.from_net(net, dtype=d, **options).bounds(lo, hi) for d in ("float64", "float32"))
+        wide, narrow = (Verifier.from_net(net, dtype=d, **options).bounds(lo, hi, effort="quick") for d in ("float64", "float32"))
         poly = DeepPoly(fold_net(net), candidates, early=False)
         given = {n: (np.asarray(b.lo)[0], np.asarray(b.hi)[0]) for n, b in wide.layers.items()}
         r = poly.bounds(lo[0], hi[0], given=given)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import atexit
 import gzip
 import io
+import json
 import os
 import random
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,8 +22,11 @@ import numpy as np
 
 import polytriton
 from polytriton import artifact as A
+from polytriton import checker
+from polytriton.certificate.tree import Node
+from polytriton.certificate.write import pack
 from polytriton.commands.opt import invent, run_passes
-from polytriton.errors import INTERNAL, PolytritonError
+from polytriton.errors import INTERNAL, ArtifactError, PolytritonError
 from polytriton.frontend.images import load_images
 from polytriton.frontend.instances import read_instances
 from polytriton.frontend.onnx import load_onnx
@@ -205,6 +211,39 @@ def _results(data: bytes) -> None:
     kind(path, resume=True, overwrite=False).close()
 
 
+def _certificate(data: bytes) -> None:
+    """The reader and the trees; a refusal is what a damaged certificate is to meet."""
+    try:
+        for held in checker.read(data)[1]:
+            checker.Tree(held)
+    except checker.Refused as error:
+        raise ArtifactError(re.sub(r"[0-9]+", "", str(error)), "write it again") from error
+
+
+def certificates() -> list[bytes]:
+    """Trees of one node and of several, for one box and for two."""
+    small, large = Node(0, 5, [(0, 0)]), Node(-1, 0)
+    large.divide(0, 0.5, Node(3, 2, [(0, 0), (1, 2)]), Node(0, 0, [(0, 1), (1, 0)]))
+    hashes = {"onnx": "0" * 64, "vnnlib": "1" * 64}
+    return [pack([tree.arrays() for tree in trees], kind, hashes) for trees, kind in (([small], "real"), ([large, small], "float32"))]
+
+
+def _resealed(data: bytes, rng: random.Random) -> bytes:
+    """Header or numbers changed; mostly with a digest that fits them, as a forger would see to."""
+    size = int.from_bytes(data[:8], "little") % (1 << 20)
+    head, body = data[8 : 8 + size], data[8 + size :]
+    if rng.random() < 0.5:
+        head = SPOILED(head, rng)
+    else:
+        body = mutate.raw(body, rng)
+    with suppress(Exception):
+        header = json.loads(head)
+        if rng.random() < 0.8:
+            header["__metadata__"]["data"] = checker.digest(header["__metadata__"], body)
+            head = json.dumps(header).encode()
+    return len(head).to_bytes(8, "little") + head + body
+
+
 def results() -> list[bytes]:
     made = []
     point = Point([0.5, -1e-30], [1e300])
@@ -310,6 +349,7 @@ TARGETS = {
             mutate.text(words.LIST),
         ),
         Target("results", _results, results, _resulted),
+        Target("certificate", _certificate, certificates, _resealed),
     )
 }
 

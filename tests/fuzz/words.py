@@ -12,7 +12,7 @@ NET = _words("""net @ % f32 [ ] { } -> return = : , x input linear conv scale ad
     step=-1 size=2 lo=0,1,1 hi=0,1,1 slope=0.1 slack=1 ops=2 gain=3 babs=@v wabs=@m products=2 summands=4 half=1 //
     9999999x9999999 f32[100000000000000]""")
 PLAN = _words("""plan @ % candidates=all candidates=input halo bound query start merge dense input conv linear relu -> [ ] x 1@1i+0
-    3@2i-1 check mask ops=0 bytes=8 { } 0,0,0,0 //""")
+    3@2i-1 check mask pay=none pay=relu,product behind sum ops=0 bytes=8 { } 0,0,0,0 //""")
 VNNLIB = _words("""( ) assert and or not <= >= < > = == != distinct + - * / X_0 X_1 Y_0 Y_1 X[0,0] X[0,1] Y[0] Y[1] declare-const
     declare-fun declare-network declare-input declare-output declare-hidden Real float32 [1,3] [] vnnlib-version <2.0>
     set-logic true false ; " (assert(or (and )) () 1e400""")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from polytriton.errors import InvalidIR, PolytritonError
 from polytriton.ir.check import check_net
 from polytriton.ir.net import Builder, Net, Node, Ref
-from polytriton.ir.plan import Axis, Plan, Program, Step, Window
+from polytriton.ir.plan import PAYMENTS, Axis, Plan, Program, Step, Window
 from polytriton.ir.plan_text import parse_plan, print_plan
 from polytriton.ir.text import parse_net, print_net
 from polytriton.passes.pipeline import compile_net, fold_net
@@ -94,6 +94,7 @@ axes = st.builds(Axis, st.integers(1, 40), st.integers(1, 8), st.integers(-9, 9)
     Axis, st.integers(1, 40), st.just(0), st.just(0)
 )
 windows = st.builds(Window, axes, axes)
+payments = st.none() | st.lists(st.sampled_from(PAYMENTS), max_size=4).map(tuple)
 
 
 @st.composite
@@ -101,7 +102,8 @@ def steps(draw: st.DrawFn) -> Step:
     to = draw(st.lists(names, max_size=3))
     shown = tuple(draw(windows) for _ in to)
     count = st.integers(0, 10**12)
-    return Step(draw(names), draw(names), tuple(to), shown, draw(st.booleans()), draw(st.booleans()), draw(count), draw(count))
+    marks = draw(st.booleans()), draw(st.booleans()), draw(payments)
+    return Step(draw(names), draw(names), tuple(to), shown, *marks, draw(count), draw(count))
 
 
 plans = st.builds(

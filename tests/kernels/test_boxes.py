@@ -230,7 +230,7 @@ def test_nothing_is_read_or_written_past_an_image(op: str, block: int) -> None:
             values |= {**some, "terms": np.full((batch, 10), 3.0), "babs": np.ones(3), "operand": np.ones((batch, parts))}
             values["numbers"] = np.array([1e-9, 1, 0, 2.0**-23, 1, 1e-15, 2.0**-126, 9, 3, 0, 0, INF, 0])
         else:
-            name, constants = cells.elementwise_box(node, False, True)
+            name, constants = cells.elementwise_box(node, 1, True)
             op = name
     values |= {"biggest": np.full((batch, parts), np.nan), "total": np.full((batch, parts), np.nan)}
     found = run(op, constants, "float64", (batch * parts, 1), values)

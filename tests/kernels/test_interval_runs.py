@@ -74,9 +74,9 @@ def test_small_networks_bound_as_the_folded_arithmetic_does(name: str, dtype: st
     net = NETS[name]()
     lo, hi = random_box(np.random.default_rng(5), net, "ordinary", 2)
     for semantics in ("real", "float32"):
-        ours = Verifier.from_net(net, dtype=dtype, semantics=semantics, **INTERVAL).bounds(lo, hi)
-        theirs = Verifier.from_net(net, dtype=dtype, semantics=semantics).bounds(lo, hi)
-        best = Verifier.from_net(net, dtype="float64", semantics=semantics).bounds(lo, hi)
+        ours = Verifier.from_net(net, dtype=dtype, semantics=semantics, **INTERVAL).bounds(lo, hi, effort="quick")
+        theirs = Verifier.from_net(net, dtype=dtype, semantics=semantics).bounds(lo, hi, effort="quick")
+        best = Verifier.from_net(net, dtype="float64", semantics=semantics).bounds(lo, hi, effort="quick")
         pairs = [(ours, theirs, best), *((ours.layers[k], theirs.layers[k], best.layers[k]) for k in ours.layers)]
         for a, b, c in pairs:
             size = np.abs([c.lo, c.hi]).max()
@@ -203,10 +203,10 @@ def test_what_an_execution_rounds_joins_as_a_box(dtype: str) -> None:
     shapes = ((4, 40), (4, 4), (2, 4))
     net = dense(*((rng.random(s).astype(np.float32), rng.random(s[0]).astype(np.float32).tolist()) for s in shapes))
     x = rng.random(40).astype(np.float32).astype(np.float64)
-    found = Verifier.from_net(net, dtype=dtype, semantics="float32", **INTERVAL).bounds(x[None], x[None])
+    found = Verifier.from_net(net, dtype=dtype, semantics="float32", **INTERVAL).bounds(x[None], x[None], effort="quick")
     for mode in ("nearest", "down", "up"):
         run = execute(net, x[None], Machine(mode, False, False, rng), "forward", False)
         for name, box in (*found.layers.items(), (net.output, found)):
             assert (box.lo[0] <= run[name][0]).all() and (run[name][0] <= box.hi[0]).all(), (mode, name)
-    real = Verifier.from_net(net, dtype=dtype, semantics="real", **INTERVAL).bounds(x[None], x[None])
+    real = Verifier.from_net(net, dtype=dtype, semantics="real", **INTERVAL).bounds(x[None], x[None], effort="quick")
     assert (found.hi - found.lo > 10 * (real.hi - real.lo)).all()

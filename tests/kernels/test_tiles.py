@@ -22,7 +22,7 @@ def test_kernels_in_other_tiles_bound_the_same(numerics: str) -> None:
     made = toy_conv()
     plain = Verifier.from_net(made, device="interpret", dtype=numerics, semantics="real")
     x = torch.linspace(0, 1, plain.inputs, dtype=torch.float64).numpy()[None]
-    want = plain.bounds(x - 0.05, x + 0.05)
+    want = plain.bounds(x - 0.05, x + 0.05, effort="quick")
     engine = next(iter(plain._decider._engines.values()))
     assert engine.kernels is not None
     space = gpu_space(engine.kernels.emitter.asked, {"float32": INNER})
@@ -30,7 +30,7 @@ def test_kernels_in_other_tiles_bound_the_same(numerics: str) -> None:
     point = {k: rng.choice(v[1:]) for k, v in space.choices.items()}
     assert point
     other = Verifier.from_net(made, device="interpret", dtype=numerics, semantics="real", config=space.config(point))
-    got = other.bounds(x - 0.05, x + 0.05)
+    got = other.bounds(x - 0.05, x + 0.05, effort="quick")
     asked = next(iter(other._decider._engines.values())).kernels.emitter.asked  # type: ignore[union-attr]
     assert any(asked[k.removeprefix("tile ")].constants != engine.kernels.emitter.asked[k.removeprefix("tile ")].constants for k in point)
     room = 1e-9 if numerics == "float64" else 1e-4

@@ -15,7 +15,7 @@ def test_callers_take_turns() -> None:
     net = random_net(1, steps=4)
     lo, hi = random_box(np.random.default_rng(3), net, "ordinary")
     a, b = (Verifier.from_net(net, device="interpret") for _ in range(2))
-    want = a.bounds(lo, hi)
+    want = a.bounds(lo, hi, effort="quick")
     running, overlaps = list[str](), list[list[str]]()
 
     def watch(stage: str, done: int, total: int) -> None:
@@ -29,7 +29,7 @@ def test_callers_take_turns() -> None:
             running.pop()
 
     with ThreadPoolExecutor(4) as pool:
-        got = list(pool.map(lambda k: (a, b)[k % 2].bounds(lo, hi, progress=watch), range(4)))
+        got = list(pool.map(lambda k: (a, b)[k % 2].bounds(lo, hi, effort="quick", progress=watch), range(4)))
     assert not overlaps
     for mine in got:
         assert np.array_equal(mine.lo, want.lo) and np.array_equal(mine.hi, want.hi)

@@ -83,5 +83,11 @@ DEPLOYED_SUMS: tuple[Mutant, ...] = (
     m("a cached network of another file is used", "cache.py", "if (source, made) != (sha256(data), candidates):", "if made != candidates:", "tests/test_cache.py::test_an_entry_of_another_file_is_not_used"),
     m("integers are rounded to nearest", "frontend/numbers.py", 'odd = np.abs(near) >= WHOLE if kind in "ui"', 'odd = np.abs(near) >= np.inf if kind in "ui"', f"{NUMBERS}::test_ends_are_rounded_outward"),
     m("narrow pixels narrow epsilon", "frontend/balls.py", 'return pixels if pixels.dtype.kind in "ui" else exactly(pixels, "the image")', "return pixels", f"{NUMBERS}::test_balls_around_narrow_pixels_hold_epsilon_as_it_is"),
-    m("a certificate's margin is any text", "checker.py", "Fraction(float(margin))", "Fraction(margin)", "tests/certificate/test_tampering.py::test_other_headers"),
+    # sums that a runtime makes inside a layer
+    m("a residual is rounded once", "runtime/forward.py", "self.semantics.passes * self.roundings[node.name], magnitude", "1, magnitude", "tests/soundness/test_addends.py"),
+    m("an addend passes no products", "ir/addends.py", "passed[n.name] = max(_products(net, n), n.integer(\"summands\"))", "passed[n.name] = 0 * max(_products(net, n), n.integer(\"summands\"))", "tests/soundness/test_addends.py"),
+    m("a scale hides the layer before it", "ir/addends.py", "passed[n.name] = before + n.integer(\"ops\") + 2", "passed[n.name] = 0", "tests/soundness/test_addends.py"),
+    m("only the last sum counts", "ir/addends.py", "behind[r.name] + (r.op in SUMS)", "(r.op in SUMS)", "tests/soundness/test_addends.py"),
+    m("certificates: a residual is rounded once", "checker_files.py", ", ops=max(self.chain[i][0], self.chain[j][0]))", ")", "tests/certificate/test_addends.py"),
+    m("certificates: weights may grow without end", "checker_files.py", "self.note(gain <= GAIN", "self.note(True or gain <= GAIN", "tests/certificate/test_addends.py"),
 )  # fmt: skip

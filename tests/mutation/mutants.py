@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from tests.mutation.certificates import CERTIFICATES
+from tests.mutation.charges import PAYMENTS
 from tests.mutation.deployed import DEPLOYED_SUMS
 from tests.mutation.mutant import Mutant, m
 from tests.mutation.search import SEARCHES
@@ -61,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("deployed sums round to nearest only", SOUNDNESS, "u: float = 2.0**-23", "u: float = 2.0**-24", CONSTANTS),
     m("a layer's bias is added for nothing", SOUNDNESS, "(nonzero + ops) + 1, sem.u)", "(nonzero + ops) - 1, sem.u)", CONSTANTS),
     m("what merging hid rounds nothing", SOUNDNESS, "* (nonzero + ops) + 1", "* nonzero + 1", CONSTANTS),
-    m("tensor cores sum plainly", SOUNDNESS, "gammas((2 if sem.u_in else 1) *", "gammas(1 *", CONSTANTS),
+    m("tensor cores sum plainly", SOUNDNESS, "gammas(sem.passes *", "gammas(1 *", CONSTANTS),
     m("only one operand is converted", SOUNDNESS, "** (2 * products)", "** products", CONSTANTS),
     m("flushing in a deployed sum costs nothing", SOUNDNESS, "* babs + 2 * lost", "* babs", CONSTANTS),
     m("overflow is not noticed", SOUNDNESS, "(magnitude + babs <= BIG) & (x_max <= BIG)", "magnitude + babs < float(\"inf\")", OVERFLOW),
@@ -76,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("t without a convolution's product", TABLES, "torch.where(below > 0, k * below,", "torch.where(below > 0, 0 * below,", TERMS),
     m("t without subnormal weights", TABLES, "t = t + c.eta * boxes", "t = t + 0 * boxes", TERMS),
     m("t without repeats of a gather", TABLES, "gamma(repeats - 1, c.u) if repeats > 1", "gamma(repeats - 1, c.u) if repeats > 1e9", TERMS),
-    m("t without the ReLU's product", TABLES, "t = t + c.u * (1 + 2.0**-20) * xabs", "t = t + 0", TERMS),
+    m("t without the ReLU's product", TABLES, "t = t + self.kit.pending[name] * xabs", "t = t + 0", TERMS),
     m("t rounded to nearest", TABLES, "t = round_up(self._vector(name, product=True), self.dtype)", "t = self._vector(name, product=True).to(self.dtype)", TERMS, SOAK),
     m("a layer's underflow is forgotten", TABLES, "(own + (layer.fan + 1) * (1 + layer.w_max) * below)", "own", TERMS),
     m("a coefficient's underflow is forgotten", TABLES, "up(2 * self.kit.coefficients.eta *", "up(0 * self.kit.coefficients.eta *", TERMS),
@@ -93,9 +95,9 @@ MUTANTS: tuple[Mutant, ...] = (
     m("every winner is sure", RELAX, "sure = best >= others", "sure = best >= best", WINNERS),
     m("the runner-up is forgotten", RELAX, "most = hi.amax(-1)", "most = best", WINNERS),
     # the walk
-    m("pending products at candidates", WALK, "return self.kit.coefficients.u * (1 + 2.0**-20) if self.kit.feeds", "return 0.0 if self.kit.feeds", GAPS),
-    m("pending products at merges", WALK, "            if self.kit.feeds_nonlinear[node.name]:\n                weights.append", "            if False:\n                weights.append", GAPS),
-    m("a candidate's own sum rounds nothing", WALK, "charged = dot_error(terms) + self._pending(name)", "charged = self._pending(name)", GAPS, SOAK, DEEPPOLY),
+    m("pending products at candidates", WALK, "dot_error(terms) + self.kit.pending.get(name, 0.0)", "dot_error(terms)", GAPS),
+    m("pending products at merges", WALK, '            if step.pays("relu"):\n                weights.append', "            if False:\n                weights.append", GAPS),
+    m("a candidate's own sum rounds nothing", WALK, "charged = dot_error(terms) + self.kit", "charged = self.kit", GAPS, SOAK, DEEPPOLY),
     m("a candidate's weight is not charged", SCALARS, "slack[r] + weight[r] * rel + floor", "slack[r] + floor", SETTLED),
     m("a candidate's floor is another image's", SCALARS, "weight[r] * rel + floor[image[r]]", "weight[r] * rel + floor[0]", SETTLED),
     m("torch: a candidate's weight is not charged", SCALARS, "torch.add(slack, weight, alpha=rel)", "torch.add(slack, weight, alpha=0.0)", SETTLED),
@@ -105,7 +107,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("torch: a candidate adds its error", SCALARS, "value = raw - slack\n", "value = raw + slack\n", SETTLED),
     m("scalars round nothing", SCALARS, " * (1 + 8 * U64) + 4 * U64 * abs(constant[r]) + TINY", "", PAID),
     m("torch: scalars round nothing", SCALARS, "(rows.error * (1 + 8 * U64)).add_(rows.constant.abs(), alpha=4 * U64)", "rows.error", PAID),
-    m("a merge rounds nothing", WALK, "scale = self.kit.coefficients.u * (1 + 2.0**-20)", "scale = 0 * self.kit.coefficients.u * (1 + 2.0**-20)", GAPS, SOAK),
+    m("a merge rounds nothing", WALK, "scale = one_rounding(self.kit.coefficients.u)", "scale = 0 * one_rounding(self.kit.coefficients.u)", GAPS, SOAK),
     m("a merge drops one branch", WALK, "self.backend.union(self.rows, parts[0], parts[1], window)", "self.backend.embed(parts[0][0], self.rows, parts[0][1], window)", SOAK),
     m("the padding mask is skipped", WALK, "        if step.mask:\n", "        if step.mask and False:\n", BORDER, SOAK, DEEPPOLY),
     m("a checkpoint takes every row for proved", RESULTS, "return best > 0 if self.strict else best >= 0", "return best > -1", SOAK, DEEPPOLY),
@@ -198,7 +200,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("kernels: a split product forgets a part", "kernels/dense.py", "for s in range(SK):", "for s in range(1, SK):", "tests/kernels/test_split.py"),
     m("kernels: parts take the same terms", "kernels/dense.py", "k += part * (", "k += 0 * (", "tests/kernels/test_split.py"),
     m("kernels: a dense layer's image has no margin", "kernels/launches.py", '"LINE": w * c, "C": k', '"LINE": k, "C": k', f"{EVERY}::test_a_dense_layer_whose_output_is_an_image"),
-    m("kernels: pending products at candidates", "kernels/launches.py", "return self.numerics.u * FULL if self.feeds[name] else 0.0", "return 0.0", GAPS, STEPS, RUNS),
+    m("kernels: pending products at candidates", "kernels/launches.py", " + self.pending.get(name, 0.0)", "", GAPS, STEPS, RUNS),
     # boxes, tables and neurons by kernels
     m("boxes: a layer's width is without its error", "kernels/boxes.py", "        width = width + error\n", "", f"{BOXES}::test_affine_boxes_are_those_of_the_tensor_form"),
     m("boxes: a product's underflow is forgotten", "kernels/boxes.py", "* GROW + 1e-300  # a product", "* GROW  # a product", f"{BOXES}::test_what_a_relu_makes_of_a_point_lies_in_its_box"),
@@ -237,6 +239,8 @@ MUTANTS: tuple[Mutant, ...] = (
     m("interval: both lines of a ReLU are the upper one", "kernels/interval.py", "slope = tl.where(a >= 0, below, tl.where(b <= 0, above, 0.0))", "slope = tl.where(a >= 0, above, tl.where(b <= 0, above, 0.0))", "tests/kernels/test_interval_rows.py::test_relax_keeps_the_invariant"),
     m("interval: constants without the deployed error", "runtime/interval_backend.py", "error, layer = tables.first(name), self", "error, layer = 0 * tables.first(name), self", f"{WHOLE}::test_what_an_execution_rounds_joins_as_a_box"),
     m("interval: a form over the input is dropped", "kernels/interval_launches.py", "self.frontier[name] = self._joined(name, own, Entry(window, entry.buffer, entry.slot, entry.sign), own.window)", "self.frontier[name] = Entry(window, entry.buffer, entry.slot, entry.sign)", f"{WHOLE}::test_forms_over_the_input_too"),
+    *PAYMENTS,
     *DEPLOYED_SUMS,
     *SEARCHES,
+    *CERTIFICATES,
 )  # fmt: skip

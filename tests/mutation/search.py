@@ -8,9 +8,17 @@ from tests.mutation.mutant import Mutant, m
 SEARCH, CUTS, DOMAINS, LINES, TIGHT, NEURONS = (f"tests/prove/test_{n}.py" for n in ("search", "cuts", "domains", "lines", "tight", "neurons"))
 _SEARCH, _CUTS, _DOMAINS, _LINES = "prove/search.py", "prove/cuts.py", "prove/domains.py", "runtime/lines.py"
 _TIGHT, _NEURONS, _PARTS, _CHOSEN = "prove/tight.py", "prove/neurons.py", "prove/parts.py", "runtime/chosen.py"
-_FOREST = "prove/forest.py"
+_FOREST, _CREW, CREW = "prove/forest.py", "prove/crew.py", "tests/prove/test_crew.py"
+_EFFORT, EFFORT = "prove/effort.py", "tests/prove/test_effort.py"
 
 SEARCHES: tuple[Mutant, ...] = (
+    # how hard bounds are worked for
+    m("effort: upper bounds keep their sign", _EFFORT, "return Bounds(low, -high, _joined", "return Bounds(low, high, _joined", EFFORT),
+    m("effort: forms are asked in a batch's first box", _EFFORT, "q.image[mine] - part.start)", "0 * q.image[mine])", EFFORT),
+    m("effort: bounds count for another form", _EFFORT, "best[mine] = found\n    return best", "best[mine] = found[::-1]\n    return best", EFFORT),
+    m("effort: batches are joined the wrong way round", _EFFORT, "[p.lo for p in parts]", "[p.lo for p in parts[::-1]]", EFFORT),
+    m("effort: a layer's upper bounds meet lower ones", _EFFORT, "np.minimum(side.hi, b.layers[name].hi)", "np.minimum(side.hi, b.layers[name].lo)", EFFORT),
+    m("effort: one pass for all efforts", _EFFORT, 'if c != mine and effort != "quick"', "if c != mine and not effort", EFFORT),
     # what refutes a part
     m("a bound of zero refutes", _SEARCH, "closed = batch.open & (best > 0)", "closed = batch.open & (best >= 0)", f"{SEARCH}::test_a_bound_of_zero_refutes_nothing", SEARCH),
     m("a bound of nearly zero refutes", _SEARCH, "closed = batch.open & (best > 0)", "closed = batch.open & (best > -1e-9)", SEARCH),
@@ -33,7 +41,7 @@ SEARCHES: tuple[Mutant, ...] = (
     m("the last half is dropped", _SEARCH, "> few:\n                return left\n", "> few:\n                return left.pick(np.arange(len(left) - 1))\n", SEARCH),
     m("upper halves are dropped", _SEARCH, "> few:\n                return left\n", "> few:\n                return left.pick(np.arange(len(left) // 2))\n", SEARCH),
     m("a batch is lost when the time is up", _SEARCH, "            self.waiting = Domains.join(self.waiting, batch)\n            raise\n", "            raise\n", f"{SEARCH}::test_time_that_ends_anywhere", SEARCH),
-    m("what waits is replaced by what is left of a batch", _SEARCH, "self.waiting = Domains.join(self.waiting, left)", "self.waiting = left", SEARCH),
+    m("what waits is replaced by what is left of a batch", _SEARCH, "self.waiting = Domains.join(self.waiting, t.left)", "self.waiting = t.left", SEARCH),
     m("a part is lost when a batch is taken", _SEARCH, "self.waiting = w.pick(np.sort(order[count:]))", "self.waiting = w.pick(np.sort(order[count + 1 :]))", f"{SEARCH}::test_little_memory_takes_the_deepest_first", SEARCH),
     m("boxes that were not tried are not searched", _SEARCH, "Domains.join(w.pick(unknown), self._halves(", "Domains.join(w.pick(unknown & False), self._halves(", f"{SEARCH}::test_boxes_of_which_some_have_been_tried", SEARCH),
     m("parts with one closed group are done", _SEARCH, "which = np.flatnonzero(batch.open.any(1))", "which = np.flatnonzero(batch.open.all(1))", SEARCH),
@@ -86,7 +94,7 @@ SEARCHES: tuple[Mutant, ...] = (
     m("a group's box is that of another form", _DOMAINS, "box = q.image[forms[first[:-1]]]", "box = q.image[:count]", DOMAINS),
     # lines
     m("a line leaves its row's error out", _LINES, "self.rows.error + weight * charged", "weight * charged", LINES),
-    m("a line's pending rounding is not paid", _LINES, " + self._pending(name)\n", "\n", LINES),
+    m("a line's pending rounding is not paid", _LINES, " + self.kit.pending.get(name, 0.0)\n", "\n", LINES),
     m("a line's products never underflow", _LINES, " + self.tables.floor(name)[self.rows.image])", ")", LINES),
     m("a line's coefficients are not weighed", _LINES, "weight * charged", "0 * weight", LINES),
     m("a line is given without its constant", _LINES, "self.rows.constant, slack)", "0 * self.rows.constant, slack)", LINES),
@@ -120,4 +128,11 @@ SEARCHES: tuple[Mutant, ...] = (
     m("parts that wait prove", _FOREST, "proved = np.setdiff1d(np.arange(len(rows)), still)", "proved = np.arange(len(rows))", NEURONS),
     m("a refuted tree proves the first groups", _FOREST, "answers.settled[self.q.group[rows[proved]]] = True", "answers.settled[self.q.group[rows[: len(proved)]]] = True", NEURONS),
     m("the best parts are lost when a batch is taken", _NEURONS, "whole.pick(order[count:])", "whole.pick(order[count + 1 :])", NEURONS),
+    # shared among processes
+    m("what a lost helper was at is done", _CREW, "begun[0].todo.append(begun[1])", "begun[0].made[begun[1]] = begun[0].made[0]", CREW),
+    m("a helper's results change places", _CREW, "batch.made[begun[1]] = made", "batch.made[begun[1]] = batch.made.get(begun[1] - 1, made)", CREW),
+    m("a helper does what another search sent", _CREW, "if opened is not batch.work:", "if not opened:", f"{CREW}::test_a_helper_opens_each_work", CREW),
+    m("the last item of a list is left out", _CREW, "for k in range(len(batch.items))]", "for k in range(len(batch.items) - 1)]", CREW),
+    m("what a helper refuted has no bound", _NEURONS, "self.refuted = torch.minimum(self.refuted, refuted)", "pass", CREW),
+    m("what a helper leaves is proved", _SEARCH, "        for t in told:", "        for t in told[:1]:", CREW),
 )

@@ -122,9 +122,9 @@ net @m(%x: f32[2x12x12]) -> f32[2x{n}x{n}] {{
 )
 def test_coefficients_off_the_image_are_zeroed_where_an_affine_node_would_carry_them_on(op: str, mask: bool) -> None:
     scale = {"a": np.arange(1, 145, dtype=np.float32).reshape(1, 12, 12)} if "scale" in op else {}
-    want = "mask" if mask else "{{(check )?ops}}"
+    want = "mask" if mask else "{{(check )?pay}}"
     filecheck(plan_text(read(MASKS.format(op=op, p="1,1,1,1", n=12), **scale)), f"CHECK: conv %p -> %g [3@1i-1 x 3@1i-1] {want}")
-    filecheck(plan_text(read(MASKS.format(op=op, p="0,0,0,0", n=10), **scale)), "CHECK: conv %p -> %g [3@1i+0 x 3@1i+0] {{(check )?ops}}")
+    filecheck(plan_text(read(MASKS.format(op=op, p="0,0,0,0", n=10), **scale)), "CHECK: conv %p -> %g [3@1i+0 x 3@1i+0] {{(check )?pay}}")
 
 
 def test_the_input_needs_no_mask() -> None:

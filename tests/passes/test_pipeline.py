@@ -9,7 +9,7 @@ from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan
 from polytriton.ir.plan_text import parse_plan
 from polytriton.ir.text import parse_net
-from polytriton.passes import fold, layout, lower, memory, schedule
+from polytriton.passes import charge, fold, layout, lower, memory, schedule
 from polytriton.passes.pipeline import NET_PASSES, PLAN_PASSES, SEQUENCE, compile_net, fold_net, make_plan, run_net_pass
 from tests.oracle.nets import toy_dense, toy_residual
 from tests.passes.texts import read
@@ -18,7 +18,7 @@ from tests.passes.texts import read
 def test_every_stage_is_shown_as_text_that_parses() -> None:
     seen: list[tuple[str, str]] = []
     compiled = compile_net(toy_residual(), observe=lambda name, text, seconds: seen.append((name, text)) if seconds >= 0 else None)
-    assert [n for n, _ in seen] == ["import", *SEQUENCE, "lower", "schedule", "memory"]
+    assert [n for n, _ in seen] == ["import", *SEQUENCE, "lower", "schedule", "charge", "memory"]
     nets = [parse_net(t) for _, t in seen[:4]]
     assert nets[0] == toy_residual() and nets[3] == compiled.net
     assert [parse_plan(t) for _, t in seen[4:]][-1] == compiled.plan
@@ -45,7 +45,7 @@ def test_an_invalid_network_is_refused_before_any_pass() -> None:
 def test_an_unknown_pass_is_refused() -> None:
     with pytest.raises(UsageError, match="'polish'") as caught:
         run_net_pass("polish", toy_dense(), [])
-    assert "fold, layout, lower, schedule, memory" in caught.value.remedy
+    assert "fold, layout, lower, schedule, charge, memory" in caught.value.remedy
 
 
 @pytest.mark.parametrize("module, before", [(layout, "fold"), (fold, "nothing")])
@@ -89,7 +89,15 @@ def test_a_pass_whose_conditions_do_not_hold_is_named(monkeypatch: pytest.Monkey
 PLANNED = ", ".join(SEQUENCE)
 
 
-@pytest.mark.parametrize("module, before", [(lower, PLANNED), (schedule, PLANNED + ", lower"), (memory, PLANNED + ", lower, schedule")])
+@pytest.mark.parametrize(
+    "module, before",
+    [
+        (lower, PLANNED),
+        (schedule, PLANNED + ", lower"),
+        (charge, PLANNED + ", lower, schedule"),
+        (memory, PLANNED + ", lower, schedule, charge"),
+    ],
+)
 def test_a_plan_pass_that_breaks_the_plan_is_named(module: object, before: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = module.run  # type: ignore[attr-defined]
 

@@ -36,15 +36,15 @@ def test_every_frontier_before_a_nonlinear_step_gives_a_candidate() -> None:
         """
         CHECK: plan @deep candidates=all {
         CHECK: query %y {
-        CHECK-NEXT: start %y -> %y [1 x 1] ops
-        CHECK-NEXT: linear %y -> %rc [1 x 1] ops
-        CHECK-NEXT: relu %rc -> %c [1 x 1] check ops
-        CHECK-NEXT: linear %c -> %rb [1 x 1] ops
-        CHECK-NEXT: relu %rb -> %b [1 x 1] check ops
-        CHECK-NEXT: linear %b -> %ra [1 x 1] ops
-        CHECK-NEXT: relu %ra -> %a [1 x 1] check ops
-        CHECK-NEXT: linear %a -> %x [1 x 1] ops
-        CHECK-NEXT: input %x check ops
+        CHECK-NEXT: start %y -> %y [1 x 1] pay
+        CHECK-NEXT: linear %y -> %rc [1 x 1] pay
+        CHECK-NEXT: relu %rc -> %c [1 x 1] check pay
+        CHECK-NEXT: linear %c -> %rb [1 x 1] pay
+        CHECK-NEXT: relu %rb -> %b [1 x 1] check pay
+        CHECK-NEXT: linear %b -> %ra [1 x 1] pay
+        CHECK-NEXT: relu %ra -> %a [1 x 1] check pay
+        CHECK-NEXT: linear %a -> %x [1 x 1] pay
+        CHECK-NEXT: input %x check pay
         """,
     )
 
@@ -54,8 +54,8 @@ def test_the_frontier_behind_a_neurons_own_layer_is_what_the_interval_pass_saw()
         plan_text(read(DEEP)),
         """
         CHECK: bound %c {
-        CHECK: relu %rb -> %b [1 x 1] ops
-        CHECK: relu %ra -> %a [1 x 1] check ops
+        CHECK: relu %rb -> %b [1 x 1] pay
+        CHECK: relu %ra -> %a [1 x 1] check pay
         CHECK: input %x check
         """,
     )
@@ -64,7 +64,7 @@ def test_the_frontier_behind_a_neurons_own_layer_is_what_the_interval_pass_saw()
 def test_as_crown_does_bounds_are_taken_at_the_end_alone() -> None:
     filecheck(
         plan_text(read(DEEP), "input"),
-        "CHECK: plan @deep candidates=input {\nCHECK: relu %rc -> %c [1 x 1] ops\nCHECK: relu %ra -> %a [1 x 1] ops\nCHECK: input %x check",
+        "CHECK: plan @deep candidates=input {\nCHECK: relu %rc -> %c [1 x 1] pay\nCHECK: relu %ra -> %a [1 x 1] pay\nCHECK: input %x check",
     )
     for p in plan_of(read(DEEP), "input"):
         assert [s.check for s in p.steps] == [False] * (len(p.steps) - 1) + [True]

@@ -93,7 +93,7 @@ def test_strides_and_offsets_accumulate_on_each_axis_and_side() -> None:
         CHECK-NEXT: start
         CHECK-NEXT: conv %c -> %b [4@4i+0 x 3@2i+0] mask
         CHECK-NEXT: conv %b -> %a [4@4i+0 x 8@4i-1] mask
-        CHECK-NEXT: conv %a -> %g [9@8i-1 x 8@4i-1] ops
+        CHECK-NEXT: conv %a -> %g [9@8i-1 x 8@4i-1] pay
         """,
     )
 

@@ -106,10 +106,12 @@ class Small:
         graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], held)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=10)
 
-    def execute(self, x: Sequence[float], rng: np.random.Generator, half: int = 0) -> Numbers:
+    def execute(
+        self, x: Sequence[float], rng: np.random.Generator, half: int = 0, seen: list[list[Fraction]] | None = None
+    ) -> Numbers:
         """One float32 execution: every layer's summands in an order of their own, each operation rounded and perhaps fused or flushed.
 
-        `half`: bits that operands are rounded to first (8: bf16, 11: tf32).
+        `half`: bits that operands are rounded to first (8: bf16, 11: tf32). `seen` takes what ReLUs between layers are handed.
         """
         mode, flush, fused = int(rng.integers(5)), bool(rng.integers(2)), bool(rng.integers(2))
 
@@ -134,6 +136,8 @@ class Small:
                     a, v = terms[i]
                     total = done(total + (a * v if fused or a in (0, 1) else done(a * v)))
                 now.append(total)
+            if seen is not None and k + 1 < len(self.layers):
+                seen.append(now)
             h = tuple(now) if k + 1 == len(self.layers) else tuple(max(v, Fraction(0)) for v in now)
         return h
 

@@ -77,7 +77,7 @@ def test_thresholds_at_the_exact_minimum_and_next_to_it(seed: int) -> None:
         group, _ = lowered(net, forms, box, gap)
         said, answers = searched(net, group, box, 1.0)
         assert not answers.settled.any()
-        assert said.open == 1 and said.share < 1
+        assert said.open >= 1 and said.share < 1
     group, _ = lowered(net, forms, box, max(spread(net, forms, box) / 4, Fraction(1, 100)))
     said, answers = searched(net, group, box, 10.0)
     if answers.settled.all():
@@ -126,7 +126,7 @@ def test_a_refuted_tree_proves_its_own_group() -> None:
         assert q is not None
         both = fresh(q)
         said = search_neurons(compiled(net)._decider, q, both, None, ends_after(60))
-        assert both.settled.tolist() == [False, True] and said.open == 1
+        assert both.settled.tolist() == [False, True] and said.open >= 1
         return
     raise AssertionError("no network needed its neurons divided")
 
@@ -137,7 +137,7 @@ def test_both_signs_of_a_neuron_are_the_whole_part() -> None:
     tight, forms = tight_of(net, np.full((1, 4), -1.0), np.full((1, 4), 1.0), rng.standard_normal((6, 4)))
     with settings.pinned(tight.engine.device):
         box = torch.full((1, 4), -1.0, dtype=torch.float64), torch.full((1, 4), 1.0, dtype=torch.float64)
-        search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None, lambda *_: None)
+        search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None)
     whole, neuron = search.waiting.pick(torch.zeros(6, dtype=torch.int64)), torch.from_numpy(rng.integers(0, len(search.neurons), 6))
     both = whole.divided(torch.arange(6), neuron, search.layer[neuron])
     on, off = both.pick(torch.arange(6)), both.pick(torch.arange(6, 12))
@@ -159,7 +159,7 @@ def test_what_a_batch_does_not_take_goes_on_waiting(monkeypatch: pytest.MonkeyPa
     tight.chain = None  # a tree for each form, so that a lost part is a lost form
     with settings.pinned(tight.engine.device):
         box = torch.full((1, 6), -1.0, dtype=torch.float64), torch.full((1, 6), 1.0, dtype=torch.float64)
-        search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None, lambda *_: None)
+        search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None)
         search.begin()
         for _ in range(4):
             search._round()
@@ -231,7 +231,7 @@ def held(seeds: range, semantics: str, monkeypatch: pytest.MonkeyPatch, draw: Ca
         tight, forms = tight_of(net, lo, hi, C, "float32", semantics)
         with settings.pinned(tight.engine.device):
             box = torch.from_numpy(lo), torch.from_numpy(hi)
-            search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None, lambda *_: None)
+            search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None)
             names = {n.name: n.shape for n in net}
             if any(names.get(i) != search.engine.nodes[i].shape for i in (*search.operand.values(), *search.relus)):
                 continue  # a pass has moved the cells: the oracle knows the network as it was
@@ -366,7 +366,7 @@ def test_a_batch_that_the_clock_breaks_off_waits_again() -> None:
     tight, forms = tight_of(net, lo, hi, rng.standard_normal((3, 6)))
     with settings.pinned(tight.engine.device):
         box = torch.from_numpy(lo), torch.from_numpy(hi)
-        search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, time.monotonic() - 1, lambda *_: None)
+        search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, time.monotonic() - 1)
         with pytest.raises(Stopped):
             search.begin()
         assert search.waiting.forms[search.waiting.open].tolist() == [0, 1, 2] and torch.isinf(search.refuted).all()

@@ -46,7 +46,7 @@ def forms(net: Net, rng: np.random.Generator, rows: int = 3) -> np.ndarray:
 def asked(net: Net, lo: np.ndarray, hi: np.ndarray, C: np.ndarray, dtype: str = "float32", semantics: str = "real") -> tuple[Tight, Forms]:
     decider = Verifier.from_net(net, semantics=semantics, dtype=dtype)._decider
     q = Questions(lo, hi, np.zeros(len(C), dtype=np.int64), C, np.zeros(len(C)), np.arange(len(C)))
-    return Tight(decider, decider.engine(Try(dtype, "all"))), decider.forms(q, np.arange(len(C)), q.image)
+    return Tight(decider, Try(dtype, "all")), decider.forms(q, np.arange(len(C)), q.image)
 
 
 def hostile(shape: torch.Size, rng: np.random.Generator) -> Tensor:

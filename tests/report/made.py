@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from polytriton.results import LayerStats
+from polytriton.results import LayerStats, Level, Sample, SearchStats
 from polytriton.runs.records import Certified, Image, Point, Record
 from polytriton.show.pixels import pack
 
@@ -29,6 +29,20 @@ def record(k: int, verdict: str = "unsat", **more: object) -> Record:
         "key": f"key{k}", "semantics": "float32", "version": "0.1.0", "statistics": stats(), **more,
     }  # fmt: skip
     return Record(**given)  # type: ignore[arg-type]
+
+
+def searched(k: int, verdict: str = "timeout", ended: str = "time", kind: str = "neurons", rounds: int = 20) -> Record:
+    """A search whose every round refutes one part of each depth, and divides another."""
+    open_ = int(verdict != "unsat")
+    samples = tuple(
+        Sample(0.5 * i, 3 * i, 1 + i, i, -2.0 / (i + 1), 1 - 0.5**i if open_ or i < rounds else 1.0) for i in range(rounds + 1)
+    )
+    levels = tuple(Level(int(d > 0), open_ * (d == rounds)) for d in range(rounds + 1))
+    last = samples[-1]
+    return record(
+        k, verdict, network="nets/s.onnx", property=f"hard_{k}", key=f"s{k}",
+        search=SearchStats(kind, last.domains, open_, rounds, last.share, last.worst, last.seconds, ended, samples, levels),
+    )  # fmt: skip
 
 
 def image(k: int, verdict: str, side: int = 6, channels: int = 1) -> Record:

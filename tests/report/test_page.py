@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from polytriton.report import plots
 from polytriton.report.facts import facts
 from polytriton.report.page import STEP, page
-from polytriton.results import LayerStats
+from polytriton.results import LayerStats, Level, Sample, SearchStats
 from polytriton.runs.records import Certified, Image, Point, Record
 from tests.report.made import HOSTILE, image, many, mixed, record
 
@@ -180,13 +180,20 @@ picture = st.builds(
     st.tuples(st.sampled_from(["0", "x"])), st.tuples(st.sampled_from(["1", "2", ""])), st.none() | st.tuples(text, text),
     st.sampled_from(["", "u1:x", image(0, "sat").image.pixels]),  # type: ignore[union-attr]
 )  # fmt: skip
+share = st.floats(-1, 2)
+sample = st.builds(Sample, numbers, st.integers(), st.integers(), st.integers(), st.none() | numbers, share)
+search = st.builds(
+    SearchStats, text, st.integers(), st.integers(), st.integers(), share, st.none() | numbers, numbers,
+    st.sampled_from(["", "sat", "time", "steps", "rounding"]) | text, st.lists(sample, max_size=4).map(tuple),
+    st.lists(st.builds(Level, st.integers(), st.integers()), max_size=60).map(tuple),
+)  # fmt: skip
 anything = st.builds(
     Record, network=text, property=text, verdict=st.sampled_from(["unsat", "sat", "unknown", "timeout", "error"]),
     margin=st.none() | numbers, seconds=numbers, label=st.none() | st.integers(), epsilon=fraction, note=text,
     margins=st.lists(st.none() | numbers, max_size=3), rivals=st.lists(st.integers(), max_size=3),
     counterexample=st.none() | st.builds(Point, st.lists(numbers, min_size=36, max_size=36), st.lists(numbers, max_size=2)),
     statistics=st.lists(layer, max_size=4).map(tuple), image=st.none() | picture,
-    radius=st.none() | st.builds(Certified, fraction, fraction, text, st.booleans()),
+    radius=st.none() | st.builds(Certified, fraction, fraction, text, st.booleans()), search=st.none() | search,
 )  # fmt: skip
 
 

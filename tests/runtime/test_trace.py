@@ -40,7 +40,7 @@ def test_widths_and_undecided_neurons_are_those_of_the_bounds() -> None:
     stats = asked(one_way, "0.1")
     x = DIGITS["images"][0].astype(np.float64)
     eps = 0.1 + 1e-15
-    bounds = one_way.bounds(np.clip(x - eps, 0, 1), np.clip(x + eps, 0, 1))
+    bounds = one_way.bounds(np.clip(x - eps, 0, 1), np.clip(x + eps, 0, 1), effort="quick")
     layers = [s for s in stats if s.stage == "bound"]
     assert [s.name for s in layers] == list(bounds.layers)
     for s in layers:

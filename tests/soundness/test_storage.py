@@ -118,7 +118,7 @@ def test_the_flush_of_an_operand_is_charged_with_its_factor(slope: float) -> Non
     pytest.importorskip("triton", reason="Triton is not installed")
     from polytriton.kernels.cells import elementwise_box
 
-    _, constants = elementwise_box(Node("r", "relu", ("x",), (1,), {"slope": slope}), False, True)
+    _, constants = elementwise_box(Node("r", "relu", ("x",), (1,), {"slope": slope}), 1, True)
     assert constants["LOST"] == 4 * max(1.0, abs(slope)) * 2.0**-126
 
 

@@ -32,7 +32,7 @@ def environment() -> dict[str, str]:
 @pytest.mark.skipif(sys.platform != "linux", reason="folders change places in one step on Linux only")
 def test_sigkill_twenty_times(poly: Path, tmp_path: Path) -> None:
     rng, x = random.Random(0), np.full((1, load(poly).inputs), 0.4)
-    want = load(poly).bounds(x - 0.01, x + 0.01)
+    want = load(poly).bounds(x - 0.01, x + 0.01, effort="quick")
     seen: list[list[str]] = []
     workers: set[str] = set()
     start = 60.0  # seconds until the first trial is done, once that is known
@@ -54,7 +54,7 @@ def test_sigkill_twenty_times(poly: Path, tmp_path: Path) -> None:
         found = load(poly)
         if held.tuned is not None:
             assert found.options.config == Config.of(held.tuned.entries[0].config)
-        got = found.bounds(x - 0.01, x + 0.01)
+        got = found.bounds(x - 0.01, x + 0.01, effort="quick")
         assert np.allclose(got.lo, want.lo, atol=1e-3) and np.allclose(got.hi, want.hi, atol=1e-3)
         rows = finished(poly)
         assert rows[: len(seen)] == seen

@@ -16,7 +16,7 @@ from polytriton.artifact import read_artifact, write_artifact
 from polytriton.ir import interp
 from polytriton.ir.plan import Plan
 from polytriton.ir.plan_text import print_plan
-from polytriton.passes.pipeline import compile_net, replanned
+from polytriton.passes.pipeline import compile_net, replan
 from polytriton.passes.windows import DENSE_SHARE
 from polytriton.prove.decider import Try
 from polytriton.runtime.config import DEFAULT, Config
@@ -92,11 +92,11 @@ def test_where_windows_become_whole_changes_bounds_by_rounding_alone(seed: int) 
 
 def test_at_the_smallest_share_every_window_is_whole_and_at_one_few_are(verifier: Verifier) -> None:
     def partial(share: float) -> int:
-        plan = replanned(verifier.compiled, share, {})
+        plan = replan(verifier.compiled, share, {})
         return sum(not w.whole for p in plan for s in p.steps if s.op == "relu" for w in s.windows)
 
     assert partial(1e-9) == 0 < partial(DENSE_SHARE)
-    assert replanned(verifier.compiled, DENSE_SHARE, {}) is verifier.compiled.plan
+    assert replan(verifier.compiled, DENSE_SHARE, {}) is verifier.compiled.plan
 
 
 def test_plans_that_are_the_same_are_one_choice(verifier: Verifier) -> None:
@@ -117,10 +117,10 @@ def test_a_tuned_artifact_keeps_its_plan_and_runs_another(poly: Path) -> None:
     found = load(poly)
     assert found.options.config == Config.of(config)
     engine = found._decider.engine(Try("float32", "all"))
-    assert engine.plan == replanned(held.compiled, 0.2, config["skips"]) != held.compiled.plan  # type: ignore[arg-type]
+    assert engine.plan == replan(held.compiled, 0.2, config["skips"]) != held.compiled.plan  # type: ignore[arg-type]
     x = np.full((1, found.inputs), 0.5)
-    plain = verifier.bounds(x - 0.01, x + 0.01)
-    assert np.allclose(found.bounds(x - 0.01, x + 0.01).lo, plain.lo, atol=1e-4)
+    plain = verifier.bounds(x - 0.01, x + 0.01, effort="quick")
+    assert np.allclose(found.bounds(x - 0.01, x + 0.01, effort="quick").lo, plain.lo, atol=1e-4)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.2, 1e-9])
@@ -160,7 +160,7 @@ def test_a_check_that_is_left_out_is_time_saved(verifier: Verifier, seen: Seen) 
 
 def test_what_is_skipped_is_what_is_named(verifier: Verifier) -> None:
     plan = verifier.compiled.plan
-    less = replanned(verifier.compiled, DENSE_SHARE, {"gemm5": ["relu1", "image", "nobody"], "logits": ["relu6"], "conv9": ["relu1"]})
+    less = replan(verifier.compiled, DENSE_SHARE, {"gemm5": ["relu1", "image", "nobody"], "logits": ["relu6"], "conv9": ["relu1"]})
     assert checks(plan) - checks(less) == {("bound", "gemm5", "relu1")}  # the last check and the query's stay
 
 
@@ -230,6 +230,6 @@ def test_a_proof_that_needs_a_skipped_check_is_found_after_all() -> None:
     fewer = other(verifier, skips={"gemm5": ["relu1"]})
     forms = np.delete(np.eye(10)[label] - np.eye(10), label, 0)
     box = np.clip(x[None] - epsilon, 0, 1), np.clip(x[None] + epsilon, 0, 1)
-    assert fewer.margins(*box, forms).min() < 0 < verifier.margins(*box, forms).min()
+    assert fewer.margins(*box, forms, effort="quick").min() < 0 < verifier.margins(*box, forms, effort="quick").min()
     asked: dict[str, Any] = {"epsilon": epsilon, "label": label, "clip": (0, 1), "falsifier": False}
     assert verifier.verify(x, **asked).verdict == fewer.verify(x, **asked).verdict == "unsat"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from polytriton.limit import OutOfTime
 from polytriton.runs.asker import Asker, Begun
-from polytriton.spread.task import Backlog, Began, Done, Event, Outcome, Task
+from polytriton.runs.task import Backlog, Began, Done, Event, Outcome, Task
 
 
 class Local:

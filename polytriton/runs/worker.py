@@ -11,7 +11,7 @@ from polytriton.errors import UsageError
 from polytriton.guard import guarded_class
 from polytriton.heap import keep_memory
 from polytriton.runs.asker import Asker, Networks, Settings
-from polytriton.spread.task import Failure, Job, Reply
+from polytriton.runs.task import Failure, Job, Reply
 
 
 class Hello(msgspec.Struct, frozen=True):

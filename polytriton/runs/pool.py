@@ -14,7 +14,7 @@ import msgspec
 from polytriton.errors import ResourceError
 from polytriton.explain import explain
 from polytriton.runs.asker import Answer, failed
-from polytriton.spread.task import Backlog, Began, Done, Event, Job, Outcome, Place, Reply, Task, Trouble
+from polytriton.runs.task import Backlog, Began, Done, Event, Job, Outcome, Place, Reply, Task, Trouble
 
 TRIES = 2  # workers a task may lose
 STARTS = 2  # how often in a row a worker may fail to start

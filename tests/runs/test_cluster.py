@@ -18,12 +18,12 @@ import pytest
 from polytriton.cli import main
 from polytriton.errors import UsageError
 from polytriton.frontend.instances import read_instances
+from polytriton.runs import cluster as module
 from polytriton.runs.asker import Answer, Settings
+from polytriton.runs.cluster import Cluster, Shipping, unpack
 from polytriton.runs.queries import instance_queries
 from polytriton.runs.runner import Run
-from polytriton.spread import cluster as module
-from polytriton.spread.cluster import Cluster, Shipping, unpack
-from tests.spread.conftest import NAMES, QUERIES, VERDICTS, root
+from tests.runs.conftest import NAMES, QUERIES, VERDICTS, root
 
 ENGINE = {"device": "cpu", "memory": 1 << 30}
 

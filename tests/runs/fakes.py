@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from polytriton.runs.asker import Opened
+from polytriton.runs.pool import WorkerLost
 from polytriton.runs.queries import Query, vnnlib_query
 from polytriton.runs.records import Record
-from polytriton.spread.pool import WorkerLost
-from polytriton.spread.task import Job, Place, Reply, Task
+from polytriton.runs.task import Job, Place, Reply, Task
 
 Fate = Callable[[], str]  # "" to live, "asked" to die of the job, "idle" to be found dead before it, "start" to fail to start
 

@@ -27,11 +27,11 @@ from polytriton.errors import PolytritonError, ResourceError, UsageError
 from polytriton.frontend.vnnlib import load_text
 from polytriton.knobs import knobs
 from polytriton.runs.asker import Settings, find_artifact
+from polytriton.runs.pool import Pool, WorkerLost
 from polytriton.runs.queries import VnnlibFile
-from polytriton.spread.pool import Pool, WorkerLost
-from polytriton.spread.share import Share, divide
-from polytriton.spread.task import Event, Job, Reply, Task
-from polytriton.spread.worker import Hello, Host
+from polytriton.runs.share import Share, divide
+from polytriton.runs.task import Event, Job, Reply, Task
+from polytriton.runs.worker import Hello, Host
 
 START_SECONDS = 180.0  # for a worker to be placed and to import torch
 CONNECT_SECONDS = 15.0
@@ -125,7 +125,7 @@ class Actor:
 
     def ready(self) -> bytes:
         """An empty reply, or why this worker cannot work: an error inside Ray's own start would be told as a trace."""
-        from polytriton.spread.task import Failure
+        from polytriton.runs.task import Failure
 
         try:
             self._host = self._host or Host(self._hello)

@@ -14,18 +14,19 @@ from pathlib import Path
 
 import pytest
 
+from polytriton.child import receive, send
 from polytriton.cli import main
 from polytriton.errors import ResourceError
 from polytriton.frontend.instances import read_instances
 from polytriton.runs.asker import Answer, Settings
+from polytriton.runs.pool import Pool
+from polytriton.runs.processes import ProcessWorker
 from polytriton.runs.queries import instance_queries
 from polytriton.runs.runner import Run
-from polytriton.spread.pool import Pool
-from polytriton.spread.processes import ProcessWorker, receive, send
-from polytriton.spread.task import Job, Reply
-from polytriton.spread.worker import Hello
+from polytriton.runs.task import Job, Reply
+from polytriton.runs.worker import Hello
 from tests.cli import tiny
-from tests.spread.conftest import NAMES, QUERIES, VERDICTS, children, eventually, root, running
+from tests.runs.conftest import NAMES, QUERIES, VERDICTS, children, eventually, root, running
 
 posix = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs signals and /proc")
 HELLO = Hello(Settings({"device": "cpu", "memory": 1 << 30}), threads=1)

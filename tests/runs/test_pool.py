@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from polytriton.errors import ResourceError
 from polytriton.runs.asker import Answer, Settings
+from polytriton.runs.pool import Pool
 from polytriton.runs.records import Record
 from polytriton.runs.runner import Run
-from polytriton.spread.pool import Pool
-from polytriton.spread.share import Share, divide
-from polytriton.spread.task import Backlog, Began, Done
-from tests.spread.fakes import Fake, Fate, queries, tasks
+from polytriton.runs.share import Share, divide
+from polytriton.runs.task import Backlog, Began, Done
+from tests.runs.fakes import Fake, Fate, queries, tasks
 
 
 def fated(script: list[str]) -> Fate:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from polytriton.runs.asker import Asker
-from polytriton.spread.local import Local
-from polytriton.spread.pool import Pool
-from polytriton.spread.processes import ProcessWorker
-from polytriton.spread.share import cpus, divide
-from polytriton.spread.task import Engine
-from polytriton.spread.worker import Hello
+from polytriton.runs.local import Local
+from polytriton.runs.pool import Pool
+from polytriton.runs.processes import ProcessWorker
+from polytriton.runs.share import cpus, divide
+from polytriton.runs.task import Engine
+from polytriton.runs.worker import Hello
 
 GPU_BATCH = 100  # images that a GPU is given together: one image leaves most of it idle
 
@@ -21,7 +21,7 @@ def make_engine(
     settings = asker.settings
     device, memory = settings.engine["device"], settings.engine["memory"]
     if kind == "ray":
-        from polytriton.spread.cluster import Cluster
+        from polytriton.runs.cluster import Cluster
 
         return Cluster(settings, queries=queries, workers=workers, threads=threads, address=address)
     gpus = len(device.split(",")) if device.startswith("cuda") else 0

@@ -1,0 +1,108 @@
+"""Certificates of published properties: what finding the proof, writing it and checking it cost.
+
+    python -m bench.certificates [--only GROUP ...] [--ids v0001 ...] [--semantics real float32] [--timeout 60] [--out FILE]
+
+Seconds are CPU seconds of one thread, so that what else the machine does hardly shows. Instances that are in the file already are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import polytriton
+from bench.machine import data_folder, processor
+from polytriton import checker
+from polytriton.certificate.write import write
+from polytriton.checker_files import Refused
+from polytriton.errors import PolytritonError
+
+DATA = data_folder()
+OUT = Path(__file__).parent / "results" / "certificates-cpu-1thread.csv"
+HEAD = ["id", "group", "network", "semantics", "verdict", "search_s", "write_s", "check_s", "bytes", "nodes", "leaves", "margin", "note",
+        "machine", "date"]  # fmt: skip
+WRITING = 300.0  # seconds of the clock that a tree may take
+
+
+def instances(ids: list[str], groups: list[str]) -> Iterator[dict[str, str]]:
+    """Those named; else the published ones that hold and that one bound does not prove."""
+    with open(DATA / "instances.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            wanted = row["id"] in ids if ids else row["verdict"] == "unsat" and row["kind"] == "official" and row["crown_verified"] == "0"
+            if wanted and (not groups or row["group"] in groups):
+                yield row
+
+
+def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) -> dict[str, object]:
+    """One row of the table."""
+    net, spec, target = DATA / row["net"], DATA / row["spec"], folder / "a.cert"
+    found: dict[str, object] = {"id": row["id"], "group": row["group"], "network": net.stem, "semantics": semantics}
+    began = time.process_time()
+    verifier = polytriton.compile(net, semantics=semantics, device="cpu")
+    found["verdict"] = verdict = verifier.verify_property(spec, timeout=timeout, falsifier=False, search="auto").verdict
+    found["search_s"] = round(time.process_time() - began, 2)
+    if verdict != "unsat":
+        return found
+    try:
+        began = time.process_time()
+        found["bytes"] = write(net, spec, target, semantics, seconds=WRITING)
+        found["write_s"] = round(time.process_time() - began, 2)
+        began = time.process_time()
+        told = checker.check(net, spec, target)
+        found |= {"check_s": round(time.process_time() - began, 2), "nodes": told.nodes, "leaves": told.leaves}
+        found["margin"] = f"{min(told.margins):.3g}"
+    except (Refused, PolytritonError) as error:
+        found["note"] = str(error)[:100]
+    return found
+
+
+def summary(rows: list[dict[str, str]]) -> str:
+    """The goals beside what was reached."""
+    proved, held = [r for r in rows if r["verdict"] == "unsat"], [r for r in rows if r["check_s"]]
+    if not held:
+        return "nothing is certified"
+    times = {key: sum(float(r[key]) for r in held) for key in ("search_s", "write_s", "check_s")}
+    sizes = [int(r["bytes"]) for r in held]
+    return (
+        f"{len(held)} of {len(proved)} proofs certified; CPU seconds: search {times['search_s']:.0f}, write {times['write_s']:.0f}, "
+        f"check {times['check_s']:.0f} ({times['check_s'] / times['search_s']:.2f} of the search); "
+        f"bytes: median {statistics.median(sizes):,.0f}, most {max(sizes):,}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ids", nargs="*", default=[])
+    parser.add_argument("--only", nargs="*", default=[], metavar="GROUP")
+    parser.add_argument("--semantics", nargs="*", default=["real", "float32"], choices=checker.SEMANTICS)
+    parser.add_argument("--timeout", type=float, default=60.0)
+    parser.add_argument("--out", type=Path, default=OUT)
+    a = parser.parse_args()
+    done: list[dict[str, str]] = []
+    if a.out.exists():
+        with open(a.out, newline="") as file:
+            done = list(csv.DictReader(file))
+    known = {(r["id"], r["semantics"]) for r in done}
+    stamp = {"machine": processor(), "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")}
+    with tempfile.TemporaryDirectory() as folder, open(a.out, "a", newline="") as file:
+        writer = csv.DictWriter(file, HEAD, restval="")
+        if not done:
+            writer.writeheader()
+        for row in instances(a.ids, a.only):
+            for semantics in a.semantics:
+                if (row["id"], semantics) not in known:
+                    writer.writerow(found := measured(row, semantics, a.timeout, Path(folder)) | stamp)
+                    file.flush()
+                    print(*(found.get(k, "") for k in HEAD[:-2]))
+    with open(a.out, newline="") as file:
+        print(summary(list(csv.DictReader(file))))
+
+
+if __name__ == "__main__":
+    main()

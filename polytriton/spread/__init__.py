@@ -1,1 +1,0 @@
-"""Who works a run's tasks: this process (`local`), worker processes (`processes`), or a Ray cluster (`cluster`)."""

@@ -1,0 +1,53 @@
+# ruff: noqa: E501  one row a mutant
+"""Faults of the checker of certificates: what it charges, which lines it draws, how it walks a tree, what it believes of a file."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant, m
+
+SOUND, TAMPERING, READING = (f"tests/certificate/test_{n}.py" for n in ("soundness", "tampering", "reading"))
+LINE = f"{SOUND}::test_no_line_cuts_a_relu"
+POINTS, EXECUTIONS = f"{SOUND}::test_no_point_lies_below_a_bound", f"{SOUND}::test_no_float32_execution_lies_below_a_bound"
+LINES, TREES, FILES = (f"{TAMPERING}::test_{n}" for n in ("no_mutant_proves_what_is_false", "what_no_tree_says_is_refused", "other_headers"))
+_C = "checker.py"
+
+CERTIFICATES: tuple[Mutant, ...] = (
+    # rounding of the checker's own arithmetic
+    m("checker: products are exact", _C, "net, 4 * (net.terms + 64) * U, float32", "net, 0.0, float32", POINTS),
+    m("checker: affine steps pay nothing", _C, "c = down(down(c + op.b @ a) - dot(self.T[k], np.abs(a), at))", "c = down(c + op.b @ a)", f"{SOUND}::test_cancellations_are_not_lost"),
+    m("checker: sums of coefficients are exact", _C, "return down(c - dot(4 * U * self.mag[k] + FLOOR, np.abs(frontier[k]), at))", "return c", f"{SOUND}::test_sums_of_coefficients_cost_what_they_round"),
+    m("checker: bounds over boxes pay nothing", _C, "self.R[k] = self.rad[k] + self.G * (np.abs(self.mid[k]) + self.rad[k]) + FLOOR", "self.R[k] = self.rad[k]", f"{SOUND}::test_a_bound_over_a_box_pays_for_its_sum", POINTS),
+    m("checker: upper ends rounded to nearest", _C, "np.where(below, up(hi), hi)", "hi", f"{SOUND}::test_box_bounds_are_rounded_outward"),
+    # lines and multipliers
+    m("checker: a slope below may exceed 1", _C, "np.clip(np.fmax(own, 0.0), 0.0, 1.0)", "np.fmax(own, 0.0)", LINE, POINTS),
+    m("checker: a slope below may be negative", _C, "np.clip(np.fmax(own, 0.0), 0.0, 1.0)", "np.minimum(own, 1.0)", LINE, POINTS),
+    m("checker: a multiplier may be negative", _C, "np.fmax(b, 0.0), 0.0)", "b, 0.0)", LINE, POINTS),
+    m("checker: multipliers without a sign", _C, "b = sigma * np.where(((sigma > 0) & (low >= 0)) | ((sigma < 0) & (high <= 0)), np.fmax(b, 0.0), 0.0)", "b = np.fmax(b, 0.0)", LINE, POINTS),
+    m("checker: multipliers of the other sign", _C, "b = sigma * np.where(((sigma > 0)", "b = -sigma * np.where(((sigma > 0)", LINE, POINTS),
+    m("checker: the line above without its intercept", _C, "np.maximum(up(t * -l), up(h * up(1 - t)))", "0 * l", POINTS),
+    m("checker: the line above cuts the upper end", _C, "np.maximum(up(t * -l), up(h * up(1 - t)))", "up(t * -l) * (1 - 2.0**-40)", POINTS),
+    m("checker: undecided neurons count as on", _C, "(l < 0) & (h > 0), (l >= 0)", "(l < 0) & (h > 0) & (h < -l), (h > -l)", LINE, POINTS),
+    m("checker: lines change sides", _C, "a = np.maximum(a, 0) * s + below * t - b", "a = np.maximum(a, 0) * t + below * s - b", POINTS),
+    m("checker: both sides of a difference keep their sign", _C, "self._give(frontier, i, sign * a, c, at)", "self._give(frontier, i, a, c, at)", f"{SOUND}::test_both_sides_of_a_difference_go_back"),
+    m("checker: undecided neurons count as off", _C, "np.where(mixed, (h > -l).astype(np.float64), on), t, m", "np.where(mixed, 0.0, on), 0 * t, 0 * m", LINE),
+    m("checker: both children have the neuron on", _C, "for sign in (1, -1))\n", "for sign in (1, 1))\n", LINE),
+    # signs
+    m("checker: bounds that cross in a whole box are no alarm", _C, "need(not (crossed & ~self.signed).any(), f\"{message} cross\", Refused)", "self.signed |= crossed", f"{SOUND}::test_bounds_of_a_whole_box_that_cross_are_refused"),
+    # float32 executions
+    m("checker: float32 executions round nothing", _C, "self.M[k], self.E[k] = size * ROOM, (e + terms / (1 - terms) * size + lost) * ROOM", "self.M[k], self.E[k] = size * ROOM, 0 * size", EXECUTIONS),
+    m("checker: float32 rounds once a sum", _C, "terms := (fan + 1 + op.ops) * V", "terms := V", EXECUTIONS),
+    m("checker: lines over the operand before rounding", _C, "(down(self.lo[i] - e), up(self.hi[i] + e)) if self.float32", "(self.lo[i], self.hi[i]) if self.float32", EXECUTIONS),
+    m("checker: rows over a ReLU's operand pay no rounding", _C, "+ FLOOR + e * (1 + 8 * U)) * (1 + self.G)", "+ FLOOR) * (1 + self.G)", EXECUTIONS),
+    m("checker: rows over the output pay no rounding", _C, "(self.executed(k) * (1 + 8 * U) if k == output else 0.0)", "0.0", EXECUTIONS),
+    m("checker: float32 semantics are taken for real", _C, "meta[\"semantics\"] == \"float32\")\n", "False)\n", f"{TAMPERING}::test_exact_arithmetic_does_not_certify_what_rounding_breaks"),
+    # trees
+    m("checker: a row refutes without a bound", _C, "need(margin > 0,", "need(True,", LINES),
+    m("checker: pieces left open are forgotten", _C, "need(not part.open,", "need(True,", TREES),
+    m("checker: the second child is not walked", _C, "zip((tree.child[n], tree.child[n] + 1), both, strict=True)", "zip((tree.child[n],), both[:1], strict=True)", TREES, LINES),
+    m("checker: cuts may lie anywhere", _C, "need(part.lo[split] < cut < part.hi[split],", "need(True,", f"{TAMPERING}::test_cuts_outside_the_box_are_refused"),
+    m("checker: a sign may be assumed twice", _C, "need(not known,", "need(True,", f"{TAMPERING}::test_a_sign_assumed_twice_is_refused"),
+    m("checker: negative rows count from the end", _C, "0 <= row < len(pieces[p])", "row < len(pieces[p])", TREES),
+    # files
+    m("checker: any property", _C, "need(meta | hashes == meta and len", "need(len", f"{TAMPERING}::test_the_files_themselves"),
+    m("checker: any version", _C, "need(FORMAT.items() <= meta.items(),", "need(True,", FILES),
+)

@@ -1,0 +1,35 @@
+# ruff: noqa: E501  one row a mutant
+"""Faults in who pays which rounding: in the pass, in the checker that counts, in those who execute the plan."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant, m
+
+PASS, CHECK, WALK, LAUNCHES = "passes/charge.py", "ir/check.py", "runtime/walk.py", "kernels/launches.py"
+CHARGES = "tests/passes/test_charge.py"
+COUNTS, ALIKE, LAUNCHED = f"{CHARGES}::test_the_checker_counts", f"{CHARGES}::test_whoever_pays_rows_pay_the_same", f"{CHARGES}::test_whoever_pays_launches_are_the_same"
+
+PAYMENTS: tuple[Mutant, ...] = (
+    m("charges: what pends is forgotten", PASS, '["relu"] * (step.node in pending)', '["relu"] * False', CHARGES),
+    m("charges: what pends is paid everywhere", PASS, '["relu"] * (step.node in pending)', '["relu"] * True', CHARGES),
+    m("charges: merges add for nothing", PASS, '["sum"] * (step.op == "merge")', '["sum"] * False', CHARGES),
+    m("charges: a product is taken for a sum", PASS, '["product"] * affine', '["sum"] * affine', CHARGES),
+    m("charges: the layer behind pays once more", PASS, "pay = [] if ahead else _debt(step, pending)", "pay = _debt(step, pending)", CHARGES),
+    m("charges: a ReLU pays for whatever comes next", PASS, "and after.node in step.to and", "and", CHARGES),
+    m("charges: a candidate may stand between", PASS, " and not after.check\n", "\n", CHARGES),
+    m("checker: a charge may be forgotten", CHECK, "need(kind in own or kind in ahead, step, f\"forgets", "need(True, step, f\"forgets", COUNTS),
+    m("checker: a charge may be paid twice", CHECK, "need((*own, *ahead).count(kind) == 1, step", "need(True, step", COUNTS),
+    m("checker: a charge may be of another kind", CHECK, "need(kind in owed, step", "need(True, step", COUNTS),
+    m("checker: whoever reads a ReLU's product owes nothing", CHECK, 'owed.add("relu")', "pass", COUNTS),
+    m("checker: whatever comes next may be paid for", CHECK, "after.op in AHEAD and after.node == step.to[0]", "True", COUNTS),
+    m("checker: a candidate may stand before what is paid", CHECK, "met and after is not None and not after.check", "met", f"{CHARGES}::test_no_candidate_stands_between_a_relu_and_what_it_has_paid_for"),
+    m("checker: a step may keep silent", CHECK, "need(step.pay is not None, step,", "need(True, step,", COUNTS),
+    m("silence is taken for nothing to pay", "ir/plan.py", "        if self.pay is None:\n", "        if self.pay is None:\n            return False\n        if self.pay is None:\n", f"{CHARGES}::test_a_plan_that_does_not_say_who_pays_is_not_run"),
+    m("the walk forgets what a ReLU pays for the layer behind", WALK, 'if step.pays("behind"):\n            self._charge', "if False:\n            self._charge", ALIKE),
+    m("the walk pays for a layer twice", WALK, '        if not step.pays("product"):\n            return\n', "", ALIKE),
+    m("the walk pays for the layer behind unasked", WALK, 'not step.pays("behind") or', "", ALIKE),
+    m("launches: what is left to the next kernel is forgotten", LAUNCHES, 'return step.pays("product") or entry.due', 'return step.pays("product")', LAUNCHED),
+    m("launches: a layer is paid twice", LAUNCHES, 'return step.pays("product") or entry.due', "return True", f"{CHARGES}::test_launches_pay_what_the_plan_says_and_nothing_else"),
+    m("launches: a ReLU of its own pass forgets the layer behind", "kernels/steps.py", ', due=step.pays("behind")', "", LAUNCHED),
+    m("launches: an interval ReLU forgets the layer behind", "kernels/interval_launches.py", 'replace(out, due=step.pays("behind"))', "out", LAUNCHED),
+)
