@@ -31,14 +31,14 @@ products and sums of them, in any order, fused or not, each result rounded in an
 flushed; affine operators in a row may be merged if no term is rounded more often by that, and a sum's operand may be one more addend of
 the layers before the other, as runtimes start accumulators with a residual. v = 2^-23 bounds a rounding in every mode. Then
   z (of an affine operator or a sum) stands for the exact function of what the last ReLUs before it, and the input, gave in this execution.
-    The executed value is z + d, |d| <= E. M bounds the magnitudes of all terms of z, before anything cancels. The operand is y + d, no sum
-    has more than f products (`fan`; or the operand's cells that differ from zero: a zero rounds nothing): with `ops` roundings more a term
-    passes f + 1 + ops, and with S = |W|(M + E + ETA) + |b| and gamma = (f + 1 + ops) v / (1 - (f + 1 + ops) v)
-      M' = S,   E' = |W|(E + ETA) + gamma S + LOST (2 (f + ops) + 16)(1 + max(M + E)).
-    First the operand's own error and its flush, weighted; (1 + gamma_j)(1 + gamma_k) <= 1 + gamma_(j + k), so merged operators are covered
-    as well. An addend passes all that a term of the layers since the last ReLUs does (`chain`): `ops` of a sum; |M| holds their terms. LOST
-    = 2^60 ETA: each of at most 2 (f + ops) + 16 operations may lose ETA, times later factors; all since the last ReLUs together stay below
-    2^60 (else `strange`). A flushed weight, merged or not, loses ETA times 2^26 operands below 2^36 (else refused): under 2^-64 < LOST.
+    The executed value is z + d, |d| <= E. M bounds the magnitudes of all terms of z, before anything cancels. The operand is y + d, no
+    cell has more than f products with cells that differ from zero (a zero rounds nothing): with `ops` roundings more a term passes
+    f + 1 + ops, and with S = |W|(M + E + ETA) + |b| and gamma_n = n v / (1 - n v)
+      M' = S,   E' = |W|(E + ETA) + gamma_(f + 1 + ops) S + sum_y gamma_passed (|y| + E) + LOST (2 (f + ops + passed) + 16)(1 + max(M + E)).
+    First the operand's own error and its flush, weighted; (1 + gamma_j)(1 + gamma_k) <= 1 + gamma_(j + k): merged operators are covered.
+    Where y starts the sums of another operand's layers, its value passes what their terms do since the last ReLUs (`chain`) and 2 more,
+    and they pass one more (f = 1). LOST = 2^60 ETA: each of the operations may lose ETA, times later factors, all since the last ReLUs
+    below 2^60 (else `strange`). A flushed weight loses ETA times 2^26 operands below 2^36 (else refused): less than LOST.
   A ReLU is handed z' = z + d, |d| <= E + 2 ETA =: Z, where a result that is flushed counts as z' <= 0. Lines and signs are those of z': its
     box is z's, Z wider. A row over z' is a row over z that costs |A'| Z more; a row over the output costs |C| Z.
 Assumed: IEEE float64, to nearest, gradual underflow (`plain` sets them, `check` tries them), matrix products that sum products."""
@@ -129,8 +129,8 @@ class Boxes:
             lo, hi = (op.signs[1] * v[op.inputs[1]] for v in ((self.lo, self.hi) if op.signs[1] > 0 else (self.hi, self.lo)))
             self.put(k, down(self.lo[i] + lo), up(self.hi[i] + hi))
         else:
-            self.T[k] = self.G * (op.push(self.mag[i], True) + op.babs[:, None]) + FLOOR
-            mid, rad = op.push(self.mid[i], False) + op.b[:, None], up(op.push(self.rad[i], True) + self.T[k])
+            self.T[k] = self.G * (op.push(self.mag[i], np.abs) + op.babs[:, None]) + FLOOR
+            mid, rad = op.push(self.mid[i], np.asarray) + op.b[:, None], up(op.push(self.rad[i], np.abs) + self.T[k])
             self.put(k, down(mid - rad), up(mid + rad))
         self._rounding(k)
     def _rounding(self, k: int) -> None:
@@ -140,14 +140,15 @@ class Boxes:
         else:
             x = sum((self.M[i] + self.E[i] for i in op.inputs), np.zeros((1, 1)))
             e = sum((self.E[i] + ETA for i in op.inputs), np.zeros((1, 1)))
-            fan, size = min(op.fan, int((x > 0).any(1).sum())), x + 2 * ETA
+            terms, size = 2 * np.full((1, 1), V), x + 2 * ETA
             if op.push:
-                size, e = op.push(x + ETA, True) + op.babs[:, None], op.push(np.broadcast_to(e, x.shape), True)
-            need((terms := (fan + 1 + op.ops) * V) < 0.5, f"operator {k} sums too many terms for float32")
-            lost = LOST * (2 * (fan + op.ops) + 16) * (1 + x.max(0))
+                size, e = op.push(x + ETA, np.abs) + op.babs[:, None], op.push(np.broadcast_to(e, x.shape), np.abs)
+                terms = (op.push(np.where(x > 0, 1.0, 0.0), np.ones_like) + 1 + op.ops) * V
+            need(terms.max() < 0.5 > max((0, *op.passed)) * V, f"operator {k} sums too many terms for float32")
+            e = e + sum(n * V / (1 - n * V) * (self.mag[i] + self.E[i]) for i, n in zip(op.inputs, op.passed, strict=False))
+            lost = LOST * (2 * (op.fan + op.ops + sum(op.passed)) + 16) * (1 + x.max(0))
             self.M[k], self.E[k] = size * ROOM, (e + terms / (1 - terms) * size + lost) * ROOM
-        fits = not self.float32 or (self.M[k] + self.E[k] <= MOST).all()
-        need(fits, f"operator {k} may exceed {MOST}, beyond which float32 executions are not described", Refused)
+        need(not self.float32 or (self.M[k] + self.E[k] <= MOST).all(), f"float32 executions: operator {k} may exceed {MOST}", Refused)
     def executed(self, k: int) -> Array:
         """Z: how far what is executed may lie from operator k's value."""
         return (self.E[k] + 2 * ETA) * ROOM if self.float32 else self.E[k]
@@ -250,7 +251,7 @@ class Boxes:
                     values[k] = np.where(met[k] >= 0, s * y[0], t * y[0] + m)
                     penalty += (sigma * b * y[0]).sum(0)
                 else:
-                    values[k] = op.push(y[0], False) + op.b[:, None] if op.push else y[0] + f32(op.signs[1]) * y[1]
+                    values[k] = op.push(y[0], np.asarray) + op.b[:, None] if op.push else y[0] + f32(op.signs[1]) * y[1]
             bound = sum(((a * values[k]).sum(0) for k, a in first.items()), -penalty)
             better = (bound > best) & ~(best > enough)  # a row goes its own way, whatever is asked beside it
             best = np.where(better, bound, best)

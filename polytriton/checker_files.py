@@ -38,10 +38,10 @@ class Unsupported(Refused):
 def need(holds: Any, message: str, kind: type[Refused] = Unsupported) -> None:
     if not holds:
         raise kind(message)
-# input; relu; add: signs_0 y + signs_1 y'; affine: W y + b. push(x, magnitudes) is W x or |W| x for columns x, pull(a) is W^T a; no sum has
+# input; relu; add: signs_0 y + signs_1 y'; affine: W y + b. push(x, f) is f(W) x for columns x, pull(a) is W^T a; no sum has
 # more than `terms` products, none of W y more than `fan`; b was computed from magnitudes babs. An execution rounds a term `ops` times more
-# often than the sum does. Values are flat, row-major.
-Op = namedtuple("Op", "kind inputs shape push pull b babs signs terms fan ops", defaults=(None, None, NONE, NONE, (), 0, 1, 0))
+# often than the sum does, and a sum's operand `passed` times where it is an addend of the layers before the other. Values are row-major.
+Op = namedtuple("Op", "kind inputs shape push pull b babs signs terms fan ops passed", defaults=(None, None, NONE, NONE, (), 0, 1, 0, ()))
 TINY, WIDE, GAIN = 2.0**-100, 2.0**50, 2.0**60  # what float32 executions are spared: factors and variances below, weights above
 def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dilations: Any, pads: Any) -> Op:
     """Coefficients go one kernel cell at a time; rows and columns of an image where all are zero are left out."""
@@ -56,9 +56,9 @@ def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dila
             at = zip(tap, outputs, strides, dilations, strict=True)
             cells = (slice(i * d + a * s, i * d + (z - 1) * s + 1, s) for i, (a, z), s, d in at)
             yield weights[..., tap[0], tap[1]], (..., *cells, slice(None))
-    def push(x: Array, magnitudes: bool) -> Array:
+    def push(x: Array, f: Any) -> Array:
         x = np.pad(x.reshape(g, ci, height, width, -1), ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0)))
-        cells = ((np.abs(m) if magnitudes else m) @ x[at].reshape(g, ci, -1) for m, at in taps((0, h), (0, v)))
+        cells = (f(m) @ x[at].reshape(g, ci, -1) for m, at in taps((0, h), (0, v)))
         return sum(cells, np.zeros((), x.dtype)).reshape(len(w) * h * v, -1)
     def pull(a: Array) -> Array:
         a = a.reshape(g, co, h, v, a.shape[1])
@@ -116,7 +116,7 @@ class Network:
         need(not attrs, f"{name}: attribute {list(attrs)[:1]}")
     def _chained(self, op: Op) -> tuple[int, float]:
         met, gain = (max(v) for v in zip(*(self.chain[i] for i in op.inputs), strict=True))
-        gain *= max(1.0, float(op.push(np.ones((math.prod(self.ops[op.inputs[0]].shape), 1)), True).max())) if op.push else 1.0
+        gain *= max(1.0, float(op.push(np.ones((math.prod(self.ops[op.inputs[0]].shape), 1)), np.abs).max())) if op.push else 1.0
         self.note(gain <= GAIN, f"weights that grow beyond {GAIN} between two ReLUs")
         return (0, 1.0) if op.kind == "relu" else (met + (2 if op.kind == "add" else op.fan + op.ops + 1), gain)
     def _made(self, op: str, x: list[str], take: Any) -> Any:
@@ -141,8 +141,7 @@ class Network:
             w = w.astype(self.kind, copy=False)
             need(w.ndim == len(shape[-2:]) == 2 and math.prod(shape) == shape[-1] == w.shape[1], f"a product of {shape} and {w.T.shape}")
             b = np.broadcast_to(self._weight(x[2]) if len(x) > 2 else np.zeros(1), (1, len(w)))[0].astype(self.kind)
-            push: Any = lambda v, magnitudes: (np.abs(w) if magnitudes else w) @ v  # noqa: E731
-            return Op("affine", (k,), (*shape[:-1], len(w)), push, lambda a: w.T @ a, b, np.abs(b), fan=w.shape[1])
+            return Op("affine", (k,), (*shape[:-1], len(w)), lambda v, f: f(w) @ v, lambda a: w.T @ a, b, np.abs(b), fan=w.shape[1])
         if op == "BatchNormalization":  # at most 8 roundings, relative to the magnitudes |beta| and |mean w|
             need(take("training_mode", 0) == 0 and take("spatial", 1) == 1, "BatchNormalization in training")
             take("momentum", None)  # only for training
@@ -166,7 +165,7 @@ class Network:
         if first and x[1] in self.env:
             (i, shape), (j, other) = self.env[x[0]], self.env[x[1]]
             need(shape == other and op in ("Add", "Sub"), f"{op} of activations of shapes {shape} and {other}")
-            return Op("add", (i, j), shape, signs=(1.0, sign), ops=max(self.chain[i][0], self.chain[j][0]))
+            return Op("add", (i, j), shape, signs=(1.0, sign), passed=(self.chain[j][0] + 2, self.chain[i][0] + 2))
         name, c, one, zero = x[not first], self._weight(x[first]), np.ones(1), np.zeros(1)
         if op in ("Add", "Sub"):
             return self._scale(name, one if first else sign * one, sign * c if first else c, np.abs(c))
@@ -180,7 +179,7 @@ class Network:
     def _scale(self, name: str, *weights: Array, ops: int = 0) -> Op:
         k, shape = self.env[name]
         w, b, babs = [np.array(np.broadcast_to(v, shape), dtype=np.dtype(self.kind)).reshape(-1, 1) for v in weights]
-        return Op("affine", (k,), shape, lambda x, size: (np.abs(w) if size else w) * x, lambda a: w * a, b[:, 0], babs[:, 0], ops=ops)
+        return Op("affine", (k,), shape, lambda x, f: f(w) * x, lambda a: w * a, b[:, 0], babs[:, 0], ops=ops)
 def unsafe(text: str, n_in: int, n_out: int) -> Pieces:
     """VNN-LIB 1.0: constants X_i and Y_i, assertions of <=, >=, and, or over linear terms. The pieces' rows by box; no empty boxes."""
     quoted = re.sub(r"[^\s()]+", lambda t: json.dumps(t[0]) + ",", re.sub(r";[^\n\r]*", "", text)).replace("(", "[").replace(")", "],")

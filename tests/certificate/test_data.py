@@ -24,10 +24,18 @@ def instances(data: Path, **wanted: str) -> list[tuple[Path, Path]]:
                 if all(r[k] == v for k, v in wanted.items())]  # fmt: skip
 
 
+def proved(data: Path, family: str) -> list[tuple[float, Path, Path]]:
+    """What one bound proves, with CROWN's margin."""
+    with open(data / "instances.csv", newline="") as file:
+        return [(float(r["crown_margin"]), data / r["net"], data / r["spec"]) for r in csv.DictReader(file)
+                if (r["net"], r["verdict"], r["crown_verified"]) == (f"nets/{family}.onnx", "unsat", "1")]  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_proved_instance_of_each_family(data: Path, tmp_path: Path, family: str) -> None:
-    net, spec = instances(data, net=f"nets/{family}.onnx", verdict="unsat", crown_verified="1")[0]
+    """The clearest of each: the checker's own rounding, and float32's, take a little of every margin."""
+    net, spec = max(proved(data, family))[1:]
     for semantics in checker.SEMANTICS:
         (tmp_path / "a.cert").write_bytes(certify(net, spec, semantics=semantics, seconds=100))
         found = checker.check(net, spec, tmp_path / "a.cert")

@@ -71,7 +71,7 @@ def test_convolutions(tmp_path: Path, kernel: tuple[int, int], groups: int, extr
     for cut in (slice(None), slice(0, 5), slice(-3, None), slice(0, 0)):
         sparse = np.zeros_like(a)
         sparse[cut] = a[cut]
-        np.testing.assert_allclose(sparse.T @ op.push(x, False), op.pull(sparse).T @ x, atol=1e-10)
+        np.testing.assert_allclose(sparse.T @ op.push(x, np.asarray), op.pull(sparse).T @ x, atol=1e-10)
 
 
 def test_elementwise_operators(tmp_path: Path) -> None:

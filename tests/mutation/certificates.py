@@ -35,7 +35,7 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: bounds that cross in a whole box are no alarm", _C, "need(not (crossed & ~self.signed).any(), f\"{message} cross\", Refused)", "self.signed |= crossed", f"{SOUND}::test_bounds_of_a_whole_box_that_cross_are_refused"),
     # float32 executions
     m("checker: float32 executions round nothing", _C, "self.M[k], self.E[k] = size * ROOM, (e + terms / (1 - terms) * size + lost) * ROOM", "self.M[k], self.E[k] = size * ROOM, 0 * size", EXECUTIONS),
-    m("checker: float32 rounds once a sum", _C, "terms := (fan + 1 + op.ops) * V", "terms := V", EXECUTIONS),
+    m("checker: float32 rounds once a sum", _C, "np.ones_like) + 1 + op.ops) * V", "np.zeros_like) + 1) * V", EXECUTIONS),
     m("checker: lines over the operand before rounding", _C, "(down(self.lo[i] - e), up(self.hi[i] + e)) if self.float32", "(self.lo[i], self.hi[i]) if self.float32", EXECUTIONS),
     m("checker: rows over a ReLU's operand pay no rounding", _C, "+ FLOOR + e * (1 + 8 * U)) * (1 + self.G)", "+ FLOOR) * (1 + self.G)", EXECUTIONS),
     m("checker: rows over the output pay no rounding", _C, "(self.executed(k) * (1 + 8 * U) if k == output else 0.0)", "0.0", EXECUTIONS),

@@ -88,6 +88,7 @@ DEPLOYED_SUMS: tuple[Mutant, ...] = (
     m("an addend passes no products", "ir/addends.py", "passed[n.name] = max(_products(net, n), n.integer(\"summands\"))", "passed[n.name] = 0 * max(_products(net, n), n.integer(\"summands\"))", "tests/soundness/test_addends.py"),
     m("a scale hides the layer before it", "ir/addends.py", "passed[n.name] = before + n.integer(\"ops\") + 2", "passed[n.name] = 0", "tests/soundness/test_addends.py"),
     m("only the last sum counts", "ir/addends.py", "behind[r.name] + (r.op in SUMS)", "(r.op in SUMS)", "tests/soundness/test_addends.py"),
-    m("certificates: a residual is rounded once", "checker_files.py", ", ops=max(self.chain[i][0], self.chain[j][0]))", ")", "tests/certificate/test_addends.py"),
+    m("certificates: a residual is rounded once", "checker_files.py", "passed=(self.chain[j][0] + 2, self.chain[i][0] + 2))", "passed=(2, 2))", "tests/certificate/test_addends.py"),
+    m("certificates: a residual passes its own layers", "checker_files.py", "passed=(self.chain[j][0] + 2, self.chain[i][0] + 2))", "passed=(self.chain[i][0] + 2, self.chain[j][0] + 2))", "tests/certificate/test_addends.py"),
     m("certificates: weights may grow without end", "checker_files.py", "self.note(gain <= GAIN", "self.note(True or gain <= GAIN", "tests/certificate/test_addends.py"),
 )  # fmt: skip
