@@ -49,6 +49,7 @@ import ctypes
 import functools
 import gzip
 import hashlib
+import io
 import json
 import math
 import random
@@ -62,7 +63,7 @@ from typing import Any
 
 import numpy as np
 
-from polytriton.checker_files import HUGE, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
+from polytriton.checker_files import HUGE, MAX_TEXT, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
 
 FORMAT = {"format": "polytriton certificate", "version": "2"}
 SEMANTICS = ("real", "float32")
@@ -83,8 +84,7 @@ def plain(function: Any) -> Any:
             _ = libc and libc.fesetenv(old)
     return run
 down, up = (functools.partial(lambda end, x: np.nextafter(x, end), end) for end in (-np.inf, np.inf))
-def of(v: Array, at: Array) -> Array:
-    """A box's column for each row; one that is the same for all is not copied."""
+def of(v: Array, at: Array) -> Array:  # a box's column for each row; one that is the same for all is not copied
     return v if v.shape[1] == 1 else v[:, at]
 def dot(v: Array, a: Array, at: Array) -> Array:
     """For each column of `a` the sum of its products with its box's column of `v`."""
@@ -434,8 +434,7 @@ def read(data: bytes) -> tuple[dict[str, str], list[dict[str, Array]]]:
         need(FORMAT.items() <= meta.items(), f"no {FORMAT}: written by another version of polytriton", Refused)
         need(meta["data"] == digest(meta, body) and meta["semantics"] in SEMANTICS, "a damaged certificate, or other semantics", Refused)
         need(len(header) == len(TENSORS) * (boxes := int(meta["boxes"])) and boxes < NODES, "tensors missing, or others", Refused)
-        kinds = (("F64" if n.endswith(".cut") else "I32") == t["dtype"] for n, t in header.items())
-        need(all(kinds), "a tensor of another type", Refused)
+        need(all(("F64" if n.endswith(".cut") else "I32") == t["dtype"] for n, t in header.items()), "a tensor of another type", Refused)
         trees = [{n: np.frombuffer(body[slice(*header[f"{b}.{n}"]["data_offsets"])], TENSORS[n]) for n in TENSORS} for b in range(boxes)]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
         raise Refused(f"no certificate: {type(error).__name__} in its header") from None
@@ -445,27 +444,26 @@ def load(onnx_file: Path, vnnlib_file: Path) -> tuple[Network, Pieces, dict[str,
     model, text = onnx_file.read_bytes(), vnnlib_file.read_bytes()
     try:
         net = Network(model)
-        pieces = unsafe((gzip.decompress(text) if vnnlib_file.suffix == ".gz" else text).decode(), net.sizes[0], net.sizes[net.output])
+        plainly = gzip.GzipFile(fileobj=io.BytesIO(text)).read(MAX_TEXT + 1) if vnnlib_file.suffix == ".gz" else text
+        pieces = unsafe(plainly.decode(), net.sizes[0], net.sizes[net.output])
     except Exception as error:  # of a parser, on a file that is none
         raise error if isinstance(error, Refused) else Unsupported(f"the network or property cannot be read: {repr(error)[:400]}") from None
     return net, pieces, {"onnx": hashlib.sha256(model).hexdigest(), "vnnlib": hashlib.sha256(text).hexdigest()}
 Checked = namedtuple("Checked", "semantics margins nodes leaves")  # by piece the least margin, nodes walked, leaves among them
 @plain
-def check(
-    onnx_file: Path, vnnlib_file: Path, certificate_file: Path, sample: int | None = None, progress: Progress = lambda *_: None
-) -> Checked:
+def check(onnx: Path, vnnlib: Path, certificate: Path, sample: int | None = None, progress: Progress = lambda *_: None) -> Checked:
     """What the certificate proves, or Refused. `sample`: only so many leaves, drawn at random, are looked at: evidence, not proof."""
     tried: Array = np.diag(PROBE.view(np.float64)) @ np.diag(np.resize(PROBE[2:3].view(np.float64), len(PROBE)))  # numpy's workers too
     need((np.diag(tried).copy().view(np.int64) == PROBE + ROUNDED).all(), "this machine flushes subnormal numbers, or rounds otherwise")
-    _, pieces, hashes = load(onnx_file, vnnlib_file)
-    meta, tensors = read(certificate_file.read_bytes())
+    net, pieces, hashes = load(onnx, vnnlib)
+    meta, tensors = read(certificate.read_bytes())
     need(meta | hashes == meta and len(tensors) == len(pieces), "the certificate belongs to another network or property file", Refused)
     trees = list(map(Tree, tensors))
     ends = [(b, leaf) for b, tree in enumerate(trees) for leaf in np.flatnonzero(tree.child < 0).tolist()]
     drawn = ends if sample is None else random.SystemRandom().sample(ends, min(sample, len(ends)))
     wanted = [tree.above(np.array([leaf for a, leaf in drawn if a == b], dtype=np.int64)) for b, tree in enumerate(trees)]
     margins, total = list[float](), int(sum(w.sum() for w in wanted))
-    prover = Prover(onnx_file.read_bytes(), meta["semantics"] == "float32")
+    prover = Prover(net.data, meta["semantics"] == "float32")
     need(sample is not None or all(w.all() for w in wanted), "a node that no leaf is below")
     for (box, group), tree, some in zip(pieces.items(), trees, wanted, strict=True):
         if some.any():

@@ -1,8 +1,7 @@
 """What the independent checker reads (`checker.py`): an ONNX file as a list of operators, a VNN-LIB file as exact rationals.
 
 What is not understood is refused, never guessed. Weights and constants are exact and below HUGE; those of `scale` were rounded 8 times at
-most, relative to `babs` for constants. The proof in `checker.py` assumes no more.
-"""
+most, relative to `babs` for constants. The proof in `checker.py` assumes no more."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 HUGE, SMALL, LIMIT = 1e100, 1e-290, 1 << 20_000  # the last: of both parts of an exact number
-MAX_CELLS, MAX_ATOMS = 1 << 26, 30_000_000  # values of a node; comparisons of all pieces
+MAX_CELLS, MAX_WORK, MAX_ATOMS, MAX_TEXT = 1 << 25, 1 << 32, 30_000_000, 1 << 27  # values; products of a layer; of a property
 NUMBER = re.compile(r"[+-]?(\d{1,400}\.?\d{0,400}|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
 MODEL: Any = runpy.run_path(str(getattr(find_spec("onnx"), "origin", "")).replace("__init__.py", "onnx_ml_pb2.py"))["ModelProto"]
 STORED = {1: ("<f4", "float"), 6: ("<i4", "int32"), 7: ("<i8", "int64"), 10: ("<f2", "int32"), 11: ("<f8", "double")}  # of tensors
@@ -47,8 +46,9 @@ def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dila
     """Coefficients go one kernel cell at a time; rows and columns of an image where all are zero are left out."""
     (c, height, width), (top, left, bottom, right) = shape[1:], pads
     spare = [shape[i + 2] + pads[i] + pads[i + 2] - (w.shape[i + 2] - 1) * dilations[i] - 1 for i in (0, 1)]
-    need(min(spare) >= 0 and c == groups * w.shape[1] and len(w) % groups == 0, "a kernel that does not fit its image or groups")
     h, v = (s // stride + 1 for s, stride in zip(spare, strides, strict=True))
+    need(min(spare) >= 0 and c == groups * w.shape[1] and len(w) % groups == 0, "a kernel that does not fit its image or groups")
+    need(len(w) * h * v * max(w[0].size, 256) <= MAX_WORK, f"a convolution of more than {MAX_WORK} products")
     g, co, ci = (weights := w.reshape(groups, -1, *w.shape[1:])).shape[:3]
     def taps(*outputs: tuple[int, int]) -> Any:
         """Weights [groups, out, in] of each kernel cell, and what outputs (from, to) x (from, to) read with it in the padded operand."""
@@ -75,7 +75,7 @@ def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dila
 class Network:
     """An ONNX graph as a list of operators. `strange`: why float32 executions of it are not described. `kind`: of weights, for drafts."""
     def __init__(self, data: bytes, kind: type = np.float64) -> None:
-        model, self.kind, self.strange = MODEL.FromString(data), kind, list[str]()
+        model, self.data, self.kind, self.strange = MODEL.FromString(data), data, kind, list[str]()
         g, domains = model.graph, {o.domain or "ai.onnx": o.version for o in model.opset_import}
         need(7 <= domains.get("ai.onnx", 0) <= 25 and not model.functions, "an opset outside 7 to 25, or functions")
         self.consts = {t.name: self._array(t) for t in g.initializer}
@@ -86,12 +86,11 @@ class Network:
         dims = [d.dim_value for d in inputs[0].type.tensor_type.shape.dim]
         shape = (dims[0] or 1, *dims[1:])
         need(min(shape) > 0 and math.prod(shape) <= MAX_CELLS, f"input shape {dims}")
-        self.ops, self.env = [Op("input", (), shape)], {inputs[0].name: (0, shape)}  # an activation: operator and shape
+        self.ops, self.sizes, self.env = [Op("input", (), shape)], [math.prod(shape)], {inputs[0].name: (0, shape)}  # operator and shape
         self.chain = [(0, 1.0)]  # since the last ReLUs: the most roundings of a term, and how large factors may have grown
         for node in g.node:
             self._node(node)
         self.output = self.env[g.output[0].name][0]
-        self.sizes = [math.prod(op.shape) for op in self.ops]
         self.terms = max(*self.sizes, *(op.terms for op in self.ops))
         need(self.output > 0, "a network without operators")
     def note(self, holds: Any, message: str) -> None:
@@ -110,13 +109,14 @@ class Network:
         else:
             made = self._made(n.op_type, list(n.input), attrs.pop)
             if isinstance(made, Op):
-                need(0 < math.prod(made.shape) <= MAX_CELLS and (made.babs <= HUGE).all(), f"{name}: shape {made.shape}, or its weights")
-                self.ops, self.chain = [*self.ops, made], [*self.chain, self._chained(made)]
+                self.chain, self.sizes = [*self.chain, self._chained(made)], [*self.sizes, math.prod(made.shape)]
+                self.ops, few = [*self.ops, made], min(self.sizes) > 0 and sum(self.sizes) <= MAX_CELLS
+                need(few and (made.babs <= HUGE).all(), f"{name}: shape {made.shape}, or its weights")
             self.env[out] = (len(self.ops) - 1, made.shape) if isinstance(made, Op) else made
         need(not attrs, f"{name}: attribute {list(attrs)[:1]}")
     def _chained(self, op: Op) -> tuple[int, float]:
         met, gain = (max(v) for v in zip(*(self.chain[i] for i in op.inputs), strict=True))
-        gain *= max(1.0, float(op.push(np.ones((math.prod(self.ops[op.inputs[0]].shape), 1)), np.abs).max())) if op.push else 1.0
+        gain *= max(1.0, float(op.push(np.ones((self.sizes[op.inputs[0]], 1)), np.abs).max())) if op.push else 1.0
         self.note(gain <= GAIN, f"weights that grow beyond {GAIN} between two ReLUs")
         return (0, 1.0) if op.kind == "relu" else (met + (2 if op.kind == "add" else op.fan + op.ops + 1), gain)
     def _made(self, op: str, x: list[str], take: Any) -> Any:
@@ -182,14 +182,15 @@ class Network:
         return Op("affine", (k,), shape, lambda x, f: f(w) * x, lambda a: w * a, b[:, 0], babs[:, 0], ops=ops)
 def unsafe(text: str, n_in: int, n_out: int) -> Pieces:
     """VNN-LIB 1.0: constants X_i and Y_i, assertions of <=, >=, and, or over linear terms. The pieces' rows by box; no empty boxes."""
+    need(n_in + n_out <= len(text) <= MAX_TEXT, f"the property does not declare {n_in} inputs and {n_out} outputs, or is too long")
     quoted = re.sub(r"[^\s()]+", lambda t: json.dumps(t[0]) + ",", re.sub(r";[^\n\r]*", "", text)).replace("(", "[").replace(")", "],")
     statements = json.loads(re.sub(r",\s*\]", "]", f"[{quoted}]"))
-    need(n_in + n_out <= len(text), f"the property does not declare {n_in} inputs and {n_out} outputs")
     names = {f"X_{i}": i for i in range(n_in)} | {f"Y_{i}": ~i for i in range(n_out)}
     declared = [s[1] for s in statements if s[:1] == ["declare-const"] and s[2:] == ["Real"]]
     asserted = [s[1] for s in statements if s[:1] == ["assert"] and len(s) == 2]
     need(len(declared) + len(asserted) == len(statements), "a statement other than (declare-const V Real) and (assert A)")
     need(sorted(declared) == sorted(names), f"the property does not declare the network's {n_in} inputs and {n_out} outputs as X_i and Y_i")
+    spent = [0]
     def term(e: Any) -> dict[int | None, Fraction]:  # coefficients by variable, and the constant
         if isinstance(e, str):
             need(e in names or NUMBER.fullmatch(e), f"`{e[:40]}` is neither a number nor declared")
@@ -213,7 +214,8 @@ def unsafe(text: str, n_in: int, n_out: int) -> Pieces:
         parts = [alternatives(part) for part in e[1:]]
         if e[0] == "or":
             return [atoms for part in parts for atoms in part]
-        need(math.prod(map(len, parts)) * (len(parts) + 1) <= MAX_ATOMS, "too many combinations of alternatives")
+        spent[0] += math.prod(map(len, parts)) * (len(parts) + 1)
+        need(spent[0] <= MAX_ATOMS, "too many combinations of alternatives")
         return [[atom for atoms in combination for atom in atoms] for combination in product(*parts)]
     pieces: Pieces = {}
     for atoms in alternatives(["and", *asserted]):

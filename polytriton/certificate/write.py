@@ -27,8 +27,8 @@ def silent(stage: str, done: int, total: int) -> None:
 @np.errstate(all="ignore")
 def certify(onnx_file: Path, vnnlib_file: Path, semantics: str = "real", progress: Progress = silent, seconds: float = SECONDS) -> bytes:
     """A certificate that the property holds for the network's executions, or Refused where the checker's bounds do not prove that."""
-    _, pieces, hashes = checker.load(onnx_file, vnnlib_file)
-    prover = checker.Prover(onnx_file.read_bytes(), semantics == "float32")
+    net, pieces, hashes = checker.load(onnx_file, vnnlib_file)
+    prover = checker.Prover(net.data, semantics == "float32")
     deadline = time.monotonic() + seconds
     trees = [Grower(prover, box, group, deadline, progress).grow().arrays() for box, group in pieces.items()]
     return pack(trees, semantics, hashes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import subprocess
 import sys
 import time
@@ -214,8 +215,8 @@ def test_other_properties_are_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_vast_input_is_refused_before_it_is_named(tmp_path: Path) -> None:
-    """Sixty million inputs in a few bytes of ONNX: the property does not declare them."""
-    path = model(tmp_path / "n.onnx", [NODE("Relu", ["x"], ["y"])], [1, 60_000_000], {})
+    """Sixteen million inputs in a few bytes of ONNX: the property does not declare them."""
+    path = model(tmp_path / "n.onnx", [NODE("Relu", ["x"], ["y"])], [1, 16_000_000], {})
     (tmp_path / "p.vnnlib").write_text("(declare-const X_0 Real)")
     began = time.process_time()
     with pytest.raises(checker.Unsupported, match="does not declare"):
@@ -223,6 +224,30 @@ def test_a_vast_input_is_refused_before_it_is_named(tmp_path: Path) -> None:
     assert time.process_time() - began < 5
     with pytest.raises(checker.Unsupported, match="input shape"):
         checker.load(model(path, [NODE("Relu", ["x"], ["y"])], [1, 1 << 40], {}), tmp_path / "p.vnnlib")
+
+
+def test_few_bytes_do_not_cost_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither many values in all, nor a convolution over a vast padding, nor alternatives of alternatives, nor a packed property."""
+    began = time.process_time()
+    monkeypatch.setattr(checker_files, "MAX_ATOMS", checker_files.MAX_ATOMS // 64)
+    monkeypatch.setattr(checker_files, "MAX_TEXT", checker_files.MAX_TEXT // 64)
+    monkeypatch.setattr(checker, "MAX_TEXT", checker_files.MAX_TEXT)
+    many = [NODE("Relu", [f"v{k}" if k else "x"], ["y" if k == 99 else f"v{k + 1}"]) for k in range(100)]
+    wide = NODE("Conv", ["x", "w"], ["y"], pads=[999] * 4)
+    some = " ".join("(and " + "(or (<= X_0 0) (>= X_0 0)) " * 9 + ")" for _ in range(200))
+    declared = "(declare-const X_0 Real)(declare-const Y_0 Real)"
+    (tmp_path / "p.vnnlib").write_text(f"{declared}(assert (or {some}))")
+    (tmp_path / "q.vnnlib.gz").write_bytes(gzip.compress(declared.encode() + b" " * (1 << 24)))
+    small = model(tmp_path / "s.onnx", [NODE("Relu", ["x"], ["y"])], [1, 1], {})
+    for path, prop, why in (
+        (model(tmp_path / "m.onnx", many, [1, 1 << 20], {}), "p.vnnlib", "shape"),
+        (model(tmp_path / "c.onnx", [wide], [1, 1, 4, 4], {"w": np.ones((40, 1, 1, 1))}), "p.vnnlib", "products"),
+        (small, "p.vnnlib", "alternatives"),
+        (small, "q.vnnlib.gz", "too long"),
+    ):
+        with pytest.raises(checker.Unsupported, match=why):
+            checker.load(path, tmp_path / prop)
+    assert time.process_time() - began < 5
 
 
 KINDS = ("float32", "float64", "float16", "int32", "int64")

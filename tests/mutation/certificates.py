@@ -9,7 +9,8 @@ SOUND, TAMPERING, READING = (f"tests/certificate/test_{n}.py" for n in ("soundne
 LINE = f"{SOUND}::test_no_line_cuts_a_relu"
 POINTS, EXECUTIONS = f"{SOUND}::test_no_point_lies_below_a_bound", f"{SOUND}::test_no_float32_execution_lies_below_a_bound"
 LINES, TREES, FILES = (f"{TAMPERING}::test_{n}" for n in ("no_mutant_proves_what_is_false", "what_no_tree_says_is_refused", "other_headers"))
-_C = "checker.py"
+COST = f"{READING}::test_few_bytes_do_not_cost_gigabytes"
+_C, _F = "checker.py", "checker_files.py"
 
 CERTIFICATES: tuple[Mutant, ...] = (
     # rounding of the checker's own arithmetic
@@ -48,6 +49,9 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: a sign may be assumed twice", _C, "need(not known,", "need(True,", f"{TAMPERING}::test_a_sign_assumed_twice_is_refused"),
     m("checker: negative rows count from the end", _C, "0 <= row < len(pieces[p])", "row < len(pieces[p])", TREES),
     # files
+    m("checker: combinations add up without end", _F, "spent[0] += ", "spent[0] = ", COST),
+    m("checker: values without end", _F, "sum(self.sizes) <= MAX_CELLS", "True", COST),
+    m("checker: products without end", _F, "<= MAX_WORK,", "<= 1 << 62,", COST),
     m("checker: any property", _C, "need(meta | hashes == meta and len", "need(len", f"{TAMPERING}::test_the_files_themselves"),
     m("checker: any version", _C, "need(FORMAT.items() <= meta.items(),", "need(True,", FILES),
 )
