@@ -29,7 +29,7 @@ class Gone(Exception):
         self.late = late
 
 
-class Child:
+class MeasuringChild:
     """One process running `python -m MODULE ARGUMENTS`."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Child:
             self.process.wait()
         self.process.stdout.close()
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> MeasuringChild:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -32,7 +32,7 @@ import onnx
 import onnxruntime
 
 from bench import cpu, zoo
-from bench.children import Child, Gone
+from bench.children import Gone, MeasuringChild
 from bench.machine import describe
 from bench.measure import summary
 from bench.serve import Message
@@ -108,9 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def peer(a: argparse.Namespace) -> Child:
+def peer(a: argparse.Namespace) -> MeasuringChild:
     path = [str(a.peer_path.resolve())] if a.peer_path else []
-    return Child("bench.pair_side", [a.peer], python=a.peer_python, path=path, threads=a.threads)
+    return MeasuringChild("bench.pair_side", [a.peer], python=a.peer_python, path=path, threads=a.threads)
 
 
 def networks(a: argparse.Namespace, folder: Path) -> Iterator[tuple[Row, Path, np.ndarray, Fraction]]:
@@ -159,7 +159,7 @@ def write_boxes(path: Path, net: Path, x: np.ndarray, eps: float) -> np.ndarray:
     return y
 
 
-def answer(child: Child, question: Message, seconds: float) -> Message:
+def answer(child: MeasuringChild, question: Message, seconds: float) -> Message:
     found = child.ask(question, seconds)
     if "error" in found:
         raise Gone(found["error"])
@@ -170,7 +170,7 @@ def pair(a: argparse.Namespace, file: Path, boxes: Path, x: np.ndarray, eps: flo
     """A row for each side: polytriton's carries the comparison."""
     y = write_boxes(boxes, file, x, eps)
     question = {"net": str(file), "boxes": str(boxes), "dtype": a.dtype, "device": a.device, "candidates": a.candidates}
-    with Child("bench.pair_side", ["polytriton"], threads=a.threads) as ours, peer(a) as theirs:
+    with MeasuringChild("bench.pair_side", ["polytriton"], threads=a.threads) as ours, peer(a) as theirs:
         sides = {"polytriton": ours, PEERS[a.peer]: theirs}
         first: dict[str, Message] = {}
         for name, child in sides.items():

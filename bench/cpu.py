@@ -19,7 +19,7 @@ import numpy as np
 
 import polytriton
 from bench import goal_nets
-from bench.measure import Case, Job
+from bench.measure import Case, PartJob
 from bench.table import END_TO_END, Row
 
 NETS = {"fc6x500": ("mnist_x", 0.06), "resnet_small": ("cifar_x", 0.1), "convbig": ("cifar_x", 1.0)}
@@ -45,7 +45,7 @@ def folder(given: Path | None) -> Path:
     return made
 
 
-def work(name: str, job: Job) -> Iterator[Row]:
+def work(name: str, job: PartJob) -> Iterator[Row]:
     place = folder(job.nets)
     image, goal = NETS[name]
     net = polytriton.compile(place / f"{name}.onnx", **job.options(), check=False)

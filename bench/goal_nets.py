@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 INPUTS = {"mnist_x": (1, 1, 28, 28), "cifar_x": (1, 3, 32, 32)}
 
 
-class Net:
+class OnnxGrower:
     """A network in the making; weights are drawn in the order of its layers."""
 
     def __init__(self, shape: tuple[int, ...], seed: int) -> None:
@@ -65,7 +65,7 @@ class Net:
 
 
 def fc6x500() -> bytes:
-    n = Net((1, 28, 28), 1)
+    n = OnnxGrower((1, 28, 28), 1)
     x, width = n.op("Flatten", "input", axis=1), 784
     for _ in range(6):
         x, width = n.relu(n.fc(x, width, 500)), 500
@@ -74,7 +74,7 @@ def fc6x500() -> bytes:
 
 
 def convbig() -> bytes:
-    n = Net((3, 32, 32), 2)
+    n = OnnxGrower((3, 32, 32), 2)
     x = n.relu(n.conv("input", 3, 32, 3, 1, 1))
     x = n.relu(n.conv(x, 32, 32, 4, 2, 1))
     x = n.relu(n.conv(x, 32, 64, 3, 1, 1))
@@ -85,7 +85,7 @@ def convbig() -> bytes:
 
 
 def resnet_small() -> bytes:
-    n = Net((3, 32, 32), 3)
+    n = OnnxGrower((3, 32, 32), 3)
     x = n.relu(n.conv("input", 3, 16, 3, 2, 1))
     y = n.conv(n.relu(n.conv(x, 16, 16, 3, 1, 1, 0.7)), 16, 16, 3, 1, 1, 0.7)
     x = n.relu(n.op("Add", y, x))

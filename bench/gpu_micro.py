@@ -23,7 +23,7 @@ from polytriton.ir.net import Net
 from polytriton.ir.plan import Program
 from polytriton.kernels.choose import GPU, Sizes
 from polytriton.kernels.emit import NUMERICS, Emitter
-from polytriton.kernels.sequence import Space
+from polytriton.kernels.sequence import Frames
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.runtime.settings import pinned
 
@@ -37,7 +37,7 @@ FLUSH = 512 << 20  # bytes written between runs: past every L2, and long enough 
 
 
 @dataclass(frozen=True)
-class Case:
+class MicroCase:
     """One program, and the kernels of it to time."""
 
     name: str
@@ -52,23 +52,23 @@ class Case:
 EVERY = ("float64", "float32", "tf32x3", "bf16x6")
 
 
-def _conv(channels: int, window: int, kernel: int, stride: int, rows: int = 4096) -> Case:
+def _conv(channels: int, window: int, kernel: int, stride: int, rows: int = 4096) -> MicroCase:
     name = f"conv {channels} {kernel}x{kernel}/{stride} on {window}x{window}"
     middle = (channels, window) == (128, 5)
-    return Case(name, lambda: gpu_nets.conv_net(channels, window, kernel, stride), rows, EVERY if middle else ("float64", "tf32x3"),
+    return MicroCase(name, lambda: gpu_nets.conv_net(channels, window, kernel, stride), rows, EVERY if middle else ("float64", "tf32x3"),
                 fuse=(True, False) if window == 5 else (True,))  # fmt: skip
 
 
-def _dense(rows: int, source: int, to: int) -> Case:
+def _dense(rows: int, source: int, to: int) -> MicroCase:
     """Its ReLU is never apart: only the product charges a bias that differs from cell to cell."""
     middle = (rows, source, to) == (4096, 2048, 2048)
-    return Case(f"dense {source} to {to}", lambda: gpu_nets.dense_net(source, to), rows, EVERY if middle else ("float64", "tf32x3"))
+    return MicroCase(f"dense {source} to {to}", lambda: gpu_nets.dense_net(source, to), rows, EVERY if middle else ("float64", "tf32x3"))
 
 
-def _passes(channels: int, window: int, rows: int) -> Case:
+def _passes(channels: int, window: int, rows: int) -> MicroCase:
     every = ("relax_rows", "concretize_rows", "join_rows", "start_rows", "pay_neurons", "count_staying", "move_rows", "follow_slots")
     name, make = f"join {channels} on {window}x{window}", lambda: gpu_nets.join_net(channels, window)
-    return Case(name, make, rows, ("float64", "float32"), every, (False,))
+    return MicroCase(name, make, rows, ("float64", "float32"), every, (False,))
 
 
 def _tiles(dry: bool) -> tuple[tuple[str, Sizes | None, int], ...]:
@@ -80,7 +80,7 @@ def _tiles(dry: bool) -> tuple[tuple[str, Sizes | None, int], ...]:
     return tuple((f"{m}x{n}x{k} w{z.warps} s{z.stages}", z, k) for m, n, k, z in sorted(made, key=lambda t: t[0] * t[1] != 64 * 128))
 
 
-def cases(dry: bool) -> dict[str, list[Case]]:
+def cases(dry: bool) -> dict[str, list[MicroCase]]:
     if dry:
         small = replace(_conv(2, 2, 3, 1, 8), numerics=("float64",), fuse=(True, False))
         others = {"dense": _dense(8, 6, 5), "passes": _passes(2, 2, 8), "tiles": replace(small, fuse=(True,), sizes=_tiles(dry))}
@@ -111,7 +111,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
         compiled, program = made[case.name]
         for numerics, fuse, (_, sizes, inner) in product(case.numerics, case.fuse, case.sizes):
             arithmetic = carried(NUMERICS[numerics], inner)
-            Noted(emitter, Space(compiled.net, compiled.plan), arithmetic, program, sizes or GPU, fuse=fuse).run()
+            Noted(emitter, Frames(compiled.net, compiled.plan), arithmetic, program, sizes or GPU, fuse=fuse).run()
     compile_ahead(list(emitter.kernels.values()), replace(setting, end=time.time() + setting.left / 2))
     for case in some:
         compiled, program = made.pop(case.name)

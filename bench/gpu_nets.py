@@ -13,31 +13,31 @@ from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.net import Builder, Net
 
 
-class Grower:
+class NetGrower:
     """A Builder with weights."""
 
     def __init__(self, name: str, *shape: int) -> None:
         self.builder, self.rng = Builder(name), np.random.default_rng(0)
         self.at = self.builder.input(shape)
 
-    def _push(self, op: str, weight: tuple[int, ...], **attrs: Any) -> Grower:
+    def _push(self, op: str, weight: tuple[int, ...], **attrs: Any) -> NetGrower:
         w = (self.rng.standard_normal(weight, dtype=np.float32) * (2 / prod(weight[1:])) ** 0.5).astype(np.float32)
         b = self.rng.standard_normal(weight[0], dtype=np.float32) * np.float32(0.05)
         made = self.builder
         self.at = made.add(op, (self.at,), w=made.constant(w), b=made.constant(b), **attrs)
         return self
 
-    def conv(self, to: int, k: int, s: int = 1, pad: tuple[int, int, int, int] = (0, 0, 0, 0)) -> Grower:
+    def conv(self, to: int, k: int, s: int = 1, pad: tuple[int, int, int, int] = (0, 0, 0, 0)) -> NetGrower:
         return self._push("conv", (to, self.builder.shape(self.at)[0], k, k), k=(k, k), s=(s, s), p=pad)
 
-    def dense(self, to: int) -> Grower:
+    def dense(self, to: int) -> NetGrower:
         return self._push("linear", (to, prod(self.builder.shape(self.at))))
 
-    def relu(self) -> Grower:
+    def relu(self) -> NetGrower:
         self.at = self.builder.add("relu", (self.at,))
         return self
 
-    def plus(self, other: str) -> Grower:
+    def plus(self, other: str) -> NetGrower:
         self.at = self.builder.add("add", (self.at, other))
         return self
 
@@ -51,14 +51,14 @@ POSITIONS = 8  # neurons of the bounded layer along each axis: enough that its w
 def conv_net(channels: int, window: int, kernel: int, stride: int) -> tuple[Net, str]:
     """A network, and the node whose rows step through a convolution of `channels` to as many, on windows of that size."""
     size = (POSITIONS + window - 2) * stride + kernel
-    grower = Grower("conv", channels, size, size).conv(channels, kernel, stride).relu().conv(8, window)
+    grower = NetGrower("conv", channels, size, size).conv(channels, kernel, stride).relu().conv(8, window)
     target = grower.at
     return grower.relu().net(), target
 
 
 def dense_net(source: int, to: int) -> tuple[Net, str]:
     """Rows over `source` neurons step to `to` inputs."""
-    grower = Grower("dense", to).dense(source).relu().dense(64)
+    grower = NetGrower("dense", to).dense(source).relu().dense(64)
     target = grower.at
     return grower.relu().net(), target
 
@@ -66,7 +66,7 @@ def dense_net(source: int, to: int) -> tuple[Net, str]:
 def join_net(channels: int, window: int) -> tuple[Net, str]:
     """Two branches, a 3x3 convolution and the identity, meet behind windows of that size; candidates are taken, rows may leave."""
     size = POSITIONS + window + 3
-    grower = Grower("join", channels, size, size).conv(channels, 3).relu()
+    grower = NetGrower("join", channels, size, size).conv(channels, 3).relu()
     start = grower.at
     grower.conv(channels, 3, pad=(1, 1, 1, 1)).plus(start).relu().conv(8, window)
     target = grower.at
@@ -75,7 +75,7 @@ def join_net(channels: int, window: int) -> tuple[Net, str]:
 
 def residual() -> Net:
     """A stride of two, uneven padding, both kinds of shortcut."""
-    grower = Grower("residual", 3, 9, 9).conv(8, 3, 2, (1, 0, 1, 1)).relu()
+    grower = NetGrower("residual", 3, 9, 9).conv(8, 3, 2, (1, 0, 1, 1)).relu()
     start = grower.at
     grower.conv(8, 3, pad=(1, 1, 1, 1)).relu().conv(8, 3, pad=(1, 1, 1, 1)).plus(start).relu()
     start = grower.at
@@ -86,7 +86,7 @@ def residual() -> Net:
 
 def operators() -> Net:
     """What multiplies no matrix: slopes, pools that overlap and pools of ReLUs, a scale, a concatenation, shuffled channels."""
-    grower = Grower("operators", 3, 10, 10).conv(6, 3, pad=(1, 1, 1, 1))
+    grower = NetGrower("operators", 3, 10, 10).conv(6, 3, pad=(1, 1, 1, 1))
     made, numbers = grower.builder, grower.rng.standard_normal((2, 6, 1, 1)).astype(np.float32)
     start = grower.at = made.add("relu", (grower.at,), slope=0.125)
     grower.at = made.add("maxpool", (grower.at,), k=(3, 3), s=(1, 1), p=(1, 1, 1, 1))
@@ -101,7 +101,7 @@ def operators() -> Net:
 
 def tiny() -> Net:
     """One residual block, small enough for the interpreter."""
-    grower = Grower("tiny", 2, 5, 5).conv(3, 3, 2, (1, 1, 1, 1)).relu()
+    grower = NetGrower("tiny", 2, 5, 5).conv(3, 3, 2, (1, 1, 1, 1)).relu()
     start = grower.at
     return grower.conv(3, 3, pad=(1, 1, 1, 1)).plus(start).relu().dense(6).relu().net()
 

@@ -84,7 +84,7 @@ class Stage:
         assert backend is not None
         self.coefficients = engine.coefficients
         arithmetic = carried(backend.numerics, inner)
-        lowering = Noted(backend.emitter, backend.space, arithmetic, program, sizes or backend.sizes, fuse=fuse)
+        lowering = Noted(backend.emitter, backend.frames, arithmetic, program, sizes or backend.sizes, fuse=fuse)
         launches = lowering.run()
         self.notes, self.backend = lowering.notes, backend
         centre = torch.rand(batch, compiled.net.input.size, dtype=torch.float64, device=device, generator=self.generator)

@@ -179,7 +179,7 @@ class Peer:
         self.tensor, self.norm = BoundedTensor, PerturbationLpNorm
         shape = zoo.NETS[problem.name][0]
         self.shape = shape
-        self.module = Module(problem).to(setting.device)
+        self.module = ZooModule(problem).to(setting.device)
         options = {"conv_mode": "patches", "activation_bound_option": "adaptive"}
         like, device = torch.zeros(1, *shape, device=setting.device), str(setting.device)
         self.bounded = BoundedModule(self.module, like, bound_opts=options, device=device)
@@ -202,7 +202,7 @@ class Peer:
         return {}
 
 
-class Module(nn.Module):
+class ZooModule(nn.Module):
     """The zoo's network in torch."""
 
     def __init__(self, problem: Problem) -> None:

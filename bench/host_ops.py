@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.gpu_nets import Grower
+from bench.gpu_nets import NetGrower
 from bench.machine import ROOT
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.net import Net
@@ -139,7 +139,7 @@ def host_ops(make: Callable[[], Callable[[], object]]) -> HostOps:
 
 def small(net: Net) -> Net:
     """The same operators in the same order with few channels; every layer of a box of radius 0.1 has undecided neurons."""
-    grower = Grower("small", CHANNELS, CELLS, CELLS)
+    grower = NetGrower("small", CHANNELS, CELLS, CELLS)
     made = {net.input.name: grower.at}
     last = net.output
     for node in net.nodes[1:]:

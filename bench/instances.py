@@ -23,7 +23,7 @@ from typing import Any
 
 import polytriton
 from bench.machine import data_folder, describe
-from bench.measure import Job
+from bench.measure import PartJob
 from bench.table import Row, Table
 from polytriton.frontend.vnnlib import read_vnnlib
 
@@ -114,7 +114,7 @@ def groups(quick: bool) -> list[str]:
     return list(dict.fromkeys(benchmark(r) for r in listed(data_folder())))[: 2 if quick else None]
 
 
-def work(group: str, job: Job) -> Iterator[Row]:
+def work(group: str, job: PartJob) -> Iterator[Row]:
     data = data_folder()
     rows = [r for r in listed(data) if benchmark(r) == group]
     options = {**job.options(), "dtype": "auto"}

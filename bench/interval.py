@@ -39,7 +39,7 @@ from polytriton.runtime.soundness import gamma
 
 
 @dataclass(frozen=True)
-class Layer:
+class WindowLayer:
     """A convolution under windows [size, size, source] of its output; kernel 0 is a dense layer. `depth` of them in a row."""
 
     name: str
@@ -96,16 +96,16 @@ class Layer:
         return out
 
 
-DENSE, CONV = Layer("dense 64", 64, 64), Layer("conv 3x3, 8 to 4", 8, 4, kernel=3, size=2)
-SMALL = (DENSE, replace(DENSE, name="dense 64, 4 in a row", depth=4), CONV, Layer("conv 4x4 by 2, 8 to 3", 8, 3, 4, 2, size=2))
-WIDE, DEEP = Layer("dense 500 to 784", 500, 784), Layer("dense 500, 4 in a row", 500, 500, depth=4)
-LARGE = (WIDE, DEEP, Layer("conv 3x3, 64 to 64", 64, 64, 3, size=5), Layer("conv 4x4 by 2, 32 to 32", 32, 32, 4, 2, size=4))
+DENSE, CONV = WindowLayer("dense 64", 64, 64), WindowLayer("conv 3x3, 8 to 4", 8, 4, kernel=3, size=2)
+SMALL = (DENSE, replace(DENSE, name="dense 64, 4 in a row", depth=4), CONV, WindowLayer("conv 4x4 by 2, 8 to 3", 8, 3, 4, 2, size=2))
+WIDE, DEEP = WindowLayer("dense 500 to 784", 500, 784), WindowLayer("dense 500, 4 in a row", 500, 500, depth=4)
+LARGE = (WIDE, DEEP, WindowLayer("conv 3x3, 64 to 64", 64, 64, 3, size=5), WindowLayer("conv 4x4 by 2, 32 to 32", 32, 32, 4, 2, size=4))
 
 
 COLUMNS = ("layer", "type", "rows", "interval loss", "folded loss", "interval MB", "folded MB", "interval ms", "folded ms")
 
 
-def losses(layer: Layer, m: Tensor, w: Tensor) -> tuple[float, float]:
+def losses(layer: WindowLayer, m: Tensor, w: Tensor) -> tuple[float, float]:
     """What the intervals and what the folded error take from a row's bound."""
     u, lo, hi, wide = 2.0**-24 if m.dtype == torch.float32 else 2.0**-53, m, m, w.double()
     x = torch.rand(1, layer.new_size**2 * layer.to, dtype=torch.float64, device=m.device)
@@ -122,7 +122,7 @@ def losses(layer: Layer, m: Tensor, w: Tensor) -> tuple[float, float]:
     return (width / size).mean().item(), (error / size).mean().item()
 
 
-def measure(layer: Layer, dtype: torch.dtype, rows: int, device: str) -> dict[str, object]:
+def measure(layer: WindowLayer, dtype: torch.dtype, rows: int, device: str) -> dict[str, object]:
     torch.manual_seed(0)
     m = torch.randn(rows, layer.size**2 * layer.source, dtype=torch.float64).to(device, dtype)
     taps = (layer.kernel, layer.kernel) if layer.kernel else ()

@@ -23,7 +23,7 @@ SHORT = 0.02  # seconds below which a run is repeated within one measurement: a 
 
 
 @dataclass(frozen=True)
-class Job:
+class PartJob:
     """How a part runs. `budget`: seconds that the repetitions of one row may take; `conv_gflops`: the rate of `convolution_rate`."""
 
     device: str
@@ -48,7 +48,7 @@ class Job:
         return {"device": self.device, "semantics": "real", "dtype": "float32" if self.device == "cpu" else "auto"}
 
 
-def repeat(run: Callable[[], object], job: Job) -> list[float]:
+def repeat(run: Callable[[], object], job: PartJob) -> list[float]:
     """Seconds of `job.runs` runs, or of as many as the budget allows; quick ones are averaged over several."""
 
     def timed(times: int) -> float:
@@ -104,12 +104,12 @@ class Case:
         """The least bound of the first `batch` images' margins."""
         return float(self.net.margins(self.lo[:batch], self.hi[:batch], self.forms[:batch], effort="quick").min())
 
-    def measured(self, batch: int, job: Job) -> Row:
+    def measured(self, batch: int, job: PartJob) -> Row:
         """A first run, watched and counted, which also compiles and fills caches; then the timed ones, if it left them time."""
         return {**measured(self.net, lambda: self.worst(batch), batch, job), "batch": batch}
 
 
-def measured(net: Verifier, run: Callable[[], float], share: int, job: Job) -> Row:
+def measured(net: Verifier, run: Callable[[], float], share: int, job: PartJob) -> Row:
     """`run` answers the worst margin of `share` images; counts are those of one run."""
     rows, gflop = 0, 0.0
     engines = net._decider._engines

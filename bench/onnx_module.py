@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 
-class Refused(ValueError):
+class UnsupportedNetwork(ValueError):
     """A network that this module cannot hold."""
 
 
@@ -32,7 +32,7 @@ class OnnxModule(nn.Module):
             self._hold(held.name, numpy_helper.to_array(held))
         inputs = [i for i in graph.input if i.name not in self.constants and i.name not in self.weights]
         if len(inputs) != 1 or len(graph.output) != 1:
-            raise Refused(f"a network of {len(inputs)} inputs and {len(graph.output)} outputs")
+            raise UnsupportedNetwork(f"a network of {len(inputs)} inputs and {len(graph.output)} outputs")
         self.input, self.output = inputs[0].name, graph.output[0].name
         self.shape = tuple(d.dim_value or 1 for d in inputs[0].type.tensor_type.shape.dim)[1:]
         self.steps: list[tuple[str, list[str], str, dict[str, Any]]] = []
@@ -41,7 +41,7 @@ class OnnxModule(nn.Module):
             if node.op_type == "Constant":
                 self._hold(node.output[0], numpy_helper.to_array(attrs["value"]))
             elif not hasattr(self, f"op_{node.op_type.lower()}"):
-                raise Refused(f"operator {node.op_type}")
+                raise UnsupportedNetwork(f"operator {node.op_type}")
             else:
                 self.steps.append((f"op_{node.op_type.lower()}", list(node.input), node.output[0], attrs))
 
@@ -84,12 +84,12 @@ class OnnxModule(nn.Module):
 
     def op_gemm(self, x: Tensor, w: Tensor, b: Tensor, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0) -> Tensor:
         if (alpha, beta, transA) != (1.0, 1.0, 0):
-            raise Refused("a Gemm with factors, or of a transposed input")
+            raise UnsupportedNetwork("a Gemm with factors, or of a transposed input")
         return F.linear(x, w if transB else w.t(), b)
 
     def op_flatten(self, x: Tensor, axis: int = 1) -> Tensor:
         if axis != 1:
-            raise Refused(f"Flatten with axis {axis}")
+            raise UnsupportedNetwork(f"Flatten with axis {axis}")
         return x.flatten(1)
 
     def op_reshape(self, x: Tensor, shape: np.ndarray, allowzero: int = 0) -> Tensor:
@@ -101,7 +101,7 @@ class OnnxModule(nn.Module):
     ) -> Tensor:  # fmt: skip
         top, left, bottom, right = pads
         if (top, left) != (bottom, right) or auto_pad != b"NOTSET":
-            raise Refused("a convolution padded differently on opposite sides")
+            raise UnsupportedNetwork("a convolution padded differently on opposite sides")
         return F.conv2d(x, w, b, tuple(strides), (top, left), tuple(dilations), group)
 
     def op_batchnormalization(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bench import figures
 from bench.fit import Power, power, tail
-from bench.runs import BAD, Finding, Row, Run, key, label, number, seconds
+from bench.runs import BAD, Finding, MeasuredRun, Row, key, label, number, seconds
 from polytriton.report import html
 from polytriton.report.style import STYLE
 
@@ -24,7 +24,7 @@ TITLES = {
 BETTER = ("faster", "tighter", "less memory", "won")
 
 
-def page(runs: Sequence[Run], findings: Sequence[Finding], judged: bool, floor: float) -> str:
+def page(runs: Sequence[MeasuredRun], findings: Sequence[Finding], judged: bool, floor: float) -> str:
     order = [*TITLES, *(part for run in runs for part in run.parts if part not in TITLES)]
     parts = [p for p in dict.fromkeys(order) if any(run.timed(p) for run in runs)]
     sections = [("runs", "Runs", _runs(runs))]
@@ -70,7 +70,7 @@ def cell(value: float | None, shown: Callable[[float], str] = html.short) -> tup
 # ---- runs and changes ---------------------------------------------------------------------------------------------------------------
 
 
-def _runs(runs: Sequence[Run]) -> str:
+def _runs(runs: Sequence[MeasuredRun]) -> str:
     columns = ("date", "commit", "device", "machine", "threads", "python", "torch", "triton", "polytriton", "conv_gflops")
     rows = [
         [("", r.name), *(("", r.about.get(c, "")) for c in columns), ("num", html.count(sum(map(len, r.parts.values()))))] for r in runs
@@ -83,7 +83,7 @@ def _runs(runs: Sequence[Run]) -> str:
     return table(("run", *columns[:-1], "convolution GFLOP/s", "rows"), rows) + said
 
 
-def _changes(runs: Sequence[Run], findings: Sequence[Finding], judged: bool, floor: float) -> str:
+def _changes(runs: Sequence[MeasuredRun], findings: Sequence[Finding], judged: bool, floor: float) -> str:
     counts = Counter(f.what for f in findings)
     said = f"{html.text(runs[-1].name)} against {html.text(runs[0].name)}: " + (
         ", ".join(f"{n} {what}" for what, n in counts.most_common()) or "no row is in both"
@@ -119,14 +119,14 @@ def _finding(f: Finding, css: str) -> list[tuple[str, str]]:
 # ---- parts --------------------------------------------------------------------------------------------------------------------------
 
 
-def _rows(part: str, runs: Sequence[Run]) -> list[list[Row | None]]:
+def _rows(part: str, runs: Sequence[MeasuredRun]) -> list[list[Row | None]]:
     """The same row of every run side by side; in the order of the last run that has it."""
     held = [{key(r): r for r in run.timed(part)} for run in runs]
     keys = dict.fromkeys(k for some in reversed(held) for k in some)
     return [[some.get(k) for some in held] for k in keys]
 
 
-def _notes(part: str, runs: Sequence[Run]) -> str:
+def _notes(part: str, runs: Sequence[MeasuredRun]) -> str:
     """Rows without a time, and why."""
     lines = [
         f"<li>{html.text(run.name)}: {html.text(label(r))}: {html.text(r.get('note', ''))}</li>"
@@ -142,7 +142,7 @@ def _some(rows: Sequence[Row | None]) -> Row:
     return next(r for r in reversed(rows) if r is not None)
 
 
-def _medians(part: str, runs: Sequence[Run]) -> str:
+def _medians(part: str, runs: Sequence[MeasuredRun]) -> str:
     rows = _rows(part, runs)
     names = [label(_some(some)) for some in rows]
     factor = 1e-6 if any("microseconds" in _some(some) for some in rows) else 1.0
@@ -165,12 +165,12 @@ def _medians(part: str, runs: Sequence[Run]) -> str:
     return f'<figure class="wide">{figures.medians(dots)}</figure>' + table(heads, cells) + _notes(part, runs)
 
 
-def _points(run: Run, axis: str, column: str = "seconds") -> list[tuple[float, float]]:
+def _points(run: MeasuredRun, axis: str, column: str = "seconds") -> list[tuple[float, float]]:
     held = ((number(r, "value"), number(r, column)) for r in run.timed("growth") if r.get("axis") == axis)
     return [(x, y) for x, y in held if x and y]
 
 
-def _growth(part: str, runs: Sequence[Run]) -> str:
+def _growth(part: str, runs: Sequence[MeasuredRun]) -> str:
     axes = dict.fromkeys(r.get("axis", "") for run in runs for r in run.timed(part))
     pictures, rows = [], []
     for axis in axes:
@@ -190,7 +190,7 @@ def _exponent(p: Power | None) -> tuple[str, str]:
     return "num", "" if p is None else f"{p.exponent:.2f} +- {p.error:.2f}"
 
 
-def _networks(part: str, runs: Sequence[Run]) -> list[tuple[str, list[list[float]]]]:
+def _networks(part: str, runs: Sequence[MeasuredRun]) -> list[tuple[str, list[list[float]]]]:
     """Every network's times, a list a run."""
     held: dict[str, list[list[float]]] = {}
     for k, run in enumerate(runs):
@@ -200,7 +200,7 @@ def _networks(part: str, runs: Sequence[Run]) -> list[tuple[str, list[list[float
     return sorted(held.items())
 
 
-def _distribution(part: str, runs: Sequence[Run]) -> str:
+def _distribution(part: str, runs: Sequence[MeasuredRun]) -> str:
     pictures, rows = [], []
     for name, times in _networks(part, runs):
         curves = [(run.name, some) for run, some in zip(runs, times, strict=True) if len(some) >= FEW]
@@ -216,7 +216,7 @@ def _distribution(part: str, runs: Sequence[Run]) -> str:
     return f'<div class="plots">{"".join(pictures)}</div>{table(heads, rows)}{_notes(part, runs)}'
 
 
-def _data(part: str, runs: Sequence[Run]) -> str:
+def _data(part: str, runs: Sequence[MeasuredRun]) -> str:
     verdicts = ("unsat", "sat", "unknown", "timeout")
     rows = []
     for run in runs:
@@ -234,7 +234,7 @@ def _data(part: str, runs: Sequence[Run]) -> str:
     return table(heads, rows) + _distribution(part, runs)
 
 
-def _peer(part: str, runs: Sequence[Run]) -> str:
+def _peer(part: str, runs: Sequence[MeasuredRun]) -> str:
     rows = []
     for run in runs:
         held = run.timed(part)

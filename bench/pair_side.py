@@ -21,7 +21,7 @@ import torch
 from bench.serve import Message, serve
 
 
-class Side(Protocol):
+class PairSide(Protocol):
     """A network ready to be asked."""
 
     def answers(self) -> np.ndarray:
@@ -95,7 +95,7 @@ SIDES: dict[str, Any] = {"polytriton": Polytriton, "auto_lirpa": AutoLirpa}
 
 
 def answerer(kind: Any) -> Callable[[Message], Message]:
-    side: list[Side] = []
+    side: list[PairSide] = []
 
     def answer(question: Message) -> Message:
         if "about" in question:

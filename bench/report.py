@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench.fit import FLOOR
 from bench.page import page
-from bench.runs import BAD, Finding, Run, Unreadable, compare, read_run, same_place
+from bench.runs import BAD, Finding, MeasuredRun, Unreadable, compare, read_run, same_place
 from bench.table import say
 
 WORSE = 1
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return WORSE if a.check and worse else 0
 
 
-def named(runs: list[Run]) -> list[Run]:
+def named(runs: list[MeasuredRun]) -> list[MeasuredRun]:
     """Runs of one name get a number."""
     seen: Counter[str] = Counter()
     for run in runs:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from bench.gpu_micro import Case, compiled_case
+from bench.gpu_micro import MicroCase, compiled_case
 from bench.gpu_micro import cases as micro_cases
 from bench.gpu_stage import Note, Noted, carried
 from bench.roofline_model import STEPS, Code, estimate, peak, traffic
@@ -18,7 +18,7 @@ from polytriton.kernels.build import Built, Failed, compile_each
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.emit import NUMERICS, Emitter
 from polytriton.kernels.sass import LIMITS
-from polytriton.kernels.sequence import Launch, Launches, Space
+from polytriton.kernels.sequence import Frames, Launch, Launches
 from polytriton.kernels.spec import COUNTED, Kernel
 from polytriton.kernels.worker import dump
 from polytriton.tuning.device import SHEETS
@@ -36,7 +36,7 @@ PASS_GOAL, LEAST_ROWS, GOAL_CHANNELS = 0.80, 4096, (64, 256)  # of a copy's band
 BATCH = 2  # boxes, as in bench/gpu_stage.py
 
 
-def cases() -> dict[str, list[Case]]:
+def cases() -> dict[str, list[MicroCase]]:
     return micro_cases(False)
 
 
@@ -49,13 +49,13 @@ def groups() -> list[str]:
 class Timed:
     """One launch of a case."""
 
-    case: Case
+    case: MicroCase
     numerics: str
     variant: str
     launch: Launch
     launches: Launches
     note: Note
-    space: Space
+    frames: Frames
 
 
 def work(group: str, target: str, cache: Path | None, jobs: int) -> Iterator[Row]:
@@ -68,15 +68,15 @@ def work(group: str, target: str, cache: Path | None, jobs: int) -> Iterator[Row
         yield described(t, made[t.launch.kernel.name], target)
 
 
-def launches_of(case: Case) -> list[Timed]:
+def launches_of(case: MicroCase) -> list[Timed]:
     compiled, program = compiled_case(case.make)
-    space, emitter, found = Space(compiled.net, compiled.plan), Emitter(), []
+    frames, emitter, found = Frames(compiled.net, compiled.plan), Emitter(), []
     for numerics, fuse, (label, sizes, inner) in product(case.numerics, case.fuse, case.sizes):
-        lowering = Noted(emitter, space, carried(NUMERICS[numerics], inner), program, sizes or GPU, fuse=fuse)
+        lowering = Noted(emitter, frames, carried(NUMERICS[numerics], inner), program, sizes or GPU, fuse=fuse)
         launches = lowering.run()
         variant = " ".join(v for v in (label, {True: "fused", False: "apart", None: ""}[fuse]) if v)
         found += [
-            Timed(case, numerics, variant, launches.steps[k], launches, note, space)
+            Timed(case, numerics, variant, launches.steps[k], launches, note, frames)
             for k, note in lowering.notes.items()
             if note.function in case.functions
         ]
@@ -89,7 +89,7 @@ def described(t: Timed, built: Built | Failed, target: str) -> Row:
     if isinstance(built, Failed):
         return {**row, "note": built.reason.splitlines()[0][:160]}
     code = Code(built.report, instructions(built.cubin))
-    moved = traffic(t.launch, t.launches, t.space, rows, BATCH, NUMERICS[t.numerics])
+    moved = traffic(t.launch, t.launches, t.frames, rows, BATCH, NUMERICS[t.numerics])
     found = estimate(t.note, t.launch.kernel.warps, moved, t.numerics, rows, gpu, target, code)
     row |= {**resources(t.launch.kernel, code, target), "mb": moved / 1e6, "binds": found.limit, "microseconds": found.seconds * 1e6}
     row["of_memory"] = moved / found.seconds / gpu.bandwidth

@@ -17,7 +17,7 @@ from polytriton.ir.net import Net
 from polytriton.ir.plan import extent
 from polytriton.kernels.emit import NUMERICS, Numerics
 from polytriton.kernels.sass import LIMITS
-from polytriton.kernels.sequence import Launch, Launches, Space
+from polytriton.kernels.sequence import Frames, Launch, Launches
 from polytriton.kernels.spec import Report
 from polytriton.rounding import PARTS
 from polytriton.runtime.kernel_tables import LAYER, READERS
@@ -56,7 +56,7 @@ def clock(gpu: Gpu, target: str) -> float:
 # ---- bytes ----------------------------------------------------------------------------------------------------------
 
 
-def traffic(launch: Launch, launches: Launches, space: Space, rows: int, batch: int, numerics: Numerics) -> int:
+def traffic(launch: Launch, launches: Launches, frames: Frames, rows: int, batch: int, numerics: Numerics) -> int:
     """Bytes the launch moves at least: every value of its tensors once, of a table no more than its rows can read."""
     word = 8 if numerics.type == "tl.float64" else 4
     buffers = {s: rows * launches.buffers[int(s[4:])] * word for s in launch.bind if s.startswith("buf:")}
@@ -73,15 +73,15 @@ def traffic(launch: Launch, launches: Launches, space: Space, rows: int, batch: 
         elif kind in ("floor", "underflow", "merged"):
             total += 8 * batch
         elif kind in LAYER or kind in ("bias", "first"):
-            total += _layer(space.net, kind, name, batch, word)
+            total += _layer(frames.net, kind, name, batch, word)
         elif name and not name.isdigit():  # a table over the boxes
-            total += min(batch * _plane(space, name) * word, most)
+            total += min(batch * _plane(frames, name) * word, most)
     return total
 
 
-def _plane(space: Space, name: str) -> int:
+def _plane(frames: Frames, name: str) -> int:
     """Values of a node's table, a box."""
-    plane = space.geometry(name)["PLANE"]
+    plane = frames.geometry(name)["PLANE"]
     assert isinstance(plane, int)
     return plane
 

@@ -32,7 +32,7 @@ from polytriton.kernels.arena import lay_out
 from polytriton.kernels.build import Built, compile_each
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.emit import NUMERICS, Emitter
-from polytriton.kernels.sequence import Launches, Space
+from polytriton.kernels.sequence import Frames, Launches
 from polytriton.kernels.spec import Kernel
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Results, Stopped
@@ -165,10 +165,10 @@ class Lowered:
 
 
 def lowered(problem: Problem, numerics: str) -> tuple[list[Lowered], list[Kernel]]:
-    emitter, space, made = Emitter(), Space(problem.compiled.net, problem.compiled.plan), []
+    emitter, frames, made = Emitter(), Frames(problem.compiled.net, problem.compiled.plan), []
     word = 8 if NUMERICS[numerics].type == "tl.float64" else 4
     for program in problem.compiled.plan:
-        noted = Noted(emitter, space, NUMERICS[numerics], program, GPU)
+        noted = Noted(emitter, frames, NUMERICS[numerics], program, GPU)
         launches = noted.run()
         made.append(Lowered(program, noted, launches, lay_out(launches).size * word + ROW_BYTES))
     return made, list(emitter.kernels.values())
@@ -198,7 +198,7 @@ def played(
         if not count:
             to.add(0.0, "launch", chunks)
             continue
-        moved = traffic(launch, one.launches, one.noted.space, count, batch, NUMERICS[numerics])
+        moved = traffic(launch, one.launches, one.noted.frames, count, batch, NUMERICS[numerics])
         found = estimate(note, launch.kernel.warps, moved, numerics, count, gpu, target, code.get(launch.kernel.name))
         to.add(found.seconds, found.limit, chunks, tiles=found.ops, moved=moved)
     for state, ops in one.launches.ops.items():

@@ -28,7 +28,7 @@ class Unreadable(Exception):
 
 
 @dataclass
-class Run:
+class MeasuredRun:
     """One run: rows by part, and where they were taken."""
 
     name: str
@@ -73,10 +73,10 @@ def measured(row: Row) -> tuple[float, float, int]:
     return seconds(row) or 0.0, (spread or 0.0) * scale, int(runs) if runs is not None else 5 if spread is not None else 1
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> MeasuredRun:
     """A CSV file, or a folder of them."""
     files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
-    run = Run(path.stem if path.is_file() else path.resolve().name, {})
+    run = MeasuredRun(path.stem if path.is_file() else path.resolve().name, {})
     for file in files:
         try:
             with file.open(newline="", encoding="utf-8") as f:
@@ -113,11 +113,11 @@ def label(row: Row) -> str:
     return " ".join(filter(None, words))
 
 
-def same_place(a: Run, b: Run) -> bool:
+def same_place(a: MeasuredRun, b: MeasuredRun) -> bool:
     return all(a.about.get(k) == b.about.get(k) for k in PLACE if a.about.get(k) and b.about.get(k))
 
 
-def compare(before: Run, after: Run, floor: float = FLOOR) -> list[Finding]:
+def compare(before: MeasuredRun, after: MeasuredRun, floor: float = FLOOR) -> list[Finding]:
     """Every row that both runs have, and every row that the later one failed at."""
     found: list[Finding] = []
     for part, rows in after.parts.items():

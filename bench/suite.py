@@ -27,9 +27,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from bench.children import Child, Gone
+from bench.children import Gone, MeasuringChild
 from bench.machine import ROOT, data_folder, describe, found_data
-from bench.measure import Job
+from bench.measure import PartJob
 from bench.serve import Message
 from bench.table import Row, Table, say
 
@@ -76,11 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if a.only and not any(g in a.only for part in parts for g in module_of(part).groups(a.quick)):
         p.error(f"no group {a.only[0]!r}: --list names them")
-    job = Job(a.device, a.threads, a.quick, 2 if a.quick else a.runs, 2.0 if a.quick else a.budget, nets=a.nets)
+    job = PartJob(a.device, a.threads, a.quick, 2 if a.quick else a.runs, 2.0 if a.quick else a.budget, nets=a.nets)
     about = describe(device_name(a.device), a.threads)
     out = a.out or ROOT / "build" / "bench" / f"{time.strftime('%Y%m%d-%H%M%S')}-{about['commit']}"
     say(f"{about['machine']}; {about['device']}, {a.threads} thread(s), commit {about['commit']}")
-    with Child("bench.suite_child", threads=a.threads) as child:
+    with MeasuringChild("bench.suite_child", threads=a.threads) as child:
         job = replace(job, conv_gflops=answer_of(child, {"rate": a.threads}, a.limit)["rate"] if a.device == "cpu" else 0.0)
     about["conv_gflops"] = f"{job.conv_gflops:.1f}"
     codes = [run_part(part, a.only, job, a.limit, out / f"{part}.csv", about) for part in parts]
@@ -106,7 +106,7 @@ def module_of(part: str) -> ModuleType:
     return importlib.import_module(PARTS[part])
 
 
-def run_part(part: str, only: Sequence[str], job: Job, limit: float, path: Path, about: Row) -> int:
+def run_part(part: str, only: Sequence[str], job: PartJob, limit: float, path: Path, about: Row) -> int:
     """All groups of a part, one after another; 0 or FAILED."""
     module = module_of(part)
     wanted = [g for g in module.groups(job.quick) if not only or g in only]
@@ -124,10 +124,10 @@ def run_part(part: str, only: Sequence[str], job: Job, limit: float, path: Path,
     return code
 
 
-def rows_of(part: str, group: str, job: Job, limit: float) -> Iterator[Row]:
+def rows_of(part: str, group: str, job: PartJob, limit: float) -> Iterator[Row]:
     """What a process of its own finds; one row more, with a note, where it dies or takes too long."""
     first = module_of(part).COLUMNS[0]
-    with Child("bench.suite_child", [part, group], threads=job.threads) as child:
+    with MeasuringChild("bench.suite_child", [part, group], threads=job.threads) as child:
         try:
             answer_of(child, {"start": {**vars(job), "nets": str(job.nets.resolve()) if job.nets else ""}}, limit)
             while (row := answer_of(child, {"next": True}, limit)["row"]) is not None:
@@ -136,7 +136,7 @@ def rows_of(part: str, group: str, job: Job, limit: float) -> Iterator[Row]:
             yield {first: group, "note": str(error), "died": not error.late}
 
 
-def answer_of(child: Child, question: Message, seconds: float) -> Message:
+def answer_of(child: MeasuringChild, question: Message, seconds: float) -> Message:
     found = child.ask(question, seconds)
     if "error" in found:
         raise Gone(found["error"])

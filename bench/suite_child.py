@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 
-from bench.measure import Job, convolution_rate
+from bench.measure import PartJob, convolution_rate
 from bench.serve import Message, serve
 from bench.suite import module_of
 from bench.table import Row
 from polytriton.heap import keep_memory
 
 
-class Work:
+class SuiteWork:
     """{"rate": threads}, or {"start": job} and then {"next": true} until the row is null."""
 
     def __init__(self, part: str = "", group: str = "") -> None:
@@ -27,7 +27,7 @@ class Work:
             return {"rate": convolution_rate(question["rate"])}
         if "start" in question:
             given = question["start"]
-            job = Job(**{**given, "nets": Path(given["nets"]) if given["nets"] else None})
+            job = PartJob(**{**given, "nets": Path(given["nets"]) if given["nets"] else None})
             torch.set_num_threads(job.threads)
             self.rows = module_of(self.part).work(self.group, job)
             return {}
@@ -36,4 +36,4 @@ class Work:
 
 if __name__ == "__main__":
     keep_memory()  # as the commands do
-    serve(Work(*sys.argv[1:]).answer)
+    serve(SuiteWork(*sys.argv[1:]).answer)

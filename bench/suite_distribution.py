@@ -19,7 +19,7 @@ import numpy as np
 import polytriton
 from bench import zoo
 from bench.machine import data_folder, found_data
-from bench.measure import Job
+from bench.measure import PartJob
 from bench.suite_zoo import split
 from bench.table import NETWORK, Row
 
@@ -42,7 +42,7 @@ def groups(quick: bool) -> list[str]:
     return ["mnist-6x500-robust", *real[:1]] if quick else [*(f"{n}-{k}" for k in ("robust", "normal") for n in zoo.NETS), *real]
 
 
-def work(group: str, job: Job) -> Iterator[Row]:
+def work(group: str, job: PartJob) -> Iterator[Row]:
     name, kind = split(group)
     if name in zoo.NETS:
         net = polytriton.compile(zoo.build(name, kind), **job.options(), check=False)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from bench.fit import power, tail
-from bench.gpu_nets import Grower
-from bench.measure import Case, Job, measured
+from bench.gpu_nets import NetGrower
+from bench.measure import Case, PartJob, measured
 from bench.table import END_TO_END, Row
 from polytriton.api import Verifier
 from polytriton.ir.net import Net
@@ -46,14 +46,14 @@ def groups(quick: bool) -> list[str]:
 
 
 def convolutions(side: int, channels: int, depth: int) -> Net:
-    net = Grower("conv", 3, side, side)
+    net = NetGrower("conv", 3, side, side)
     for _ in range(depth):
         net = net.conv(channels, 3, pad=SAME).relu()
     return net.net()
 
 
 def dense(width: int) -> Net:
-    net = Grower("dense", 256)
+    net = NetGrower("dense", 256)
     for _ in range(3):
         net = net.dense(width).relu()
     return net.net()
@@ -72,7 +72,7 @@ def network(axis: str, value: int) -> Net:
     return convolutions(**size)
 
 
-def work(axis: str, job: Job) -> Iterator[Row]:
+def work(axis: str, job: PartJob) -> Iterator[Row]:
     rng = np.random.default_rng(0)
     small = Verifier.from_net(network(axis, SIZES[axis][0]), **job.options())
     Case(small, np.zeros((1, small.inputs)), EPS).worst(1)  # what a process pays once
@@ -89,7 +89,7 @@ def work(axis: str, job: Job) -> Iterator[Row]:
             return
 
 
-def asked(net: Verifier, case: Case, rows: int, job: Job) -> Row:
+def asked(net: Verifier, case: Case, rows: int, job: PartJob) -> Row:
     """Random forms of one image's output, walked back once its layers are bounded."""
     decider = net._decider
     with decider.turn, pinned():

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import polytriton
 from bench import zoo
-from bench.measure import Case, Job
+from bench.measure import Case, PartJob
 from bench.table import END_TO_END, Row
 
 COLUMNS = END_TO_END
@@ -27,7 +27,7 @@ def split(group: str) -> tuple[str, zoo.Kind]:
     return name, "robust" if kind == "robust" else "normal"
 
 
-def work(group: str, job: Job) -> Iterator[Row]:
+def work(group: str, job: PartJob) -> Iterator[Row]:
     name, kind = split(group)
     eps = zoo.EPS[name, kind]
     net = polytriton.compile(zoo.build(name, kind), **job.options(), check=False)

@@ -47,7 +47,7 @@ CALIBRATION = 8  # images a robust network is settled on, the published one amon
 
 
 @dataclass(frozen=True)
-class Layer:
+class ZooLayer:
     """One affine layer or residual sum, and whether a ReLU follows. The first operand of a sum is the branch whose bias may move."""
 
     name: str
@@ -68,11 +68,11 @@ class Stack:
     """Grows a network; `at` is where it has got to."""
 
     def __init__(self, *shape: int) -> None:
-        self.layers: list[Layer] = []
+        self.layers: list[ZooLayer] = []
         self.shapes: dict[str, Shape] = {"input": shape}
         self.at = "input"
 
-    def _push(self, layer: Layer) -> None:
+    def _push(self, layer: ZooLayer) -> None:
         self.layers.append(layer)
         self.shapes[layer.name] = layer.shape
         self.at = layer.name
@@ -81,12 +81,12 @@ class Stack:
         c, *image = self.shapes[self.at]
         shape = (channels, *((n + 2 * pad - kernel) // stride + 1 for n in image))
         name = name or f"conv{len(self.layers) + 1}"
-        self._push(Layer(name, "conv", (self.at,), shape, relu, (channels, c, kernel, kernel), stride, pad))
+        self._push(ZooLayer(name, "conv", (self.at,), shape, relu, (channels, c, kernel, kernel), stride, pad))
         return self
 
     def dense(self, *sizes: int, relu: bool = True) -> Stack:
         for n in sizes:
-            self._push(Layer(f"fc{len(self.layers) + 1}", "dense", (self.at,), (n,), relu, (n, prod(self.shapes[self.at]))))
+            self._push(ZooLayer(f"fc{len(self.layers) + 1}", "dense", (self.at,), (n,), relu, (n, prod(self.shapes[self.at]))))
         return self
 
     def output(self) -> Stack:
@@ -102,7 +102,7 @@ class Stack:
         branch, self.at = self.at, start
         if shortcut == "conv":
             self.conv(planes, 1, stride, 0, relu=False, name=f"{name}.shortcut")
-        self._push(Layer(f"{name}.add", "add", (branch, self.at), self.shapes[branch], relu=True))
+        self._push(ZooLayer(f"{name}.add", "add", (branch, self.at), self.shapes[branch], relu=True))
         return self
 
 
@@ -173,13 +173,13 @@ def radii(name: str, kind: Kind) -> tuple[Fraction, ...]:
     return (EPS[name, kind], *((SECOND[name],) if name in SECOND else ()))
 
 
-def network(name: str) -> list[Layer]:
+def network(name: str) -> list[ZooLayer]:
     """The layers in topological order; the last is the output."""
     shape, stack, _ = NETS[name]
     return stack(*shape).output().layers
 
 
-def neurons(layers: list[Layer]) -> int:
+def neurons(layers: list[ZooLayer]) -> int:
     """Counted as the paper does: the inputs of ReLUs, and the output."""
     return sum(n.size for n in layers if n.relu) + layers[-1].size
 
@@ -221,16 +221,16 @@ def ball(images: np.ndarray, eps: float) -> Box:
     return _between((x - eps).clamp(min=0), (x + eps).clamp(max=1))
 
 
-def _linear(layer: Layer, x: Tensor, weight: Tensor) -> Tensor:
+def _linear(layer: ZooLayer, x: Tensor, weight: Tensor) -> Tensor:
     return F.conv2d(x, weight, stride=layer.stride, padding=layer.pad) if layer.op == "conv" else F.linear(x.flatten(1), weight)
 
 
-def _along(bias: Tensor, layer: Layer) -> Tensor:
+def _along(bias: Tensor, layer: ZooLayer) -> Tensor:
     """One number a channel, shaped to add to the layer's values."""
     return bias.view(-1, *[1] * (len(layer.shape) - 1))
 
 
-def intervals(layers: list[Layer], params: Params, start: Box, settle: Settle | None = None) -> Iterator[tuple[Layer, Box]]:
+def intervals(layers: list[ZooLayer], params: Params, start: Box, settle: Settle | None = None) -> Iterator[tuple[ZooLayer, Box]]:
     """Every layer with its box before the ReLU, in float32 to nearest: a measurement, not a bound. `settle` makes `params` on the way."""
     last = {i: n.name for n in layers for i in n.inputs}
     held = {"input": start}
@@ -259,7 +259,7 @@ def intervals(layers: list[Layer], params: Params, start: Box, settle: Settle | 
 # ---- weights --------------------------------------------------------------------------------------------
 
 
-def _he(layer: Layer, rng: np.random.Generator) -> np.ndarray:
+def _he(layer: ZooLayer, rng: np.random.Generator) -> np.ndarray:
     return rng.standard_normal(layer.weight, dtype=np.float32) * np.float32(sqrt(2 / prod(layer.weight[1:])))
 
 
@@ -277,12 +277,12 @@ class Settle:
     radius: float
     rng: np.random.Generator
 
-    def scaled(self, layer: Layer, x: Box) -> tuple[np.ndarray, np.ndarray]:
+    def scaled(self, layer: ZooLayer, x: Box) -> tuple[np.ndarray, np.ndarray]:
         weight = _he(layer, self.rng)
         radius = float(_linear(layer, x.radius, torch.from_numpy(weight).abs()).mean())
         return weight * np.float32(self.radius / radius), np.zeros(layer.weight[0], np.float32)
 
-    def shift(self, layer: Layer, box: Box) -> Tensor:
+    def shift(self, layer: ZooLayer, box: Box) -> Tensor:
         """What to add to the biases."""
         channels = layer.shape[0]
         centre, radius = (v.transpose(0, 1).reshape(channels, -1) for v in (box.centre, box.radius))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineOptions:
     """How bounds are computed."""
 
     device: Annotated[
@@ -98,7 +98,7 @@ class Asking:
         ),
     ] = None
 
-    def settings(self, engine: Engine, *, here: bool = True, search: str = "none") -> Settings:
+    def settings(self, engine: EngineOptions, *, here: bool = True, search: str = "none") -> Settings:
         """`search`: the command's own choice, where none is given."""
         from polytriton.prove.strategy import check_search
         from polytriton.runs.asker import Settings
@@ -170,7 +170,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Results:
+class ResultOptions:
     """Where results go besides the table."""
 
     json: Annotated[
@@ -198,7 +198,7 @@ class Competition:
     ] = None
 
     def file(
-        self, listed: Sequence[Instance], instances: Path | None, network: Path | None, results: Results
+        self, listed: Sequence[Instance], instances: Path | None, network: Path | None, results: ResultOptions
     ) -> CompetitionFile | None:
         from pathlib import Path
 
@@ -219,7 +219,7 @@ class Competition:
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageOptions:
     """Balls around images."""
 
     images: Annotated[

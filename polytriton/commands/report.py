@@ -105,16 +105,16 @@ def _known(records: Sequence[Record], paths: Sequence[Path]) -> Mapping[str, Des
 
 
 def _described(held: Artifact) -> Described:
-    from polytriton.report.layers import Step
+    from polytriton.report.layers import ProgramFacts
 
     net, known = held.compiled.net, {}
     for node in net:
-        known["bound", node.name] = Step(f"{node.op} {'x'.join(map(str, node.shape))}", [])
+        known["bound", node.name] = ProgramFacts(f"{node.op} {'x'.join(map(str, node.shape))}", [])
     for program in held.compiled.plan:
         checkpoints = [s.node for s in program.steps if s.check and s.op != "input"]
         for stage in ("bound",) if program.kind == "bound" else ("interval", "query"):
-            about = known.get(("bound", program.target), Step("", [])).about
-            known[stage, program.target] = Step(about, checkpoints)
+            about = known.get(("bound", program.target), ProgramFacts("", [])).about
+            known[stage, program.target] = ProgramFacts(about, checkpoints)
     return known
 
 

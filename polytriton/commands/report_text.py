@@ -6,7 +6,7 @@ import sys
 from typing import TextIO
 
 from polytriton.commands.screen import seconds, table
-from polytriton.report.facts import Facts, Layer, Network, Quantiles, rounded
+from polytriton.report.facts import Facts, LayerFacts, NetworkFacts, Quantiles, rounded
 
 
 def show(found: Facts, file: TextIO | None = None) -> None:
@@ -30,7 +30,7 @@ def show(found: Facts, file: TextIO | None = None) -> None:
     print(total(found), file=out)
 
 
-def _layers(network: Network, out: TextIO) -> None:
+def _layers(network: NetworkFacts, out: TextIO) -> None:
     print(f"{network.name}: means over the queries that ran each step", file=out)
     rows = [
         [
@@ -44,7 +44,7 @@ def _layers(network: Network, out: TextIO) -> None:
     print(file=out)
 
 
-def title(layer: Layer) -> str:
+def title(layer: LayerFacts) -> str:
     return {"interval": "query, interval bounds", "query": "query"}.get(layer.stage, layer.name)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from polytriton.commands.check import certify_run, covered
-from polytriton.commands.groups import Asking, Competition, Engine, Images, Results, Spread
+from polytriton.commands.groups import Asking, Competition, EngineOptions, ImageOptions, ResultOptions, Spread
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import INTERRUPTED, Live, summary
 from polytriton.errors import UnsupportedModel, UsageError
@@ -34,11 +34,11 @@ def run(
         option("--certificates", metavar="FOLDER", help="In the end, write of every unsat what polytriton check needs to confirm it."),
     ] = None,
     *,
-    images: Images,
+    images: ImageOptions,
     asking: Asking,
     spread: Spread,
-    engine: Engine,
-    results: Results,
+    engine: EngineOptions,
+    results: ResultOptions,
     competition: Competition,
 ) -> int:
     """Answer queries about a compiled network: unsat (proved), sat (with a counterexample), unknown or timeout.

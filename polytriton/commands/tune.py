@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from polytriton.commands.groups import Engine, Images
+from polytriton.commands.groups import EngineOptions, ImageOptions
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import INTERRUPTED, as_text
 from polytriton.errors import UsageError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from polytriton.api import Verifier
     from polytriton.artifact import Artifact
     from polytriton.prove.questions import Questions
-    from polytriton.tuning.session import Outcome, State
+    from polytriton.tuning.session import Outcome, SessionState
 
 PAUSE = 10.0  # seconds between lines of progress where nobody looks at a terminal
 
@@ -48,8 +48,8 @@ def tune(
     ] = False,
     as_json: Annotated[bool, option("--json", help="The result as one JSON document.")] = False,
     *,
-    images: Images,
-    engine: Engine,
+    images: ImageOptions,
+    engine: EngineOptions,
 ) -> int:
     """Find the fastest sound configuration for this network on this machine, and keep it in the artifact.
 
@@ -120,9 +120,9 @@ def _allowed(names: list[str], options: dict[str, Any]) -> tuple[str, ...]:
 def _settings(options: dict[str, Any], seconds: float, trials: int | None, runs: int, seed: int, allow: tuple[str, ...]) -> Any:
     import torch
 
-    from polytriton.tuning.session import Settings
+    from polytriton.tuning.session import SessionSettings
 
-    return Settings(options, torch.get_num_threads(), seed, seconds, trials or 0, runs, allow)
+    return SessionSettings(options, torch.get_num_threads(), seed, seconds, trials or 0, runs, allow)
 
 
 def _verifier(held: Artifact, options: dict[str, Any]) -> Verifier:
@@ -132,7 +132,7 @@ def _verifier(held: Artifact, options: dict[str, Any]) -> Verifier:
     return Verifier.from_artifact(held, **{**options, "config": DEFAULT})
 
 
-def _work(network: Path, verifier: Verifier, images: Images, files: list[Path], seed: int) -> Questions:
+def _work(network: Path, verifier: Verifier, images: ImageOptions, files: list[Path], seed: int) -> Questions:
     from polytriton.tuning import work
 
     balls = images.balls()
@@ -161,7 +161,7 @@ def _calibrate() -> None:
     print(f"polytriton: kept as {path}" if path else "polytriton: nothing is kept, since there is no cache", file=sys.stderr)
 
 
-def _cross(network: Path, held: Artifact, target: str, engine: Engine, as_json: bool) -> int:
+def _cross(network: Path, held: Artifact, target: str, engine: EngineOptions, as_json: bool) -> int:
     from polytriton.kernels.sass import LIMITS
     from polytriton.tuning.cross import tune_target
 
@@ -199,7 +199,7 @@ class Watch:
         if self.bar:
             self.bar.stop()
 
-    def tell(self, state: State) -> None:
+    def tell(self, state: SessionState) -> None:
         best = f"default {state.start:.4g} s, least of a trial {state.best:.4g} s"  # no ratio before the duel
         peak = f", {100 * state.peak:.0f} % of the roofline" if state.peak else ""
         text = f"{state.done} trials, {best}{peak}, {state.left:.0f} s left"

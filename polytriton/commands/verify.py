@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from polytriton.commands.check import certifiable, certify
 from polytriton.commands.clock import began
-from polytriton.commands.groups import Asking, Engine, Results
+from polytriton.commands.groups import Asking, EngineOptions, ResultOptions
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import Live, complain, share
 from polytriton.errors import UnsupportedProperty, UsageError
@@ -47,8 +47,8 @@ def verify(
     ] = None,
     *,
     asking: Asking,
-    engine: Engine,
-    results: Results,
+    engine: EngineOptions,
+    results: ResultOptions,
 ) -> int:
     """Answer one query; the verdict is the first line, a counterexample in VNN-LIB form follows.
 

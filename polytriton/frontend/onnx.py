@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto
 
 from polytriton.errors import PolytritonError, ResourceError, UnsupportedModel, UsageError
-from polytriton.frontend.onnx_compare import Held, Step, compare
+from polytriton.frontend.onnx_compare import Held, OnnxStep, compare
 from polytriton.frontend.onnx_constants import tensor
 from polytriton.frontend.onnx_ops import operators, rounds_to_half, translate
 from polytriton.frontend.onnx_values import FREE_BYTES, REMEDY, Act, Shape, Site, State, cells, core, stored
@@ -63,7 +63,7 @@ class Imported:
     net: Net
     source: Source
     model: bytes
-    steps: tuple[Step, ...] = field(default=(), compare=False, repr=False)
+    steps: tuple[OnnxStep, ...] = field(default=(), compare=False, repr=False)
 
 
 def load_onnx(model: str | os.PathLike[str] | bytes | onnx.ModelProto, *, output: str | None = None, name: str | None = None) -> Imported:
@@ -318,7 +318,7 @@ def _translate(proto: onnx.ModelProto, data: bytes | None, folder: Path | None, 
     return _finish(state, pruned, sha, x, shape, batch, wanted, tuple(s for s in steps if s.outputs), dtype)
 
 
-def _step(state: State, node: onnx.NodeProto, attrs: dict[str, Any], read: set[str]) -> Step:
+def _step(state: State, node: onnx.NodeProto, attrs: dict[str, Any], read: set[str]) -> OnnxStep:
     go_on()
     missing = [t for t in node.input if t and t not in state.values]
     label = node.name or next((o for o in node.output if o), "?")
@@ -339,7 +339,7 @@ def _step(state: State, node: onnx.NodeProto, attrs: dict[str, Any], read: set[s
     except Exception as e:  # operands and attributes may hold anything
         raise site.fail(f"it is malformed ({type(e).__name__}: {str(e)[:200]})") from e
     made = tuple(n.name for n in state.builder.nodes[before:])
-    return Step(f"node {label!r} ({node.op_type})", _held(state, node.input), made, _held(state, node.output))
+    return OnnxStep(f"node {label!r} ({node.op_type})", _held(state, node.input), made, _held(state, node.output))
 
 
 def _held(state: State, tensors: Iterable[str]) -> tuple[Held, ...]:
@@ -356,7 +356,7 @@ def _finish(
     shape: Shape,
     batch: bool,
     wanted: onnx.ValueInfoProto,
-    steps: tuple[Step, ...],
+    steps: tuple[OnnxStep, ...],
     dtype: np.dtype,
 ) -> Imported:
     y = state.values.get(wanted.name)

@@ -40,7 +40,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Step:
+class OnnxStep:
     """One ONNX node: the activations it reads and writes, and the IR nodes that were made for it."""
 
     label: str
@@ -53,7 +53,7 @@ def compare(
     net: Net,
     model: bytes,
     source: Source,
-    steps: Sequence[Step],
+    steps: Sequence[OnnxStep],
     samples: int,
     seed: int,
     box: tuple[np.ndarray, np.ndarray] | None,
@@ -63,7 +63,7 @@ def compare(
     last = next((h for s in reversed(steps) for h in s.outputs if h.tensor == source.output_name), given)
     steps = [
         *steps,
-        Step(f"output {source.output_name!r}", (last,), _flat(net, last), (Held(last.tensor, net.output, last.shape, last.dtype),)),
+        OnnxStep(f"output {source.output_name!r}", (last,), _flat(net, last), (Held(last.tensor, net.output, last.shape, last.dtype),)),
     ]
     most = max(samples, min(INPUTS, WORK // max(1, _work(net))))
     x, ordinary = _inputs(source, most, seed, box)
@@ -103,7 +103,7 @@ def _work(net: Net) -> int:
     return found
 
 
-def _spent(steps: Sequence[Step]) -> Iterator[list[str]]:
+def _spent(steps: Sequence[OnnxStep]) -> Iterator[list[str]]:
     """The tensors no later step reads."""
     last = {h.tensor: i for i, s in enumerate(steps) for h in (*s.operands, *s.outputs)}
     for i in range(len(steps)):
@@ -113,7 +113,7 @@ def _spent(steps: Sequence[Step]) -> Iterator[list[str]]:
 # ---- one node ---------------------------------------------------------------------------------------------
 
 
-def _judge(step: Step, net: Net, nodes: dict[str, Node], theirs: dict[str, np.ndarray]) -> float:
+def _judge(step: OnnxStep, net: Net, nodes: dict[str, Node], theirs: dict[str, np.ndarray]) -> float:
     """The largest share of the allowed difference in this step's outputs; raises where it is exceeded."""
     kinds = [ARITHMETIC[h.dtype] for h in (*step.operands, *step.outputs)]
     arithmetic = max(kinds, key=lambda k: k.unit)
@@ -140,7 +140,7 @@ def _judge(step: Step, net: Net, nodes: dict[str, Node], theirs: dict[str, np.nd
     return worst
 
 
-def _find(name: str, known: dict[str, Numbers], nodes: dict[str, Node], step: Step) -> Numbers:
+def _find(name: str, known: dict[str, Numbers], nodes: dict[str, Node], step: OnnxStep) -> Numbers:
     node = nodes.get(name)
     if name not in known and node is not None and node.op == "reshape":  # made for an earlier reader of the same tensor
         known[name] = _find(node.inputs[0], known, nodes, step).shaped(node.shape)
@@ -163,7 +163,7 @@ def _share(where: str, ours: np.ndarray, theirs: np.ndarray, allowed: np.ndarray
     )
 
 
-def _misshapen(step: Step, held: Held, found: Shape) -> UnsupportedModel:
+def _misshapen(step: OnnxStep, held: Held, found: Shape) -> UnsupportedModel:
     return UnsupportedModel(
         f"{step.label}: tensor {held.tensor!r} has shape {list(held.shape)} in the translation and {list(found)} in onnxruntime", REPORT
     )

@@ -15,7 +15,7 @@ from onnx.numpy_helper import from_array
 from polytriton.errors import UnsupportedProperty, UsageError
 from polytriton.frontend.packed import read_file
 from polytriton.frontend.query import Disjunct, Property, Row, Tensor, check_range, outward
-from polytriton.frontend.vnnlib_dnf import Leaf, Node, expand, split
+from polytriton.frontend.vnnlib_dnf import Junction, Leaf, expand, split
 from polytriton.frontend.vnnlib_parse import Document, parse
 from polytriton.guard import guarded
 
@@ -91,7 +91,7 @@ class _Boxes:
                     "check the bounds: no input satisfies them",
                 )
         made = []
-        conjunctions = expand(Node("and", rest), self.name)
+        conjunctions = expand(Junction("and", rest), self.name)
         for conjunction in conjunctions:
             lo: Side = {}
             hi: Side = {}

@@ -28,14 +28,14 @@ class Leaf:
 
 
 @dataclass(slots=True)
-class Node:
+class Junction:
     """`and`, `or` (empty: true, false) or a one-armed `not`."""
 
     op: str
-    kids: Sequence[Leaf | Node] = ()
+    kids: Sequence[Leaf | Junction] = ()
 
 
-Formula: TypeAlias = Leaf | Node
+Formula: TypeAlias = Leaf | Junction
 
 
 def fold(root: Formula, leaf: Callable[[Leaf], T], any_: Callable[[list[T]], T], all_: Callable[[list[T]], T]) -> T:
@@ -114,5 +114,5 @@ def split(asserts: Iterable[Formula]) -> tuple[list[Leaf], list[Formula]]:
         elif (node.op == "and") != negative:
             todo.extend((kid, negative) for kid in reversed(node.kids))
         else:
-            rest.append(Node("not", (node,)) if negative else node)
+            rest.append(Junction("not", (node,)) if negative else node)
     return plain, rest

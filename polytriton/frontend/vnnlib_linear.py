@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from polytriton.frontend.vnnlib_dnf import Formula, Leaf, Node
+from polytriton.frontend.vnnlib_dnf import Formula, Junction, Leaf
 
 MAX_EXPONENT = 400  # ten to the 400 is already beyond float64
 MAX_DIGITS = 1_000
@@ -16,7 +16,7 @@ NUMBER = re.compile(r"[-+]?(?:(\d+)(?:\.(\d*))?|\.(\d+))(?:[eE]([-+]?\d+))?", re
 ZERO, ONE = Fraction(0), Fraction(1)
 
 
-class Refused(Exception):
+class BadLine(Exception):
     """A message and a remedy that still lack the line number."""
 
 
@@ -54,11 +54,11 @@ def number(token: str) -> Fraction | None:
     whole, part, only, exponent = found.groups()
     digits = (whole or "") + (part or only or "")
     if len(digits) > MAX_DIGITS:
-        raise Refused(f"a number of {len(digits)} digits", f"write at most {MAX_DIGITS}")
+        raise BadLine(f"a number of {len(digits)} digits", f"write at most {MAX_DIGITS}")
     scale = 0
     if exponent:
         if len(exponent) > 9 or abs(int(exponent)) > MAX_EXPONENT:
-            raise Refused(f"exponent of `{token[:40]}` is out of range", f"float64 ends near 1e308; at most {MAX_EXPONENT} is read")
+            raise BadLine(f"exponent of `{token[:40]}` is out of range", f"float64 ends near 1e308; at most {MAX_EXPONENT} is read")
         scale = int(exponent)
     scale -= len(part or only or "")
     mantissa = -int(digits) if token[0] == "-" else int(digits)
@@ -68,7 +68,7 @@ def number(token: str) -> Fraction | None:
 def _bounded(value: Fraction) -> Fraction:
     """Stops numbers that grow without end, e.g. a product of many huge constants."""
     if value.numerator.bit_length() > MAX_BITS or value.denominator.bit_length() > MAX_BITS:
-        raise Refused("an exact constant grows beyond any use", "write the constant out as one decimal")
+        raise BadLine("an exact constant grows beyond any use", "write the constant out as one decimal")
     return value
 
 
@@ -85,12 +85,12 @@ def compared(op: str, left: Linear, right: Linear) -> Formula:
     if op in ("<=", ">=", "<", ">"):
         return _leaf(terms, const, op in ("<", ">"))
     below, above = _leaf(terms, const, False), _leaf({k: -c for k, c in terms.items()}, -const, False)
-    both = Node("and", (below, above))
-    return both if op in ("=", "==") else Node("not", (both,))
+    both = Junction("and", (below, above))
+    return both if op in ("=", "==") else Junction("not", (both,))
 
 
 def _leaf(terms: dict[int, Fraction], const: Fraction, strict: bool) -> Formula:
     """A comparison; one whose variables cancel is a truth value."""
     if terms:
         return Leaf(terms, const, strict)
-    return Node("and" if (const > 0 or (const == 0 and not strict)) else "or")
+    return Junction("and" if (const > 0 or (const == 0 and not strict)) else "or")

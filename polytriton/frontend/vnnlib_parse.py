@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 from polytriton.errors import UnsupportedProperty
 from polytriton.frontend.query import Tensor
-from polytriton.frontend.vnnlib_dnf import Formula, Leaf, Node
-from polytriton.frontend.vnnlib_linear import ONE, ZERO, Linear, Refused, compared, number
+from polytriton.frontend.vnnlib_dnf import Formula, Junction, Leaf
+from polytriton.frontend.vnnlib_linear import ONE, ZERO, BadLine, Linear, compared, number
 
 MAX_DEPTH = 1_000
 MAX_ELEMENTS = 10_000_000
@@ -37,7 +37,7 @@ class Decl:
     tensor: Tensor
 
 
-Value: TypeAlias = str | Linear | Leaf | Node | Decl | None
+Value: TypeAlias = str | Linear | Leaf | Junction | Decl | None
 
 
 @dataclass
@@ -67,11 +67,11 @@ def parse(text: str, name: str) -> Document:
                 if frame is not None:
                     stack.append(frame)
                     if len(stack) >= MAX_DEPTH:
-                        raise Refused(f"brackets nest deeper than {MAX_DEPTH}", "flatten the formula: and, or and + take many operands")
+                        raise BadLine(f"brackets nest deeper than {MAX_DEPTH}", "flatten the formula: and, or and + take many operands")
                 frame = []
             elif tok == ")":
                 if frame is None:
-                    raise Refused("a closing bracket too many", "remove it")
+                    raise BadLine("a closing bracket too many", "remove it")
                 value = reader.reduce(frame, len(stack))
                 frame = stack.pop() if stack else None
                 if frame is not None:
@@ -79,17 +79,17 @@ def parse(text: str, name: str) -> Document:
             elif tok[0] == ";":
                 continue
             elif frame is None:
-                raise Refused(f"`{tok[:40]}` outside any bracket", "a file is a list of (declare-...) and (assert ...)")
+                raise BadLine(f"`{tok[:40]}` outside any bracket", "a file is a list of (declare-...) and (assert ...)")
             elif tok[0] == "[" and frame and not str(frame[0]).startswith("declare-"):
                 if not isinstance(frame[-1], str):
-                    raise Refused(f"an index `{tok[:40]}` without a variable", "write X[0,3]")
+                    raise BadLine(f"an index `{tok[:40]}` without a variable", "write X[0,3]")
                 frame[-1] += tok  # `X [0,1]`, written apart
             else:
                 frame.append(tok)
         if frame is not None:
-            raise Refused("the file ends inside a bracket", "close it; was the file cut short?")
+            raise BadLine("the file ends inside a bracket", "close it; was the file cut short?")
         return reader.finish()
-    except Refused as stop:
+    except BadLine as stop:
         message, remedy = stop.args
         raise UnsupportedProperty(f"{name}:{_line(text, at)}: {message}", remedy) from None
 
@@ -132,20 +132,20 @@ class _Reader:
             return "()"
         head = frame[0]
         if not isinstance(head, str):
-            raise Refused("a bracket must begin with a keyword", "such as assert, and, <=, +")
+            raise BadLine("a bracket must begin with a keyword", "such as assert, and, <=, +")
         if depth == 0:
             self.statements += 1
             if head in self.top:
                 self.top[head](head, frame[1:])
             elif head not in IGNORED:
-                raise Refused(f"`{head[:40]}` is no statement", "a file is a list of (declare-...) and (assert ...)")
+                raise BadLine(f"`{head[:40]}` is no statement", "a file is a list of (declare-...) and (assert ...)")
             return None
         made = self.table.get(head)
         if made is not None:
             return made(head, frame[1:])
         if head in ("equal-to", "isomorphic-to"):
-            raise Refused("a property over several networks", "polytriton verifies one network at a time")
-        raise Refused(f"unknown operator `{head[:40]}`", "known: and or not, <= >= < > = == !=, + - * /")
+            raise BadLine("a property over several networks", "polytriton verifies one network at a time")
+        raise BadLine(f"unknown operator `{head[:40]}`", "known: and or not, <= >= < > = == !=, + - * /")
 
     # Values
 
@@ -153,7 +153,7 @@ class _Reader:
         if isinstance(value, Linear):
             return value
         if not isinstance(value, str):
-            raise Refused("a number or a variable was expected", "compare arithmetic expressions, connect comparisons")
+            raise BadLine("a number or a variable was expected", "compare arithmetic expressions, connect comparisons")
         code = self.codes.get(value)
         if code is not None:
             return Linear({code: ONE}, ZERO)
@@ -171,36 +171,36 @@ class _Reader:
         decl = self.tensors.get(stem)
         if decl is None:
             if stem.lower().lstrip("+-") in ("nan", "inf", "infinity"):
-                raise Refused(f"`{stem}` is no bound", "give every input a finite lower and upper bound")
-            raise Refused(f"`{token[:40]}` is neither a number nor a declared variable", "declare it before its first use")
+                raise BadLine(f"`{stem}` is no bound", "give every input a finite lower and upper bound")
+            raise BadLine(f"`{token[:40]}` is neither a number nor a declared variable", "declare it before its first use")
         if decl.role == "hidden":
-            raise Refused(f"a constraint on the hidden node {stem}", "only inputs and outputs can be constrained")
+            raise BadLine(f"a constraint on the hidden node {stem}", "only inputs and outputs can be constrained")
         shape = decl.tensor.shape
         if bracket and SHAPE.fullmatch(bracket + inner) is None:
-            raise Refused(f"`{token[:40]}` has no readable index", "write X[0,3]")
+            raise BadLine(f"`{token[:40]}` has no readable index", "write X[0,3]")
         index = [int(k) for k in re.findall(r"\d+", inner)]
         if len(index) != len(shape) or (bracket and not shape):
-            raise Refused(f"`{token[:40]}` has {len(index)} indices, {stem} has {len(shape)} axes", "index every axis, from 0")
+            raise BadLine(f"`{token[:40]}` has {len(index)} indices, {stem} has {len(shape)} axes", "index every axis, from 0")
         flat = 0
         for k, size in zip(index, shape, strict=True):
             if k >= size:
-                raise Refused(f"`{token[:40]}` lies outside the shape {list(shape)} of {stem}", "indices count from 0")
+                raise BadLine(f"`{token[:40]}` lies outside the shape {list(shape)} of {stem}", "indices count from 0")
             flat = flat * size + k
         code = self.codes[token] = flat if decl.role == "input" else ~flat
         return code
 
     def formula(self, value: Value) -> Formula:
-        if isinstance(value, (Leaf, Node)):
+        if isinstance(value, (Leaf, Junction)):
             return value
         if value in ("true", "false"):
-            return Node("and" if value == "true" else "or")
-        raise Refused("a comparison was expected", "connect comparisons with and, or, not")
+            return Junction("and" if value == "true" else "or")
+        raise BadLine("a comparison was expected", "connect comparisons with and, or, not")
 
     # Operators
 
     def add(self, op: str, args: list[Value]) -> Linear:
         if not args:
-            raise Refused(f"`{op}` without operands", "give at least one")
+            raise BadLine(f"`{op}` without operands", "give at least one")
         made = self.linear(args[0])
         if op == "-" and len(args) == 1:
             return made.negated()
@@ -213,12 +213,12 @@ class _Reader:
 
     def multiply(self, op: str, args: list[Value]) -> Linear:
         if not args:
-            raise Refused("`*` without operands", "give at least one")
+            raise BadLine("`*` without operands", "give at least one")
         made = self.linear(args[0])
         for arg in args[1:]:
             other = self.linear(arg)
             if made.terms and other.terms:
-                raise Refused("a product of two variables is not linear", "only products with a constant are supported")
+                raise BadLine("a product of two variables is not linear", "only products with a constant are supported")
             if other.terms:
                 made, other = other, made
             made = made.scaled(other.const)
@@ -226,22 +226,22 @@ class _Reader:
 
     def divide(self, op: str, args: list[Value]) -> Linear:
         if len(args) < 2:
-            raise Refused("`/` needs two operands", "write (/ 1 3)")
+            raise BadLine("`/` needs two operands", "write (/ 1 3)")
         made = self.linear(args[0])
         for arg in args[1:]:
             other = self.linear(arg)
             if other.terms:
-                raise Refused("a division by a variable is not linear", "only constants may divide")
+                raise BadLine("a division by a variable is not linear", "only constants may divide")
             if not other.const:
-                raise Refused("a division by zero", "correct the constant")
+                raise BadLine("a division by zero", "correct the constant")
             made = made.scaled(1 / other.const)
         return made
 
     def compare(self, op: str, args: list[Value]) -> Formula:
         if len(args) < 2 or (len(args) > 2 and op in ("!=", "distinct")):
-            raise Refused(f"`{op}` with {len(args)} operands", "compare two expressions")
+            raise BadLine(f"`{op}` with {len(args)} operands", "compare two expressions")
         made = [self.relation(op, a, b) for a, b in pairwise(args)]
-        return made[0] if len(made) == 1 else Node("and", made)
+        return made[0] if len(made) == 1 else Junction("and", made)
 
     def relation(self, op: str, a: Value, b: Value) -> Formula:
         if op in (">=", ">"):
@@ -250,35 +250,35 @@ class _Reader:
 
     def connect(self, op: str, args: list[Value]) -> Formula:
         if op == "not" and len(args) != 1:
-            raise Refused(f"`not` with {len(args)} operands", "negate one formula")
+            raise BadLine(f"`not` with {len(args)} operands", "negate one formula")
         if not args:
-            raise Refused(f"`{op}` without operands", "give at least one")
+            raise BadLine(f"`{op}` without operands", "give at least one")
         kids = [self.formula(a) for a in args]
-        return kids[0] if len(kids) == 1 and op != "not" else Node(op, kids)
+        return kids[0] if len(kids) == 1 and op != "not" else Junction(op, kids)
 
     # Statements
 
     def assertion(self, op: str, args: list[Value]) -> None:
         if len(args) != 1:
-            raise Refused(f"assert with {len(args)} formulas", "one formula an assert; join several with and")
+            raise BadLine(f"assert with {len(args)} formulas", "one formula an assert; join several with and")
         self.doc.asserts.append(self.formula(args[0]))
 
     def declare_version(self, op: str, args: list[Value]) -> None:
         found = re.fullmatch(r"<([12])\.\d{1,3}>", args[0]) if len(args) == 1 and isinstance(args[0], str) else None
         if found is None or self.statements > 1:
-            raise Refused("this VNN-LIB version line is not understood", "begin the file with (vnnlib-version <2.0>), or leave it out")
+            raise BadLine("this VNN-LIB version line is not understood", "begin the file with (vnnlib-version <2.0>), or leave it out")
         self.doc.version = f"{found[1]}.0"
 
     def declare_legacy(self, op: str, args: list[Value]) -> None:
         shape = ["()", "Real"] if op == "declare-fun" else ["Real"]
         if self.networks or len(args) != 1 + len(shape) or args[1:] != shape:
-            raise Refused(f"this {op} is not understood", "write (declare-const X_0 Real), or declare one network as VNN-LIB 2.0 does")
+            raise BadLine(f"this {op} is not understood", "write (declare-const X_0 Real), or declare one network as VNN-LIB 2.0 does")
         name = args[0] if isinstance(args[0], str) else ""
         found = LEGACY.fullmatch(name)
         if found is None:
-            raise Refused(f"variable `{name[:40]}` is neither an input X_i nor an output Y_i", "rename it")
+            raise BadLine(f"variable `{name[:40]}` is neither an input X_i nor an output Y_i", "rename it")
         if name in self.codes:
-            raise Refused(f"{name} is declared twice", "remove one declaration")
+            raise BadLine(f"{name} is declared twice", "remove one declaration")
         self.codes[name] = int(found[2]) if found[1] == "X" else ~int(found[2])
 
     def declare_tensor(self, op: str, args: list[Value]) -> Decl:
@@ -290,33 +290,33 @@ class _Reader:
             dtype, bracket, inner = parts[1].partition("[")
             parts[1:] = [dtype, bracket + inner]
         if len(parts) != 3 or len(args) > 3 or not SHAPE.fullmatch(parts[2]):
-            raise Refused(f"this {op} is not understood", f"write ({op} X float32 [1,5])")
+            raise BadLine(f"this {op} is not understood", f"write ({op} X float32 [1,5])")
         name, dtype, text = parts
         if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
-            raise Refused(f"`{name[:40]}` is no name for a tensor", "use letters, digits and _")
+            raise BadLine(f"`{name[:40]}` is no name for a tensor", "use letters, digits and _")
         if dtype not in REALS:
-            raise Refused(f"{name} has the element type `{dtype[:40]}`", f"supported: {', '.join(sorted(REALS))}")
+            raise BadLine(f"{name} has the element type `{dtype[:40]}`", f"supported: {', '.join(sorted(REALS))}")
         shape = tuple(int(k) for k in re.findall(r"\d+", text))
         if 0 in shape or prod(shape) > MAX_ELEMENTS:
-            raise Refused(f"{name} has the shape {list(shape)}", f"between 1 and {MAX_ELEMENTS} elements are supported")
+            raise BadLine(f"{name} has the shape {list(shape)}", f"between 1 and {MAX_ELEMENTS} elements are supported")
         return Decl(role, Tensor(name, dtype, shape))
 
     def declare_network(self, op: str, args: list[Value]) -> None:
         self.networks += 1
         if self.networks > 1:
-            raise Refused("a property over several networks", "polytriton verifies one network at a time")
+            raise BadLine("a property over several networks", "polytriton verifies one network at a time")
         ends = [a for a in args if isinstance(a, Decl)]
         if not args or not isinstance(args[0], str) or len(ends) != len(args) - 1 or self.codes:
-            raise Refused("this declare-network is not understood", "write (declare-network f (declare-input ...) (declare-output ...))")
+            raise BadLine("this declare-network is not understood", "write (declare-network f (declare-input ...) (declare-output ...))")
         for role in ("input", "output"):
             found = [d.tensor for d in ends if d.role == role]
             if len(found) != 1:
-                raise Refused(f"a network of {len(found)} {role}s", "polytriton verifies networks of one input and one output")
+                raise BadLine(f"a network of {len(found)} {role}s", "polytriton verifies networks of one input and one output")
             setattr(self.doc, role, found[0])
         self.doc.version, self.doc.network = "2.0", args[0]
         self.tensors = {d.tensor.name: d for d in ends}
         if len(self.tensors) != len(ends):
-            raise Refused("two tensors of one name", "give every tensor its own name")
+            raise BadLine("two tensors of one name", "give every tensor its own name")
 
     def finish(self) -> Document:
         doc = self.doc
@@ -327,6 +327,6 @@ class _Reader:
         for letter, found in (("X", inputs), ("Y", outputs)):
             gap = next((i for i in range(len(found)) if i not in found), None)
             if gap is not None or not found:
-                raise Refused(f"{letter}_{gap or 0} is not declared", "declare every input X_0, X_1, ... and every output Y_0, Y_1, ...")
+                raise BadLine(f"{letter}_{gap or 0} is not declared", "declare every input X_0, X_1, ... and every output Y_0, Y_1, ...")
         doc.version, doc.n_in, doc.n_out = "1.0", len(inputs), len(outputs)
         return doc

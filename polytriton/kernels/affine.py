@@ -17,7 +17,7 @@ AFFINE = ("linear", "conv")  # a scale is a pass over memory, which torch does a
 
 
 @dataclass(frozen=True)
-class Chosen:
+class AffineKernel:
     """A kernel of the library with the constants of a layer; `block` and `columns` of outputs a program takes are in the tiles."""
 
     function: str
@@ -30,20 +30,20 @@ def counted(node: Node, real: bool) -> str:
     return "none" if real else "given" if "summands" in node.attrs else "present"
 
 
-def choose(node: Node, source: Node, cancelled: bool, terms: str) -> Chosen:
+def choose(node: Node, source: Node, cancelled: bool, terms: str) -> AffineKernel:
     """The kernel of a layer whose summands are counted as `counted` says; `cancelled`: its magnitudes have weights of their own."""
     h, w, c = extent(source)
     tiles = _tiles(node, cancelled)
     shared: Constants = {"CANCELLED": cancelled, "TERMS": "present" if terms == "present" else "none", **tiles.constants}
     if node.op == "linear":
-        return Chosen("forward_dense", {"K": h * w * c, "N": node.size, **shared}, tiles)
+        return AffineKernel("forward_dense", {"K": h * w * c, "N": node.size, **shared}, tiles)
     (ho, wo, co), (kh, kw), p = extent(node), node.ints("k"), node.ints("p", (0, 0, 0, 0))
     (sh, sw), (dh, dw) = node.ints("s", (1, 1)), node.ints("d", (1, 1))
     constants: Constants = {
         "H": h, "W": w, "C": c, "HO": ho, "WO": wo, "CO": co, "G": node.integer("g", 1),
         "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw, "TOP": p[0], "LEFT": p[1], **shared,
     }  # fmt: skip
-    return Chosen("forward_conv", constants, tiles)
+    return AffineKernel("forward_conv", constants, tiles)
 
 
 def _tiles(node: Node, cancelled: bool) -> Tiles:

@@ -11,7 +11,7 @@ from polytriton.ir.plan import extent
 from polytriton.kernels.affine import AFFINE, WHERE
 from polytriton.kernels.choose import Tiles, power
 from polytriton.kernels.emit import NUMERICS, Constants, Emitter, Numerics, specialised
-from polytriton.kernels.sequence import Space
+from polytriton.kernels.sequence import Frames
 from polytriton.kernels.spec import Kernel
 from polytriton.kernels.specialise import Constant
 from polytriton.rounding import flush_loss, gamma
@@ -87,27 +87,27 @@ def box_kernels(net: Net, emitter: Emitter, emulate: bool = False) -> Iterator[K
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 
-def in_table(space: Space, node: Node, numerics: Numerics, emulate: bool) -> Constants:
+def in_table(frames: Frames, node: Node, numerics: Numerics, emulate: bool) -> Constants:
     _, w, c = extent(node)
-    return {"T": numerics.type, "LINE": w * c, **space.geometry(node.name), **cells(node, emulate)}
+    return {"T": numerics.type, "LINE": w * c, **frames.geometry(node.name), **cells(node, emulate)}
 
 
-def relu_table(space: Space, node: Node, numerics: Numerics, real: bool, emulate: bool) -> Constants:
+def relu_table(frames: Frames, node: Node, numerics: Numerics, real: bool, emulate: bool) -> Constants:
     slope = node.number("slope")
     exact = slope in (0.0, 1.0)
-    return {"SLOPE": slope, "LOWER": not exact, "DEPLOYED": not exact and not real, **in_table(space, node, numerics, emulate)}
+    return {"SLOPE": slope, "LOWER": not exact, "DEPLOYED": not exact and not real, **in_table(frames, node, numerics, emulate)}
 
 
-def charge(space: Space, node: Node, numerics: Numerics, emulate: bool, *, first: bool, deployed: bool) -> Constants:
+def charge(frames: Frames, node: Node, numerics: Numerics, emulate: bool, *, first: bool, deployed: bool) -> Constants:
     """`first`: of rows that are single neurons, whose coefficients are weights and no rounded products; float64 without a margin."""
     affine = node.op in LAYERS
-    pending = not first and (node.name in space.plan.pending or node.op == "gather")
+    pending = not first and (node.name in frames.plan.pending or node.op == "gather")
     given: Constants = {"AFFINE": affine, "DEPLOYED": deployed, "PENDING": pending}
     given["BIAS"] = extent(node)[2] if node.op == "conv" else cells(node, emulate)["SIZE"]
     flush = affine and numerics.type == "tl.float32"
-    given |= {"FLUSH": flush, **read_parts(parts(space.net.node(node.inputs[0]), emulate) if flush else 1)}
+    given |= {"FLUSH": flush, **read_parts(parts(frames.net.node(node.inputs[0]), emulate) if flush else 1)}
     if not first:
-        return {**given, **in_table(space, node, numerics, emulate)}
+        return {**given, **in_table(frames, node, numerics, emulate)}
     size = cells(node, emulate)
     return {**given, "T": "tl.float64", "LINE": size["SIZE"], "START": 0, "PLANE": size["SIZE"], "PITCH": size["SIZE"], **size}
 
@@ -118,16 +118,16 @@ def floors(net: Net, node: Node, affine: bool, emulate: bool) -> Constants:
     return {"OWN": own, "AFFINE": affine, **read_parts(operand, wide=own)}
 
 
-def table_kernels(space: Space, emitter: Emitter, numerics: Numerics, symbols: Iterable[str], emulate: bool = False) -> Iterator[Kernel]:
+def table_kernels(frames: Frames, emitter: Emitter, numerics: Numerics, symbols: Iterable[str], emulate: bool = False) -> Iterator[Kernel]:
     """Those that fill the tables which a program's launches read, for exact and for deployed arithmetic."""
     for symbol in symbols:
         kind, _, name = symbol.partition(":")
-        if TABLES.get(kind) is None or name not in space.net.by_name:
+        if TABLES.get(kind) is None or name not in frames.net.by_name:
             continue
-        node = space.net.node(name)
+        node = frames.net.node(name)
         for real in (True, False):
             deployed = not real and node.op in (*LAYERS, "add", "sub")
-            function, constants = table(space, node, kind, numerics, emulate, deployed=deployed, real=real)
+            function, constants = table(frames, node, kind, numerics, emulate, deployed=deployed, real=real)
             yield emitter.kernel(function, constants, table_numerics(kind, numerics), ONE, step=f"%{name} in a batch's tables")
 
 
@@ -136,16 +136,16 @@ def table_numerics(kind: str, numerics: Numerics) -> Numerics:
     return NUMERICS["float64"] if kind in ("floor", "underflow", "first") else numerics
 
 
-def table(space: Space, node: Node, kind: str, numerics: Numerics, emulate: bool, *, deployed: bool, real: bool) -> tuple[str, Constants]:
+def table(frames: Frames, node: Node, kind: str, numerics: Numerics, emulate: bool, *, deployed: bool, real: bool) -> tuple[str, Constants]:
     """The kernel of a table; `deployed`: the node has an error of its own."""
     function, affine = TABLES[kind], node.op in LAYERS
     if function == "relu_tables":
-        return function, relu_table(space, node, numerics, real, emulate)
+        return function, relu_table(frames, node, numerics, real, emulate)
     if function == "box_tables":
-        return function, in_table(space, node, numerics, emulate)
+        return function, in_table(frames, node, numerics, emulate)
     if function == "floors":
-        return function, floors(space.net, node, affine and kind == "floor", emulate)
-    return function, charge(space, node, numerics, emulate, first=kind == "first", deployed=deployed)
+        return function, floors(frames.net, node, affine and kind == "floor", emulate)
+    return function, charge(frames, node, numerics, emulate, first=kind == "first", deployed=deployed)
 
 
 # ---- rows of single neurons -----------------------------------------------------------------------------------------
@@ -173,10 +173,10 @@ def close_rows(every: bool, leaves: bool, emulate: bool) -> Constants:
     return {"ALL": every, "LEAVES": leaves, "BLOCK": neurons(emulate)}
 
 
-def neuron_kernels(space: Space, emitter: Emitter, target: str, emulate: bool = False) -> Iterator[Kernel]:
+def neuron_kernels(frames: Frames, emitter: Emitter, target: str, emulate: bool = False) -> Iterator[Kernel]:
     """Those that find one node's undecided neurons, make their rows and bring back their bounds."""
-    node, every = space.net.node(target), space.plan.candidates == "all"
-    pooled = any(space.net.node(u).op == "maxpool" for u in space.net.users()[target])  # all its neurons get rows, and none leaves
+    node, every = frames.net.node(target), frames.plan.candidates == "all"
+    pooled = any(frames.net.node(u).op == "maxpool" for u in frames.net.users()[target])  # all its neurons get rows, and none leaves
     leaves = every and not pooled
     step = f"%{target} as rows of neurons"
     if not pooled:
@@ -201,8 +201,8 @@ def open_forms(node: Node, gap: bool, numerics: Numerics, emulate: bool) -> Cons
     return {"GAP": gap, "T": numerics.type, "SIZE": h * w * c, "BR": forms(emulate), "BQ": power(h * w * c, 16, 1024 if emulate else 128)}
 
 
-def form_kernels(space: Space, emitter: Emitter, numerics: Numerics, target: str, emulate: bool = False) -> Iterator[Kernel]:
+def form_kernels(frames: Frames, emitter: Emitter, numerics: Numerics, target: str, emulate: bool = False) -> Iterator[Kernel]:
     """Those that make a query's rows."""
     for gap in (False, True):
-        constants = open_forms(space.net.node(target), gap, numerics, emulate)
+        constants = open_forms(frames.net.node(target), gap, numerics, emulate)
         yield emitter.kernel("open_forms", constants, numerics, ONE, step=f"%{target} as rows of a query")

@@ -17,7 +17,7 @@ from polytriton.ir.plan import Program, Step, Window, extent
 from polytriton.kernels.choose import GPU, Sizes, Tiles, power
 from polytriton.kernels.emit import Constants, Emitter, Numerics
 from polytriton.kernels.launches import Lowering
-from polytriton.kernels.sequence import Entry, Space, place
+from polytriton.kernels.sequence import Frames, FrontierEntry, place
 from polytriton.kernels.steps import part_run
 from polytriton.passes.windows import whole
 
@@ -57,13 +57,13 @@ def product_tiles(numerics: Numerics, sizes: Sizes, columns: int, cells: bool) -
 class IntervalLowering(Lowering):
     """Writes the launches of one program; a program of kind RELATION takes the coefficients over the input in its buffer 1."""
 
-    def __init__(self, emitter: Emitter, space: Space, numerics: Numerics, program: Program, sizes: Sizes = GPU) -> None:
-        super().__init__(emitter, space, numerics, program, sizes)
-        check_supported(space.net)
+    def __init__(self, emitter: Emitter, frames: Frames, numerics: Numerics, program: Program, sizes: Sizes = GPU) -> None:
+        super().__init__(emitter, frames, numerics, program, sizes)
+        check_supported(frames.net)
         if strange := [s for s in program.steps if s.op not in STEPS]:  # what Lowering has besides is folded arithmetic
             raise AssertionError(f"%{strange[0].node}: {strange[0].op} has no interval form")
         self.upper: dict[int, int] = {}
-        self.input = space.net.input.name
+        self.input = frames.net.input.name
         if program.kind == RELATION and program.target == self.input:
             raise UnsupportedModel("the network's output is its input", "state the property over inputs alone")
 
@@ -73,20 +73,20 @@ class IntervalLowering(Lowering):
         number = super()._buffer(name, window)
         if number == 0 and self.program.kind == RELATION:
             every = whole(*extent(self.nodes[self.input])[:2])
-            self.frontier[self.input] = Entry(every, super()._buffer(self.input, every))
+            self.frontier[self.input] = FrontierEntry(every, super()._buffer(self.input, every))
         return number
 
-    def _pair(self, name: str, window: Window) -> Entry:
+    def _pair(self, name: str, window: Window) -> FrontierEntry:
         low = self._buffer(name, window)
         self.upper[low] = self._buffer(name, window)
-        return Entry(window, low)
+        return FrontierEntry(window, low)
 
-    def _ends(self, entry: Entry, low: str = "lo_m", high: str = "hi_m", slot: str = "slot") -> dict[str, str]:
+    def _ends(self, entry: FrontierEntry, low: str = "lo_m", high: str = "hi_m", slot: str = "slot") -> dict[str, str]:
         assert entry.buffer is not None
         ends = {f"{low}_ptr": f"buf:{entry.buffer}", f"{high}_ptr": f"buf:{self.upper.get(entry.buffer, entry.buffer)}"}
         return {**ends, f"{slot}_ptr": entry.slot or f"index:{self.state}"}
 
-    def _into(self, out: Entry) -> dict[str, str]:
+    def _into(self, out: FrontierEntry) -> dict[str, str]:
         assert out.buffer is not None
         return {"out_lo_ptr": f"buf:{out.buffer}", "out_hi_ptr": f"buf:{self.upper[out.buffer]}"}
 
@@ -94,11 +94,11 @@ class IntervalLowering(Lowering):
         rows = self._rows()
         return {**rows, "constant_lo_ptr": rows["constant_ptr"], "constant_hi_ptr": rows["error_ptr"]}
 
-    def _row_constants(self, name: str, entry: Entry) -> tuple[Constants, Tiles]:
+    def _row_constants(self, name: str, entry: FrontierEntry) -> tuple[Constants, Tiles]:
         """What every pass over the rows' cells on a node is told, and its tiles."""
         tiles = self.sizes.rows(self._terms(name, entry.window), tensors=2)
         return {
-            "SLOT": entry.slot is not None, **self._size(name, entry.window), **place(entry.window), **self.space.geometry(name),
+            "SLOT": entry.slot is not None, **self._size(name, entry.window), **place(entry.window), **self.frames.geometry(name),
             "INTERPRET": self.sizes.emulate,
         }, tiles  # fmt: skip
 
@@ -122,7 +122,7 @@ class IntervalLowering(Lowering):
         """A node's own box ("box"), or that of its constants, b and what its exact product lacks ("term")."""
         return {"box_lo_ptr": f"{kind}_lo:{name}", "box_hi_ptr": f"{kind}_hi:{name}"}
 
-    def _give(self, step: Step, *entries: Entry) -> None:
+    def _give(self, step: Step, *entries: FrontierEntry) -> None:
         """A relation's own coefficients wait over the input, and what arrives there joins them at once: no sum is left open."""
         if self.program.kind != RELATION or self.input not in step.to:
             super()._give(step, *entries)
@@ -130,13 +130,13 @@ class IntervalLowering(Lowering):
         for name, window, entry in zip(step.to, step.windows, entries, strict=True):
             if name == self.input:
                 own = self.frontier[name]
-                self.frontier[name] = self._joined(name, own, Entry(window, entry.buffer, entry.slot, entry.sign), own.window)
+                self.frontier[name] = self._joined(name, own, FrontierEntry(window, entry.buffer, entry.slot, entry.sign), own.window)
             else:
                 super()._give(Step(step.op, step.node, (name,), (window,)), entry)
 
     # ---- forms of an entry ------------------------------------------------------------------------------
 
-    def _joined(self, name: str, a: Entry, b: Entry | None, window: Window) -> Entry:
+    def _joined(self, name: str, a: FrontierEntry, b: FrontierEntry | None, window: Window) -> FrontierEntry:
         """a, or a + b, on another window."""
         out, other = self._pair(name, window), b or a
         constants: Constants = {
@@ -158,10 +158,10 @@ class IntervalLowering(Lowering):
 
     # ---- steps ------------------------------------------------------------------------------------------
 
-    def _taken(self, node: Node) -> Entry:
+    def _taken(self, node: Node) -> FrontierEntry:
         return self._written(node.name, self.frontier.pop(node.name))
 
-    def _constants(self, step: Step, entry: Entry) -> None:
+    def _constants(self, step: Step, entry: FrontierEntry) -> None:
         """The node's own constants join, where they are to be paid: b, and what its exact product lacks, as a box of them."""
         if not self._charges(step, entry):
             return
@@ -174,7 +174,7 @@ class IntervalLowering(Lowering):
     def _neurons(self, name: str) -> None:
         """The same for rows that are one neuron of the node."""
         tiles = Tiles(block=128, constants={"BR": 128}, warps=4)
-        constants: Constants = {"C": extent(self.nodes[name])[2], **self.space.geometry(name), "INTERPRET": self.sizes.emulate}
+        constants: Constants = {"C": extent(self.nodes[name])[2], **self.frames.geometry(name), "INTERPRET": self.sizes.emulate}
         self._launch("interval_neurons", constants, {**self._scalars_of_rows(), **self._box("term", name)}, tiles)
 
     def _sliced(self, node: Node, step: Step) -> bool:
@@ -274,14 +274,14 @@ class IntervalLowering(Lowering):
         size, cells, terms = self._terms(source, window), 1 if window.whole else window.cells, self._terms(node.name, entry.window)
         constants: Constants = {
             "T": self.numerics.type, "SLOT": entry.slot is not None, "FROM": terms, "SIZE": size, "CO": terms // cells,
-            "CI": size // cells, "REPEATS": repeats(self.space.net, node),
+            "CI": size // cells, "REPEATS": repeats(self.frames.net, node),
         }  # fmt: skip
         kind, out = "cell" if window.whole else "channel", self._pair(source, window)
         readers = {"starts_ptr": f"{kind}_starts:{node.name}", "readers_ptr": f"{kind}_readers:{node.name}"}
         self._move("gather_rows", constants, entry, readers, out, size)
         self._give(step, out)
 
-    def _move(self, function: str, constants: Constants, entry: Entry, more: dict[str, str], out: Entry, size: int) -> None:
+    def _move(self, function: str, constants: Constants, entry: FrontierEntry, more: dict[str, str], out: FrontierEntry, size: int) -> None:
         tiles, ends, to = self.sizes.rows(size), self._ends(entry), self._into(out)
         for end in ("lo", "hi"):
             bind = {**self._rows(), "m_ptr": ends[f"{end}_m_ptr"], "slot_ptr": ends["slot_ptr"], **more, "out_ptr": to[f"out_{end}_ptr"]}

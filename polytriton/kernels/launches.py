@@ -16,7 +16,7 @@ from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Program, Step, Window, extent
 from polytriton.kernels.choose import GPU, Sizes, Tiles
 from polytriton.kernels.emit import Constants, Emitter, Numerics
-from polytriton.kernels.sequence import Entry, Launch, Launches, Space, place
+from polytriton.kernels.sequence import Frames, FrontierEntry, Launch, Launches, place
 from polytriton.kernels.steps import concat, gather, maxpool, scale, slope
 from polytriton.passes.windows import through
 from polytriton.rounding import dot_error, one_rounding, sum_error
@@ -27,13 +27,13 @@ ROWS = ("image", "row_h", "row_w", "constant", "error", "index")
 class Lowering:
     """Writes the launches of one program."""
 
-    def __init__(self, emitter: Emitter, space: Space, numerics: Numerics, program: Program, sizes: Sizes = GPU) -> None:
-        self.emitter, self.space, self.numerics, self.program = emitter, space, numerics, program
+    def __init__(self, emitter: Emitter, frames: Frames, numerics: Numerics, program: Program, sizes: Sizes = GPU) -> None:
+        self.emitter, self.frames, self.numerics, self.program = emitter, frames, numerics, program
         self.sizes = sizes
-        self.nodes = space.net.by_name
-        self.pending = dict.fromkeys(space.plan.pending, one_rounding(numerics.u))  # relative to |M_j x_j|
-        self.frontier: dict[str, Entry] = {}
-        self.arriving: dict[str, list[Entry]] = {}
+        self.nodes = frames.net.by_name
+        self.pending = dict.fromkeys(frames.plan.pending, one_rounding(numerics.u))  # relative to |M_j x_j|
+        self.frontier: dict[str, FrontierEntry] = {}
+        self.arriving: dict[str, list[FrontierEntry]] = {}
         self.out = Launches(program)
         self.state = 0
         self.step = program.steps[0]
@@ -43,7 +43,7 @@ class Lowering:
             self.step = step
             if step.op == "start":
                 whole = step.windows[0]
-                self.frontier[step.node] = Entry(whole, None if self.program.kind == "bound" else self._buffer(step.node, whole))
+                self.frontier[step.node] = FrontierEntry(whole, None if self.program.kind == "bound" else self._buffer(step.node, whole))
                 if self.program.kind == "bound":
                     self._compact()  # rows whose neuron the other sign has settled leave at once
                 continue
@@ -85,7 +85,7 @@ class Lowering:
         """The row arrays of the present state."""
         return {f"{name}_ptr": f"{name}:{self.state}" for name in (*ROWS, "count", "sign", "channel")}
 
-    def _entry(self, entry: Entry, name: str = "m", slot: str = "slot") -> dict[str, str]:
+    def _entry(self, entry: FrontierEntry, name: str = "m", slot: str = "slot") -> dict[str, str]:
         return {f"{name}_ptr": f"buf:{entry.buffer}", f"{slot}_ptr": entry.slot or f"index:{self.state}"}
 
     def _pending(self, step: Step) -> float:
@@ -109,7 +109,7 @@ class Lowering:
             entry = self.frontier[name]
             terms = self._terms(name, entry.window)
             constants = {
-                "SLOT": entry.slot is not None, **self._size(name, entry.window), **place(entry.window), **self.space.geometry(name),
+                "SLOT": entry.slot is not None, **self._size(name, entry.window), **place(entry.window), **self.frames.geometry(name),
                 "REL": dot_error(terms + len(names) - 1) + self.pending.get(name, 0.0), "NODES": len(names),
                 "FIRST": k == 0, "LAST": k == len(names) - 1,
             }  # fmt: skip
@@ -142,12 +142,12 @@ class Lowering:
         self.frontier = {k: e if e.buffer is None else replace(e, slot=moved[e.slot]) for k, e in self.frontier.items()}
         self.out.begins.append(len(self.out.steps))
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[FrontierEntry]:
         return list(self.frontier.values())
 
     # ---- forms of an entry ------------------------------------------------------------------------------
 
-    def _give(self, step: Step, *entries: Entry) -> None:
+    def _give(self, step: Step, *entries: FrontierEntry) -> None:
         for name, window, entry in zip(step.to, step.windows, entries, strict=True):
             entry = replace(entry, window=window)
             if name in self.frontier:
@@ -155,7 +155,7 @@ class Lowering:
             else:
                 self.frontier[name] = entry
 
-    def _written(self, name: str, entry: Entry) -> Entry:
+    def _written(self, name: str, entry: FrontierEntry) -> FrontierEntry:
         """Coefficients in a buffer, with their sign applied."""
         if entry.buffer is None:
             out = self._buffer(name, entry.window)
@@ -175,7 +175,7 @@ class Lowering:
             return entry
         return self._joined(name, entry, None, entry.window)
 
-    def _joined(self, name: str, a: Entry, b: Entry | None, window: Window) -> Entry:
+    def _joined(self, name: str, a: FrontierEntry, b: FrontierEntry | None, window: Window) -> FrontierEntry:
         """a, or a + b, on another window."""
         out = self._buffer(name, window)
         other = b or a
@@ -187,13 +187,13 @@ class Lowering:
             "SECOND": b is not None, "A_SLOT": a.slot is not None, "B_SLOT": b is not None and b.slot is not None,
             "A_SIGN": a.sign, "B_SIGN": other.sign, "C": extent(self.nodes[name])[2], "HO": window.h.size, "WO": window.w.size,
             **place(window), "AH": a.window.h.size, "AW": a.window.w.size, **place(a.window, "A_"),
-            "BH": other.window.h.size, "BW": other.window.w.size, **place(other.window, "B_"), **self.space.geometry(name),
+            "BH": other.window.h.size, "BW": other.window.w.size, **place(other.window, "B_"), **self.frames.geometry(name),
             "A_REL": pending, "B_REL": pending, "OUT_REL": own,
         }  # fmt: skip
         tables = {"lo_ptr": f"lo:{name}", "hi_ptr": f"hi:{name}", "floor_ptr": f"underflow:{name}", "out_ptr": f"buf:{out}"}
         bind = {**self._rows(), **self._entry(a, "a", "a_slot"), **self._entry(other, "b", "b_slot"), **tables}
         self._launch("join_rows", constants, bind, self.sizes.rows(terms, tensors=2))
-        return Entry(window, out)
+        return FrontierEntry(window, out)
 
     # ---- steps ------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class Lowering:
             return
         out = self._buffer(node.name, entry.window)
         self._row_pass(entry, source, node.name, charge=behind, out=out)
-        self._give(step, Entry(entry.window, out))
+        self._give(step, FrontierEntry(entry.window, out))
 
     def _fuses(self, node: Node) -> bool:
         """Whether the product's kernel applies the ReLU itself: it does so anew for every tap and column tile."""
@@ -218,27 +218,27 @@ class Lowering:
         taps = -(-k[0] // (s[0] if d[0] == 1 else 1)) * -(-k[1] // (s[1] if d[1] == 1 else 1))
         return taps <= self.numerics.fuse_taps
 
-    def _scalars(self, entry: Entry, source: str, relu: str, charge: bool) -> tuple[Constants, dict[str, str]]:
+    def _scalars(self, entry: FrontierEntry, source: str, relu: str, charge: bool) -> tuple[Constants, dict[str, str]]:
         """Constants and tensors of a row pass: the ReLU `relu` over `source` ("" for none), and substituting `source`."""
         window = entry.window
         over = relu or source
         layer = self.nodes[source].op in ("conv", "linear")
         constants: Constants = {
-            "RELU": bool(relu), "CHARGE": charge, "SLOT": entry.slot is not None, **place(window), **self.space.geometry(over),
-            **self.space.geometry(source, "T_"), "BIAS": "line" if layer else "none", "SUM_ERROR": sum_error(self._terms(over, window)),
+            "RELU": bool(relu), "CHARGE": charge, "SLOT": entry.slot is not None, **place(window), **self.frames.geometry(over),
+            **self.frames.geometry(source, "T_"), "BIAS": "line" if layer else "none", "SUM_ERROR": sum_error(self._terms(over, window)),
         }  # fmt: skip
         tables = {f"{t}_ptr": f"{t}:{over}" for t in ("below", "above", "cut")}
         tables |= {"t_ptr": f"t:{source}", "bias_ptr": f"bias:{source}", "floor_ptr": f"floor:{source}"}
         return constants, {**self._rows(), **self._entry(entry), **tables}
 
-    def _row_pass(self, entry: Entry, source: str, relu: str, charge: bool, out: int | None) -> None:
+    def _row_pass(self, entry: FrontierEntry, source: str, relu: str, charge: bool, out: int | None) -> None:
         constants, bind = self._scalars(entry, source, relu, charge)
         constants |= self._size(relu or source, entry.window)
         assert not (charge and self.nodes[source].op == "linear"), "an image of a dense layer has a bias a cell: its product charges it"
         tiles = self.emitter.tiled("relax_rows", constants, self.numerics, self.sizes.rows(self._terms(relu or source, entry.window)))
         self._launch("relax_rows", constants, {**bind, "out_ptr": f"buf:{out}"}, tiles)
 
-    def _charges(self, step: Step, entry: Entry) -> bool:
+    def _charges(self, step: Step, entry: FrontierEntry) -> bool:
         """Whether an affine step's kernel writes its scalars: they are its own to pay, or the ReLU before left them to it."""
         return step.pays("product") or entry.due
 
@@ -266,7 +266,7 @@ class Lowering:
             tiles = self.sizes.rows(n)
             columns = -(-n // tiles.constants["BQ"])
             self._launch("sum_parts", {"T": self.numerics.type, "N": n, "SK": parts}, bind, tiles, columns=columns)
-        self._give(step, Entry(window, out))
+        self._give(step, FrontierEntry(window, out))
 
     def _conv(self, node: Node, step: Step) -> None:
         entry, out_window = self.frontier.pop(node.name), step.windows[0]
@@ -295,13 +295,13 @@ class Lowering:
         span = tiles.constants["SPAN"]
         rows = replace(tiles, block=tiles.constants["BM"] // span)
         self._launch("conv_step", constants, bind, rows, times=-(-cells // span) * ph * pw, columns=columns)
-        self._give(step, Entry(out_window, out))
+        self._give(step, FrontierEntry(out_window, out))
 
     def _mask(self, step: Step) -> Constants:
         h, w, _ = extent(self.nodes[step.to[0]])
         return {"MASK": step.mask, "IH": h, "IW": w, **place(step.windows[0], "TO_")}
 
-    def _slice(self, node: Node, step: Step, entry: Entry, window: Window, charge: bool) -> None:
+    def _slice(self, node: Node, step: Step, entry: FrontierEntry, window: Window, charge: bool) -> None:
         """Single neurons of an affine layer become slices of its weights."""
         h, w, c = extent(node)
         source = step.to[0]
@@ -326,7 +326,7 @@ class Lowering:
         layer = {"bias_ptr": f"bias:{node.name}", "first_ptr": f"first:{node.name}", "w_ptr": f"rows:{node.name}"}
         bind = {**self._rows(), **layer, "out_ptr": f"buf:{out}"}
         self._launch("start_rows", constants, bind, tiles, columns=-(-size // int(tiles.constants["BQ"])))
-        self._give(step, Entry(window, out))
+        self._give(step, FrontierEntry(window, out))
 
     def _add(self, node: Node, step: Step, sign: int = 1) -> None:
         entry = self.frontier.pop(node.name)

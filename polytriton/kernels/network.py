@@ -11,7 +11,7 @@ from polytriton.kernels.choose import GPU, Sizes
 from polytriton.kernels.emit import INTERVAL, NUMERICS, Emitter
 from polytriton.kernels.interval_launches import IntervalLowering
 from polytriton.kernels.lanes import branched
-from polytriton.kernels.launches import Lowering, Space
+from polytriton.kernels.launches import Frames, Lowering
 from polytriton.kernels.spec import Kernel
 
 if TYPE_CHECKING:
@@ -23,21 +23,21 @@ def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = 
 
     The interval pass comes first, always in float64.
     """
-    emitter, space = emitter or Emitter(), Space(compiled.net, compiled.plan)
+    emitter, frames = emitter or Emitter(), Frames(compiled.net, compiled.plan)
     interval_pass = (*forward_kernels(compiled.net, emitter), *box_kernels(compiled.net, emitter, sizes.emulate))
     found = {kernel.name: kernel for kernel in interval_pass}
     for name in numerics:
         for program in compiled.plan:
             if program.kind == "bound":
-                found |= {kernel.name: kernel for kernel in neuron_kernels(space, emitter, program.target, sizes.emulate)}
+                found |= {kernel.name: kernel for kernel in neuron_kernels(frames, emitter, program.target, sizes.emulate)}
             else:
-                forms = form_kernels(space, emitter, NUMERICS[name], program.target, sizes.emulate)
+                forms = form_kernels(frames, emitter, NUMERICS[name], program.target, sizes.emulate)
                 found |= {kernel.name: kernel for kernel in forms}
             if NUMERICS[name].form == INTERVAL:
-                launches = IntervalLowering(emitter, space, NUMERICS[name], program, sizes).run()
+                launches = IntervalLowering(emitter, frames, NUMERICS[name], program, sizes).run()
             else:
-                launches = branched(Lowering(emitter, space, NUMERICS[name], program, sizes).run(), emitter, NUMERICS[name])
+                launches = branched(Lowering(emitter, frames, NUMERICS[name], program, sizes).run(), emitter, NUMERICS[name])
             symbols = dict.fromkeys(symbol for s in launches.steps for symbol in s.bind)
-            made = table_kernels(space, emitter, NUMERICS[name], symbols, sizes.emulate)
+            made = table_kernels(frames, emitter, NUMERICS[name], symbols, sizes.emulate)
             found |= {kernel.name: kernel for kernel in (*(s.kernel for s in launches.steps), *made)}
     return list(found.values())

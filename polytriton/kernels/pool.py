@@ -26,7 +26,7 @@ import msgspec
 
 from polytriton.errors import KernelError
 from polytriton.kernels.spec import Kernel
-from polytriton.kernels.worker import READY, Job, Reply
+from polytriton.kernels.worker import READY, BuildJob, BuildReply
 
 START = 120.0  # seconds a worker has to import Triton
 TOOLS = ("TRITON_PTXAS_PATH", "TRITON_CUOBJDUMP_PATH", "TRITON_LIBDEVICE_PATH")
@@ -84,7 +84,7 @@ class _Worker:
                 inbox.put((self, line))
         inbox.put((self, b""))
 
-    def give(self, task: int, job: Job, timeout: float) -> None:
+    def give(self, task: int, job: BuildJob, timeout: float) -> None:
         assert self.process.stdin is not None
         self.task, self.mark = task, os.fstat(self.log.fileno()).st_size
         self.allowed, self.deadline = timeout, time.monotonic() + timeout
@@ -134,7 +134,7 @@ class _Worker:
         return next((s for s in lines if TELLING.search(s)), next((s for s in reversed(lines) if s.strip()), "")).strip()[:500]
 
 
-def work(kernels: Sequence[Kernel], target: str, *, jobs: int, timeout: float) -> Generator[tuple[int, Reply], None, None]:
+def work(kernels: Sequence[Kernel], target: str, *, jobs: int, timeout: float) -> Generator[tuple[int, BuildReply], None, None]:
     """The answers as they come, each with the index of its kernel; however this ends, no process is left."""
     waiting = deque(range(len(kernels)))
     most = min(max(jobs, 1), len(kernels))
@@ -152,26 +152,26 @@ def work(kernels: Sequence[Kernel], target: str, *, jobs: int, timeout: float) -
                     if not worker.ready:
                         raise KernelError(f"no kernel can be compiled: {reason}", "see what `python -m polytriton.kernels.worker` says")
                     if worker.task >= 0:
-                        yield worker.task, Reply(error=reason)
+                        yield worker.task, BuildReply(error=reason)
                     continue
                 if worker.ready:
-                    yield worker.task, _explained(msgspec.json.decode(line, type=Reply), worker)
+                    yield worker.task, _explained(msgspec.json.decode(line, type=BuildReply), worker)
                 elif line != READY:  # what site-packages print before the worker's own first line
                     continue
                 worker.ready = True
                 worker.rest()
                 if waiting and not worker.late:
                     task = waiting.popleft()
-                    worker.give(task, Job(kernels[task], target, task), timeout)
+                    worker.give(task, BuildJob(kernels[task], target, task), timeout)
         finally:
             for worker in workers:
                 worker.end()
 
 
-def _explained(reply: Reply, worker: _Worker) -> Reply:
+def _explained(reply: BuildReply, worker: _Worker) -> BuildReply:
     """LLVM's exceptions say little: what went wrong is on stderr."""
     said = worker.said() if reply.error else ""
-    return Reply(error=f"{reply.error} ({said})") if TELLING.search(said) and said not in reply.error else reply
+    return BuildReply(error=f"{reply.error} ({said})") if TELLING.search(said) and said not in reply.error else reply
 
 
 def _hear(inbox: queue.SimpleQueue[tuple[_Worker, bytes]], workers: set[_Worker]) -> tuple[_Worker, bytes]:

@@ -39,7 +39,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Entry:
+class FrontierEntry:
     """Coefficients over a node: a buffer (None: rows that are single neurons), where its rows lie, and a sign to apply."""
 
     window: Window
@@ -77,7 +77,7 @@ class Launches:
 
 
 @dataclass(frozen=True)
-class Space:
+class Frames:
     """Frames of all nodes."""
 
     net: Net

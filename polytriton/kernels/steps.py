@@ -13,7 +13,7 @@ import numpy as np
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Step, extent
 from polytriton.kernels.emit import Constants
-from polytriton.kernels.sequence import Entry, place
+from polytriton.kernels.sequence import FrontierEntry, place
 from polytriton.passes.windows import meeting
 from polytriton.rounding import dot_error, gamma, sum_error
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from polytriton.kernels.launches import Lowering
 
 
-def slope(lower: Lowering, node: Node, step: Step, entry: Entry) -> None:
+def slope(lower: Lowering, node: Node, step: Step, entry: FrontierEntry) -> None:
     """A ReLU whose lower line has a cut, or whose own output a nonlinear operator reads: a pass of its own, never fused."""
     name, window = node.name, entry.window
     terms = lower._terms(name, window)
     constants: Constants = {
         "LOWER": node.number("slope") not in (0.0, 1.0), "PENDING": lower._pending(step) * sum_error(terms),
-        "SLOT": entry.slot is not None, **lower._size(name, window), **place(window), **lower.space.geometry(name),
+        "SLOT": entry.slot is not None, **lower._size(name, window), **place(window), **lower.frames.geometry(name),
         "SUM_ERROR": sum_error(terms),
     }  # fmt: skip
     out = lower._buffer(node.inputs[0], window)
     tables = {f"{t}_ptr": f"{t}:{name}" for t in ("below", "above", "lower", "cut", "lo", "hi")}
     bind = {**lower._rows(), **lower._entry(entry), **tables, "floor_ptr": f"underflow:{name}", "out_ptr": f"buf:{out}"}
     lower._launch("slope_rows", constants, bind, lower.sizes.rows(terms))
-    lower._give(step, Entry(window, out, due=step.pays("behind")))
+    lower._give(step, FrontierEntry(window, out, due=step.pays("behind")))
 
 
 def scale(lower: Lowering, node: Node, step: Step) -> None:
@@ -43,14 +43,14 @@ def scale(lower: Lowering, node: Node, step: Step) -> None:
     entry = lower._written(name, lower.frontier.pop(name))
     terms = lower._terms(name, entry.window)
     constants: Constants = {
-        "SLOT": entry.slot is not None, **lower._size(name, entry.window), **place(entry.window), **lower.space.geometry(name),
+        "SLOT": entry.slot is not None, **lower._size(name, entry.window), **place(entry.window), **lower.frames.geometry(name),
         "SUM_ERROR": sum_error(terms),
     }  # fmt: skip
     out = lower._buffer(step.to[0], entry.window)
     tables = {f"{t}_ptr": f"{t}:{name}" for t in ("factor", "shift", "t", "floor")}
     bind = {**lower._rows(), **lower._entry(entry), **tables, "out_ptr": f"buf:{out}"}
     lower._launch("scale_rows", constants, bind, lower.sizes.rows(terms))
-    lower._give(step, Entry(entry.window, out))
+    lower._give(step, FrontierEntry(entry.window, out))
 
 
 def maxpool(lower: Lowering, node: Node, step: Step) -> None:
@@ -64,7 +64,7 @@ def maxpool(lower: Lowering, node: Node, step: Step) -> None:
         "T": lower.numerics.type, "SLOT": entry.slot is not None, "H": window.h.size, "W": window.w.size, "C": c,
         "HO": to.h.size, "WO": to.w.size, "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw,
         "TOP": window.h.offset * sh + p[0] - to.h.offset, "LEFT": window.w.offset * sw + p[1] - to.w.offset,
-        "PH": sh if dh == 1 else 1, "PW": sw if dw == 1 else 1, **place(window), **lower.space.geometry(name),
+        "PH": sh if dh == 1 else 1, "PW": sw if dw == 1 else 1, **place(window), **lower.frames.geometry(name),
         "PENDING": lower._pending(step) * sum_error(terms), "REL": gamma(meets - 1, lower.numerics.u) + dot_error(terms),
         "SUM_ERROR": sum_error(terms),
     }  # fmt: skip
@@ -75,7 +75,7 @@ def maxpool(lower: Lowering, node: Node, step: Step) -> None:
     columns = -(-values // int(tiles.constants["BQ"])) + 1
     bind = {**lower._rows(), **lower._entry(entry), **tables, **floors, "out_ptr": f"buf:{out}"}
     lower._launch("pool_rows", constants, bind, tiles, columns=columns)
-    lower._give(step, Entry(to, out))
+    lower._give(step, FrontierEntry(to, out))
 
 
 def concat(lower: Lowering, node: Node, step: Step) -> None:
@@ -92,14 +92,14 @@ def concat(lower: Lowering, node: Node, step: Step) -> None:
         }  # fmt: skip
         _move(lower, "part_rows", constants, entry, {}, out, size)
         begin += inner
-        made.append(Entry(window, out))
+        made.append(FrontierEntry(window, out))
     lower._give(step, *made)
 
 
 def gather(lower: Lowering, node: Node, step: Step) -> None:
     """Whole channels move on any window, single cells on the whole image."""
     entry, source, window = _pay(lower, node, step), step.to[0], step.windows[0]
-    index = lower.space.net.weight(node, "index")
+    index = lower.frames.net.weight(node, "index")
     assert index is not None
     size, cells = lower._terms(source, window), window.cells if not window.whole else 1
     constants: Constants = {
@@ -111,10 +111,10 @@ def gather(lower: Lowering, node: Node, step: Step) -> None:
     kind = "cell" if window.whole else "channel"
     readers = {"starts_ptr": f"{kind}_starts:{node.name}", "readers_ptr": f"{kind}_readers:{node.name}"}
     _move(lower, "gather_rows", constants, entry, readers, out, size)
-    lower._give(step, Entry(window, out))
+    lower._give(step, FrontierEntry(window, out))
 
 
-def _pay(lower: Lowering, node: Node, step: Step) -> Entry:
+def _pay(lower: Lowering, node: Node, step: Step) -> FrontierEntry:
     """The node's coefficients, their scalars paid: it has no bias, but what is pending on them and sums to come are charged."""
     entry = lower._written(node.name, lower.frontier.pop(node.name))
     if step.pays("product"):
@@ -122,7 +122,7 @@ def _pay(lower: Lowering, node: Node, step: Step) -> Entry:
     return entry
 
 
-def _move(lower: Lowering, function: str, constants: Constants, entry: Entry, more: dict[str, str], out: int, size: int) -> None:
+def _move(lower: Lowering, function: str, constants: Constants, entry: FrontierEntry, more: dict[str, str], out: int, size: int) -> None:
     tiles = lower.sizes.rows(size)
     bind = {**lower._rows(), **lower._entry(entry), **more, "out_ptr": f"buf:{out}"}
     lower._launch(function, constants, bind, tiles, columns=-(-size // int(tiles.constants["BQ"])))

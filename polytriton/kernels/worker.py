@@ -23,13 +23,13 @@ READY = b"ready\n"
 THREAD = 255  # registers a thread has at most
 
 
-class Job(msgspec.Struct, frozen=True):
+class BuildJob(msgspec.Struct, frozen=True):
     kernel: Kernel
     target: str
     number: int
 
 
-class Reply(msgspec.Struct, frozen=True):
+class BuildReply(msgspec.Struct, frozen=True):
     """A report with its cubin, or why there is none."""
 
     report: Report | None = None
@@ -46,12 +46,12 @@ def main() -> None:
     answers.write(READY)
     answers.flush()
     for line in jobs:
-        job = msgspec.json.decode(line, type=Job)
+        job = msgspec.json.decode(line, type=BuildJob)
         try:
             reply = build(job.kernel, job.target, folder / f"{job.kernel.name}_{job.number}")
         except Exception as error:
             said = str(error).split("\nRepro command:")[0].strip()  # of ptxas, on a file that is gone by then
-            reply = Reply(error=f"{type(error).__name__}: {said}")
+            reply = BuildReply(error=f"{type(error).__name__}: {said}")
         answers.write(msgspec.json.encode(reply) + b"\n")
         answers.flush()
 
@@ -66,7 +66,7 @@ def _private_streams() -> tuple[BinaryIO, BinaryIO]:
     return jobs, answers
 
 
-def build(kernel: Kernel, target: str, stem: Path) -> Reply:
+def build(kernel: Kernel, target: str, stem: Path) -> BuildReply:
     """Machine code for `target` and what is in it. Triton reads a function's source from its file: it is written beside `stem`.
 
     Where ptxas spills, mostly a word or two for one block more on an SM, it is asked to make room for that many blocks, then for
@@ -82,7 +82,7 @@ def build(kernel: Kernel, target: str, stem: Path) -> Reply:
             report, cubin = other, code
         if not other.spills or other.registers >= THREAD:
             break
-    return Reply(replace(report, seconds=time.perf_counter() - began), cubin)
+    return BuildReply(replace(report, seconds=time.perf_counter() - began), cubin)
 
 
 def _compiled(kernel: Kernel, function: Any, target: str, stem: Path, blocks: int) -> tuple[Report, bytes]:

@@ -63,7 +63,7 @@ def channel_gather(net: Net, node: Node) -> np.ndarray | None:
     return picked if bool((grid == picked[:, None] * cells + np.arange(cells)).all()) and index.min() >= 0 else None
 
 
-class _Writer:
+class _ProgramWriter:
     """Writes one program: the frontier maps a node to the window its coefficients stand on."""
 
     def __init__(self, net: Net, target: str, kind: str, share: float) -> None:
@@ -135,7 +135,7 @@ class _Writer:
 
 
 def _program(net: Net, target: str, kind: str, share: float) -> Program:
-    writer = _Writer(net, target, kind, share)
+    writer = _ProgramWriter(net, target, kind, share)
     while True:
         latest = max(writer.frontier, key=lambda name: writer.order[name])
         if latest == net.input.name:

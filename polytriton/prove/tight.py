@@ -21,7 +21,7 @@ from polytriton.prove.course import Course
 from polytriton.prove.questions import Questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
-from polytriton.runtime.ascent import Ascent, Found, Rows
+from polytriton.runtime.ascent import Ascent, AscentRows, Found
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.engine import Progress, both_sides, indices
@@ -147,10 +147,10 @@ class Tight:
         """Slopes, and multipliers where signs are known, for rows over a node."""
         if self.chain is not None:
             return self.chain.improve(node, boxes, int(image[0]), start.flatten(1), signs, steps, RATE)
-        rows = Rows(node.name, start, box[0][image], box[1][image], {}, signs={r: v[image] for r, v in signs.items()})
+        rows = AscentRows(node.name, start, box[0][image], box[1][image], {}, signs={r: v[image] for r, v in signs.items()})
         return self.chosen(self.ascend(rows, boxes, image, steps))
 
-    def ascend(self, rows: Rows, boxes: Boxes, image: Tensor, steps: int) -> dict[str, Found]:
+    def ascend(self, rows: AscentRows, boxes: Boxes, image: Tensor, steps: int) -> dict[str, Found]:
         """What raises bounds of rows over boxes; all that `rows` brings along, and the result, in the IR's order of cells."""
         nodes = self.engine.nodes
         relus = {}
@@ -208,12 +208,12 @@ class Tight:
         answers.settled[q.group[rows[best > 0]]] = True
         return boxes, (lo, hi), rows
 
-    def form_rows(self, forms: Forms, boxes: Boxes, box: tuple[Tensor, Tensor]) -> Rows:
+    def form_rows(self, forms: Forms, boxes: Boxes, box: tuple[Tensor, Tensor]) -> AscentRows:
         """The forms as rows of an ascent, over the user's boxes."""
         e, image = self.engine, forms.image
         start = forms.over_output.view(len(image), *boxes.lo[e.net.output].shape[1:]).float()
         beside = None if forms.over_input is None else self.decider.user_columns(forms.over_input)
-        return Rows(e.net.output, start, box[0][image], box[1][image], {}, beside, forms.constant)
+        return AscentRows(e.net.output, start, box[0][image], box[1][image], {}, beside, forms.constant)
 
 
 def _meet(boxes: Boxes, name: str, lo: Tensor, hi: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ class Quantiles:
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerFacts:
     """Means over the queries that ran this program; `queries` says how many. `seconds` are all of them together."""
 
     name: str
@@ -41,7 +41,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkFacts:
     """`direct`: queries that interval bounds decided, without refining a layer."""
 
     name: str
@@ -50,7 +50,7 @@ class Network:
     verdicts: dict[str, int]
     seconds: float
     direct: int
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[LayerFacts] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Facts:
     misclassified: int
     ended_by: dict[str, int]
     settings: dict[str, list[str]]
-    networks: list[Network]
+    networks: list[NetworkFacts]
 
 
 def facts(records: Sequence[Record]) -> Facts:
@@ -157,13 +157,13 @@ def up(value: Fraction, digits: int = 4) -> str:
     return f"{float(-(-value // step) * step):.{digits}g}"
 
 
-def _network(name: str, path: str, records: list[Record]) -> Network:
+def _network(name: str, path: str, records: list[Record]) -> NetworkFacts:
     direct = sum(bool(r.statistics) and not any(s.stage == "bound" for s in r.statistics) for r in records)
     seconds = sum(r.seconds for r in records)
-    return Network(name, path, len(records), counted(records), seconds, direct, _layers(records))
+    return NetworkFacts(name, path, len(records), counted(records), seconds, direct, _layers(records))
 
 
-def _layers(records: Sequence[Record]) -> list[Layer]:
+def _layers(records: Sequence[Record]) -> list[LayerFacts]:
     """Layers come in the order of the first record that has all of them, and the queries around them."""
     grouped: dict[tuple[str, str], list[LayerStats]] = {}
     for r in sorted(records, key=lambda r: -len(r.statistics)):
@@ -174,14 +174,14 @@ def _layers(records: Sequence[Record]) -> list[Layer]:
     return [_layer(stage, name, grouped[stage, name]) for stage, name in keys]
 
 
-def _layer(stage: str, name: str, stats: list[LayerStats]) -> Layer:
+def _layer(stage: str, name: str, stats: list[LayerStats]) -> LayerFacts:
     n = len(stats)
     pairs = [s.unstable for s in stats if s.unstable is not None]
     unstable = (_mean(p[0] for p in pairs), _mean(p[1] for p in pairs)) if pairs else None
     widths = [[v for s in stats if (v := s.width[k]) is not None and math.isfinite(v)] for k in (0, 1)]
     width = tuple(_mean(w) if w else None for w in widths)
     left = tuple(sum(s.left[k] for s in stats if k < len(s.left)) / n for k in range(max(len(s.left) for s in stats)))
-    return Layer(
+    return LayerFacts(
         name, stage, n, _mean(s.neurons for s in stats), unstable, (width[0], width[1]), _mean(s.rows for s in stats), left,
         sum(s.seconds for s in stats),
     )  # fmt: skip

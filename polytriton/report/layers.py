@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polytriton.report import html
-from polytriton.report.facts import Layer, Network
+from polytriton.report.facts import LayerFacts, NetworkFacts
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramFacts:
     """What an artifact knows of a layer's program: its operator and shape, and the nodes where bounds are taken."""
 
     about: str
     checkpoints: list[str]
 
 
-Described = Mapping[tuple[str, str], Step]
+Described = Mapping[tuple[str, str], ProgramFacts]
 
 
-def layers(network: Network, known: Described) -> str:
+def layers(network: NetworkFacts, known: Described) -> str:
     """`known` is by (stage, layer): empty without an artifact."""
     asked = max((layer.queries for layer in network.layers), default=0)
     notes = [f"Means over the queries that ran a step, of {html.count(network.queries)}; seconds are sums."]
@@ -43,7 +43,7 @@ def layers(network: Network, known: Described) -> str:
     )
 
 
-def _row(layer: Layer, step: Step | None, most: float) -> str:
+def _row(layer: LayerFacts, step: ProgramFacts | None, most: float) -> str:
     bound = layer.stage == "bound"
     name = {"interval": "query on interval bounds", "query": "query on refined bounds"}.get(layer.stage, html.text(layer.name))
     about = f"<br><small>{html.text(step.about)}</small>" if step is not None and bound else ""
@@ -60,7 +60,7 @@ def _row(layer: Layer, step: Step | None, most: float) -> str:
     return f'<tr><th scope="row">{name}{about}</th>{shown}</tr>'
 
 
-def _undecided(layer: Layer) -> str:
+def _undecided(layer: LayerFacts) -> str:
     if layer.unstable is None:
         return "<small>read by a max pool</small>"
     before, after = layer.unstable
@@ -72,14 +72,14 @@ def _undecided(layer: Layer) -> str:
     return f"{html.count(before)} → {html.count(after)}{html.svg(110, 8, said, parts, 'inline')}"
 
 
-def _width(layer: Layer) -> str:
+def _width(layer: LayerFacts) -> str:
     if layer.width == (None, None):
         return "–"
     before, after = ("infinite" if v is None else html.short(v, 3) for v in layer.width)
     return f"{before} → {after}"
 
 
-def _rows(layer: Layer, named: list[str]) -> str:
+def _rows(layer: LayerFacts, named: list[str]) -> str:
     """Columns as high as the share of rows that is left."""
     if not layer.rows:
         return "<small>no rows</small>"

@@ -7,7 +7,7 @@ from polytriton.runs.local import Local
 from polytriton.runs.pool import Pool
 from polytriton.runs.processes import ProcessWorker
 from polytriton.runs.share import cpus, divide
-from polytriton.runs.task import Engine
+from polytriton.runs.task import TaskEngine
 from polytriton.runs.worker import Hello
 
 GPU_BATCH = 100  # images that a GPU is given together: one image leaves most of it idle
@@ -16,7 +16,7 @@ GPU_BATCH = 100  # images that a GPU is given together: one image leaves most of
 def make_engine(
     kind: str, asker: Asker, *, queries: int, workers: int | None = None, threads: int | None = None, address: str | None = None,
     batch: int | None = None,
-) -> Engine:  # fmt: skip
+) -> TaskEngine:  # fmt: skip
     """`auto` is this process where one worker suffices, else processes. Only `local` uses the asker itself, and takes batches."""
     settings = asker.settings
     device, memory = settings.engine["device"], settings.engine["memory"]

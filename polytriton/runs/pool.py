@@ -14,7 +14,7 @@ import msgspec
 from polytriton.errors import ResourceError
 from polytriton.explain import explain
 from polytriton.runs.asker import Answer, failed
-from polytriton.runs.task import Backlog, Began, Done, Event, Job, Outcome, Place, Reply, Task, Trouble
+from polytriton.runs.task import Backlog, Began, Done, Event, Job, Outcome, Reply, Task, Trouble, Turn
 
 TRIES = 2  # workers a task may lose
 STARTS = 2  # how often in a row a worker may fail to start
@@ -55,7 +55,7 @@ class Pool:
         self._workers, self._tries = workers, tries
         self._backlog, self._changed, self._closed = Backlog(), Condition(), False
         self._events: Queue[Event | _Gone | BaseException] = Queue()
-        self._losses: Counter[Place] = Counter()
+        self._losses: Counter[Turn] = Counter()
         self._open = 0  # tasks submitted and not yet done
         self._threads: list[Thread] = []
 
@@ -156,8 +156,8 @@ class Pool:
             self._changed.notify()
 
     def _lose(self, task: Task, lost: WorkerLost) -> None:
-        self._losses[task.place] += 1
-        if self._losses[task.place] < self._tries:
+        self._losses[task.turn] += 1
+        if self._losses[task.turn] < self._tries:
             what = task.job.network if task.job.query is None else task.job.query.name
             self._events.put(Trouble(f"a worker was lost, {lost.message}; {what} is tried again"))
             self._put_back(task)

@@ -16,7 +16,7 @@ from polytriton.limit import OutOfTime
 from polytriton.runs.asker import Answer, Opened, Settings, failed, late
 from polytriton.runs.queries import Query
 from polytriton.runs.records import Record, Sink
-from polytriton.runs.task import Began, Engine, Job, Place, Task, Trouble
+from polytriton.runs.task import Began, Job, Task, TaskEngine, Trouble, Turn
 
 __all__ = ["Answer", "Query", "Run", "Settings"]
 
@@ -29,7 +29,7 @@ class Run:
     A network is opened before its first query: only then is it known which of them earlier runs have answered.
     """
 
-    engine: Engine
+    engine: TaskEngine
     settings: Settings
     sinks: Sequence[Sink] = ()
     listeners: list[Callable[[Answer], None]] = field(default_factory=list)
@@ -51,12 +51,12 @@ class Run:
         for k, query in enumerate(queries):
             first.setdefault(query.network, k)
         for network, k in first.items():
-            self.engine.submit(Task(Place(k, 0), Job(network)))
+            self.engine.submit(Task(Turn(k, 0), Job(network)))
         for event in self.engine.events():
             if isinstance(event, Trouble):
                 self.troubled(event.message)
                 continue
-            k, asked = event.task.place.query, event.task.job.query
+            k, asked = event.task.turn.query, event.task.job.query
             if isinstance(event, Began):
                 if asked is not None:
                     self.began(asked, event.more)
@@ -100,7 +100,7 @@ class Run:
             else:
                 self._waited[k] = left
                 left = 0.0
-                self.engine.submit(Task(Place(k, 1), Job(network, query, blank)))
+                self.engine.submit(Task(Turn(k, 1), Job(network, query, blank)))
 
     def _settle(self, k: int, answer: Answer) -> None:
         answer = replace(answer, prepare=answer.prepare + self._waited.pop(k, 0.0))

@@ -63,7 +63,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class Turn:
     """Order among tasks: by query, and a network before the query that needs it first."""
 
     query: int
@@ -72,7 +72,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Task:
-    place: Place
+    turn: Turn
     job: Job
 
 
@@ -105,7 +105,7 @@ class Trouble:
 Event = Began | Done | Trouble
 
 
-class Engine(Protocol):
+class TaskEngine(Protocol):
     """Works tasks. More may be submitted while events are read; reading ends when all tasks are done."""
 
     def submit(self, task: Task) -> None: ...
@@ -116,10 +116,10 @@ class Engine(Protocol):
 
 
 class Backlog:
-    """Tasks that wait, in order of place; a worker is given those of the network it has open first."""
+    """Tasks that wait, by their turns; a worker is given those of the network it has open first."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[tuple[Place, int, Task]]] = defaultdict(list)
+        self._waiting: dict[str, list[tuple[Turn, int, Task]]] = defaultdict(list)
         self._count = 0
 
     def __bool__(self) -> bool:
@@ -127,7 +127,7 @@ class Backlog:
 
     def put(self, task: Task) -> None:
         self._count += 1
-        heappush(self._waiting[task.job.network], (task.place, self._count, task))
+        heappush(self._waiting[task.job.network], (task.turn, self._count, task))
 
     def take(self, prefer: str | None = None) -> Task:
         network = prefer if prefer in self._waiting else min(self._waiting, key=lambda n: self._waiting[n][0][0])

@@ -34,7 +34,7 @@ BESIDE = 0.25  # of the rate, for multipliers
 
 
 @dataclass
-class Rows:
+class AscentRows:
     """What is to be improved: rows over a node [rows, *shape], each over its own box of the user's input [rows, inputs].
 
     `relus`: the bounds of every ReLU's operand, [rows, *shape]. `over_input`: coefficients that a row brings along. `signs`: 1 where the
@@ -64,7 +64,7 @@ class Found:
     loss: Tensor
 
 
-class _Line:
+class _ReluLines:
     """One ReLU's lines and multipliers, the row's coefficients over its output, and Adam's moments."""
 
     def __init__(self, lo: Tensor, hi: Tensor, slope: float, sign: Tensor | None, below: Tensor | None, multiplier: Tensor | None) -> None:
@@ -123,7 +123,7 @@ class _Relax(torch.autograd.Function):
     """A ReLU on the way back: multiplies by the slopes of its line, and notes the coefficients that it met."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, line: _Line) -> Tensor:
+    def forward(ctx: Any, z: Tensor, line: _ReluLines) -> Tensor:
         ctx.line = line
         return z.clone()
 
@@ -145,12 +145,12 @@ class Ascent:
         ops = {n.op for n in net}
         return "relu" in ops and "maxpool" not in ops
 
-    def improve(self, rows: Rows, steps: int, rate: float) -> dict[str, Found]:
+    def improve(self, rows: AscentRows, steps: int, rate: float) -> dict[str, Found]:
         """For each ReLU that the rows pass what gave every row its best bound, float32."""
         with torch.inference_mode(False), torch.enable_grad():
             return self._improve(rows, steps, rate)
 
-    def _improve(self, rows: Rows, steps: int, rate: float) -> dict[str, Found]:
+    def _improve(self, rows: AscentRows, steps: int, rate: float) -> dict[str, Found]:
         lines = {name: self._line(rows, name) for name in self.relus_before(rows.target)}
         start, lo, hi = rows.start.float(), rows.lo.float(), rows.hi.float()
         x = torch.zeros_like(lo, requires_grad=True)
@@ -182,10 +182,10 @@ class Ascent:
                     line.step(seen[name], rate * DECAY**k, k)
         return {name: line.kept for name, line in lines.items() if line.kept is not None}
 
-    def _line(self, rows: Rows, name: str) -> _Line:
+    def _line(self, rows: AscentRows, name: str) -> _ReluLines:
         lo, hi = (v.float() for v in rows.relus[name])
         given = (None if v is None else v.float() for v in (rows.signs.get(name), rows.below.get(name), rows.multipliers.get(name)))
-        return _Line(lo, hi, self.net.node(name).number("slope"), *given)
+        return _ReluLines(lo, hi, self.net.node(name).number("slope"), *given)
 
     def relus_before(self, target: str) -> list[str]:
         """The ReLUs that the target depends on, itself among them."""
@@ -200,7 +200,7 @@ class Ascent:
                 wanted.update(n.inputs)
         return found[::-1]
 
-    def _run(self, x: Tensor, target: str, lines: Mapping[str, _Line], back: bool, seen: dict[str, Tensor] | None = None) -> Tensor:
+    def _run(self, x: Tensor, target: str, lines: Mapping[str, _ReluLines], back: bool, seen: dict[str, Tensor] | None = None) -> Tensor:
         """The network with lines for ReLUs; with `back` its gradient is the way of a row, and its value means nothing."""
         values: dict[str, Tensor] = {}
         for n in self._until(target):

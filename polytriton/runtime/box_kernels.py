@@ -13,7 +13,7 @@ from polytriton.ir.plan import extent
 from polytriton.kernels import cells
 from polytriton.kernels.spec import Kernel
 from polytriton.rounding import gamma
-from polytriton.runtime.forward_kernels import Parts, _aligned
+from polytriton.runtime.forward_kernels import AffineParts, _aligned
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.recording import launch
 from polytriton.runtime.soundness import Semantics, deployed_numbers
@@ -32,7 +32,7 @@ class BoxKernels:
         self.roundings, self.behind = sum_roundings(net), sums_behind(net)
         self._numbers: dict[str, Tensor] = {}
 
-    def affine(self, layer: Layer, parts: Parts, boxes: Boxes) -> None:
+    def affine(self, layer: Layer, parts: AffineParts, boxes: Boxes) -> None:
         """The node's box, magnitude and error from the layer's sums."""
         node, real = layer.node, self.semantics.real
         source = node.inputs[0]

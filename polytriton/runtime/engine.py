@@ -27,7 +27,7 @@ from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.forward_kernels import ForwardKernels
 from polytriton.runtime.interval_backend import IntervalBackend
-from polytriton.runtime.neurons import Layer
+from polytriton.runtime.neurons import NeuronLayer
 from polytriton.runtime.replay import Replays
 from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, relation_error
 from polytriton.runtime.soundness import FLOAT32, FLOAT64, KERNELS, SEMANTICS, Coefficients
@@ -226,9 +226,9 @@ class Engine:
         """Whether a row of this node's neurons leaves when it has settled one."""
         return self.plan.candidates == "all" and self.early and name not in self.pooled
 
-    def layer(self, name: str, tables: Tables, expire: Callable[[], None]) -> Layer:
+    def layer(self, name: str, tables: Tables, expire: Callable[[], None]) -> NeuronLayer:
         every = self.plan.candidates == "all"
-        return Layer(tables, self.programs[name], self.tight, name in self.pooled, self.leaves(name), every, expire)
+        return NeuronLayer(tables, self.programs[name], self.tight, name in self.pooled, self.leaves(name), every, expire)
 
     def count_rows(self, name: str, neurons: int) -> None:
         """So many neurons had a row for each sign."""

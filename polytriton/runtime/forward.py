@@ -16,7 +16,7 @@ from polytriton.ir.plan import extent
 from polytriton.kernels.affine import counted
 from polytriton.limit import go_on
 from polytriton.runtime.box_kernels import BoxKernels, Sizes
-from polytriton.runtime.forward_kernels import ForwardKernels, Parts
+from polytriton.runtime.forward_kernels import AffineParts, ForwardKernels
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
 from polytriton.runtime.relax import Winners, maxpool_winners
 from polytriton.runtime.soundness import Semantics, deployed_error, elementwise_error, flushes, gamma, up
@@ -171,7 +171,7 @@ class Forward:
         boxes.lo[node.name], boxes.hi[node.name] = _sane(centre - width, centre + width)
         boxes.magnitude[node.name], boxes.error[node.name] = magnitude, e
 
-    def _parts(self, layer: Layer, mid: Tensor, rad: Tensor, xabs: Tensor, terms: str) -> Parts:
+    def _parts(self, layer: Layer, mid: Tensor, rad: Tensor, xabs: Tensor, terms: str) -> AffineParts:
         """What kernels.forward computes, by tensor operations."""
         centre = self.product(layer, layer.w, mid) + layer.b
         if layer.cancelled:  # wabs counts what cancelled in a merge; the radius does not
@@ -183,7 +183,7 @@ class Forward:
             count = self.nonzero_terms(layer, xabs > 0)
         elif terms == "given":
             count = torch.full((1, 1, 1, 1), float(layer.summands or 0), dtype=torch.float64, device=self.device)
-        return Parts(centre, up(spread), up(magnitude), count)
+        return AffineParts(centre, up(spread), up(magnitude), count)
 
     def readers(self, layer: Layer, live: Tensor) -> Tensor:
         """At most how many live outputs read each cell of the operand, [batch, h, w, 1 or c]: small integers, exact."""

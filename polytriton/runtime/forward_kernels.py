@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polytriton.ir.net import Net
 from polytriton.ir.plan import extent
-from polytriton.kernels.affine import Chosen, choose
+from polytriton.kernels.affine import AffineKernel, choose
 from polytriton.kernels.emit import specialised
 from polytriton.kernels.load import prepare
 from polytriton.kernels.spec import Kernel
@@ -18,7 +18,7 @@ from polytriton.runtime.recording import launch
 
 
 @dataclass(frozen=True)
-class Parts:
+class AffineParts:
     """W x + b over boxes, float64 [batch, height, width, channels]; see kernels.forward for what each promises."""
 
     centre: Tensor
@@ -47,17 +47,17 @@ class ForwardKernels:
             self._kernels[key] = specialised(made.function, constants, "float64", made.tiles.warps, made.tiles.stages)
         return self._kernels[key]
 
-    def _chosen(self, layer: Layer, terms: str) -> Chosen:
+    def _chosen(self, layer: Layer, terms: str) -> AffineKernel:
         return choose(layer.node, self.nodes[layer.node.inputs[0]], layer.cancelled, terms)
 
-    def affine(self, layer: Layer, lo: Tensor, hi: Tensor, terms: str) -> Parts:
+    def affine(self, layer: Layer, lo: Tensor, hi: Tensor, terms: str) -> AffineParts:
         """The layer over boxes [batch, height, width, channels]."""
         parts, g = self.sums(layer, lo, hi, terms), layer.node.integer("g", 1)
         if parts.terms is None or g == 1:
             return parts
         return replace(parts, terms=parts.terms.repeat_interleave(extent(layer.node)[2] // g, 3))
 
-    def sums(self, layer: Layer, lo: Tensor, hi: Tensor, terms: str) -> Parts:
+    def sums(self, layer: Layer, lo: Tensor, hi: Tensor, terms: str) -> AffineParts:
         """As the kernel leaves them: terms [batch, height, width, groups], or one count an image."""
         node, batch = layer.node, len(lo)
         (h, w, c), g, dense = extent(node), node.integer("g", 1), node.op == "linear"
@@ -74,7 +74,7 @@ class ForwardKernels:
             launch(kernel, grid, tensors, self.device)
         if terms == "given":
             counted = self._summands(layer, counted.shape)
-        return Parts(centre, spread, magnitude, None if terms == "none" else counted)
+        return AffineParts(centre, spread, magnitude, None if terms == "none" else counted)
 
     def _layer(self, layer: Layer) -> dict[str, Tensor]:
         """The layer's weights as the kernels read them: outputs first, then the reduction in the kernel's order."""

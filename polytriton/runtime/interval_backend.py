@@ -40,7 +40,7 @@ class IntervalBackend(TritonBackend):
     def ready(self, program: Program) -> Ready:
         key = (program.kind, program.target)
         if key not in self._ready:
-            launches = IntervalLowering(self.emitter, self.space, self.numerics, program, self.sizes).run()
+            launches = IntervalLowering(self.emitter, self.frames, self.numerics, program, self.sizes).run()
             self._ready[key] = Ready(launches, lay_out(launches))
         return self._ready[key]
 

@@ -19,7 +19,7 @@ from polytriton.runtime.walk import Walk
 
 
 @dataclass(frozen=True)
-class Lines:
+class LinearBounds:
     """form >= slopes . x + constant - slack for every input x of the form's box and every execution; all float64, the slopes exact.
 
     `slopes` are over the input node's cells, [rows, cells].
@@ -33,7 +33,7 @@ class Lines:
 class _Lines(Walk):
     """A walk that takes no bounds on the way and keeps what it has over the input."""
 
-    found: Lines
+    found: LinearBounds
 
     def _check(self, last: bool) -> bool:
         """The invariant of a walk at the input, with the pending rounding paid that a candidate would be charged there."""
@@ -45,14 +45,14 @@ class _Lines(Walk):
             charged = dot_error(place.height * place.line) + self.kit.pending.get(name, 0.0)
             slack = (self.rows.error + weight * charged + self.tables.floor(name)[self.rows.image]) * (1 + 2.0**-48)
             slopes = self.backend.embed(m, self.rows, window, whole(frame.h, frame.w)).flatten(1)
-            self.found = Lines(slopes.double(), self.rows.constant, slack)
+            self.found = LinearBounds(slopes.double(), self.rows.constant, slack)
         return not last
 
 
-def input_lines(engine: Engine, boxes: Boxes, forms: Forms, deadline: float | None = None) -> Lines:
+def input_lines(engine: Engine, boxes: Boxes, forms: Forms, deadline: float | None = None) -> LinearBounds:
     """A linear lower bound of every form over the input node's cells, by the interpreter of Plans."""
     engine = engine if engine.kernels is None else engine._plain()
     empty = torch.zeros(0, dtype=torch.float64, device=engine.device)
     walks = engine.walks(_Lines, engine._tables(boxes), forms, Results(empty, empty), deadline)
     found = [(w.found.slopes, w.found.constant, w.found.slack) for w in walks]
-    return Lines(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+    return LinearBounds(*(torch.cat(parts) for parts in zip(*found, strict=True)))

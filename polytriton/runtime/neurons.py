@@ -36,7 +36,7 @@ MORE = 1.25  # room for so many times the neurons of the last batch's images
 
 
 @dataclass(frozen=True)
-class Layer:
+class NeuronLayer:
     """The neurons of one program's target.
 
     `pooled`: each of them is narrowed, else those whose sign is open, or (`tight`) that can be on. `leaves`: a neuron that the
@@ -64,7 +64,7 @@ class Habit:
 class Ahead:
     """What was launched before the number of neurons was known."""
 
-    layer: Layer
+    layer: NeuronLayer
     bound: Bound
     at: Tensor
     room: int
@@ -83,7 +83,7 @@ class Neurons:
         self.backend = backend
         self.habits: dict[str, Habit] = {}
 
-    def narrow(self, layer: Layer) -> tuple[int, list[Results]]:
+    def narrow(self, layer: NeuronLayer) -> tuple[int, list[Results]]:
         """The boxes of the layer become narrower in place; how many neurons had rows, and what these found."""
         backend, name = self.backend, layer.program.target
         boxes, n, results = layer.tables.boxes, None, None
@@ -109,13 +109,13 @@ class Neurons:
         self.learn(layer, n)
         return n, [results] if results is not None else []
 
-    def learn(self, layer: Layer, n: int) -> None:
+    def learn(self, layer: NeuronLayer, n: int) -> None:
         if layer.leaves and layer.tables.boxes.batch:
             self.habits.setdefault(layer.program.target, Habit(0.0)).neurons = n / layer.tables.boxes.batch
 
     # ---- on the device ----------------------------------------------------------------------------------
 
-    def _find(self, layer: Layer) -> Tensor:
+    def _find(self, layer: NeuronLayer) -> Tensor:
         """Cells of undecided neurons, in order; their number is known to the device."""
         backend, name = self.backend, layer.program.target
         node, emulate = backend.kit.nodes[name], backend.sizes.emulate
@@ -128,7 +128,7 @@ class Neurons:
         launch(cell_kernel("find_open", cells.find_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
         return at
 
-    def _open(self, layer: Layer, bound: Bound, at: Tensor, rows: int, *, second: bool = False, ahead: bool = False) -> None:
+    def _open(self, layer: NeuronLayer, bound: Bound, at: Tensor, rows: int, *, second: bool = False, ahead: bool = False) -> None:
         """Rows of one sign for `rows` neurons, or (`ahead`) for so many at most."""
         backend, node = self.backend, self.backend.kit.nodes[layer.program.target]
         kernel = cell_kernel("open_neurons", cells.open_rows(node, second, ahead, layer.leaves, backend.sizes.emulate))
@@ -136,12 +136,12 @@ class Neurons:
         backend.clear_own(bound.starts)
         self._launch(layer, bound, at, kernel, rows)
 
-    def close(self, layer: Layer, bound: Bound, at: Tensor, n: int) -> None:
+    def close(self, layer: NeuronLayer, bound: Bound, at: Tensor, n: int) -> None:
         """The bounds of as many neurons as the device's count says, `n` at most."""
         kernel = cell_kernel("close_neurons", cells.close_rows(layer.every, layer.leaves, self.backend.sizes.emulate))
         self._launch(layer, bound, at, kernel, n)
 
-    def _launch(self, layer: Layer, bound: Bound, at: Tensor, kernel: cells.Kernel, rows: int) -> None:
+    def _launch(self, layer: NeuronLayer, bound: Bound, at: Tensor, kernel: cells.Kernel, rows: int) -> None:
         boxes, name, to = layer.tables.boxes, layer.program.target, bound.starts
         given = {f"{k}_ptr": v for k, v in to.items()}
         given |= {"at_ptr": at, "box_lo_ptr": boxes.lo[name], "box_hi_ptr": boxes.hi[name]}
@@ -149,7 +149,7 @@ class Neurons:
 
     # ---- a number that the host knows -------------------------------------------------------------------
 
-    def _blocks(self, layer: Layer, at: Tensor, n: int, capacity: int) -> Results:
+    def _blocks(self, layer: NeuronLayer, at: Tensor, n: int, capacity: int) -> Results:
         backend = self.backend
         bound = backend.bound(layer.tables, layer.program, capacity, rounded(2 * n))
         to = bound.starts
@@ -167,14 +167,14 @@ class Neurons:
         self.close(layer, bound, at, n)
         return results
 
-    def _count(self, layer: Layer, bound: Bound, results: Results, states: int | None = None) -> None:
+    def _count(self, layer: NeuronLayer, bound: Bound, results: Results, states: int | None = None) -> None:
         left = self.backend.counted(bound, states)
         if layer.leaves:
             results.left.append(left)
 
     # ---- before it is known -----------------------------------------------------------------------------
 
-    def room(self, layer: Layer, least: int = 0) -> int:
+    def room(self, layer: NeuronLayer, least: int = 0) -> int:
         """Rows to go ahead with; none where that does not pay: no row can leave, none or nothing is expected, or they take several
         blocks. `least`: neurons to expect in any case.
         """
@@ -186,7 +186,7 @@ class Neurons:
         capacity = self.backend.capacity(layer.program, wanted)
         return capacity if capacity >= wanted else 0
 
-    def go(self, layer: Layer, room: int) -> Ahead:
+    def go(self, layer: NeuronLayer, room: int) -> Ahead:
         """Rows for as many neurons as there is room for, and the first parts of the program."""
         backend = self.backend
         layer.expire()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polytriton.kernels import cells
 from polytriton.kernels.emit import Numerics
-from polytriton.kernels.sequence import Space
+from polytriton.kernels.sequence import Frames
 from polytriton.kernels.spec import Kernel
 from polytriton.rounding import dot_error, gamma, one_rounding
 from polytriton.runtime.forward_kernels import _aligned
@@ -33,7 +33,7 @@ class TableKernels:
     """One network, one arithmetic, one device."""
 
     kit: Kit
-    space: Space
+    frames: Frames
     numerics: Numerics
     emulate: bool
     boxes: BoxKernels
@@ -85,7 +85,7 @@ class TableKernels:
         key = (kind, name, deployed)
         if key not in self._kernels:
             node, real = self.kit.nodes[name], self.kit.forward.semantics.real
-            function, constants = cells.table(self.space, node, kind, self.numerics, self.emulate, real=real, deployed=deployed)
+            function, constants = cells.table(self.frames, node, kind, self.numerics, self.emulate, real=real, deployed=deployed)
             self._kernels[key] = function, cells.cell_kernel(function, constants, cells.table_numerics(kind, self.numerics).name)
         return self._kernels[key]
 

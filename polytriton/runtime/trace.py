@@ -30,7 +30,7 @@ def sums(lo: Tensor, hi: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TraceEntry:
     """One program run on one batch; `told` is about all neurons of all boxes."""
 
     name: str
@@ -49,7 +49,7 @@ class Trace:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.entries: list[Entry] = []
+        self.entries: list[TraceEntry] = []
 
     def mark(self) -> Mark:
         if self.device.type != "cuda":
@@ -65,17 +65,17 @@ class Trace:
     def asked(self, program: Program, begin: Mark, results: Results) -> None:
         """A query, on interval bounds until something has been refined."""
         stage = "query" if self.refined else "interval"
-        self.entries.append(Entry(program.target, stage, begin, self.mark(), len(results.best), results.left))
+        self.entries.append(TraceEntry(program.target, stage, begin, self.mark(), len(results.best), results.left))
 
     def bounded(self, name: str, marks: tuple[Mark, Mark], neurons: int, told: Told, results: Sequence[Results], pooled: bool) -> None:
         """A refined layer with so many neurons in all boxes, or one whose interval bounds are exact."""
         rows, left = sum(len(r.best) for r in results), [block for r in results for block in r.left]
-        self.entries.append(Entry(name, "bound", *marks, rows, left, neurons, pooled, told))
+        self.entries.append(TraceEntry(name, "bound", *marks, rows, left, neurons, pooled, told))
 
     def read(self) -> tuple[LayerStats, ...]:
         """Call this when the answers have been read: nothing is left to wait for then."""
         values = self._values()
-        found: dict[tuple[str, str], list[tuple[Entry, list[np.ndarray], list[list[float]]]]] = {}
+        found: dict[tuple[str, str], list[tuple[TraceEntry, list[np.ndarray], list[list[float]]]]] = {}
         for e in self.entries:
             told = [next(values).reshape(t.shape).sum(0) for t in e.told or ()]
             left = [next(values).tolist() if isinstance(block, Tensor) else [float(v) for v in block] for block in e.left]
@@ -94,7 +94,7 @@ class Trace:
         return iter(np.split(torch.cat([t.double() for t in tensors]).cpu().numpy(), ends[:-1]))
 
 
-def _added(name: str, stage: str, entries: list[Entry], told: list[list[np.ndarray]], blocks: list[list[float]]) -> LayerStats:
+def _added(name: str, stage: str, entries: list[TraceEntry], told: list[list[np.ndarray]], blocks: list[list[float]]) -> LayerStats:
     rows, seconds = sum(e.rows for e in entries), round(sum(_seconds(e.begin, e.end) for e in entries), 6)
     left = tuple(int(sum(b[k] for b in blocks if k < len(b))) for k in range(max(map(len, blocks), default=0)))  # blocks may end early
     if stage != "bound":

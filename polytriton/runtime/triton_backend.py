@@ -26,7 +26,7 @@ from polytriton.kernels.emit import NUMERICS, Emitter, Numerics
 from polytriton.kernels.lanes import OWN, branched
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.load import makes_room, prepare
-from polytriton.kernels.sequence import Space
+from polytriton.kernels.sequence import Frames
 from polytriton.knobs import SUMMARY, note
 from polytriton.runtime.binding import ALIGN, STATES, Binding, Bound, Part, Ready, Streams, rounded
 from polytriton.runtime.box_kernels import BoxKernels
@@ -65,7 +65,7 @@ class TritonBackend:
         self.kit, self.device, self.memory = kit, device, memory
         self.numerics: Numerics = NUMERICS[numerics]
         self.word = 8 if self.numerics.type == "tl.float64" else 4
-        self.space = Space(kit.net, kit.plan)
+        self.frames = Frames(kit.net, kit.plan)
         self.emitter = Emitter(tiles=config.tiles)
         self.graphs = config.graphs and device.type == "cuda"
         self.rooms = config.rooms if device.type == "cuda" and makes_room() else {}
@@ -77,7 +77,7 @@ class TritonBackend:
         self._filled: dict[tuple[str, int], int] = {}  # whose numbers (Tables.serial) lie in a kept table
         self._serial, self._turn = -1, 0  # the batch asked last, and how often batches have taken turns
         cells = kit.forward.cells or BoxKernels(kit.net, kit.forward.semantics, device, interpret)
-        self.writer = TableKernels(kit, self.space, self.numerics, interpret, cells)
+        self.writer = TableKernels(kit, self.frames, self.numerics, interpret, cells)
         self.neurons, self.queries = Neurons(proxy(self)), Queries(proxy(self))  # no cycle: a device's memory goes with its last user
         self._numbers: dict[float, Tensor] = {}
         self.moved = 0  # how often everything bound to tensors has been forgotten
@@ -89,7 +89,7 @@ class TritonBackend:
     def ready(self, program: Program) -> Ready:
         key = (program.kind, program.target)
         if key not in self._ready:
-            launches = Lowering(self.emitter, self.space, self.numerics, program, self.sizes).run()
+            launches = Lowering(self.emitter, self.frames, self.numerics, program, self.sizes).run()
             if self.lanes:
                 launches = branched(launches, self.emitter, self.numerics)
             self._ready[key] = Ready(launches, lay_out(launches))

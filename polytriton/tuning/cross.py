@@ -18,7 +18,7 @@ from polytriton.kernels.build import Built, compile_each
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.emit import NUMERICS, Emitter, Numerics, Use, retiled, specialised, tile_key
 from polytriton.kernels.launches import Lowering
-from polytriton.kernels.sequence import Space as Tables
+from polytriton.kernels.sequence import Frames
 from polytriton.kernels.spec import Kernel, Report
 from polytriton.knobs import knobs
 from polytriton.passes.pipeline import Compiled
@@ -47,9 +47,9 @@ class Kind:
 
 def kinds(compiled: Compiled, numerics: str) -> tuple[list[Kind], Emitter]:
     """The kernels of a network whose tiles may be chosen; the emitter knows their defaults."""
-    emitter, space = Emitter(), Tables(compiled.net, compiled.plan)
+    emitter, frames = Emitter(), Frames(compiled.net, compiled.plan)
     for program in compiled.plan:
-        Lowering(emitter, space, NUMERICS[numerics], program, GPU).run()
+        Lowering(emitter, frames, NUMERICS[numerics], program, GPU).run()
     found: dict[str, Kind] = {}
     for uses in emitter.uses.values():
         for use in uses:

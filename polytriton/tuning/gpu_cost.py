@@ -23,7 +23,7 @@ SPILL = 0.05  # of the time, for every spilled register's load or store
 
 
 @dataclass(frozen=True)
-class Work:
+class LaunchWork:
     """What a launch does for all rows: operations in whole tiles, bytes from memory, bytes from the cache."""
 
     ops: float
@@ -40,7 +40,7 @@ def met(c: dict[str, int], axis: str) -> int:
     return sum(1 for full in ends if full % s == 0 and 0 <= full <= (old - 1) * s)
 
 
-def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> Work:
+def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> LaunchWork:
     """From the kernel's constants alone: windows, channels, taps and tiles."""
     arithmetic = NUMERICS[numerics]
     word = 8 if arithmetic.type == "tl.float64" else 4
@@ -57,15 +57,15 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
         depth = blocks * across * taps * ceil(c["CO"] // c["G"] / c["BK"]) * c["BK"]  # of all tiles together
         moved = rows * (c["H"] * c["W"] * c["CO"] + c["HO"] * c["WO"] * c["CI"])
         ops, read = 2.0 * parts * c["BM"] * c["BN"] * depth, depth * (c["BM"] + c["BN"])
-        return Work(ops, float(word * moved), float(word * read), blocks * (across + 1))
+        return LaunchWork(ops, float(word * moved), float(word * read), blocks * (across + 1))
     else:
         size = c["SIZE"]
-        return Work(8.0 * rows * size, float(word * rows * size * 2), float(word * rows * size * 5), ceil(rows / c["BR"]))
+        return LaunchWork(8.0 * rows * size, float(word * rows * size * 2), float(word * rows * size * 5), ceil(rows / c["BR"]))
     blocks, across = ceil(rows / c["BM"]), ceil(columns / c["BN"])
     tiles = blocks * across * split
     depth = tiles * ceil(terms / (c["BK"] * split)) * c["BK"]
     ops = 2.0 * parts * c["BM"] * c["BN"] * depth
-    return Work(ops, float(word * moved), float(word * depth * (c["BM"] + c["BN"])), tiles + blocks)
+    return LaunchWork(ops, float(word * moved), float(word * depth * (c["BM"] + c["BN"])), tiles + blocks)
 
 
 def kernel_cost(function: str, constants: dict[str, int], numerics: str, rows: int, gpu: Gpu, report: Report | None, target: str) -> Cost:

@@ -16,7 +16,7 @@ from polytriton.ir.plan import extent
 from polytriton.kernels.choose import GPU, Tiles, retiled
 from polytriton.kernels.emit import NUMERICS, Emitter
 from polytriton.kernels.launches import Lowering
-from polytriton.kernels.sequence import Space as Tables
+from polytriton.kernels.sequence import Frames
 from polytriton.passes.pipeline import Compiled, replan
 from polytriton.runtime.config import Config, Tile
 from polytriton.tuning.cross import ROWS, Kind, kind_of
@@ -57,11 +57,11 @@ class GpuTimes:
 
     def _lowered(self, config: Config, numerics: str) -> tuple[list[Launched], int]:
         plan = replan(self.compiled, config.whole, config.skips)
-        tables, net = Tables(self.compiled.net, plan), self.compiled.net
+        frames, net = Frames(self.compiled.net, plan), self.compiled.net
         found, count = [], 0
         for program in plan:
             emitter = Emitter()
-            count += len(Lowering(emitter, tables, NUMERICS[numerics], program, GPU).run().steps)
+            count += len(Lowering(emitter, frames, NUMERICS[numerics], program, GPU).run().steps)
             rows = FEW if program.kind == "query" else min(ROWS, 2 * _size(net.node(program.target)))
             kinds: dict[str, tuple[Kind, int]] = {}
             for use in (use for uses in emitter.uses.values() for use in uses):

@@ -11,7 +11,7 @@ from polytriton.passes.pipeline import Compiled, replan
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.tuning.checks import Seen
 from polytriton.tuning.cpu_cost import Load
-from polytriton.tuning.space import Conv, Place, step_convs
+from polytriton.tuning.space import Conv, PlanStep, step_convs
 
 SHARES = (1.0, 0.65, 0.5, 0.35, 0.2)  # of an image, from which on a window becomes all of it: those that are tried
 
@@ -34,7 +34,7 @@ class Plans:
 
     def __init__(self, compiled: Compiled, plans: Mapping[float, Plan], seen: Seen) -> None:
         self.seen = seen
-        self.convs: dict[float, dict[Place, Conv]] = {share: dict(step_convs(compiled.net, plan)) for share, plan in plans.items()}
+        self.convs: dict[float, dict[PlanStep, Conv]] = {share: dict(step_convs(compiled.net, plan)) for share, plan in plans.items()}
 
     @property
     def shapes(self) -> dict[str, Conv]:

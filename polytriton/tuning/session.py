@@ -25,8 +25,8 @@ from polytriton.tuning.profile import Profile
 from polytriton.tuning.space import Point, Space
 from polytriton.tuning.space import name as point_name
 from polytriton.tuning.store import WORK, Folder, Trial, trial
-from polytriton.tuning.trials import TrialFailed, Worker
-from polytriton.tuning.worker import Answer, Job
+from polytriton.tuning.trials import TrialFailed, TrialProcess
+from polytriton.tuning.worker import TrialAnswer, TrialJob
 
 JUMP = 4  # every so many trials one is random
 SHARE = 0.25  # of the dimensions that a jump draws anew
@@ -36,7 +36,7 @@ LEAST = 60.0  # seconds
 
 
 @dataclass(frozen=True)
-class Settings:
+class SessionSettings:
     """What a session depends on besides the network and the work."""
 
     options: dict[str, Any]
@@ -49,7 +49,7 @@ class Settings:
 
 
 @dataclass
-class State:
+class SessionState:
     """What a watcher may show. `start` and `best` are seconds of the default and of the best so far."""
 
     done: int = 0
@@ -60,7 +60,7 @@ class State:
     verdict: str = ""
 
 
-Watch = Callable[[State], None]
+Watch = Callable[[SessionState], None]
 Predict = Callable[[Config, Profile], float]
 
 
@@ -87,22 +87,22 @@ class Session:
         space: Space,
         folder: Folder,
         reference: Reference,
-        settings: Settings,
+        settings: SessionSettings,
         place: tuple[str, str, dict[str, str]],
         predict: Predict,
         peak: float,
         *,
-        worker: Worker | None = None,
+        worker: TrialProcess | None = None,
         watch: Watch = lambda state: None,
         begin: Point | None = None,
     ) -> None:
         self.artifact, self.space, self.folder, self.reference = artifact, space, folder, reference
         self.settings, self.place, self.predict, self.peak, self.watch = settings, place, predict, peak, watch
-        self.worker = worker or Worker()
+        self.worker = worker or TrialProcess()
         self.begin = begin
         self.rng = random.Random(settings.seed)
         self.profile = Profile()
-        self.state = State()
+        self.state = SessionState()
         self.ended = 0.0
 
     def run(self) -> Outcome:
@@ -169,21 +169,21 @@ class Session:
         self.folder.add(made)
         self._tell(made.median if made.won else 0.0, made.verdict)
 
-    def _ask(self, point: Point, timeout: float, profile: bool = False, check: bool = True, runs: int = 0) -> Answer:
+    def _ask(self, point: Point, timeout: float, profile: bool = False, check: bool = True, runs: int = 0) -> TrialAnswer:
         config = self.space.config(point)
-        job = Job(
+        job = TrialJob(
             str(self.artifact), str(self.folder.path / WORK), self.settings.options, config.changes(), self.settings.threads,
             self.settings.seed, runs or self.settings.runs, self.state.best, profile, check,
         )  # fmt: skip
         return self.worker.ask(job, timeout)
 
-    def _problem(self, answer: Answer, fewer: bool = False) -> str:
+    def _problem(self, answer: TrialAnswer, fewer: bool = False) -> str:
         try:
             return self.reference.problem(msgspec.msgpack.decode(answer.evidence, type=Evidence), fewer)
         except (msgspec.MsgspecError, ValueError) as error:
             return f"unsound: its evidence cannot be read ({error})"
 
-    def _record(self, point: Point, answer: Answer, verdict: str, predicted: float | None = None) -> Trial:
+    def _record(self, point: Point, answer: TrialAnswer, verdict: str, predicted: float | None = None) -> Trial:
         middle = median(answer.times)
         guess = self.predict(self.space.config(point), self.profile) if predicted is None else predicted
         spread = max(answer.times) - min(answer.times)

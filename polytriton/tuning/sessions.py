@@ -29,10 +29,10 @@ from polytriton.tuning.device import SHEETS, this_cpu
 from polytriton.tuning.gpu_times import GpuTimes
 from polytriton.tuning.plans import Plans, shares
 from polytriton.tuning.profile import Profile
-from polytriton.tuning.session import Outcome, Session, Settings, State
+from polytriton.tuning.session import Outcome, Session, SessionSettings, SessionState
 from polytriton.tuning.space import Space, conv_shape_of, cpu_space, gpu_space, plan_choices
 from polytriton.tuning.store import Folder, recall, remember
-from polytriton.tuning.trials import Worker
+from polytriton.tuning.trials import TrialProcess
 
 
 def tune_device(
@@ -40,13 +40,13 @@ def tune_device(
     held: Artifact,
     verifier: Verifier,
     packed: bytes,
-    settings: Settings,
+    settings: SessionSettings,
     folder: Path,
     *,
     resume: bool = False,
     overwrite: bool = False,
-    watch: Callable[[State], None] = lambda state: None,
-    worker: Worker | None = None,
+    watch: Callable[[SessionState], None] = lambda state: None,
+    worker: TrialProcess | None = None,
 ) -> Outcome:
     """Runs the session; the artifact is replaced in one step when it is over."""
     device = settings.options["device"]
@@ -81,7 +81,7 @@ def tune_device(
 Predict = Callable[[Config, Profile], float]
 
 
-def _cpu(verifier: Verifier, settings: Settings, seen: Seen) -> tuple[Space, Predict, float]:
+def _cpu(verifier: Verifier, settings: SessionSettings, seen: Seen) -> tuple[Space, Predict, float]:
     first = verifier._decider.first_dtype()
     numerics = ("float32", "float64") if settings.options.get("dtype", "auto") == "auto" and first == "float32" else (first,)
     different = shares(verifier.compiled)
@@ -99,7 +99,7 @@ def _cpu(verifier: Verifier, settings: Settings, seen: Seen) -> tuple[Space, Pre
     return space, predict, cpu.peak * settings.threads
 
 
-def _gpu(verifier: Verifier, settings: Settings, seen: Seen) -> tuple[Space, Predict, float]:
+def _gpu(verifier: Verifier, settings: SessionSettings, seen: Seen) -> tuple[Space, Predict, float]:
     """The kernels that the programs launch here, in every arithmetic that the user admits; a data sheet orders the trials."""
     if not torch.cuda.is_available():
         raise UsageError("there is no GPU here to run trials on", "polytriton tune NET.poly --target cuda:90 chooses by predicted time")

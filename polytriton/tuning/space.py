@@ -62,7 +62,7 @@ class Conv:
         return self.window[0] * self.window[1] * self.channels
 
 
-Place = tuple[str, str, str]  # a step: its program's kind and target, its node
+PlanStep = tuple[str, str, str]  # a step: its program's kind and target, its node
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def plan_convs(net: Net, plan: Plan) -> dict[str, Conv]:
     return found
 
 
-def step_convs(net: Net, plan: Plan) -> Iterator[tuple[Place, Conv]]:
+def step_convs(net: Net, plan: Plan) -> Iterator[tuple[PlanStep, Conv]]:
     """The same step by step."""
     nodes = net.by_name
     for program in plan:

@@ -13,7 +13,7 @@ from contextlib import suppress
 import msgspec
 
 from polytriton.errors import PolytritonError
-from polytriton.tuning.worker import READY, Answer, Job, receive, send
+from polytriton.tuning.worker import READY, TrialAnswer, TrialJob, receive, send
 
 COMMAND = (sys.executable, "-m", "polytriton.tuning.worker")
 START = 120.0  # seconds until a worker must have imported everything
@@ -23,7 +23,7 @@ class TrialFailed(Exception):
     """The trial gave no answer; says why."""
 
 
-class Worker:
+class TrialProcess:
     """One process at a time, made when first needed and after every failure."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
@@ -31,7 +31,7 @@ class Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self.replies: queue.Queue[bytes | None] = queue.Queue()
 
-    def ask(self, job: Job, timeout: float) -> Answer:
+    def ask(self, job: TrialJob, timeout: float) -> TrialAnswer:
         """The worker's answer. TrialFailed where there is none in time or the worker dies; the next job gets a fresh one."""
         process = self._started()
         assert process.stdin is not None
@@ -46,7 +46,7 @@ class Worker:
         if data is None:
             raise TrialFailed(f"crash: {self._ended()}")
         try:
-            answer = msgspec.msgpack.decode(data, type=Answer)
+            answer = msgspec.msgpack.decode(data, type=TrialAnswer)
         except msgspec.MsgspecError as error:
             self.close()
             raise TrialFailed(f"crash: its answer cannot be read ({error})") from None

@@ -21,7 +21,7 @@ READY = b"ready"
 WORTH = 1.25  # a configuration this much slower than the best in both its first runs is not run again
 
 
-class Job(msgspec.Struct, frozen=True):
+class TrialJob(msgspec.Struct, frozen=True):
     """`options` are of the verifier, `config` what differs from the default; `best` seconds to beat (0: none yet)."""
 
     artifact: str
@@ -36,7 +36,7 @@ class Job(msgspec.Struct, frozen=True):
     check: bool = True
 
 
-class Answer(msgspec.Struct, frozen=True):
+class TrialAnswer(msgspec.Struct, frozen=True):
     """`compile` seconds until the first run was done; `times` of the others; `evidence` is check.Evidence in msgpack."""
 
     compile: float = 0.0
@@ -76,13 +76,13 @@ def main() -> None:
     send(answers, READY)
     while (data := receive(jobs)) is not None:
         try:
-            answer = carry_out(msgspec.msgpack.decode(data, type=Job))
+            answer = carry_out(msgspec.msgpack.decode(data, type=TrialJob))
         except Exception as error:
-            answer = Answer(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            answer = TrialAnswer(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         send(answers, msgspec.msgpack.encode(answer))
 
 
-def carry_out(job: Job) -> Answer:
+def carry_out(job: TrialJob) -> TrialAnswer:
     """Builds the verifier with the job's configuration, runs the work, and gathers what the session checks."""
     import torch
 
@@ -123,7 +123,7 @@ def carry_out(job: Job) -> Answer:
         with profiled(engine) as profile:
             work.run(verifier, q)
         shares = msgspec.msgpack.encode(profile)
-    return Answer(compiled, times, ops, found, shares)
+    return TrialAnswer(compiled, times, ops, found, shares)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.children import Child, Gone
+from bench.children import Gone, MeasuringChild
 
 SCRIPT = """
 import os, sys, time
@@ -35,8 +35,8 @@ def module(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def child(module: Path, *arguments: str, threads: int = 0) -> Child:
-    return Child("bench_answers", arguments, path=[str(module)], threads=threads)
+def child(module: Path, *arguments: str, threads: int = 0) -> MeasuringChild:
+    return MeasuringChild("bench_answers", arguments, path=[str(module)], threads=threads)
 
 
 def test_questions_and_answers(module: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from onnx import TensorProto, helper
 
 from bench import compare
-from bench.onnx_module import OnnxModule, Refused
+from bench.onnx_module import OnnxModule, UnsupportedNetwork
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -121,7 +121,7 @@ def test_operators_it_does_not_know_are_refused(tmp_path: Path) -> None:
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4]) for n in "xy"]
     graph = helper.make_graph([helper.make_node("Sigmoid", ["x"], ["y"])], "g", ends[:1], ends[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "s.onnx")
-    with pytest.raises(Refused, match="Sigmoid"):
+    with pytest.raises(UnsupportedNetwork, match="Sigmoid"):
         OnnxModule(str(tmp_path / "s.onnx"))
 
 

@@ -12,7 +12,7 @@ import torch
 from msgspec import structs
 
 from bench import gpu_nets, roofline, roofline_kernels, roofline_zoo
-from bench.gpu_micro import Case
+from bench.gpu_micro import MicroCase
 from bench.gpu_stage import Note
 from bench.host_ops import host_ops, of_net, small
 from bench.roofline_kernels import launches_of
@@ -201,7 +201,7 @@ def test_a_pass_is_bound_by_memory_by_its_instructions_or_by_its_launch() -> Non
 
 
 def test_bytes_of_a_launch_by_hand() -> None:
-    case = Case("dense", lambda: gpu_nets.dense_net(6, 5), 8, ("float64",), ("dense_step",))
+    case = MicroCase("dense", lambda: gpu_nets.dense_net(6, 5), 8, ("float64",), ("dense_step",))
     (timed,) = launches_of(case)
     assert set(timed.launch.bind) >= {"buf:0", "buf:1", "count:1"}
     rows, batch = 8, 2
@@ -210,8 +210,8 @@ def test_bytes_of_a_launch_by_hand() -> None:
     tables = sum(s.partition(":")[0] in ("below", "above", "cut", "t") for s in timed.launch.bind)
     floors = sum(s.startswith("floor:") for s in timed.launch.bind)
     want = 8 * rows * (6 + 5) + 8 * rows * flat + layer + 8 * batch * 6 * tables + 8 * batch * floors + 8
-    assert traffic(timed.launch, timed.launches, timed.space, rows, batch, NUMERICS["float64"]) == want
-    one = traffic(timed.launch, timed.launches, timed.space, 1, 100, NUMERICS["float64"])
+    assert traffic(timed.launch, timed.launches, timed.frames, rows, batch, NUMERICS["float64"]) == want
+    one = traffic(timed.launch, timed.launches, timed.frames, 1, 100, NUMERICS["float64"])
     assert one == 8 * (6 + 5) + 8 * flat + layer + 8 * 6 * tables + 8 * 100 * floors + 8  # a row reads its own image's tables
 
 
@@ -351,7 +351,7 @@ def test_a_group_that_fails_leaves_a_row_and_an_exit_code(
 @pytest.mark.slow
 def test_one_case_from_its_cubin_to_its_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     needs_triton()
-    case = Case("conv 64", lambda: gpu_nets.conv_net(64, 2, 3, 1), 4096, ("float64", "tf32x3"), ("conv_step", "relax_rows"), (False,))
+    case = MicroCase("conv 64", lambda: gpu_nets.conv_net(64, 2, 3, 1), 4096, ("float64", "tf32x3"), ("conv_step", "relax_rows"), (False,))
     monkeypatch.setattr(roofline_kernels, "cases", lambda: {"conv": [case]})
     monkeypatch.setenv("POLYTRITON_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("sys.argv", ["bench.roofline", "kernels", "--out", str(tmp_path)])

@@ -17,12 +17,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import polytriton
 from bench import cpu, goal_nets, instances, suite, suite_growth
-from bench.measure import Case, Job, measured, repeat
+from bench.measure import Case, PartJob, measured, repeat
 from bench.runs import read_run
 from polytriton.api import Verifier
 
 ROOT = Path(__file__).parents[2]
-JOB = Job("cpu", 1, True, 3, 0.5)
+JOB = PartJob("cpu", 1, True, 3, 0.5)
 
 
 def tiny(path: Path, shape: tuple[int, ...]) -> None:
@@ -89,19 +89,19 @@ def test_no_cold_run_is_a_result(tmp_path: Path, nets: Path) -> None:
             time.sleep(0.3)
         return 0.0
 
-    row = measured(net, run, 1, Job("cpu", 1, True, 2, 0.1))
+    row = measured(net, run, 1, PartJob("cpu", 1, True, 2, 0.1))
     assert row["first"] >= 0.3 and row["seconds"] < 0.1 and "note" not in row
 
 
 def test_a_row_over_its_limit_ends_its_group_and_says_so(nets: Path, tmp_path: Path) -> None:
-    (row,) = suite.rows_of("goals", "fc6x500", Job("cpu", 1, True, 1, 0.1, nets=nets), 0.05)
+    (row,) = suite.rows_of("goals", "fc6x500", PartJob("cpu", 1, True, 1, 0.1, nets=nets), 0.05)
     assert row == {"network": "fc6x500", "note": "stopped: over its time", "died": False}
 
 
 def test_a_group_that_fails_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in cpu.NETS:
         (tmp_path / f"{name}.onnx").write_bytes(b"no network")
-    job = Job("cpu", 1, True, 1, 0.1, nets=tmp_path)
+    job = PartJob("cpu", 1, True, 1, 0.1, nets=tmp_path)
     assert suite.run_part("goals", ["fc6x500"], job, 60, tmp_path / "goals.csv", {}) == suite.FAILED
     assert "fc6x500" in (tmp_path / "goals.csv").read_text() and "Error" in capsys.readouterr().out
 
@@ -154,9 +154,9 @@ def test_margins_are_those_of_the_public_interface(nets: Path) -> None:
 
 def test_repetitions_stop_at_the_budget() -> None:
     made: list[int] = []
-    times = repeat(lambda: made.append(1), Job("cpu", 1, False, 7, 60.0))
+    times = repeat(lambda: made.append(1), PartJob("cpu", 1, False, 7, 60.0))
     assert len(times) == 7 and len(made) > 7 * 50, "quick runs are averaged over many"
-    assert len(repeat(lambda: time.sleep(0.05), Job("cpu", 1, False, 100, 0.3))) < 10
+    assert len(repeat(lambda: time.sleep(0.05), PartJob("cpu", 1, False, 100, 0.3))) < 10
 
 
 @pytest.mark.slow

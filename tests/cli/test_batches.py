@@ -16,7 +16,7 @@ from polytriton.runs.choose import GPU_BATCH, make_engine
 from polytriton.runs.local import Local
 from polytriton.runs.queries import Asked, Ball, Query, vnnlib_query
 from polytriton.runs.records import Record
-from polytriton.runs.task import Backlog, Done, Job, Place, Task
+from polytriton.runs.task import Backlog, Done, Job, Task, Turn
 from tests.cli.conftest import Cli
 from tests.cli.test_run import records as as_written
 
@@ -113,7 +113,7 @@ def ball(name: str) -> Query:
 
 def task(k: int, query: Query | None, network: str = "net", timeout: float | None = None) -> Task:
     blank = None if query is None else Record(network=network, property=query.name, verdict="error", timeout=timeout)
-    return Task(Place(k, query is not None), Job(network, query, blank))
+    return Task(Turn(k, query is not None), Job(network, query, blank))
 
 
 def names(tasks: list[Task]) -> list[str]:
@@ -153,7 +153,7 @@ def test_gpus_are_given_batches_unasked(device: str, given: int | None, size: in
     for k in range(GPU_BATCH + 3):
         work.submit(task(k, ball(f"i{k}")))
     events = list(work.events())
-    done = [e.task.place.query for e in events if isinstance(e, Done)]
+    done = [e.task.turn.query for e in events if isinstance(e, Done)]
     assert sorted(done) == list(range(GPU_BATCH + 3)) and done[:2] == ([size - 1, 0] if size > 1 else [0, 1])
     assert set(asked[:1]) == ({size} if size > 1 else set())
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import polytriton
-from polytriton.commands.groups import Images
+from polytriton.commands.groups import ImageOptions
 from polytriton.commands.tune import _work
 from polytriton.errors import UsageError
 from polytriton.frontend.query import Property
@@ -130,7 +130,7 @@ def test_nothing_to_decide(net: polytriton.Verifier) -> None:
 
 
 def test_mixed_properties_are_work_to_tune_on(net: polytriton.Verifier, files: dict[str, Path]) -> None:
-    asked = _work(Path("net.onnx"), net, Images(), list(files.values()), 0)
+    asked = _work(Path("net.onnx"), net, ImageOptions(), list(files.values()), 0)
     again = work.unpack(work.pack(asked))
     best = work.run(net, again)
     assert again.over_input is not None and len(best) == len(asked.image) and np.isfinite(best).all()

@@ -14,7 +14,7 @@ from onnx import TensorProto
 from polytriton.errors import ResourceError, UnsupportedModel
 from polytriton.frontend import onnx_compare
 from polytriton.frontend.onnx import Imported, cross_check, load_onnx
-from polytriton.frontend.onnx_compare import Held, Step
+from polytriton.frontend.onnx_compare import Held, OnnxStep
 from polytriton.frontend.onnx_enclosure import ARITHMETIC, Arithmetic, Numbers, enclose, gamma
 from polytriton.ir.interp import evaluate
 from polytriton.ir.net import Builder, Net
@@ -179,7 +179,7 @@ def test_shapes_are_compared() -> None:
     made = load_onnx(model(node("Relu"), [1, 2, 3]))
     read, written = made.steps[0].operands, (Held("y", "y", (1, 3, 2), "float32"),)
     with pytest.raises(UnsupportedModel, match=r"tensor 'y' has shape \[1, 3, 2\] in the translation and \[1, 2, 3\] in onnxruntime"):
-        cross_check(replace(made, steps=(Step("node 'n' (Relu)", read, ("y",), written),)))
+        cross_check(replace(made, steps=(OnnxStep("node 'n' (Relu)", read, ("y",), written),)))
 
 
 def test_a_net_without_its_steps_is_translated_again() -> None:

@@ -19,7 +19,7 @@ from polytriton.kernels.choose import INTERPRETER
 from polytriton.kernels.emit import NUMERICS, Constants, Emitter
 from polytriton.kernels.lanes import MERGE
 from polytriton.kernels.launches import Lowering
-from polytriton.kernels.sequence import Space
+from polytriton.kernels.sequence import Frames
 from polytriton.kernels.specialise import Constant
 from polytriton.passes.pipeline import compile_net
 from polytriton.rounding import U64, dot_error, gamma, one_rounding, sum_error
@@ -321,9 +321,9 @@ def test_programs_are_launched_with_the_factors_tested_here() -> None:
     for make in (leaky, pools, scales, toy_residual):
         compiled = compile_net(make())
         for numerics in (NUMERICS[name] for name in TYPES):
-            emitter, space = Emitter(), Space(compiled.net, compiled.plan)
+            emitter, frames = Emitter(), Frames(compiled.net, compiled.plan)
             for program in compiled.plan:
-                Lowering(emitter, space, numerics, program, INTERPRETER).run()
+                Lowering(emitter, frames, numerics, program, INTERPRETER).run()
             pending = numerics.u * (1 + 2.0**-20)
             for use in (use for uses in emitter.uses.values() for use in uses):
                 c: dict[str, Any] = dict(use.constants)

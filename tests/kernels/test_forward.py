@@ -22,7 +22,7 @@ from polytriton.kernels.build import check, compile_all, triton_version
 from polytriton.kernels.spec import Kernel
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.forward import Boxes, Forward
-from polytriton.runtime.forward_kernels import ForwardKernels, Parts, _aligned
+from polytriton.runtime.forward_kernels import AffineParts, ForwardKernels, _aligned
 from polytriton.runtime.layers import Layer, from_physical, load_layer, to_physical
 from polytriton.runtime.soundness import SEMANTICS, deployed_error, gamma
 from tests.oracle.exact import Dyadic, terms
@@ -122,7 +122,7 @@ def cases(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Case:
     return Case(net, lo, hi, draw(st.sampled_from(("real", "float32", "float16"))))
 
 
-def parts(case: Case, counted: str) -> tuple[Parts, Parts]:
+def parts(case: Case, counted: str) -> tuple[AffineParts, AffineParts]:
     """By the kernel and by tensor operations."""
     layer, forward = case.layer, Forward(case.net, SEMANTICS[case.semantics], CPU)
     lo, hi = (to_physical(torch.from_numpy(v), case.net.input.shape) for v in (case.lo, case.hi))

@@ -16,7 +16,7 @@ from polytriton.kernels import lanes
 from polytriton.kernels.arena import lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes
 from polytriton.kernels.emit import NUMERICS, Emitter
-from polytriton.kernels.launches import Lowering, Space
+from polytriton.kernels.launches import Frames, Lowering
 from polytriton.kernels.sequence import Launch, Launches
 from polytriton.passes.pipeline import compile_net
 from tests.kernels.branches import READ, WRITTEN, accesses, dense_branches, faults, places, projections, regions, twins
@@ -36,8 +36,8 @@ def programs(name: str, candidates: str = "all", numerics: str = "float64") -> l
 
 def lowered(net: Net, candidates: str = "all", numerics: str = "float64", sizes: Sizes = INTERPRETER) -> list[tuple[Launches, Launches]]:
     compiled, emitter, arithmetic = compile_net(net, candidates=candidates), Emitter(), NUMERICS[numerics]
-    space = Space(compiled.net, compiled.plan)
-    plain = [Lowering(emitter, space, arithmetic, p, sizes).run() for p in compiled.plan]
+    frames = Frames(compiled.net, compiled.plan)
+    plain = [Lowering(emitter, frames, arithmetic, p, sizes).run() for p in compiled.plan]
     return [(p, lanes.branched(p, emitter, arithmetic)) for p in plain]
 
 

@@ -18,7 +18,7 @@ from polytriton.ir.net import Net
 from polytriton.kernels.arena import Arena, lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes, power
 from polytriton.kernels.emit import MODULES, NUMERICS, Emitter
-from polytriton.kernels.launches import Lowering, Space
+from polytriton.kernels.launches import Frames, Lowering
 from polytriton.kernels.sequence import Launch, Launches
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.kernel_tables import LAYER
@@ -31,8 +31,8 @@ TABLES = {"lo", "hi", "below", "above", "lower", "cut", "t", "floor", "underflow
 
 def lowered(net: Net, numerics: str = "float64", sizes: Sizes = INTERPRETER) -> tuple[Emitter, list[Launches]]:
     compiled, emitter = compile_net(net), Emitter()
-    space = Space(compiled.net, compiled.plan)
-    return emitter, [Lowering(emitter, space, NUMERICS[numerics], p, sizes).run() for p in compiled.plan]
+    frames = Frames(compiled.net, compiled.plan)
+    return emitter, [Lowering(emitter, frames, NUMERICS[numerics], p, sizes).run() for p in compiled.plan]
 
 
 @cache

@@ -15,7 +15,7 @@ from polytriton.kernels.arena import lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, Tiles, retiled
 from polytriton.kernels.emit import NUMERICS, Constants, Emitter
 from polytriton.kernels.launches import Lowering
-from polytriton.kernels.sequence import Launch, Space
+from polytriton.kernels.sequence import Frames, Launch
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.rounding import INNER, gamma
 from polytriton.runtime.config import Config, Tile
@@ -116,9 +116,9 @@ def test_short_blocks_are_not_split() -> None:
 
 def tiled(compiled: Compiled, numerics: str, interpret: bool, split: int) -> Config:
     """Every dense product split."""
-    emitter, space = Emitter(), Space(compiled.net, compiled.plan)
+    emitter, frames = Emitter(), Frames(compiled.net, compiled.plan)
     for program in compiled.plan:
-        Lowering(emitter, space, NUMERICS[numerics], program, INTERPRETER if interpret else GPU).run()
+        Lowering(emitter, frames, NUMERICS[numerics], program, INTERPRETER if interpret else GPU).run()
     keys = [key for key in emitter.asked if key.startswith("dense_step:")]
     assert keys
     return Config(tiles={key: Tile({"SK": split, "BK": 16}) for key in keys})
@@ -155,7 +155,7 @@ def test_stretches_and_their_sum_never_share_memory() -> None:
     compiled = compile_net(dense_net())
     emitter = Emitter(tiles=tiled(compiled, "float64", False, 8).tiles)
     for program in compiled.plan:
-        launches = Lowering(emitter, Space(compiled.net, compiled.plan), NUMERICS["float64"], program, GPU).run()
+        launches = Lowering(emitter, Frames(compiled.net, compiled.plan), NUMERICS["float64"], program, GPU).run()
         arena = lay_out(launches)
         for step in launches.steps:
             if isinstance(step, Launch) and step.function == "sum_parts":

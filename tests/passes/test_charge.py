@@ -18,7 +18,7 @@ from polytriton.ir.plan import Plan, Program
 from polytriton.kernels.emit import NUMERICS, Emitter
 from polytriton.kernels.interval_launches import IntervalLowering
 from polytriton.kernels.launches import Lowering
-from polytriton.kernels.sequence import Launches, Space
+from polytriton.kernels.sequence import Frames, Launches
 from polytriton.passes import charge
 from polytriton.passes.pipeline import PLAN_PASSES, Compiled, compile_net, fold_net, make_plan, run_plan_pass
 from polytriton.runtime.engine import Engine
@@ -229,7 +229,7 @@ def test_a_plan_that_does_not_say_who_pays_is_not_run() -> None:
         Engine(Compiled(net, plan))
     for lowering in (Lowering, IntervalLowering):
         with pytest.raises(InvalidIR, match="does not say what it pays"):
-            lowering(Emitter(), Space(net, plan), NUMERICS["float64"], plan.query).run()
+            lowering(Emitter(), Frames(net, plan), NUMERICS["float64"], plan.query).run()
 
 
 def apart(plan: Plan) -> Plan:
@@ -283,7 +283,7 @@ def test_the_walk_pays_what_the_plan_says_and_nothing_else(op: str, node: str, l
 
 def launches(net: Net, plan: Plan, numerics: str = "float32") -> tuple[Launches, list[tuple[str, object]]]:
     emitter, kind = Emitter(), IntervalLowering if numerics.startswith("interval") else Lowering
-    made = kind(emitter, Space(net, plan), NUMERICS[numerics], plan.query).run()
+    made = kind(emitter, Frames(net, plan), NUMERICS[numerics], plan.query).run()
     uses = [u for found in emitter.uses.values() for u in found]
     told = {(u.step, u.function): dict(u.constants) for u in uses}
     return made, [(step.split()[0], told[step, f].get("CHARGE", told[step, f].get("OUT_REL"))) for step, f in told]

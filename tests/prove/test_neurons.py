@@ -25,7 +25,7 @@ from polytriton.prove.parts import Parts
 from polytriton.prove.questions import Questions, questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
-from polytriton.runtime.ascent import Ascent, Found, Rows
+from polytriton.runtime.ascent import Ascent, AscentRows, Found
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.forward import Boxes
@@ -170,7 +170,7 @@ def test_what_a_batch_does_not_take_goes_on_waiting(monkeypatch: pytest.MonkeyPa
 # ---- parts, with anything proposed ----------------------------------------------------------------------------------
 
 
-def proposals(rng: np.random.Generator, rows: Rows) -> dict[str, Found]:
+def proposals(rng: np.random.Generator, rows: AscentRows) -> dict[str, Found]:
     made = {}
     for name, (lo, _) in rows.relus.items():
         size = torch.from_numpy(10.0 ** rng.uniform(-3, 3, lo.shape) * rng.choice([-1, 0, 1], lo.shape)).float()
@@ -341,7 +341,7 @@ def test_multipliers_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     with_them = sum(map(parts, range(8)))
     improve = Ascent.improve
 
-    def without(self: Ascent, rows: Rows, steps: int, rate: float) -> dict[str, Found]:
+    def without(self: Ascent, rows: AscentRows, steps: int, rate: float) -> dict[str, Found]:
         found = improve(self, rows, steps, rate)
         return {k: Found(f.below, torch.zeros_like(f.below), f.loss) for k, f in found.items()}
 

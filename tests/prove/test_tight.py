@@ -23,12 +23,11 @@ from polytriton.prove.decider import Try
 from polytriton.prove.questions import Questions
 from polytriton.prove.tight import Tight, tighten
 from polytriton.runtime import settings
-from polytriton.runtime.ascent import Ascent, Found, Rows, _Line
+from polytriton.runtime.ascent import Ascent, AscentRows, Found, _ReluLines
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.forward import Boxes, Forward
-from polytriton.runtime.results import Forms
-from polytriton.runtime.results import Rows as RowsOfWalk
+from polytriton.runtime.results import Forms, Rows
 from polytriton.runtime.soundness import FLOAT32, FLOAT64, SEMANTICS
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.torch_backend import TorchBackend
@@ -60,7 +59,7 @@ def hostile(shape: torch.Size, rng: np.random.Generator) -> Tensor:
 def any_slopes(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = np.random.default_rng(seed)
 
-    def improve(self: Ascent, rows: Rows, steps: int, rate: float) -> dict[str, Found]:
+    def improve(self: Ascent, rows: AscentRows, steps: int, rate: float) -> dict[str, Found]:
         return {name: Found(hostile(lo.shape, rng), None, lo) for name, (lo, _) in rows.relus.items()}
 
     def of_chain(self: ChainAscent, target: Node, boxes: Boxes, image: int, start: Tensor, *rest: object) -> Chosen:
@@ -101,7 +100,7 @@ def relaxed(
     coefficients = FLOAT32 if m.dtype == torch.float32 else FLOAT64
     kit = Kit(net, compile_net(net).plan, forward, coefficients)
     at, zero = torch.arange(len(m)), torch.zeros(len(m), dtype=torch.int64)
-    rows = RowsOfWalk(at, zero, zero, zero.double(), zero.double(), at)
+    rows = Rows(at, zero, zero, zero.double(), zero.double(), at)
     signs = {r: v != 0 if signed is None else signed for r, v in chosen.multipliers.items()}
     tables = Tables(kit, Boxes({"x": low}, {"x": high}, error={"f": torch.full_like(low, error)}, signed=signs))
     out, total = chosen.relax(TorchBackend(torch.device("cpu")), tables, rows, net.node("f"), whole(1, 1), m.view(-1, 1, 1, 1))
@@ -219,7 +218,7 @@ def mlp(seed: int, sizes: tuple[int, ...] = (4, 12, 12, 3)) -> Net:
     return dense(*((rng.standard_normal((m, n)) / np.sqrt(n), rng.standard_normal(m).tolist()) for n, m in pairwise(sizes)))
 
 
-def bound_of(net: Net, rows: Rows, slopes: dict[str, Tensor]) -> Tensor:
+def bound_of(net: Net, rows: AscentRows, slopes: dict[str, Tensor]) -> Tensor:
     """The ascent's own value of the rows with these slopes, by its formula written out in float64 over the network's matrices."""
     m, constant = rows.start.double().flatten(1), torch.zeros(len(rows.start), dtype=torch.float64)
     for node in reversed(list(net)):
@@ -240,7 +239,7 @@ def below(found: dict[str, Found]) -> dict[str, Tensor]:
     return {name: f.below for name, f in found.items()}
 
 
-def the_rows(net: Net, seed: int, count: int = 5) -> Rows:
+def the_rows(net: Net, seed: int, count: int = 5) -> AscentRows:
     """Rows over the output, with the boxes that plain refinement gives."""
     rng = np.random.default_rng(seed)
     lo, hi = np.full((1, 4), -0.7), np.full((1, 4), 0.9)
@@ -250,7 +249,7 @@ def the_rows(net: Net, seed: int, count: int = 5) -> Rows:
     operands = {n.name: n.inputs[0] for n in net if n.op == "relu"}
     relus = {r: (boxes.lo[i].flatten(1).repeat(count, 1), boxes.hi[i].flatten(1).repeat(count, 1)) for r, i in operands.items()}
     sides = (torch.from_numpy(v).repeat(count, 1) for v in (lo, hi))
-    return Rows(net.output, torch.from_numpy(C), *sides, relus)
+    return AscentRows(net.output, torch.from_numpy(C), *sides, relus)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -260,11 +259,11 @@ def test_a_small_step_raises_every_row_by_its_slope(seed: int) -> None:
     rows, ascent = the_rows(net, seed), Ascent(net, torch.device("cpu"))
     noted: list[tuple[Tensor, Tensor]] = []
 
-    def note(line: _Line, z: Tensor, rate: float, k: int) -> None:
+    def note(line: _ReluLines, z: Tensor, rate: float, k: int) -> None:
         noted.append((line.below.clone(), torch.where(line.open, line.coefficient.clamp(min=0) * z, torch.zeros_like(z))))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Line, "step", note)
+        patch.setattr(_ReluLines, "step", note)
         ascent.improve(rows, 1, 0.0)
     found = dict(zip(ascent.relus_before(net.output), noted, strict=True))
     start = {name: below for name, (below, _) in found.items()}
@@ -310,7 +309,7 @@ def test_the_ascent_of_a_chain_is_the_ascent(seed: int) -> None:
     with settings.pinned(t.engine.device):
         boxes = t.engine.refine(lo, hi)
     rng = np.random.default_rng(seed)
-    signs, some = {}, Rows(target.name, torch.eye(20).view(20, 1, 1, 20), lo.expand(20, -1), hi.expand(20, -1), {})
+    signs, some = {}, AscentRows(target.name, torch.eye(20).view(20, 1, 1, 20), lo.expand(20, -1), hi.expand(20, -1), {})
     for r in t.ascent.relus_before(target.name):  # signs that half of the undecided neurons take
         i = net.node(r).inputs[0]
         sign = torch.from_numpy(rng.choice([-1.0, 0.0, 0.0, 1.0], 20)).view(1, 1, 1, 20)

@@ -11,7 +11,7 @@ from polytriton.runs.asker import Opened
 from polytriton.runs.pool import WorkerLost
 from polytriton.runs.queries import Query, vnnlib_query
 from polytriton.runs.records import Record
-from polytriton.runs.task import Job, Place, Reply, Task
+from polytriton.runs.task import Job, Reply, Task, Turn
 
 Fate = Callable[[], str]  # "" to live, "asked" to die of the job, "idle" to be found dead before it, "start" to fail to start
 
@@ -48,7 +48,7 @@ class Fake:
 
 def tasks(queries: Sequence[Query]) -> list[Task]:
     return [
-        Task(Place(k, 1), Job(q.network, q, Record(network=q.network, property=q.name, verdict="error"))) for k, q in enumerate(queries)
+        Task(Turn(k, 1), Job(q.network, q, Record(network=q.network, property=q.name, verdict="error"))) for k, q in enumerate(queries)
     ]
 
 

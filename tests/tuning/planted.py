@@ -59,7 +59,7 @@ def shifted() -> None:
 def instead(what: Callable[[], Any]) -> None:
     carry_out = worker.carry_out
 
-    def planted(job: worker.Job) -> worker.Answer:
+    def planted(job: worker.TrialJob) -> worker.TrialAnswer:
         if job.config:
             what()
         return carry_out(job)

@@ -31,7 +31,7 @@ from polytriton.tuning.cross import kinds
 from polytriton.tuning.device import SHEETS
 from polytriton.tuning.gpu_cost import kernel_cost, work
 from polytriton.tuning.gpu_times import GpuTimes
-from polytriton.tuning.session import Settings
+from polytriton.tuning.session import SessionSettings
 from polytriton.tuning.space import TILE, Space
 
 HOPPER = SHEETS["cuda:90"]
@@ -73,7 +73,7 @@ def gpu(held: Artifact, monkeypatch: pytest.MonkeyPatch, first: str = "float64",
     monkeypatch.setattr(sessions, "device_name", lambda device: "cuda:90 NVIDIA H100")
     monkeypatch.setattr(Decider, "first_dtype", lambda self: first)
     seen = Seen({("gemm5", "relu1"): Check(9)})
-    chosen = Settings({"device": "cuda", "dtype": "auto"}, 1, **settings)
+    chosen = SessionSettings({"device": "cuda", "dtype": "auto"}, 1, **settings)
     space, predict, peak = sessions._gpu(verifier, chosen, seen)
     assert peak == HOPPER.rates[NUMERICS[first].instruction]
     return space, predict

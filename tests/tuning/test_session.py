@@ -19,10 +19,10 @@ from polytriton.tuning import session as sessions
 from polytriton.tuning import work
 from polytriton.tuning.check import Reference, evidence
 from polytriton.tuning.duel import ROUNDS, Duel
-from polytriton.tuning.session import Outcome, Settings
+from polytriton.tuning.session import Outcome, SessionSettings
 from polytriton.tuning.sessions import tune_device
 from polytriton.tuning.store import TRIALS, recall
-from polytriton.tuning.trials import Worker
+from polytriton.tuning.trials import TrialProcess
 
 slow, TERM = pytest.mark.slow, "rounding term"
 PLANTED = str(Path(__file__).with_name("planted.py"))
@@ -33,8 +33,8 @@ def tune(poly: Path, kind: str = "", most: int = 4, **how: object) -> Outcome:
     held = read_artifact(poly)
     verifier = Verifier.from_artifact(held, **OPTIONS, config=DEFAULT)
     q = work.pack(work.default_work(verifier, 0))
-    settings = Settings(OPTIONS, 1, 0, 60.0, most, 2)
-    worker = Worker((sys.executable, PLANTED, kind)) if kind else None
+    settings = SessionSettings(OPTIONS, 1, 0, 60.0, most, 2)
+    worker = TrialProcess((sys.executable, PLANTED, kind)) if kind else None
     return tune_device(poly, held, verifier, q, settings, poly.with_suffix(".tune"), worker=worker, **how)  # type: ignore[arg-type]
 
 
@@ -144,7 +144,7 @@ def test_a_resumed_session_repeats_nothing_and_refuses_other_settings(poly: Path
     other = read_artifact(poly)
     changed = replace(other, imported=replace(other.imported, model=other.imported.model + b" "))
     verifier = Verifier.from_artifact(other, **OPTIONS)
-    q, settings = work.pack(work.default_work(verifier, 0)), Settings(OPTIONS, 1, 0, 60.0, 5, 2)
+    q, settings = work.pack(work.default_work(verifier, 0)), SessionSettings(OPTIONS, 1, 0, 60.0, 5, 2)
     with pytest.raises(UsageError, match="weights differ"):
         tune_device(poly, changed, verifier, q, settings, poly.with_suffix(".tune"), resume=True)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from polytriton.kernels.partial.layout import NEWLINE_IN_STRING
-from polytriton.kernels.partial.source import Source, SpecialiseError, calls_in, names_in, subexpressions, written
+from polytriton.kernels.partial.source import KernelSource, SpecialiseError, calls_in, names_in, subexpressions, written
 
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda self: "UNKNOWN"})()
 DTYPES = {f"{kind}{bits}": bits for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
@@ -77,14 +77,14 @@ class Callee(Protocol):
 
 
 @dataclass
-class Folder:
+class Folding:
     """What expressions of one function become.
 
     `known` holds the value of every constant name; `named` those of them that keep their name where they are floats: `64 * U64` says
     more than 7.1e-15. `pure_call` tells calls without side effect, `callee` the specialised helper of a call and the arguments
     left to it, `assigned` the values a local name takes."""
 
-    source: Source
+    source: KernelSource
     known: dict[str, Any]
     pure_call: Callable[[ast.Call], bool]
     callee: Callable[[ast.Call], tuple[Callee, list[ast.expr | ast.keyword]] | None]

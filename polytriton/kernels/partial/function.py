@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
-from polytriton.kernels.partial.folding import UNKNOWN, Folder
+from polytriton.kernels.partial.folding import UNKNOWN, Folding
 from polytriton.kernels.partial.library import BUILTINS, STANDARD, Definition, Library, Module, is_constexpr
 from polytriton.kernels.partial.source import SpecialiseError, names_in, written
 
@@ -65,7 +65,7 @@ class Function:
         self.source = self.module.source
         self.assigned: dict[str, list[ast.expr]] = {}
         self.callees: dict[ast.Call, tuple[Function, list[ast.expr | ast.keyword]] | None] = {}
-        self.fold = Folder(self.source, dict(known), self._pure_call, self.callee, set(), self.assigned)
+        self.fold = Folding(self.source, dict(known), self._pure_call, self.callee, set(), self.assigned)
         arguments = {a.arg for a in self.node.args.args}
         for name, expression in library.constants(self.module).items():
             if name not in arguments and (value := self.fold.quiet_value(expression)) is not UNKNOWN:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from polytriton.kernels.partial.source import Source, SpecialiseError, calls_in, parsed, written
+from polytriton.kernels.partial.source import KernelSource, SpecialiseError, calls_in, parsed, written
 
 BUILTINS = {"range", "min", "max", "abs", "int", "float", "bool", "len", "print", "isinstance", "getattr", "hasattr", "tuple", "list"}
 STANDARD = {"triton", "tl"}
@@ -26,7 +26,7 @@ class Definition:
 @dataclass
 class Module:
     name: str
-    source: Source
+    source: KernelSource
     own: dict[str, Definition] = field(default_factory=dict)
     imported: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> module and the name there
 
@@ -57,7 +57,7 @@ class Library:
         self._modules = {"": self.main}
         self._pure: dict[Definition, bool] = {}
 
-    def module(self, name: str, wanted_by: Source | None = None) -> Module:
+    def module(self, name: str, wanted_by: KernelSource | None = None) -> Module:
         if name not in self._modules:
             if name not in self._texts:
                 assert wanted_by is not None

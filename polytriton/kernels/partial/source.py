@@ -19,7 +19,7 @@ class SpecialiseError(ValueError):
     """A library kernel the specialiser refuses: which function, which line, and what to write instead."""
 
 
-class Source:
+class KernelSource:
     """Text, lines, tree and tokens. All positions are character offsets into `text`; lines count from 1."""
 
     def __init__(self, text: str, origin: str) -> None:
@@ -118,9 +118,9 @@ class Source:
 
 
 @lru_cache(maxsize=64)
-def parsed(text: str, origin: str) -> Source:
+def parsed(text: str, origin: str) -> KernelSource:
     """A module's source, parsed once for all kernels taken from it."""
-    return Source(text, origin)
+    return KernelSource(text, origin)
 
 
 # What a tree says of a node is asked anew for every kernel taken from it, and `parsed` keeps the trees: it is found once.

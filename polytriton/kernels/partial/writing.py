@@ -10,7 +10,7 @@ from polytriton.kernels.partial.layout import NEWLINE_IN_STRING, WIDTH, dedent, 
 
 def write(function: Function) -> str:
     """Comments above, decorator, signature and body."""
-    return "\n".join([*_head(function), *_Writer(function).body()]).replace(NEWLINE_IN_STRING, "\n")
+    return "\n".join([*_head(function), *_FunctionWriter(function).body()]).replace(NEWLINE_IN_STRING, "\n")
 
 
 def _head(function: Function) -> list[str]:
@@ -37,7 +37,7 @@ def _head(function: Function) -> list[str]:
     return [*lines, "):"]
 
 
-class _Writer:
+class _FunctionWriter:
     def __init__(self, function: Function) -> None:
         self.function, self.source = function, function.source
 

@@ -5,8 +5,8 @@ model (`replay.py`), and counts only if the property says so in exact rationals.
 """
 
 from polytriton.runtime.attack.box import inner_box
-from polytriton.runtime.attack.replay import Counterexample, Replay, replayer
+from polytriton.runtime.attack.replay import Replay, UnsafePoint, replayer
 from polytriton.runtime.attack.search import QUICK, THOROUGH, Attack, falsify, falsify_all
 from polytriton.runtime.attack.target import Aim
 
-__all__ = ["QUICK", "THOROUGH", "Aim", "Attack", "Counterexample", "Replay", "falsify", "falsify_all", "inner_box", "replayer"]
+__all__ = ["QUICK", "THOROUGH", "Aim", "Attack", "Replay", "UnsafePoint", "falsify", "falsify_all", "inner_box", "replayer"]

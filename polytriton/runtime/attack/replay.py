@@ -15,7 +15,7 @@ Replay = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class Counterexample:
+class UnsafePoint:
     """A point in the model's own shape, what the original model answers there, and the unsafe piece it lies in.
 
     `x` has the model's type and lies in the exact box; or it is float64, where no number of the model's type does (`box.nearest_box`).

@@ -16,9 +16,9 @@ from polytriton.frontend.query import Disjunct, Exact, Property, exact
 from polytriton.ir.interp import user_shape
 from polytriton.ir.net import Net, Node
 from polytriton.runtime.attack.box import Box, exact_point, inner_box, nearest_box
-from polytriton.runtime.attack.replay import Counterexample, Replay
+from polytriton.runtime.attack.replay import Replay, UnsafePoint
 from polytriton.runtime.attack.sample import Sampler
-from polytriton.runtime.attack.target import Aim, Rows, Target
+from polytriton.runtime.attack.target import Aim, Target, TargetRows
 from polytriton.runtime.executor import torch_forward
 from polytriton.runtime.settings import pinned
 
@@ -57,7 +57,7 @@ def falsify(
     input_dtype: str = "float32",
     device: str = "cpu",
     certify: Certify | None = None,
-) -> Counterexample | None:
+) -> UnsafePoint | None:
     """Looks for a counterexample until `deadline` (by time.monotonic()). `starts` are points worth trying first."""
     aim = Aim(prop, points=starts)
     return falsify_all(net, [aim], replay, attack=attack, deadline=deadline, input_dtype=input_dtype, device=device, certify=certify)[0]
@@ -73,7 +73,7 @@ def falsify_all(
     input_dtype: str = "float32",
     device: str = "cpu",
     certify: Certify | None = None,
-) -> list[Counterexample | None]:
+) -> list[UnsafePoint | None]:
     """The same for several properties of one network at once.
 
     `certify` says whether the exact network errs at an exact point. With it boxes without any number of the model's type are
@@ -186,11 +186,11 @@ class _Search:
         if aim.found is None or depth > aim.depth:
             aim.found, aim.depth = found, depth
 
-    def _inside(self, target: Target, point: np.ndarray, y: np.ndarray) -> Counterexample | None:
+    def _inside(self, target: Target, point: np.ndarray, y: np.ndarray) -> UnsafePoint | None:
         k = target.aim.prop.violated(point.ravel(), y)
-        return None if k is None else Counterexample(point, y, k)
+        return None if k is None else UnsafePoint(point, y, k)
 
-    def _beside(self, target: Target, point: np.ndarray, y: np.ndarray) -> Counterexample | None:
+    def _beside(self, target: Target, point: np.ndarray, y: np.ndarray) -> UnsafePoint | None:
         """The exact point that the run stands for, as the nearest float64 numbers, which the model's type rounds to that run's input."""
         d = target.disjunct
         where, value = exact_point(d, point.ravel()), exact(y.tolist())
@@ -198,10 +198,10 @@ class _Search:
             return None
         x = np.array([float(v) for v in where])
         same = np.array_equal(x.astype(self.type), point.ravel())
-        return Counterexample(x.reshape(self.shape), y, target.index) if same and self.certify(d, where) else None
+        return UnsafePoint(x.reshape(self.shape), y, target.index) if same and self.certify(d, where) else None
 
     @staticmethod
-    def _depth(d: Disjunct, found: Counterexample) -> float:
+    def _depth(d: Disjunct, found: UnsafePoint) -> float:
         """How far the worst row is from not holding, relative to the outputs."""
         x, y = found.x.ravel().astype(np.float64), found.y.astype(np.float64)
         slack = [float(r.const) - sum(float(c) * y[i] for i, c in r.y) - sum(float(c) * x[j] for j, c in r.x) for r in d.rows]
@@ -244,13 +244,13 @@ class _Search:
         """Residuals of the points for each of some targets that share a box; the best point of each is kept, or replayed."""
         points = self._rounded(points, targets[0].box)
         seen: list[list[np.ndarray]] = [[] for _ in targets]
-        rows: list[Rows] = []
+        rows: list[TargetRows] = []
         for k in range(0, len(points), self.look_width):
             if k and self._clear(targets[0].aim):
                 break
             x = self._tensor(points[k : k + self.look_width])
             self._spend(len(x))
-            rows = rows or [Rows([t], x, self.outputs) for t in targets]
+            rows = rows or [TargetRows([t], x, self.outputs) for t in targets]
             with torch.no_grad():
                 y = self.forward(x)
                 for t, r, values in zip(targets, rows, seen, strict=True):
@@ -310,7 +310,7 @@ class _Search:
         x, span, speed = self._tensor([self._begin(*w) for w in work]), hi - lo, torch.zeros_like(lo)
         drift = self._drift(work)
         drifting = drift.abs().amax(1) > 0
-        rows = Rows(targets, x, self.outputs)
+        rows = TargetRows(targets, x, self.outputs)
         best, least = x.clone(), [np.inf] * len(work)
         tried, floor = [0.0] * len(work), [0.0] * len(work)  # residuals above `tried` need no replay before the end
         for step in range(self.attack.steps + 1):

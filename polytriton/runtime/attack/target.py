@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polytriton.frontend.query import Disjunct, Property
 from polytriton.runtime.attack.box import Box
-from polytriton.runtime.attack.replay import Counterexample
+from polytriton.runtime.attack.replay import UnsafePoint
 
 
 @dataclass(eq=False)
@@ -25,7 +25,7 @@ class Aim:
     pieces: Sequence[int] | None = None
     slopes: Mapping[int, np.ndarray] = field(default_factory=dict)
     points: np.ndarray | None = None
-    found: Counterexample | None = None
+    found: UnsafePoint | None = None
     depth: float = 0.0  # how far inside the unsafe set the found point lies, by the model's own answer
     replays: int = 0
 
@@ -55,7 +55,7 @@ class Target:
         return np.where(slopes > 0, lo, np.where(slopes < 0, hi, lo / 2 + hi / 2))
 
 
-class Rows:
+class TargetRows:
     """The rows of some targets in one tensor, one target a point: a target is reached where all its residuals are at most zero."""
 
     def __init__(self, targets: Sequence[Target], like: Tensor, n_out: int) -> None:
