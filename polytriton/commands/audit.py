@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from polytriton.commands.check import certificate_file
 from polytriton.commands.screen import Live, as_text, complain, seconds, table
 from polytriton.errors import ArtifactError, UnsupportedModel, UsageError
 
@@ -100,7 +101,7 @@ def _claim(record: Record, root: Path, folder: Path) -> Claim:
     elif not KEY.fullmatch(record.key):
         claim.note = "the record has no key that names its certificate"
     else:
-        target = folder / f"{record.key}.cert"
+        target = certificate_file(folder, record)
         claim.certificate = str(target)
         absent = [f for f in (target, *_files(record, root)) if not f.is_file()]
         claim.note = f"there is no file {absent[0]}" if absent else ""

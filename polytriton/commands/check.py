@@ -17,6 +17,7 @@ from polytriton.errors import ArtifactError, UnsupportedModel, UsageError
 if TYPE_CHECKING:
     from polytriton.checker import Checked
     from polytriton.runs.asker import Answer
+    from polytriton.runs.records import Record
 
 REMEDY = "verify without --certificate, or see docs/certificates.md for what the checker reads"
 
@@ -161,6 +162,11 @@ def certify(network: Path, prop: Path, target: Path, semantics: str, verdict: st
     return 0
 
 
+def certificate_file(folder: Path, record: Record) -> Path:
+    """Where a run's certificate of this record lies."""
+    return folder / f"{record.key}.cert"
+
+
 def certify_run(answers: Sequence[Answer], folder: Path, semantics: str, progress: Callable[[str, int, int], None]) -> None:
     """Writes a certificate of every unsat, named by its record's key; of earlier answers, where there is none."""
     from polytriton.certificate.write import write
@@ -170,7 +176,7 @@ def certify_run(answers: Sequence[Answer], folder: Path, semantics: str, progres
     proved = [a for a in answers if a.record.verdict == "unsat" and a.record.key]
     kept = failed = 0
     for k, answer in enumerate(proved, 1):
-        record, query, target = answer.record, answer.query, folder / f"{answer.record.key}.cert"
+        record, query, target = answer.record, answer.query, certificate_file(folder, answer.record)
         if answer.resumed and target.is_file():
             kept += 1
             continue

@@ -29,7 +29,10 @@ Box = tuple[Tensor, Tensor]
 
 
 class Forest:
-    """The trees of a query, one after another, and what is told of them together."""
+    """Tight bounds, then a tree for every box with a group still open, over the one of its forms that came nearest.
+
+    `threads`: so many processors may be used, by as many processes.
+    """
 
     def __init__(
         self,
@@ -116,19 +119,3 @@ class Forest:
             self.worst = min(self.worst, float(waits.worst.min()) if len(waits) else self.worst)
         if search.stuck or search.found:
             self.ended = "sat" if search.found else "steps"
-
-
-def search_neurons(
-    decider: Decider,
-    q: Questions,
-    answers: Answers,
-    deadline: float | None,
-    progress: Progress,
-    probe: Probe | None = None,
-    threads: int = 1,
-) -> SearchStats:
-    """Tight bounds, then a tree for every box with a group still open, over the one of its forms that came nearest.
-
-    `threads`: so many processors may be used, by as many processes.
-    """
-    return Forest(decider, q, answers, deadline, progress, probe, threads).run()

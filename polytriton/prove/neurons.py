@@ -165,8 +165,8 @@ class NeuronSearch:
     def bounded(self, asked: Asked) -> Told:
         """What this or another process makes of a batch: which of them does it makes no difference."""
         parts, steps, wanted = asked
-        least = self._bound(parts, steps)
-        return parts, self.refuted, least if wanted else None
+        least = self._bound(parts, steps, wanted)
+        return parts, self.refuted, least
 
     def _size(self) -> int:
         """Parts of a batch: as many as keep it short, whatever the machine, so that a search can be repeated."""
@@ -191,8 +191,8 @@ class NeuronSearch:
     def _gathered(self, values: dict[str, Tensor]) -> Tensor:
         return torch.cat([values[r].flatten(1) for r in self.relus], 1)[:, self.neurons]
 
-    def _bound(self, parts: Parts, steps: int) -> Least | None:
-        """Bounds the open forms of every part, whose fields it fills; returns where those still open are least, the worst first."""
+    def _bound(self, parts: Parts, steps: int, wanted: bool) -> Least | None:
+        """Bounds the open forms of every part, whose fields it fills; where `wanted` where those still open are least, the worst first."""
         e, n = self.engine, len(parts)
         low, high = (
             self._spread(self.lo, torch.maximum(parts.lo.double(), self.lo[:, self.neurons])),
@@ -225,5 +225,8 @@ class NeuronSearch:
         parts.loss[at, column] = self._gathered(loss).clamp(max=6e4).to(torch.float16)
         parts.bound[at, column] = torch.where(empty[at], torch.inf, torch.maximum(best, parts.bound[at, column]))
         parts.open[at[closed], column[closed]] = False
+        corners = self.tight.ascent.corners
+        if not wanted or corners is None:
+            return None
         worst = best.masked_fill(closed, torch.inf).argsort(stable=True)[: min(POINTS, int((~closed).sum()))]
-        return None if self.tight.ascent.corners is None else (best[worst], self.tight.ascent.corners[worst])
+        return best[worst], corners[worst]

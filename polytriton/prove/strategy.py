@@ -13,7 +13,7 @@ import torch
 from polytriton.errors import UsageError
 from polytriton.frontend.query import Property
 from polytriton.ir.net import Net
-from polytriton.prove.forest import search_neurons
+from polytriton.prove.forest import Forest
 from polytriton.prove.hints import aim
 from polytriton.prove.questions import Questions, questions, rivals
 from polytriton.prove.search import FEW, InputSearch, free_inputs
@@ -135,7 +135,7 @@ class Decision:
             if slopes:
                 self.searched = tighten(decider, q, answers, deadline, self.progress)
             else:
-                self.searched = search_neurons(decider, q, answers, deadline, self.progress, probe, self.threads)
+                self.searched = Forest(decider, q, answers, deadline, self.progress, probe, self.threads).run()
         self.settled = bool(answers.settled.all())
         self.expired = self.searched.ended == "time" and self.deadline is not None  # a search's own minute is no limit of the query
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from polytriton.ir.addends import sum_roundings, sums_behind
-from polytriton.ir.net import Net, Node
+from polytriton.ir.net import Node
 from polytriton.ir.plan import extent
 from polytriton.kernels import cells
 from polytriton.kernels.spec import Kernel
@@ -16,20 +15,20 @@ from polytriton.rounding import gamma
 from polytriton.runtime.forward_kernels import AffineParts, _aligned
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.recording import launch
-from polytriton.runtime.soundness import Semantics, deployed_numbers
+from polytriton.runtime.soundness import deployed_numbers
 
 if TYPE_CHECKING:
-    from polytriton.runtime.forward import Boxes
+    from polytriton.runtime.forward import Boxes, Forward
 
 Sizes = tuple[Tensor, Tensor]  # the largest magnitude and the sum of magnitudes of every part of an image, [batch, parts]
 
 
 class BoxKernels:
-    """One network, one semantics, one device."""
+    """Of one interval pass: its network, semantics and device."""
 
-    def __init__(self, net: Net, semantics: Semantics, device: torch.device, interpret: bool) -> None:
-        self.nodes, self.semantics, self.device, self.interpret = net.by_name, semantics, device, interpret
-        self.roundings, self.behind = sum_roundings(net), sums_behind(net)
+    def __init__(self, forward: Forward, interpret: bool) -> None:
+        self.nodes, self.semantics, self.device, self.interpret = forward.nodes, forward.semantics, forward.device, interpret
+        self.roundings, self.behind = forward.roundings, forward.behind
         self._numbers: dict[str, Tensor] = {}
 
     def affine(self, layer: Layer, parts: AffineParts, boxes: Boxes) -> None:

@@ -76,9 +76,9 @@ class Forward:
                 "use --semantics real (in Python semantics='real'), or convert the model to float32",
             )
         self.net, self.semantics, self.device, self.kernels = net, semantics, device, kernels
-        self.cells = None if kernels is None else BoxKernels(net, semantics, device, kernels.interpret)
         self.nodes = net.by_name
         self.roundings, self.behind = sum_roundings(net), sums_behind(net)
+        self.cells = None if kernels is None else BoxKernels(self, kernels.interpret)
         self.layers: dict[str, Layer] = {}
         for n in net:
             if n.op in ("linear", "conv", "scale"):

@@ -76,7 +76,7 @@ class TritonBackend:
         self._kept: dict[tuple[str, int], Tensor] = {}
         self._filled: dict[tuple[str, int], int] = {}  # whose numbers (Tables.serial) lie in a kept table
         self._serial, self._turn = -1, 0  # the batch asked last, and how often batches have taken turns
-        cells = kit.forward.cells or BoxKernels(kit.net, kit.forward.semantics, device, interpret)
+        cells = kit.forward.cells or BoxKernels(kit.forward, interpret)
         self.writer = TableKernels(kit, self.frames, self.numerics, interpret, cells)
         self.neurons, self.queries = Neurons(proxy(self)), Queries(proxy(self))  # no cycle: a device's memory goes with its last user
         self._numbers: dict[float, Tensor] = {}

@@ -346,13 +346,13 @@ def test_sizes_are_measured_where_a_box_was_made_elsewhere(shape: tuple[int, ...
     drawn = [some_box(np.random.default_rng(seed), (batch, *shape), kind)]
     boxes = given_boxes(net, net.nodes[1], drawn)
     with blocks_of(block):
-        BoxKernels(net, SEMANTICS["real"], CPU, True).sizes(boxes, net.input.name)
+        BoxKernels(Forward(net, SEMANTICS["real"], CPU), True).sizes(boxes, net.input.name)
     check_sizes(boxes, net.input.name, parts_of(net, net.input.name, block))
 
 
 def test_images_picked_from_a_batch_are_measured_anew() -> None:
     net = elementwise("relu", (5,))
-    writer = BoxKernels(net, SEMANTICS["real"], CPU, True)
+    writer = BoxKernels(Forward(net, SEMANTICS["real"], CPU), True)
     boxes = given_boxes(net, net.nodes[1], [(np.zeros((2, 5)), np.array([[1.0] * 5, [2.0] * 5]))])
     assert writer.sizes(boxes, net.input.name)[0].flatten().tolist() == [1.0, 2.0]
     assert writer.sizes(boxes.pick(torch.tensor([1])), net.input.name)[0].flatten().tolist() == [2.0]

@@ -11,7 +11,7 @@ import pytest
 
 import polytriton
 from polytriton.prove.course import MOST, Course
-from polytriton.prove.forest import search_neurons
+from polytriton.prove.forest import Forest
 from polytriton.prove.questions import questions
 from polytriton.results import Level, Result, Sample, SearchStats
 from polytriton.runs.records import JsonSink, Record, read_records
@@ -103,7 +103,7 @@ def test_signs_that_time_ends_tell_what_they_left() -> None:
     n = net.inputs
     q = questions(polytriton.Property.from_box(np.full(n, -2.0), np.full(n, 2.0), 0, 3))
     assert q is not None
-    s = search_neurons(polytriton.Verifier.from_net(net.net)._decider, q, fresh(q), None, ends_after(4))
+    s = Forest(polytriton.Verifier.from_net(net.net)._decider, q, fresh(q), None, ends_after(4)).run()
     assert s.ended == "time" and s.open > 1
     adds_up(s)
 

@@ -18,7 +18,7 @@ import pytest
 from polytriton.prove import crew as crew_module
 from polytriton.prove.attempt import Answers
 from polytriton.prove.crew import Crew
-from polytriton.prove.forest import search_neurons
+from polytriton.prove.forest import Forest
 from polytriton.prove.questions import questions
 from polytriton.prove.search import InputSearch
 from polytriton.results import SearchStats
@@ -175,7 +175,7 @@ def test_a_helper_bounds_what_is_bounded_here(monkeypatch: pytest.MonkeyPatch) -
             monkeypatch.setattr(Crew.__init__, "__defaults__", (after,))
             answers = fresh(q)
             if part:
-                stats = search_neurons(decider, q, answers, None, ends_after(6), threads=2)
+                stats = Forest(decider, q, answers, None, ends_after(6), threads=2).run()
             else:
                 stats = InputSearch(decider, q, answers, deadline=None, progress=ends_after(6), threads=2).run()
             found.append(told(stats, answers))

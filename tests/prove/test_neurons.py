@@ -19,7 +19,7 @@ from torch import Tensor
 from polytriton.ir.net import Net, Node
 from polytriton.prove import neurons
 from polytriton.prove.attempt import Answers
-from polytriton.prove.forest import search_neurons
+from polytriton.prove.forest import Forest
 from polytriton.prove.neurons import NeuronSearch
 from polytriton.prove.parts import Parts
 from polytriton.prove.questions import Questions, questions
@@ -51,7 +51,7 @@ def searched(
     q = questions(asked([box], [(0, forms)], net.outputs))  # type: ignore[list-item]
     assert q is not None
     answers = fresh(q)
-    return search_neurons(verifier._decider, q, answers, time.monotonic() + seconds, lambda *_: None), answers
+    return Forest(verifier._decider, q, answers, time.monotonic() + seconds, lambda *_: None).run(), answers
 
 
 def ends_after(rounds: int) -> Callable[[str, int, int], None]:
@@ -108,7 +108,7 @@ def test_several_groups_and_conjunctions() -> None:
         q = questions(asked([box], [(0, safe), (0, reached), (0, (*reached, *safe))], net.outputs))
         assert q is not None
         answers = fresh(q)
-        search_neurons(verifier._decider, q, answers, None, ends_after(30))
+        Forest(verifier._decider, q, answers, None, ends_after(30)).run()
         assert answers.settled.tolist() == [True, False, True]
 
 
@@ -125,7 +125,7 @@ def test_a_refuted_tree_proves_its_own_group() -> None:
         q = questions(asked([box], [(0, reached), (0, safe)], net.outputs))
         assert q is not None
         both = fresh(q)
-        said = search_neurons(compiled(net)._decider, q, both, None, ends_after(60))
+        said = Forest(compiled(net)._decider, q, both, None, ends_after(60)).run()
         assert both.settled.tolist() == [False, True] and said.open >= 1
         return
     raise AssertionError("no network needed its neurons divided")
@@ -294,7 +294,7 @@ def bounded(search: NeuronSearch, parts: Parts) -> tuple[np.ndarray, np.ndarray]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search.engine, "_walk_forms", note)
         patch.setattr(search.tight, "bound", empties)
-        search._bound(parts, 5)
+        search._bound(parts, 5, False)
     return noted[1].view(len(parts), -1).numpy(), noted[0].numpy()
 
 

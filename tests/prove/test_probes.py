@@ -14,7 +14,7 @@ from polytriton.api import Verifier
 from polytriton.frontend.query import Disjunct, Property, Row
 from polytriton.ir.interp import run
 from polytriton.prove import neurons, strategy
-from polytriton.prove.forest import search_neurons
+from polytriton.prove.forest import Forest
 from polytriton.prove.neurons import Bounding, NeuronSearch
 from polytriton.prove.questions import questions
 from polytriton.prove.tight import Tight
@@ -86,7 +86,7 @@ def test_corners_of_open_parts_are_tried_now_and_then(last: int | None) -> None:
         rounds[0] += stage.startswith("search")
         stop(stage, done, total)
 
-    said = search_neurons(compiled(net)._decider, q, answers, None, progress, probe)
+    said = Forest(compiled(net)._decider, q, answers, None, progress, probe).run()
     assert answers.settled.tolist() == [True, False] and said.open >= 1
     assert calls == [0, 1, 3, 7][: last or 4]
     assert said.ended == ("sat" if last else "time")
