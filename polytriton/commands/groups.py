@@ -223,7 +223,12 @@ class ImageOptions:
     """Balls around images."""
 
     images: Annotated[
-        str | None, option("--images", metavar="FILE", help="Images: .npz (images, labels), .npy, or .csv (label first).")
+        str | None,
+        option(
+            "--images",
+            metavar="FILE",
+            help="Images: .npz (images, labels), .npy, .csv (label first), MNIST's or CIFAR's files, a folder of them or of images.",
+        ),
     ] = None
     epsilon: Annotated[str | None, option("--epsilon", metavar="E", help="Radius in [0,1] pixel space: 8/255 or 0.03.")] = None
     mean: Annotated[str, option("--mean", metavar="M,...", help="Normalisation: one number, or one a channel.")] = "0"

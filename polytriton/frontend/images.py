@@ -14,9 +14,12 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.frontend.balls import BYTE, check_epsilon
+from polytriton.frontend.datasets import find_dataset, read_dataset
+from polytriton.frontend.folders import open_folder
 from polytriton.frontend.packed import RATIO, UNPACK, allowed, load_npy, read_array
 from polytriton.guard import guarded
 
+KNOWN = "use .npz (images, labels), .npy, .csv with the label first, MNIST's or CIFAR's own files, or a folder of images"
 KEYS = (("images", "labels"), ("x_test", "y_test"), ("x", "y"), ("X", "Y"), ("X_test", "Y_test"), ("data", "labels"))
 
 
@@ -49,15 +52,24 @@ def load_images(
     layout: str = "chw",
     n_out: int | None = None,
 ) -> Images:
-    """Reads .npz, .npy or .csv (label first). `shape` is the network's input; `layout` says how flat pixels are ordered (chw, hwc)."""
+    """Reads .npz, .npy, .csv (label first), MNIST's idx files, CIFAR's batches, or a folder of them or of images.
+
+    `shape` is the network's input; `layout` says how flat pixels are ordered (chw, hwc).
+    """
     path = Path(path)
-    pixels, labels = _read(path)
-    total = len(pixels)
+    if path.is_dir() and (found := find_dataset(path)) is not None:
+        path = found
+    folder = open_folder(path) if path.is_dir() else None
+    pixels, labels = _read(path) if folder is None else (None, None)
+    total = len(folder.files) if folder is not None else 0 if pixels is None else len(pixels)
     stop = total if end is None else end
     if not 0 <= start < stop <= total:
         raise UsageError(f"images {start} to {stop} were asked for, {path.name} holds 0 to {total}", f"choose 0 <= start < end <= {total}")
-    values, levels = _scaled(pixels, scale, path.name)
     pick = slice(start, stop)
+    if folder is not None:
+        (pixels, labels), pick, total = folder.read(pick), slice(None), stop - start
+    assert pixels is not None
+    values, levels = _scaled(pixels, scale, path.name)
     labels = None if labels is None else _labels(labels, total, n_out, path.name)[pick]
     values = _shaped(values[pick], shape, layout, path.name)
     return Images(values, labels, None if levels is None else _shaped(levels[pick], shape, layout, path.name))
@@ -75,8 +87,10 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
                 warnings.simplefilter("ignore")  # an empty file is refused below
                 table = np.loadtxt(path, delimiter=",", ndmin=2, dtype=np.float64, encoding="utf-8-sig")
             pixels, labels = table[:, 1:], table[:, 0]
+        elif (held := read_dataset(path)) is not None:
+            pixels, labels = held
         else:
-            raise UsageError(f"{path.name} is no image file known here", "use .npz (images, labels), .npy, or .csv with the label first")
+            raise UsageError(f"{path.name} is no image file known here", KNOWN)
     except FileNotFoundError:
         raise UsageError(f"no image file {path}", "check the path; it is taken relative to the current folder") from None
     except UsageError:

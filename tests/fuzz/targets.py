@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import pickle
 import random
 import re
 import shutil
@@ -170,12 +171,12 @@ def properties() -> list[bytes]:
     return [*plain, two, gzip.compress(plain[0], mtime=0), plain[0].replace(b"(assert", b"; note\n(assert", 3)]
 
 
-KINDS = (".npz", ".npy", ".csv")
+KINDS = (".npz", ".npy", ".csv", "", ".gz", ".bin")
 
 
 def _images(data: bytes) -> None:
     """The first byte chooses the kind of file."""
-    load_images(written("i" + KINDS[data[0] % 3 if data else 0], data[1:]), shape=(1, 2, 2), n_out=10)
+    load_images(written("i" + KINDS[data[0] % len(KINDS) if data else 0], data[1:]), shape=(1, 2, 2), n_out=10)
 
 
 def pictures() -> list[bytes]:
@@ -189,6 +190,9 @@ def pictures() -> list[bytes]:
             np.save(file, array)
         made.append(bytes([kind]) + file.getvalue())
     lines = "\n".join(f"{k % 10}," + ",".join(map(str, row.ravel())) for k, row in enumerate(pixels))
+    idx = b"\0\0\x08\3" + np.array([6, 2, 2], ">u4").tobytes() + pixels.tobytes()
+    batches = [b"\3" + pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [1, 2]}, protocol) for protocol in (2, 4)]
+    made += [b"\3" + idx, b"\4" + gzip.compress(idx, mtime=0), b"\5" + bytes(2 * 3073), *batches]
     return [*made, b"\2" + lines.encode(), b"\2" + b"3,0.5,1,0,1e-3\n"]
 
 
