@@ -28,16 +28,16 @@ Scalars move one float down after each addition. What is not finite is no bound.
 constants stay below 1e100 (else refused), so a row loses less than FLOOR = 1e-100 in all; FLOOR in T and R pays for theirs.
 Semantics. Under `real` an execution is the exact function. Under `float32` it is any in which every operator of the file computes float32
 products and sums of them, in any order, fused or not, each result rounded in any IEEE mode, operands and results below ETA = 2^-126 kept or
-flushed; affine operators in a row may be merged if no term is rounded more often by that, and a sum's operand may be one more addend of
-the layers before the other, as runtimes start accumulators with a residual. v = 2^-23 bounds a rounding in every mode. Then
+flushed; affine operators in a row may be merged if no product is rounded more often by that, and a constant, or the number that a sum's
+operand is, may be one more addend of the layers before, as runtimes start accumulators. v = 2^-23 bounds a rounding in every mode. Then
   z (of an affine operator or a sum) stands for the exact function of what the last ReLUs before it, and the input, gave in this execution.
     The executed value is z + d, |d| <= E. M bounds the magnitudes of all terms of z, before anything cancels. The operand is y + d, no
     cell has more than f products with cells that differ from zero (a zero rounds nothing): with `ops` roundings more a term passes
     f + 1 + ops, and with S = |W|(M + E + ETA) + |b| and gamma_n = n v / (1 - n v)
       M' = S,   E' = |W|(E + ETA) + gamma_(f + 1 + ops) S + sum_y gamma_passed (|y| + E) + LOST (2 (f + ops + passed) + 16)(1 + max(M + E)).
     First the operand's own error and its flush, weighted; (1 + gamma_j)(1 + gamma_k) <= 1 + gamma_(j + k): merged operators are covered.
-    Where y starts the sums of another operand's layers, its value passes what their terms do since the last ReLUs (`chain`) and 2 more,
-    and they pass one more (f = 1). LOST = 2^60 ETA: each of the operations may lose ETA, times later factors, all since the last ReLUs
+    An addend y (a sum's operand; b) of layers before passes what all there do since the last ReLUs (`chain`: one leads into another) and
+    2 more, their terms one more (f = 1). LOST = 2^60 ETA: each operation may lose ETA, times later factors, all since the last ReLUs
     below 2^60 (else `strange`). A flushed weight loses ETA times 2^26 operands below 2^36 (else refused): less than LOST.
   A ReLU is handed z' = z + d, |d| <= E + 2 ETA =: Z, where a result that is flushed counts as z' <= 0. Lines and signs are those of z': its
     box is z's, Z wider. A row over z' is a row over z that costs |A'| Z more; a row over the output costs |C| Z.
@@ -140,12 +140,12 @@ class Boxes:
         else:
             x = sum((self.M[i] + self.E[i] for i in op.inputs), np.zeros((1, 1)))
             e = sum((self.E[i] + ETA for i in op.inputs), np.zeros((1, 1)))
-            terms, size = 2 * np.full((1, 1), V), x + 2 * ETA
+            terms, size, addends = 2 * np.full((1, 1), V), x + 2 * ETA, [self.mag[i] + self.E[i] for i in op.inputs]
             if op.push:
                 size, e = op.push(x + ETA, np.abs) + op.babs[:, None], op.push(np.broadcast_to(e, x.shape), np.abs)
-                terms = (op.push(np.where(x > 0, 1.0, 0.0), np.ones_like) + 1 + op.ops) * V
-            need(terms.max() < 0.5 > max((0, *op.passed)) * V, f"operator {k} sums too many terms for float32")
-            e = e + sum(n * V / (1 - n * V) * (self.mag[i] + self.E[i]) for i, n in zip(op.inputs, op.passed, strict=False))
+                terms, addends = (op.push(np.where(x > 0, 1.0, 0.0), np.ones_like) + 1 + op.ops) * V, [op.babs[:, None]]
+            need(terms.max() < 0.5 > max(op.passed) * V, f"operator {k} sums too many terms for float32")
+            e = e + sum(n * V / (1 - n * V) * v for n, v in zip(op.passed, addends, strict=True))
             lost = LOST * (2 * (op.fan + op.ops + sum(op.passed)) + 16) * (1 + x.max(0))
             self.M[k], self.E[k] = size * ROOM, (e + terms / (1 - terms) * size + lost) * ROOM
         need(not self.float32 or (self.M[k] + self.E[k] <= MOST).all(), f"float32 executions: operator {k} may exceed {MOST}", Refused)
@@ -369,8 +369,7 @@ class Prover:
 
 class Tree:
     """By node how it is divided, how it is bounded, and which rows of which pieces it refutes. Node 0 is the root; the children of the
-    j-th divided node are nodes 2 j + 1 and 2 j + 2, so none can be missing.
-    """
+    j-th divided node are nodes 2 j + 1 and 2 j + 2, so none can be missing."""
     def __init__(self, tensors: dict[str, Array]) -> None:
         self.split, self.cut, self.inner, self.query, self.node, self.piece, self.row = (tensors[name] for name in TENSORS)
         n, divided = len(self.split), np.flatnonzero(self.split >= 0)

@@ -39,7 +39,7 @@ def need(holds: Any, message: str, kind: type[Refused] = Unsupported) -> None:
         raise kind(message)
 # input; relu; add: signs_0 y + signs_1 y'; affine: W y + b. push(x, f) is f(W) x for columns x, pull(a) is W^T a; no sum has
 # more than `terms` products, none of W y more than `fan`; b was computed from magnitudes babs. An execution rounds a term `ops` times more
-# often than the sum does, and a sum's operand `passed` times where it is an addend of the layers before the other. Values are row-major.
+# often than the sum does, and b, or a sum's operand, `passed` times where it is an addend of the layers before. Values are row-major.
 Op = namedtuple("Op", "kind inputs shape push pull b babs signs terms fan ops passed", defaults=(None, None, NONE, NONE, (), 0, 1, 0, ()))
 TINY, WIDE, GAIN = 2.0**-100, 2.0**50, 2.0**60  # what float32 executions are spared: factors and variances below, weights above
 def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dilations: Any, pads: Any) -> Op:
@@ -110,12 +110,13 @@ class Network:
             made = self._made(n.op_type, list(n.input), attrs.pop)
             if isinstance(made, Op):
                 self.chain, self.sizes = [*self.chain, self._chained(made)], [*self.sizes, math.prod(made.shape)]
+                made = made._replace(passed=made.passed or (self.chain[-1][0] + 2,))
                 self.ops, few = [*self.ops, made], min(self.sizes) > 0 and sum(self.sizes) <= MAX_CELLS
                 need(few and (made.babs <= HUGE).all(), f"{name}: shape {made.shape}, or its weights")
             self.env[out] = (len(self.ops) - 1, made.shape) if isinstance(made, Op) else made
         need(not attrs, f"{name}: attribute {list(attrs)[:1]}")
     def _chained(self, op: Op) -> tuple[int, float]:
-        met, gain = (max(v) for v in zip(*(self.chain[i] for i in op.inputs), strict=True))
+        met, gain = (sum(v) for v in zip(*(self.chain[i] for i in op.inputs), strict=True))
         gain *= max(1.0, float(op.push(np.ones((self.sizes[op.inputs[0]], 1)), np.abs).max())) if op.push else 1.0
         self.note(gain <= GAIN, f"weights that grow beyond {GAIN} between two ReLUs")
         return (0, 1.0) if op.kind == "relu" else (met + (2 if op.kind == "add" else op.fan + op.ops + 1), gain)

@@ -1,8 +1,8 @@
-"""Sums of activations that a deployment makes inside a layer: onnxruntime starts a convolution's accumulators with the residual, and a
-Gemm's with its C.
+"""Addends that a deployment puts into the layers before a sum: onnxruntime starts a convolution's accumulators with the residual, a Gemm's
+with its C, and makes a Gemm of a matrix product and the constant added to it, be that a bias or what a batch norm leaves.
 
-Then the other operand is no addend of one last sum but of all of them: it passes as many roundings as a product of the layer does, and
-each product one more. Scales and further sums on the way may have been merged into the layer before.
+Then the addend is none of one last sum but of all of them: it passes as many roundings as a product of the layer does, and each product one
+more. Scales, layers and further sums on the way may have been merged, or make room for it one after another.
 """
 
 from __future__ import annotations
@@ -15,20 +15,44 @@ from polytriton.ir.ops import OPS
 SUMS = ("add", "sub")
 
 
-def sum_roundings(net: Net) -> dict[str, int]:
-    """For every sum the most roundings that an operand may pass in it, as one more addend of whatever computes the other operand."""
+def roundings_before(net: Net) -> dict[str, int]:
+    """For every node the most roundings that an addend passes which is put into the layers that make it, back to nonlinear operators.
+
+    What enters a sum's operand may leave it as part of an addend of the other: both operands' roundings count.
+    """
     passed: dict[str, int] = {}
     for n in net:
-        before = max((passed[i] for i in n.inputs), default=0)
+        before = [passed[i] for i in n.inputs]
         if n.op in ("linear", "conv"):
-            passed[n.name] = max(_products(net, n), n.integer("summands")) + n.integer("ops") + 1
+            passed[n.name] = max(before) + max(_products(net, n), n.integer("summands")) + n.integer("ops") + 1
         elif n.op == "scale":
-            passed[n.name] = before + n.integer("ops") + 2
+            passed[n.name] = max(before) + n.integer("ops") + 2
         elif n.op in SUMS:
-            passed[n.name] = before + 1
+            passed[n.name] = sum(before) + 1
         else:
-            passed[n.name] = 0 if OPS[n.op].kind in ("nonlinear", "input") else before
-    return {n.name: passed[n.name] for n in net if n.op in SUMS}
+            passed[n.name] = 0 if OPS[n.op].kind in ("nonlinear", "input") else max(before)
+    return passed
+
+
+def sum_roundings(net: Net) -> dict[str, int]:
+    """For every sum the most roundings that an operand may pass in it, as one more addend of whatever computes the other operand.
+
+    An operand that is computed from the other cannot have been put into it: the other is a number by then.
+    """
+    passed, found = roundings_before(net), dict[str, int]()
+    made_of: dict[str, set[str]] = {}
+    for n in net:
+        made_of[n.name] = set(n.inputs).union(*(made_of[i] for i in n.inputs))
+        if n.op in SUMS:
+            a, b = n.inputs
+            found[n.name] = 1 + max(0 if other in made_of[own] else passed[other] for own, other in ((a, b), (b, a)))
+    return found
+
+
+def constants_before(net: Net) -> dict[str, int]:
+    """For every layer and scale the roundings that its constants may pass besides its own: those of what makes its operand."""
+    passed = roundings_before(net)
+    return {n.name: passed[n.inputs[0]] for n in net if n.op in ("linear", "conv", "scale")}
 
 
 def sums_behind(net: Net) -> dict[str, int]:
@@ -38,6 +62,23 @@ def sums_behind(net: Net) -> dict[str, int]:
         readers = [r for r in (by_name[u] for u in users[n.name]) if OPS[r.op].kind != "nonlinear" and r.op not in ("linear", "conv")]
         behind[n.name] = max((behind[r.name] + (r.op in SUMS) for r in readers), default=0)
     return behind
+
+
+def shared_operands(net: Net) -> dict[str, tuple[str, ...]]:
+    """For every layer, scale and sum the operands that others read too, and that no nonlinear operator gave.
+
+    Whoever makes such an operand once more inside itself rounds it otherwise. With exact value z, one reader has z + d, another z + d',
+    both at most E away. Rows charge |A + A'| E, for both have been added up by then; |A| 2 E more on one side covers |A d| + |A' d'|.
+    """
+    users, found = net.users(), dict[str, tuple[str, ...]]()
+    many: dict[str, bool] = {}  # nodes of whose value there may be two
+    for n in net:
+        moved = OPS[n.op].kind not in ("nonlinear", "input")
+        moves = moved and n.op not in ("linear", "conv", "scale", *SUMS)
+        many[n.name] = moved and (len(users[n.name]) > 1 or (moves and any(many[i] for i in n.inputs)))
+        if moved and not moves:
+            found[n.name] = tuple(i for i in n.inputs if many[i])
+    return {name: some for name, some in found.items() if some}
 
 
 def _products(net: Net, node: Node) -> int:

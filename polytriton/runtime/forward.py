@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytriton.errors import UnsupportedModel
-from polytriton.ir.addends import sum_roundings, sums_behind
+from polytriton.ir.addends import constants_before, shared_operands, sum_roundings, sums_behind
 from polytriton.ir.net import Net, Node
+from polytriton.ir.ops import OPS
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import counted
 from polytriton.limit import go_on
@@ -78,6 +79,13 @@ class Forward:
         self.net, self.semantics, self.device, self.kernels = net, semantics, device, kernels
         self.nodes = net.by_name
         self.roundings, self.behind = sum_roundings(net), sums_behind(net)
+        self.shared = {} if semantics.real else shared_operands(net)
+        self.late = dict[str, int]()  # of scales: what their constants pass before them
+        for name, late in constants_before(net).items():
+            if self.nodes[name].op == "scale":
+                self.late[name] = semantics.passes * late
+            else:  # all terms of a layer are charged it, that kernels need not tell them apart
+                self.behind[name] += late
         self.cells = None if kernels is None else BoxKernels(self, kernels.interpret)
         self.layers: dict[str, Layer] = {}
         for n in net:
@@ -101,12 +109,14 @@ class Forward:
 
     def transfer(self, node: Node, boxes: Boxes) -> None:
         """Adds the node's box, magnitude and error from its operands' boxes."""
-        if self.cells is not None and node.op in ("linear", "conv") and not flushes(self.semantics):
+        kernels = self.cells is not None and not self.shared.get(node.name)
+        if kernels and node.op in ("linear", "conv") and not flushes(self.semantics):
             layer, source = self.layers[node.name], node.inputs[0]
-            assert self.kernels is not None
+            assert self.kernels is not None and self.cells is not None
             sums = self.kernels.sums(layer, boxes.lo[source], boxes.hi[source], counted(node, self.semantics.real))
             self.cells.affine(layer, sums, boxes)
-        elif self.cells is not None and node.op in ("relu", "add", "sub"):
+        elif kernels and node.op in ("relu", "add", "sub"):
+            assert self.cells is not None
             self.cells.elementwise(node, boxes)
         elif node.op in ("linear", "conv", "scale"):
             self._affine(node, boxes)
@@ -165,8 +175,11 @@ class Forward:
             sem, flushed = _plain(sem), None
         met = nonzero + self.behind[node.name]
         e = deployed_error(
-            sem, layer.most, met, layer.ops, products, magnitude, layer.babs, widest, layer.w_rowsum, flushed, layer.w_max
-        )
+            sem, layer.most, met, layer.ops, products, magnitude, layer.babs, widest, layer.w_rowsum, flushed, layer.w_max,
+            self.late.get(node.name, 0),
+        )  # fmt: skip
+        for i in self.shared.get(node.name, ()):
+            e = up(e + 2 * self.product(layer, layer.wabs, self._own_error(i, boxes).expand_as(xabs)))
         width = up(spread + e + (gamma(layer.terms + 4, 2.0**-53) + layer.rho) * (magnitude + layer.babs)) + 1e-300
         boxes.lo[node.name], boxes.hi[node.name] = _sane(centre - width, centre + width)
         boxes.magnitude[node.name], boxes.error[node.name] = magnitude, e
@@ -239,9 +252,22 @@ class Forward:
         lo_b, hi_b = (boxes.lo[b], boxes.hi[b]) if node.op == "add" else (-boxes.hi[b], -boxes.lo[b])
         magnitude = up(boxes.absmax(a) + boxes.absmax(b))
         e = elementwise_error(self.semantics, self.semantics.passes * self.roundings[node.name], magnitude)
+        for i in self.shared.get(node.name, ()):
+            e = up(e + 2 * self._own_error(i, boxes))
         width = up(e + 2.0**-52 * magnitude)
         boxes.lo[node.name], boxes.hi[node.name] = _sane(boxes.lo[a] + lo_b - width, boxes.hi[a] + hi_b + width)
         boxes.error[node.name] = e
+
+    def _own_error(self, name: str, boxes: Boxes) -> Tensor:
+        """How far the node's executed value may lie from the exact one of its operands; the largest, where cells only moved."""
+        if name in boxes.error:
+            return boxes.error[name]
+        found = [self._own_error(i, boxes).amax((1, 2, 3), keepdim=True) for i in self.nodes[name].inputs if not self._settled(i)]
+        return torch.stack([torch.zeros(boxes.batch, 1, 1, 1, dtype=torch.float64, device=self.device), *found]).amax(0)
+
+    def _settled(self, name: str) -> bool:
+        """Whether a nonlinear operator, or the user, gave the value: then it is one number for all."""
+        return OPS[self.nodes[name].op].kind in ("nonlinear", "input")
 
     def _relu(self, node: Node, boxes: Boxes) -> None:
         slope, source = node.number("slope"), node.inputs[0]

@@ -128,13 +128,14 @@ def deployed_error(
     w_rowsum: float,
     flushed: Tensor | None,
     w_max: float,
+    late: int = 0,
 ) -> Tensor:
     """e: how far the deployed layer's result may lie from the exact one.
 
     Adding an exact zero is exact in every mode and order, so only `nonzero` terms (weight and operand can both differ from
     zero) take part in roundings: nonzero - 1 sums, the product, the bias.
 
-    ops and products count what merging put into the layer (ir/ops.py).
+    ops and products count what merging put into the layer (ir/ops.py); its constants may pass `late` roundings more (ir/addends.py).
     magnitude = wabs |x| (any shape [B, ...]), babs broadcast to it, x_max [B, 1, 1, 1] the largest |x|, w_rowsum the
     largest sum of |w| over an output's terms, w_max the largest |w|. `flushed` = sum of |w| |x| over operands that the
     input conversion may flush, given where eta_in matters (float16).
@@ -143,12 +144,13 @@ def deployed_error(
         return torch.zeros_like(magnitude)
     # tensor cores align and truncate their addends: up to twice the roundings of plain sums
     g = gammas(sem.passes * (nonzero + ops) + 1, sem.u)
+    g_late = gammas(sem.passes * (nonzero + ops + late) + 1, sem.u)
     enter = (1 + sem.u_in) ** (2 * products)  # every merged product converted its operands, earlier constants among them
     amplify = AMPLIFY if ops else 1.0
     # every operation may lose eta to underflow, every operand eta to a flush of inputs
     lost = sem.eta * amplify * (2 * (terms + ops) + 4 + w_rowsum + terms * x_max)
-    factor = enter * (1 + g) - 1 + 16 * products * U64
-    error = magnitude * factor + (factor if ops else g) * babs + 2 * lost
+    factor, factor_late = (enter * (1 + some) - 1 + 16 * products * U64 for some in (g, g_late))
+    error = magnitude * factor + (factor_late if ops else g_late) * babs + 2 * lost
     if sem.u_in:
         if flushed is None:
             error = error + 2 * sem.eta_in * amplify * (w_rowsum + terms * x_max + terms)
@@ -168,7 +170,7 @@ def deployed_numbers(
     sem: Semantics, terms: int, ops: int, behind: int, products: int, w_rowsum: float, w_max: float, widen: float
 ) -> list[float]:
     """`widen` and the constants of deployed_error, as kernels.boxes.affine_boxes reads them; nothing here flushes operands. `behind`: sums
-    that the layer may make itself (ir/addends.py).
+    that the layer may make itself, and roundings that its constants pass before it (ir/addends.py).
     """
     amplify, limit = (AMPLIFY if ops else 1.0), sem.big_in / (AMPLIFY if ops else 1.0) if sem.u_in else float("inf")
     return [

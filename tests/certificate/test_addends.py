@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from polytriton import checker
 from polytriton.certificate.write import certify
 from polytriton.checker_files import Refused
+from tests.soundness.inserted import CASES, Graph, Inserted
 from tests.soundness.test_addends import residual
 
 
@@ -46,6 +47,32 @@ def test_weights_that_merges_multiply_beyond_float32_are_not_described(tmp_path:
     (tmp_path / "n.onnx").write_bytes(model.SerializeToString())
     tiny = f"{2.0**-120:.130f}"
     prop = spec(tmp_path, f"(assert (>= X_0 0))(assert (<= X_0 {tiny}))(assert (>= Y_0 2000000000.0))", 1, 1)
+    (tmp_path / "real.cert").write_bytes(certify(tmp_path / "n.onnx", prop, "real"))
+    with pytest.raises(Refused, match="weights that grow"):
+        certify(tmp_path / "n.onnx", prop, "float32")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_addends_in_layers_before_them(tmp_path: Path, case: Inserted) -> None:
+    """What an execution reaches is not certified; what lies a few times as far away is."""
+    (tmp_path / "n.onnx").write_bytes(case.model())
+    box = "(assert (>= X_0 1))(assert (<= X_0 1))"
+    outputs = int(np.prod([d.dim_value for d in onnx.load(tmp_path / "n.onnx").graph.output[0].type.tensor_type.shape.dim]))
+    prop = spec(tmp_path, f"{box}(assert (<= Y_{case.at} {case.reached():.40f}))", 1, outputs)
+    with pytest.raises(Refused):
+        certify(tmp_path / "n.onnx", prop, "float32")
+    prop = spec(tmp_path, f"{box}(assert (<= Y_{case.at} {1 - 8 * case.roundings * 2.0**-23:.40f}))", 1, outputs)
+    (tmp_path / "c.cert").write_bytes(certify(tmp_path / "n.onnx", prop, "float32"))
+    checker.check(tmp_path / "n.onnx", prop, tmp_path / "c.cert")
+
+
+def test_doublings_grow_as_weights_do(tmp_path: Path) -> None:
+    g = Graph()
+    v = g.hidden(terms=1)
+    for _ in range(70):
+        v = g.add("Add", v, v)
+    (tmp_path / "n.onnx").write_bytes(g.model([1, 1]))
+    prop = spec(tmp_path, "(assert (>= X_0 0))(assert (<= X_0 0))(assert (>= Y_0 1))", 1, 1)
     (tmp_path / "real.cert").write_bytes(certify(tmp_path / "n.onnx", prop, "real"))
     with pytest.raises(Refused, match="weights that grow"):
         certify(tmp_path / "n.onnx", prop, "float32")

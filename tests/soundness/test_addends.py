@@ -10,9 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import polytriton
 from polytriton.api import Verifier
-from polytriton.ir.addends import sum_roundings, sums_behind
+from polytriton.ir.addends import constants_before, shared_operands, sum_roundings, sums_behind
 from polytriton.ir.net import Builder, Net
 from tests.oracle.small import linear, net_of, scale
+from tests.soundness.inserted import CASES, SMALL, TERMS, Graph, Inserted
 
 BELOW = 2.0**-32  # too small for any one of its products to move a sum that starts at 1
 
@@ -98,3 +99,55 @@ def test_what_an_addend_passes() -> None:
     x, first, scaled, one, two, a, last, out = by_op
     assert sum_roundings(net) == {one: 3 + 1 + 2 + 1, two: 8, last: 1}
     assert behind == {x: 2, first: 2, scaled: 2, one: 1, two: 0, a: 1, last: 0, out: 0}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_addends_in_layers_before_them(case: Inserted) -> None:
+    net = polytriton.compile(case.model(), check=False)
+    low = net.bounds(np.ones((1, 1)), np.ones((1, 1)), effort="quick").lo[0][case.at]
+    assert 1 - 8 * case.roundings * 2.0**-23 < low <= case.reached()
+
+
+@pytest.mark.parametrize("how", ["itself", "a sum", "scaled"])
+def test_what_two_operators_make_anew_differs_between_them(how: str) -> None:
+    """a - a, (a + b) - a and relu(8 a) - relu(7 a) - 1, with a = 1 + W h: made with the one last and first they differ by what one of them rounds."""
+    g = Graph()
+    h, one = g.hidden(), g.hidden()
+    a = g.add("Add", g.tiny(h), one)
+    if how == "scaled":
+        eight, seven = (g.add("Relu", g.add("Mul", a, np.array([by]))) for by in (8.0, 7.0))
+        g.add("Sub", g.add("Sub", eight, seven), one)
+    else:
+        g.add("Sub", g.add("Add", a, g.tiny(h)) if how == "a sum" else a, a)
+    net = polytriton.compile(g.model([1, TERMS]), check=False)
+    low = net.bounds(np.ones((1, 1)), np.ones((1, 1)), effort="quick").lo[0].max()
+    assert low <= -TERMS * 2.0**-24 * (8 if how == "scaled" else 1) + TERMS * SMALL
+
+
+def test_gemms_that_onnxruntime_makes_start_with_the_constant() -> None:
+    """A product and a constant, as exported, and a batch norm with a pruned channel: one Gemm each, by default."""
+    terms, width = 4096, 16
+    weights, constant = np.full((terms, width), -(2.0**-24) * 0.98 / 256), np.full(width, 1 + 2.0**-12)
+    one, zero, pruned = np.ones(width), np.zeros(width), np.where(np.arange(width) == 5, 0.0, 1.0)
+    for last in (["Add", constant], ["BatchNormalization", pruned, constant, zero, one]):
+        g = Graph()
+        g.add(str(last[0]), g.add("MatMul", g.hidden(terms=terms), weights), *last[1:], **({"epsilon": 0.0} if len(last) > 2 else {}))
+        model = g.model([1, width])
+        bounds = polytriton.compile(model, check=False).bounds(np.ones((1, 1)), np.ones((1, 1)), effort="quick")
+        (y,) = onnxruntime.InferenceSession(model).run(None, {"x": np.ones((1, 1), np.float32)})
+        assert (bounds.lo[0] <= y[0]).all() and (y[0] <= bounds.hi[0]).all()
+
+
+def test_what_constants_pass_and_which_operands_are_shared() -> None:
+    def make(b: Builder, x: str) -> str:
+        first = linear(b, x, np.ones((3, 3)), np.ones(3))
+        scaled = scale(b, first, 2.0, 1.0)
+        one = b.add("add", (scaled, first))
+        second = linear(b, one, np.ones((3, 3)), np.ones(3))
+        a = b.add("relu", (second,))
+        return b.add("add", (linear(b, a, np.ones((3, 3)), np.ones(3)), a))
+
+    net = net_of(make, 3)
+    _, first, scaled, one, second, _, third, _ = [n.name for n in net]
+    assert constants_before(net) == {first: 0, scaled: 4, second: 4 + 2 + 4 + 1, third: 0}
+    assert shared_operands(net) == {scaled: (first,), one: (first,)}
