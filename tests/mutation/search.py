@@ -6,6 +6,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant, m
 
 SEARCH, CUTS, DOMAINS, LINES, TIGHT, NEURONS = (f"tests/prove/test_{n}.py" for n in ("search", "cuts", "domains", "lines", "tight", "neurons"))
+BOXES, DEPLOYED, ENDS = (f"tests/prove/test_search_{n}.py" for n in ("boxes", "deployed", "ends"))
 _SEARCH, _CUTS, _DOMAINS, _LINES = "prove/search.py", "prove/cuts.py", "prove/domains.py", "runtime/lines.py"
 _TIGHT, _NEURONS, _PARTS, _CHOSEN = "prove/tight.py", "prove/neurons.py", "prove/parts.py", "runtime/chosen.py"
 _FOREST, _CREW, CREW = "prove/forest.py", "prove/crew.py", "tests/prove/test_crew.py"
@@ -40,21 +41,21 @@ SEARCHES: tuple[Mutant, ...] = (
     # how parts are kept
     m("the last half is dropped", _SEARCH, "> few:\n                return left\n", "> few:\n                return left.pick(np.arange(len(left) - 1))\n", SEARCH),
     m("upper halves are dropped", _SEARCH, "> few:\n                return left\n", "> few:\n                return left.pick(np.arange(len(left) // 2))\n", SEARCH),
-    m("a batch is lost when the time is up", _SEARCH, "            self.waiting = Domains.join(self.waiting, batch)\n            raise\n", "            raise\n", f"{SEARCH}::test_time_that_ends_anywhere", SEARCH),
+    m("a batch is lost when the time is up", _SEARCH, "            self.waiting = Domains.join(self.waiting, batch)\n            raise\n", "            raise\n", f"{ENDS}::test_time_that_ends_anywhere", ENDS),
     m("what waits is replaced by what is left of a batch", _SEARCH, "self.waiting = Domains.join(self.waiting, t.left)", "self.waiting = t.left", SEARCH),
-    m("a part is lost when a batch is taken", _SEARCH, "self.waiting = w.pick(np.sort(order[count:]))", "self.waiting = w.pick(np.sort(order[count + 1 :]))", f"{SEARCH}::test_little_memory_takes_the_deepest_first", SEARCH),
+    m("a part is lost when a batch is taken", _SEARCH, "self.waiting = w.pick(np.sort(order[count:]))", "self.waiting = w.pick(np.sort(order[count + 1 :]))", f"{ENDS}::test_little_memory_takes_the_deepest_first", ENDS),
     m("boxes that were not tried are not searched", _SEARCH, "Domains.join(w.pick(unknown), self._halves(", "Domains.join(w.pick(unknown & False), self._halves(", f"{SEARCH}::test_boxes_of_which_some_have_been_tried", SEARCH),
     m("parts with one closed group are done", _SEARCH, "which = np.flatnonzero(batch.open.any(1))", "which = np.flatnonzero(batch.open.all(1))", SEARCH),
     # what a search claims
-    m("time that is up proves", _SEARCH, "        self._settle()\n        return", '        if self.ended == "time":\n            self.waiting.open[:] = False\n        self._settle()\n        return', SEARCH),
+    m("time that is up proves", _SEARCH, "        self._settle()\n        return", '        if self.ended == "time":\n            self.waiting.open[:] = False\n        self._settle()\n        return', ENDS),
     m("a part that cannot be divided is proved", _SEARCH, "        self._settle()\n        return", '        if self.ended == "rounding":\n            self.waiting.open[:] = False\n        self._settle()\n        return', SEARCH),
-    m("a counterexample proves", _SEARCH, "        self._settle()\n        return", '        if self.ended == "sat":\n            self.waiting.open[:] = False\n        self._settle()\n        return', SEARCH),
+    m("a counterexample proves", _SEARCH, "        self._settle()\n        return", '        if self.ended == "sat":\n            self.waiting.open[:] = False\n        self._settle()\n        return', ENDS),
     m("the first part that waits is forgotten", _SEARCH, "still[self.pieces.groups[w.root][w.open]] = True", "still[self.pieces.groups[w.root][w.open][1:]] = True", SEARCH),
     m("groups are told by their place in the box", _SEARCH, "still[self.pieces.groups[w.root][w.open]] = True", "still[np.nonzero(w.open)[1]] = True", SEARCH),
     m("a margin is the largest bound of its parts", _SEARCH, "np.minimum.at(self.least,", "np.maximum.at(self.least,", SEARCH),
     m("open groups get margins", _SEARCH, "mine = (~still & ~a.settled)[self.q.group]", "mine = (~a.settled)[self.q.group]", SEARCH),
     # clipping, as a search does it
-    m("flushed inputs are clipped as if kept", _SEARCH, "0.0 if sem.real else sem.eta)", "0.0)", f"{SEARCH}::test_clips_know_what_may_be_flushed", SEARCH),
+    m("flushed inputs are clipped as if kept", _SEARCH, "0.0 if sem.real else sem.eta)", "0.0)", f"{DEPLOYED}::test_clips_know_what_may_be_flushed", DEPLOYED),
     m("parts are clipped without slack", _SEARCH, "lines.slack.cpu().numpy()", "0 * lines.slack.cpu().numpy()", SEARCH),
     m("a line's constant changes its sign", _SEARCH, "constant, slack = lines.constant.cpu()", "constant, slack = -lines.constant.cpu()", SEARCH),
     m("a part is clipped by the line beside", _SEARCH, "input_lines(engine, found.boxes, _some(found.forms, rows)", "input_lines(engine, found.boxes, _some(found.forms, np.roll(rows, 1))", SEARCH),
@@ -62,8 +63,8 @@ SEARCHES: tuple[Mutant, ...] = (
     m("lines cut the part beside", _SEARCH, "at, left = place[found.at[rows]], batch.pick(which)", "at, left = np.roll(place[found.at[rows]], 1), batch.pick(which)", SEARCH),
     m("cuts that meet in a point refute", _SEARCH, "refuted = (lo > hi).any(1)", "refuted = (lo >= hi).any(1)", SEARCH),
     m("cuts that do not meet refute a part's other groups", _SEARCH, "left.open[domain[refuted], group[refuted]] = False", "left.open[domain[refuted]] = False", SEARCH),
-    m("a margin forgets what was clipped", _SEARCH, "np.minimum.at(self.least, mine, np.maximum(self.level[mine], LEAST))", "np.minimum.at(self.least, mine, np.inf)", SEARCH),
-    m("lines are over the network's cells", _SEARCH, "self.decider.user_columns(lines.slopes).cpu()", "lines.slopes.cpu()", f"{SEARCH}::test_networks_that_move_their_inputs", SEARCH),
+    m("a margin forgets what was clipped", _SEARCH, "np.minimum.at(self.least, mine, np.maximum(self.level[mine], LEAST))", "np.minimum.at(self.least, mine, np.inf)", ENDS),
+    m("lines are over the network's cells", _SEARCH, "self.decider.user_columns(lines.slopes).cpu()", "lines.slopes.cpu()", f"{BOXES}::test_networks_that_move_their_inputs", BOXES),
     m("cells go back to the first inputs", "prove/decider.py", "made[:, index[index >= 0]] = values[:, index >= 0]", "made[:, : int((index >= 0).sum())] = values[:, index >= 0]", f"{LINES}::test_lines_are_over_the_users_inputs", LINES),
     # cuts
     m("a clip's sum rounds nothing", _CUTS, "4 * (slopes.shape[1] + 8) * U * size + ", "", CUTS),

@@ -24,9 +24,9 @@ from polytriton.prove.search import InputSearch
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
 from polytriton.runtime.results import Stopped
+from tests.prove.audited import cube, lowered, over, spread
 from tests.prove.piecewise import drawn
 from tests.prove.test_neurons import ends_after, fresh
-from tests.prove.test_search import cube, lowered, over, spread
 from tests.prove.watched import asked, compiled
 
 

@@ -33,8 +33,8 @@ from polytriton.runtime.results import Stopped
 from tests.oracle.exact import attack_points, exact, exact_forms, float32_points, float32_runs
 from tests.oracle.nets import random_box, random_net
 from tests.oracle.small import dense
+from tests.prove.audited import cube, lowered, over, spread
 from tests.prove.piecewise import Small, drawn, uneven
-from tests.prove.test_search import cube, lowered, over, spread
 from tests.prove.test_tight import asked as tight_of
 from tests.prove.test_tight import hostile
 from tests.prove.watched import asked, compiled

@@ -21,9 +21,9 @@ from polytriton.prove.tight import Tight
 from polytriton.runtime import settings
 from polytriton.runtime.attack import Aim, Attack
 from tests.oracle.crown import draw
+from tests.prove.audited import cube, lowered, over, spread
 from tests.prove.piecewise import drawn
 from tests.prove.test_neurons import ends_after, fresh
-from tests.prove.test_search import cube, lowered, over, spread
 from tests.prove.watched import asked, compiled
 
 WEAK = Attack(restarts=1, steps=0, samples=0, operations=1)  # looks at next to nothing
