@@ -8,7 +8,7 @@ import torch
 
 from bench.gpu_report import Setting, lost
 from bench.table import Row, first_line
-from polytriton.runtime.settings import pinned
+from polytriton.runtime.settings import pin_settings
 
 COLUMNS = (
     "layer", "type", "rows", "interval loss", "folded loss", "interval MB", "folded MB", "interval ms", "folded ms", "note",
@@ -30,7 +30,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
                 return
             name = str(dtype).removeprefix("torch.")
             try:
-                with pinned():
+                with pin_settings():
                     if isinstance(case, Whole):
                         yield whole(case, name, setting.device.type)
                     else:

@@ -24,7 +24,7 @@ from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.replay import BEFORE
 from polytriton.runtime.results import Forms
-from polytriton.runtime.settings import pinned
+from polytriton.runtime.settings import pin_settings
 from polytriton.runtime.soundness import KERNELS
 
 COLUMNS = ("network", "numerics", "program", "step", "kernel", "fraction", "what", "verdict", "note")
@@ -114,7 +114,7 @@ def _whole(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]
     outputs = compiled.net.node(compiled.net.output).size
     image = torch.arange(batch).repeat_interleave(outputs)
     eye = torch.eye(outputs, dtype=torch.float64).repeat(batch, 1)
-    with pinned():
+    with pin_settings():
         boxes = host.refine(lo, hi)
         want = host.query(boxes, Forms(image, eye))
         on_device = _moved(boxes, setting.device)
@@ -128,7 +128,7 @@ def _whole(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]
     yield {"program": "query", "step": "network", "fraction": _largest((raw - want.raw).abs() / allowed), "what": "same boxes"}
     same = all(torch.equal(got.best, r.best) and torch.equal(got.raw, r.raw) for r in again)
     yield {"program": "query", "step": "network", "fraction": 0.0 if same else INFINITE, "what": "repeated"}
-    drift = max(_drift(mine.lo[n].cpu(), mine.hi[n].cpu(), boxes.lo[n], boxes.hi[n]) for n in ours.bounded())
+    drift = max(_drift(mine.lo[n].cpu(), mine.hi[n].cpu(), boxes.lo[n], boxes.hi[n]) for n in ours.bounded_nodes())
     yield {"program": "bounds", "step": "network", "fraction": drift / DRIFT[numerics], "what": "drift"}
     outside = _outside(compiled.net, lo, hi, mine, final.best.view(batch, outputs))
     yield {"program": "all", "step": "network", "fraction": INFINITE if outside else 0.0, "what": "sampled", "note": outside}
@@ -143,7 +143,7 @@ def _replayed(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[R
     outputs = compiled.net.node(compiled.net.output).size
     eye = torch.eye(outputs, dtype=torch.float64, device=setting.device)
     forms, different = Forms(torch.zeros(outputs, dtype=torch.int64, device=setting.device), eye), ""
-    with pinned():
+    with pin_settings():
         for batch in range(BEFORE + (2 if setting.dry else 5)):
             lo, hi = _balls(compiled.net, 1, seed=batch)
             for kind in ("interval", "refine"):

@@ -25,7 +25,7 @@ from polytriton.kernels.choose import GPU, Sizes
 from polytriton.kernels.emit import NUMERICS, Emitter
 from polytriton.kernels.sequence import Frames
 from polytriton.passes.pipeline import Compiled, compile_net
-from polytriton.runtime.settings import pinned
+from polytriton.runtime.settings import pin_settings
 
 COLUMNS = (
     "case", "numerics", "step", "variant", "rows", "microseconds", "spread", "gflop", "tflops", "of_peak", "of_gemm", "mb", "tb_s",
@@ -145,7 +145,7 @@ class Bench:
         self.setting = setting
         self.ceiling = ceiling(device_name(setting.dry))
         self.scrap = torch.empty(1 << 10 if setting.dry else FLUSH, dtype=torch.int8, device=setting.device)
-        with pinned():
+        with pin_settings():
             self.copy = self._copy()
             self.gemm = {t: self._gemm(t) for t in (torch.float64, torch.float32)}
 

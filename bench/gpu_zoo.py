@@ -25,7 +25,7 @@ from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.runtime.engine import Engine, Tally
 from polytriton.runtime.replay import BEFORE
 from polytriton.runtime.results import Forms, Stopped
-from polytriton.runtime.settings import pinned
+from polytriton.runtime.settings import pin_settings
 
 COLUMNS = END_TO_END
 SHOWN = ("network", "kind", "engine", "numerics", "batch", "seconds", "goal", "worst", "gflop", "of_peak", "note")
@@ -146,7 +146,7 @@ class Ours:
 
     def run(self) -> float:
         """The worst margin."""
-        with pinned(self.setting.device):
+        with pin_settings(self.setting.device):
             boxes = self.engine.refine(self.lo, self.hi, deadline=self.end)
             return float(self.engine.query(boxes, self.forms, deadline=self.end).best.min())
 
@@ -161,7 +161,7 @@ class Ours:
 
 def labels(engine: Engine, images: Tensor) -> Tensor:
     """The class at the images themselves."""
-    with pinned():
+    with pin_settings():
         boxes = engine.interval(images, images)
         output = engine.net.output
         return (boxes.lo[output] + boxes.hi[output]).flatten(1).argmax(1).cpu()

@@ -169,7 +169,7 @@ def of_net(net: Net, seed: int = 0) -> HostOps:
     """One refinement and one query of nine margins, as bench.gpu_zoo runs them."""
     from polytriton.runtime.engine import Engine
     from polytriton.runtime.results import Forms
-    from polytriton.runtime.settings import pinned
+    from polytriton.runtime.settings import pin_settings
 
     def make() -> Callable[[], object]:
         engine = Engine(compile_net(net), semantics="real", dtype="float64", kernels="interpret")
@@ -179,7 +179,7 @@ def of_net(net: Net, seed: int = 0) -> HostOps:
         forms = Forms(torch.zeros(outputs - 1, dtype=torch.int64), eye[0] - eye[1:])
 
         def run() -> object:
-            with pinned():
+            with pin_settings():
                 return engine.query(engine.refine((x - 0.1).clamp(0, 1), (x + 0.1).clamp(0, 1)), forms)
 
         return run

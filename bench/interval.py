@@ -34,7 +34,7 @@ from polytriton.ir.net import Builder, Net, Ref
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Forms
-from polytriton.runtime.settings import pinned
+from polytriton.runtime.settings import pin_settings
 from polytriton.runtime.soundness import gamma
 
 
@@ -226,14 +226,14 @@ def main() -> None:
     table = None
     for layer in LARGE if device == "cuda" else SMALL:
         for dtype in (torch.float32, torch.float64):
-            with pinned():
+            with pin_settings():
                 row = measure(layer, dtype, 4096 if device == "cuda" else 8, device)
             table = table or Table(list(row), a.csv, {"part": "interval", **about})
             table.add(row)
     for case in FULL if device == "cuda" else TINY:
         for kind in ("float32", "float64"):
             assert table is not None
-            with pinned():
+            with pin_settings():
                 table.add(whole(case, kind, device))
     if table is not None:
         table.close()

@@ -25,7 +25,7 @@ from bench.roofline_kernels import instructions
 from bench.roofline_model import Code, estimate, peak, traffic
 from bench.table import Row, first_line, say
 from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import relaxed
+from polytriton.ir.ops import relaxed_nodes
 from polytriton.ir.plan import Program, extent
 from polytriton.kernels.affine import AFFINE, choose
 from polytriton.kernels.arena import lay_out
@@ -36,7 +36,7 @@ from polytriton.kernels.sequence import Frames, Launches
 from polytriton.kernels.spec import Kernel
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Results, Stopped
-from polytriton.runtime.settings import pinned
+from polytriton.runtime.settings import pin_settings
 from polytriton.runtime.trace import Mark, Told, Trace
 from polytriton.runtime.triton_backend import MOST, ROW_BYTES
 from polytriton.tuning.device import SHEETS, Gpu
@@ -93,7 +93,7 @@ class Recorder(Trace):
         super().__init__(torch.device("cpu"))
         self.rows: dict[str, tuple[list[float], list[float]]] = {}
 
-    def bounded(self, name: str, marks: tuple[Mark, Mark], neurons: int, told: Told, results: Sequence[Results], pooled: bool) -> None:
+    def add_layer(self, name: str, marks: tuple[Mark, Mark], neurons: int, told: Told, results: Sequence[Results], pooled: bool) -> None:
         made = [states(r) for r in results]
         if made:
             started = made[0][0]  # kernels begin with a row a neuron for either sign: those that the first settled leave at once
@@ -112,7 +112,7 @@ def counted(problem: Problem, engine: Engine, seconds: float) -> Counted:
     recorder = Recorder()
     try:
         if seconds > 0:
-            with pinned():
+            with pin_settings():
                 engine.refine(*problem.boxes(1), deadline=time.monotonic() + seconds, trace=recorder)
             return Counted("refined", 1, recorder.rows, sum(r[0][0] for r in recorder.rows.values()))
     except Stopped:
@@ -120,7 +120,7 @@ def counted(problem: Problem, engine: Engine, seconds: float) -> Counted:
     found: dict[str, float] = {}
     for k in range(IMAGES):  # one at a time: memory
         lo, hi = (v[k : k + 1] for v in problem.boxes(IMAGES))
-        with pinned():
+        with pin_settings():
             boxes = engine.interval(lo, hi)
         for name in engine.programs:
             found[name] = found.get(name, 0.0) + float(((boxes.lo[name] < 0) & (boxes.hi[name] > 0)).sum()) / IMAGES
@@ -210,7 +210,7 @@ def interval_pass(net: Net, batch: int, gpu: Gpu, to: Sum) -> None:
 
     And two for what reports say of a layer, before and after its neurons are narrowed.
     """
-    for name in relaxed(net):
+    for name in relaxed_nodes(net):
         size = 16.0 * batch * net.node(name).size
         to.add(size / gpu.bandwidth, "memory", 2, moved=size)
     for node in net.nodes[1:]:

@@ -25,7 +25,7 @@ from polytriton.api import Verifier
 from polytriton.ir.net import Net
 from polytriton.prove.decider import Try
 from polytriton.runtime.results import Forms
-from polytriton.runtime.settings import pinned
+from polytriton.runtime.settings import pin_settings
 
 COLUMNS = ("network", "axis", "value", *END_TO_END[1:])
 SHOWN = ("axis", "value", "seconds", "spread", "rows", "gflop", "peak_mb", "note")
@@ -92,7 +92,7 @@ def work(axis: str, job: PartJob) -> Iterator[Row]:
 def asked(net: Verifier, case: Case, rows: int, job: PartJob) -> Row:
     """Random forms of one image's output, walked back once its layers are bounded."""
     decider = net._decider
-    with decider.turn, pinned():
+    with decider.turn, pin_settings():
         engine = decider.engine(Try(decider.first_dtype(), net.options.candidates))
         boxes = engine.refine(torch.from_numpy(case.lo), torch.from_numpy(case.hi))
         over = torch.from_numpy(np.random.default_rng(rows).standard_normal((rows, net.outputs))).to(decider.device)

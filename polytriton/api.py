@@ -16,8 +16,8 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.frontend.arrays import as_array, as_ends, as_pixels, as_radius, exact_numbers, is_path, normalised
-from polytriton.frontend.balls import ball, later
-from polytriton.frontend.numbers import as_numpy, exactly, written
+from polytriton.frontend.balls import ball, lazy_ball
+from polytriton.frontend.numbers import as_float64, as_fraction, as_numpy
 from polytriton.frontend.onnx import Imported, Source, cross_check, load_onnx
 from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
@@ -215,7 +215,7 @@ class Verifier:
         """
         effort_of.check_effort(effort)
         low, high = self._boxes(lo, hi)
-        c = exactly(forms, "forms")
+        c = as_float64(forms, "forms")
         if c.ndim not in (2, 3) or c.shape[-1] != self.outputs or (c.ndim == 3 and len(c) != len(low)) or not np.isfinite(c).all():
             raise UsageError(
                 f"forms of shape {list(c.shape)} do not fit {len(low)} boxes and {self.outputs} outputs",
@@ -323,10 +323,10 @@ class Verifier:
         name: str = "ball",
     ) -> Property:
         """The property `label wins over the ball`, with exact bounds."""
-        limits = None if clip is None else (written(clip[0], "clip"), written(clip[1], "clip"))
+        limits = None if clip is None else (as_fraction(clip[0], "clip"), as_fraction(clip[1], "clip"))
         image, means, stds = np.asarray(image), exact_numbers(mean), exact_numbers(std)
         (lo,), (hi,) = ball(image[None], epsilon, mean=means, std=stds, clip=limits)
-        sides = later(image, epsilon, means, stds, limits)
+        sides = lazy_ball(image, epsilon, means, stds, limits)
         return Property.from_box(lo, hi, label, self.outputs, targets, exact_box=sides, name=name)
 
     def verify_property(

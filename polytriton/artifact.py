@@ -75,7 +75,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def encode(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
-    def sealed(self) -> Manifest:
+    def seal(self) -> Manifest:
         blank = msgspec.structs.replace(self, digest="")
         return msgspec.structs.replace(blank, digest=sha256(blank.encode()))
 
@@ -116,7 +116,7 @@ def pack(
     entries = {}
     for name, data in contents.items():
         entries[name] = FileEntry(sha256(data), len(data))
-    return Manifest(FORMAT, VERSION, polytriton.__version__, imported.source, options, entries).sealed(), contents
+    return Manifest(FORMAT, VERSION, polytriton.__version__, imported.source, options, entries).seal(), contents
 
 
 class _Packable(Protocol):
@@ -307,7 +307,7 @@ def _kernels(path: Path, manifest: Manifest, compiled: Compiled, contents: dict[
         more = f", nor are {len(odd) - 1} more" if len(odd) > 1 else ""
         raise ArtifactError(f"{path}/{odd[0]} is not the kernel this version makes from {PLAN}{more}", again)
     try:
-        return kernels.reported(contents[REPORT]) if REPORT in contents else kernels
+        return kernels.with_reports(contents[REPORT]) if REPORT in contents else kernels
     except (msgspec.MsgspecError, ValueError) as error:
         raise ArtifactError(f"{path}/{REPORT} is not the report on these kernels", again) from error
 
@@ -344,7 +344,7 @@ def _manifest(path: Path, again: str) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as error:
         raise damaged from error
-    if manifest.encode() != data or manifest.sealed() != manifest or not _whole(manifest):
+    if manifest.encode() != data or manifest.seal() != manifest or not _whole(manifest):
         raise damaged
     return manifest
 

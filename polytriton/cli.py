@@ -39,9 +39,9 @@ def __getattr__(name: str) -> Any:
 
 def find_command(name: str) -> Callable[..., int]:
     """One command with the fields of its option groups; the others' modules are not loaded."""
-    from polytriton.commands.groups import grouped
+    from polytriton.commands.groups import flatten_groups
 
-    return grouped(getattr(import_module(f"polytriton.commands.{name}"), name))
+    return flatten_groups(getattr(import_module(f"polytriton.commands.{name}"), name))
 
 
 @guarded

@@ -105,7 +105,7 @@ def _libraries(stack: ExitStack, entered: frozenset[str]) -> None:
     if "torch" not in entered and "torch" in loaded:
         from polytriton.runtime import settings
 
-        stack.enter_context(settings.held())
+        stack.enter_context(settings.hold_settings())
         _HERE.libraries |= {"torch"}
 
 

@@ -18,12 +18,12 @@ _DEADLINE: ContextVar[float | None] = ContextVar("polytriton_deadline", default=
 class OutOfTime(BaseException):
     """There is no time left. Like an interruption by the user it is no error: handlers of errors must not take it for theirs.
 
-    Who sets a limit by `until` expects it and answers `timeout`.
+    Who sets a limit by `time_limit` expects it and answers `timeout`.
     """
 
 
 @contextmanager
-def until(deadline: float | None) -> Iterator[None]:
+def time_limit(deadline: float | None) -> Iterator[None]:
     """What this thread does inside ends soon after `deadline`, by time.monotonic(); None is no limit."""
     token = _DEADLINE.set(deadline)
     try:

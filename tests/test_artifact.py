@@ -51,7 +51,7 @@ def reseal(path: Path, **changes: object) -> None:
     manifest = msgspec.json.decode((path / A.MANIFEST).read_bytes(), type=A.Manifest)
     entries = {n: A.FileEntry(hashlib.sha256(d).hexdigest(), len(d)) for n, d in contents(path).items() if n in A.FILES}
     manifest = msgspec.structs.replace(manifest, **{"files": entries, **changes})
-    (path / A.MANIFEST).write_bytes(manifest.sealed().encode())
+    (path / A.MANIFEST).write_bytes(manifest.seal().encode())
 
 
 # ---- round trip -------------------------------------------------------------------------------------------------

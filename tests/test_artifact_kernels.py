@@ -75,7 +75,7 @@ def reseal(path: Path, files: set[str] | None = None, **changes: Any) -> None:
     held = contents(path)
     names = manifest.files.keys() if files is None else files
     entries = {n: A.FileEntry(hashlib.sha256(held.get(n, b"")).hexdigest(), len(held.get(n, b""))) for n in names}
-    (path / A.MANIFEST).write_bytes(msgspec.structs.replace(manifest, files=entries, **changes).sealed().encode())
+    (path / A.MANIFEST).write_bytes(msgspec.structs.replace(manifest, files=entries, **changes).seal().encode())
 
 
 def named(path: Path) -> set[str]:

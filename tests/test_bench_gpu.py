@@ -176,7 +176,7 @@ compiled, original = compile_net(tiny()), emit.module_text
 for module, right, wrong, step, what in {WRONG}:
     assert right in original(module), (module, right)
     emit.module_text = lambda m: original(m).replace(right, wrong) if m == module else original(m)
-    emit.specialised.cache_clear()
+    emit.make_kernel.cache_clear()
     rows = _steps(compiled, "float64", Setting(True, time.time() + 300))
     found = {{(row["step"], row["what"]) for row in rows if not row["fraction"] <= 1}}
     assert (step, what) in found, (wrong, found)

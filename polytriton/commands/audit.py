@@ -84,9 +84,9 @@ def audit(run: Path, certificates: Path | None, root: Path, *, json: bool) -> in
 
 def _files(record: Record, root: Path) -> tuple[Path, Path]:
     """The network and the property as the run found them."""
-    from polytriton.frontend.instances import named_network, shipped
+    from polytriton.frontend.instances import named_network, shipped_file
 
-    return shipped(root / named_network(record.onnx)[1]), shipped(root / record.vnnlib)
+    return shipped_file(root / named_network(record.onnx)[1]), shipped_file(root / record.vnnlib)
 
 
 def _claim(record: Record, root: Path, folder: Path) -> Claim:

@@ -119,7 +119,7 @@ def _summary(found: Checked, sample: int | None) -> str:
     return f"confirmed for {kind}: {margin}, {found.nodes} nodes"
 
 
-def covered(semantics: str, network: Path | None) -> None:
+def check_covered(semantics: str, network: Path | None) -> None:
     """Says what no certificate is about."""
     from polytriton.checker import SEMANTICS
 
@@ -134,7 +134,7 @@ def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> None
     from polytriton.checker import load
     from polytriton.checker_files import Refused
 
-    covered(semantics, network)
+    check_covered(semantics, network)
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise UsageError(f"cannot write a certificate to {target}", "name a file in an existing folder")
     try:

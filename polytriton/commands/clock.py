@@ -17,7 +17,7 @@ def begin(whole: bool) -> None:
     _began = process_start() if whole else time.monotonic()
 
 
-def began() -> float:
+def start_time() -> float:
     """By time.monotonic(); now where no command was begun."""
     return time.monotonic() if _began is None else _began
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import as_text
-from polytriton.commands.targets import Targets, described, show
+from polytriton.commands.targets import Targets, describe_kernels, show
 from polytriton.errors import UsageError
 from polytriton.knobs import CROSS_CHECK, IR, SUMMARY, TIMES, knobs, note
 
@@ -51,7 +51,7 @@ def compile(
     kernels = order.carry_out(verifier.compiled) if order else None
     write_artifact(verifier, place, kernels)
     if as_json:
-        print(as_text({"artifact": str(place), **described(kernels)}))
+        print(as_text({"artifact": str(place), **describe_kernels(kernels)}))
     else:
         out = sys.stderr if stages.only else sys.stdout
         if kernels is not None:

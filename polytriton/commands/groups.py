@@ -308,19 +308,19 @@ def parse_size(text: str) -> int:
     return int(float(found[1]) * 1024 ** (" kmgt".index(found[2].lower()) if found[2] else 0))
 
 
-def described(hint: Any) -> Any:
+def written_hint(hint: Any) -> Any:
     """The annotation as it is written: Python 3.10 puts a union with None around that of a parameter whose default is None."""
     inside = [a for a in get_args(hint) if get_origin(a) is Annotated] if get_origin(hint) is Union else []
     return inside[0] if inside else hint
 
 
-def grouped(command: Callable[..., int]) -> Callable[..., int]:
+def flatten_groups(command: Callable[..., int]) -> Callable[..., int]:
     """The command as typer sees it: parameters that are option groups are replaced by the group's fields."""
     own, hints = signature(command), get_type_hints(command, include_extras=True)
     groups: dict[str, type] = {}
     seen: list[Parameter] = []
     for p in own.parameters.values():
-        kind = described(hints[p.name])
+        kind = written_hint(hints[p.name])
         if not is_dataclass(kind):
             seen.append(p.replace(annotation=kind, kind=Parameter.KEYWORD_ONLY))
             continue

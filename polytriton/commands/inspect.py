@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import as_text, table
-from polytriton.commands.targets import described
+from polytriton.commands.targets import describe_kernels
 from polytriton.errors import UsageError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def describe(verifier: Verifier, kernels: Kernels | None = None) -> dict[str, An
             for n in net
         ],
         "programs": [_program(net, p) for p in plan],
-        **described(kernels),
+        **describe_kernels(kernels),
     }
 
 
@@ -192,10 +192,10 @@ def _show(d: dict[str, Any]) -> None:
 
 
 def _cost(verifier: Verifier, kernels: Kernels | None, as_json: bool) -> None:
-    from polytriton.tuning.costs import compiled, measured
+    from polytriton.tuning.costs import artifact_costs, measure_costs
 
-    here = measured(verifier)
-    gpus = compiled(verifier, kernels) if kernels is not None else []
+    here = measure_costs(verifier)
+    gpus = artifact_costs(verifier, kernels) if kernels is not None else []
     if as_json:
         print(as_text({"cpu": here, "gpus": gpus}))
         return

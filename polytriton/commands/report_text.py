@@ -6,7 +6,7 @@ import sys
 from typing import TextIO
 
 from polytriton.commands.screen import seconds, table
-from polytriton.report.facts import Facts, LayerFacts, NetworkFacts, Quantiles, rounded
+from polytriton.report.facts import Facts, LayerFacts, NetworkFacts, Quantiles, radius_text
 
 
 def show(found: Facts, file: TextIO | None = None) -> None:
@@ -19,7 +19,7 @@ def show(found: Facts, file: TextIO | None = None) -> None:
     spreads = [(name, q) for name, q in (("seconds", found.seconds), ("margin", found.margin), ("radius", found.radius)) if q is not None]
     if spreads:
         rows = [
-            [name, q.count, *(rounded(v) if name == "radius" else f"{v:.4g}" for v in (q.least, q.median, q.p90, q.most))]
+            [name, q.count, *(radius_text(v) if name == "radius" else f"{v:.4g}" for v in (q.least, q.median, q.p90, q.most))]
             for name, q in spreads
         ]
         table(["", "results", "least", "median", "90 %", "most"], rows, file=out, right=range(1, 6))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from polytriton.commands.check import certify_run, covered
+from polytriton.commands.check import certify_run, check_covered
 from polytriton.commands.groups import Asking, Competition, EngineOptions, ImageOptions, ResultOptions, Spread
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import INTERRUPTED, Live, summary
@@ -93,9 +93,9 @@ def run(
             asked.listeners.append(official.add)
         try:
             with Live(len(queries)) as live:
-                asker.progress, asked.began = live.stage, live.began
+                asker.progress, asked.began = live.stage, live.show_query
                 asked.troubled = lambda message: print(f"polytriton: {message}", file=sys.stderr)
-                asked.listeners.append(live.answered)
+                asked.listeners.append(live.show_answer)
                 stopped = _ask(asked, queries)
         finally:
             work.close()
@@ -119,7 +119,7 @@ def _certifiable(folder: Path, network: Path | None, semantics: str, *, images: 
     """Says before the run what would keep certificates from being written."""
     if images:
         raise UsageError("--certificates: a ball around an image has no property file", "write the balls as .vnnlib, or leave it out")
-    covered(semantics, network)
+    check_covered(semantics, network)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

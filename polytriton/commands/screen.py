@@ -112,7 +112,7 @@ class Live:
         if self.bar:
             self.bar.stop()
 
-    def began(self, query: Query, more: int) -> None:
+    def show_query(self, query: Query, more: int) -> None:
         if self.bar:
             self.bar.update(self.task, query=f"{query.name} and {more} more" if more else query.name, stage="")
 
@@ -122,7 +122,7 @@ class Live:
             self.shown = now
             self.bar.update(self.task, stage=f"{name} {done}/{total}" if total > 1 else name)
 
-    def answered(self, answer: Answer) -> None:
+    def show_answer(self, answer: Answer) -> None:
         self.done += 1
         if answer.error is not None:
             complain(answer.error)
@@ -144,10 +144,10 @@ def share(part: float) -> str:
 
 def _radius(record: Record) -> str:
     """What was proved, rounded down."""
-    from polytriton.report.facts import down, proved_radius
+    from polytriton.report.facts import decimal_below, proved_radius
 
     proved = proved_radius(record)
-    return "-" if proved is None else down(proved)
+    return "-" if proved is None else decimal_below(proved)
 
 
 def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:

@@ -45,7 +45,7 @@ def supports(
     if len(asked) != 1 and not (json_ and not asked):
         names = ", ".join(f"--{f.name.replace('_', '-')}" for f in fields(Capabilities))
         raise UsageError("which capability?" if not asked else "one capability at a time", f"give one of {names}; or --json alone for all")
-    held = known()
+    held = every_capability()
     if json_:
         print(json.dumps(held[asked[0]] if asked else held, indent=None if asked else 2))
     else:
@@ -53,7 +53,7 @@ def supports(
     return 0
 
 
-def known() -> dict[str, list[str]]:
+def every_capability() -> dict[str, list[str]]:
     """Every capability. Types are those whose arithmetic a proof covers; float32 is what --semantics is by default."""
     from polytriton.frontend.onnx import NEWEST_OPSET, OLDEST_OPSET, operators
 

@@ -176,7 +176,7 @@ def show(kernels: Kernels, file: TextIO) -> None:
         console.print(report_table(found))
 
 
-def described(kernels: Kernels | None) -> dict[str, Any]:
+def describe_kernels(kernels: Kernels | None) -> dict[str, Any]:
     """The same and the kernels' steps, as plain data."""
     from polytriton.kernels.report import report_json
 

@@ -142,14 +142,14 @@ def _work(network: Path, verifier: Verifier, images: ImageOptions, files: list[P
         return work.default_work(verifier, seed)
     if missing := [f for f in files if not f.is_file()]:
         raise UsageError(f"no property file {missing[0]}", "check the path; it is taken relative to the current folder")
-    from polytriton.prove.questions import questions, united
+    from polytriton.prove.questions import questions, unite
     from polytriton.runs.queries import vnnlib_query
 
     queries = balls.queries(network, verifier) if balls is not None else [vnnlib_query(network, f) for f in files]
-    asked = [q for q in (questions(q.asked(verifier).prop) for q in queries) if q is not None]
+    asked = [q for q in (questions(q.read(verifier).prop) for q in queries) if q is not None]
     if not asked:
         raise UsageError("there is no query to tune on", "give images or properties, or none at all")
-    return united(asked)[0]
+    return unite(asked)[0]
 
 
 def _calibrate() -> None:

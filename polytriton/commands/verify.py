@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from polytriton.commands.check import certifiable, certify
-from polytriton.commands.clock import began
+from polytriton.commands.clock import start_time
 from polytriton.commands.groups import Asking, EngineOptions, ResultOptions
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import Live, complain, share
@@ -55,8 +55,8 @@ def verify(
     The compiled network is kept in the cache (POLYTRITON_CACHE) for the next time. --timeout counts from the start of the
     program. With --network, element types must be those of the network, and a timeout is called timed-out.
     """
-    from polytriton.frontend.instances import named_network, shipped
-    from polytriton.limit import OutOfTime, until
+    from polytriton.frontend.instances import named_network, shipped_file
+    from polytriton.limit import OutOfTime, time_limit
     from polytriton.runs.asker import Asker, Networks
     from polytriton.runs.local import Local
     from polytriton.runs.queries import vnnlib_query
@@ -67,14 +67,14 @@ def verify(
     calls, file = named_network(str(net))
     net = Path(file)
     settings = asking.settings(engine, search="auto")
-    net, path = shipped(net), shipped(path)
+    net, path = shipped_file(net), shipped_file(path)
     if not path.is_file():
         raise UsageError(f"no property file {path}", "check the path; it is taken relative to the current folder")
     if certificate is not None:
         certifiable(net, path, certificate, engine.semantics)
     networks = Networks(settings.engine)
-    limit = None if settings.timeout is None or prepare else began() + settings.timeout
-    with until(limit), suppress(OutOfTime):  # the query meets the same limit, and answers timeout
+    limit = None if settings.timeout is None or prepare else start_time() + settings.timeout
+    with time_limit(limit), suppress(OutOfTime):  # the query meets the same limit, and answers timeout
         verifier = networks(net)
         if name is not None or calls or prepare:
             _check(_read(path, verifier), verifier, name or calls or None)
@@ -82,8 +82,8 @@ def verify(
         return 0
     sinks = open_sinks(results.json, results.csv, resume=results.resume, overwrite=results.overwrite)
     try:
-        with Live(1) as live, until(limit):
-            asker = Asker(networks, settings, live.stage, began())
+        with Live(1) as live, time_limit(limit):
+            asker = Asker(networks, settings, live.stage, start_time())
             answer = Run(Local(asker), settings, sinks).ask([vnnlib_query(net, path)])[0]
     finally:
         for sink in sinks:

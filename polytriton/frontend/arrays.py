@@ -15,7 +15,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend.balls import normalisation
 from polytriton.frontend.images import _shaped as shaped
 from polytriton.frontend.images import load_images, parse_epsilon
-from polytriton.frontend.numbers import as_numpy, enclosed, exactly, written
+from polytriton.frontend.numbers import as_float64, as_fraction, as_numpy, enclose_numbers
 from polytriton.frontend.packed import load_npy
 from polytriton.guard import guarded
 
@@ -27,13 +27,13 @@ def is_path(value: Any) -> TypeGuard[str | os.PathLike[str]]:
 @guarded
 def as_array(values: Any, what: str) -> np.ndarray:
     """Finite numbers as float64, which has to hold each of them; a path is that of a .npy file."""
-    return _finite(exactly(_opened(values, what), what), what)
+    return _finite(as_float64(_opened(values, what), what), what)
 
 
 @guarded
 def as_ends(lo: Any, hi: Any) -> tuple[np.ndarray, np.ndarray]:
     """The ends of boxes: what float64 does not hold is rounded outward, so that no point of a box is lost."""
-    low, high = (enclosed(as_numpy(_opened(v, what), what)) for v, what in ((lo, "lo"), (hi, "hi")))
+    low, high = (enclose_numbers(as_numpy(_opened(v, what), what)) for v, what in ((lo, "lo"), (hi, "hi")))
     return _finite(low[0], "lo"), _finite(high[1], "hi")
 
 
@@ -43,7 +43,7 @@ def as_radius(epsilon: Any) -> Fraction:
     if isinstance(epsilon, Fraction):
         return epsilon
     if not isinstance(epsilon, str):
-        value = written(epsilon, "epsilon")
+        value = as_fraction(epsilon, "epsilon")
         if 0 <= value <= 1:
             return value
         epsilon = str(epsilon) if abs(value) < 10**6 else "1000000"
@@ -121,7 +121,7 @@ def exact_numbers(values: Any) -> tuple[Fraction, ...]:
     else:
         listed = list(as_numpy(values, "mean or std").ravel())
     try:
-        return tuple(written(v, "mean or std") for v in listed)
+        return tuple(as_fraction(v, "mean or std") for v in listed)
     except UsageError as error:
         raise UsageError(
             f"mean or std holds no numbers: {error.message}", "give one number, or one a channel: mean=0.1307, std=(0.3081,)"

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.frontend.numbers import exactly
-from polytriton.frontend.query import Exact, enclosure, outward
+from polytriton.frontend.numbers import as_float64
+from polytriton.frontend.query import Exact, enclosure, float_bounds
 from polytriton.guard import guarded
 
 BYTE = Fraction(1, 255)
@@ -81,7 +81,7 @@ def exact_ball(
 def _as_given(pixels: np.ndarray) -> np.ndarray:
     """Levels as they are, others as float64: in narrower types epsilon itself would be rounded."""
     pixels = np.asarray(pixels)
-    return pixels if pixels.dtype.kind in "ui" else exactly(pixels, "the image")
+    return pixels if pixels.dtype.kind in "ui" else as_float64(pixels, "the image")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class Side(Sequence[Fraction]):
         return iter(self.ball.sides[self.which])
 
 
-def later(image: np.ndarray, epsilon: Fraction, mean: Sequence[Fraction], std: Sequence[Fraction], clip: Clip) -> tuple[Side, Side]:
+def lazy_ball(image: np.ndarray, epsilon: Fraction, mean: Sequence[Fraction], std: Sequence[Fraction], clip: Clip) -> tuple[Side, Side]:
     """`exact_ball` of an image that nobody writes to any more, once it is wanted."""
     image = image.copy()
     image.setflags(write=False)
@@ -128,7 +128,7 @@ def _known(whole: bool, epsilon: Fraction, mean: Fraction, std: Fraction, clip: 
 
 
 def _least(values: list[float], whole: bool, epsilon: Fraction, mean: Fraction, std: Fraction, clip: Clip) -> np.ndarray:
-    """What `outward` makes of `_interval` of each value, [values, 2]: in integers, without a division before the last."""
+    """What `float_bounds` makes of `_interval` of each value, [values, 2]: in integers, without a division before the last."""
     known = _known(whole, epsilon, mean, std, clip)
     if len(known) > KNOWN:
         known.clear()
@@ -163,10 +163,10 @@ def _interval(p: Fraction, epsilon: Fraction, mean: Fraction, std: Fraction, cli
 
 def _rounded(p: np.ndarray, epsilon: Fraction, mean: Fraction, std: Fraction, clip: Clip) -> tuple[np.ndarray, np.ndarray]:
     """The same in float64, one place outward after each operation (see `ball`); constants enter as their enclosures."""
-    (_, eps), (mean_lo, mean_hi), (std_lo, std_hi) = outward(epsilon), outward(mean), outward(std)
+    (_, eps), (mean_lo, mean_hi), (std_lo, std_hi) = float_bounds(epsilon), float_bounds(mean), float_bounds(std)
     lo, hi = np.nextafter(p - eps, -np.inf), np.nextafter(p + eps, np.inf)
     if clip is not None:
-        lo, hi = np.maximum(lo, outward(Fraction(clip[0]))[0]), np.minimum(hi, outward(Fraction(clip[1]))[1])
+        lo, hi = np.maximum(lo, float_bounds(Fraction(clip[0]))[0]), np.minimum(hi, float_bounds(Fraction(clip[1]))[1])
     lo, hi = np.nextafter(lo - mean_hi, -np.inf), np.nextafter(hi - mean_lo, np.inf)
     lo, hi = lo / np.where(lo >= 0, std_hi, std_lo), hi / np.where(hi >= 0, std_lo, std_hi)
     return np.nextafter(lo, -np.inf), np.nextafter(hi, np.inf)
@@ -221,4 +221,4 @@ def _check_pixels(pixels: np.ndarray, axes: int, whole: bool, clip: Clip) -> Non
 
 def check_epsilon(epsilon: Fraction) -> None:
     if epsilon < 0:
-        raise UsageError(f"epsilon is negative: {outward(epsilon)[0]:g}", "write 8/255 or 0.03")
+        raise UsageError(f"epsilon is negative: {float_bounds(epsilon)[0]:g}", "write 8/255 or 0.03")

@@ -16,7 +16,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend.balls import BYTE, check_epsilon
 from polytriton.frontend.datasets import find_dataset, read_dataset
 from polytriton.frontend.folders import open_folder
-from polytriton.frontend.packed import RATIO, UNPACK, allowed, load_npy, read_array
+from polytriton.frontend.packed import RATIO, UNPACK, load_npy, read_array, unpacked_limit
 from polytriton.guard import guarded
 
 KNOWN = "use .npz (images, labels), .npy, .csv with the label first, MNIST's or CIFAR's own files, or a folder of images"
@@ -105,7 +105,7 @@ def _members(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a .npz by name. A member holds as many bytes as the table of contents says, never more."""
     with zipfile.ZipFile(path) as packed:
         found = [m for m in packed.infolist() if m.filename.endswith(".npy")]
-        if sum(m.file_size for m in found) > allowed(path.stat().st_size):
+        if sum(m.file_size for m in found) > unpacked_limit(path.stat().st_size):
             raise UsageError(f"{path} unpacks to {sum(m.file_size for m in found) >> 20} MiB, over {RATIO} times its size", UNPACK)
         held = {}
         for m in found:

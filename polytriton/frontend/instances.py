@@ -88,10 +88,10 @@ def _instance(path: Path, row: int, cells: Sequence[str], columns: dict[str, int
     if timeout is not None and not 0 < timeout < math.inf:
         raise UsageError(f"{path}, line {row}: `{text[:40]}` is no timeout", "give seconds above 0")
     names = cells[columns["onnx"]], cells[columns["vnnlib"]]
-    return Instance(shipped(path.parent / named_network(names[0])[1]), shipped(path.parent / names[1]), timeout, row, names)
+    return Instance(shipped_file(path.parent / named_network(names[0])[1]), shipped_file(path.parent / names[1]), timeout, row, names)
 
 
-def shipped(plain: Path) -> Path:
+def shipped_file(plain: Path) -> Path:
     """Published benchmarks name the plain file where only the compressed one is there."""
     packed = Path(f"{plain}.gz")
     return packed if not os.path.exists(plain) and os.path.isfile(packed) else plain  # pathlib's own raise on names too long

@@ -92,7 +92,7 @@ def exact_number(value: object, what: str) -> Fraction:
 
 
 @guarded
-def written(value: object, what: str) -> Fraction:
+def as_fraction(value: object, what: str) -> Fraction:
     """A number as Python prints it, or a text of one: 0.1307 is 1307/10000. Digits and exponents are counted before anything is made."""
     if isinstance(value, float | np.floating) and math.isfinite(value):
         value = str(value)
@@ -108,10 +108,10 @@ def written(value: object, what: str) -> Fraction:
 
 
 @guarded
-def exactly(values: object, what: str) -> np.ndarray:
+def as_float64(values: object, what: str) -> np.ndarray:
     """Numbers that are to be what was given, as float64; refused where float64 has not the very number."""
     array = as_numpy(values, what)
-    lo, hi = enclosed(array)
+    lo, hi = enclose_numbers(array)
     odd = np.flatnonzero((lo != hi).ravel() & ~np.isnan(lo).ravel())
     if len(odd):
         shown = f"{near:.17g}" if math.isfinite(near := float(hi.ravel()[odd[0]])) else "a number beyond them"
@@ -121,7 +121,7 @@ def exactly(values: object, what: str) -> np.ndarray:
 
 
 @guarded
-def enclosed(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def enclose_numbers(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The nearest float64 numbers below and above each number; equal where it is one. `array` is of `as_numpy`."""
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind == "b" or (kind in "ui" and size <= 4) or (kind == "f" and size <= 8):

@@ -136,7 +136,7 @@ def _judge(step: OnnxStep, net: Net, nodes: dict[str, Node], theirs: dict[str, n
             if tensor.shape[1:] != h.shape or ours.value.size != tensor.size:
                 raise _misshapen(step, h, tensor.shape[1:])
             ours = ours.shaped(h.shape)
-            worst = max(worst, _share(f"{step.label}, IR node %{h.node}", ours.value, tensor, ours.allowed(arithmetic)))
+            worst = max(worst, _share(f"{step.label}, IR node %{h.node}", ours.value, tensor, ours.allowance(arithmetic)))
     return worst
 
 

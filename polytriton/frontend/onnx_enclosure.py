@@ -57,7 +57,7 @@ class Numbers:
         to = (len(self.value), *shape)
         return Numbers(self.value.reshape(to), None if self.size is None else self.size.reshape(to), self.roundings, self.slack)
 
-    def allowed(self, a: Arithmetic) -> np.ndarray:
+    def allowance(self, a: Arithmetic) -> np.ndarray:
         """The difference that rounding explains; infinite where nothing can be said, near overflow and beyond."""
         roundings = min(self.roundings, a.most) + a.extra
         if roundings == 0:

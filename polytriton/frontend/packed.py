@@ -18,7 +18,7 @@ CHUNK = 1 << 20
 UNPACK = "unpack it first if you trust it"
 
 
-def allowed(size: int) -> int:
+def unpacked_limit(size: int) -> int:
     """What a packed file of `size` bytes may unpack to."""
     return max(FREE, RATIO * size)
 
@@ -27,7 +27,7 @@ def read_file(path: Path, limit: int) -> bytes:
     """The bytes of a file, unpacked where it is a .gz; reading stops once there are more than `limit`."""
     with open(path, "rb") as raw:
         packed = path.suffix == ".gz"
-        most = min(limit, allowed(os.fstat(raw.fileno()).st_size)) if packed else limit
+        most = min(limit, unpacked_limit(os.fstat(raw.fileno()).st_size)) if packed else limit
         chunks, total = list[bytes](), 0
         with gzip.open(raw, "rb") if packed else raw as file:
             while total <= most and (chunk := file.read(CHUNK)):

@@ -16,7 +16,7 @@ Exact = Sequence[Fraction]
 Terms = tuple[tuple[int, Fraction], ...]
 
 
-def outward(value: Fraction) -> tuple[float, float]:
+def float_bounds(value: Fraction) -> tuple[float, float]:
     """The neighbouring float64 numbers with lo <= value <= hi; equal exactly where the value is a float64."""
     return enclosure(value.numerator, value.denominator)
 
@@ -37,7 +37,7 @@ def enclosure(num: int, den: int) -> tuple[float, float]:
 
 def error_above(value: Fraction, stored: float) -> float:
     """The least float64 that is at least |value - stored|."""
-    return outward(abs(value - Fraction(stored)))[1]
+    return float_bounds(abs(value - Fraction(stored)))[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Disjunct:
         An input fixed at a decimal that is no float64 leaves no exact point a network could run on; competitions read the
         decimals as floats, and `rounded` is that reading.
         """
-        point = exact(x.ravel().tolist() if isinstance(x, np.ndarray) else x)
+        point = as_rationals(x.ravel().tolist() if isinstance(x, np.ndarray) else x)
         return point is not None and len(point) == self.lo.size and self._inside(point, rounded)
 
     def _inside(self, point: Exact, rounded: bool) -> bool:
@@ -128,15 +128,15 @@ class Property:
 
     def violated(self, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float], *, rounded: bool = False) -> int | None:
         """The first disjunct the concrete pair lies in, decided in exact rationals, or None. `rounded`: see Disjunct.contains."""
-        from polytriton.frontend.numbers import exactly
+        from polytriton.frontend.numbers import as_float64
 
-        xs, ys = exactly(x, "the input").ravel(), exactly(y, "the output").ravel()
+        xs, ys = as_float64(x, "the input").ravel(), as_float64(y, "the output").ravel()
         if xs.size != self.n_in or ys.size != self.n_out:
             raise UsageError(
                 f"a point of {xs.size} inputs and {ys.size} outputs does not fit property {self.name} ({self.n_in} and {self.n_out})",
                 "give one input and one output of the property's network",
             )
-        point, value = exact(xs.tolist()), exact(ys.tolist())
+        point, value = as_rationals(xs.tolist()), as_rationals(ys.tolist())
         if point is None or value is None:
             return None
         seen: dict[tuple[int, ...], bool] = {}  # disjuncts share their boxes
@@ -162,10 +162,10 @@ class Property:
         name: str = "box",
     ) -> Property:
         """Robustness of one label over a box: one disjunct for each other label. `exact_box` is what lo and hi were rounded from."""
-        from polytriton.frontend.numbers import as_numpy, enclosed, exact_number
+        from polytriton.frontend.numbers import as_numpy, enclose_numbers, exact_number
 
         sides = tuple(as_numpy(v, "a box").ravel() for v in (lo, hi))
-        (lo, _), (_, hi) = (enclosed(v) for v in sides)
+        (lo, _), (_, hi) = (enclose_numbers(v) for v in sides)
         lo, hi = lo.copy(), hi.copy()
         if lo.size != hi.size or not (np.isfinite(lo).all() and np.isfinite(hi).all()):
             raise UsageError("a box needs as many lower as upper bounds, all finite", "give one of each an input, no NaN and no infinity")
@@ -196,7 +196,7 @@ def matrix(rows: Sequence[Row], n_out: int, n_in: int) -> Matrix:
     m = len(rows)
     made = Matrix(*(np.zeros(s) for s in ((m, n_out), (m, n_in), (m,), (m, n_out), (m, n_in))))
     for k, row in enumerate(rows):
-        made.const_up[k] = outward(row.const)[1]
+        made.const_up[k] = float_bounds(row.const)[1]
         for terms, coef, err in ((row.y, made.C, made.C_err), (row.x, made.D, made.D_err)):
             for i, c in terms:
                 coef[k, i] = c.numerator / c.denominator
@@ -216,7 +216,7 @@ def classification(label: int, n_out: int, targets: Iterable[int] | None = None)
     return tuple(Row(tuple(sorted(((label, one), (j, -one)))), (), Fraction(0)) for j in wanted)
 
 
-def exact(values: Iterable[float | Fraction]) -> Exact | None:
+def as_rationals(values: Iterable[float | Fraction]) -> Exact | None:
     """The numbers as rationals, or None where one of them is not finite."""
     try:
         return tuple(Fraction(v) for v in values)
@@ -226,7 +226,7 @@ def exact(values: Iterable[float | Fraction]) -> Exact | None:
 
 def check_range(value: Fraction, what: str) -> Fraction:
     """Refuses a number beyond float64: no bound computed with it could be finite."""
-    lo, hi = outward(value)
+    lo, hi = float_bounds(value)
     if math.isinf(lo) or math.isinf(hi):
         raise UnsupportedProperty(f"{what} lies beyond float64", "rescale the property")
     return value

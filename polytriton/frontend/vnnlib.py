@@ -14,7 +14,7 @@ from onnx.numpy_helper import from_array
 
 from polytriton.errors import UnsupportedProperty, UsageError
 from polytriton.frontend.packed import read_file
-from polytriton.frontend.query import Disjunct, Property, Row, Tensor, check_range, outward
+from polytriton.frontend.query import Disjunct, Property, Row, Tensor, check_range, float_bounds
 from polytriton.frontend.vnnlib_dnf import Junction, Leaf, expand, split
 from polytriton.frontend.vnnlib_parse import Document, parse
 from polytriton.guard import guarded
@@ -159,7 +159,7 @@ class _Boxes:
         """One edge of the box with these bounds written over it: most disjuncts move few of thousands of inputs."""
         floats, values = base.floats.copy(), base.exact.copy()
         for i, (value, _) in side.items():
-            values[i], floats[i] = value, outward(value)[upper]
+            values[i], floats[i] = value, float_bounds(value)[upper]
             if not math.isfinite(floats[i]):
                 raise self._refuse(f"a bound of {self._input(i)} lies beyond float64", "rescale the property")
         floats.setflags(write=False)
@@ -177,7 +177,7 @@ def _empty(lo: Bound, hi: Bound) -> bool:
 
 
 def _show(value: Fraction) -> str:
-    lo, hi = outward(value)
+    lo, hi = float_bounds(value)
     return f"{float(value)}" if math.isfinite(lo) and math.isfinite(hi) else "a number beyond float64"
 
 

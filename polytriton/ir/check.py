@@ -9,7 +9,7 @@ import numpy as np
 
 from polytriton.errors import InvalidIR
 from polytriton.ir.net import Net, Ref
-from polytriton.ir.ops import OPS, infer_shape, relaxed
+from polytriton.ir.ops import OPS, infer_shape, relaxed_nodes
 from polytriton.ir.plan import AHEAD, PAYMENTS, Axis, Plan, Program, Step, extent
 from polytriton.ir.text import NAME
 from polytriton.limit import go_on
@@ -72,7 +72,7 @@ def check_plan(net: Net, plan: Plan) -> None:
     for name in (*plan.halos, *(t for _, t in targets)):
         if name not in names:
             raise InvalidIR(f"plan @{plan.name} speaks of %{name}, which is not defined", "use the network the plan was made from")
-    pending = relaxed(net) if any(s.pay is not None for p in plan for s in p.steps) else None
+    pending = relaxed_nodes(net) if any(s.pay is not None for p in plan for s in p.steps) else None
     for program in plan:
         go_on()
         _check_program(net, plan, program, pending)

@@ -303,6 +303,6 @@ def rounds(node: Node) -> bool:
     return node.op in ("linear", "conv", "scale", "add", "sub") or (node.op == "relu" and node.number("slope") not in (0.0, 1.0))
 
 
-def relaxed(net: Net) -> set[str]:
+def relaxed_nodes(net: Net) -> set[str]:
     """Nodes that a nonlinear operator reads: their bounds decide its relaxation."""
     return {i for n in net if OPS[n.op].kind == "nonlinear" for i in n.inputs}

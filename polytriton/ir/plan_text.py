@@ -6,7 +6,7 @@ import re
 
 from polytriton.errors import InvalidIR
 from polytriton.ir.plan import PAYMENTS, Axis, Plan, Program, Step, Window
-from polytriton.ir.text import NAME, spaced
+from polytriton.ir.text import NAME, numbered_lines
 from polytriton.limit import go_on
 
 INT = r"\d{1,18}"
@@ -66,7 +66,7 @@ def print_plan(plan: Plan) -> str:
 
 def parse_plan(text: str) -> Plan:
     """Reads the printer's form; comments run from // to the end of the line."""
-    lines = spaced(text)
+    lines = numbered_lines(text)
     head = _HEAD.match(lines[0][1]) if lines else None
     if head is None:
         raise InvalidIR(f"line {lines[0][0] if lines else 1}: not a plan", "begin with `plan @name candidates=all {`")

@@ -71,7 +71,7 @@ def _parse_attrs(op: str, text: str | None, where: str) -> dict[str, Attr]:
     return attrs
 
 
-def spaced(text: str) -> list[tuple[int, str]]:
+def numbered_lines(text: str) -> list[tuple[int, str]]:
     """The numbered lines without comments, single spaces between words: the patterns would try every split of a long gap."""
     lines = ((k, " ".join(re.sub(r"//.*", "", raw).split())) for k, raw in enumerate(text.splitlines(), 1))
     return [(k, line) for k, line in lines if line]
@@ -92,7 +92,7 @@ def print_net(net: Net) -> str:
 
 def parse_net(text: str, weights: Mapping[str, np.ndarray] | None = None) -> Net:
     """Reads the printer's form; comments run from // to the end of the line. Structure only: `check_net` judges it."""
-    lines = spaced(text)
+    lines = numbered_lines(text)
     first = lines[0][0] if lines else 1
     head = _HEAD.match(lines[0][1]) if lines else None
     if head is None:

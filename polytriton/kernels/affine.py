@@ -25,13 +25,13 @@ class AffineKernel:
     tiles: Tiles
 
 
-def counted(node: Node, real: bool) -> str:
+def count_source(node: Node, real: bool) -> str:
     """Where an output's count of summands comes from: nowhere in exact arithmetic, the node where it gives one, else what is present."""
     return "none" if real else "given" if "summands" in node.attrs else "present"
 
 
 def choose(node: Node, source: Node, cancelled: bool, terms: str) -> AffineKernel:
-    """The kernel of a layer whose summands are counted as `counted` says; `cancelled`: its magnitudes have weights of their own."""
+    """The kernel of a layer whose summands are counted as `count_source` says; `cancelled`: its magnitudes have weights of their own."""
     h, w, c = extent(source)
     tiles = _tiles(node, cancelled)
     shared: Constants = {"CANCELLED": cancelled, "TERMS": "present" if terms == "present" else "none", **tiles.constants}
@@ -62,5 +62,5 @@ def forward_kernels(net: Net, emitter: Emitter) -> Iterator[Kernel]:
     for node in net:
         if node.op in AFFINE:
             for real in (True, False):
-                made = choose(node, net.node(node.inputs[0]), net.weight(node, "wabs") is not None, counted(node, real))
+                made = choose(node, net.node(node.inputs[0]), net.weight(node, "wabs") is not None, count_source(node, real))
                 yield emitter.kernel(made.function, made.constants, NUMERICS["float64"], made.tiles, step=f"%{node.name} in {WHERE}")

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from polytriton.ir.addends import sum_roundings
 from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import relaxed
+from polytriton.ir.ops import relaxed_nodes
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import AFFINE, WHERE
 from polytriton.kernels.choose import Tiles, power
-from polytriton.kernels.emit import NUMERICS, Constants, Emitter, Numerics, specialised
+from polytriton.kernels.emit import NUMERICS, Constants, Emitter, Numerics, make_kernel
 from polytriton.kernels.sequence import Frames
 from polytriton.kernels.spec import Kernel
 from polytriton.kernels.specialise import Constant
@@ -25,7 +25,7 @@ TABLES = {"below": "relu_tables", "above": "relu_tables", "lower": "relu_tables"
 
 
 def cell_kernel(function: str, constants: Mapping[str, Constant], numerics: str = "float64") -> Kernel:
-    return specialised(function, tuple(sorted(constants.items())), numerics, ONE.warps, ONE.stages)
+    return make_kernel(function, tuple(sorted(constants.items())), numerics, ONE.warps, ONE.stages)
 
 
 def cells(node: Node, emulate: bool) -> dict[str, int]:
@@ -66,7 +66,7 @@ def elementwise_box(node: Node, operations: int, emulate: bool) -> tuple[str, Co
 
 def box_kernels(net: Net, emitter: Emitter, emulate: bool = False) -> Iterator[Kernel]:
     """Those of the whole interval pass, for exact and for deployed arithmetic."""
-    bounded, roundings = relaxed(net), sum_roundings(net)
+    bounded, roundings = relaxed_nodes(net), sum_roundings(net)
     for node in net:
         found: list[tuple[str, Constants]] = []
         if node.op not in BY_KERNEL or node.name in bounded:  # made elsewhere, or narrowed later on

@@ -36,7 +36,7 @@ class Tiling(Protocol):
     def stages(self) -> int: ...
 
 
-def retiled(default: Tiles, other: Tiling, numerics: Numerics) -> Tiles:
+def retile(default: Tiles, other: Tiling, numerics: Numerics) -> Tiles:
     """The default with other sizes. ValueError where a kernel cannot have them, or where its rounding term would not cover them:
     a block of an `inner` numerics is charged `inner` additions, so it may have no more terms.
     """

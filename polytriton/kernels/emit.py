@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
-from polytriton.kernels.choose import Tiles, Tiling, retiled
+from polytriton.kernels.choose import Tiles, Tiling, retile
 from polytriton.kernels.spec import Kernel
 from polytriton.kernels.specialise import Constant, specialise
 from polytriton.rounding import INNER
@@ -77,7 +77,7 @@ def module_text(module: str) -> str:
 
 
 @cache
-def specialised(function: str, constants: tuple[tuple[str, Constant], ...], numerics: str, warps: int, stages: int) -> Kernel:
+def make_kernel(function: str, constants: tuple[tuple[str, Constant], ...], numerics: str, warps: int, stages: int) -> Kernel:
     """The kernel under a name that tells what it is made of: its text, its parameters' types and how it is launched.
 
     The text is made once, under a name of the same length, so that its lines are broken where the final name wants it.
@@ -125,16 +125,16 @@ class Emitter:
     tiles: Mapping[str, Tiling] = field(default_factory=dict)  # by tile_key: what is used in place of the defaults
     asked: dict[str, Tiles] = field(default_factory=dict)  # by tile_key, what every kernel is emitted with
 
-    def tiled(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, default: Tiles) -> Tiles:
+    def tiles_of(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, default: Tiles) -> Tiles:
         """The tiles of a kernel: the default's, or those chosen for exactly this kernel."""
         key = tile_key(function, constants, numerics.name)
-        tiles = retiled(default, self.tiles[key], numerics) if key in self.tiles else default
+        tiles = retile(default, self.tiles[key], numerics) if key in self.tiles else default
         self.asked[key] = tiles
         return tiles
 
     def kernel(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, tiles: Tiles, *, step: str) -> Kernel:
         given = tuple(sorted(constants.items()))
-        made = specialised(function, given, numerics.name, tiles.warps, tiles.stages)
+        made = make_kernel(function, given, numerics.name, tiles.warps, tiles.stages)
         self.kernels.setdefault(made.name, made)
         use = Use(step, function, given, numerics.name)
         uses = self.uses.setdefault(made.name, [])

@@ -63,7 +63,7 @@ class Kernels:
             out[REPORT] = msgspec.json.format(msgspec.json.encode(_Filed(self.triton, lasting)), indent=2) + b"\n"
         return out
 
-    def reported(self, data: bytes) -> Kernels:
+    def with_reports(self, data: bytes) -> Kernels:
         """These with the reports of a file; ValueError where it is not about them."""
         filed = msgspec.json.decode(data, type=_Filed)
         found = [msgspec.convert({**entry, "seconds": 0.0, "cached": True}, Report) for entry in filed.kernels]

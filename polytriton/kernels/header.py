@@ -11,7 +11,7 @@ from polytriton.ir.plan import Axis, Window
 from polytriton.ir.plan_text import print_window
 from polytriton.kernels.emit import NUMERICS, Constants, Numerics, Use
 from polytriton.kernels.spec import Kernel
-from polytriton.passes.windows import meeting
+from polytriton.passes.windows import windows_per_cell
 from polytriton.rounding import INNER, PARTS, dot_error, gamma, split_error, sum_error
 
 STEPS, WIDTH, INDENT = 6, 140, " " * 12  # steps that are named; columns
@@ -145,7 +145,7 @@ def _scale(c: Constants, numerics: Numerics) -> StepFacts:
 def _pool(c: Constants, numerics: Numerics) -> StepFacts:
     h, w, channels, kh, kw = (_int(c, name) for name in ("H", "W", "C", "KH", "KW"))
     size, unit = h * w * channels, _unit(numerics)
-    meets = meeting(kh, _int(c, "SH"), _int(c, "DH")) * meeting(kw, _int(c, "SW"), _int(c, "DW"))
+    meets = windows_per_cell(kh, _int(c, "SH"), _int(c, "DH")) * windows_per_cell(kw, _int(c, "SW"), _int(c, "DW"))
     error = _number(_float(c, "REL"), f"gamma_{meets - 1}({unit}) + 2 ({size} + 8) 2^-53, of sum |M| largest")
     sums = f"K = {meets} terms an entry at most; {size} terms a row, in blocks of {min(size, _int(c, 'BQ'))}"
     return StepFacts(f"{_window(c, h, w, channels)} -> {c['HO']} x {c['WO']} x {channels}", sums, (error, *_pending(c, numerics)))

@@ -55,7 +55,7 @@ class Chain:
         return bool(self.written & other.touched or self.touched & other.written)
 
 
-def branched(launches: Launches, emitter: Emitter, numerics: Numerics) -> Launches:
+def add_lanes(launches: Launches, emitter: Emitter, numerics: Numerics) -> Launches:
     """The same program with lanes wherever they can pay."""
     steps: list[Launch] = []
     at: list[int] = []  # where each launch went

@@ -18,7 +18,7 @@ from polytriton.kernels.choose import GPU, Sizes, Tiles
 from polytriton.kernels.emit import Constants, Emitter, Numerics
 from polytriton.kernels.sequence import Frames, FrontierEntry, Launch, Launches, place
 from polytriton.kernels.steps import concat, gather, maxpool, scale, slope
-from polytriton.passes.windows import through
+from polytriton.passes.windows import input_axis
 from polytriton.rounding import dot_error, one_rounding, sum_error
 
 ROWS = ("image", "row_h", "row_w", "constant", "error", "index")
@@ -115,7 +115,7 @@ class Lowering:
             }  # fmt: skip
             tables = {"lo_ptr": f"lo:{name}", "hi_ptr": f"hi:{name}", "floor_ptr": f"underflow:{name}"}
             shared = {f"{s}_ptr": s for s in ("value", "raw", "slack", "group", "best", "raw_best", "done", "limit")}
-            tiles = self.emitter.tiled("concretize_rows", constants, self.numerics, self.sizes.rows(terms))
+            tiles = self.emitter.tiles_of("concretize_rows", constants, self.numerics, self.sizes.rows(terms))
             self._launch("concretize_rows", constants, {**self._rows(), **self._entry(entry), **tables, **shared}, tiles)
         if not last:
             self._compact()
@@ -235,7 +235,7 @@ class Lowering:
         constants, bind = self._scalars(entry, source, relu, charge)
         constants |= self._size(relu or source, entry.window)
         assert not (charge and self.nodes[source].op == "linear"), "an image of a dense layer has a bias a cell: its product charges it"
-        tiles = self.emitter.tiled("relax_rows", constants, self.numerics, self.sizes.rows(self._terms(relu or source, entry.window)))
+        tiles = self.emitter.tiles_of("relax_rows", constants, self.numerics, self.sizes.rows(self._terms(relu or source, entry.window)))
         self._launch("relax_rows", constants, {**bind, "out_ptr": f"buf:{out}"}, tiles)
 
     def _charges(self, step: Step, entry: FrontierEntry) -> bool:
@@ -254,7 +254,7 @@ class Lowering:
         for gone in ("RH", "OH", "RW", "OW"):
             del constants[gone]
         constants |= {"T": self.numerics.type, "FORM": self.numerics.form, "K": k, "N": n, "LINE": w * c, "C": k}
-        tiles = self.emitter.tiled("dense_step", constants, self.numerics, self.sizes.product(self.numerics, 0, k, n))
+        tiles = self.emitter.tiles_of("dense_step", constants, self.numerics, self.sizes.product(self.numerics, 0, k, n))
         scalars, parts = bool(constants["RELU"] or constants["CHARGE"]), tiles.constants["SK"]
         out = made = self._values(parts * n)
         bind |= {"w_ptr": f"weight:{node.name}", "out_ptr": f"buf:{made}"}
@@ -288,7 +288,7 @@ class Lowering:
         out = self._buffer(step.to[0], out_window)
         cells = -(-out_window.h.size // ph) * -(-out_window.w.size // pw)
         default = self.sizes.product(self.numerics, cells * ph * pw, co // groups, ci // groups)
-        tiles = self.emitter.tiled("conv_step", constants, self.numerics, default)
+        tiles = self.emitter.tiles_of("conv_step", constants, self.numerics, default)
         scalars = bool(constants["RELU"] or constants["CHARGE"])
         columns = groups * -(-(ci // groups) // int(tiles.constants["BN"])) + scalars
         bind |= {"w_ptr": f"weight:{node.name}", "out_ptr": f"buf:{out}"}
@@ -309,7 +309,7 @@ class Lowering:
         if node.op == "conv":
             k, d = node.ints("k"), node.ints("d", (1, 1))
             s, p = node.ints("s", (1, 1)), node.ints("p", (0, 0, 0, 0))
-            natural = Window(*(through(a, k[i], s[i], p[i], d[i]) for i, a in enumerate((entry.window.h, entry.window.w))))
+            natural = Window(*(input_axis(a, k[i], s[i], p[i], d[i]) for i, a in enumerate((entry.window.h, entry.window.w))))
         else:
             natural = Window(Axis(sh, 0, 0), Axis(sw, 0, 0))
         out = self._buffer(source, window)

@@ -10,7 +10,7 @@ from polytriton.kernels.cells import box_kernels, form_kernels, neuron_kernels, 
 from polytriton.kernels.choose import GPU, Sizes
 from polytriton.kernels.emit import INTERVAL, NUMERICS, Emitter
 from polytriton.kernels.interval_launches import IntervalLowering
-from polytriton.kernels.lanes import branched
+from polytriton.kernels.lanes import add_lanes
 from polytriton.kernels.launches import Frames, Lowering
 from polytriton.kernels.spec import Kernel
 
@@ -36,7 +36,7 @@ def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = 
             if NUMERICS[name].form == INTERVAL:
                 launches = IntervalLowering(emitter, frames, NUMERICS[name], program, sizes).run()
             else:
-                launches = branched(Lowering(emitter, frames, NUMERICS[name], program, sizes).run(), emitter, NUMERICS[name])
+                launches = add_lanes(Lowering(emitter, frames, NUMERICS[name], program, sizes).run(), emitter, NUMERICS[name])
             symbols = dict.fromkeys(symbol for s in launches.steps for symbol in s.bind)
             made = table_kernels(frames, emitter, NUMERICS[name], symbols, sizes.emulate)
             found |= {kernel.name: kernel for kernel in (*(s.kernel for s in launches.steps), *made)}

@@ -83,7 +83,7 @@ class _Program:
             lines, called = function.used()
             names |= {(function.module.name, n): line for n, line in lines.items()}
             functions += [f for f in called if f not in functions]
-        definitions = self.library.reached(names)
+        definitions = self.library.definitions(names)
         taken = {d.name for d in definitions} | STANDARD | BUILTINS
         for function in functions[1:]:
             function.name = self._fresh(function.name, taken)
@@ -93,7 +93,7 @@ class _Program:
         kernel.name = name
         written = {f: write(f) for f in functions}
         helpers = [(d, self.library.verbatim(d)) for d in definitions] + [(f.definition, written[f]) for f in functions[1:]]
-        return Specialised(file([*self.library.ordered(helpers), (definition, written[kernel])]), kernel.parameters)
+        return Specialised(file([*self.library.order(helpers), (definition, written[kernel])]), kernel.parameters)
 
     def _fresh(self, name: str, taken: set[str]) -> str:
         """The name itself, or with the first number that makes it one of its own."""

@@ -14,7 +14,7 @@ from polytriton.ir.net import Node
 from polytriton.ir.plan import Step, extent
 from polytriton.kernels.emit import Constants
 from polytriton.kernels.sequence import FrontierEntry, place
-from polytriton.passes.windows import meeting
+from polytriton.passes.windows import windows_per_cell
 from polytriton.rounding import dot_error, gamma, sum_error
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def maxpool(lower: Lowering, node: Node, step: Step) -> None:
     window, c = entry.window, extent(node)[2]
     (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
     p, terms, values = node.ints("p", (0, 0, 0, 0)), lower._terms(name, window), to.cells * c
-    meets = meeting(kh, sh, dh) * meeting(kw, sw, dw)
+    meets = windows_per_cell(kh, sh, dh) * windows_per_cell(kw, sw, dw)
     constants: Constants = {
         "T": lower.numerics.type, "SLOT": entry.slot is not None, "H": window.h.size, "W": window.w.size, "C": c,
         "HO": to.h.size, "WO": to.w.size, "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polytriton.ir.net import Net
-from polytriton.ir.ops import OPS, relaxed
+from polytriton.ir.ops import OPS, relaxed_nodes
 from polytriton.ir.plan import AHEAD, Plan, Program, Step
 from polytriton.limit import go_on
 
@@ -28,7 +28,7 @@ def requires(net: Net, plan: Plan) -> str | None:
 
 
 def run(net: Net, plan: Plan) -> Plan:
-    pending, programs = relaxed(net), []
+    pending, programs = relaxed_nodes(net), []
     for p in plan:
         go_on()
         programs.append(replace(p, steps=_charge(p, pending)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import OPS, relaxed
+from polytriton.ir.ops import OPS, relaxed_nodes
 from polytriton.ir.plan import Plan, Program, Step, Window, extent
 from polytriton.limit import go_on
 from polytriton.passes import windows as win
@@ -29,7 +29,7 @@ def requires(net: Net) -> str | None:
 
 def bounded_nodes(net: Net) -> list[str]:
     """Nodes whose bounds decide a relaxation and are not known from their own operand's box alone."""
-    wanted = relaxed(net)
+    wanted = relaxed_nodes(net)
     return [n.name for n in net if n.name in wanted and OPS[n.op].kind not in ("nonlinear", "input")]
 
 
@@ -114,7 +114,7 @@ class _ProgramWriter:
         to = node.inputs
         if node.op in ("conv", "maxpool"):
             k, s, p, d = node.ints("k"), node.ints("s", (1, 1)), node.ints("p", (0, 0, 0, 0)), node.ints("d", (1, 1))
-            grown = Window(win.through(window.h, k[0], s[0], p[0], d[0]), win.through(window.w, k[1], s[1], p[1], d[1]))
+            grown = Window(win.input_axis(window.h, k[0], s[0], p[0], d[0]), win.input_axis(window.w, k[1], s[1], p[1], d[1]))
             out = win.clip_window(grown, self.positions, self.image(to[0]))
             self.put(Step(node.op, node.name, to, (out,), mask=self._needs_mask(to[0], out)))
         elif node.op in ("linear", "gather"):

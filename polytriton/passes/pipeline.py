@@ -104,7 +104,7 @@ def make_plan(net: Net, candidates: str = "all", observe: Observer = _quiet, who
 def replan(compiled: Compiled, whole: float, skips: Mapping[str, Collection[str]]) -> Plan:
     """The plan as a configuration wants it: windows that switch at another share of the image, fewer checks."""
     plan = compiled.plan if whole == DENSE_SHARE else make_plan(compiled.net, compiled.plan.candidates, whole=whole)
-    return schedule.without(plan, skips) if skips else plan
+    return schedule.skip_checks(plan, skips) if skips else plan
 
 
 def run_plan_pass(

@@ -44,7 +44,7 @@ def _mark(program: Program, candidates: str) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def without(plan: Plan, skips: Mapping[str, Collection[str]]) -> Plan:
+def skip_checks(plan: Plan, skips: Mapping[str, Collection[str]]) -> Plan:
     """The plan with fewer checks in its bound programs: `skips` names, by a program's target, the nodes before whose steps none is taken.
 
     A candidate that is not looked at is a bound less to choose from, and rows that it would have decided go on: bounds may be

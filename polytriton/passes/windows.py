@@ -18,12 +18,12 @@ def whole(h: int, w: int) -> Window:
     return Window(Axis(h, 0, 0), Axis(w, 0, 0))
 
 
-def through(axis: Axis, k: int, s: int, p: int, d: int) -> Axis:
+def input_axis(axis: Axis, k: int, s: int, p: int, d: int) -> Axis:
     """The cells of a convolution's (or pool's) input that its output cells `axis` depend on."""
     return Axis((axis.size - 1) * s + (k - 1) * d + 1, axis.stride * s, axis.offset * s + p)
 
 
-def meeting(k: int, s: int, d: int) -> int:
+def windows_per_cell(k: int, s: int, d: int) -> int:
     """At most how many windows, along one axis, have a tap on the same cell: every (s / gcd(s, d))-th of the k taps can."""
     return -(-k // (s // gcd(s, d)))
 

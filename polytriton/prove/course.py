@@ -65,9 +65,9 @@ class Course:
 
     def both(self) -> tuple[tuple[Sample, ...], tuple[Level, ...]]:
         """What SearchStats keeps."""
-        return self.told(), self.levels()
+        return self.history(), self.levels()
 
-    def told(self) -> tuple[Sample, ...]:
+    def history(self) -> tuple[Sample, ...]:
         """Samples in their order, the last one among them."""
         if not self.samples or self.samples[-1] == self.last:
             return tuple(self.samples)

@@ -64,7 +64,7 @@ class Crew:
         self._children: list[Child] = []
 
     @classmethod
-    def beside(cls, decider: Decider, threads: int) -> Crew:
+    def for_search(cls, decider: Decider, threads: int) -> Crew:
         """For a search with so many threads, or as many as the configuration asks for; without others where kernels do the work."""
         o, host = decider.options, decider.device.type == "cpu" and not decider.kernels
         return cls(cls.helpers_for(min(threads, o.config.threads or threads), o.memory) if host else 0)
@@ -180,7 +180,7 @@ def main() -> None:
     def answer(data: bytes) -> bytes:
         what, given = pickle.loads(data)
         try:
-            with settings.pinned(cpu):
+            with settings.pin_settings(cpu):
                 if what == "open":
                     opened[:] = [pickle.loads(given).open()]
                     return pickle.dumps((True, None))

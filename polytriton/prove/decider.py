@@ -142,14 +142,14 @@ class Decider:
         self, lo: np.ndarray, hi: np.ndarray, progress: Progress = _silent, candidates: str = ""
     ) -> Generator[tuple[Engine, Boxes], None, None]:
         """Refined boxes, a batch at a time; `candidates` other than the options' where they are given."""
-        with settings.pinned(self.device), self._threads():
+        with settings.pin_settings(self.device), self._threads():
             engine = self.engine(Try(self.first_dtype(), candidates or self.options.candidates))
             for part in self.batches(len(lo), engine):
                 yield engine, engine.refine(torch.from_numpy(lo[part]), torch.from_numpy(hi[part]), progress)
 
     def output_bounds(self, engine: Engine, boxes: Boxes) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of every output, both rows of each by back-substitution, [batch, outputs]."""
-        with settings.pinned(self.device):
+        with settings.pin_settings(self.device):
             eye = torch.eye(self.outputs, dtype=torch.float64, device=self.device)
             n = boxes.batch
             forms = Forms(torch.arange(n, device=self.device).repeat_interleave(2 * self.outputs), torch.cat([eye, -eye]).repeat(n, 1))
@@ -228,7 +228,7 @@ class Decider:
             answers = Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(count, dtype=bool))
         if slopes and answers.slopes is None:
             answers.slopes = {}
-        with self.turn, settings.pinned(self.device), self._threads():
+        with self.turn, settings.pin_settings(self.device), self._threads():
             try:
                 for how in tries if tries is not None else self.tries(patient=False):
                     open_rows = np.flatnonzero(~answers.settled[q.group])
@@ -273,7 +273,7 @@ class Decider:
     def layer_bounds(self, boxes: Boxes, engine: Engine) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Boxes of every nonlinear operator's input in the IR's own shapes."""
         found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        for name in engine.bounded():
+        for name in engine.bounded_nodes():
             shape: tuple[int, ...] = engine.nodes[name].shape
             pair: Any = tuple(from_physical(v, shape).cpu().numpy() for v in (boxes.lo[name], boxes.hi[name]))
             found[name] = pair

@@ -93,7 +93,7 @@ def _chosen_margins(decider: Decider, q: Questions, progress: Progress) -> np.nd
 
 def _chosen(decider: Decider, q: Questions, progress: Progress) -> Iterator[tuple[Tight, Boxes, np.ndarray, np.ndarray]]:
     """Boxes by slopes of their own, a batch at a time, and bounds of the forms over them; `mine`: which forms these are."""
-    with decider.turn, settings.pinned(decider.device), decider._threads():
+    with decider.turn, settings.pin_settings(decider.device), decider._threads():
         tight = Tight(decider, decider.tries(patient=False)[0])
         for part in decider.batches(len(q.lo), tight.engine):
             box = tuple(torch.from_numpy(v[part]).to(decider.device) for v in (q.lo, q.hi))

@@ -48,11 +48,11 @@ class Forest:
         self.parts = self.deepest = 0
         self.shares, self.worst, self.ended = list[float](), float("inf"), ""
         self.course = Course("parts", progress, len(np.unique(q.image[~answers.settled[q.group]])))
-        self.crew = Crew.beside(decider, threads)
+        self.crew = Crew.for_search(decider, threads)
 
     def run(self) -> SearchStats:
         begin = time.monotonic()
-        with self.decider.turn, settings.pinned(self.decider.device), self.decider._threads():
+        with self.decider.turn, settings.pin_settings(self.decider.device), self.decider._threads():
             try:
                 for image in np.unique(self.q.image[~self.answers.settled[self.q.group]]):
                     self._box(int(image))

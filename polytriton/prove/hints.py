@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from polytriton.frontend.query import Disjunct, Exact, Property, exact, outward
+from polytriton.frontend.query import Disjunct, Exact, Property, as_rationals, float_bounds
 from polytriton.prove.questions import Questions
 from polytriton.runtime import settings
 from polytriton.runtime.attack import Aim
@@ -23,11 +23,11 @@ def reaches(decider: Decider, how: Try, d: Disjunct, point: Exact) -> bool:
 
     The interval pass encloses the outputs of the float64 box around the point; a row is judged at its worst corner, in rationals.
     """
-    ends = torch.tensor([outward(v) for v in point], dtype=torch.float64).T.contiguous()
-    with decider.turn, settings.pinned(decider.device):
+    ends = torch.tensor([float_bounds(v) for v in point], dtype=torch.float64).T.contiguous()
+    with decider.turn, settings.pin_settings(decider.device):
         boxes = decider.engine(how).interval(ends[:1], ends[1:])
     node = decider.compiled.net.node(decider.compiled.net.output)
-    lo, hi = (exact(from_physical(v, node.shape).flatten().tolist()) for v in (boxes.lo[node.name], boxes.hi[node.name]))
+    lo, hi = (as_rationals(from_physical(v, node.shape).flatten().tolist()) for v in (boxes.lo[node.name], boxes.hi[node.name]))
     if lo is None or hi is None:
         return False
     for row in d.rows:

@@ -56,7 +56,7 @@ class Bounding:
         decider = Decider(self.compiled, self.options)
         tight = Tight(decider, self.how)
         search = NeuronSearch(tight, Boxes(dict(self.lo), dict(self.hi)), self.forms, self.box, None)
-        return search.bounded
+        return search.bound_batch
 
 
 class NeuronSearch:
@@ -125,7 +125,7 @@ class NeuronSearch:
         if len(torch.unique(part)) < len(batch):
             self.stuck = True
             return
-        tried = self._bounds(batch.divided(part, neuron, self.layer[neuron]), STEPS)
+        tried = self._bounds(batch.divide(part, neuron, self.layer[neuron]), STEPS)
         best = self.gains.best(batch, part, neuron, tried)
         both = torch.cat([best, best + len(part)])
         left = tried.pick(both[tried.open[both].any(1)])
@@ -145,11 +145,11 @@ class NeuronSearch:
         self.least, self.rounds = [], self.rounds + 1
 
     def _shared(self, crew: Crew, boxes: Boxes) -> Callable[[Sequence[Asked]], list[Told]]:
-        """`bounded` for a list of batches, by whoever is free."""
+        """`bound_batch` for a list of batches, by whoever is free."""
         d, inner = self.tight.decider, [self.operand[r] for r in self.relus]
         lo, hi = ({i: values[i] for i in inner} for values in (boxes.lo, boxes.hi))
         work = Bounding(d.compiled, crew.options(d.options), self.tight.how, lo, hi, self.forms, self.box)
-        return crew.share(work, self.bounded, self.deadline)
+        return crew.share(work, self.bound_batch, self.deadline)
 
     def _bounds(self, parts: Parts, steps: int) -> Parts:
         """The same parts with bounds, a batch at a time; several for each process, so that none waits long for another."""
@@ -162,7 +162,7 @@ class NeuronSearch:
         self.done += len(parts)
         return Parts.join(*(some for some, _, _ in made))
 
-    def bounded(self, asked: Asked) -> Told:
+    def bound_batch(self, asked: Asked) -> Told:
         """What this or another process makes of a batch: which of them does it makes no difference."""
         parts, steps, wanted = asked
         least = self._bound(parts, steps, wanted)
@@ -211,7 +211,7 @@ class NeuronSearch:
             below=self._spread(zeros, parts.below[at, column]), multipliers=self._spread(zeros, parts.multipliers[at, column]),
         )  # fmt: skip
         found = self.tight.ascend(rows, boxes, forms.image, steps)
-        chosen = self.tight.chosen(found)
+        chosen = self.tight.as_chosen(found)
         best = e._walk_forms(e._tables(boxes), forms, None, self.deadline, chosen).best
         closed = (best > 0) | empty[at]
         mine = closed & ~empty[at]

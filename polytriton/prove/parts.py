@@ -71,7 +71,7 @@ class Parts:
         """The least bound of an open form."""
         return torch.where(self.open, self.bound, torch.inf).amin(1)
 
-    def divided(self, which: Tensor, neuron: Tensor, layer: Tensor) -> Parts:
+    def divide(self, which: Tensor, neuron: Tensor, layer: Tensor) -> Parts:
         """Both signs of a neuron of some parts, first every part with it at least zero, then with it at most zero. An executed operand
         of 0 is in both. `layer`: its ReLU's number.
         """

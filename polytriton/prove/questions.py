@@ -72,7 +72,7 @@ def rivals(prop: Property) -> tuple[int, ...]:
     return tuple(i for d in prop.disjuncts for i, c in d.rows[0].y if c < 0)
 
 
-def united(asked: Sequence[Questions]) -> tuple[Questions, np.ndarray]:
+def unite(asked: Sequence[Questions]) -> tuple[Questions, np.ndarray]:
     """All questions as one, and where each one's groups begin and end in it."""
     boxes = np.cumsum([0, *(len(q.lo) for q in asked)])
     groups = np.cumsum([0, *(int(q.group.max()) + 1 for q in asked)])

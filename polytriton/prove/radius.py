@@ -18,7 +18,7 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.frontend.arrays import as_pixels, as_radius, exact_numbers
-from polytriton.frontend.numbers import written
+from polytriton.frontend.numbers import as_fraction
 from polytriton.guard import guarded
 from polytriton.runtime.engine import Progress, _silent
 
@@ -147,7 +147,7 @@ def radii(
     """The same for whatever `Verifier.verify` takes; the search begins at `epsilon`, `timeout` is for each image."""
     images = as_pixels(x, verifier.input_shape)
     means, stds = exact_numbers(mean), exact_numbers(std)
-    start, share = as_radius(epsilon), written(tolerance, "tolerance")
+    start, share = as_radius(epsilon), as_fraction(tolerance, "tolerance")
     found = [
         certify_radius(
             verifier, image, wanted, start=start, clip=clip, mean=means, std=stds, targets=targets, tolerance=share, timeout=timeout,

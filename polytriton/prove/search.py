@@ -87,7 +87,7 @@ class Refuting:
     def open(self) -> Callable[[Asked], Told]:
         answers = Answers(self.best, self.best, self.settled)
         search = InputSearch(Decider(self.compiled, self.options), self.q, answers, deadline=None, inherits=self.inherits)
-        return search.bounded
+        return search.bound_batch
 
 
 def free_inputs(q: Questions) -> int:
@@ -133,9 +133,9 @@ class InputSearch:
         self.began, self.ended, self.course = time.monotonic(), "", Course("boxes", progress)
         self._closed: list[np.ndarray] = []
         self._looks = False
-        self.crew = Crew.beside(decider, threads)
+        self.crew = Crew.for_search(decider, threads)
         work = Refuting(decider.compiled, self.crew.options(decider.options), q, answers.best.copy(), answers.settled.copy(), inherits)
-        self._every = self.crew.share(work, self.bounded, deadline)
+        self._every = self.crew.share(work, self.bound_batch, deadline)
 
     def _begin(self) -> None:
         """Boxes that an earlier try has bounded already are divided at once, by the slopes it left."""
@@ -156,7 +156,7 @@ class InputSearch:
     def run(self) -> SearchStats:
         """Until everything is refuted, `probe` finds a counterexample, or nothing can be divided any more."""
         d = self.decider
-        with d.turn, settings.pinned(d.device), d._threads(), self.crew.threads():
+        with d.turn, settings.pin_settings(d.device), d._threads(), self.crew.threads():
             try:
                 self._begin()
                 while len(self.waiting) and not self.ended:
@@ -167,7 +167,7 @@ class InputSearch:
                 self.crew.close()
         self.course.finish(self.waiting.depth)
         self._settle()
-        return self.told()
+        return self.stats()
 
     def _settle(self) -> None:
         """A group is proved when no part that waits holds it open; its margin is the least bound of its parts."""
@@ -178,7 +178,7 @@ class InputSearch:
         a.best[mine] = np.maximum(a.best, self.least[self.q.group])[mine]
         a.settled |= ~still
 
-    def told(self) -> SearchStats:
+    def stats(self) -> SearchStats:
         """What was done so far."""
         worst = float(self.waiting.bound.min(initial=np.inf))
         return SearchStats(
@@ -216,7 +216,7 @@ class InputSearch:
                 self.waiting = Domains.join(self.waiting, t.left)
         self.course.tell(self.domains, len(self.waiting), self.depth, float(self.waiting.bound.min(initial=np.inf)), self.share())
 
-    def bounded(self, asked: Asked) -> Told:
+    def bound_batch(self, asked: Asked) -> Told:
         """Bounds a batch in the last `ways` ways, and tells what changed."""
         batch, ways, self._looks = asked
         self.ways = self.ways[-ways:]

@@ -74,7 +74,7 @@ class Tight:
         boxes, empty, done = e.forward.start(lo, hi), torch.zeros(len(lo), dtype=torch.bool, device=e.device), 0
         if known is not None:
             boxes.signed = known.signs
-        for node in e.passed(boxes):
+        for node in e.interval_nodes(boxes):
             name, program = node.name, e.programs.get(node.name)
             if known is not None and name in known.bounds:
                 empty |= _meet(boxes, name, *known.bounds[name])
@@ -148,7 +148,7 @@ class Tight:
         if self.chain is not None:
             return self.chain.improve(node, boxes, int(image[0]), start.flatten(1), signs, steps, RATE)
         rows = AscentRows(node.name, start, box[0][image], box[1][image], {}, signs={r: v[image] for r, v in signs.items()})
-        return self.chosen(self.ascend(rows, boxes, image, steps))
+        return self.as_chosen(self.ascend(rows, boxes, image, steps))
 
     def ascend(self, rows: AscentRows, boxes: Boxes, image: Tensor, steps: int) -> dict[str, Found]:
         """What raises bounds of rows over boxes; all that `rows` brings along, and the result, in the IR's order of cells."""
@@ -165,7 +165,7 @@ class Tight:
         begin = {name: outward(getattr(rows, name)) for name in ("signs", "below", "multipliers")}
         return self.ascent.improve(replace(rows, start=start, relus=relus, **begin), steps, RATE)  # type: ignore[arg-type]
 
-    def chosen(self, found: Mapping[str, Found]) -> Chosen:
+    def as_chosen(self, found: Mapping[str, Found]) -> Chosen:
         """The same as rows bring it along, in the runtime's order of cells."""
 
         def inward(relu: str, values: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ class Tight:
             if goal is not None:
                 rows.constant = torch.full((len(some),), goal, device=e.device)
             found = self.ascend(rows, boxes, part.image, QUERY)
-            parts.append(e._walk_forms(e._tables(boxes), part, None, deadline, self.chosen(found)))
+            parts.append(e._walk_forms(e._tables(boxes), part, None, deadline, self.as_chosen(found)))
         return Results(torch.cat([p.best for p in parts]), torch.cat([p.raw for p in parts]))
 
     def ask(
@@ -233,7 +233,7 @@ def pick_forms(forms: Forms, rows: Tensor) -> Forms:
 def tighten(decider: Decider, q: Questions, answers: Answers, deadline: float | None, progress: Progress) -> SearchStats:
     """Bounds what `answers` leaves open once more; float64 where rounding alone stood in the way."""
     begin, ended, boxes, course = time.monotonic(), "steps", 0, Course("boxes", progress)
-    with decider.turn, settings.pinned(decider.device), decider._threads():
+    with decider.turn, settings.pin_settings(decider.device), decider._threads():
         try:
             for how in dict.fromkeys(replace(t, rescue=False) for t in decider.tries(patient=False)):
                 tight = Tight(decider, how, deadline)
@@ -253,5 +253,5 @@ def tighten(decider: Decider, q: Questions, answers: Answers, deadline: float | 
     share, least = float(answers.settled.mean()), float(worst.max(initial=-np.inf))
     return SearchStats(
         "slopes", boxes, len(left), 0, share, least if len(worst) and np.isfinite(least) else None, time.monotonic() - begin,
-        ended if len(left) else "", course.told(),
+        ended if len(left) else "", course.history(),
     )  # fmt: skip

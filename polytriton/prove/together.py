@@ -14,7 +14,7 @@ import numpy as np
 from polytriton.frontend.query import Property
 from polytriton.guard import guarded
 from polytriton.prove.hints import aim
-from polytriton.prove.questions import questions, rivals, united
+from polytriton.prove.questions import questions, rivals, unite
 from polytriton.results import ENDED_BY, Counterexample, Result
 from polytriton.runtime.attack import QUICK, THOROUGH
 from polytriton.runtime.engine import Progress, _silent
@@ -56,7 +56,7 @@ def decide_together(
     yield from (result(k, "unsat") for k in range(len(props)) if k not in asked)  # nothing is unsafe
     if not asked:
         return
-    together, ends = united(list(asked.values()))
+    together, ends = unite(list(asked.values()))
     places = dict(zip(asked, pairwise(ends.tolist()), strict=True))
     quick, *patient = [*decider.tries(patient=False), *decider.tries(patient=True)]
     answers = decider.prove(together, [quick], progress=progress, slopes=falsifier, statistics=False)

@@ -76,12 +76,12 @@ def facts(records: Sequence[Record]) -> Facts:
     settings = {key: sorted({str(v) for r in records if (v := getattr(r, key))}) for key in named}
     return Facts(
         len(records),
-        counted(records),
+        count_verdicts(records),
         quantiles(r.seconds for r in records),
         quantiles(r.margin for r in records if r.margin is not None),
         quantiles(radii),
         misclassified(records),
-        ended(records),
+        count_limits(records),
         settings,
         [_network(names[path], path, held) for path, held in grouped.items()],
     )
@@ -93,13 +93,13 @@ def misclassified(records: Iterable[Record]) -> int:
     return len({(r.network, r.image.file, r.image.index) if r.image is not None else (r.network, r.property) for r in wrong})
 
 
-def counted(records: Iterable[Record]) -> dict[str, int]:
+def count_verdicts(records: Iterable[Record]) -> dict[str, int]:
     """By verdict, in their usual order."""
     counts = Counter(r.verdict for r in records)
     return {v: counts[v] for v in VERDICTS if counts[v]}
 
 
-def ended(records: Iterable[Record]) -> dict[str, int]:
+def count_limits(records: Iterable[Record]) -> dict[str, int]:
     """How many queries each limit left undecided. Records of earlier versions do not say."""
     counts = Counter(r.ended_by for r in records)
     return {limit: counts[limit] for limit in ENDS[1:] if counts[limit]}
@@ -136,7 +136,7 @@ def proved_radius(record: Record) -> Fraction | None:
     return None if record.radius is None else number(record.radius.proved)
 
 
-def down(value: Fraction, digits: int = 4) -> str:
+def decimal_below(value: Fraction, digits: int = 4) -> str:
     """A decimal at most as large as the number: a rounded radius must not claim more than was proved."""
     if value <= 0:
         return "0" if value == 0 else f"{float(value):.{digits}g}"
@@ -144,15 +144,15 @@ def down(value: Fraction, digits: int = 4) -> str:
     return f"{float(value // step * step):.{digits}g}"
 
 
-def rounded(radius: float, digits: int = 4) -> str:
+def radius_text(radius: float, digits: int = 4) -> str:
     """A radius that was made a float, rounded down all the same."""
-    return down(Fraction(repr(radius)), digits)
+    return decimal_below(Fraction(repr(radius)), digits)
 
 
-def up(value: Fraction, digits: int = 4) -> str:
+def decimal_above(value: Fraction, digits: int = 4) -> str:
     """A decimal at least as large."""
     if value <= 0 or float(value) == 0:
-        return down(value, digits)
+        return decimal_below(value, digits)
     step = Fraction(10) ** (math.floor(math.log10(float(value))) - digits + 1)
     return f"{float(-(-value // step) * step):.{digits}g}"
 
@@ -160,7 +160,7 @@ def up(value: Fraction, digits: int = 4) -> str:
 def _network(name: str, path: str, records: list[Record]) -> NetworkFacts:
     direct = sum(bool(r.statistics) and not any(s.stage == "bound" for s in r.statistics) for r in records)
     seconds = sum(r.seconds for r in records)
-    return NetworkFacts(name, path, len(records), counted(records), seconds, direct, _layers(records))
+    return NetworkFacts(name, path, len(records), count_verdicts(records), seconds, direct, _layers(records))
 
 
 def _layers(records: Sequence[Record]) -> list[LayerFacts]:

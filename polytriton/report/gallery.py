@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from polytriton.report import html
-from polytriton.report.facts import down, number, up
+from polytriton.report.facts import decimal_above, decimal_below, number
 from polytriton.runs.records import Image, Record
 from polytriton.show.picture import is_picture, plane, png
 from polytriton.show.pixels import unpack
@@ -28,7 +28,7 @@ class Gallery:
 
 
 def gallery(records: Sequence[Record], most: int, find: Find) -> Gallery:
-    able = [k for k, r in enumerate(records) if r.image is not None and drawn(r.image.shape) is not None]
+    able = [k for k, r in enumerate(records) if r.image is not None and drawn_shape(r.image.shape) is not None]
     rank = {v: k for k, v in enumerate(FIRST)}
     made: dict[int, str] = {}
     left, without = BUDGET, 0
@@ -39,12 +39,12 @@ def gallery(records: Sequence[Record], most: int, find: Find) -> Gallery:
         if pixels is None or len(made) >= most or left <= 0:
             without += 1
             continue
-        made[k] = card(k, records[k], image, pixels.reshape(drawn(image.shape) or pixels.shape))
+        made[k] = card(k, records[k], image, pixels.reshape(drawn_shape(image.shape) or pixels.shape))
         left -= len(made[k])
     return Gallery({k: made[k] for k in sorted(made)}, without)
 
 
-def drawn(shape: Sequence[int]) -> tuple[int, ...] | None:
+def drawn_shape(shape: Sequence[int]) -> tuple[int, ...] | None:
     """The shape to draw an input in: its own, or a square for what networks take as a vector; None where neither fits."""
     if is_picture(tuple(shape)):
         return tuple(shape)
@@ -104,10 +104,10 @@ def bracket(r: Record) -> str:
     proved, above = number(r.radius.proved), number(r.radius.not_proved)
     if proved is None:
         return "none found"
-    known = f"<b>{down(proved)}</b>"
+    known = f"<b>{decimal_below(proved)}</b>"
     if above is None:
         return known
-    return f"{known}; not proved at {up(above)}" + ("" if r.radius.finished else ", out of time")
+    return f"{known}; not proved at {decimal_above(above)}" + ("" if r.radius.finished else ", out of time")
 
 
 def _limits(image: Image) -> tuple[float, float]:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from polytriton.report import html, plots
-from polytriton.report.facts import Facts, Quantiles, down, network_names, number, proved_radius, rounded, up
+from polytriton.report.facts import Facts, Quantiles, decimal_above, decimal_below, network_names, number, proved_radius, radius_text
 from polytriton.report.gallery import Find, Gallery, decimal, gallery
 from polytriton.report.layers import Described, layers
 from polytriton.report.script import SCRIPT
@@ -99,7 +99,7 @@ def _percent(n: int, of: int) -> str:
 
 
 def _spread(name: str, q: Quantiles) -> str:
-    shown = rounded if "radius" in name else html.short
+    shown = radius_text if "radius" in name else html.short
     values = "".join(f"<td>{shown(v, 3)}</td>" for v in (q.least, q.median, q.p90, q.most))
     return f'<tr><th scope="row">{name}</th><td>{html.count(q.count)}</td>{values}</tr>'
 
@@ -219,7 +219,7 @@ def _bracket(r: Record) -> str:
     above = None if r.radius is None else number(r.radius.not_proved)
     if proved is None:
         return ""
-    return down(proved) if above is None else f"{down(proved)} <small>… {up(above)}</small>"
+    return decimal_below(proved) if above is None else f"{decimal_below(proved)} <small>… {decimal_above(above)}</small>"
 
 
 def _searches(searched: Cards) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from polytriton.report import html
-from polytriton.report.facts import proved_radius, rounded
+from polytriton.report.facts import proved_radius, radius_text
 from polytriton.runs.records import Record
 
 W, H = 460.0, 250.0
@@ -132,4 +132,5 @@ def radii(records: Sequence[Record]) -> str:
         points += [axes.at(r, len(held) - k), axes.at(r, len(held) - k - 1)]
     parts.append(html.path(points, "curve unsat"))
     half = held[(len(held) - 1) // 2] if held else 0.0
-    return html.svg(W, H, f"Certified radii of {len(asked):,} images: half of the {len(held):,} found are at least {rounded(half)}.", parts)
+    told = f"Certified radii of {len(asked):,} images: half of the {len(held):,} found are at least {radius_text(half)}."
+    return html.svg(W, H, told, parts)

@@ -46,7 +46,7 @@ def cards(records: Sequence[Record]) -> Cards:
 def card(k: int, r: Record) -> str:
     s = r.search
     assert s is not None
-    samples = cleaned(s.samples)
+    samples = clean_samples(s.samples)
     last = samples[-1]
     drawn = [("worst bound of the parts left", worst(samples)), ("share of the tree proved", share(samples)), ("tree by depth", tree(s))]
     figures = "".join(f"<figure><figcaption>{a}</figcaption>{b}</figure>" for a, b in drawn if b)
@@ -64,7 +64,7 @@ def card(k: int, r: Record) -> str:
 def reason(s: SearchStats) -> str:
     """Why it stopped, and whether more time would have helped."""
     why = STEPS.get(s.kind, s.ended) if s.ended == "steps" else WHY.get(s.ended, s.ended)
-    samples = cleaned(s.samples)
+    samples = clean_samples(s.samples)
     if s.ended != "time" or len(samples) < 2:
         return why
     last = samples[-1]
@@ -75,7 +75,7 @@ def reason(s: SearchStats) -> str:
     return f"{why}; its share grew by {100 * moved:.1f} points in the second half: more time may help"
 
 
-def cleaned(samples: Sequence[Sample]) -> list[Sample]:
+def clean_samples(samples: Sequence[Sample]) -> list[Sample]:
     """Numbers as they can be drawn, whatever a file says."""
     made: list[Sample] = []
     for s in samples[:SAMPLES]:

@@ -147,9 +147,9 @@ class Asker:
             prepare = _short(time.monotonic() - start)
             return self._decide(verifier, query, begun or _begun(verifier, query), blank, prepare)
         except OutOfTime:
-            return late(query, blank, time.monotonic() - start)
+            return late_answer(query, blank, time.monotonic() - start)
         except Exception as error:
-            return failed(query, blank, error, time.monotonic() - start)
+            return failed_answer(query, blank, error, time.monotonic() - start)
 
     def together(self, queries: Sequence[Query]) -> Iterator[tuple[int, Begun]]:
         """Balls of one network without a time limit, decided as one batch: place and result of each, as they are known.
@@ -191,12 +191,12 @@ class Asker:
         return Answer(record, asked.prop, result, prepare=prepare, query=query)
 
 
-def late(query: Query, blank: Record, seconds: float = 0.0) -> Answer:
+def late_answer(query: Query, blank: Record, seconds: float = 0.0) -> Answer:
     """The time since the start of the program was over before the query was asked."""
     return Answer(msgspec.structs.replace(blank, verdict="timeout", seconds=_short(seconds), ended_by="process-time"), query=query)
 
 
-def failed(query: Query, blank: Record, error: BaseException, seconds: float = 0.0) -> Answer:
+def failed_answer(query: Query, blank: Record, error: BaseException, seconds: float = 0.0) -> Answer:
     told = explain(error)
     record = msgspec.structs.replace(blank, note=" ".join(told.message.split()), seconds=_short(seconds), ended_by=told.limit)
     return Answer(record, error=error, query=query)
@@ -204,7 +204,7 @@ def failed(query: Query, blank: Record, error: BaseException, seconds: float = 0
 
 def _begun(verifier: Verifier, query: Query) -> Begun:
     start = time.monotonic()
-    asked = query.asked(verifier)
+    asked = query.read(verifier)
     if asked.clean is None or asked.label is None:
         return Begun(asked)
     return Begun(asked, *_at_centre(verifier, asked, start))

@@ -131,7 +131,7 @@ class Actor:
             self._host = self._host or Host(self._hello)
             return msgspec.msgpack.encode(Reply())
         except Exception as error:
-            return msgspec.msgpack.encode(Reply(failure=Failure.of(error)))
+            return msgspec.msgpack.encode(Reply(failure=Failure.from_error(error)))
 
     def pid(self) -> int:
         return os.getpid()

@@ -13,7 +13,7 @@ import msgspec
 
 from polytriton.errors import ResourceError
 from polytriton.explain import explain
-from polytriton.runs.asker import Answer, failed
+from polytriton.runs.asker import Answer, failed_answer
 from polytriton.runs.task import Backlog, Began, Done, Event, Job, Outcome, Reply, Task, Trouble, Turn
 
 TRIES = 2  # workers a task may lose
@@ -179,4 +179,4 @@ class Pool:
 
 def _failure(task: Task, error: BaseException) -> Outcome:
     job = task.job
-    return error if job.query is None or job.blank is None else failed(job.query, job.blank, error)
+    return error if job.query is None or job.blank is None else failed_answer(job.query, job.blank, error)

@@ -56,7 +56,7 @@ def main() -> None:
         try:
             hosts.append(Host(data))
         except Exception as error:
-            return msgspec.msgpack.encode(Reply(failure=Failure.of(error)))
+            return msgspec.msgpack.encode(Reply(failure=Failure.from_error(error)))
         return msgspec.msgpack.encode(Reply())
 
     serve(answer)

@@ -43,7 +43,7 @@ class VnnlibFile(msgspec.Struct, frozen=True, tag="vnnlib"):
         except OSError:
             return f"vnnlib {self.path}"  # reading it will say what is wrong
 
-    def asked(self, verifier: Verifier, name: str) -> Asked:
+    def read(self, verifier: Verifier, name: str) -> Asked:
         source = Path(self.path) if self.text is None else f"{self.text}\n"  # several lines: a text, never a path
         return Asked(read_vnnlib(source, n_in=verifier.inputs, n_out=verifier.outputs, name=name))
 
@@ -98,7 +98,7 @@ class Ball(msgspec.Struct, frozen=True, tag="ball"):
             targets=targets, name=name,
         )  # fmt: skip
 
-    def asked(self, verifier: Verifier, name: str) -> Asked:
+    def read(self, verifier: Verifier, name: str) -> Asked:
         clean = self.clean
         label = int(verifier.predict(clean)[0].argmax()) if self.label is None else self.label
         targets = None if self.targets is None else tuple(t for t in self.targets if t != label)
@@ -122,8 +122,8 @@ class Query(msgspec.Struct, frozen=True):
     def epsilon(self) -> str | None:
         return self.subject.epsilon if isinstance(self.subject, Ball) else None
 
-    def asked(self, verifier: Verifier) -> Asked:
-        return self.subject.asked(verifier, self.name)
+    def read(self, verifier: Verifier) -> Asked:
+        return self.subject.read(verifier, self.name)
 
 
 def vnnlib_query(network: Path, path: Path, timeout: float | None = None, listed: tuple[str, str] | None = None) -> Query:

@@ -13,7 +13,7 @@ import polytriton
 from polytriton.explain import explain
 from polytriton.guard import guarded_class
 from polytriton.limit import OutOfTime
-from polytriton.runs.asker import Answer, Opened, Settings, failed, late
+from polytriton.runs.asker import Answer, Opened, Settings, failed_answer, late_answer
 from polytriton.runs.queries import Query
 from polytriton.runs.records import Record, Sink
 from polytriton.runs.task import Began, Job, Task, TaskEngine, Trouble, Turn
@@ -91,7 +91,7 @@ class Run:
             )
             if not isinstance(found, Opened):
                 assert isinstance(found, BaseException)
-                self._settle(k, late(query, blank) if isinstance(found, OutOfTime) else failed(query, blank, found))
+                self._settle(k, late_answer(query, blank) if isinstance(found, OutOfTime) else failed_answer(query, blank, found))
                 continue
             blank = self._keyed(query, found, blank)
             old = self._held(blank.key, timeout)

@@ -43,7 +43,7 @@ class Failure(msgspec.Struct, frozen=True):
     limit: str = ""
 
     @staticmethod
-    def of(error: BaseException) -> Failure:
+    def from_error(error: BaseException) -> Failure:
         told = explain(error)
         return Failure(told.message, told.remedy, told.exit_code, told.limit)
 

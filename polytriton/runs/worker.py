@@ -48,6 +48,7 @@ class Host:
             try:
                 return Reply(opened=self._asker.open(job.network))
             except Exception as error:
-                return Reply(failure=Failure.of(error))
+                return Reply(failure=Failure.from_error(error))
         answer = self._asker.answer(job.query, job.blank)
-        return Reply(record=answer.record, failure=None if answer.error is None else Failure.of(answer.error), prepare=answer.prepare)
+        failure = None if answer.error is None else Failure.from_error(answer.error)
+        return Reply(record=answer.record, failure=failure, prepare=answer.prepare)

@@ -30,7 +30,7 @@ ALIGN = 64  # capacities are multiples of this, so every buffer of the arena sta
 STATES = 4096  # of rows: more than any program has checks
 
 
-def rounded(size: int) -> int:
+def round_size(size: int) -> int:
     """A size that buffers come in, so that few differ."""
     return power(size, ALIGN, 1 << 40)
 
@@ -59,7 +59,7 @@ class Streams:
         if self.forked:
             self.join()
 
-    def beside(self, call: Callable[[], Any]) -> Callable[[], Any]:
+    def on_side(self, call: Callable[[], Any]) -> Callable[[], Any]:
         """The call, made on the stream beside."""
 
         def on_side() -> Any:
@@ -138,7 +138,7 @@ class Binding:
                 if step.region:
                     yield streams.fork
             region = step.region
-            yield streams.beside(self._call(step)) if streams is not None and step.lane else self._call(step)
+            yield streams.on_side(self._call(step)) if streams is not None and step.lane else self._call(step)
 
     def _call(self, launch: Launch) -> Callable[[], Any]:
         kernel, tensors = function(launch.kernel)[launch.grid(self.capacity)], [self.tensor(s) for s in launch.bind]

@@ -18,7 +18,7 @@ from torch import Tensor
 from polytriton.errors import ResourceError
 from polytriton.heap import keeps_memory
 from polytriton.ir.net import Node
-from polytriton.ir.ops import relaxed
+from polytriton.ir.ops import relaxed_nodes
 from polytriton.ir.plan import Program, extent
 from polytriton.passes.memory import chunk_rows
 from polytriton.passes.pipeline import Compiled, replan
@@ -111,7 +111,7 @@ class Engine:
             self.kernels = backend(self.kit, dtype, self.device, kernels == "interpret", memory // 2, config)
         self.nodes = self.net.by_name
         self.programs = {p.target: p for p in self.plan if p.kind == "bound"}
-        wanted = relaxed(self.net)  # an input whose cells were moved about is no longer the user's
+        wanted = relaxed_nodes(self.net)  # an input whose cells were moved about is no longer the user's
         self.shown = dict.fromkeys(n.name for n in self.net if n.name in wanted and "take" not in n.attrs)
         self.pooled = {i for n in self.net if n.op == "maxpool" for i in n.inputs}
         self.tally = Tally()
@@ -147,11 +147,11 @@ class Engine:
             if found is not None:
                 return found
         boxes = self.forward.start(lo.to(self.device), hi.to(self.device))
-        for _ in self.passed(boxes):
+        for _ in self.interval_nodes(boxes):
             pass
         return boxes
 
-    def passed(self, boxes: Boxes) -> Iterator[Node]:
+    def interval_nodes(self, boxes: Boxes) -> Iterator[Node]:
         """The interval pass, node by node: what the caller narrows of one counts for the next."""
         for node in self.net.nodes[1:]:
             self.forward.transfer(node, boxes)
@@ -176,7 +176,7 @@ class Engine:
                 return found
         boxes = self.forward.start(lo.to(self.device), hi.to(self.device))
         done = 0
-        for node in self.passed(boxes):
+        for node in self.interval_nodes(boxes):
             program = self.programs.get(node.name)
             if known is not None and node.name in known:
                 _narrow(boxes, node.name, *known[node.name])
@@ -185,8 +185,8 @@ class Engine:
                 self._bound(program, boxes, deadline, trace)
                 done += 1
             elif trace is not None and node.name in self.shown:  # the interval pass is exact there
-                told, now = self.told(boxes, node.name), trace.mark()
-                trace.bounded(node.name, (now, now), boxes.lo[node.name].numel(), (told, told), [], node.name in self.pooled)
+                told, now = self.statistics(boxes, node.name), trace.mark()
+                trace.add_layer(node.name, (now, now), boxes.lo[node.name].numel(), (told, told), [], node.name in self.pooled)
         progress("bounds", done, len(self.programs))
         return boxes
 
@@ -199,7 +199,7 @@ class Engine:
         name = program.target
         lo, hi = boxes.lo[name].contiguous(), boxes.hi[name].contiguous()
         boxes.lo[name], boxes.hi[name] = lo, hi
-        before = None if trace is None else (trace.mark(), self.told(boxes, name))
+        before = None if trace is None else (trace.mark(), self.statistics(boxes, name))
         pooled, leaves = name in self.pooled, self.leaves(name)
         if self.kernels is not None:
             n, made = self.kernels.neurons.narrow(self.layer(name, self._tables(boxes), lambda: self._expire(deadline)))
@@ -215,9 +215,9 @@ class Engine:
             boxes.sizes.pop(name, None)
         if trace is not None and before is not None:
             begin, told = before
-            trace.bounded(name, (begin, trace.mark()), lo.numel(), (told, self.told(boxes, name)), made, pooled)
+            trace.add_layer(name, (begin, trace.mark()), lo.numel(), (told, self.statistics(boxes, name)), made, pooled)
 
-    def told(self, boxes: Boxes, name: str) -> Tensor:
+    def statistics(self, boxes: Boxes, name: str) -> Tensor:
         """What a trace says of a node's boxes as they are now."""
         cells = self.forward.cells
         return sums(boxes.lo[name], boxes.hi[name]) if cells is None else cells.tell(boxes, name)
@@ -356,7 +356,7 @@ class Engine:
         self.tally.rows["query"] = self.tally.rows.get("query", 0) + len(forms.image)
         self.tally.ops += results.ops
         if trace is not None and begin is not None:
-            trace.asked(program, begin, results)
+            trace.add_query(program, begin, results)
         return results
 
     def _walk_forms(
@@ -404,6 +404,6 @@ class Engine:
             walk.run(start, forms.over_input)
             yield walk
 
-    def bounded(self) -> list[str]:
+    def bounded_nodes(self) -> list[str]:
         """Nodes whose boxes a user may ask for: the inputs of nonlinear operators."""
         return list(self.shown)

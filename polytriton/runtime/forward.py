@@ -14,7 +14,7 @@ from polytriton.ir.addends import constants_before, shared_operands, sum_roundin
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS
 from polytriton.ir.plan import extent
-from polytriton.kernels.affine import counted
+from polytriton.kernels.affine import count_source
 from polytriton.limit import go_on
 from polytriton.runtime.box_kernels import BoxKernels, Sizes
 from polytriton.runtime.forward_kernels import AffineParts, ForwardKernels
@@ -113,7 +113,7 @@ class Forward:
         if kernels and node.op in ("linear", "conv") and not flushes(self.semantics):
             layer, source = self.layers[node.name], node.inputs[0]
             assert self.kernels is not None and self.cells is not None
-            sums = self.kernels.sums(layer, boxes.lo[source], boxes.hi[source], counted(node, self.semantics.real))
+            sums = self.kernels.sums(layer, boxes.lo[source], boxes.hi[source], count_source(node, self.semantics.real))
             self.cells.affine(layer, sums, boxes)
         elif kernels and node.op in ("relu", "add", "sub"):
             assert self.cells is not None
@@ -157,7 +157,7 @@ class Forward:
         rad = up(torch.maximum(hi - mid, mid - lo))
         xabs = mid.abs() + rad  # >= |x|
         # what is exactly zero (a settled ReLU's output) takes part in no rounding, unless the layer gives its count of summands
-        terms = counted(node, sem.real)
+        terms = count_source(node, sem.real)
         if self.kernels is not None and node.op != "scale":
             parts = self.kernels.affine(layer, lo, hi, terms)
         else:

@@ -10,7 +10,7 @@ from torch import Tensor
 from polytriton.ir.net import Net
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import AffineKernel, choose
-from polytriton.kernels.emit import specialised
+from polytriton.kernels.emit import make_kernel
 from polytriton.kernels.load import prepare
 from polytriton.kernels.spec import Kernel
 from polytriton.runtime.layers import Layer
@@ -39,12 +39,12 @@ class ForwardKernels:
         self._given: dict[tuple[str, int], Tensor] = {}
 
     def kernel(self, layer: Layer, terms: str) -> Kernel:
-        """The kernel of a linear or conv layer whose summands are counted as kernels.affine.counted says."""
+        """The kernel of a linear or conv layer whose summands are counted as kernels.affine.count_source says."""
         key = (layer.node.name, terms)
         if key not in self._kernels:
             made = self._chosen(layer, terms)
             constants = tuple(sorted(made.constants.items()))
-            self._kernels[key] = specialised(made.function, constants, "float64", made.tiles.warps, made.tiles.stages)
+            self._kernels[key] = make_kernel(made.function, constants, "float64", made.tiles.warps, made.tiles.stages)
         return self._kernels[key]
 
     def _chosen(self, layer: Layer, terms: str) -> AffineKernel:

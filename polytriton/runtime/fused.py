@@ -25,12 +25,12 @@ AVAILABLE = loops.AVAILABLE
 REORDERED = {"reassoc", "contract", "nsz"}
 
 
-def compiled(form: str, flags: set[str] = REORDERED) -> Callable[[Callable[..., Any]], Any]:
+def compile_loop(form: str, flags: set[str] = REORDERED) -> Callable[[Callable[..., Any]], Any]:
     """A loop of this form (see `loops.Loop`); without Numba the torch forms in torch_backend.py serve instead."""
     return loops.loop(form, flags)
 
 
-@compiled("T I i i i T T D D")
+@compile_loop("T I i i i T T D D")
 def concretize(m, base, pitch, height, line, lo, hi, value, weight):  # type: ignore[no-untyped-def]
     """value = sum of m*lo where m > 0 and m*hi where m < 0; weight = sum of |m| max(|lo|, |hi|)."""
     r, size = 0, height * line
@@ -75,7 +75,7 @@ def concretize(m, base, pitch, height, line, lo, hi, value, weight):  # type: ig
         r += 1
 
 
-@compiled("T I i i i T D")
+@compile_loop("T I i i i T D")
 def weigh(m, base, pitch, height, line, xabs, weight):  # type: ignore[no-untyped-def]
     """weight = sum of |m| xabs."""
     for r in range(len(base)):
@@ -89,7 +89,7 @@ def weigh(m, base, pitch, height, line, xabs, weight):  # type: ignore[no-untype
         weight[r] = size
 
 
-@compiled("T I i i i T T T D")
+@compile_loop("T I i i i T T T D")
 def relax(m, base, pitch, height, line, below, above, cut, total):  # type: ignore[no-untyped-def]
     """m *= slope chosen by the sign of m, in place; total = sum of m * upper cut over m < 0."""
     for r in range(len(base)):
@@ -105,7 +105,7 @@ def relax(m, base, pitch, height, line, below, above, cut, total):  # type: igno
         total[r] = acc
 
 
-@compiled("T I i i i T D")
+@compile_loop("T I i i i T D")
 def positive_dot(m, base, pitch, height, line, cut, total):  # type: ignore[no-untyped-def]
     """total = sum of m * cut over m > 0."""
     for r in range(len(base)):
@@ -120,7 +120,7 @@ def positive_dot(m, base, pitch, height, line, cut, total):  # type: ignore[no-u
         total[r] = acc
 
 
-@compiled("T I i i i T D i D D")
+@compile_loop("T I i i i T D i D D")
 def charge(m, base, pitch, height, line, t_table, bias, bias_step, constant, error):  # type: ignore[no-untyped-def]
     """constant = sum of m * bias, error = sum of |m| t: the scalars of an affine step."""
     for r in range(len(base)):
@@ -139,7 +139,7 @@ def charge(m, base, pitch, height, line, t_table, bias, bias_step, constant, err
         error[r] = err
 
 
-@compiled("T I i i i T I T T T I i T D i D D D")
+@compile_loop("T I i i i T I T T T I i T D i D D D")
 def relax_and_charge(  # type: ignore[no-untyped-def]
     out, base, pitch, height, line, m, start, below, above, cut, then, next_pitch, t_table, bias, bias_step, total, constant, error
 ):

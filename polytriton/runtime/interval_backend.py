@@ -21,7 +21,7 @@ from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.triton_backend import TritonBackend
 
 
-def around(middle: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+def ball_ends(middle: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
     """[middle - radius, middle + radius], float64, rounded outward; exact where the radius is 0. A NaN in either is one in both."""
     low, high = middle - radius, middle + radius
     still = radius == 0
@@ -58,9 +58,9 @@ class IntervalBackend(TritonBackend):
         rounded, and what the coefficient type cannot hold of the weights (the vector t of a single neuron, tables.first).
         """
         error, layer = tables.first(name), self.kit.forward.layers.get(name)
-        return around(torch.zeros_like(error) if layer is None else layer.b.expand_as(error), error)
+        return ball_ends(torch.zeros_like(error) if layer is None else layer.b.expand_as(error), error)
 
-    def asked(self, program: Program, forms: Forms) -> Program:
+    def program_for(self, program: Program, forms: Forms) -> Program:
         return program if forms.over_input is None else replace(program, kind=RELATION)
 
     def opened(self, bound: Bound, tables: Tables, forms: Forms, begin: int, count: int) -> None:
@@ -71,6 +71,6 @@ class IntervalBackend(TritonBackend):
             error += relation_error(forms, rows, tables.boxes.absmax(self.kit.net.input.name), self.kit.coefficients.dtype)
             given = Binding(self, bound.ready, tables, bound.capacity, 0).buffer(1)
             given[: count * forms.over_input.shape[1]] = forms.over_input[begin : begin + count].reshape(-1)
-        lo, hi = around(constant, error)
+        lo, hi = ball_ends(constant, error)
         constant.copy_(lo)
         error.copy_(hi)

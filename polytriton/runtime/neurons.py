@@ -22,7 +22,7 @@ from torch import Tensor
 from polytriton.ir.plan import Program
 from polytriton.kernels import cells
 from polytriton.kernels.cells import cell_kernel
-from polytriton.runtime.binding import Bound, rounded
+from polytriton.runtime.binding import Bound, round_size
 from polytriton.runtime.recording import launch
 from polytriton.runtime.results import Results
 from polytriton.runtime.settings import on_device
@@ -121,8 +121,8 @@ class Neurons:
         node, emulate = backend.kit.nodes[name], backend.sizes.emulate
         lo, hi = layer.tables.boxes.lo[name], layer.tables.boxes.hi[name]
         programs = layer.tables.boxes.batch * cells.parts(node, emulate)
-        blocks = backend.kept("open", rounded(programs), torch.int64)
-        at = backend.kept("at", rounded(lo.numel()), torch.int64)
+        blocks = backend.kept("open", round_size(programs), torch.int64)
+        at = backend.kept("at", round_size(lo.numel()), torch.int64)
         given = {"box_lo_ptr": lo, "box_hi_ptr": hi, "blocks_ptr": blocks, "at_ptr": at, "found_ptr": backend.counts()[:1]}
         launch(cell_kernel("count_open", cells.open_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
         launch(cell_kernel("find_open", cells.find_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
@@ -151,7 +151,7 @@ class Neurons:
 
     def _blocks(self, layer: NeuronLayer, at: Tensor, n: int, capacity: int) -> Results:
         backend = self.backend
-        bound = backend.bound(layer.tables, layer.program, capacity, rounded(2 * n))
+        bound = backend.bound(layer.tables, layer.program, capacity, round_size(2 * n))
         to = bound.starts
         results = Results(to["best"][: 2 * n], to["raw_best"][: 2 * n])
         for second in (False, True):
@@ -168,7 +168,7 @@ class Neurons:
         return results
 
     def _count(self, layer: NeuronLayer, bound: Bound, results: Results, states: int | None = None) -> None:
-        left = self.backend.counted(bound, states)
+        left = self.backend.count_rows(bound, states)
         if layer.leaves:
             results.left.append(left)
 
@@ -190,7 +190,7 @@ class Neurons:
         """Rows for as many neurons as there is room for, and the first parts of the program."""
         backend = self.backend
         layer.expire()
-        bound = backend.bound(layer.tables, layer.program, room, rounded(2 * room))
+        bound = backend.bound(layer.tables, layer.program, room, round_size(2 * room))
         at = self._find(layer)
         self._open(layer, bound, at, room, ahead=True)
         parts = min(self.habits[layer.program.target].parts, len(bound.parts))

@@ -14,7 +14,7 @@ from torch import Tensor
 from polytriton.ir.plan import Program
 from polytriton.kernels import cells
 from polytriton.kernels.cells import cell_kernel
-from polytriton.runtime.binding import rounded
+from polytriton.runtime.binding import round_size
 from polytriton.runtime.forward_kernels import _aligned
 from polytriton.runtime.recording import launch
 from polytriton.runtime.results import Forms, Results
@@ -37,7 +37,7 @@ class Queries:
     def ask(self, tables: Tables, program: Program, forms: Forms, groups: Tensor | None, expire: Callable[[], None]) -> Results:
         """Lower bounds of all forms; with `groups` (on the CPU) rows leave once one of their group is above zero."""
         backend, rows = self.backend, len(forms.image)
-        program = backend.asked(program, forms)
+        program = backend.program_for(program, forms)
         with on_device(backend.device):
             if not rows:
                 none = torch.empty(0, dtype=torch.float64, device=backend.device)
@@ -49,7 +49,7 @@ class Queries:
     ) -> Results:
         backend, rows = self.backend, len(forms.image)
         number = 1 if groups is None else int(groups.max()) + 1
-        bound = backend.bound(tables, program, capacity, rounded(max(rows, number)))
+        bound = backend.bound(tables, program, capacity, round_size(max(rows, number)))
         backend.limit(bound, float("inf") if groups is None else 0.0)
         kernel, given = self._given(tables, program, forms, groups, bound.starts)
         if rows > capacity or number > rows:
@@ -63,7 +63,7 @@ class Queries:
             launch(kernel, (-(-count // cells.forms(backend.sizes.emulate)),), given | block, backend.device)
             backend.opened(bound, tables, forms, begin, count)
             backend.play(bound, tables)
-            counts = backend.counted(bound)
+            counts = backend.count_rows(bound)
             if groups is not None:
                 left.append(counts)
         best, raw = torch.stack((bound.starts["best"][:rows], bound.starts["raw_best"][:rows]))
@@ -79,7 +79,7 @@ class Queries:
         constants = cells.open_forms(node, gap is not None, backend.numerics, backend.sizes.emulate)
         # the deployed output itself may be flushed to zero
         flushed = self.backend.number(0.0 if semantics.real else 2 * semantics.eta)
-        nothing = rounded(rows)  # zeros that nobody writes
+        nothing = round_size(rows)  # zeros that nobody writes
         given = {
             "of_ptr": _aligned(forms.image), "forms_ptr": _aligned(forms.over_output), "numbers_ptr": flushed,
             "gap_ptr": flushed if gap is None else _aligned(gap),

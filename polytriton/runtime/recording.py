@@ -81,7 +81,7 @@ def recording() -> Recording | None:
 
 
 @contextmanager
-def recorded() -> Iterator[Recording]:
+def record_launches() -> Iterator[Recording]:
     """This thread's launches are remembered while it lasts."""
     assert _mine.recording is None
     _mine.recording = found = Recording()
@@ -93,7 +93,7 @@ def recorded() -> Iterator[Recording]:
 
 
 @contextmanager
-def apart() -> Iterator[None]:
+def pause_recording() -> Iterator[None]:
     """What happens here is no part of a recording."""
     found = _mine.recording
     if found is None:

@@ -27,7 +27,7 @@ from polytriton.ir.net import Node
 from polytriton.runtime.binding import Part
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.neurons import Ahead
-from polytriton.runtime.recording import recorded
+from polytriton.runtime.recording import record_launches
 from polytriton.runtime.results import Results, Stopped
 from polytriton.runtime.settings import on_device
 from polytriton.runtime.tables import Tables
@@ -93,7 +93,7 @@ class Script:
         return {name: (next(copies), next(copies)) for name in self.told}
 
 
-def weak(method: Callable[[], None]) -> Callable[[], None]:
+def weak_call(method: Callable[[], None]) -> Callable[[], None]:
     """The bound method, of nobody once its object has gone."""
     kept = WeakMethod(method)
 
@@ -130,7 +130,7 @@ class Notes:
             names = names[: names.index(done[-1]) + 1] if done else []
         for name in names:
             marks, results = self.layers.get(name, ((self.mark, self.mark), []))
-            self.trace.bounded(name, marks, script.boxes.lo[name].numel(), told[name], results, pooled=False)
+            self.trace.add_layer(name, marks, script.boxes.lo[name].numel(), told[name], results, pooled=False)
 
 
 class Replays:
@@ -139,7 +139,7 @@ class Replays:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.scripts: dict[Key, Script] = {}
-        self._backend.watchers.append(weak(self._let_go))
+        self._backend.watchers.append(weak_call(self._let_go))
         self.seen: dict[Key, int] = {}  # batches of a size; recordings count only if they are spoiled
         self.possible = all(engine.leaves(name) for name in engine.programs)
 
@@ -245,9 +245,9 @@ class Replays:
         told: dict[str, Told] = {}
         programs = engine.programs if key[0] == REFINED else {}
         moved = backend.moved
-        with on_device(backend.device), recorded() as making:
-            for node in engine.passed(boxes):
-                before = engine.told(boxes, node.name) if programs and node.name in engine.shown else None
+        with on_device(backend.device), record_launches() as making:
+            for node in engine.interval_nodes(boxes):
+                before = engine.statistics(boxes, node.name) if programs and node.name in engine.shown else None
                 if node.name in programs:
                     expire()
                     progress(f"bounds of {node.name}", len(stretches), len(programs))
@@ -260,7 +260,7 @@ class Replays:
                             return None
                     self._close(last)
                 if before is not None:
-                    told[node.name] = before, engine.told(boxes, node.name) if node.name in programs else before
+                    told[node.name] = before, engine.statistics(boxes, node.name) if node.name in programs else before
             backend.bring(tables, engine.plan.query)
             stretches.append(Stretch(Part(making.cut(), 0), None))
         progress("bounds", len(programs), len(programs))

@@ -57,9 +57,9 @@ def _pay(constant, error, more, charge, floor, enlarge, scale, image):  # type: 
         error[r] = (error[r] + extra) * (1 + 8 * U64) + 4 * U64 * abs(constant[r]) + TINY
 
 
-_settle_loop = fused.compiled("D D d D I D D D d I D D", PLAIN)(_settle)
-_leaving_loop = fused.compiled("I I D b B I", PLAIN)(_leaving)
-_pay_loop = fused.compiled("D D D D D d d I", PLAIN)(_pay)
+_settle_loop = fused.compile_loop("D D d D I D D D d I D D", PLAIN)(_settle)
+_leaving_loop = fused.compile_loop("I I D b B I", PLAIN)(_leaving)
+_pay_loop = fused.compile_loop("D D D D D d d I", PLAIN)(_pay)
 
 
 class Scalars:
@@ -87,7 +87,7 @@ class Scalars:
         for kept, found in ((results.best, value), (results.raw, raw)):
             kept.scatter_reduce_(0, rows.index, torch.where(torch.isfinite(found), found, -math.inf), "amax")
 
-    def staying(self, rows: Rows, results: Results) -> Tensor:
+    def open_rows(self, rows: Rows, results: Results) -> Tensor:
         """The rows whose groups no bound has decided, in their order; groups that one has are marked."""
         assert results.group is not None and results.done is not None
         if self.fast:

@@ -122,7 +122,7 @@ def _put_back() -> None:
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def hold_settings() -> Iterator[None]:
     """Full float32 precision, no gradients, plain algorithms, tensors on the CPU and in float32 where nothing else is asked for."""
     with _process(), _thread():
         _check_blas(os.getpid())
@@ -192,7 +192,7 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def pinned(device: torch.device | None = None) -> Iterator[None]:
+def pin_settings(device: torch.device | None = None) -> Iterator[None]:
     """Plain arithmetic and the settings above, also for torch's workers; every setting is put back.
 
     Where `device` is a GPU no worker thread computes a bound, and none is tried: that takes longer than a robust network's query.
@@ -206,7 +206,7 @@ def exact_float32() -> bool:
     """Whether this process's float32 products keep 24 bits while pinned."""
     global _probe
     if _probe is None:
-        with pinned():
+        with pin_settings():
             _probe = _keeps_24_bits()
     return _probe
 
@@ -214,7 +214,7 @@ def exact_float32() -> bool:
 @cache
 def plain_products(device: torch.device) -> bool:
     """Whether this device's own matrix products are sums of rounded products: emulations round to the largest number of a row."""
-    with pinned(device):
+    with pin_settings(device):
         made = {}
         for kind, unit in ((torch.float64, 2.0**-52), (torch.float32, 2.0**-23)):
             a, b = (torch.zeros(256, 256, dtype=kind, device=device) for _ in range(2))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from polytriton.runtime.fused import compiled
+from polytriton.runtime.fused import compile_loop
 
 
-@compiled("T5 T3 i i i i i i i T T I")
+@compile_loop("T5 T3 i i i i i i i T T I")
 def _shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw, source, target, places):  # type: ignore[no-untyped-def]
     """out[r, y*sh + i*dh - top, x*sw + j*dw - left] is the sum of the taps[r, y, x, i, j] that lie there.
 
@@ -52,7 +52,7 @@ def _shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw, source, target
                                     target[b + q] += source[s0 + q]
 
 
-@compiled("T T3 i i i i i i i i i i i T I")
+@compile_loop("T T3 i i i i i i i i i i i T I")
 def _run_sums(taps, out, h, w, kh, across, channels, top, left, sh, sw, first, last, target, places):  # type: ignore[no-untyped-def]
     """The sums of `_shifted_sums` for kernels `across` strides wide, undilated, each line of `out` written from up to four at once.
 
@@ -99,7 +99,7 @@ def _run_sums(taps, out, h, w, kh, across, channels, top, left, sh, sw, first, l
                 g += count
 
 
-@compiled("T6 T3 i i i i i i i T T T")
+@compile_loop("T6 T3 i i i i i i i T T T")
 def _plane_sums(taps, out, top, left, sh, dh, dw, first, last, source, target, line):  # type: ignore[no-untyped-def]
     """The same sums from planes: taps are [kh, kw, channels, rows, h, w], so that cells of a line lie side by side; sw is 1."""
     kh, kw, channels, rows, h, w = taps.shape

@@ -224,7 +224,7 @@ class Tables:
             self._floors[name] = up(2 * self.kit.coefficients.eta * self.boxes.absmax(name).sum((1, 2, 3)))
         return self._floors[name]
 
-    def inside(self, name: str) -> Tensor:
+    def image_mask(self, name: str) -> Tensor:
         """One on the image, zero on the margin."""
         if name not in self._inside:
             f = self.kit.frames[name]

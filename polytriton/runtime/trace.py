@@ -62,12 +62,12 @@ class Trace:
     def refined(self) -> bool:
         return any(e.stage == "bound" for e in self.entries)
 
-    def asked(self, program: Program, begin: Mark, results: Results) -> None:
+    def add_query(self, program: Program, begin: Mark, results: Results) -> None:
         """A query, on interval bounds until something has been refined."""
         stage = "query" if self.refined else "interval"
         self.entries.append(TraceEntry(program.target, stage, begin, self.mark(), len(results.best), results.left))
 
-    def bounded(self, name: str, marks: tuple[Mark, Mark], neurons: int, told: Told, results: Sequence[Results], pooled: bool) -> None:
+    def add_layer(self, name: str, marks: tuple[Mark, Mark], neurons: int, told: Told, results: Sequence[Results], pooled: bool) -> None:
         """A refined layer with so many neurons in all boxes, or one whose interval bounds are exact."""
         rows, left = sum(len(r.best) for r in results), [block for r in results for block in r.left]
         self.entries.append(TraceEntry(name, "bound", *marks, rows, left, neurons, pooled, told))

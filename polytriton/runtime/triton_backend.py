@@ -23,18 +23,18 @@ from polytriton.ir.plan import Program
 from polytriton.kernels.arena import lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, power
 from polytriton.kernels.emit import NUMERICS, Emitter, Numerics
-from polytriton.kernels.lanes import OWN, branched
+from polytriton.kernels.lanes import OWN, add_lanes
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.load import makes_room, prepare
 from polytriton.kernels.sequence import Frames
 from polytriton.knobs import SUMMARY, note
-from polytriton.runtime.binding import ALIGN, STATES, Binding, Bound, Part, Ready, Streams, rounded
+from polytriton.runtime.binding import ALIGN, STATES, Binding, Bound, Part, Ready, Streams, round_size
 from polytriton.runtime.box_kernels import BoxKernels
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.kernel_tables import batch_table, layer_tensor
 from polytriton.runtime.neurons import Neurons
 from polytriton.runtime.queries import Queries
-from polytriton.runtime.recording import apart, issue, recording
+from polytriton.runtime.recording import issue, pause_recording, recording
 from polytriton.runtime.results import Forms, Identity, Results, Rows
 from polytriton.runtime.settings import on_device
 from polytriton.runtime.table_kernels import TableKernels
@@ -91,7 +91,7 @@ class TritonBackend:
         if key not in self._ready:
             launches = Lowering(self.emitter, self.frames, self.numerics, program, self.sizes).run()
             if self.lanes:
-                launches = branched(launches, self.emitter, self.numerics)
+                launches = add_lanes(launches, self.emitter, self.numerics)
             self._ready[key] = Ready(launches, lay_out(launches))
         return self._ready[key]
 
@@ -319,7 +319,7 @@ class TritonBackend:
         self, tables: Tables, program: Program, rows: Rows, start: Identity, results: Results, block: slice, capacity: int
     ) -> None:
         total = len(results.best)
-        bound = self.bound(tables, program, capacity, rounded(total))
+        bound = self.bound(tables, program, capacity, round_size(total))
         n, to = block.stop - block.start, bound.starts
         given = {"image": rows.image, "row_h": rows.h, "row_w": rows.w, "constant": rows.constant, "error": rows.error, "index": rows.index}
         for name, values in {**given, "sign": start.sign, "channel": start.channel}.items():
@@ -331,11 +331,11 @@ class TritonBackend:
         self.limit(bound, float("inf"))
         to["best"][:total], to["raw_best"][:total] = results.best, results.raw
         self.play(bound, tables)
-        self.counted(bound)
+        self.count_rows(bound)
         results.best.copy_(to["best"][:total])
         results.raw.copy_(to["raw_best"][:total])
 
-    def asked(self, program: Program, forms: Forms) -> Program:
+    def program_for(self, program: Program, forms: Forms) -> Program:
         """The program that these forms go through."""
         return program
 
@@ -351,7 +351,7 @@ class TritonBackend:
     def limit(self, bound: Bound, value: float) -> None:
         """A bound above this settles its row's group. The tensor is these launches' own: it seldom changes."""
         if bound.limit != value:
-            with apart():
+            with pause_recording():
                 bound.starts["limit"].fill_(value)
             bound.limit = value
 
@@ -361,12 +361,12 @@ class TritonBackend:
             if name in to:
                 issue(to[name].zero_)
 
-    def counted(self, bound: Bound, states: int | None = None) -> Tensor:
+    def count_rows(self, bound: Bound, states: int | None = None) -> Tensor:
         """Rows left in every state but the first, a copy to be read when the answer is known; their operations are counted.
 
         `states`: in how many, where not all launches were played.
         """
-        with apart():
+        with pause_recording():
             counts = bound.starts["count"][: len(bound.ops)][:states].clone()
             self._counted.append((counts, bound.ops[:states]))
             if len(self._counted) >= COUNTED:
@@ -388,5 +388,5 @@ class TritonBackend:
 
     def ask(self, states: int) -> list[int]:
         """Waits for the device: how many neurons were found undecided, and the rows in so many states."""
-        with apart():
+        with pause_recording():
             return self.counts()[: 1 + states].tolist()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Program, Step, Window
-from polytriton.passes.windows import meeting, through, whole
+from polytriton.passes.windows import input_axis, whole, windows_per_cell
 from polytriton.rounding import dot_error, one_rounding, sum_error
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.products import ConvShape, crop
@@ -80,7 +80,7 @@ class Walk:
                 raw = raw + least
         if self.results.group is None:
             return True
-        stay, total = self.backend.staying(self.rows, self.results), len(self.rows)
+        stay, total = self.backend.open_rows(self.rows, self.results), len(self.rows)
         if last:
             return False
         self.left.append(len(stay))
@@ -210,7 +210,7 @@ class Walk:
             result = self.backend.conv(m, w.back, shape, out)
         if step.mask:
             place = self._place(step.to[0], out)
-            result = self.backend.table_product(result, place, self.tables.inside(step.to[0]))
+            result = self.backend.table_product(result, place, self.tables.image_mask(step.to[0]))
         self._give(step, result)
 
     def _scale(self, node: Node, step: Step) -> None:
@@ -330,7 +330,7 @@ class Walk:
         u, terms = self.kit.coefficients.u, place.height * place.line
         size = b.table_dot(m.abs(), place, largest)
         # windows that meet in a cell add up; the constants' sum is charged its own rounding
-        meets = meeting(kh, sh, dh) * meeting(kw, sw, dw)
+        meets = windows_per_cell(kh, sh, dh) * windows_per_cell(kw, sw, dw)
         scale = (gamma(meets - 1, u) + dot_error(terms)) * sum_error(terms)
         self.backend.pay(self.rows, constant, 1.0, size, scale, self.tables.floor(node.inputs[0]) * sum_error(terms))
         self._give(step, crop(out, shape.lead(step.windows[0]), step.windows[0]))
@@ -382,4 +382,4 @@ def conv_shape(node: Node, window: Window) -> ConvShape:
 
 def _grown(axis: Axis, node: Node, side: int) -> Axis:
     k, s, d, p = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1)), node.ints("p", (0, 0, 0, 0))
-    return through(axis, k[side], s[side], p[side], d[side])
+    return input_axis(axis, k[side], s[side], p[side], d[side])

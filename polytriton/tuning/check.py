@@ -35,7 +35,7 @@ from polytriton.runtime.soundness import KERNELS, Coefficients
 from polytriton.runtime.tables import Kit
 from polytriton.runtime.walk import Identity, Results, Walk
 from polytriton.tuning import work
-from polytriton.tuning.checks import Seen, watched
+from polytriton.tuning.checks import Seen, watch_checks
 
 POINTS, ROWS = 3, 24  # boxes of one point; rows of a program
 SHORT = 2.0**-8  # the share by which a rounding term may be smaller: its own sums are in another order
@@ -79,7 +79,7 @@ def row_evidence(
     `arithmetic`: what products are charged, where it is another machine's.
     """
     decider = verifier._decider
-    with settings.pinned(), decider._threads():
+    with settings.pin_settings(), decider._threads():
         engine = decider.engine(Try(dtype, "input"))
         assert engine.plan.candidates == "input", schedule.NAME
         if arithmetic is not None:
@@ -189,7 +189,7 @@ class Reference:
         """Runs the workload in this arithmetic and tells what its checks found."""
         verifier = self._same(dtype)
         decider = verifier._decider
-        with watched(decider.engine(Try(decider.first_dtype(), verifier.options.candidates))) as seen:
+        with watch_checks(decider.engine(Try(decider.first_dtype(), verifier.options.candidates))) as seen:
             self._bounds[dtype] = work.run(verifier, self.q)
         return seen
 

@@ -69,7 +69,7 @@ class Seen:
                 made.append(skips)
         return tuple(made)
 
-    def saved(self, skips: Skips) -> tuple[int, int]:
+    def savings(self, skips: Skips) -> tuple[int, int]:
         """Coefficients that are not read, and passes that are not made, where these are skipped."""
         gone = [c for (target, node), c in self.checks.items() if node in skips.get(target, ())]
         return sum(c.values for c in gone), sum(c.calls for c in gone)
@@ -115,7 +115,7 @@ class Watching(Walk):
 
 
 @contextmanager
-def watched(engine: Engine) -> Iterator[Seen]:
+def watch_checks(engine: Engine) -> Iterator[Seen]:
     """What the checks of this engine find while it runs, on the CPU."""
     seen, plain = Seen(), engine.walk
     engine.walk = lambda *given: Watching(seen, *given)

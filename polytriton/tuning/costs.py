@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from polytriton.api import Verifier
 from polytriton.prove.decider import Try
 from polytriton.tuning import work
-from polytriton.tuning.cpu_cost import chosen, conv_cost, pass_cost
+from polytriton.tuning.cpu_cost import conv_cost, form_of, pass_cost
 from polytriton.tuning.device import SHEETS, Cpu, this_cpu
 from polytriton.tuning.gpu_cost import kernel_cost
-from polytriton.tuning.profile import CONV, LINEAR, Spent, profiled
+from polytriton.tuning.profile import CONV, LINEAR, Spent, profile_engine
 from polytriton.tuning.space import Conv, plan_convs
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 ROWS = 1024
 
 
-def measured(verifier: Verifier, seed: int = 0) -> dict[str, Any]:
+def measure_costs(verifier: Verifier, seed: int = 0) -> dict[str, Any]:
     """One run of the default workload on this CPU, kernel by kernel, in the order of the time they took."""
     q = work.default_work(verifier, seed)
     work.run(verifier, q)
     decider = verifier._decider
     engine = decider.engine(Try(decider.first_dtype(), verifier.options.candidates))
-    with profiled(engine) as profile:
+    with profile_engine(engine) as profile:
         work.run(verifier, q)
     cpu, convs = this_cpu(), plan_convs(verifier.net, engine.plan)
     threads = engine.backend.threads
@@ -44,7 +44,7 @@ def _line(name: str, spent: Spent, convs: dict[str, Conv], verifier: Verifier, c
     each = max(1, round(spent.rows / spent.calls))
     config = verifier.options.config
     if spent.kind == CONV and name in convs:
-        form = chosen(convs[name], config)
+        form = form_of(convs[name], config)
         cost = conv_cost(convs[name], form, each, config, cpu, threads)
         predicted, limit = cost.seconds * spent.calls, cost.limit
     elif spent.kind == LINEAR:
@@ -60,7 +60,7 @@ def _line(name: str, spent: Spent, convs: dict[str, Conv], verifier: Verifier, c
     }  # fmt: skip
 
 
-def compiled(verifier: Verifier, kernels: Kernels) -> list[dict[str, Any]]:
+def artifact_costs(verifier: Verifier, kernels: Kernels) -> list[dict[str, Any]]:
     """The kernels of an artifact on the GPUs they were compiled for: predicted only, from their reports."""
     from polytriton.tuning.cross import Kind, kinds
 

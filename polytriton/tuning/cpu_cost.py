@@ -67,7 +67,7 @@ def features(conv: Conv, form: str, rows: int, config: Config, cpu: Cpu, threads
     return [rows * product, rows * each, rows * runs, far, calls]
 
 
-def chosen(conv: Conv, config: Config, library: bool = True) -> str:
+def form_of(conv: Conv, config: Config, library: bool = True) -> str:
     """The form that the backend takes, as TorchBackend.form decides."""
     asked = config.convs.get(conv.key, AUTO)
     if asked != AUTO:
@@ -117,7 +117,7 @@ def plan_cost(convs: Mapping[str, Conv], load: Load, config: Config, cpu: Cpu, t
     total = load.others
     for key, rows in load.rows.items():
         conv, calls = convs[key], max(1, round(load.calls[key] / scale))
-        form = chosen(conv, config, library)
+        form = form_of(conv, config, library)
         total += calls * conv_cost(conv, form, ceil(waste * rows / calls), config, cpu, threads).seconds
     calls = max(1, round(load.passes / scale))
     far = load.values if 4 * load.values / calls > cpu.cache * threads else 0.0

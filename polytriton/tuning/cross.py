@@ -1,6 +1,6 @@
 """Tiles for a GPU that is not here: every kernel is compiled in the most promising sizes, and predicted time alone decides.
 
-Its answer is sound, like any tiles': a kernel's rounding term does not depend on them within what `retiled` admits. It is not
+Its answer is sound, like any tiles': a kernel's rounding term does not depend on them within what `retile` admits. It is not
 measured: a session on the device itself replaces it.
 """
 
@@ -16,7 +16,7 @@ from polytriton.artifact import Artifact, write_artifact
 from polytriton.errors import UsageError
 from polytriton.kernels.build import Built, compile_each
 from polytriton.kernels.choose import GPU
-from polytriton.kernels.emit import NUMERICS, Emitter, Numerics, Use, retiled, specialised, tile_key
+from polytriton.kernels.emit import NUMERICS, Emitter, Numerics, Use, make_kernel, retile, tile_key
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Frames
 from polytriton.kernels.spec import Kernel, Report
@@ -77,14 +77,14 @@ def candidates(kind: Kind, emitter: Emitter, gpu: Gpu, target: str) -> Iterator[
     ranked = []
     for k, option in enumerate(options):
         tile = Tile(**option)
-        tiles = retiled(default, tile, arithmetic)
+        tiles = retile(default, tile, arithmetic)
         every = {**kind.constants, **tiles.constants}
         seconds = kernel_cost(kind.function, every, kind.numerics, ROWS, gpu, None, target).seconds
         ranked.append((0.0 if k == 0 else seconds, k, tile, tiles, every))
     ranked.sort(key=lambda r: r[:2])
     for _, _, tile, tiles, every in ranked[: COMPILED + 1]:
         given = tuple(sorted(every.items()))
-        yield tile, specialised(kind.function, given, kind.numerics, tiles.warps, tiles.stages), every
+        yield tile, make_kernel(kind.function, given, kind.numerics, tiles.warps, tiles.stages), every
 
 
 def tune_target(network: Path, held: Artifact, target: str, numerics: str, as_of: int = ROWS) -> dict[str, Any]:

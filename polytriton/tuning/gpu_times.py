@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from polytriton.ir.plan import extent
-from polytriton.kernels.choose import GPU, Tiles, retiled
+from polytriton.kernels.choose import GPU, Tiles, retile
 from polytriton.kernels.emit import NUMERICS, Emitter
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Frames
@@ -76,7 +76,7 @@ class GpuTimes:
         key = kind.key, launched.rows, msgspec.json.encode(tile)
         if key not in self._seconds:
             try:
-                tiles = retiled(launched.tiles, tile, NUMERICS[numerics])
+                tiles = retile(launched.tiles, tile, NUMERICS[numerics])
             except ValueError:
                 return float("inf")
             every = {**kind.constants, **tiles.constants}

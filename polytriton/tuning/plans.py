@@ -43,7 +43,7 @@ class Plans:
 
     def load(self, old: Load, config: Config) -> Load:
         """Rows, calls and values as the configuration's plan has them. That rows stay longer without a check is not known here."""
-        values, passes = self.seen.saved(config.skips)
+        values, passes = self.seen.savings(config.skips)
         made = replace(old, values=max(0.0, old.values - values), passes=max(1, old.passes - passes))
         return made if config.whole == DEFAULT.whole or config.whole not in self.convs else self._moved(made, config.whole)
 

@@ -92,7 +92,7 @@ def carry_out(job: TrialJob) -> TrialAnswer:
     from polytriton.prove.options import Options
     from polytriton.runtime.config import Config
     from polytriton.tuning import check, work
-    from polytriton.tuning.profile import profiled
+    from polytriton.tuning.profile import profile_engine
 
     torch.set_num_threads(job.threads)
     held = read_artifact(Path(job.artifact))
@@ -120,7 +120,7 @@ def carry_out(job: TrialJob) -> TrialAnswer:
         found = msgspec.msgpack.encode(check.evidence(verifier, q, job.seed, bounds))
     shares = b""
     if job.profile and engine.kernels is None:
-        with profiled(engine) as profile:
+        with profile_engine(engine) as profile:
             work.run(verifier, q)
         shares = msgspec.msgpack.encode(profile)
     return TrialAnswer(compiled, times, ops, found, shares)

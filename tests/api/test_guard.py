@@ -37,11 +37,12 @@ MODULES = (
 )  # fmt: skip
 PLAIN = {  # what has no guard, and why it needs none
     # types, paths and exact rationals: nothing is rounded
-    "is_path", "parse_fraction", "parse_epsilon", "parse_list", "check_epsilon", "normalisation", "check_range", "exact", "load_text",
-    "Row", "Tensor", "Matrix", "Images", "Pixels", "Side", "Interval", "Counterexample", "LayerStats", "Radius", "Knobs", "Instance",
+    "is_path", "parse_fraction", "parse_epsilon", "parse_list", "check_epsilon", "normalisation", "check_range", "as_rationals",
+    "load_text", "Row", "Tensor", "Matrix", "Images", "Pixels", "Side", "Interval", "Counterexample", "LayerStats", "Radius", "Knobs",
+    "Instance",
     # parts of others that are guarded: called for every number, or by them alone
-    "outward", "enclosure", "error_above", "matrix", "classification", "later", "bisect", "check", "failed", "late",
-    "silent", "lines", "claim", "attempt",
+    "float_bounds", "enclosure", "error_above", "matrix", "classification", "lazy_ball", "bisect", "check", "failed_answer",
+    "late_answer", "silent", "lines", "claim", "attempt",
     # plain data
     "Settings", "Opened", "Answer", "Begun", "Manifest", "FileEntry", "Artifact", "Hello", "Attempt",
 }  # fmt: skip

@@ -19,7 +19,7 @@ from bench.roofline_kernels import launches_of
 from bench.roofline_model import Code, estimate, peak, traffic
 from bench.sass_loop import LANES, MATRIX, inner_loop, mix, pipe_cycles, read
 from bench.table import slug
-from polytriton.ir.ops import relaxed
+from polytriton.ir.ops import relaxed_nodes
 from polytriton.ir.plan import Step
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.emit import NUMERICS
@@ -27,7 +27,7 @@ from polytriton.kernels.sass import occupancy
 from polytriton.kernels.spec import Report
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.settings import pinned
+from polytriton.runtime.settings import pin_settings
 from polytriton.tuning.device import SHEETS
 
 H100 = SHEETS["cuda:90"]
@@ -269,7 +269,7 @@ def test_rows_of_the_interval_pass_are_means_over_images() -> None:
     refined = roofline_zoo.counted(problem, engine, 60.0)
     bound = roofline_zoo.counted(problem, engine, 0.0)
     assert (bound.source, bound.images) == ("interval", roofline_zoo.IMAGES)
-    with pinned():
+    with pin_settings():
         boxes = engine.interval(*problem.boxes(roofline_zoo.IMAGES))
     want = sum(float(((boxes.lo[n] < 0) & (boxes.hi[n] > 0)).sum()) for n in engine.programs) / roofline_zoo.IMAGES
     assert bound.undecided == pytest.approx(want)
@@ -290,7 +290,7 @@ def test_the_interval_pass_of_a_dense_layer_by_hand() -> None:
     net = compile_net(gpu_nets.dense_net(6, 5)[0]).net
     total = roofline_zoo.Sum()
     roofline_zoo.interval_pass(net, 1, structs.replace(H100, launch=0.0), total)
-    assert total.launches == len(net.nodes) - 1 + 2 * len(relaxed(net))
+    assert total.launches == len(net.nodes) - 1 + 2 * len(relaxed_nodes(net))
     weights = [int(w.size) for n in net.nodes[1:] if (w := net.weight(n, "w")) is not None]
     assert total.ops == 6 * sum(weights)
     assert total.tiles >= total.ops

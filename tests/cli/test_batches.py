@@ -69,14 +69,14 @@ def test_what_fails_in_a_batch_is_asked_alone(
     cli: Cli, poly: Path, here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error belongs to its image: the others are answered."""
-    real = Ball.asked
+    real = Ball.read
 
     def asked(ball: Ball, verifier: Verifier, name: str) -> Asked:
         if name == "b[1]":
             raise MemoryError
         return real(ball, verifier, name)
 
-    monkeypatch.setattr(Ball, "asked", asked)
+    monkeypatch.setattr(Ball, "read", asked)
     caplog.set_level("DEBUG", "polytriton")
     said = cli("run", poly, "--images", balls(here), "--epsilon", "20/255", "--json", "r.jsonl", "--batch", "4")
     got = records("r.jsonl")

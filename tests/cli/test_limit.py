@@ -12,7 +12,7 @@ import pytest
 from polytriton import limit
 from polytriton.artifact import read_artifact
 from polytriton.cache import cached_artifact
-from polytriton.limit import OutOfTime, go_on, until
+from polytriton.limit import OutOfTime, go_on, time_limit
 from tests.cli import tiny
 from tests.cli.conftest import Cli
 
@@ -42,18 +42,18 @@ def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
 
 def test_a_limit_holds_inside_and_the_outer_one_again_behind_it() -> None:
     go_on()
-    with until(time.monotonic() + 60):
+    with time_limit(time.monotonic() + 60):
         go_on()
-        with until(time.monotonic() - 1), pytest.raises(OutOfTime):
+        with time_limit(time.monotonic() - 1), pytest.raises(OutOfTime):
             go_on()
         go_on()
-        with until(None):
+        with time_limit(None):
             go_on()
     go_on()
 
 
 def test_every_part_of_a_compilation_looks_at_the_clock(clock: Clock) -> None:
-    with until(1e9):
+    with time_limit(1e9):
         cached_artifact(EXAMPLE)
     wanted = {
         "onnx._translate", "onnx._step", "onnx_compare._runner", "onnx_compare.answer", "onnx_compare.compare", "rewrite.rewrite",
@@ -64,7 +64,7 @@ def test_every_part_of_a_compilation_looks_at_the_clock(clock: Clock) -> None:
 
 
 def test_what_is_broken_off_anywhere_leaves_no_half_of_an_artifact(clock: Clock, tmp_path: Path) -> None:
-    with until(1e9):
+    with time_limit(1e9):
         cached_artifact(EXAMPLE)
     total, seen = clock.now, list(clock.seen)
     (whole,) = (tmp_path / "cache").glob("*.poly")
@@ -74,7 +74,7 @@ def test_what_is_broken_off_anywhere_leaves_no_half_of_an_artifact(clock: Clock,
         for path in (tmp_path / "cache").glob("*"):
             path.rename(tmp_path / f"old-{end}")
         clock.now = 0
-        with until(end - 0.5), pytest.raises(OutOfTime):
+        with time_limit(end - 0.5), pytest.raises(OutOfTime):
             cached_artifact(EXAMPLE)
         kept = list((tmp_path / "cache").glob("*")) + list((tmp_path / "cache").glob(".*"))
         assert all(p.suffix == ".poly" and not p.name.startswith(".") for p in kept), kept

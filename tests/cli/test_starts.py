@@ -103,12 +103,12 @@ def test_options_are_read_as_written_on_every_python(monkeypatch: pytest.MonkeyP
         none = {k for k, p in signature(thing).parameters.items() if p.default is None} if isfunction(thing) else set()
         return {k: Optional[v] if k in none else v for k, v in plain(thing, **how).items()}  # noqa: UP045  # X | None is another type
 
-    wanted = signature(groups.grouped(run.run))
+    wanted = signature(groups.flatten_groups(run.run))
     monkeypatch.setattr(groups, "get_type_hints", older)
     open_ = {p.name for p in signature(run.run).parameters.values() if p.default is None}
     assert open_ == {"network", "vnnlib", "instances", "certificates"}
-    assert signature(groups.grouped(run.run)) == wanted
-    assert read(groups.grouped(run.run), ["--instances", "list.csv"])["instances"] == Path("list.csv")
+    assert signature(groups.flatten_groups(run.run)) == wanted
+    assert read(groups.flatten_groups(run.run), ["--instances", "list.csv"])["instances"] == Path("list.csv")
 
 
 def words(file: object, many: object, epsilon: object, keep: object, count: object, seconds: object) -> int:

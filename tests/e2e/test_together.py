@@ -14,7 +14,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.prove.attempt import Attempt
-from polytriton.prove.questions import questions, united
+from polytriton.prove.questions import questions, unite
 from polytriton.prove.together import decide_together
 from polytriton.tuning import work
 from tests.cli import tiny
@@ -103,7 +103,7 @@ def test_unknown_together_as_alone(tmp_path: Path, falsifier: bool) -> None:
 
 def test_united_keeps_every_part(props: dict[str, Property]) -> None:
     asked = [q for q in map(questions, props.values()) if q is not None]
-    whole, ends = united(asked)
+    whole, ends = unite(asked)
     assert len(ends) == len(asked) + 1 and ends[-1] == whole.group.max() + 1
     at = boxes = 0
     for k, q in enumerate(asked):
@@ -115,7 +115,7 @@ def test_united_keeps_every_part(props: dict[str, Property]) -> None:
             assert np.array_equal(ours[rows], np.zeros_like(ours[rows]) if mine is None else mine), name
         at, boxes = at + len(q.image), boxes + len(q.lo)
     assert any(q.over_input is None for q in asked) and whole.over_input is not None and whole.over_input.any()
-    plain, _ = united([q for q in asked if q.over_input is None])
+    plain, _ = unite([q for q in asked if q.over_input is None])
     assert plain.over_input is None and plain.input_error is None
 
 

@@ -18,7 +18,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend import balls
 from polytriton.frontend.balls import ball, exact_ball
 from polytriton.frontend.images import load_images, parse_epsilon, parse_list
-from polytriton.frontend.query import Disjunct, outward
+from polytriton.frontend.query import Disjunct, float_bounds
 from polytriton.runtime.attack.box import _inward
 
 DATA = Path(os.environ.get("POLYTRITON_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
@@ -258,12 +258,12 @@ def test_bounds_in_integers_are_the_rationals_own(value, eps, mean, std, clip) -
     lo, hi = balls._interval(Fraction(value) / (255 if whole else 1), eps, mean, std, clip)
     for _ in range(2):  # the second time it is known
         ((a, b),) = balls._least([value], whole, eps, mean, std, clip)
-        assert (a, b) == (outward(lo)[0], outward(hi)[1])
+        assert (a, b) == (float_bounds(lo)[0], float_bounds(hi)[1])
 
 
 def test_rationals_are_worked_out_when_somebody_looks(monkeypatch) -> None:
     image, more = np.array([[[0.25, 0.5]]]), ((Fraction(0),), (Fraction(1),), (0, 1))
-    lo, hi = balls.later(image, Fraction(1, 3), *more)
+    lo, hi = balls.lazy_ball(image, Fraction(1, 3), *more)
     want = exact_ball(image, Fraction(1, 3))
     image[:] = 7.0  # the caller's own
     made = pickle.loads(pickle.dumps((lo, hi)))
@@ -287,7 +287,7 @@ def test_a_ball_as_a_property(monkeypatch) -> None:
         assert verifier.verify_property(prop).verdict == "unsat"
     d = prop.disjuncts[0]
     assert tuple(d.exact_lo) == exact_lo and tuple(d.exact_hi) == exact_hi
-    assert d.lo.tolist() == [outward(v)[0] for v in exact_lo] and d.hi.tolist() == [outward(v)[1] for v in exact_hi]
+    assert d.lo.tolist() == [float_bounds(v)[0] for v in exact_lo] and d.hi.tolist() == [float_bounds(v)[1] for v in exact_hi]
 
 
 @settings(max_examples=60, deadline=None)
@@ -295,7 +295,7 @@ def test_a_ball_as_a_property(monkeypatch) -> None:
 def test_the_largest_box_inside(low, width, wider, open_lo, open_hi) -> None:
     """Also where the float64 box around is wider than it had to be."""
     high = low + width
-    lo, hi = outward(low)[0], outward(high)[1]
+    lo, hi = float_bounds(low)[0], float_bounds(high)[1]
     for _ in range(wider):
         lo, hi = math.nextafter(lo, -math.inf), math.nextafter(hi, math.inf)
     d = Disjunct(np.array([lo]), np.array([hi]), (low,), (high,), (), frozenset([0] if open_lo else []), frozenset([0] if open_hi else []))

@@ -16,7 +16,7 @@ from polytriton.api import Verifier
 from polytriton.errors import PolytritonError, UsageError
 from polytriton.frontend.arrays import as_array, as_ends, as_radius, exact_numbers
 from polytriton.frontend.balls import ball, exact_ball
-from polytriton.frontend.numbers import as_numpy, enclosed, exact_number, exactly, written
+from polytriton.frontend.numbers import as_float64, as_fraction, as_numpy, enclose_numbers, exact_number
 from polytriton.frontend.query import Property
 from polytriton.ir.net import Builder
 
@@ -79,7 +79,7 @@ def test_decimals_and_fractions_hold_their_own_number() -> None:
 def test_longdoubles_are_rounded_outward_at_every_size() -> None:
     rng = np.random.default_rng(0)
     given = (rng.standard_normal(400) * 10.0 ** rng.integers(-330, 300, 400)).astype(np.longdouble) * (1 + np.longdouble(2) ** -62)
-    lo, hi = enclosed(given)
+    lo, hi = enclose_numbers(given)
     for a, v, b in zip(lo.tolist(), given, hi.tolist(), strict=True):
         assert Fraction(a) <= Fraction(*v.as_integer_ratio()) <= Fraction(b)
         assert a == b or np.nextafter(a, np.inf) == b
@@ -139,7 +139,7 @@ HUGE = ("1e999999999", "1e-99999999", "1/0", "9" * 1_000_000, "1e" + "9" * 1_000
 def test_malformed_and_enormous_numbers_are_refused_at_once(text: str) -> None:
     net, began = identity(), time.process_time()
     for call in (
-        lambda: written(text, "clip"), lambda: exact_numbers(text), lambda: exact_numbers([text]), lambda: as_radius(text),
+        lambda: as_fraction(text, "clip"), lambda: exact_numbers(text), lambda: exact_numbers([text]), lambda: as_radius(text),
         lambda: net.verify([0.5], text, 0), lambda: net.verify([0.5], "0.1", 0, clip=(0, text)),
         lambda: net.radius([0.5], 0, tolerance=text), lambda: net.radius([0.5], 0, epsilon=text),
         lambda: net.verify([0.5], "0.1", 0, mean=text), lambda: net.verify([0.5], "0.1", 0, std=[text]),
@@ -168,12 +168,12 @@ def test_enormous_objects_are_refused_at_once() -> None:
 
 
 def test_numbers_are_read_as_they_are_written() -> None:
-    assert written(0.1307, "mean") == written("0.1307", "mean") == written(Decimal("0.1307"), "mean") == Fraction(1307, 10_000)
-    assert written(1e-300, "mean") == Fraction(1, 10**300) and written("8/255", "mean") == Fraction(8, 255)
+    assert as_fraction(0.1307, "mean") == as_fraction("0.1307", "mean") == as_fraction(Decimal("0.1307"), "mean") == Fraction(1307, 10_000)
+    assert as_fraction(1e-300, "mean") == Fraction(1, 10**300) and as_fraction("8/255", "mean") == Fraction(8, 255)
     assert as_radius(0.03) == as_radius(Decimal("0.03")) == Fraction(3, 100)
     assert as_radius(0) == 0 and as_radius(1e-300) == Fraction(1, 10**300)
     assert exact_number(0.1, "x") == Fraction(0.1)
-    assert as_numpy([1, 2], "x").dtype.kind == "i" and exactly([True], "x").tolist() == [1.0]
+    assert as_numpy([1, 2], "x").dtype.kind == "i" and as_float64([True], "x").tolist() == [1.0]
 
 
 def test_labels_are_whole_numbers() -> None:

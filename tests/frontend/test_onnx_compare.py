@@ -255,7 +255,7 @@ def test_overflow_is_an_error_on_usual_inputs_only() -> None:
 def test_infinity_where_nothing_overflows_is_a_difference() -> None:
     numbers, flat = Numbers(np.array([[1.0, 2.0]]), None, 3), np.array([[np.inf, 2.0]])
     with pytest.raises(UnsupportedModel, match=r"at \[0\]: 1 instead of inf"):
-        onnx_compare._share("here", numbers.value, flat, numbers.allowed(SINGLE))
+        onnx_compare._share("here", numbers.value, flat, numbers.allowance(SINGLE))
 
 
 def test_no_memory_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +325,7 @@ def test_any_order_of_summation_stays_inside() -> None:
     net = b.build(b.add("linear", (b.input((400,)),), "y", w=b.constant(w), b=b.constant(np.zeros(2, F32))))
     for x in (np.ones(400, F32), rng.standard_normal(400).astype(F32)):
         y = chained(net, x[None].astype(np.float64), SINGLE)["y"]
-        allowed, worst = y.allowed(SINGLE)[0], 0.0
+        allowed, worst = y.allowance(SINGLE)[0], 0.0
         for _ in range(200):
             p = rng.permutation(400)
             sums = np.add.accumulate((w * x)[:, p], axis=1, dtype=F32)[:, -1]
@@ -337,11 +337,11 @@ def test_allowances() -> None:
     assert gamma(4, 0.25) == np.inf
     assert gamma(4, 2.0**-23) == pytest.approx(4 * 2.0**-23)
     value = np.array([[1.0, np.inf, 2.0**126]])
-    assert Numbers(value).allowed(SINGLE).tolist() == [[0, np.inf, 0]]
-    assert Numbers(value, np.array([[4.0, np.nan, 2.0**127]]), 2).allowed(SINGLE)[0] == pytest.approx([2**-20, np.inf, np.inf], rel=1e-3)
-    long = Numbers(value, np.ones((1, 3)), 10**6).allowed(ARITHMETIC["float16"])
+    assert Numbers(value).allowance(SINGLE).tolist() == [[0, np.inf, 0]]
+    assert Numbers(value, np.array([[4.0, np.nan, 2.0**127]]), 2).allowance(SINGLE)[0] == pytest.approx([2**-20, np.inf, np.inf], rel=1e-3)
+    long = Numbers(value, np.ones((1, 3)), 10**6).allowance(ARITHMETIC["float16"])
     assert (long < 0.05).all()
-    assert Numbers(np.ones((1, 1)), np.ones((1, 1)), 10**6, 7).allowed(ARITHMETIC["float64"]) < 1e-9
+    assert Numbers(np.ones((1, 1)), np.ones((1, 1)), 10**6, 7).allowance(ARITHMETIC["float64"]) < 1e-9
 
 
 def test_sums_of_magnitudes_behind_a_weight_count() -> None:

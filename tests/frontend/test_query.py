@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polytriton.errors import UsageError
-from polytriton.frontend.query import Property, Row, classification, matrix, outward
+from polytriton.frontend.query import Property, Row, classification, float_bounds, matrix
 
 
 @settings(max_examples=400, deadline=None)
@@ -21,7 +21,7 @@ from polytriton.frontend.query import Property, Row, classification, matrix, out
     | st.builds(lambda m, e: m * Fraction(10) ** e, st.integers(), st.integers(-400, 400))
 )
 def test_outward_encloses_tightly(q: Fraction) -> None:
-    lo, hi = outward(q)
+    lo, hi = float_bounds(q)
     assert lo == -np.inf or Fraction(lo) <= q
     assert hi == np.inf or Fraction(hi) >= q
     assert hi == lo or hi == math.nextafter(lo, math.inf)

@@ -296,7 +296,7 @@ def _artifact(data: bytes) -> None:
         if part < 5:
             entries = {n: A.FileEntry(A.sha256(d), len(d)) for n, d in files.items() if n != A.MANIFEST}
             manifest = msgspec.structs.replace(manifest, files=entries)
-        files[A.MANIFEST] = manifest.sealed().encode()
+        files[A.MANIFEST] = manifest.seal().encode()
     place = folder() / "net.poly"
     place.mkdir(exist_ok=True)
     for n, d in files.items():

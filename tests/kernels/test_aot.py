@@ -16,7 +16,7 @@ import pytest
 from polytriton.errors import KernelError
 from polytriton.frontend.onnx import load_onnx
 from polytriton.kernels.build import check, compile_all, triton_version
-from polytriton.kernels.emit import NUMERICS, Constants, specialised
+from polytriton.kernels.emit import NUMERICS, Constants, make_kernel
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.spec import Kernel
@@ -114,6 +114,6 @@ def test_error_constants_stay_float64(target: str, cubins: Path) -> None:
         "PLANE": 21, "PITCH": 21, "T_START": 0, "T_PLANE": 21, "T_PITCH": 21, "BIAS": "none", "SUM_ERROR": factor, "BR": 4, "BQ": 32,
     }  # fmt: skip
     for numerics in TYPES:
-        kernel = specialised("relax_rows", tuple(sorted(constants.items())), numerics, 4, 1)
+        kernel = make_kernel("relax_rows", tuple(sorted(constants.items())), numerics, 4, 1)
         cubin = compile_all([kernel], target, cache=cubins)[0].cubin
         assert bytes.fromhex("79563412") in cubin and bytes.fromhex("0000f03f") in cubin

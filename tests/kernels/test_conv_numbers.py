@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from polytriton.ir.plan import Window
 from polytriton.kernels.emit import NUMERICS, Constants
-from polytriton.passes.windows import through
+from polytriton.passes.windows import input_axis
 from polytriton.rounding import gamma
 from polytriton.runtime.products import ConvShape
 from polytriton.runtime.torch_backend import TorchBackend
@@ -69,7 +69,7 @@ def case(rng: np.random.Generator) -> Case:
     over = scene(rng, slots=bool(rng.integers(0, 2)), channels=groups * int(rng.choice([1, 3, 17])))
     k, s, d = ((int(a), int(b)) for a, b in (rng.integers(1, 4, 2), rng.integers(1, 5, 2), rng.choice([1, 1, 2], 2)))
     pad = (int(rng.choice([0, 0, 1, 2])), int(rng.choice([0, 0, 1, 2])))
-    natural = (through(a, k[i], s[i], pad[i], d[i]) for i, a in enumerate((over.window.h, over.window.w)))
+    natural = (input_axis(a, k[i], s[i], pad[i], d[i]) for i, a in enumerate((over.window.h, over.window.w)))
     return Case(over, Window(*(_shifted(rng, a) for a in natural)), k, s, d, pad, groups, share)
 
 

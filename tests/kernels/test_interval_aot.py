@@ -11,7 +11,7 @@ import pytest
 from polytriton.ir.net import Builder, Net
 from polytriton.kernels.build import check, compile_all
 from polytriton.kernels.choose import GPU
-from polytriton.kernels.emit import NUMERICS, Emitter, specialised
+from polytriton.kernels.emit import NUMERICS, Emitter, make_kernel
 from polytriton.kernels.interval_launches import product_tiles
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.spec import Kernel
@@ -50,7 +50,7 @@ def kernel(function: str, bits: int) -> Kernel:
         wide = function == "interval_dense"
         tiles = product_tiles(NUMERICS[f"interval{bits}"], GPU, 500 if wide else 64, cells=not wide)
         given |= {"T": f"tl.float{bits}", **tiles.constants}
-    return specialised(function, tuple(sorted(given.items())), f"interval{bits}", 1 if function in PRODUCTS else 4, 3)
+    return make_kernel(function, tuple(sorted(given.items())), f"interval{bits}", 1 if function in PRODUCTS else 4, 3)
 
 
 @pytest.mark.parametrize("target", [pytest.param("cuda:80", marks=pytest.mark.slow), "cuda:90"])

@@ -17,7 +17,7 @@ from polytriton.ir.net import Builder, Net
 from polytriton.kernels.interval_launches import check_supported
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.interval_backend import around
+from polytriton.runtime.interval_backend import ball_ends
 from polytriton.runtime.results import Forms
 from tests.kernels.test_kernel_runs import boxes, forms, proved
 from tests.oracle.exact import Machine, exact, execute
@@ -191,7 +191,7 @@ def test_unbounded_inputs_end_as_no_bound(dtype: str) -> None:
 def test_what_a_row_starts_with_is_rounded_outward() -> None:
     middle = torch.tensor([1.0, 1.0, -3.0, float("nan"), 1.0], dtype=torch.float64)
     radius = torch.tensor([0.0, 2.0**-60, 1.0, 0.0, float("inf")], dtype=torch.float64)
-    low, high = around(middle, radius)
+    low, high = ball_ends(middle, radius)
     assert low[0] == high[0] == 1 and low[1] < 1 < high[1] and low[2] <= -4 and high[2] >= -2
     assert low[3].isnan() and high[3].isnan() and low[4] == -float("inf") and high[4] == float("inf")
 

@@ -213,7 +213,7 @@ class Told:
 
     settle = Streams.settle
 
-    def beside(self, call: Callable[[], Any]) -> Callable[[], Any]:
+    def on_side(self, call: Callable[[], Any]) -> Callable[[], Any]:
         def on_side() -> Any:
             assert self.forked
             self.log.append("beside")
@@ -250,7 +250,7 @@ def test_streams_are_joined_when_a_program_is_broken_off() -> None:
     def fails() -> None:
         raise Broken
 
-    for calls, log in (([told.fork, told.beside(lambda: None), fails], ["fork", "beside", "join"]), ([fails], [])):
+    for calls, log in (([told.fork, told.on_side(lambda: None), fails], ["fork", "beside", "join"]), ([fails], [])):
         told.log.clear()
         with pytest.raises(Broken):
             backend._play(Part(calls, 1))
@@ -282,7 +282,7 @@ def test_streams_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     streams.settle()
     assert log == []
     streams.fork()
-    assert streams.beside(lambda: now[0])() == "side" and now == ["main"]
+    assert streams.on_side(lambda: now[0])() == "side" and now == ["main"]
     streams.join()
     streams.settle()
     assert log == [("side", "main"), ("main", "side")]

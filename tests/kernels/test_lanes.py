@@ -38,7 +38,7 @@ def lowered(net: Net, candidates: str = "all", numerics: str = "float64", sizes:
     compiled, emitter, arithmetic = compile_net(net, candidates=candidates), Emitter(), NUMERICS[numerics]
     frames = Frames(compiled.net, compiled.plan)
     plain = [Lowering(emitter, frames, arithmetic, p, sizes).run() for p in compiled.plan]
-    return [(p, lanes.branched(p, emitter, arithmetic)) for p in plain]
+    return [(p, lanes.add_lanes(p, emitter, arithmetic)) for p in plain]
 
 
 def check(plain: Launches, branched: Launches) -> int:

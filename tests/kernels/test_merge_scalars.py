@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from polytriton.errors import KernelError
 from polytriton.kernels.build import check, compile_all, triton_version
-from polytriton.kernels.emit import NUMERICS, Emitter, specialised
+from polytriton.kernels.emit import NUMERICS, Emitter, make_kernel
 from polytriton.kernels.header import header
 from polytriton.kernels.lanes import MERGE
 from tests.kernels.steps import blocks, covers, draw, run
@@ -81,7 +81,7 @@ def test_compiles_without_a_spill(target: str, tmp_path: Path) -> None:
         triton_version()
     except KernelError as error:
         pytest.skip(error.message)
-    kernel = specialised("merge_scalars", tuple(MERGE.constants.items()), "float64", MERGE.warps, MERGE.stages)
+    kernel = make_kernel("merge_scalars", tuple(MERGE.constants.items()), "float64", MERGE.warps, MERGE.stages)
     reports = [m.report for m in compile_all([kernel], target, cache=tmp_path)]
     check(reports, [kernel])
     assert reports[0].spills == 0 and reports[0].registers <= 64

@@ -51,8 +51,8 @@ def test_a_wrong_kernel_is_found(
     original = emit.module_text
     assert original(module).count(right) == 1
     monkeypatch.setattr(emit, "module_text", lambda m: original(m).replace(right, wrong) if m == module else original(m))
-    emit.specialised.cache_clear()
+    emit.make_kernel.cache_clear()
     try:
         assert any((row["step"], row["what"]) == (step, what) for row in found(compiled, "float64") if not row["fraction"] <= 1)
     finally:
-        emit.specialised.cache_clear()
+        emit.make_kernel.cache_clear()

@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 
-from polytriton.runtime.recording import Recording, apart, issue, recorded, recording
+from polytriton.runtime.recording import Recording, issue, pause_recording, record_launches, recording
 
 
 @pytest.fixture
@@ -18,10 +18,10 @@ def tensor() -> torch.Tensor:
 
 
 def test_a_recording_holds_what_was_issued_and_nothing_else(tensor: torch.Tensor) -> None:
-    with recorded() as made:
+    with record_launches() as made:
         issue(lambda: tensor.add_(1))
         view, empty = tensor[1:].view(3), torch.empty(5)
-        with apart():
+        with pause_recording():
             tensor.mul_(3)
             issue(lambda: tensor.add_(10))  # made, not remembered
         issue(lambda: tensor.mul_(2))
@@ -34,14 +34,14 @@ def test_a_recording_holds_what_was_issued_and_nothing_else(tensor: torch.Tensor
 
 @pytest.mark.parametrize("spoils", ["add_", "clone", "nonzero", "tolist", "zero_"])
 def test_an_operation_of_the_hosts_spoils_it(spoils: str, tensor: torch.Tensor) -> None:
-    with recorded() as made:
+    with record_launches() as made:
         tensor.add_(1) if spoils == "add_" else tensor[0].item() if spoils == "tolist" else getattr(tensor, spoils)()
     assert made.spoiled
 
 
 def test_threads_record_for_themselves(tensor: torch.Tensor) -> None:
     found: list[Recording | None] = []
-    with recorded() as made:
+    with record_launches() as made:
         other = threading.Thread(target=lambda: (found.append(recording()), issue(lambda: tensor.add_(1)), tensor.add_(1)))
         other.start()
         other.join()
@@ -50,7 +50,7 @@ def test_threads_record_for_themselves(tensor: torch.Tensor) -> None:
 
 
 def test_what_breaks_a_recording_off_ends_it() -> None:
-    with pytest.raises(KeyError), recorded():
+    with pytest.raises(KeyError), record_launches():
         raise KeyError
     assert recording() is None
 
@@ -59,9 +59,9 @@ def test_recording_does_not_import_torchs_compiler() -> None:
     """It would take the better part of a second, in the third batch of whoever runs one."""
     script = """
 import sys, torch
-from polytriton.runtime.recording import recorded
+from polytriton.runtime.recording import record_launches
 before = "torch._dynamo" in sys.modules
-with recorded() as made:
+with record_launches() as made:
     torch.zeros(3).add_(1)
 assert made.spoiled
 print(before, "torch._dynamo" in sys.modules)

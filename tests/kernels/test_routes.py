@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from polytriton.ir.plan import Axis, Window
 from polytriton.kernels.emit import NUMERICS, Constants
-from polytriton.passes.windows import meeting, through
+from polytriton.passes.windows import input_axis, windows_per_cell
 from polytriton.rounding import dot_error, gamma, sum_error
 from tests.kernels.steps import FLOATS, KINDS, Scene, blocks, covers, draw, exact, run, scene
 
@@ -54,7 +54,7 @@ class Pool:
         return run("pool_rows", constants, numerics, grid, {**over.rows(), **values, "m": m, "out": out})
 
     def relative(self, numerics: str) -> float:
-        meets = meeting(self.k[0], self.s[0], self.d[0]) * meeting(self.k[1], self.s[1], self.d[1])
+        meets = windows_per_cell(self.k[0], self.s[0], self.d[0]) * windows_per_cell(self.k[1], self.s[1], self.d[1])
         return gamma(meets - 1, NUMERICS[numerics].u) + dot_error(self.over.size)
 
     def arriving(self, x: np.ndarray, winner: np.ndarray) -> dict[tuple[int, int, int, int], list[float]]:
@@ -76,7 +76,7 @@ def pool(rng: np.random.Generator, slots: bool) -> Pool:
     over = scene(rng, slots=slots)
     k, s, d = ((int(a), int(b)) for a, b in (rng.integers(1, 4, 2), rng.integers(1, 4, 2), rng.choice([1, 1, 2], 2)))
     pad = tuple(int(v) for v in rng.choice([0, 0, 1, 2], 2))
-    natural = Window(*(through(a, k[i], s[i], pad[i], d[i]) for i, a in enumerate((over.window.h, over.window.w))))
+    natural = Window(*(input_axis(a, k[i], s[i], pad[i], d[i]) for i, a in enumerate((over.window.h, over.window.w))))
     to = Window(*(_shifted(rng, a) for a in (natural.h, natural.w)))
     return Pool(over, to, k, s, d, (natural.h.offset - to.h.offset, natural.w.offset - to.w.offset))
 

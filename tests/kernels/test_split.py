@@ -12,7 +12,7 @@ import torch
 
 from polytriton.ir.net import Builder, Net
 from polytriton.kernels.arena import lay_out
-from polytriton.kernels.choose import GPU, INTERPRETER, Tiles, retiled
+from polytriton.kernels.choose import GPU, INTERPRETER, Tiles, retile
 from polytriton.kernels.emit import NUMERICS, Constants, Emitter
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Frames, Launch
@@ -104,11 +104,11 @@ def test_the_spare_room_of_the_charge_holds_every_float64_addition(split: int) -
 
 def test_short_blocks_are_not_split() -> None:
     default = GPU.product(NUMERICS["float64"], 0, 256, 64)
-    assert retiled(default, Tile({"SK": 4}), NUMERICS["float64"]).constants["SK"] == 4
+    assert retile(default, Tile({"SK": 4}), NUMERICS["float64"]).constants["SK"] == 4
     with pytest.raises(ValueError, match="16 terms"):
-        retiled(default, Tile({"SK": 4, "BK": 8}), NUMERICS["float64"])
+        retile(default, Tile({"SK": 4, "BK": 8}), NUMERICS["float64"])
     with pytest.raises(ValueError, match="no size"):
-        retiled(GPU.product(NUMERICS["float64"], 9, 256, 64), Tile({"SK": 4}), NUMERICS["float64"])  # a convolution's
+        retile(GPU.product(NUMERICS["float64"], 9, 256, 64), Tile({"SK": 4}), NUMERICS["float64"])  # a convolution's
 
 
 # ---- programs ----------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def buffers(step: Launch) -> list[int]:
 def test_split_products_compile_without_spills(numerics: str, target: str, tmp_path: Path) -> None:
     """Every split of the search space, with the ReLU in front and the scalars beside."""
     from polytriton.kernels.build import check, compile_all
-    from polytriton.kernels.emit import specialised
+    from polytriton.kernels.emit import make_kernel
     from polytriton.tuning.space import gpu_space
 
     arithmetic, k, n = NUMERICS[numerics], 1000, 500
@@ -190,10 +190,10 @@ def test_split_products_compile_without_spills(numerics: str, target: str, tmp_p
     made = []
     for option in options:
         if "SK" in option.get("constants", {}):
-            tiles = retiled(default, Tile(**option), arithmetic)
-            made.append(specialised("dense_step", tuple(sorted({**sizes, **tiles.constants}.items())), numerics, tiles.warps, tiles.stages))
+            tiles = retile(default, Tile(**option), arithmetic)
+            made.append(make_kernel("dense_step", tuple(sorted({**sizes, **tiles.constants}.items())), numerics, tiles.warps, tiles.stages))
     rows = GPU.rows(n)
     sums: Constants = {"T": arithmetic.type, "N": n, "SK": 16, **rows.constants}
-    made.append(specialised("sum_parts", tuple(sorted(sums.items())), numerics, rows.warps, rows.stages))
+    made.append(make_kernel("sum_parts", tuple(sorted(sums.items())), numerics, rows.warps, rows.stages))
     assert len(made) > 8
     check([b.report for b in compile_all(made, target, cache=tmp_path)], made)

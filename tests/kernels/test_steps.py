@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from polytriton.ir.plan import Axis, Window
 from polytriton.kernels.emit import NUMERICS, Constants
-from polytriton.passes.windows import through
+from polytriton.passes.windows import input_axis
 from polytriton.rounding import sum_error
 from tests.kernels.steps import ETA, FLOATS, KINDS, Scene, blocks, covers, draw, exact, run, scalars, scene
 
@@ -98,7 +98,7 @@ def test_conv_step(seed: int, slots: bool, work: str, mask: bool, numerics: str)
     k, s, d = ((int(a), int(b)) for a, b in (rng.integers(1, 4, 2), rng.integers(1, 4, 2), rng.choice([1, 1, 2], 2)))
     pad = tuple(int(v) for v in rng.choice([0, 0, 1, 2, -1], 2))
     # the window asked for: the natural one, or cells fewer or more on each side
-    natural = Window(*(through(a, k[i], s[i], pad[i], d[i]) for i, a in enumerate((over.window.h, over.window.w))))
+    natural = Window(*(input_axis(a, k[i], s[i], pad[i], d[i]) for i, a in enumerate((over.window.h, over.window.w))))
     to = Window(*(_shifted(rng, a) for a in (natural.h, natural.w)))
     image = tuple(int(v) for v in rng.integers(1, 6, 2))
     cells = (to.h.size, to.w.size, ci * groups)

@@ -42,7 +42,7 @@ def test_a_replay_tells_what_launches_one_by_one_tell(ready: Engine, plain: Engi
     found = told(ready, first, second)
     assert [s.part.played - n for s, n in zip(script(ready).stretches, played, strict=True)] == [2] * len(played)
     assert found == told(plain, first)
-    assert [s.stage for s in found].count("bound") == len(ready.bounded()) == len(found) - 1
+    assert [s.stage for s in found].count("bound") == len(ready.bounded_nodes()) == len(found) - 1
     assert any(s.unstable is not None and s.unstable[0] for s in found)
 
 
@@ -71,7 +71,7 @@ def test_what_was_told_until_a_deadline(ready: Engine, plain: Engine, at: int) -
     with pytest.raises(Stopped):
         ready.replays.refine(*ball, lambda *_: None, expire, trace)
     found = [replace(s, seconds=0.0) for s in trace.read()]
-    assert found == want[: len(found)] and len(found) < len(ready.bounded())
+    assert found == want[: len(found)] and len(found) < len(ready.bounded_nodes())
     assert bool(found) == (at > 1)
 
 

@@ -82,7 +82,7 @@ DEPLOYED_SUMS: tuple[Mutant, ...] = (
     m("the cache reads a model twice", "cache.py", "verifier = compile_bytes(data, stem,", "verifier = compile_bytes(_read(path) or data, stem,", "tests/test_cache.py::test_a_file_replaced_in_between_is_never_kept_as_the_old_one"),
     m("a cached network of another file is used", "cache.py", "if (source, made) != (sha256(data), candidates):", "if made != candidates:", "tests/test_cache.py::test_an_entry_of_another_file_is_not_used"),
     m("integers are rounded to nearest", "frontend/numbers.py", 'odd = np.abs(near) >= WHOLE if kind in "ui"', 'odd = np.abs(near) >= np.inf if kind in "ui"', f"{NUMBERS}::test_ends_are_rounded_outward"),
-    m("narrow pixels narrow epsilon", "frontend/balls.py", 'return pixels if pixels.dtype.kind in "ui" else exactly(pixels, "the image")', "return pixels", f"{NUMBERS}::test_balls_around_narrow_pixels_hold_epsilon_as_it_is"),
+    m("narrow pixels narrow epsilon", "frontend/balls.py", 'return pixels if pixels.dtype.kind in "ui" else as_float64(pixels, "the image")', "return pixels", f"{NUMBERS}::test_balls_around_narrow_pixels_hold_epsilon_as_it_is"),
     # sums that a runtime makes inside a layer
     m("a residual is rounded once", "runtime/forward.py", "self.semantics.passes * self.roundings[node.name], magnitude", "1, magnitude", "tests/soundness/test_addends.py"),
     m("an addend passes no products", "ir/addends.py", "max(before) + max(_products(net, n), n.integer(\"summands\"))", "max(before) + 0 * max(_products(net, n), n.integer(\"summands\"))", "tests/soundness/test_addends.py"),

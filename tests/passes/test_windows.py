@@ -61,14 +61,14 @@ def test_the_papers_recurrences() -> None:
     axis = Axis(1, 1, 0)
     seen = []
     for f, s, p in ((3, 2, 1), (4, 2, 1), (3, 1, 0), (5, 3, 2)):
-        axis = win.through(axis, f, s, p, 1)
+        axis = win.input_axis(axis, f, s, p, 1)
         seen.append((axis.size, axis.stride, axis.offset))
     assert seen == [(3, 2, 1), (8, 4, 3), (10, 4, 3), (32, 12, 11)]
 
 
 def test_a_dilated_kernel_reaches_further() -> None:
-    assert win.through(Axis(1, 1, 0), 3, 1, 2, 2) == Axis(5, 1, 2)
-    assert win.through(Axis(3, 2, 1), 2, 2, 0, 3) == Axis(8, 4, 2)
+    assert win.input_axis(Axis(1, 1, 0), 3, 1, 2, 2) == Axis(5, 1, 2)
+    assert win.input_axis(Axis(3, 2, 1), 2, 2, 0, 3) == Axis(8, 4, 2)
 
 
 STRIDED = behind(

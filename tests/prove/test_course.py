@@ -31,7 +31,7 @@ def told(domains: int) -> Course:
 
 @pytest.mark.parametrize("count", [1, 2, MOST, MOST + 1, 7777, 20_000])
 def test_samples_stay_few_and_keep_both_ends(count: int) -> None:
-    samples = told(count).told()
+    samples = told(count).history()
     assert len(samples) <= MOST + 1 and (len(samples) == count or len(samples) > MOST // 3)
     assert samples[0].domains == 1 and samples[-1].domains == count
     for a, b in pairwise(samples):
@@ -64,7 +64,7 @@ def test_a_share_is_never_rounded_up_to_all() -> None:
     course = Course("boxes", lambda stage, done, total: lines.append(stage))
     course.tell(12345, 1, 60, -0.012345678, 1 - 2.0**-50)
     course.tell(12346, 0, 60, float("inf"), 1.0)
-    assert course.told()[0].share < 1 == course.told()[1].share
+    assert course.history()[0].share < 1 == course.history()[1].share
     assert lines[0] == "search: 12,345 boxes, 1 open, depth 60, worst -0.01235, 99.9 % proved"
     assert lines[1] == "search: 12,346 boxes, 0 open, depth 60, 100.0 % proved"
 

@@ -24,7 +24,7 @@ def lines_of(
     decider = compiled(net, semantics, first)._decider
     q = questions(asked([(lo, hi)], [(0, tuple(forms))], net.outputs))
     assert q is not None
-    with polytriton.runtime.settings.pinned(decider.device):
+    with polytriton.runtime.settings.pin_settings(decider.device):
         engine = decider.engine(decider.tries(patient=False)[way])
         ends = torch.from_numpy(q.lo), torch.from_numpy(q.hi)
         boxes = engine.refine(*ends) if refined else engine.interval(*ends)

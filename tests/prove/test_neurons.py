@@ -135,11 +135,11 @@ def test_both_signs_of_a_neuron_are_the_whole_part() -> None:
     rng = np.random.default_rng(3)
     net = dense(*((rng.standard_normal((4, 4)), rng.standard_normal(4).tolist()) for _ in range(3)))
     tight, forms = tight_of(net, np.full((1, 4), -1.0), np.full((1, 4), 1.0), rng.standard_normal((6, 4)))
-    with settings.pinned(tight.engine.device):
+    with settings.pin_settings(tight.engine.device):
         box = torch.full((1, 4), -1.0, dtype=torch.float64), torch.full((1, 4), 1.0, dtype=torch.float64)
         search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None)
     whole, neuron = search.waiting.pick(torch.zeros(6, dtype=torch.int64)), torch.from_numpy(rng.integers(0, len(search.neurons), 6))
-    both = whole.divided(torch.arange(6), neuron, search.layer[neuron])
+    both = whole.divide(torch.arange(6), neuron, search.layer[neuron])
     on, off = both.pick(torch.arange(6)), both.pick(torch.arange(6, 12))
     assert torch.equal(on.behind, search.layer[neuron]) and torch.equal(off.behind, on.behind)
     cut = on.signs != 0
@@ -157,7 +157,7 @@ def test_what_a_batch_does_not_take_goes_on_waiting(monkeypatch: pytest.MonkeyPa
     net = dense(*((rng.standard_normal((6, 6)), rng.standard_normal(6).tolist()) for _ in range(3)))
     tight, forms = tight_of(net, np.full((1, 6), -1.0), np.full((1, 6), 1.0), rng.standard_normal((7, 6)))
     tight.chain = None  # a tree for each form, so that a lost part is a lost form
-    with settings.pinned(tight.engine.device):
+    with settings.pin_settings(tight.engine.device):
         box = torch.full((1, 6), -1.0, dtype=torch.float64), torch.full((1, 6), 1.0, dtype=torch.float64)
         search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None)
         search.begin()
@@ -229,7 +229,7 @@ def held(seeds: range, semantics: str, monkeypatch: pytest.MonkeyPatch, draw: Ca
         lo, hi = (v.astype(np.float32).astype(np.float64).reshape(1, -1) for v in random_box(rng, net, "ordinary"))
         C = rng.standard_normal((2, net.node(net.output).size))
         tight, forms = tight_of(net, lo, hi, C, "float32", semantics)
-        with settings.pinned(tight.engine.device):
+        with settings.pin_settings(tight.engine.device):
             box = torch.from_numpy(lo), torch.from_numpy(hi)
             search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None)
             names = {n.name: n.shape for n in net}
@@ -364,7 +364,7 @@ def test_a_batch_that_the_clock_breaks_off_waits_again() -> None:
     net = dense(*((rng.standard_normal((6, 6)), rng.standard_normal(6).tolist()) for _ in range(3)))
     lo, hi = np.full((1, 6), -1.0), np.full((1, 6), 1.0)
     tight, forms = tight_of(net, lo, hi, rng.standard_normal((3, 6)))
-    with settings.pinned(tight.engine.device):
+    with settings.pin_settings(tight.engine.device):
         box = torch.from_numpy(lo), torch.from_numpy(hi)
         search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, time.monotonic() - 1)
         with pytest.raises(Stopped):

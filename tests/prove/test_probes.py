@@ -101,7 +101,7 @@ def test_other_processes_hand_their_corners_back() -> None:
     assert q is not None
     decider = compiled(net)._decider
     tight = Tight(decider, decider.tries(patient=False)[0])
-    with settings.pinned(tight.engine.device):
+    with settings.pin_settings(tight.engine.device):
         ends = torch.from_numpy(q.lo), torch.from_numpy(q.hi)
         boxes = tight.engine.refine(*ends)
         search = NeuronSearch(tight, boxes, decider.forms(q, np.arange(1), np.zeros(1, dtype=np.int64)), ends, None)
@@ -110,6 +110,6 @@ def test_other_processes_hand_their_corners_back() -> None:
             decider.compiled, decider.options, tight.how, {i: boxes.lo[i] for i in inner}, {i: boxes.hi[i] for i in inner},
             search.forms, ends,
         )  # fmt: skip
-        made = [f((deepcopy(search.waiting), 5, wanted)) for f in (search.bounded, work.open()) for wanted in (True, False)]
+        made = [f((deepcopy(search.waiting), 5, wanted)) for f in (search.bound_batch, work.open()) for wanted in (True, False)]
     assert made[1][2] is None and made[3][2] is None and made[0][2] is not None and made[2][2] is not None
     assert all(torch.equal(a, b) for a, b in zip(made[0][2], made[2][2], strict=True)) and made[0][2][1].shape == (1, 2)

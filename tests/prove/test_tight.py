@@ -170,7 +170,7 @@ def compared(seeds: range, semantics: str, dtype: str) -> tuple[int, int]:
         lo, hi = (v.astype(np.float32).astype(np.float64).reshape(1, -1) for v in random_box(rng, net, "ordinary"))
         C = forms(net, rng)
         t, f = asked(net, lo, hi, C, dtype, semantics)
-        with settings.pinned(t.engine.device):
+        with settings.pin_settings(t.engine.device):
             box = torch.from_numpy(lo), torch.from_numpy(hi)
             boxes = t.refine(*box, None, lambda *_: None)
             best = t.query(boxes, f, box, None).best.numpy()
@@ -293,7 +293,7 @@ def test_chosen_slopes_are_those_of_the_best_bound(seed: int) -> None:
     lo, hi = rows.lo[:1], rows.hi[:1]
     t, f = asked(net, lo.numpy(), hi.numpy(), rows.start.numpy(), "float64")
     t.inner = False
-    with settings.pinned(t.engine.device):
+    with settings.pin_settings(t.engine.device):
         walked = t.query(t.refine(lo, hi, None, lambda *_: None), f, (lo, hi), None).best
     assert torch.allclose(walked, bound_of(net, rows, below(ascent.improve(rows, tight.QUERY, tight.RATE))), rtol=1e-3, atol=1e-3)
 
@@ -306,7 +306,7 @@ def test_the_ascent_of_a_chain_is_the_ascent(seed: int) -> None:
     lo, hi = torch.full((1, 4), -0.7, dtype=torch.float64), torch.full((1, 4), 0.9, dtype=torch.float64)
     t, _ = asked(net, lo.numpy(), hi.numpy(), np.eye(3))
     assert t.chain is not None
-    with settings.pinned(t.engine.device):
+    with settings.pin_settings(t.engine.device):
         boxes = t.engine.refine(lo, hi)
     rng = np.random.default_rng(seed)
     signs, some = {}, AscentRows(target.name, torch.eye(20).view(20, 1, 1, 20), lo.expand(20, -1), hi.expand(20, -1), {})
@@ -320,7 +320,7 @@ def test_the_ascent_of_a_chain_is_the_ascent(seed: int) -> None:
         signs[r] = torch.where(boxes.lo[i] <= boxes.hi[i], sign, 0.0)
     image = torch.zeros(20, dtype=torch.int64)
     wide = {r: v.expand(20, -1, -1, -1) for r, v in signs.items()}
-    taped = t.chosen(t.ascend(replace(some, signs=wide), boxes, image, 12))
+    taped = t.as_chosen(t.ascend(replace(some, signs=wide), boxes, image, 12))
     alone = t.chain.improve(target, boxes, 0, torch.eye(20), signs, 12, tight.RATE)
     compared = multiplied = 0
     for r, below in alone.below.items():
@@ -341,7 +341,7 @@ def test_inner_neurons_become_tighter() -> None:
         net = mlp(seed, (4, 20, 20, 20, 3))
         lo, hi = torch.full((1, 4), -0.7, dtype=torch.float64), torch.full((1, 4), 0.9, dtype=torch.float64)
         t, _ = asked(net, lo.numpy(), hi.numpy(), np.eye(3))
-        with settings.pinned(t.engine.device):
+        with settings.pin_settings(t.engine.device):
             plain, chosen = t.engine.refine(lo, hi), t.refine(lo, hi, None, lambda *_: None)
         for name in t.engine.programs:
             before, after = ((b.lo[name] < 0) & (b.hi[name] > 0) for b in (plain, chosen))

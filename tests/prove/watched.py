@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import polytriton
-from polytriton.frontend.query import Disjunct, Property, Row, outward
+from polytriton.frontend.query import Disjunct, Property, Row, float_bounds
 from polytriton.prove.attempt import Answers
 from polytriton.prove.questions import Questions, questions
 from polytriton.prove.search import InputSearch
@@ -33,7 +33,7 @@ def asked(
     made = []
     for lo, hi in boxes:
         low, high = [Fraction(v) for v in lo], [Fraction(v) for v in hi]
-        made.append((np.array([outward(v)[0] for v in low]), np.array([outward(v)[1] for v in high]), low, high))
+        made.append((np.array([float_bounds(v)[0] for v in low]), np.array([float_bounds(v)[1] for v in high]), low, high))
     disjuncts = [
         Disjunct(*made[at], tuple(Row(_terms(f.c), _terms(f.d), f.k, strict=k % 2 == 1) for k, f in enumerate(forms)))
         for at, forms in groups
@@ -89,7 +89,7 @@ class Watched(InputSearch):
     def holds(self, x: Sequence[Fraction | float], group: int) -> bool:
         """Whether the input waits in a domain in which the group is open."""
         w = self.waiting
-        down, up = (np.array(v) for v in zip(*(outward(Fraction(v)) for v in x), strict=True))  # no float64 lies between
+        down, up = (np.array(v) for v in zip(*(float_bounds(Fraction(v)) for v in x), strict=True))  # no float64 lies between
         within = ((w.lo <= down) & (up <= w.hi)).all(1)
         return bool((within & (w.open & (self.pieces.groups[w.root] == group)).any(1)).any())
 

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polytriton.report.facts import down, facts, network_names, number, quantiles, rounded, up
+from polytriton.report.facts import decimal_above, decimal_below, facts, network_names, number, quantiles, radius_text
 from polytriton.runs.records import Record
 from tests.report.made import mixed, record, stats
 
 
 @given(st.fractions(0, 1, max_denominator=10**30))
 def test_a_rounded_radius_claims_no_more_than_was_proved(value: Fraction) -> None:
-    low, high = Fraction(down(value)), Fraction(up(value))
+    low, high = Fraction(decimal_below(value)), Fraction(decimal_above(value))
     assert low <= value <= high
     if value > Fraction(1, 10**6):
         assert high - low <= value / 500
 
 
 def test_a_radius_in_a_summary_is_rounded_down_too() -> None:
-    assert (rounded(0.1157, 3), rounded(0.0694), rounded(1.0), rounded(0.0)) == ("0.115", "0.0694", "1", "0")
+    assert (radius_text(0.1157, 3), radius_text(0.0694), radius_text(1.0), radius_text(0.0)) == ("0.115", "0.0694", "1", "0")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polytriton.frontend.onnx import load_onnx
-from polytriton.frontend.query import Disjunct, Property, Row, outward
+from polytriton.frontend.query import Disjunct, Property, Row, float_bounds
 from polytriton.ir import interp
 from polytriton.ir.net import Builder, Net
 from polytriton.ir.ops import OPS
@@ -40,7 +40,7 @@ def replay_of(net: Net, dtype: str = "float32", calls: list[np.ndarray] | None =
 
 
 def disjunct(lo: list[Fraction], hi: list[Fraction], *rows: Row) -> Disjunct:
-    return Disjunct(np.array([outward(v)[0] for v in lo]), np.array([outward(v)[1] for v in hi]), tuple(lo), tuple(hi), rows)
+    return Disjunct(np.array([float_bounds(v)[0] for v in lo]), np.array([float_bounds(v)[1] for v in hi]), tuple(lo), tuple(hi), rows)
 
 
 def row(y: dict[int, float], const: float, x: dict[int, float] | None = None, strict: bool = False) -> Row:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polytriton import api
-from polytriton.frontend.query import Disjunct, Property, Row, outward
+from polytriton.frontend.query import Disjunct, Property, Row, float_bounds
 from polytriton.ir import interp
 from polytriton.ir.net import Builder, Net
 from polytriton.prove.hints import aim
@@ -30,7 +30,7 @@ def replay_of(net: Net) -> Replay:
 
 
 def piece(lo: list[Fraction], hi: list[Fraction], *rows: Row, open_lo: frozenset[int] = frozenset()) -> Disjunct:
-    ends = np.array([outward(v)[0] for v in lo]), np.array([outward(v)[1] for v in hi])
+    ends = np.array([float_bounds(v)[0] for v in lo]), np.array([float_bounds(v)[1] for v in hi])
     return Disjunct(*ends, tuple(lo), tuple(hi), rows, open_lo)
 
 

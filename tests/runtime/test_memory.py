@@ -54,7 +54,7 @@ def all_bounds(net: Net, memory: int, dtype: str, candidates: str) -> tuple[dict
     boxes = e.refine(lo, hi)
     n = net.node(e.plan.query.target).size
     got = e.query(boxes, Forms(torch.arange(3).repeat_interleave(n), torch.eye(n, dtype=torch.float64).repeat(3, 1)))
-    found = {f"{name}.{side}": getattr(boxes, side)[name].numpy() for name in e.bounded() for side in ("lo", "hi")}
+    found = {f"{name}.{side}": getattr(boxes, side)[name].numpy() for name in e.bounded_nodes() for side in ("lo", "hi")}
     return {**found, "query": got.best.numpy()}, {p.target: len(e._blocks(10_000, p)) for p in e.plan}
 
 

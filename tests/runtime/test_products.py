@@ -68,7 +68,7 @@ def test_substituting_a_convolution_is_its_gradient(fast: bool, direct: bool, dt
     positions = tuple(max(1, (n + o - z) // t + 1) for n, o, z, t in zip((ho, wo), offset, size, stride, strict=True))
     some = Window(*(Axis(z, t, o) for z, t, o in zip(size, stride, offset, strict=True)))
     for window, count, at in (whole, (some, positions, list(product(range(positions[0]), range(positions[1]))))):
-        grown = Window(win.through(window.h, k[0], s[0], p[0], d[0]), win.through(window.w, k[1], s[1], p[1], d[1]))
+        grown = Window(win.input_axis(window.h, k[0], s[0], p[0], d[0]), win.input_axis(window.w, k[1], s[1], p[1], d[1]))
         out = win.clip_window(grown, (count[0], count[1]) if count != (1, 1) else (1, 1), (h, w))
         if count == (1, 1) and window is some:
             window = win.whole(ho, wo)  # with one position the plan would have made it whole

@@ -104,11 +104,11 @@ def test_groups_leave_together_and_padded_rows_count_once(fast: bool, strict: bo
     best = torch.tensor([-1.0, 5.0, 0.0, math.nan, -0.0], dtype=torch.float64)
     group = torch.tensor([0, 0, 1, 2, 3])
     results = Results(best, best.clone(), group, torch.zeros(4, dtype=torch.bool), strict=strict)
-    stay = backend(fast).staying(rows, results)
+    stay = backend(fast).open_rows(rows, results)
     assert results.done is not None
     assert results.done.tolist() == [True, not strict, False, not strict]
     assert stay.tolist() == ([2, 3, 4] if strict else [3])
-    assert backend(fast).staying(rows.keep(stay), results).tolist() == list(range(len(stay)))
+    assert backend(fast).open_rows(rows.keep(stay), results).tolist() == list(range(len(stay)))
 
 
 @pytest.mark.skipif(not fused.AVAILABLE, reason="Numba is not installed")
@@ -123,7 +123,7 @@ def test_both_forms_say_the_same() -> None:
         results = Results(none, none.clone(), torch.arange(200), torch.zeros(200, dtype=torch.bool))
         b = backend(fast)
         b.settle(rows, results, rows.constant, rows.error, wide(rng, 500), wide(rng, 500).abs(), 1e-6, wide(rng, 3, -60, -30).abs(), 1)
-        stay = b.staying(rows, results)
+        stay = b.open_rows(rows, results)
         b.pay(rows, wide(rng, 500), 1.0, wide(rng, 500).abs(), 1e-6, wide(rng, 3, -60, -30).abs())
         found.append((results.best, results.raw, rows.constant, rows.error, stay))
     for a, b_ in zip(*found, strict=True):

@@ -95,10 +95,10 @@ def ask(case: Case, verifier: Verifier, dtype: str) -> Said:
     engine = decider.engine(Try(dtype, knobs["candidates"], knobs["tight"]))
     lo, hi = torch.from_numpy(case.lo.copy()), torch.from_numpy(case.hi.copy())
     net = verifier.net
-    with settings.pinned(), backend(engine, knobs["loops"], knobs["library"]):
+    with settings.pin_settings(), backend(engine, knobs["loops"], knobs["library"]):
         interval = engine.interval(lo, hi) if case.seed % WHOLE == 0 else None
         boxes = engine.refine(lo, hi)
-        bounds = {k: _flat(net, k, boxes.lo[k], boxes.hi[k]) for k in engine.bounded()}
+        bounds = {k: _flat(net, k, boxes.lo[k], boxes.hi[k]) for k in engine.bounded_nodes()}
         bounds[name], margins = _query(case, verifier, engine, boxes)
     boxed = {} if interval is None else {k: _flat(net, k, interval.lo[k], interval.hi[k]) for k in interval.lo}
     return Said(bounds, margins, boxed)

@@ -94,7 +94,7 @@ def test_foreign_configurations_are_refused(poly: Path, data: bytes) -> None:
     manifest = msgspec.json.decode((poly / MANIFEST).read_bytes(), type=Manifest)
     (poly / TUNED).write_bytes(data)
     files = {**manifest.files, TUNED: FileEntry(hashlib.sha256(data).hexdigest(), len(data))}
-    (poly / MANIFEST).write_bytes(msgspec.structs.replace(manifest, files=files).sealed().encode())
+    (poly / MANIFEST).write_bytes(msgspec.structs.replace(manifest, files=files).seal().encode())
     with pytest.raises(ArtifactError, match="no configurations of this version"):
         read_artifact(poly)
 

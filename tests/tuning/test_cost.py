@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from polytriton.artifact import read_artifact
-from polytriton.kernels.choose import GPU, retiled
+from polytriton.kernels.choose import GPU, retile
 from polytriton.kernels.emit import NUMERICS
 from polytriton.kernels.spec import Report
 from polytriton.runtime.config import GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, Tile
 from polytriton.tuned import TUNED
 from polytriton.tuning import cross
 from polytriton.tuning.calibrate import SHAPES, measure, shape
-from polytriton.tuning.cpu_cost import LIMITS, Load, chosen, conv_cost, features, fit, nonnegative, plan_cost, spearman
+from polytriton.tuning.cpu_cost import LIMITS, Load, conv_cost, features, fit, form_of, nonnegative, plan_cost, spearman
 from polytriton.tuning.device import SHEETS, TYPICAL, keep_cpu, this_cpu
 from polytriton.tuning.gpu_cost import kernel_cost, work
 
@@ -56,7 +56,7 @@ def test_a_plan_costs_what_its_forms_cost() -> None:
     alone = {form: 10 * conv_cost(LAYER, form, 100, Config(), TYPICAL).seconds for form in costs}
     assert costs[SHIFTS] - costs[GATHER] == pytest.approx(alone[SHIFTS] - alone[GATHER])
     assert min(costs.values()) > 0.25
-    assert chosen(LAYER, Config(convs={LAYER.key: GATHER})) == GATHER
+    assert form_of(LAYER, Config(convs={LAYER.key: GATHER})) == GATHER
     assert plan_cost({LAYER.key: LAYER}, load, Config(leave=0.5), TYPICAL) > plan_cost({LAYER.key: LAYER}, load, Config(), TYPICAL)
 
 
@@ -131,4 +131,4 @@ def test_tiles_for_a_gpu_that_is_not_here(poly: Path, monkeypatch: pytest.Monkey
     _, emitter = cross.kinds(held.compiled, "float64")
     for key, tile in config.tiles.items():
         assert isinstance(tile, Tile)
-        retiled(emitter.asked[key], tile, NUMERICS["float64"])
+        retile(emitter.asked[key], tile, NUMERICS["float64"])

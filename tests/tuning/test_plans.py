@@ -29,7 +29,7 @@ from polytriton.tuning.checks import Check, Seen
 from polytriton.tuning.cpu_cost import plan_cost
 from polytriton.tuning.device import TYPICAL
 from polytriton.tuning.plans import Plans, shares
-from polytriton.tuning.profile import CONV, Profile, profiled
+from polytriton.tuning.profile import CONV, Profile, profile_engine
 from polytriton.tuning.space import plan_choices
 from tests.oracle.nets import random_box, random_net
 
@@ -59,7 +59,7 @@ def other(verifier: Verifier, **config: Any) -> Verifier:
 
 def profile(verifier: Verifier) -> Profile:
     q = work.default_work(verifier, 0)
-    with profiled(verifier._decider.engine(Try("float32", "all"))) as made:
+    with profile_engine(verifier._decider.engine(Try("float32", "all"))) as made:
         work.run(verifier, q)
     return made
 
@@ -209,7 +209,7 @@ def test_choices_are_by_what_checks_found() -> None:
     found = Seen({("a", "x"): none, ("a", "y"): some, ("b", "x"): many})
     assert found.choices() == ({}, {"a": ["x"]}, {"a": ["x", "y"]})
     assert Seen({("b", "x"): many}).choices() == ({},)
-    assert found.saved({"a": ["x"]}) == (0, 0)
+    assert found.savings({"a": ["x"]}) == (0, 0)
 
 
 def test_the_patient_tries_skip_nothing(verifier: Verifier) -> None:

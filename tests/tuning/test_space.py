@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from polytriton.api import Verifier
 from polytriton.artifact import read_artifact
 from polytriton.ir.plan import Axis, Window
-from polytriton.kernels.choose import GPU, Tiles, retiled
+from polytriton.kernels.choose import GPU, Tiles, retile
 from polytriton.kernels.emit import NUMERICS
 from polytriton.rounding import INNER
 from polytriton.runtime.config import DEFAULT, FORMS, Config, Tile, conv_key
@@ -104,10 +104,10 @@ def test_points_of_a_plan(compiled: Path) -> None:
 
 
 def test_convolutions_of_a_plan_are_those_that_a_run_multiplies_by(compiled: Path) -> None:
-    from polytriton.tuning.costs import measured
+    from polytriton.tuning.costs import measure_costs
 
     held = read_artifact(compiled)
-    found = measured(Verifier.from_artifact(held))
+    found = measure_costs(Verifier.from_artifact(held))
     ran = {line["kernel"].removeprefix("conv ") for line in found["kernels"] if line["kernel"].startswith("conv ")}
     assert ran
     assert ran <= set(plan_convs(held.compiled.net, held.compiled.plan))
@@ -120,19 +120,19 @@ def test_convolutions_of_a_plan_are_those_that_a_run_multiplies_by(compiled: Pat
 def test_tiles_that_the_rounding_term_does_not_cover_are_refused() -> None:
     numerics = NUMERICS["float32"]
     default = GPU.product(numerics, 64, 256, 64)
-    assert retiled(default, Tile({"BK": INNER}), numerics).constants["BK"] == INNER
+    assert retile(default, Tile({"BK": INNER}), numerics).constants["BK"] == INNER
     with pytest.raises(ValueError, match="rounding term"):
-        retiled(default, Tile({"BK": 2 * INNER}), numerics)
+        retile(default, Tile({"BK": 2 * INNER}), numerics)
     with pytest.raises(ValueError, match="the same rows"):
-        retiled(default, Tile({"BM": 16, "BR": 32}), numerics)
+        retile(default, Tile({"BM": 16, "BR": 32}), numerics)
     with pytest.raises(ValueError, match="no size"):
-        retiled(GPU.rows(64), Tile({"BM": 32}), numerics)
+        retile(GPU.rows(64), Tile({"BM": 32}), numerics)
 
 
 @pytest.mark.parametrize("cells, bm", list(product((1, 3, 64, 400), (32, 64, 128))))
 def test_a_products_programs_cover_the_scalars_of_all_rows(cells: int, bm: int) -> None:
     """The programs that charge rows share the grid's first axis: fewer of them would leave rows uncharged."""
-    tiles: Tiles = retiled(GPU.product(NUMERICS["float64"], cells, 256, 64), Tile({"BM": bm}), NUMERICS["float64"])
+    tiles: Tiles = retile(GPU.product(NUMERICS["float64"], cells, 256, 64), Tile({"BM": bm}), NUMERICS["float64"])
     for rows in (1, 63, 64, 1000):
         programs = -(-rows * cells // bm)
         assert programs * tiles.constants["BS"] >= rows

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from polytriton.kernels.partial.layout import NEWLINE_IN_STRING
-from polytriton.kernels.partial.source import KernelSource, SpecialiseError, calls_in, names_in, subexpressions, written
+from polytriton.kernels.partial.source import KernelSource, SpecialiseError, calls_in, expression_text, names_in, subexpressions
 
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda self: "UNKNOWN"})()
 DTYPES = {f"{kind}{bits}": bits for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
@@ -135,7 +135,7 @@ class Folding:
                 return DTYPES[base.text.removeprefix("tl.")]
             return UNKNOWN
         if isinstance(node, ast.Call):
-            called = written(node.func)
+            called = expression_text(node.func)
             if called not in _CALLS or node.keywords or (isinstance(node.func, ast.Name) and called in self.assigned):
                 return UNKNOWN
         elif not isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Tuple, ast.Subscript, ast.JoinedStr, ast.FormattedValue)):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from polytriton.kernels.partial.folding import UNKNOWN, Folding
 from polytriton.kernels.partial.library import BUILTINS, STANDARD, Definition, Library, Module, is_constexpr
-from polytriton.kernels.partial.source import SpecialiseError, names_in, written
+from polytriton.kernels.partial.source import SpecialiseError, expression_text, names_in
 
 _REFUSED: dict[type, str] = {
     ast.Lambda: "a lambda is not supported; write a @triton.jit helper",
@@ -256,7 +256,7 @@ class Function:
             if isinstance(left, ast.Name) and names == {left.id}:
                 return False  # x = x
             return not names or bool(names & self.needed) or (stmt.value is not None and not self.fold.pure(stmt.value))
-        if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call) and written(stmt.value.func) == "tl.static_assert":
+        if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call) and expression_text(stmt.value.func) == "tl.static_assert":
             return not self._holds(stmt.value)
         if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call) and (target := self.callee(stmt.value)):
             return not (target[0].pure and self.fold.pure(stmt.value))
@@ -319,7 +319,7 @@ def refusal(definition: Definition, library: Library) -> SpecialiseError | None:
         return SpecialiseError(f"{module.source.origin}, line {at.lineno}: {message}")
 
     args = node.args
-    if [written(d) for d in node.decorator_list] != ["triton.jit"]:
+    if [expression_text(d) for d in node.decorator_list] != ["triton.jit"]:
         return error(node, f"`{node.name}` is not decorated with exactly @triton.jit; launch options belong to the caller")
     if args.posonlyargs or args.kwonlyargs or args.vararg or args.kwarg:
         return error(node, "only plain parameters are supported; write no `*`, `/` or `**` in the signature")

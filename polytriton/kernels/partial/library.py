@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from polytriton.kernels.partial.source import KernelSource, SpecialiseError, calls_in, parsed, written
+from polytriton.kernels.partial.source import KernelSource, SpecialiseError, calls_in, expression_text, parse_source
 
 BUILTINS = {"range", "min", "max", "abs", "int", "float", "bool", "len", "print", "isinstance", "getattr", "hasattr", "tuple", "list"}
 STANDARD = {"triton", "tl"}
@@ -52,7 +52,7 @@ class Library:
     """A module with the helper modules it imports from."""
 
     def __init__(self, source: str, function: str, helpers: Mapping[str, str]) -> None:
-        self.main = Module("", parsed(source, function))
+        self.main = Module("", parse_source(source, function))
         self._texts = helpers
         self._modules = {"": self.main}
         self._pure: dict[Definition, bool] = {}
@@ -62,7 +62,7 @@ class Library:
             if name not in self._texts:
                 assert wanted_by is not None
                 raise SpecialiseError(f"{wanted_by.origin}: imports from {name}, whose source was not given; pass it in `helpers`")
-            self._modules[name] = Module(name, parsed(self._texts[name], name))
+            self._modules[name] = Module(name, parse_source(self._texts[name], name))
         return self._modules[name]
 
     def find(self, name: str, module: Module) -> Definition | None:
@@ -102,7 +102,7 @@ class Library:
         names = {part.id for part in parts if isinstance(part, ast.Name)} | {part.arg for part in parts if isinstance(part, ast.arg)}
         return names.union(*(module.own.keys() for module in self._modules.values()))
 
-    def reached(self, names: Mapping[tuple[str, str], int]) -> list[Definition]:
+    def definitions(self, names: Mapping[tuple[str, str], int]) -> list[Definition]:
         """Every definition the names (of a module, with a line that reads each) lead to."""
         found: dict[str, Definition] = {}
         for (module, name), line in names.items():
@@ -121,7 +121,7 @@ class Library:
         found[name] = definition
         node, home = definition.node, self._modules[definition.module]
         if isinstance(node, ast.FunctionDef):
-            if not any("triton" in written(d) for d in node.decorator_list):
+            if not any("triton" in expression_text(d) for d in node.decorator_list):
                 raise SpecialiseError(f"{where}: `{name}` is a plain function; decorate it with @triton.jit")
             for other, at in free_names(node).items():
                 self._reach(other, home, found, at)
@@ -139,7 +139,7 @@ class Library:
             return f"from {definition.node.module} import {alias.name}{f' as {alias.asname}' if alias.asname else ''}"
         return self._modules[definition.module].source.verbatim(definition.node)
 
-    def ordered(self, texts: list[tuple[Definition, str]]) -> list[tuple[Definition, str]]:
+    def order(self, texts: list[tuple[Definition, str]]) -> list[tuple[Definition, str]]:
         """Texts by their place in the library: imported modules before those that import them, lines as they come."""
         order: list[str] = []
         self._after_imports(self.main, order)
@@ -182,7 +182,7 @@ def constant_value(definition: Definition) -> ast.expr | None:
 
 
 def is_constexpr(annotation: ast.expr | None) -> bool:
-    text = "" if annotation is None else annotation.value if isinstance(annotation, ast.Constant) else written(annotation)
+    text = "" if annotation is None else annotation.value if isinstance(annotation, ast.Constant) else expression_text(annotation)
     return str(text).split(".")[-1] == "constexpr"
 
 

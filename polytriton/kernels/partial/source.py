@@ -89,7 +89,7 @@ class KernelSource:
         """The comment on a line, from its `#`, or nothing."""
         return self.rest_of_line(self.comments[line]) if line in self.comments else ""
 
-    def commented(self, first: int, last: int) -> bool:
+    def has_comment(self, first: int, last: int) -> bool:
         return any(line in self.comments for line in range(first, last))
 
     def leading_comments(self, line: int) -> int:
@@ -118,12 +118,12 @@ class KernelSource:
 
 
 @lru_cache(maxsize=64)
-def parsed(text: str, origin: str) -> KernelSource:
+def parse_source(text: str, origin: str) -> KernelSource:
     """A module's source, parsed once for all kernels taken from it."""
     return KernelSource(text, origin)
 
 
-# What a tree says of a node is asked anew for every kernel taken from it, and `parsed` keeps the trees: it is found once.
+# What a tree says of a node is asked anew for every kernel taken from it, and `parse_source` keeps the trees: it is found once.
 _KEPT = 1 << 16  # nodes; the library's modules have fewer
 
 
@@ -149,6 +149,6 @@ def calls_in(node: ast.expr | ast.stmt) -> tuple[ast.Call, ...]:
 
 
 @lru_cache(_KEPT)
-def written(node: ast.expr) -> str:
+def expression_text(node: ast.expr) -> str:
     """An expression as plain text."""
     return ast.unparse(node)

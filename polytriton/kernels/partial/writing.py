@@ -91,7 +91,7 @@ class _FunctionWriter:
     def _placed(self, text: str, start: int, end: int, column: int, left: int) -> str:
         """The new text of a statement or header in its new column; broken anew where it differs from the old one, start to end."""
         before = self.source.text[start:end]
-        commented = "\n" in text and self.source.commented(self.source.line_of(start), self.source.line_of(end - 1))
+        commented = "\n" in text and self.source.has_comment(self.source.line_of(start), self.source.line_of(end - 1))
         if text == before or commented or NEWLINE_IN_STRING in text or "\\\n" in text:
             return " " * (column - left) + dedent(text, left)
         fitted = refit(text, column - left)

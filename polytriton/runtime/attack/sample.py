@@ -55,7 +55,7 @@ class Sampler:
         first = np.union1d(order[: self.KEPT], order[np.unique(part, return_index=True)[1]])
         return points[first], residuals[first]
 
-    def around(self, parents: np.ndarray, radius: float, count: int) -> np.ndarray:
+    def points_around(self, parents: np.ndarray, radius: float, count: int) -> np.ndarray:
         """About `count` points within so much of the box's width around the parents."""
         near = np.repeat(parents, max(1, count // len(parents)), axis=0)
         moved = near + radius * (self.hi - self.lo) * self.rng.uniform(-1, 1, near.shape)

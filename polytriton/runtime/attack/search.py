@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polytriton.frontend.query import Disjunct, Exact, Property, exact
+from polytriton.frontend.query import Disjunct, Exact, Property, as_rationals
 from polytriton.ir.interp import user_shape
 from polytriton.ir.net import Net, Node
 from polytriton.runtime.attack.box import Box, exact_point, inner_box, nearest_box
@@ -20,7 +20,7 @@ from polytriton.runtime.attack.replay import Replay, UnsafePoint
 from polytriton.runtime.attack.sample import Sampler
 from polytriton.runtime.attack.target import Aim, Target, TargetRows
 from polytriton.runtime.executor import torch_forward
-from polytriton.runtime.settings import pinned
+from polytriton.runtime.settings import pin_settings
 
 Certify = Callable[[Disjunct, Exact], bool]
 
@@ -89,7 +89,7 @@ def falsify_all(
 @contextmanager
 def _own_settings(device: str) -> Iterator[None]:
     """Whatever the user set globally neither changes the search nor is changed by it."""
-    with torch.inference_mode(False), pinned(), torch.enable_grad(), torch.autocast(device.partition(":")[0], enabled=False):
+    with torch.inference_mode(False), pin_settings(), torch.enable_grad(), torch.autocast(device.partition(":")[0], enabled=False):
         yield
 
 
@@ -193,7 +193,7 @@ class _Search:
     def _beside(self, target: Target, point: np.ndarray, y: np.ndarray) -> UnsafePoint | None:
         """The exact point that the run stands for, as the nearest float64 numbers, which the model's type rounds to that run's input."""
         d = target.disjunct
-        where, value = exact_point(d, point.ravel()), exact(y.tolist())
+        where, value = exact_point(d, point.ravel()), as_rationals(y.tolist())
         if where is None or value is None or self.certify is None or not all(r.holds(where, value) for r in d.rows):
             return None
         x = np.array([float(v) for v in where])
@@ -277,7 +277,7 @@ class _Search:
             for radius in Sampler.RADII:
                 if self._clear(aim):
                     return
-                made = sampler.around(parents, radius, samples // (4 * len(order)))
+                made = sampler.points_around(parents, radius, samples // (4 * len(order)))
                 (again,) = self._look([targets[i]], made)
                 parents, values = sampler.best(np.concatenate([parents, made]), np.concatenate([values, again]))
 
