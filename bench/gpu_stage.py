@@ -18,7 +18,7 @@ from polytriton.kernels.launches import Lowering
 from polytriton.passes.pipeline import Compiled
 from polytriton.runtime.binding import ALIGN, Binding, Ready
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.kernel_tables import LAYER
+from polytriton.runtime.kernel_arguments import LAYER
 from polytriton.runtime.triton_backend import MOST
 
 NEVER = float("inf")

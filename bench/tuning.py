@@ -18,9 +18,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import numpy as np
 
 HELD_OUT = (32, 32, 4, 2, 6)  # convbig's second convolution seen from the third's neurons
 MORE = ((64, 32, 3, 1, 16), (32, 3, 3, 1, 32), (64, 64, 4, 2, 8))
@@ -29,12 +32,26 @@ SAMPLED, WITHIN, FASTER = 60, 0.10, 1.3
 MET = ("not met", "met")
 
 
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """Rank correlation; equal values share their mean rank."""
+    ranks = [_ranks(np.asarray(v, dtype=float)) for v in (a, b)]
+    x, y = (r - r.mean() for r in ranks)
+    size = float(np.sqrt((x * x).sum() * (y * y).sum()))
+    return float((x * y).sum() / size) if size else 0.0
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[inverse]
+
+
 def rank(kept: bool) -> int:
     import torch
 
     from polytriton.runtime.config import GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config
     from polytriton.tuning.calibrate import calibrate, measure, shape
-    from polytriton.tuning.cpu_cost import conv_cost, spearman
+    from polytriton.tuning.cpu_cost import conv_cost
     from polytriton.tuning.device import this_cpu
 
     torch.set_num_threads(1)

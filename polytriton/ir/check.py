@@ -44,13 +44,13 @@ def check_net(net: Net) -> None:
             raise InvalidIR(f"%{node.name} = {node.op}: declared {list(node.shape)}, inferred {list(got)}", "correct the declared shape")
         for key, value in node.attrs.items():
             if isinstance(value, Ref):
-                _check_weight(net, node.name, OPS[node.op].kind, key, value)
+                _check_weight(net, node.name, key, value)
         shapes[node.name] = node.shape
     if net.output not in shapes:
         raise InvalidIR(f"net @{net.name} returns %{net.output}, which is not defined", "return a defined node")
 
 
-def _check_weight(net: Net, name: str, kind: str, key: str, ref: Ref) -> None:
+def _check_weight(net: Net, name: str, key: str, ref: Ref) -> None:
     if ref.name not in net.weights:
         raise InvalidIR(f"%{name}: weight @{ref.name} is missing", "load the weights with the text")
     array = net.weights[ref.name]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from polytriton.kernels.affine import forward_kernels
-from polytriton.kernels.cells import box_kernels, form_kernels, neuron_kernels, table_kernels
+from polytriton.kernels.cell_kernels import box_kernels, form_kernels, neuron_kernels, table_kernels
 from polytriton.kernels.choose import GPU, Sizes
 from polytriton.kernels.emit import INTERVAL, NUMERICS, Emitter
 from polytriton.kernels.interval_launches import IntervalLowering

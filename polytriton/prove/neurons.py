@@ -34,10 +34,10 @@ POINTS = 256  # places where bounds of open parts are least, tried as counterexa
 BATCHES = 2  # of a round, for each process
 MEMORY = 8  # of the budget an eighth for what waits; beyond it the deepest come first
 
-Probe = Callable[[Tensor, list[int]], bool]  # points worth trying, and forms still open: whether a counterexample was found
+FormProbe = Callable[[Tensor, list[int]], bool]  # points worth trying, and forms still open: whether a counterexample was found
 Least = tuple[Tensor, Tensor]  # bounds of open forms, and where they are least
-Asked = tuple[Parts, int, bool]  # parts, steps uphill, and whether `Least` is wanted
-Told = tuple[Parts, Tensor, Least | None]  # the parts with bounds, the least bound so far of every form's refuted ones
+PartBatch = tuple[Parts, int, bool]  # parts, steps uphill, and whether `Least` is wanted
+PartsTold = tuple[Parts, Tensor, Least | None]  # the parts with bounds, the least bound so far of every form's refuted ones
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Bounding:
     forms: Forms
     box: tuple[Tensor, Tensor]
 
-    def open(self) -> Callable[[Asked], Told]:
+    def open(self) -> Callable[[PartBatch], PartsTold]:
         decider = Decider(self.compiled, self.options)
         tight = Tight(decider, self.how)
         search = NeuronSearch(tight, Boxes(dict(self.lo), dict(self.hi)), self.forms, self.box, None)
@@ -73,7 +73,7 @@ class NeuronSearch:
         box: tuple[Tensor, Tensor],
         deadline: float | None,
         course: Course | None = None,
-        probe: Probe | None = None,
+        probe: FormProbe | None = None,
         crew: Crew | None = None,
     ) -> None:
         self.tight, self.forms, self.box, self.deadline, self.probe = tight, forms, box, deadline, probe
@@ -144,7 +144,7 @@ class NeuronSearch:
             self.found = self.probe(corner[bound.argsort(stable=True)[:POINTS]], self.waiting.forms[self.waiting.open].unique().tolist())
         self.least, self.rounds = [], self.rounds + 1
 
-    def _shared(self, crew: Crew, boxes: Boxes) -> Callable[[Sequence[Asked]], list[Told]]:
+    def _shared(self, crew: Crew, boxes: Boxes) -> Callable[[Sequence[PartBatch]], list[PartsTold]]:
         """`bound_batch` for a list of batches, by whoever is free."""
         d, inner = self.tight.decider, [self.operand[r] for r in self.relus]
         lo, hi = ({i: values[i] for i in inner} for values in (boxes.lo, boxes.hi))
@@ -162,7 +162,7 @@ class NeuronSearch:
         self.done += len(parts)
         return Parts.join(*(some for some, _, _ in made))
 
-    def bound_batch(self, asked: Asked) -> Told:
+    def bound_batch(self, asked: PartBatch) -> PartsTold:
         """What this or another process makes of a batch: which of them does it makes no difference."""
         parts, steps, wanted = asked
         least = self._bound(parts, steps, wanted)

@@ -45,11 +45,11 @@ POINTS = 2048  # places where bounds are least, tried as counterexamples at a ti
 MEMORY = 8  # of the budget an eighth for what waits; beyond it the deepest come first
 
 _LOG = logging.getLogger(__name__)
-Asked = tuple[Domains, int, bool]  # parts, how many ways of bounding are left, and whether their points are tried: always here
+BoxBatch = tuple[Domains, int, bool]  # parts, how many ways of bounding are left, and whether their points are tried: always here
 Probe = Callable[[np.ndarray, list[int]], bool]  # points worth trying, and pieces still open: whether a counterexample was found
 
 
-class Told(NamedTuple):
+class BoxesTold(NamedTuple):
     """What came of a batch: the parts left, the depths of those refuted, and what the search that bounded it knows by then."""
 
     left: Domains | None
@@ -84,7 +84,7 @@ class Refuting:
     settled: np.ndarray
     inherits: bool
 
-    def open(self) -> Callable[[Asked], Told]:
+    def open(self) -> Callable[[BoxBatch], BoxesTold]:
         answers = Answers(self.best, self.best, self.settled)
         search = InputSearch(Decider(self.compiled, self.options), self.q, answers, deadline=None, inherits=self.inherits)
         return search.bound_batch
@@ -216,13 +216,13 @@ class InputSearch:
                 self.waiting = Domains.join(self.waiting, t.left)
         self.course.tell(self.domains, len(self.waiting), self.depth, float(self.waiting.bound.min(initial=np.inf)), self.share())
 
-    def bound_batch(self, asked: Asked) -> Told:
+    def bound_batch(self, asked: BoxBatch) -> BoxesTold:
         """Bounds a batch in the last `ways` ways, and tells what changed."""
         batch, ways, self._looks = asked
         self.ways = self.ways[-ways:]
         self._closed = []
         left = self._refute(batch)
-        return Told(left, np.concatenate(self._closed), self.least, self.depth, len(self.ways), self.ended)
+        return BoxesTold(left, np.concatenate(self._closed), self.least, self.depth, len(self.ways), self.ended)
 
     def _size(self) -> int:
         """Domains of a batch: as many as keep it short, whatever the machine, so that a search can be repeated."""

@@ -32,7 +32,7 @@ def page(
 ) -> str:
     """`known` describes layers by network path; `find` looks for pixels that records do not hold."""
     made, searched = gallery(records, pictures, find), cards(records)
-    parts = [("summary", "Summary", _summary(found)), ("plots", "Distributions", _plots(records, found))]
+    parts = [("summary", "Summary", _summary(found)), ("plots", "Distributions", _plots(records))]
     if any(n.layers for n in found.networks):
         parts.append(("layers", "Layers", "".join(layers(n, known.get(n.path, {})) for n in found.networks)))
     parts.append(("answers", "Queries", _queries(records, found, made, searched)))
@@ -116,7 +116,7 @@ def _networks(found: Facts) -> str:
     return f'<div class="scroll" tabindex="0" role="region" aria-label="Networks"><table>{head}<tbody>{rows}</tbody></table></div>'
 
 
-def _plots(records: Sequence[Record], found: Facts) -> str:
+def _plots(records: Sequence[Record]) -> str:
     made = [("Runtime", "results answered within a time", plots.runtimes(records))]
     margins = [r.margin for r in records if r.margin is not None]
     if margins:

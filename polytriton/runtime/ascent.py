@@ -74,7 +74,6 @@ class _ReluLines:
         self.chord = torch.where(self.open, (hi - slope * lo) / (hi - lo).clamp(min=1e-30), decided)
         self.below = torch.where(self.open, torch.where(hi > -lo, 1.0, slope) if below is None else below, decided)
         self.cut = torch.where(self.open, (slope - self.chord) * lo, torch.zeros_like(lo))
-        self.reach = torch.minimum(hi, -lo).clamp(min=0)
         self.multiplier = None if sign is None else torch.zeros_like(lo) if multiplier is None else multiplier.clamp(min=0)
         self.coefficient = torch.zeros_like(lo)
         self.kept: Found | None = None

@@ -20,7 +20,7 @@ from polytriton.kernels.lanes import OWN
 from polytriton.kernels.load import function
 from polytriton.kernels.sequence import Launch, Launches
 from polytriton.kernels.spec import FUSION, room
-from polytriton.runtime.kernel_tables import LAYER
+from polytriton.runtime.kernel_arguments import LAYER
 from polytriton.runtime.tables import Tables
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polytriton.ir.net import Node
 from polytriton.ir.plan import extent
-from polytriton.kernels import cells
+from polytriton.kernels import cell_kernels
 from polytriton.kernels.spec import Kernel
 from polytriton.rounding import gamma
 from polytriton.runtime.forward_kernels import AffineParts, _aligned
@@ -35,21 +35,21 @@ class BoxKernels:
         """The node's box, magnitude and error from the layer's sums."""
         node, real = layer.node, self.semantics.real
         source = node.inputs[0]
-        constants = cells.affine_box(node, self.nodes[source], real, self.interpret)
+        constants = cell_kernels.affine_box(node, self.nodes[source], real, self.interpret)
         biggest, _ = self.sizes(boxes, source)
         given = {
             "centre_ptr": parts.centre, "spread_ptr": parts.spread, "magnitude_ptr": parts.magnitude, "babs_ptr": layer.babs,
             "terms_ptr": parts.magnitude if parts.terms is None else parts.terms, "operand_ptr": biggest,
             "numbers_ptr": self._factors(layer),
         }  # fmt: skip
-        self._make(node, boxes, cells.cell_kernel("affine_boxes", constants), given, error=not real)
+        self._make(node, boxes, cell_kernels.cell_kernel("affine_boxes", constants), given, error=not real)
         boxes.magnitude[node.name] = parts.magnitude
 
     def elementwise(self, node: Node, boxes: Boxes) -> None:
         """A ReLU, a sum or a difference."""
         operations = self.semantics.passes * self.roundings[node.name] if node.name in self.roundings else 1
-        name, constants = cells.elementwise_box(node, 0 if self.semantics.real else operations, self.interpret)
-        kernel = cells.cell_kernel(name, constants)
+        name, constants = cell_kernels.elementwise_box(node, 0 if self.semantics.real else operations, self.interpret)
+        kernel = cell_kernels.cell_kernel(name, constants)
         sides = zip("ab"[: len(node.inputs)], node.inputs, strict=True)
         given = {f"{side}_{end}_ptr": _aligned(getattr(boxes, end)[i]) for side, i in sides for end in ("lo", "hi")}
         self._make(node, boxes, kernel, given, error="error_ptr" in kernel.parameters)
@@ -60,7 +60,7 @@ class BoxKernels:
             node = self.nodes[name]
             made = self._empty_sizes(node, boxes.batch)
             tensors = {"box_lo_ptr": _aligned(boxes.lo[name]), "box_hi_ptr": _aligned(boxes.hi[name])}
-            kernel = cells.cell_kernel("measure_boxes", cells.cells(node, self.interpret))
+            kernel = cell_kernels.cell_kernel("measure_boxes", cell_kernels.cells(node, self.interpret))
             launch(kernel, (made[0].numel(),), {**tensors, "biggest_ptr": made[0], "total_ptr": made[1]}, self.device)
             boxes.sizes[name] = made
         return boxes.sizes[name]
@@ -68,9 +68,9 @@ class BoxKernels:
     def tell(self, boxes: Boxes, name: str) -> Tensor:
         """For every part of an image the sum of hi - lo, and the neurons whose sign is undecided (runtime.trace)."""
         node = self.nodes[name]
-        told = torch.empty(boxes.batch * cells.parts(node, self.interpret), 2, dtype=torch.float64, device=self.device)
+        told = torch.empty(boxes.batch * cell_kernels.parts(node, self.interpret), 2, dtype=torch.float64, device=self.device)
         tensors = {"box_lo_ptr": _aligned(boxes.lo[name]), "box_hi_ptr": _aligned(boxes.hi[name]), "told_ptr": told}
-        launch(cells.cell_kernel("tell_boxes", cells.cells(node, self.interpret)), (len(told),), tensors, self.device)
+        launch(cell_kernels.cell_kernel("tell_boxes", cell_kernels.cells(node, self.interpret)), (len(told),), tensors, self.device)
         return told
 
     def _make(self, node: Node, boxes: Boxes, kernel: Kernel, given: dict[str, Tensor], error: bool) -> None:
@@ -84,7 +84,7 @@ class BoxKernels:
         boxes.lo[node.name], boxes.hi[node.name], boxes.sizes[node.name] = lo, hi, made
 
     def _empty_sizes(self, node: Node, batch: int) -> Sizes:
-        shape = batch, cells.parts(node, self.interpret)
+        shape = batch, cell_kernels.parts(node, self.interpret)
         return torch.empty(shape, dtype=torch.float64, device=self.device), torch.empty(shape, dtype=torch.float64, device=self.device)
 
     def _factors(self, layer: Layer) -> Tensor:

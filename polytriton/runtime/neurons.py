@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from polytriton.ir.plan import Program
-from polytriton.kernels import cells
-from polytriton.kernels.cells import cell_kernel
+from polytriton.kernels import cell_kernels
+from polytriton.kernels.cell_kernels import cell_kernel
 from polytriton.runtime.binding import Bound, round_size
 from polytriton.runtime.recording import launch
 from polytriton.runtime.results import Results
@@ -120,32 +120,32 @@ class Neurons:
         backend, name = self.backend, layer.program.target
         node, emulate = backend.kit.nodes[name], backend.sizes.emulate
         lo, hi = layer.tables.boxes.lo[name], layer.tables.boxes.hi[name]
-        programs = layer.tables.boxes.batch * cells.parts(node, emulate)
+        programs = layer.tables.boxes.batch * cell_kernels.parts(node, emulate)
         blocks = backend.kept("open", round_size(programs), torch.int64)
         at = backend.kept("at", round_size(lo.numel()), torch.int64)
         given = {"box_lo_ptr": lo, "box_hi_ptr": hi, "blocks_ptr": blocks, "at_ptr": at, "found_ptr": backend.counts()[:1]}
-        launch(cell_kernel("count_open", cells.open_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
-        launch(cell_kernel("find_open", cells.find_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
+        launch(cell_kernel("count_open", cell_kernels.open_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
+        launch(cell_kernel("find_open", cell_kernels.find_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
         return at
 
     def _open(self, layer: NeuronLayer, bound: Bound, at: Tensor, rows: int, *, second: bool = False, ahead: bool = False) -> None:
         """Rows of one sign for `rows` neurons, or (`ahead`) for so many at most."""
         backend, node = self.backend, self.backend.kit.nodes[layer.program.target]
-        kernel = cell_kernel("open_neurons", cells.open_rows(node, second, ahead, layer.leaves, backend.sizes.emulate))
+        kernel = cell_kernel("open_neurons", cell_kernels.open_rows(node, second, ahead, layer.leaves, backend.sizes.emulate))
         backend.limit(bound, BELOW_ZERO if layer.leaves else float("inf"))
         backend.clear_own(bound.starts)
         self._launch(layer, bound, at, kernel, rows)
 
     def close(self, layer: NeuronLayer, bound: Bound, at: Tensor, n: int) -> None:
         """The bounds of as many neurons as the device's count says, `n` at most."""
-        kernel = cell_kernel("close_neurons", cells.close_rows(layer.every, layer.leaves, self.backend.sizes.emulate))
+        kernel = cell_kernel("close_neurons", cell_kernels.close_rows(layer.every, layer.leaves, self.backend.sizes.emulate))
         self._launch(layer, bound, at, kernel, n)
 
-    def _launch(self, layer: NeuronLayer, bound: Bound, at: Tensor, kernel: cells.Kernel, rows: int) -> None:
+    def _launch(self, layer: NeuronLayer, bound: Bound, at: Tensor, kernel: cell_kernels.Kernel, rows: int) -> None:
         boxes, name, to = layer.tables.boxes, layer.program.target, bound.starts
         given = {f"{k}_ptr": v for k, v in to.items()}
         given |= {"at_ptr": at, "box_lo_ptr": boxes.lo[name], "box_hi_ptr": boxes.hi[name]}
-        launch(kernel, (-(-rows // cells.neurons(self.backend.sizes.emulate)),), given, self.backend.device)
+        launch(kernel, (-(-rows // cell_kernels.neurons(self.backend.sizes.emulate)),), given, self.backend.device)
 
     # ---- a number that the host knows -------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Neurons:
                 to["begin"].fill_(begin)
                 to["count"][0].fill_(count)
                 self._open(layer, bound, at, count, second=second)
-                backend.play(bound, layer.tables)
+                backend.play(bound)
                 self._count(layer, bound, results)
         to["count"][0].fill_(n)
         self.close(layer, bound, at, n)
@@ -194,7 +194,7 @@ class Neurons:
         at = self._find(layer)
         self._open(layer, bound, at, room, ahead=True)
         parts = min(self.habits[layer.program.target].parts, len(bound.parts))
-        backend.play(bound, layer.tables, 0, parts)
+        backend.play(bound, 0, parts)
         return Ahead(layer, bound, at, room, parts)
 
     def finish(self, ahead: Ahead, n: int, rows: list[int], expire: Callable[[], None]) -> Results:
@@ -207,10 +207,10 @@ class Neurons:
             habit.parts = next(k for k, part in enumerate(bound.parts, 1) if part.states > rows.index(0))
             return results
         expire()
-        backend.play(bound, layer.tables, parts)
+        backend.play(bound, parts)
         self._count(layer, bound, results)
         self._open(layer, bound, ahead.at, n, second=True)
-        backend.play(bound, layer.tables)
+        backend.play(bound)
         self._count(layer, bound, results)
         habit.parts = parts % len(bound.parts) + 1
         return results

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from polytriton.ir.plan import Program
-from polytriton.kernels import cells
-from polytriton.kernels.cells import cell_kernel
+from polytriton.kernels import cell_kernels
+from polytriton.kernels.cell_kernels import cell_kernel
 from polytriton.runtime.binding import round_size
 from polytriton.runtime.forward_kernels import _aligned
 from polytriton.runtime.recording import launch
@@ -60,9 +60,9 @@ class Queries:
             count = min(capacity, rows - begin)
             backend.clear_own(bound.starts)
             block = {"rows_ptr": self._block(begin, count)}
-            launch(kernel, (-(-count // cells.forms(backend.sizes.emulate)),), given | block, backend.device)
+            launch(kernel, (-(-count // cell_kernels.forms(backend.sizes.emulate)),), given | block, backend.device)
             backend.opened(bound, tables, forms, begin, count)
-            backend.play(bound, tables)
+            backend.play(bound)
             counts = backend.count_rows(bound)
             if groups is not None:
                 left.append(counts)
@@ -71,12 +71,12 @@ class Queries:
 
     def _given(
         self, tables: Tables, program: Program, forms: Forms, groups: Tensor | None, to: dict[str, Tensor]
-    ) -> tuple[cells.Kernel, dict[str, Tensor]]:
+    ) -> tuple[cell_kernels.Kernel, dict[str, Tensor]]:
         """The kernel that makes rows of forms, and all that it reads and writes but the rows' numbers."""
         backend, rows, boxes = self.backend, len(forms.image), tables.boxes
         semantics = backend.kit.forward.semantics
         gap, node = forms.coefficient_error, backend.kit.nodes[program.target]
-        constants = cells.open_forms(node, gap is not None, backend.numerics, backend.sizes.emulate)
+        constants = cell_kernels.open_forms(node, gap is not None, backend.numerics, backend.sizes.emulate)
         # the deployed output itself may be flushed to zero
         flushed = self.backend.number(0.0 if semantics.real else 2 * semantics.eta)
         nothing = round_size(rows)  # zeros that nobody writes

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from polytriton.kernels import cells
+from polytriton.kernels import cell_kernels
 from polytriton.kernels.emit import Numerics
 from polytriton.kernels.sequence import Frames
 from polytriton.kernels.spec import Kernel
@@ -41,7 +41,7 @@ class TableKernels:
     _kernels: dict[tuple[str, str, bool], tuple[str, Kernel]] = field(default_factory=dict)
 
     def makes(self, kind: str) -> bool:
-        return kind in cells.TABLES
+        return kind in cell_kernels.TABLES
 
     def together(self, kind: str, name: str) -> tuple[str, ...]:
         """The kinds that one launch fills, this one among them."""
@@ -77,7 +77,7 @@ class TableKernels:
                 given[p] = self.boxes.sizes(boxes, name)[1]
             elif p == "operand_ptr":
                 given[p] = self.boxes.sizes(boxes, node.inputs[0])[1]
-        programs = boxes.batch if function == "floors" else boxes.batch * cells.parts(node, self.emulate)
+        programs = boxes.batch if function == "floors" else boxes.batch * cell_kernels.parts(node, self.emulate)
         launch(kernel, (programs,), given, self.kit.forward.device)
 
     def _kernel(self, kind: str, name: str, deployed: bool) -> tuple[str, Kernel]:
@@ -85,8 +85,9 @@ class TableKernels:
         key = (kind, name, deployed)
         if key not in self._kernels:
             node, real = self.kit.nodes[name], self.kit.forward.semantics.real
-            function, constants = cells.table(self.frames, node, kind, self.numerics, self.emulate, real=real, deployed=deployed)
-            self._kernels[key] = function, cells.cell_kernel(function, constants, cells.table_numerics(kind, self.numerics).name)
+            function, constants = cell_kernels.table(self.frames, node, kind, self.numerics, self.emulate, real=real, deployed=deployed)
+            numerics = cell_kernels.table_numerics(kind, self.numerics).name
+            self._kernels[key] = function, cell_kernels.cell_kernel(function, constants, numerics)
         return self._kernels[key]
 
     def _factors(self, name: str, product: bool) -> Tensor:

@@ -31,7 +31,7 @@ from polytriton.knobs import SUMMARY, note
 from polytriton.runtime.binding import ALIGN, STATES, Binding, Bound, Part, Ready, Streams, round_size
 from polytriton.runtime.box_kernels import BoxKernels
 from polytriton.runtime.config import DEFAULT, Config
-from polytriton.runtime.kernel_tables import batch_table, layer_tensor
+from polytriton.runtime.kernel_arguments import batch_table, layer_tensor
 from polytriton.runtime.neurons import Neurons
 from polytriton.runtime.queries import Queries
 from polytriton.runtime.recording import issue, pause_recording, recording
@@ -227,7 +227,7 @@ class TritonBackend:
         shape, dtype = self.writer.like(kind, name, batch)
         return self.kept(f"{kind}:{name}", prod(shape), dtype).view(shape)
 
-    def play(self, bound: Bound, tables: Tables, begin: int = 0, end: int | None = None) -> None:
+    def play(self, bound: Bound, begin: int = 0, end: int | None = None) -> None:
         """Parts of a program over one block of rows, whose arrays and tables have been filled in; all of them go from the target to the
         input.
         """
@@ -330,7 +330,7 @@ class TritonBackend:
         to["done"].zero_()
         self.limit(bound, float("inf"))
         to["best"][:total], to["raw_best"][:total] = results.best, results.raw
-        self.play(bound, tables)
+        self.play(bound)
         self.count_rows(bound)
         results.best.copy_(to["best"][:total])
         results.raw.copy_(to["raw_best"][:total])

@@ -23,7 +23,7 @@ SHAPES = (
 )  # fmt: skip
 VALUES = (1 << 18, 1 << 21)  # coefficients of the operand: within a cache, and beyond it
 TAPS = (1 << 16, 1 << 19)
-Told = Callable[[int, int], None]
+Watch = Callable[[int, int], None]
 
 
 def shape(channels: int, inputs: int, kernel: int, stride: int, window: int) -> Conv:
@@ -63,7 +63,7 @@ def measure(conv: Conv, form: str, rows: int, config: Config, threads: int = 1) 
     return seconds(lambda: backend.conv(m, weight, asked, window))
 
 
-def calibrate(told: Told = lambda done, total: None) -> Cpu:
+def calibrate(told: Watch = lambda done, total: None) -> Cpu:
     """One thread's table: about a minute."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -74,7 +74,7 @@ def calibrate(told: Told = lambda done, total: None) -> Cpu:
         torch.set_num_threads(threads)
 
 
-def _calibrated(told: Told) -> Cpu:
+def _calibrated(told: Watch) -> Cpu:
     forms: dict[str, list[float]] = {}
     peak, done, total = 0.0, 0, 5 * len(SHAPES) + 1
     for form in (LIBRARY, PLANAR, SHIFTS, PLANES, GATHER):

@@ -141,17 +141,3 @@ def fit(samples: Sequence[tuple[list[float], float]]) -> list[float]:
     """Seconds a feature from (features, measured seconds): relative errors count, so that small shapes do as much as large ones."""
     a = np.array([[v / seconds for v in counts] for counts, seconds in samples])
     return [float(v) for v in nonnegative(a, np.ones(len(a)))]
-
-
-def spearman(a: Sequence[float], b: Sequence[float]) -> float:
-    """Rank correlation; equal values share their mean rank."""
-    ranks = [_ranks(np.asarray(v, dtype=float)) for v in (a, b)]
-    x, y = (r - r.mean() for r in ranks)
-    size = float(np.sqrt((x * x).sum() * (y * y).sum()))
-    return float((x * y).sum() / size) if size else 0.0
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[inverse]

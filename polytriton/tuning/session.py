@@ -19,8 +19,8 @@ import msgspec
 from polytriton.errors import UsageError
 from polytriton.runtime.config import Config
 from polytriton.tuned import Entry
-from polytriton.tuning.check import Evidence, Reference
 from polytriton.tuning.duel import ROUNDS, RUNS, Duel, duel
+from polytriton.tuning.evidence import Evidence, Reference
 from polytriton.tuning.profile import Profile
 from polytriton.tuning.space import Point, Space
 from polytriton.tuning.space import name as point_name

@@ -21,11 +21,11 @@ from polytriton.runtime.soundness import KERNELS
 from polytriton.runtime.torch_backend import TorchBackend
 from polytriton.tuned import Tuned, device_name, plan_key, versions
 from polytriton.tuning import work
-from polytriton.tuning.check import Reference
 from polytriton.tuning.checks import Seen
 from polytriton.tuning.cpu_cost import plan_cost
 from polytriton.tuning.cross import kinds
 from polytriton.tuning.device import SHEETS, this_cpu
+from polytriton.tuning.evidence import Reference
 from polytriton.tuning.gpu_times import GpuTimes
 from polytriton.tuning.plans import Plans, shares
 from polytriton.tuning.profile import Profile

@@ -37,7 +37,7 @@ class TrialJob(msgspec.Struct, frozen=True):
 
 
 class TrialAnswer(msgspec.Struct, frozen=True):
-    """`compile` seconds until the first run was done; `times` of the others; `evidence` is check.Evidence in msgpack."""
+    """`compile` seconds until the first run was done; `times` of the others; `evidence` is evidence.Evidence in msgpack."""
 
     compile: float = 0.0
     times: list[float] = []
@@ -68,7 +68,7 @@ def main() -> None:
     import torch  # noqa: F401  so that "ready" says that all is imported
 
     import polytriton.artifact
-    import polytriton.tuning.check  # noqa: F401
+    import polytriton.tuning.evidence  # noqa: F401
     from polytriton.heap import keep_memory
 
     keep_memory()
@@ -91,7 +91,8 @@ def carry_out(job: TrialJob) -> TrialAnswer:
     from polytriton.prove.decider import Try
     from polytriton.prove.options import Options
     from polytriton.runtime.config import Config
-    from polytriton.tuning import check, work
+    from polytriton.tuning import work
+    from polytriton.tuning.evidence import gather_evidence
     from polytriton.tuning.profile import profile_engine
 
     torch.set_num_threads(job.threads)
@@ -117,7 +118,7 @@ def carry_out(job: TrialJob) -> TrialAnswer:
             break
     found = b""
     if job.check and (not job.best or median(times) < job.best):  # only what may win is worth checking
-        found = msgspec.msgpack.encode(check.evidence(verifier, q, job.seed, bounds))
+        found = msgspec.msgpack.encode(gather_evidence(verifier, q, job.seed, bounds))
     shares = b""
     if job.profile and engine.kernels is None:
         with profile_engine(engine) as profile:

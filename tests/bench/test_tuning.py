@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.tuning import verdict
+from bench.tuning import spearman, verdict
 from polytriton.tuning.store import HEADER
+
+
+def test_rank_correlation() -> None:
+    assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
+    assert spearman([1, 2, 3, 4], [9, 7, 5, 3]) == pytest.approx(-1)
+    assert spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9486832980505138)  # ties share their mean rank
+    assert spearman([1, 1, 1], [1, 2, 3]) == 0
 
 
 def trials(path: Path, times: list[float], bad: int = 0) -> Path:

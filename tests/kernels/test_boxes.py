@@ -16,7 +16,7 @@ from torch import Tensor
 
 from polytriton.ir.net import Builder, Net, Node
 from polytriton.ir.plan import extent
-from polytriton.kernels import cells
+from polytriton.kernels import cell_kernels
 from polytriton.passes.pipeline import compile_net
 from polytriton.rounding import GROW
 from polytriton.runtime.box_kernels import BoxKernels
@@ -42,9 +42,9 @@ Pair = tuple[np.ndarray, np.ndarray]
 @contextmanager
 def blocks_of(block: int) -> Iterator[None]:
     """So few cells a program, as on a GPU: an image has several parts, the last one ragged."""
-    plain = cells.cells
+    plain = cell_kernels.cells
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells, "cells", lambda node, emulate: {**plain(node, emulate), "BLOCK": block})
+        patch.setattr(cell_kernels, "cells", lambda node, emulate: {**plain(node, emulate), "BLOCK": block})
         yield
 
 
@@ -220,17 +220,17 @@ def test_nothing_is_read_or_written_past_an_image(op: str, block: int) -> None:
     none = np.full((batch, size), np.nan)
     values = {**flat, "box_lo": none, "box_hi": none.copy(), "error": none.copy()}
     with blocks_of(block):
-        parts = cells.parts(node, True)
+        parts = cell_kernels.parts(node, True)
         if op == "measure_boxes":
-            constants = dict(cells.cells(node, True))
+            constants = dict(cell_kernels.cells(node, True))
             values |= {"box_lo": flat["a_lo"], "box_hi": flat["a_hi"]}
         elif op == "affine_boxes":
-            constants = cells.affine_box(node, net.input, False, True)
+            constants = cell_kernels.affine_box(node, net.input, False, True)
             some = {k: rng.random((batch, size)) for k in ("centre", "spread", "magnitude")}
             values |= {**some, "terms": np.full((batch, 10), 3.0), "babs": np.ones(3), "operand": np.ones((batch, parts))}
             values["numbers"] = np.array([1e-9, 1, 0, 2.0**-23, 1, 1e-15, 2.0**-126, 9, 3, 0, 0, INF, 0])
         else:
-            name, constants = cells.elementwise_box(node, 1, True)
+            name, constants = cell_kernels.elementwise_box(node, 1, True)
             op = name
     values |= {"biggest": np.full((batch, parts), np.nan), "total": np.full((batch, parts), np.nan)}
     found = run(op, constants, "float64", (batch * parts, 1), values)
@@ -248,7 +248,7 @@ def test_what_is_told_of_boxes(batch: int, kind: str, block: int, seed: int) -> 
     """Widths, infinite where a cell has no bound, and undecided neurons, part by part; tensors lie between NaNs."""
     lo, hi = some_box(np.random.default_rng(seed), (batch, 30), kind)
     with blocks_of(block):
-        constants, parts = cells.cells(elementwise("relu", (3, 2, 5)).input, True), -(-30 // block)
+        constants, parts = cell_kernels.cells(elementwise("relu", (3, 2, 5)).input, True), -(-30 // block)
     given_ = {"box_lo": lo, "box_hi": hi, "told": np.full((batch * parts, 2), np.nan)}
     told = run("tell_boxes", constants, "float64", (batch * parts, 1), given_)["told"].reshape(batch, parts, 2)
     for image in range(batch):

@@ -99,11 +99,11 @@ def test_the_second_play_is_captured_and_later_ones_replay(capturing: Any) -> No
     calls: list[bool] = []
     bound.parts = [Part([lambda: calls.append(bool(Graph.made) and Graph.made[-1].capturing)], 1) for _ in "ab"]
     for _ in range(4):
-        backend.play(bound, None, 0, 1)
+        backend.play(bound, 0, 1)
     assert calls == [False, True] and len(Graph.made) == 1 and bound.parts[0].graph.replays == 3
     assert current == ["default", FakeStreams.capture, "default"]
     assert bound.parts[1].graph is None and not bound.parts[1].played
-    backend.play(bound, None)  # a part has to be played itself before it is captured
+    backend.play(bound)  # a part has to be played itself before it is captured
     assert calls == [False, True, False] and len(Graph.made) == 1 and bound.parts[0].graph.replays == 4
 
 
@@ -112,8 +112,8 @@ def test_a_capture_that_fails_is_noted_and_played(capturing: Any, monkeypatch: p
     bound.parts = [Part([failing(RuntimeError("operation not permitted\nand more"))], 1, played=1)]
     told: list[str] = []
     monkeypatch.setattr(triton_backend, "note", lambda level, text: told.append(text))
-    backend.play(bound, None)
-    backend.play(bound, None)
+    backend.play(bound)
+    backend.play(bound)
     assert bound.parts[0].graph is None and not backend.graphs and len(Graph.made) == 1 and not Graph.made[0].capturing
     assert len(told) == 1 and told[0].endswith("operation not permitted")
     assert current[-1] == "default" and backend.streams.settled == 1
@@ -125,7 +125,7 @@ def test_what_breaks_a_capture_off_leaves_the_stream_and_goes_on(capturing: Any,
     backend, bound, current = capturing
     bound.parts = [Part([failing(error)], 1, played=1)]
     with pytest.raises(type(error)) as raised:
-        backend.play(bound, None)
+        backend.play(bound)
     assert raised.value is error and bound.parts[0].graph is None and backend.graphs
     assert not Graph.made[0].capturing and current[-1] == "default" and backend.streams.settled == 1
     assert not triton_backend.CAPTURE.locked()

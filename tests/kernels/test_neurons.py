@@ -173,9 +173,9 @@ def test_blocks_of_neurons_find_what_one_block_finds(
     rows: list[int] = []
     play = ours.kernels.play
 
-    def counted(bound: Bound, tables: Any, *parts: int) -> None:
+    def counted(bound: Bound, *parts: int) -> None:
         rows.append(int(bound.starts["count"][0]))
-        play(bound, tables, *parts)
+        play(bound, *parts)
 
     monkeypatch.setattr(triton_backend, "MOST", 64)
     monkeypatch.setattr(ours.kernels, "play", counted)
@@ -210,7 +210,7 @@ def test_out_of_memory_in_the_middle_begins_the_layer_again(
     assert backend is not None
     play, capacities = backend.play, []
 
-    def scarce(bound: Bound, tables: Any, *parts: int) -> None:
+    def scarce(bound: Bound, *parts: int) -> None:
         nonlocal played
         if bound.capacity == 256:
             played += 1
@@ -218,7 +218,7 @@ def test_out_of_memory_in_the_middle_begins_the_layer_again(
                 bound.starts["best"].fill_(1e30)  # results that nobody may believe
                 raise error
         capacities.append(bound.capacity)
-        play(bound, tables, *parts)
+        play(bound, *parts)
 
     monkeypatch.setattr(backend, "capacity", lambda program, rows: 256 if played < at else TritonBackend.capacity(backend, program, rows))
     monkeypatch.setattr(backend, "play", scarce)
@@ -229,7 +229,7 @@ def test_out_of_memory_in_the_middle_begins_the_layer_again(
 def test_another_error_is_no_lack_of_memory(compiled: dict[str, Compiled], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(compiled["all"], dtype="float64", kernels="interpret")
 
-    def broken(bound: Bound, tables: Any) -> None:
+    def broken(bound: Bound) -> None:
         raise RuntimeError("an illegal memory access was encountered")
 
     monkeypatch.setattr(engine.kernels, "play", broken)
@@ -290,9 +290,9 @@ class Played:
         self.run = self.backend.play
         monkeypatch.setattr(self.backend, "play", self.play)
 
-    def play(self, bound: Bound, tables: Any, begin: int = 0, end: int | None = None) -> None:
+    def play(self, bound: Bound, begin: int = 0, end: int | None = None) -> None:
         self.parts.append((begin, end))
-        self.run(bound, tables, begin, end)
+        self.run(bound, begin, end)
 
     def boxes(self, lo: torch.Tensor, hi: torch.Tensor, waits: int = 0) -> None:
         """The same as those of an engine that has seen nothing before."""
@@ -367,13 +367,13 @@ def test_out_of_memory_on_the_way_ahead(played: Played, at: int) -> None:
     played.boxes(*LATE)
     run, count = played.run, 0
 
-    def scarce(bound: Bound, tables: Any, *parts: Any) -> None:
+    def scarce(bound: Bound, *parts: Any) -> None:
         nonlocal count
         count += 1
         if count == at + 1:
             bound.starts["best"].fill_(1e30)  # results that nobody may believe
             raise torch.OutOfMemoryError("planted")
-        run(bound, tables, *parts)
+        run(bound, *parts)
 
     played.run = scarce
     played.backend.capacity = lambda program, rows: 128 if count <= at else TritonBackend.capacity(played.backend, program, rows)  # type: ignore[method-assign]

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polytriton.ir.net import Net
-from polytriton.kernels import cells
+from polytriton.kernels import cell_kernels
 from polytriton.kernels.emit import NUMERICS
 from polytriton.kernels.tables import rounded_up
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.kernel_tables import batch_table
+from polytriton.runtime.kernel_arguments import batch_table
 from polytriton.runtime.relax import round_up
 from polytriton.runtime.results import Forms
 from polytriton.runtime.tables import Tables
@@ -198,7 +198,7 @@ def ready(
     tables = engine._tables(engine.interval(x - 0.3, x + 0.3))
     assert engine.kernels is not None
     read = {s for p in engine.plan for step in engine.kernels.ready(p).launches.steps for s in step.bind}
-    asked = sorted({(k, n) for k, _, n in (s.partition(":") for s in read) if k in cells.TABLES and n in engine.nodes})
+    asked = sorted({(k, n) for k, _, n in (s.partition(":") for s in read) if k in cell_kernels.TABLES and n in engine.nodes})
     return engine, tables, asked
 
 
@@ -262,21 +262,21 @@ def test_tables_are_those_of_the_tensor_form(name: str, dtype: str) -> None:
 def test_tables_of_several_parts_an_image() -> None:
     with blocks_of(16):
         engine, tables, asked = ready(leaky(), "float32", "float32", 3)
-        assert max(cells.parts(n, True) for n in engine.net) > 2
+        assert max(cell_kernels.parts(n, True) for n in engine.net) > 2
         compare(engine, tables, [(k, n) for k, n in asked if engine.nodes[n].size < 60])
 
 
 def test_interval_arithmetic_reads_the_same_lines() -> None:
     engine, tables, asked = ready(leaky(), "float32", "float32", 2, interval=True)
     kinds = compare(engine, tables, asked)
-    assert kinds and kinds <= set(cells.TABLES)
+    assert kinds and kinds <= set(cell_kernels.TABLES)
 
 
 def test_a_kernel_of_every_kind_was_compared() -> None:
     kinds: set[str] = set()
     for name in ("leaky", "pools"):
         kinds |= {k for k, _ in ready(NETS[name](), "float32", "float32", 1)[2]}
-    assert kinds == set(cells.TABLES)
+    assert kinds == set(cell_kernels.TABLES)
 
 
 # ---- batches that take turns ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from polytriton.api import Verifier
 from polytriton.rounding import INNER
 from polytriton.tuning import work
-from polytriton.tuning.check import Reference, evidence
+from polytriton.tuning.evidence import Reference, gather_evidence
 from polytriton.tuning.space import gpu_space
 from tests.oracle.nets import toy_conv
 
@@ -47,7 +47,7 @@ def test_kernels_pass_the_check_of_a_session(numerics: str) -> None:
     verifier = Verifier.from_net(toy_conv(), device="interpret", dtype=numerics)
     q = work.default_work(verifier, 1)
     reference = Reference(verifier, q, 1)
-    found = evidence(verifier, q, 1, work.run(verifier, q))
+    found = gather_evidence(verifier, q, 1, work.run(verifier, q))
     assert reference.problem(found) == ""
     for program, rows in reference._rows[found.dtype].items():
         for mine, theirs in zip(found.rows[program], rows, strict=True):

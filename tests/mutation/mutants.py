@@ -217,7 +217,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("neurons: results are not reset", "kernels/neurons.py", "            tl.store(best_ptr + index + k, worst, mask=live)\n", "", f"{NEURONS}::test_rows_are_those_of_their_neurons"),
     m("neurons: later blocks do not count the earlier", "kernels/neurons.py", "at_ptr + before + tl.cumsum(found, 0) - 1", "at_ptr + tl.cumsum(found, 0) - 1", f"{NEURONS}::test_undecided_neurons_are_found_in_order"),
     m("neurons: rows are made where there is no room", "kernels/neurons.py", "tl.minimum(tl.load(found_ptr), tl.load(room_ptr))", "tl.load(found_ptr)", f"{NEURONS}::test_rows_are_those_of_their_neurons"),
-    m("neurons: rows that are left stop at the wait", "runtime/neurons.py", "        backend.play(bound, layer.tables, parts)\n", "", f"{NEURONS}::test_rows_that_are_left_go_all_the_way"),
+    m("neurons: rows that are left stop at the wait", "runtime/neurons.py", "        backend.play(bound, parts)\n", "", f"{NEURONS}::test_rows_that_are_left_go_all_the_way"),
     m("replays: more neurons than room are let be", "runtime/replay.py", "if n > ahead.room:", "if n < 0:", f"{REPLAYS}::test_a_number_beyond_the_room_ends_a_recording"),
     m("replays: half written tables stay somebody's", "runtime/replay.py", "        backend.tables_of(script.tables, None)\n", "", f"{REPLAYS}::test_broken_off_in_the_middle"),
     m("replays: a layer's bounds are not brought back", "runtime/replay.py", "        self._backend.neurons.close(ahead.layer, ahead.bound, ahead.at, ahead.room)\n", "", f"{REPLAYS}::test_a_replay_finds_what_launches_one_by_one_find"),

@@ -18,19 +18,12 @@ from polytriton.runtime.config import GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, C
 from polytriton.tuned import TUNED
 from polytriton.tuning import cross
 from polytriton.tuning.calibrate import SHAPES, measure, shape
-from polytriton.tuning.cpu_cost import LIMITS, Load, conv_cost, features, fit, form_of, nonnegative, plan_cost, spearman
+from polytriton.tuning.cpu_cost import LIMITS, Load, conv_cost, features, fit, form_of, nonnegative, plan_cost
 from polytriton.tuning.device import SHEETS, TYPICAL, keep_cpu, this_cpu
 from polytriton.tuning.gpu_cost import kernel_cost, work
 
 LAYER = shape(32, 32, 4, 2, 6)
 FORMS = (LIBRARY, PLANAR, SHIFTS, PLANES, GATHER)
-
-
-def test_rank_correlation() -> None:
-    assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
-    assert spearman([1, 2, 3, 4], [9, 7, 5, 3]) == pytest.approx(-1)
-    assert spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9486832980505138)  # ties share their mean rank
-    assert spearman([1, 1, 1], [1, 2, 3]) == 0
 
 
 def test_least_squares_finds_what_samples_were_made_of() -> None:

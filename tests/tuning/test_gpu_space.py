@@ -201,6 +201,6 @@ def test_launches_are_captured_unless_the_configuration_says_otherwise(
     backend._capture = lambda part: TritonBackend._capture(cast(TritonBackend, backend), part)
     backend.part = lambda part: TritonBackend.part(cast(TritonBackend, backend), part)
     for _ in range(3):
-        TritonBackend.play(cast(TritonBackend, backend), cast(Any, bound), cast(Any, None))
+        TritonBackend.play(cast(TritonBackend, backend), cast(Any, bound))
     assert made.count("capture") == captured
     assert made == (["call", "capture", "call", "captured", "replay", "replay"] if graphs else ["call"] * 3)

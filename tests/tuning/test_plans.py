@@ -24,10 +24,10 @@ from polytriton.runtime.engine import Engine
 from polytriton.runtime.layers import from_physical
 from polytriton.tuned import Entry, Tuned, device_name, plan_key, versions
 from polytriton.tuning import work
-from polytriton.tuning.check import Reference, evidence
 from polytriton.tuning.checks import Check, Seen
 from polytriton.tuning.cpu_cost import plan_cost
 from polytriton.tuning.device import TYPICAL
+from polytriton.tuning.evidence import Reference, gather_evidence
 from polytriton.tuning.plans import Plans, shares
 from polytriton.tuning.profile import CONV, Profile, profile_engine
 from polytriton.tuning.space import plan_choices
@@ -126,7 +126,7 @@ def test_a_tuned_artifact_keeps_its_plan_and_runs_another(poly: Path) -> None:
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.2, 1e-9])
 def test_configurations_with_another_plan_pass_the_check(verifier: Verifier, reference: Reference, share: float) -> None:
     made = other(verifier, whole=share)
-    assert reference.problem(evidence(made, reference.q, 0, work.run(made, reference.q))) == ""
+    assert reference.problem(gather_evidence(made, reference.q, 0, work.run(made, reference.q))) == ""
 
 
 # ---- predicted times ---------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_idle_checks_repeat_the_bounds_exactly(residual: Verifier) -> None:
     made = other(residual, skips=idle)
     best = work.run(made, q)
     assert (best == work.run(residual, q)).all()
-    assert reference.problem(evidence(made, q, 0, best), fewer=True) == ""
+    assert reference.problem(gather_evidence(made, q, 0, best), fewer=True) == ""
 
 
 def test_a_check_that_the_workload_needs_may_not_be_skipped() -> None:
@@ -193,7 +193,7 @@ def test_a_check_that_the_workload_needs_may_not_be_skipped() -> None:
     made = other(verifier, skips=needed)
     best = work.run(made, q)
     assert (best <= work.run(verifier, q) + 1e-5).all()
-    assert "disagrees" in reference.problem(evidence(made, q, 0, best), fewer=True)
+    assert "disagrees" in reference.problem(gather_evidence(made, q, 0, best), fewer=True)
 
 
 def test_what_every_check_found_adds_up(verifier: Verifier, seen: Seen) -> None:

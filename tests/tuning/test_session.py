@@ -17,8 +17,8 @@ from polytriton.runtime.config import DEFAULT, Config
 from polytriton.tuned import config_here, plan_key
 from polytriton.tuning import session as sessions
 from polytriton.tuning import work
-from polytriton.tuning.check import Reference, evidence
 from polytriton.tuning.duel import ROUNDS, Duel
+from polytriton.tuning.evidence import Reference, gather_evidence
 from polytriton.tuning.session import Outcome, SessionSettings
 from polytriton.tuning.sessions import tune_device
 from polytriton.tuning.store import TRIALS, recall
@@ -179,4 +179,4 @@ def test_sound_configurations_pass_the_check(poly: Path, config: dict[str, objec
     q = work.default_work(verifier, 3)
     reference = Reference(verifier, q, 3)
     other = Verifier.from_artifact(held, **OPTIONS, config=Config.of(config))
-    assert reference.problem(evidence(other, q, 3, work.run(other, q))) == ""
+    assert reference.problem(gather_evidence(other, q, 3, work.run(other, q))) == ""

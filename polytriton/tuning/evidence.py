@@ -53,7 +53,7 @@ class Evidence(msgspec.Struct, frozen=True):
     dtype: str
 
 
-def evidence(verifier: Verifier, q: Questions, seed: int, bounds: np.ndarray) -> Evidence:
+def gather_evidence(verifier: Verifier, q: Questions, seed: int, bounds: np.ndarray) -> Evidence:
     """By the configuration in the verifier's options."""
     x = point_inputs(verifier, q, seed)
     eye = np.eye(verifier.outputs)[: work.MARGINS]
