@@ -51,7 +51,6 @@ def bisect(
     start: Fraction,
     *,
     tolerance: Fraction = TOLERANCE,
-    top: Fraction = TOP,
     known: Sequence[tuple[Fraction, str]] = (),
 ) -> Radius:
     """Doubles from `start` to the first failure, or halves to the first success, then bisects the bracket.
@@ -69,7 +68,7 @@ def bisect(
     for seen, said in known:
         if said in ("sat", "unknown") and (proved is None or seen > proved) and (above is None or seen < above):
             above, verdict = seen, said
-    while (radius := _next(proved, above, start, tolerance, top)) is not None:
+    while (radius := _next(proved, above, start, tolerance)) is not None:
         said, queries = ask(radius), queries + 1
         if said == "unsat":
             proved = radius
@@ -82,12 +81,12 @@ def bisect(
     return Radius(proved, above, verdict, finished, queries, round(time.monotonic() - begin, 6))
 
 
-def _next(proved: Fraction | None, above: Fraction | None, start: Fraction, tolerance: Fraction, top: Fraction) -> Fraction | None:
+def _next(proved: Fraction | None, above: Fraction | None, start: Fraction, tolerance: Fraction) -> Fraction | None:
     """The radius to ask next; None when the bracket is narrow enough."""
     if proved is None:
         return None if above == 0 else Fraction(0)  # the image itself first: where that fails, so would all balls
     if above is None:
-        return None if proved >= top else min(top, max(start, LEAST) if proved == 0 else 2 * proved)
+        return None if proved >= TOP else min(TOP, max(start, LEAST) if proved == 0 else 2 * proved)
     if above <= LEAST or above - proved <= tolerance * above:
         return None
     return _between(proved, above)

@@ -23,7 +23,6 @@ SHAPES = (
 )  # fmt: skip
 VALUES = (1 << 18, 1 << 21)  # coefficients of the operand: within a cache, and beyond it
 TAPS = (1 << 16, 1 << 19)
-Watch = Callable[[int, int], None]
 
 
 def shape(channels: int, inputs: int, kernel: int, stride: int, window: int) -> Conv:
@@ -63,20 +62,20 @@ def measure(conv: Conv, form: str, rows: int, config: Config, threads: int = 1) 
     return seconds(lambda: backend.conv(m, weight, asked, window))
 
 
-def calibrate(told: Watch = lambda done, total: None) -> Cpu:
+def calibrate() -> Cpu:
     """One thread's table: about a minute."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.inference_mode():
-            return _calibrated(told)
+            return _calibrated()
     finally:
         torch.set_num_threads(threads)
 
 
-def _calibrated(told: Watch) -> Cpu:
+def _calibrated() -> Cpu:
     forms: dict[str, list[float]] = {}
-    peak, done, total = 0.0, 0, 5 * len(SHAPES) + 1
+    peak = 0.0
     for form in (LIBRARY, PLANAR, SHIFTS, PLANES, GATHER):
         samples = []
         for given in SHAPES:
@@ -87,11 +86,8 @@ def _calibrated(told: Watch) -> Cpu:
                 if took is not None:
                     samples.append((features(conv, form, rows, config, TYPICAL), took))
                     peak = max(peak, rows * conv.ops / took)
-            done += 1
-            told(done, total)
         forms[form] = fit(samples) if samples else TYPICAL.forms[form]
     passes = fit(list(_passes()))
-    told(total, total)
     return Cpu(f"measured on {device_name('cpu')}, {platform.system()}, torch {torch.__version__}", peak, forms, passes)
 
 
