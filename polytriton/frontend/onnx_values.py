@@ -16,9 +16,8 @@ import onnx
 
 from polytriton.errors import ResourceError, UnsupportedModel
 from polytriton.ir.check import MAX_CELLS
-from polytriton.ir.net import Attr, Builder, Ref
+from polytriton.ir.net import Attr, Builder, Ref, Shape
 
-Shape = tuple[int, ...]
 REMEDY = "`polytriton inspect --operators` lists what is supported; simplify the model (e.g. with onnxsim) or re-export it"
 MAX_CONSTANT = 256 << 20  # bytes of one computed constant
 MAX_RANK = 16

@@ -28,7 +28,7 @@ from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.forward_kernels import ForwardKernels
 from polytriton.runtime.interval_backend import IntervalBackend
 from polytriton.runtime.neurons import NeuronLayer
-from polytriton.runtime.replay import Replays
+from polytriton.runtime.replay import Progress, Replays
 from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, relation_error
 from polytriton.runtime.soundness import FLOAT32, FLOAT64, KERNELS, SEMANTICS, Coefficients
 from polytriton.runtime.tables import Kit, Tables
@@ -37,7 +37,6 @@ from polytriton.runtime.trace import Trace, sums
 from polytriton.runtime.triton_backend import TritonBackend
 from polytriton.runtime.walk import Walk
 
-Progress = Callable[[str, int, int], None]  # stage, done, total
 W = TypeVar("W", bound=Walk)
 
 

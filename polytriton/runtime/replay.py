@@ -44,7 +44,7 @@ INTERVAL, REFINED = "interval", "refined"  # what a recording makes
 
 Key = tuple[str, int]  # which of these, and the size of the batch
 Expire = Callable[[], None]
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]  # stage, done, total
 
 
 @dataclass

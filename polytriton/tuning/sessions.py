@@ -29,7 +29,7 @@ from polytriton.tuning.evidence import Reference
 from polytriton.tuning.gpu_times import GpuTimes
 from polytriton.tuning.plans import Plans, shares
 from polytriton.tuning.profile import Profile
-from polytriton.tuning.session import Outcome, Session, SessionSettings, SessionState
+from polytriton.tuning.session import Outcome, Predict, Session, SessionSettings, SessionState
 from polytriton.tuning.space import Space, conv_shape_of, cpu_space, gpu_space, plan_choices
 from polytriton.tuning.store import Folder, recall, remember
 from polytriton.tuning.trials import TrialProcess
@@ -76,9 +76,6 @@ def tune_device(
     write_artifact(verifier, network, held.kernels, tuned)
     remember(outcome.entry)
     return outcome
-
-
-Predict = Callable[[Config, Profile], float]
 
 
 def _cpu(verifier: Verifier, settings: SessionSettings, seen: Seen) -> tuple[Space, Predict, float]:
