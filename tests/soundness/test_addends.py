@@ -110,7 +110,9 @@ def test_addends_in_layers_before_them(case: Inserted) -> None:
 
 @pytest.mark.parametrize("how", ["itself", "a sum", "scaled"])
 def test_what_two_operators_make_anew_differs_between_them(how: str) -> None:
-    """a - a, (a + b) - a and relu(8 a) - relu(7 a) - 1, with a = 1 + W h: made with the one last and first they differ by what one of them rounds."""
+    """a - a, (a + b) - a and relu(8 a) - relu(7 a) - 1, with a = 1 + W h: made with the one last and first they differ by what one
+    of them rounds.
+    """
     g = Graph()
     h, one = g.hidden(), g.hidden()
     a = g.add("Add", g.tiny(h), one)
