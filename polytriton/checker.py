@@ -97,8 +97,7 @@ def outward(box: Box) -> tuple[Array, Array]:
 
 class Boxes:
     """Bounds of every value over some boxes of inputs, columns of [cells, boxes], and the vectors of the proof above, by operator. `signs`:
-    sigma of a ReLU's operand [cells, boxes], where it is assumed. `empty`: boxes shown to have no execution.
-    """
+    sigma of a ReLU's operand [cells, boxes], where it is assumed. `empty`: boxes shown to have no execution."""
     def __init__(self, net: Network, lo: Array, hi: Array, float32: bool = False, signs: dict[int, Array] | None = None) -> None:
         self.net, self.G, self.float32, self.signs = net, 4 * (net.terms + 64) * U, float32, signs or {}
         self.lo, self.hi, self.mid, self.rad, self.mag, self.R, self.T, self.M, self.E = ([NONE] * len(net.ops) for _ in range(9))
@@ -169,7 +168,7 @@ class Boxes:
         m = np.where(mixed, np.maximum(up(t * -l), up(h * up(1 - t))), 0.0)
         self.lines[k] = np.where(mixed, (h > -l).astype(np.float64), on), t, m
     def lower(self, frontier: dict[int, Array], c: Array, goal: Array, at: Array, chosen: dict[int, tuple[Array, Array]]) -> Array:
-        """Lower bounds of rows, coefficients in columns, over the boxes `at`: the best of all frontiers, until the row's goal is reached.
+        """Lower bounds of rows, coefficients in columns, over the boxes `at`: the best of all frontiers, until its own goal is reached.
         `chosen`: slopes below and multipliers of each row at some ReLUs; what is no slope in [0, 1] or no multiplier >= 0 is made one.
         """
         best, open_, c = np.full(len(c), -np.inf), np.arange(len(c)), down(c - FLOOR)
@@ -179,7 +178,8 @@ class Boxes:
                 found = c
                 for n, a in frontier.items():
                     found = down(down(found + dot(self.mid[n], a, at)) - dot(self.R[n], np.abs(a), at))
-                best[open_] = np.fmax(best[open_], np.where(np.isfinite(found), found, -np.inf))
+                better = np.isfinite(found) & (found > best[open_]) & (best[open_] < goal[open_])
+                best[open_[better]] = found[better]
                 left = best[open_] < goal[open_]
                 if op.kind == "input" or not left.any():
                     return best

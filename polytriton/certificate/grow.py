@@ -31,7 +31,10 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class Open:
-    """A node still to be refuted, its part, and of each open piece the row to refute and its bound; for signs what every neuron costs."""
+    """A node still to be refuted, its part, and of each open piece the row to refute and its bound; for signs what every neuron costs.
+
+    `given`: the part before the node was bounded.
+    """
 
     node: Node
     part: Part
@@ -39,6 +42,11 @@ class Open:
     bound: float = -np.inf
     loss: Array = field(default_factory=lambda: NONE)
     slope: Array = field(default_factory=lambda: NONE)
+    given: Part | None = None
+
+    def handed_down(self) -> Part:
+        """What the checker knows below: it bounds no node that refutes nothing and asks for nothing. Knowing more may make bounds worse."""
+        return self.part if self.node.inner >= 0 or self.node.closed or self.given is None else self.given
 
 
 @dataclass
@@ -102,7 +110,7 @@ class Grower:
             if not still:
                 continue
             o.rows, o.bound = {p: best[j][p][1] for p in still}, float(min(best[j][p][0] for p in still))
-            o.part = part._replace(open=frozenset(still))
+            o.given, o.part = o.part, part._replace(open=frozenset(still))
             self._costs(o, boxes, choices, [best[j][p][2] for p in still], rows, at, j)
             left.append(o)
         return left
@@ -129,7 +137,7 @@ class Grower:
     # ---- boxes of inputs -----------------------------------------------------------------------------------------
 
     def _cuts(self, left: list[Open]) -> None:
-        """Halves boxes, the deepest first. What a divided box has shown of its values is not handed down: the checker does not bound it."""
+        """Halves boxes, the deepest first."""
         waiting = list(left)
         while waiting:
             count = self.prover.batch // 2 or 1
@@ -143,9 +151,8 @@ class Grower:
             for o, i, c in zip(batch, axis.tolist(), cut.tolist(), strict=True):
                 if not o.node.closed:
                     o.node.inner, o.node.query = -1, 0
-                none = np.full_like(o.part.low, np.inf)
-                part = o.part if o.node.closed else o.part._replace(low=-none, high=none)
-                made += [Open(n, p, o.rows) for n, p in zip(o.node.divide(i, c), self.prover.divide(part, i, c), strict=True)]
+                halves = self.prover.divide(o.handed_down(), i, c)
+                made += [Open(n, p, o.rows) for n, p in zip(o.node.divide(i, c), halves, strict=True)]
             waiting += self.work(made, 0, 0, every=True)
             self.progress(f"certificate: {self.done:,} boxes, open", len(waiting), self.done)
 
@@ -167,7 +174,7 @@ class Grower:
             tried = []
             for q, j in zip(part.tolist(), neuron.tolist(), strict=True):
                 o, split = batch[q], len(batch[q].part.lo) + j
-                tried.append([Open(Node(), half, o.rows) for half in p.divide(o.part, split, 0.0)])
+                tried.append([Open(Node(), half, o.rows) for half in p.divide(o.handed_down(), split, 0.0)])
             every = [pair[0] for pair in tried] + [pair[1] for pair in tried]
             still = {id(o) for o in self.work(every, inner, ASKED)}
             for o in every:

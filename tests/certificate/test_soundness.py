@@ -317,3 +317,17 @@ def test_a_machine_that_rounds_otherwise_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(checker.sys, "platform", "elsewhere")
     with STATES[state](), pytest.raises(checker.Unsupported, match="subnormal"):
         checker.check(*files)
+
+
+def test_a_row_is_bounded_as_it_is_alone(tmp_path: Path) -> None:
+    """Author and checker ask for other rows beside it; a row whose goal is reached must not go on because others do."""
+    rng = np.random.default_rng(3)
+    layers = [(rng.normal(size=(12, n)), rng.normal(size=12)) for n in (4, 12, 12)]
+    boxes = bounded(checker.Boxes(checker.Network(dense(tmp_path / "n.onnx", layers).read_bytes()), -np.ones((4, 1)), np.ones((4, 1))))
+    k, at = len(boxes.net.ops) - 1, np.arange(12)
+    every, none = np.full(12, np.inf), np.zeros(12, dtype=np.int64)
+    whole = boxes.neurons(boxes.net, k, at, none, np.ones(12), every, 0)
+    first = boxes.neurons(boxes.net, k, at, none, np.ones(12), np.full(12, -1e9), 0)
+    goal = np.where(at % 6 == 0, -1e9, np.inf)
+    assert (first[at % 6 == 0] < whole[at % 6 == 0]).any()
+    np.testing.assert_allclose(boxes.neurons(boxes.net, k, at, none, np.ones(12), goal, 0), np.where(at % 6 == 0, first, whole), rtol=1e-9)

@@ -41,6 +41,7 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: rows over a ReLU's operand pay no rounding", _C, "+ FLOOR + e * (1 + 8 * U)) * (1 + self.G)", "+ FLOOR) * (1 + self.G)", EXECUTIONS),
     m("checker: rows over the output pay no rounding", _C, "(self.executed(k) * (1 + 8 * U) if k == output else 0.0)", "0.0", EXECUTIONS),
     m("checker: float32 semantics are taken for real", _C, "meta[\"semantics\"] == \"float32\")\n", "False)\n", f"{TAMPERING}::test_exact_arithmetic_does_not_certify_what_rounding_breaks"),
+    m("checker: a row goes on because others do", _C, "(found > best[open_]) & (best[open_] < goal[open_])", "(found > best[open_])", f"{SOUND}::test_a_row_is_bounded_as_it_is_alone"),
     # trees
     m("checker: a row refutes without a bound", _C, "need(margin > 0,", "need(True,", LINES),
     m("checker: pieces left open are forgotten", _C, "need(not part.open,", "need(True,", TREES),
