@@ -172,7 +172,7 @@ def test_a_program_broken_off_in_a_region_leaves_nothing_behind(monkeypatch: pyt
     assert backend is not None
     broken = 0
 
-    def breaks(bound: Bound, tables: object) -> None:
+    def breaks(bound: Bound) -> None:
         nonlocal broken
         (part,) = bound.parts
         for k, step in enumerate(bound.ready.launches.steps):
