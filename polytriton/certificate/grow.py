@@ -7,7 +7,6 @@ this need be sound: the checker makes every bound again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from polytriton.certificate.tree import Node
-from polytriton.checker import Boxes, Choice, Part, Prover
+from polytriton.checker import Boxes, Choice, Part, Progress, Prover
 from polytriton.checker_files import NONE, Array, Atom, Box, Refused
 from polytriton.prove.branching import Gains
 from polytriton.prove.cuts import middle, widest_effect
@@ -26,7 +25,6 @@ from polytriton.prove.tight import DENSE
 SLACK, NOISE = 1e-8, 1e-5  # of a bound's magnitude, without and with an ascent: another processor's last digits differ, and must do
 INNER, QUERY = 20, 60  # steps of ascent over a whole box
 AGAIN, ASKED = 8, 20  # the same over a part of its executions
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass

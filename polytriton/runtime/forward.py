@@ -109,15 +109,14 @@ class Forward:
 
     def transfer(self, node: Node, boxes: Boxes) -> None:
         """Adds the node's box, magnitude and error from its operands' boxes."""
-        kernels = self.cells is not None and not self.shared.get(node.name)
-        if kernels and node.op in ("linear", "conv") and not flushes(self.semantics):
+        whole = None if self.shared.get(node.name) else self.cells
+        if whole is not None and node.op in ("linear", "conv") and not flushes(self.semantics):
             layer, source = self.layers[node.name], node.inputs[0]
-            assert self.kernels is not None and self.cells is not None
+            assert self.kernels is not None
             sums = self.kernels.sums(layer, boxes.lo[source], boxes.hi[source], count_source(node, self.semantics.real))
-            self.cells.affine(layer, sums, boxes)
-        elif kernels and node.op in ("relu", "add", "sub"):
-            assert self.cells is not None
-            self.cells.elementwise(node, boxes)
+            whole.affine(layer, sums, boxes)
+        elif whole is not None and node.op in ("relu", "add", "sub"):
+            whole.elementwise(node, boxes)
         elif node.op in ("linear", "conv", "scale"):
             self._affine(node, boxes)
         elif node.op in ("add", "sub"):

@@ -144,12 +144,13 @@ def deployed_error(
         return torch.zeros_like(magnitude)
     # tensor cores align and truncate their addends: up to twice the roundings of plain sums
     g = gammas(sem.passes * (nonzero + ops) + 1, sem.u)
-    g_late = gammas(sem.passes * (nonzero + ops + late) + 1, sem.u)
+    g_late = gammas(sem.passes * (nonzero + ops + late) + 1, sem.u) if late else g
     enter = (1 + sem.u_in) ** (2 * products)  # every merged product converted its operands, earlier constants among them
     amplify = AMPLIFY if ops else 1.0
     # every operation may lose eta to underflow, every operand eta to a flush of inputs
     lost = sem.eta * amplify * (2 * (terms + ops) + 4 + w_rowsum + terms * x_max)
-    factor, factor_late = (enter * (1 + some) - 1 + 16 * products * U64 for some in (g, g_late))
+    factor = enter * (1 + g) - 1 + 16 * products * U64
+    factor_late = enter * (1 + g_late) - 1 + 16 * products * U64 if late else factor
     error = magnitude * factor + (factor_late if ops else g_late) * babs + 2 * lost
     if sem.u_in:
         if flushed is None:
