@@ -230,7 +230,10 @@ class ImageOptions:
             help="Images: .npz (images, labels), .npy, .csv (label first), MNIST's or CIFAR's files, a folder of them or of images.",
         ),
     ] = None
-    epsilon: Annotated[str | None, option("--epsilon", metavar="E", help="Radius in [0,1] pixel space: 8/255 or 0.03.")] = None
+    epsilon: Annotated[
+        list[str] | None,
+        option("--epsilon", metavar="E,...", help="Radius in [0,1] pixel space: 8/255 or 0.03. Several make a sweep: 0.01,0.02,0.03."),
+    ] = None
     mean: Annotated[str, option("--mean", metavar="M,...", help="Normalisation: one number, or one a channel.")] = "0"
     std: Annotated[str, option("--std", metavar="S,...", help="Normalisation: (pixel - mean) / std.")] = "1"
     clip: Annotated[str | None, option("--clip", metavar="LO,HI", help="Cut balls to this pixel range, usually 0,1.")] = None
@@ -259,11 +262,11 @@ class ImageOptions:
         from polytriton.runs.queries import Balls
 
         if self.images is None:
-            given = [f"--{f.name.replace('_', '-')}" for f in fields(self) if getattr(self, f.name) != f.default]
+            given = [f"--{f.name.replace('_', '-')}" for f in fields(self) if getattr(self, f.name) not in (f.default, [])]
             if given:
                 raise UsageError(f"{given[0]} belongs to --images", "name the images with --images FILE")
             return None
-        if self.epsilon is None:
+        if not self.epsilon:
             raise UsageError("--images needs a radius", "add --epsilon, for example --epsilon 2/255")
         try:
             clip = None if self.clip is None else parse_list(self.clip)
@@ -275,8 +278,11 @@ class ImageOptions:
         scale = None if self.scale is None else parse_fraction(self.scale, "scale")
         limits = None if clip is None else (clip[0], clip[1])
         certify = self._certify()
+        radii = tuple(sorted({parse_epsilon(e) for given in self.epsilon for e in given.split(",")}))
+        if certify is not None and len(radii) > 1:
+            raise UsageError("--certify-radius finds the largest radius by itself", "give one --epsilon, where its search begins")
         return Balls(
-            Path(self.images), parse_epsilon(self.epsilon), parse_list(self.mean), parse_list(self.std), limits,
+            Path(self.images), radii, parse_list(self.mean), parse_list(self.std), limits,
             self.start, self.end, self.label, targets, scale, self.layout, certify,
         )  # fmt: skip
 

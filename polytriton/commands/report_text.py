@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
+from polytriton.commands.image_table import show_radii
 from polytriton.commands.screen import seconds, table
-from polytriton.report.facts import Facts, LayerFacts, NetworkFacts, Quantiles, radius_text
+from polytriton.report.facts import Facts, LayerFacts, NetworkFacts, radius_text
 
 
 def show(found: Facts, file: TextIO | None = None) -> None:
@@ -24,6 +25,8 @@ def show(found: Facts, file: TextIO | None = None) -> None:
         ]
         table(["", "results", "least", "median", "90 %", "most"], rows, file=out, right=range(1, 6))
         print(file=out)
+    if found.radii:
+        show_radii(found.radii, {n.path: n.name for n in found.networks}, out)
     for network in found.networks:
         if network.layers:
             _layers(network, out)
@@ -60,8 +63,5 @@ def total(found: Facts) -> str:
     wrong = f"; {found.misclassified} misclassified" if found.misclassified else ""
     limits = ", ".join(f"{n} by {limit}" for limit, n in found.ended_by.items())
     ended = f"; ended {limits}" if limits else ""
-    return f"{found.queries} queries: {verdicts}{wrong}{ended}; {seconds(_sum(found.seconds))}"
+    return f"{found.queries} queries: {verdicts}{wrong}{ended}; {seconds(found.total)}"
 
-
-def _sum(q: Quantiles | None) -> float:
-    return 0.0 if q is None else q.total

@@ -92,7 +92,7 @@ def run(
         if official is not None:
             asked.listeners.append(official.add)
         try:
-            with Live(len(queries)) as live:
+            with Live(len(queries), radii=balls is not None and len(balls.epsilons) > 1) as live:
                 asker.progress, asked.began = live.stage, live.show_query
                 asked.troubled = lambda message: print(f"polytriton: {message}", file=sys.stderr)
                 asked.listeners.append(live.show_answer)

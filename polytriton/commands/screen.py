@@ -86,8 +86,9 @@ def table(
 class Live:
     """Progress of a run: a bar on a terminal, one line a finished query elsewhere."""
 
-    def __init__(self, total: int) -> None:
-        self.total, self.done, self.query, self.shown = total, 0, "", 0.0
+    def __init__(self, total: int, *, radii: bool = False) -> None:
+        """`radii`: queries about one image differ in them."""
+        self.total, self.radii, self.done, self.query, self.shown = total, radii, 0, "", 0.0
         self.bar: Progress | None = None
         if sys.stderr.isatty():
             from rich.console import Console
@@ -114,7 +115,13 @@ class Live:
 
     def show_query(self, query: Query, more: int) -> None:
         if self.bar:
-            self.bar.update(self.task, query=f"{query.name} and {more} more" if more else query.name, stage="")
+            name = self._named(query.name, query.epsilon)
+            self.bar.update(self.task, query=f"{name} and {more} more" if more else name, stage="")
+
+    def _named(self, name: str, epsilon: str | None) -> str:
+        from polytriton.report.facts import radius_name
+
+        return f"{name} at {radius_name(epsilon)}" if self.radii and epsilon is not None else name
 
     def stage(self, name: str, done: int, total: int) -> None:
         now = time.monotonic()
@@ -130,7 +137,8 @@ class Live:
             self.bar.update(self.task, completed=self.done)
         elif not answer.resumed:
             r = answer.record
-            print(f"[{self.done}/{self.total}] {r.property}: {r.verdict} ({seconds(r.seconds)})", file=sys.stderr, flush=True)
+            how = seconds(r.seconds) if r.decided_at is None else "not asked"
+            print(f"[{self.done}/{self.total}] {self._named(r.property, r.epsilon)}: {r.verdict} ({how})", file=sys.stderr, flush=True)
 
 
 def seconds(value: float) -> str:
@@ -151,8 +159,39 @@ def _radius(record: Record) -> str:
 
 
 def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
-    """One line a query, then the totals."""
-    records = [a.record for a in answers]
+    """One line a query, or of a sweep one an image and one a radius; then the totals."""
+    from polytriton.commands.image_table import shares_line, show_images, show_radii
+    from polytriton.report.facts import misclassified, network_names, radius_facts
+
+    records, out = [a.record for a in answers], file or sys.stdout
+    radii = radius_facts(records)
+    if len({f.epsilon for f in radii}) > 1:
+        show_images(records, out)
+        show_radii(radii, network_names(records), out)
+    else:
+        _show_queries(records, out)
+    counts, wrong, resumed = Counter(r.verdict for r in records), misclassified(records), sum(a.resumed for a in answers)
+    parts = [f"{counts[v]} {v}" for v in COLOURS if counts[v]]
+    extra = [f"{wrong} misclassified"] if wrong else []
+    if resumed:
+        extra.append(f"{resumed} from an earlier run")
+    total = f"{len(records)} queries: {', '.join(parts) or 'none answered'}; {seconds(sum(r.seconds for r in records))}"
+    print("".join([total, *(f"; {e}" for e in extra)]), file=out, flush=True)
+    if radii and len({f.network for f in radii}) == 1:
+        print(shares_line(radii, labelled=_labelled(answers)), file=out, flush=True)
+    if counts["unknown"] or counts["timeout"]:
+        asked = "" if any(r.search for r in records) else "--search auto, and "
+        print(f"polytriton: what to try where a verdict is open: {asked}docs/unknown.md", file=sys.stderr)
+    if wrong > 1 and all(r.note.startswith("misclassified") for r in records):
+        print("polytriton: every image is misclassified: their preprocessing is probably not the network's", file=sys.stderr)
+        print("  remedy: see --mean, --std, --scale and --layout, and whether labels count from 0", file=sys.stderr)
+
+
+def _labelled(answers: Sequence[Answer]) -> bool:
+    return all(getattr(a.query.subject, "label", None) is not None for a in answers if a.query is not None)
+
+
+def _show_queries(records: Sequence[Record], out: TextIO) -> None:
     several = len({r.network for r in records}) > 1
     noted, searched = any(r.note for r in records), any(r.radius is not None for r in records)
     head = [
@@ -172,20 +211,4 @@ def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
         ]
         for r in records
     ]
-    table(head, rows, file=file, right=(first + 2, first + 3, first + 4) if searched else (first + 2, first + 3), verdict=first + 1)
-    counts = Counter(r.verdict for r in records)
-    parts = [f"{counts[v]} {v}" for v in COLOURS if counts[v]]
-    from polytriton.report.facts import misclassified
-
-    wrong = misclassified(records)
-    extra = [f"{wrong} misclassified"] if wrong else []
-    if sum(a.resumed for a in answers):
-        extra.append(f"{sum(a.resumed for a in answers)} from an earlier run")
-    total = f"{len(records)} queries: {', '.join(parts) or 'none answered'}; {seconds(sum(r.seconds for r in records))}"
-    print("".join([total, *(f"; {e}" for e in extra)]), file=file or sys.stdout, flush=True)
-    if counts["unknown"] or counts["timeout"]:
-        asked = "" if any(r.search for r in records) else "--search auto, and "
-        print(f"polytriton: what to try where a verdict is open: {asked}docs/unknown.md", file=sys.stderr)
-    if wrong > 1 and all(r.note.startswith("misclassified") for r in records):
-        print("polytriton: every image is misclassified: their preprocessing is probably not the network's", file=sys.stderr)
-        print("  remedy: see --mean, --std, --scale and --layout, and whether labels count from 0", file=sys.stderr)
+    table(head, rows, file=out, right=(first + 2, first + 3, first + 4) if searched else (first + 2, first + 3), verdict=first + 1)

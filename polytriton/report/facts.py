@@ -54,7 +54,25 @@ class NetworkFacts:
 
 
 @dataclass(frozen=True)
+class RadiusFacts:
+    """Images around which balls of one radius were asked about. All of them are misclassified, verified, falsified or open; `asked`
+    were decided by a query at this radius, which took the seconds."""
+
+    network: str
+    epsilon: str
+    images: int
+    misclassified: int
+    verified: int
+    falsified: int
+    open: int
+    asked: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Facts:
+    """`seconds` and `margin` are of queries that were asked about what the network classifies rightly; `total` is the time of all."""
+
     queries: int
     verdicts: dict[str, int]
     seconds: Quantiles | None
@@ -64,6 +82,8 @@ class Facts:
     ended_by: dict[str, int]
     settings: dict[str, list[str]]
     networks: list[NetworkFacts]
+    radii: list[RadiusFacts]
+    total: float
 
 
 def facts(records: Sequence[Record]) -> Facts:
@@ -74,23 +94,56 @@ def facts(records: Sequence[Record]) -> Facts:
     radii = [float(p) for r in records if (p := proved_radius(r)) is not None]
     named = ("version", "semantics", "numerics", "dtype", "candidates")
     settings = {key: sorted({str(v) for r in records if (v := getattr(r, key))}) for key in named}
+    asked = [r for r in records if r.decided_at is None and not is_misclassified(r)]
     return Facts(
         len(records),
         count_verdicts(records),
-        quantiles(r.seconds for r in records),
-        quantiles(r.margin for r in records if r.margin is not None),
+        quantiles(r.seconds for r in asked),
+        quantiles(r.margin for r in asked if r.margin is not None),
         quantiles(radii),
         misclassified(records),
         count_limits(records),
         settings,
         [_network(names[path], path, held) for path, held in grouped.items()],
+        radius_facts(records),
+        sum(r.seconds for r in records),
     )
+
+
+def is_misclassified(record: Record) -> bool:
+    return record.note.startswith("misclassified")
+
+
+def image_key(record: Record) -> tuple[str, ...]:
+    """The same for all radii at which one image was asked about."""
+    image = record.image
+    return (record.network, record.property) if image is None else (record.network, image.file, str(image.index))
 
 
 def misclassified(records: Iterable[Record]) -> int:
     """Images, each counted once for a network however many radii it was asked at."""
-    wrong = [r for r in records if r.note.startswith("misclassified")]
-    return len({(r.network, r.image.file, r.image.index) if r.image is not None else (r.network, r.property) for r in wrong})
+    return len({image_key(r) for r in records if is_misclassified(r)})
+
+
+def radius_facts(records: Iterable[Record]) -> list[RadiusFacts]:
+    """By network, radius after radius. An image that is asked about twice counts once, as its last record says."""
+    held: dict[tuple[str, Fraction], dict[tuple[str, ...], Record]] = {}
+    for r in records:
+        if (epsilon := number(r.epsilon)) is not None:
+            held.setdefault((r.network, epsilon), {})[image_key(r)] = r
+    order = {network: k for k, network in enumerate(dict.fromkeys(network for network, _ in held))}
+    return [_radius(held[key]) for key in sorted(held, key=lambda key: (order[key[0]], key[1]))]
+
+
+def _radius(found: dict[tuple[str, ...], Record]) -> RadiusFacts:
+    every = list(found.values())
+    right = [r for r in every if not is_misclassified(r)]
+    verified, falsified = (sum(r.verdict == v for r in right) for v in ("unsat", "sat"))
+    asked = [r for r in every if r.decided_at is None]
+    return RadiusFacts(
+        every[0].network, every[0].epsilon or "", len(every), len(every) - len(right), verified, falsified,
+        len(right) - verified - falsified, len(asked), sum(r.seconds for r in asked),
+    )  # fmt: skip
 
 
 def count_verdicts(records: Iterable[Record]) -> dict[str, int]:
@@ -129,6 +182,17 @@ def number(text: str | None) -> Fraction | None:
         return None if text is None or len(text) > LONGEST or "e" in text.lower() else Fraction(text)
     except (ValueError, ZeroDivisionError):
         return None
+
+
+def radius_name(epsilon: str) -> str:
+    """A radius as people write it: 8/255, and 7/100 as 0.07."""
+    exact = number(epsilon)
+    if exact is None:
+        return epsilon
+    short = f"{float(exact):.6g}"
+    if number(short) == exact:
+        return short
+    return f"{exact * 255}/255" if 255 % exact.denominator == 0 else epsilon
 
 
 def proved_radius(record: Record) -> Fraction | None:

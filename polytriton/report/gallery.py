@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from polytriton.report import html
-from polytriton.report.facts import decimal_above, decimal_below, number
+from polytriton.report.facts import decimal_above, decimal_below, number, radius_name
 from polytriton.runs.records import Image, Record
 from polytriton.show.picture import is_picture, plane, png
 from polytriton.show.pixels import unpack
@@ -79,8 +79,8 @@ def card(k: int, r: Record, image: Image, pixels: np.ndarray) -> str:
 
 def _lines(r: Record) -> list[tuple[str, str]]:
     lines = [("worst margin", html.short(r.margin))] if r.margin is not None else []
-    if (epsilon := number(r.epsilon)) is not None:
-        lines.append(("epsilon", html.text(decimal(r.epsilon or "", float(epsilon)))))
+    if number(r.epsilon) is not None:
+        lines.append(("epsilon", html.text(radius_name(r.epsilon or ""))))
     if r.radius is not None:
         lines.append(("certified radius", bracket(r)))
     if r.ended_by:
@@ -88,14 +88,6 @@ def _lines(r: Record) -> list[tuple[str, str]]:
     if r.note:
         lines.append(("note", html.text(r.note, 200)))
     return lines
-
-
-def decimal(given: str, value: float) -> str:
-    """A fraction as people write it: 8/255, and 7/100 as 0.07."""
-    exact = number(given)
-    if exact is not None and exact.denominator > 1 and 255 % exact.denominator == 0:
-        return f"{exact * 255}/255"
-    return f"{value:.6g}" if number(f"{value:.6g}") == exact else given
 
 
 def bracket(r: Record) -> str:

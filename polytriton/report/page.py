@@ -7,8 +7,18 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from polytriton.report import html, plots
-from polytriton.report.facts import Facts, Quantiles, decimal_above, decimal_below, network_names, number, proved_radius, radius_text
-from polytriton.report.gallery import Find, Gallery, decimal, gallery
+from polytriton.report.facts import (
+    Facts,
+    Quantiles,
+    decimal_above,
+    decimal_below,
+    network_names,
+    number,
+    proved_radius,
+    radius_name,
+    radius_text,
+)
+from polytriton.report.gallery import Find, Gallery, gallery
 from polytriton.report.layers import Described, layers
 from polytriton.report.script import SCRIPT
 from polytriton.report.searches import Cards, cards
@@ -32,7 +42,7 @@ def page(
 ) -> str:
     """`known` describes layers by network path; `find` looks for pixels that records do not hold."""
     made, searched = gallery(records, pictures, find), cards(records)
-    parts = [("summary", "Summary", _summary(found)), ("plots", "Distributions", _plots(records))]
+    parts = [("summary", "Summary", _summary(found)), ("plots", "Distributions", _plots(records, found))]
     if any(n.layers for n in found.networks):
         parts.append(("layers", "Layers", "".join(layers(n, known.get(n.path, {})) for n in found.networks)))
     parts.append(("answers", "Queries", _queries(records, found, made, searched)))
@@ -84,13 +94,14 @@ def _summary(found: Facts) -> str:
     rows = "".join(_spread(name, q) for name, q in spreads if q is not None)
     head = html.head(["", "results", "least", "median", "90 %", "most"])
     wrong = f"<p>{html.count(found.misclassified)} images are misclassified as they are.</p>" if found.misclassified else ""
-    total = f"<p>All queries together took {html.time(found.seconds.total)}.</p>" if found.seconds else ""
+    total = f"<p>All queries together took {html.time(found.total)}.</p>"
     limits = ", ".join(f"{html.count(n)} by {html.text(limit)}" for limit, n in found.ended_by.items())
     ended = f"<p>Undecided queries were ended {limits}.</p>" if limits else ""
     networks = _networks(found) if len(found.networks) > 1 else ""
+    radii = _radii(found) if found.radii else ""
     return (
         f'<ul class="tally">{tally}</ul>{stack}{wrong}{ended}{total}<div class="scroll" tabindex="0" role="region" aria-label="Quantiles">'
-        f"<table>{head}<tbody>{rows}</tbody></table></div>{networks}"
+        f"<table>{head}<tbody>{rows}</tbody></table></div>{radii}{networks}"
     )
 
 
@@ -116,8 +127,24 @@ def _networks(found: Facts) -> str:
     return f'<div class="scroll" tabindex="0" role="region" aria-label="Networks"><table>{head}<tbody>{rows}</tbody></table></div>'
 
 
-def _plots(records: Sequence[Record]) -> str:
+def _radii(found: Facts) -> str:
+    names, several = {n.path: n.name for n in found.networks}, len({f.network for f in found.radii}) > 1
+    rows = "".join(
+        f'<tr><th scope="row">{html.text(radius_name(f.epsilon))}</th>'
+        + (f"<td>{html.text(names[f.network], 300)}</td>" if several else "")
+        + "".join(f"<td>{html.count(n)}</td>" for n in (f.images, f.verified, f.falsified, f.open, f.misclassified, f.asked))
+        + f"<td>{html.time(f.seconds)}</td></tr>"
+        for f in found.radii
+    )
+    network = ["network"] if several else []
+    head = html.head(["epsilon", *network, "images", "verified", "falsified", "open", "misclassified", "asked", "time"])
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="Radii"><table>{head}<tbody>{rows}</tbody></table></div>'
+
+
+def _plots(records: Sequence[Record], found: Facts) -> str:
     made = [("Runtime", "results answered within a time", plots.runtimes(records))]
+    if len({f.epsilon for f in found.radii}) > 1:
+        made.insert(0, ("Verified", "share of the images, by radius", plots.sweep(found.radii)))
     margins = [r.margin for r in records if r.margin is not None]
     if margins:
         made.append(("Margins", "results by worst margin", plots.margins(margins)))
@@ -195,7 +222,7 @@ def _row(k: int, r: Record, network: int, name: str, shown: Mapping[str, bool], 
     cells.append(_number("seconds", r.seconds, f"{r.seconds:.3f}"))
     if shown["epsilon"]:
         epsilon = number(r.epsilon)
-        cells.append(_number("epsilon", epsilon, "" if epsilon is None else html.text(decimal(r.epsilon or "", float(epsilon)))))
+        cells.append(_number("epsilon", epsilon, "" if epsilon is None else html.text(radius_name(r.epsilon or ""))))
     if shown["certified"]:
         radius = proved_radius(r)
         cells.append(_number("certified", radius, _bracket(r)))

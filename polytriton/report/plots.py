@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from polytriton.report import html
-from polytriton.report.facts import proved_radius, radius_text
+from polytriton.report.facts import RadiusFacts, number, proved_radius, radius_name, radius_text
 from polytriton.runs.records import Record
 
 W, H = 460.0, 250.0
@@ -134,3 +134,30 @@ def radii(records: Sequence[Record]) -> str:
     half = held[(len(held) - 1) // 2] if held else 0.0
     told = f"Certified radii of {len(asked):,} images: half of the {len(held):,} found are at least {radius_text(half)}."
     return html.svg(W, H, told, parts)
+
+
+def _place(found: RadiusFacts) -> float:
+    """A radius on its axis, whatever a record calls one."""
+    return min(max(float(number(found.epsilon) or 0), 0.0), LARGEST)
+
+
+def sweep(found: Sequence[RadiusFacts]) -> str:
+    """The share of all images verified at each radius, and with it what is open: a pair of curves a network."""
+    curves: dict[str, list[RadiusFacts]] = {}
+    for f in found:
+        curves.setdefault(f.network, []).append(f)
+    hi = max(map(_place, found)) * 1.05 or 1.0
+    axes = Axes((0, hi), (0, 100))
+    parts = axes.frame([(v, html.short(v, 3)) for v in nice(0, hi)], [(v, f"{v:.0f} %") for v in nice(0, 100)], "radius in pixel space")
+    told = []
+    for own in curves.values():
+        for css, count in (("curve all", lambda f: f.verified + f.open), ("curve unsat", lambda f: f.verified)):
+            points = [axes.at(_place(f), 100 * count(f) / f.images) for f in own]
+            parts.append(html.path(points, css))
+        told += [f"{100 * f.verified / f.images:.3g} % at {radius_name(f.epsilon)}" for f in own]
+    if len(curves) == 1:
+        x = LEFT + 8
+        for css, words in (("curve unsat", "verified"), ("curve all", "verified or open")):
+            parts += [html.line(x, H - BOTTOM - 8, x + 18, H - BOTTOM - 8, css), html.label(x + 23, H - BOTTOM - 4, words, "start")]
+            x += 36 + 8 * len(words)
+    return html.svg(W, H, f"Images verified: {', '.join(told)}.", parts)

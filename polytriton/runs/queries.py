@@ -137,10 +137,10 @@ def instance_queries(instances: Iterable[Instance], network: Path | None = None)
 
 @dataclass(frozen=True)
 class Balls:
-    """L-infinity balls around the images of a file."""
+    """L-infinity balls around the images of a file, each radius once and in ascending order."""
 
     images: Path
-    epsilon: Fraction
+    epsilons: tuple[Fraction, ...]
     mean: tuple[Fraction, ...] = (Fraction(0),)
     std: tuple[Fraction, ...] = (Fraction(1),)
     clip: tuple[Fraction, Fraction] | None = None
@@ -153,7 +153,7 @@ class Balls:
     certify: Certify | None = None
 
     def queries(self, network: Path, verifier: Verifier) -> list[Query]:
-        """One query an image. Labels come from `label`, else the file, else the network's own answer."""
+        """One query an image and radius. Labels come from `label`, else the file, else the network's own answer."""
         held = load_images(
             self.images, self.start, self.end, verifier.input_shape, scale=self.scale, layout=self.layout,
             n_out=verifier.outputs if self.label is None else None,
@@ -172,13 +172,15 @@ class Balls:
         for k, pixels in enumerate(held.source):
             label = self.label if self.label is not None else None if held.labels is None else int(held.labels[k])
             name = f"{self.images.stem}[{self.start + k}]"
-            made.append(Query(str(network), name, self._ball(pixels, label, self.start + k), None, (str(network), "")))
-        self._ball(held.source[0], 0, 0).property(verifier, 0)  # a wrong mean, clip or radius is said before anything runs
+            for epsilon in self.epsilons:
+                made.append(Query(str(network), name, self._ball(pixels, epsilon, label, self.start + k), None, (str(network), "")))
+        for epsilon in self.epsilons:
+            self._ball(held.source[0], epsilon, 0, 0).property(verifier, 0)  # a wrong mean, clip or radius is said before anything runs
         return made
 
-    def _ball(self, pixels: np.ndarray, label: int | None, index: int) -> Ball:
+    def _ball(self, pixels: np.ndarray, epsilon: Fraction, label: int | None, index: int) -> Ball:
         return Ball(
-            np.ascontiguousarray(pixels).tobytes(), pixels.dtype.str, pixels.shape, str(self.epsilon), tuple(map(str, self.mean)),
+            np.ascontiguousarray(pixels).tobytes(), pixels.dtype.str, pixels.shape, str(epsilon), tuple(map(str, self.mean)),
             tuple(map(str, self.std)), None if self.clip is None else (str(self.clip[0]), str(self.clip[1])), label, self.targets,
             self.images.name, index, self.certify,
         )  # fmt: skip

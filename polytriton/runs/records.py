@@ -58,6 +58,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """`margin` is None where no finite bound was proved or none was needed; `key` names the query and everything its answer depends on.
 
     `onnx` and `vnnlib` are the two files as the list of instances or the command line spells them, so that results can be joined with it.
+    `decided_at` is the radius of another query, whose answer is this one's too: nothing was asked here.
     `ended_by` is what kept the query from being decided, a word of ENDS: without it nobody could tell a verdict that more time changes.
     """
 
@@ -87,6 +88,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     radius: Certified | None = None
     ended_by: str = ""
     search: SearchStats | None = None
+    decided_at: str | None = None
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

@@ -16,6 +16,7 @@ from polytriton.limit import OutOfTime
 from polytriton.runs.asker import Answer, Opened, Settings, failed_answer, late_answer
 from polytriton.runs.queries import Query
 from polytriton.runs.records import Record, Sink
+from polytriton.runs.sweep import Ladder, implied, ladders
 from polytriton.runs.task import Began, Job, Task, TaskEngine, Trouble, Turn
 
 __all__ = ["Answer", "Query", "Run", "Settings"]
@@ -24,9 +25,10 @@ __all__ = ["Answer", "Query", "Run", "Settings"]
 @guarded_class
 @dataclass
 class Run:
-    """Asks every query once. `listeners` are called as each ends, after its record is on disk.
+    """Answers every query, and asks no more of them than must be. `listeners` are called as each ends, after its record is on disk.
 
-    A network is opened before its first query: only then is it known which of them earlier runs have answered.
+    A network is opened before its first query: only then is it known which of them earlier runs have answered. Of an image at several
+    radii one is asked at a time.
     """
 
     engine: TaskEngine
@@ -36,6 +38,8 @@ class Run:
     began: Callable[[Query, int], None] = lambda query, more: None
     troubled: Callable[[str], None] = lambda message: None
     _queries: Sequence[Query] = ()
+    _ladders: Sequence[Ladder] = ()
+    _blanks: dict[int, Record] = field(default_factory=dict)
     _waited: dict[int, float] = field(default_factory=dict)  # seconds for which a query's network was opened
     _answers: dict[int, Answer] = field(default_factory=dict)
     _seen: Counter[str] = field(default_factory=Counter)
@@ -46,7 +50,7 @@ class Run:
         return [self._answers[k] for k in sorted(self._answers)]
 
     def ask(self, queries: Sequence[Query]) -> list[Answer]:
-        self._queries = queries
+        self._queries, self._ladders = queries, ladders(queries)
         first: dict[str, int] = {}
         for k, query in enumerate(queries):
             first.setdefault(query.network, k)
@@ -64,7 +68,7 @@ class Run:
                 self._opened(event.task.job.network, event.outcome)
             else:
                 assert isinstance(event.outcome, Answer)
-                self._settle(k, event.outcome)
+                self._conclude(k, event.outcome)
         return self.answers
 
     def exit_code(self) -> int:
@@ -73,8 +77,8 @@ class Run:
         return max(codes, default=0)
 
     def _opened(self, network: str, found: Opened | Answer | BaseException) -> None:
-        """All queries of the network: held ones are answered, the others handed out."""
-        left = getattr(found, "seconds", 0.0)
+        """All queries of the network: held ones are answered, of the others those handed out that must be asked first."""
+        own, held = list[int](), dict[int, Record]()
         for k, query in enumerate(self._queries):
             if query.network != network:
                 continue
@@ -93,14 +97,35 @@ class Run:
                 assert isinstance(found, BaseException)
                 self._settle(k, late_answer(query, blank) if isinstance(found, OutOfTime) else failed_answer(query, blank, found))
                 continue
-            blank = self._keyed(query, found, blank)
-            old = self._held(blank.key, timeout)
+            self._blanks[k] = self._keyed(query, found, blank)
+            own.append(k)
+            old = self._held(self._blanks[k].key, timeout)
             if old is not None:
-                self._settle(k, Answer(old, resumed=True, query=query))
-            else:
-                self._waited[k] = left
+                held[k] = old
+                self._ladders[k].open.remove(k)
+        for k, old in held.items():
+            self._conclude(k, Answer(old, resumed=True, query=self._queries[k]), ask=False)
+        left = getattr(found, "seconds", 0.0)
+        for ladder in dict.fromkeys(self._ladders[k] for k in own):
+            first = ladder.next()
+            if first is not None:
+                self._waited[first] = left
                 left = 0.0
-                self.engine.submit(Task(Turn(k, 1), Job(network, query, blank)))
+                self._submit(first)
+
+    def _submit(self, k: int) -> None:
+        query = self._queries[k]
+        self.engine.submit(Task(Turn(k, 1), Job(query.network, query, self._blanks[k])))
+
+    def _conclude(self, k: int, answer: Answer, *, ask: bool = True) -> None:
+        """Settles a query, and those that its answer decides too; hands out the next of its ladder."""
+        self._settle(k, answer)
+        told = self._ladders[k].close(k, answer.record.verdict)
+        for j in told:
+            self._settle(j, Answer(implied(self._blanks[j], answer.record), query=self._queries[j]))
+        following = self._ladders[k].next() if ask else None
+        if following is not None:
+            self._submit(following)
 
     def _settle(self, k: int, answer: Answer) -> None:
         answer = replace(answer, prepare=answer.prepare + self._waited.pop(k, 0.0))

@@ -10,6 +10,7 @@ BOXES, DEPLOYED, ENDS = (f"tests/prove/test_search_{n}.py" for n in ("boxes", "d
 _SEARCH, _CUTS, _DOMAINS, _LINES = "prove/search.py", "prove/cuts.py", "prove/domains.py", "runtime/lines.py"
 _TIGHT, _NEURONS, _PARTS, _CHOSEN = "prove/tight.py", "prove/neurons.py", "prove/parts.py", "runtime/chosen.py"
 _FOREST, _CREW, CREW = "prove/forest.py", "prove/crew.py", "tests/prove/test_crew.py"
+SWEEPS = "tests/runs/test_sweep.py"
 _EFFORT, EFFORT = "prove/effort.py", "tests/prove/test_effort.py"
 
 SEARCHES: tuple[Mutant, ...] = (
@@ -129,6 +130,14 @@ SEARCHES: tuple[Mutant, ...] = (
     m("parts that wait prove", _FOREST, "proved = np.setdiff1d(np.arange(len(rows)), still)", "proved = np.arange(len(rows))", NEURONS),
     m("a refuted tree proves the first groups", _FOREST, "answers.settled[self.q.group[rows[proved]]] = True", "answers.settled[self.q.group[rows[: len(proved)]]] = True", NEURONS),
     m("the best parts are lost when a batch is taken", _NEURONS, "whole.pick(order[count:])", "whole.pick(order[count + 1 :])", NEURONS),
+    # sweeps over radii
+    m("a proof proves larger balls", "runs/sweep.py", 'verdict == "unsat" and self._height[j] < height', 'verdict == "unsat" and self._height[j] > height', SWEEPS),
+    m("a counterexample lies in smaller balls", "runs/sweep.py", 'verdict == "sat" and self._height[j] > height', 'verdict == "sat" and self._height[j] < height', SWEEPS),
+    m("an open radius tells of others", "runs/sweep.py", 'verdict == "unsat" and', 'verdict != "sat" and', SWEEPS),
+    m("images tell of each other", "runs/sweep.py", 'msgspec.structs.replace(ball, epsilon="")', "ball.label", SWEEPS),
+    m("networks tell of each other", "runs/sweep.py", "(query.network, msgspec.structs.replace(ball", '("", msgspec.structs.replace(ball', SWEEPS),
+    m("radii are ordered as texts", "runs/sweep.py", "Fraction(queries[k].epsilon or 0)", "str(queries[k].epsilon)", SWEEPS),
+    m("a falsified ball keeps a smaller one's margin", "runs/sweep.py", "if proved else (None, [])", "if True else (None, [])", SWEEPS),
     # shared among processes
     m("what a lost helper was at is done", _CREW, "begun[0].todo.append(begun[1])", "begun[0].made[begun[1]] = begun[0].made[0]", CREW),
     m("a helper's results change places", _CREW, "batch.made[begun[1]] = made", "batch.made[begun[1]] = batch.made.get(begun[1] - 1, made)", CREW),

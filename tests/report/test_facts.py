@@ -8,8 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polytriton.report.facts import decimal_above, decimal_below, facts, network_names, number, quantiles, radius_text
-from polytriton.runs.records import Record
+from polytriton.report.facts import (
+    RadiusFacts,
+    decimal_above,
+    decimal_below,
+    facts,
+    network_names,
+    number,
+    quantiles,
+    radius_facts,
+    radius_name,
+    radius_text,
+)
+from polytriton.runs.records import Image, Record
 from tests.report.made import mixed, record, stats
 
 
@@ -101,3 +112,29 @@ def test_the_whole() -> None:
 def test_records_without_the_new_fields() -> None:
     found = facts([Record(network="a", property="p", verdict="unsat")])
     assert (found.radius, found.margin, found.networks[0].layers) == (None, None, [])
+
+
+def at(k: int, epsilon: str, verdict: str, **more: object) -> Record:
+    """A query about image k."""
+    return record(k, verdict, epsilon=epsilon, image=Image("i.npz", k, [1, 2, 2]), **more)
+
+
+def test_images_are_counted_by_radius() -> None:
+    wrong = {"note": "misclassified as 3", "seconds": 9.0}
+    records = [
+        at(0, "1/10", "unsat", seconds=1.0), at(0, "1/50", "unsat", seconds=0.0, decided_at="1/10"),
+        at(1, "1/10", "sat", seconds=2.0), at(1, "1/50", "unknown", seconds=4.0),
+        at(2, "1/10", "sat", **wrong), at(2, "1/50", "sat", decided_at="1/10", **wrong | {"seconds": 0.0}),
+        at(1, "1/50", "timeout", seconds=5.0),
+    ]  # fmt: skip
+    small, large = radius_facts(records)
+    assert small == RadiusFacts("nets/a.onnx", "1/50", 3, 1, 1, 0, 1, 1, 5.0), "the last word on an image counts"
+    assert large == RadiusFacts("nets/a.onnx", "1/10", 3, 1, 1, 1, 0, 3, 12.0)
+    found = facts(records)
+    assert found.seconds is not None and found.seconds.count == 4, "neither what is misclassified nor what was not asked"
+    assert found.seconds.most == 5.0 and found.total == 21.0 and found.radii == [small, large]
+
+
+def test_radii_are_written_as_people_do() -> None:
+    names = {"8/255": "8/255", "1/20": "0.05", "1/7": "1/7", "1/3": "85/255", "1/51": "5/255", "1/5": "0.2", "1": "1"}
+    assert {epsilon: radius_name(epsilon) for epsilon in names} == names
