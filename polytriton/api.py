@@ -60,13 +60,15 @@ def compile(
     candidates: str = "all",
     memory: int = DEFAULT_MEMORY,
     numerics: str = "folded",
+    method: str = "polytriton",
     observe: Observer = _quiet,
 ) -> Verifier:
     """Compiles an ONNX model, or a torch.nn.Module with an example of its input, into a verifier.
 
     `check` compares the import with onnxruntime on random inputs, and a module's export with the module's own answers.
+    `method`: other than "polytriton", bounds are those of "ibp", "crown-ibp" or "deeppoly", to compare with.
     """
-    options = Options(device, semantics, dtype, candidates, memory, numerics=numerics)
+    options = Options(device, semantics, dtype, candidates, memory, numerics=numerics, method=method)
     exported = None
     if hasattr(model, "named_parameters"):  # a torch module
         from polytriton.frontend.torch_module import export_module

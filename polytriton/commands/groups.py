@@ -87,6 +87,10 @@ class Asking:
     ] = None
     falsify: Annotated[bool, option("--falsify/--no-falsify", help="Look for counterexamples where no proof is found.")] = True
     seed: Annotated[int, option("--seed", help="Seed of the counterexamples' search.")] = 0
+    method: Annotated[
+        str | None,
+        option("--method", help="How bounds are computed: polytriton, or as others do, to compare with: ibp, crown-ibp or deeppoly."),
+    ] = None
     search: Annotated[
         str | None,
         option(
@@ -100,17 +104,24 @@ class Asking:
 
     def settings(self, engine: EngineOptions, *, here: bool = True, search: str = "none") -> Settings:
         """`search`: the command's own choice, where none is given."""
+        from polytriton.prove.options import OWN, Options
         from polytriton.prove.strategy import check_search
         from polytriton.runs.asker import Settings
 
-        search = self.search or search
+        options = engine.options(here=here)
+        if self.method is not None:
+            options["method"] = Options(method=self.method).method
+        compares = self.method not in (None, OWN)
+        if compares and self.search not in (None, "none"):
+            raise UsageError(f"--search goes on from polytriton's own bounds, not from those of {self.method}", "leave one of them out")
+        search = "none" if compares else self.search or search
         check_search(search)
 
         if self.timeout is not None and not 0 < self.timeout < float("inf"):
             raise UsageError(f"--timeout {self.timeout:g} is no time", "give seconds above 0, or leave it out for no limit")
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed} is negative", "give 0 or more")
-        return Settings(engine.options(here=here), self.timeout, self.falsify, self.seed, search)
+        return Settings(options, self.timeout, self.falsify, self.seed, search)
 
 
 ENGINES = ("auto", "local", "processes", "ray")

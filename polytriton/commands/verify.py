@@ -94,7 +94,7 @@ def verify(
         _tell(answer, standard=name is not None, folder=serialise_assignments)
     record = answer.record
     margin = "" if record.margin is None else f"worst margin {record.margin:.6g}, "
-    how = "interval arithmetic, " * (record.numerics == "interval")
+    how = f"by {record.method}, " * bool(record.method) + "interval arithmetic, " * (record.numerics == "interval")
     earlier = ", from an earlier run" * answer.resumed
     print(f"{record.property}: {record.verdict}, {margin}{how}{_searched(record)}{record.seconds:.3f} s{earlier}", file=sys.stderr)
     if record.verdict in ("unknown", "timeout"):

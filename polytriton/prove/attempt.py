@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polytriton.prove.methods import INTERVALS, output_forms
+from polytriton.prove.options import OWN
 from polytriton.prove.questions import Questions
 from polytriton.results import LayerStats
 from polytriton.runtime.engine import Engine, Progress
@@ -62,13 +64,16 @@ class Attempt:
     exhaustive: bool
 
     def run(self, rows: np.ndarray) -> None:
-        q, answers = self.q, self.answers
+        q, answers, method = self.q, self.answers, self.decider.options.method
         images = np.unique(q.image[rows])
         for part in self.decider.batches(len(images), self.engine):
             chosen = images[part]
             mine = rows[np.isin(q.image[rows], chosen)]
             lo, hi = torch.from_numpy(q.lo[chosen]), torch.from_numpy(q.hi[chosen])
-            if not self.exhaustive:
+            if method in INTERVALS:
+                self._ask(self.engine.interval(lo, hi), mine, chosen)
+                continue
+            if not self.exhaustive and method == OWN:
                 self._ask(self.engine.interval(lo, hi), mine, chosen)
                 mine = mine[~answers.settled[q.group[mine]]]
                 if not len(mine):
@@ -96,8 +101,12 @@ class Attempt:
         q, answers = self.q, self.answers
         forms = self.decider.forms(q, rows, np.searchsorted(images, q.image[rows]))
         local = np.unique(q.group[rows], return_inverse=True)[1]
-        groups = None if self.exhaustive else torch.from_numpy(local.astype(np.int64))
-        got = self.engine.query(boxes, forms, groups, self.deadline, self.trace)
+        method = self.decider.options.method
+        groups = None if self.exhaustive or method != OWN else torch.from_numpy(local.astype(np.int64))
+        if method == "ibp":
+            got = output_forms(self.engine, boxes, forms, self.deadline)
+        else:
+            got = self.engine.query(boxes, forms, groups, self.deadline, self.trace)
         best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()
         answers.best[rows] = np.maximum(answers.best[rows], best)
         answers.raw[rows] = np.maximum(answers.raw[rows], raw)

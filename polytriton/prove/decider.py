@@ -24,7 +24,8 @@ from polytriton.kernels.interval_launches import check_supported
 from polytriton.passes import schedule
 from polytriton.passes.pipeline import Compiled
 from polytriton.prove.attempt import Answers, Attempt
-from polytriton.prove.options import INTERPRET, SPLIT, Options, pick_device
+from polytriton.prove.methods import INTERVALS, output_forms
+from polytriton.prove.options import INTERPRET, OWN, SPLIT, Options, pick_device
 from polytriton.prove.questions import Questions
 from polytriton.runtime import settings
 from polytriton.runtime.engine import Engine, Progress, _silent
@@ -143,9 +144,10 @@ class Decider:
     ) -> Generator[tuple[Engine, Boxes], None, None]:
         """Refined boxes, a batch at a time; `candidates` other than the options' where they are given."""
         with settings.pin_settings(self.device), self._threads():
-            engine = self.engine(Try(self.first_dtype(), candidates or self.options.candidates))
+            engine = self.engine(self.tries(patient=False, candidates=candidates)[0])
             for part in self.batches(len(lo), engine):
-                yield engine, engine.refine(torch.from_numpy(lo[part]), torch.from_numpy(hi[part]), progress)
+                box = torch.from_numpy(lo[part]), torch.from_numpy(hi[part])
+                yield engine, engine.interval(*box) if self.options.method in INTERVALS else engine.refine(*box, progress)
 
     def output_bounds(self, engine: Engine, boxes: Boxes) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of every output, both rows of each by back-substitution, [batch, outputs]."""
@@ -153,7 +155,8 @@ class Decider:
             eye = torch.eye(self.outputs, dtype=torch.float64, device=self.device)
             n = boxes.batch
             forms = Forms(torch.arange(n, device=self.device).repeat_interleave(2 * self.outputs), torch.cat([eye, -eye]).repeat(n, 1))
-            best = engine.query(boxes, forms).best.view(n, 2, self.outputs)
+            found = output_forms(engine, boxes, forms) if self.options.method == "ibp" else engine.query(boxes, forms)
+            best = found.best.view(n, 2, self.outputs)
             lo, hi = best[:, 0], -best[:, 1]
             name = self.compiled.net.output
             nonlinear = OPS[self.compiled.net.node(name).op].kind == "nonlinear"
@@ -249,6 +252,8 @@ class Decider:
 
     def tries(self, patient: bool, candidates: str = "") -> list[Try]:
         """From the quickest to the most patient; rescues are for what rounding alone may have cost. `candidates` as for `boxes`."""
+        if self.options.method != OWN:
+            return [] if patient else self._compared()
         first, mine = self.first_dtype(), candidates or self.options.candidates
         other = next(c for c in schedule.CHOICES if c != mine)
         last = "float64" if self.options.dtype == "auto" else first  # split products were asked for by name: no other is tried
@@ -260,6 +265,13 @@ class Decider:
         more = [Try(first, mine, full=True)] if full else []
         more += [Try(last, mine, tight, full, rescue=True), Try(first, other, full=full), Try(last, other, tight, full, rescue=True)]
         return [t for t in dict.fromkeys(more) if t not in quick]
+
+    def _compared(self) -> list[Try]:
+        """Of a method to compare with: bounds at the input alone, and by DeepPoly every row to its end."""
+        first, deep = self.first_dtype(), self.options.method == "deeppoly"
+        last = "float64" if self.options.dtype == "auto" else first
+        quick = Try(first, "input", tight=deep, full=True)
+        return [quick] if last == first else [quick, replace(quick, dtype=last, rescue=True)]
 
     def _only_rounding(self, answers: Answers, q: Questions, rows: np.ndarray) -> np.ndarray:
         """Forms whose group would be settled by some form were rounding free, or nearly so (earlier bounds paid for it too)."""

@@ -14,6 +14,7 @@ import torch
 
 from polytriton.errors import UsageError
 from polytriton.passes import schedule
+from polytriton.prove.options import OWN
 from polytriton.prove.questions import Questions
 from polytriton.prove.tight import Tight
 from polytriton.results import Bounds, Interval
@@ -54,12 +55,12 @@ def _candidates(decider: Decider, effort: str) -> list[str]:
     """The passes. A pass whose bounds are taken at the input alone is CROWN's; neither is always the better one, and a pass that began
     with the other's boxes would be neither.
     """
-    mine = decider.options.candidates
+    mine, effort = decider.options.candidates, effort if decider.options.method == OWN else "quick"
     return [mine, *(c for c in schedule.CHOICES if c != mine and effort != "quick")]
 
 
 def _chooses(decider: Decider, effort: str) -> bool:
-    return effort == "best" and Ascent.serves(decider.compiled.net)
+    return effort == "best" and decider.options.method == OWN and Ascent.serves(decider.compiled.net)
 
 
 def _one_pass(decider: Decider, lo: np.ndarray, hi: np.ndarray, candidates: str, progress: Progress) -> Bounds:

@@ -15,6 +15,8 @@ DTYPES = ("auto", "float32", "float64", "tf32x3", "bf16x6")
 SPLIT = ("tf32x3", "bf16x6")  # float32 products from tensor cores, sound under a stated model of them: only where asked for
 NUMERICS = ("folded", "interval")  # one number a coefficient and all rounding in one more, or the paper's intervals
 DEFAULT_MEMORY = 4 << 30
+METHODS = ("polytriton", "ibp", "crown-ibp", "deeppoly")  # its own, and others to compare with: methods.py
+OWN = METHODS[0]
 INTERPRET = "interpret"  # the generated kernels on CPU tensors, in Triton's interpreter: slow, for tests and curiosity
 
 
@@ -30,10 +32,12 @@ class Options:
     early: bool = True
     config: Config = DEFAULT  # how the machine does it: no bound depends on it beyond rounding
     numerics: str = "folded"
+    method: str = OWN
 
     def __post_init__(self) -> None:
         for name, value, choices in (
             ("numerics", self.numerics, NUMERICS),
+            ("method", self.method, METHODS),
             ("semantics", self.semantics, tuple(SEMANTICS)),
             ("dtype", self.dtype, DTYPES),
             ("candidates", self.candidates, schedule.CHOICES),

@@ -15,6 +15,7 @@ from polytriton.frontend.query import Property
 from polytriton.ir.net import Net
 from polytriton.prove.forest import Forest
 from polytriton.prove.hints import aim
+from polytriton.prove.options import OWN
 from polytriton.prove.questions import Questions, questions, rivals
 from polytriton.prove.search import FEW, InputSearch, free_inputs
 from polytriton.prove.tight import DENSE, tighten
@@ -59,7 +60,8 @@ class Decision:
         self, verifier: Verifier, prop: Property, timeout: float | None, falsifier: bool, progress: Progress, seed: int, search: str
     ) -> None:
         check_search(search)
-        self.verifier, self.prop, self.falsifier, self.progress, self.seed, self.search = verifier, prop, falsifier, progress, seed, search
+        self.verifier, self.prop, self.falsifier, self.progress, self.seed = verifier, prop, falsifier, progress, seed
+        self.search = search if verifier.options.method == OWN else "none"
         self.start = time.monotonic()
         self.deadline = None if timeout is None else self.start + timeout
         self.proof = None if timeout is None else self.start + timeout * (FOR_PROOFS if falsifier else 1)

@@ -92,7 +92,7 @@ def facts(records: Sequence[Record]) -> Facts:
     for r in records:
         grouped[r.network].append(r)
     radii = [float(p) for r in records if (p := proved_radius(r)) is not None]
-    named = ("version", "semantics", "numerics", "dtype", "candidates")
+    named = ("version", "method", "semantics", "numerics", "dtype", "candidates")
     settings = {key: sorted({str(v) for r in records if (v := getattr(r, key))}) for key in named}
     asked = [r for r in records if r.decided_at is None and not is_misclassified(r)]
     return Facts(

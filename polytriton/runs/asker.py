@@ -22,6 +22,7 @@ from polytriton.frontend.query import Property
 from polytriton.guard import guarded, guarded_class
 from polytriton.knobs import SUMMARY, note
 from polytriton.limit import OutOfTime, go_on
+from polytriton.prove.options import OWN
 from polytriton.prove.together import decide_together
 from polytriton.results import Counterexample, Result
 from polytriton.runs.image_record import with_image
@@ -54,6 +55,7 @@ class Opened(msgspec.Struct, frozen=True):
     candidates: str
     seconds: float = 0.0
     numerics: str = "folded"
+    method: str = ""  # other than polytriton's own
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,8 @@ class Asker:
         verifier = self.networks(network)
         o, source = verifier.options, verifier.source
         sha, output = ("", "") if source is None else (source.sha256, source.output_name)
-        return Opened(sha, output, o.semantics, o.dtype, o.candidates, _short(time.monotonic() - start), o.numerics)
+        method = "" if o.method == OWN else o.method
+        return Opened(sha, output, o.semantics, o.dtype, o.candidates, _short(time.monotonic() - start), o.numerics, method)
 
     def answer(self, query: Query, blank: Record, begun: Begun | None = None) -> Answer:
         """Fills the record in; an error belongs to its query."""

@@ -59,6 +59,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     `onnx` and `vnnlib` are the two files as the list of instances or the command line spells them, so that results can be joined with it.
     `decided_at` is the radius of another query, whose answer is this one's too: nothing was asked here.
+    `method` is what bounds were computed by, where that was not polytriton's own.
     `ended_by` is what kept the query from being decided, a word of ENDS: without it nobody could tell a verdict that more time changes.
     """
 
@@ -89,6 +90,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     ended_by: str = ""
     search: SearchStats | None = None
     decided_at: str | None = None
+    method: str = ""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

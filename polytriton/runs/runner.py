@@ -140,14 +140,15 @@ class Run:
     def _keyed(self, query: Query, opened: Opened, blank: Record) -> Record:
         o, s = opened, self.settings
         sha = f"{o.sha256} {o.output}" if o.sha256 else ""
-        searched = () if s.search == "none" else (s.search,)
+        searched = (*(() if s.search == "none" else (s.search,)), *((o.method,) if o.method else ()))
         how = (o.semantics, o.dtype, o.numerics, o.candidates, s.falsify, s.seed, polytriton.__version__, *searched)
         base = repr((sha, query.subject.identity(), *how))
         self._seen[base] += 1  # the same question twice in one list is two lines of results
         key = hashlib.sha256(f"{base} {self._seen[base]}".encode()).hexdigest()[:24]
         return msgspec.structs.replace(
-            blank, sha256=o.sha256, semantics=o.semantics, dtype=o.dtype, numerics=o.numerics, candidates=o.candidates, key=key
-        )
+            blank, sha256=o.sha256, semantics=o.semantics, dtype=o.dtype, numerics=o.numerics, candidates=o.candidates, method=o.method,
+            key=key,
+        )  # fmt: skip
 
     def _held(self, key: str, timeout: float | None) -> Record | None:
         """The final record of this query in the first results file; JSON comes first and holds the most."""

@@ -10,6 +10,7 @@ BOXES, DEPLOYED, ENDS = (f"tests/prove/test_search_{n}.py" for n in ("boxes", "d
 _SEARCH, _CUTS, _DOMAINS, _LINES = "prove/search.py", "prove/cuts.py", "prove/domains.py", "runtime/lines.py"
 _TIGHT, _NEURONS, _PARTS, _CHOSEN = "prove/tight.py", "prove/neurons.py", "prove/parts.py", "runtime/chosen.py"
 _FOREST, _CREW, CREW = "prove/forest.py", "prove/crew.py", "tests/prove/test_crew.py"
+METHODS = "tests/prove/test_methods.py"
 SWEEPS = "tests/runs/test_sweep.py"
 _EFFORT, EFFORT = "prove/effort.py", "tests/prove/test_effort.py"
 
@@ -130,6 +131,10 @@ SEARCHES: tuple[Mutant, ...] = (
     m("parts that wait prove", _FOREST, "proved = np.setdiff1d(np.arange(len(rows)), still)", "proved = np.arange(len(rows))", NEURONS),
     m("a refuted tree proves the first groups", _FOREST, "answers.settled[self.q.group[rows[proved]]] = True", "answers.settled[self.q.group[rows[: len(proved)]]] = True", NEURONS),
     m("the best parts are lost when a batch is taken", _NEURONS, "whole.pick(order[count:])", "whole.pick(order[count + 1 :])", NEURONS),
+    # methods to compare with
+    m("ibp asks for what is substituted back", "prove/attempt.py", 'if method == "ibp":', 'if method == "none":', METHODS),
+    m("DeepPoly bounds no neuron", "prove/methods.py", '("ibp", "crown-ibp")', '("ibp", "crown-ibp", "deeppoly")', METHODS),
+    m("other methods take bounds on the way", "prove/decider.py", 'Try(first, "input", tight=deep', 'Try(first, "all", tight=deep', METHODS),
     # sweeps over radii
     m("a proof proves larger balls", "runs/sweep.py", 'verdict == "unsat" and self._height[j] < height', 'verdict == "unsat" and self._height[j] > height', SWEEPS),
     m("a counterexample lies in smaller balls", "runs/sweep.py", 'verdict == "sat" and self._height[j] > height', 'verdict == "sat" and self._height[j] < height', SWEEPS),
