@@ -28,32 +28,31 @@ class ImageFolder:
             from PIL import Image
         except ImportError:
             raise UsageError(f"reading the images of {self.path} takes Pillow", "pip install pillow, or polytriton[images]") from None
-        chosen = self.files[pick]
-        size, grey, total = None, True, 0
-        for file in chosen:
+        found: list[np.ndarray] = []
+        for file in self.files[pick]:
             try:
                 with Image.open(file) as image:
-                    found, grey = image.size, grey and image.mode in ("1", "L")
+                    self._check_size(image.size, file, found, self.files[pick][0])
+                    found.append(np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB")))
+            except UsageError:
+                raise
             except Exception as why:  # of any of Pillow's decoders
                 raise UsageError(f"cannot read the image {file}: {why}", "remove what is no image from the folder") from None
-            total += 3 * found[0] * found[1]
-            if size is not None and found != size:
-                raise UsageError(
-                    f"{file} has {found[0]}x{found[1]} pixels, {chosen[0].name} has {size[0]}x{size[1]}",
-                    "scale and crop them as the network's preprocessing does, and store the results",
-                )
-            if total > MOST:
-                raise UsageError(f"the images of {self.path} take more than {MOST >> 30} GiB", "ask for some of them: --start N --end N")
-            size = found
-        made = []
-        for file in chosen:
-            try:
-                with Image.open(file) as image:
-                    made.append(np.asarray(image.convert("L" if grey else "RGB")))
-            except Exception as why:
-                raise UsageError(f"cannot read the image {file}: {why}", "remove what is no image from the folder") from None
+        if any(image.ndim == 3 for image in found):  # grey among coloured ones
+            found = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in found]
         labels = None if self.labels is None else np.array(self.labels[pick], dtype=np.int64)
-        return np.stack(made), labels
+        return np.stack(found), labels
+
+    def _check_size(self, size: tuple[int, int], file: Path, before: Sequence[np.ndarray], first: Path) -> None:
+        """Before an image is decoded."""
+        (width, height), other = size, before[0].shape[1::-1] if before else size
+        if size != other:
+            raise UsageError(
+                f"{file} has {width}x{height} pixels, {first.name} has {other[0]}x{other[1]}",
+                "scale and crop them as the network's preprocessing does, and store the results",
+            )
+        if 3 * width * height * (len(before) + 1) > MOST:
+            raise UsageError(f"the images of {self.path} take more than {MOST >> 30} GiB", "ask for some of them: --start N --end N")
 
 
 def open_folder(path: Path) -> ImageFolder:

@@ -59,20 +59,24 @@ def load_images(
     path = Path(path)
     if path.is_dir() and (found := find_dataset(path)) is not None:
         path = found
-    folder = open_folder(path) if path.is_dir() else None
-    pixels, labels = _read(path) if folder is None else (None, None)
-    total = len(folder.files) if folder is not None else 0 if pixels is None else len(pixels)
-    stop = total if end is None else end
-    if not 0 <= start < stop <= total:
-        raise UsageError(f"images {start} to {stop} were asked for, {path.name} holds 0 to {total}", f"choose 0 <= start < end <= {total}")
-    pick = slice(start, stop)
-    if folder is not None:
-        (pixels, labels), pick, total = folder.read(pick), slice(None), stop - start
-    assert pixels is not None
+    if path.is_dir():
+        folder = open_folder(path)
+        pixels, labels = folder.read(_range(start, end, len(folder.files), path.name))
+        pick = slice(None)
+    else:
+        pixels, labels = _read(path)
+        pick = _range(start, end, len(pixels), path.name)
     values, levels = _scaled(pixels, scale, path.name)
-    labels = None if labels is None else _labels(labels, total, n_out, path.name)[pick]
+    labels = None if labels is None else _labels(labels, len(pixels), n_out, path.name)[pick]
     values = _shaped(values[pick], shape, layout, path.name)
     return Images(values, labels, None if levels is None else _shaped(levels[pick], shape, layout, path.name))
+
+
+def _range(start: int, end: int | None, total: int, name: str) -> slice:
+    stop = total if end is None else end
+    if not 0 <= start < stop <= total:
+        raise UsageError(f"images {start} to {stop} were asked for, {name} holds 0 to {total}", f"choose 0 <= start < end <= {total}")
+    return slice(start, stop)
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:

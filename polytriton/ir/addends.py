@@ -7,12 +7,41 @@ more. Scales, layers and further sums on the way may have been merged, or make r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS
 
 SUMS = ("add", "sub")
+LAYERS = ("linear", "conv")
+
+
+@dataclass(frozen=True)
+class Addends:
+    """By node. `sums`: of a sum, the roundings of `sum_roundings`. `beside`: of every node, addends that its own terms may meet: those of
+    sums behind it, and of a layer what its constants pass, for all terms of a layer are charged alike. `late`: of a scale, what its
+    constants pass before it. `shared`: the operands of `shared_operands`."""
+
+    sums: dict[str, int]
+    beside: dict[str, int]
+    late: dict[str, int]
+    shared: dict[str, tuple[str, ...]]
+
+
+def find_addends(net: Net) -> Addends:
+    passed = roundings_before(net)
+    constants = constants_before(net, passed)
+    layers = {name: count for name, count in constants.items() if net.node(name).op in LAYERS}
+    beside = {name: count + layers.get(name, 0) for name, count in sums_behind(net).items()}
+    late = {name: count for name, count in constants.items() if name not in layers}
+    return Addends(sum_roundings(net, passed), beside, late, shared_operands(net))
+
+
+def is_settled(node: Node) -> bool:
+    """Whether a nonlinear operator, or the user, gave the value: then it is one number for all who read it."""
+    return OPS[node.op].kind in ("nonlinear", "input")
 
 
 def roundings_before(net: Net) -> dict[str, int]:
@@ -23,23 +52,23 @@ def roundings_before(net: Net) -> dict[str, int]:
     passed: dict[str, int] = {}
     for n in net:
         before = [passed[i] for i in n.inputs]
-        if n.op in ("linear", "conv"):
+        if n.op in LAYERS:
             passed[n.name] = max(before) + max(_products(net, n), n.integer("summands")) + n.integer("ops") + 1
         elif n.op == "scale":
             passed[n.name] = max(before) + n.integer("ops") + 2
         elif n.op in SUMS:
             passed[n.name] = sum(before) + 1
         else:
-            passed[n.name] = 0 if OPS[n.op].kind in ("nonlinear", "input") else max(before)
+            passed[n.name] = 0 if is_settled(n) else max(before)
     return passed
 
 
-def sum_roundings(net: Net) -> dict[str, int]:
+def sum_roundings(net: Net, passed: Mapping[str, int]) -> dict[str, int]:
     """For every sum the most roundings that an operand may pass in it, as one more addend of whatever computes the other operand.
 
     An operand that is computed from the other cannot have been put into it: the other is a number by then.
     """
-    passed, found = roundings_before(net), dict[str, int]()
+    found = dict[str, int]()
     made_of: dict[str, set[str]] = {}
     for n in net:
         made_of[n.name] = set(n.inputs).union(*(made_of[i] for i in n.inputs))
@@ -49,17 +78,16 @@ def sum_roundings(net: Net) -> dict[str, int]:
     return found
 
 
-def constants_before(net: Net) -> dict[str, int]:
+def constants_before(net: Net, passed: Mapping[str, int]) -> dict[str, int]:
     """For every layer and scale the roundings that its constants may pass besides its own: those of what makes its operand."""
-    passed = roundings_before(net)
-    return {n.name: passed[n.inputs[0]] for n in net if n.op in ("linear", "conv", "scale")}
+    return {n.name: passed[n.inputs[0]] for n in net if n.op in (*LAYERS, "scale")}
 
 
 def sums_behind(net: Net) -> dict[str, int]:
     """For every node the most sums that its value meets before a nonlinear operator or a layer reads it: addends of its own by then."""
     users, by_name, behind = net.users(), net.by_name, dict[str, int]()
     for n in reversed(list(net)):
-        readers = [r for r in (by_name[u] for u in users[n.name]) if OPS[r.op].kind != "nonlinear" and r.op not in ("linear", "conv")]
+        readers = [r for r in (by_name[u] for u in users[n.name]) if not is_settled(r) and r.op not in LAYERS]
         behind[n.name] = max((behind[r.name] + (r.op in SUMS) for r in readers), default=0)
     return behind
 
@@ -73,8 +101,8 @@ def shared_operands(net: Net) -> dict[str, tuple[str, ...]]:
     users, found = net.users(), dict[str, tuple[str, ...]]()
     many: dict[str, bool] = {}  # nodes of whose value there may be two
     for n in net:
-        moved = OPS[n.op].kind not in ("nonlinear", "input")
-        moves = moved and n.op not in ("linear", "conv", "scale", *SUMS)
+        moved = not is_settled(n)
+        moves = moved and n.op not in (*LAYERS, "scale", *SUMS)
         many[n.name] = moved and (len(users[n.name]) > 1 or (moves and any(many[i] for i in n.inputs)))
         if moved and not moves:
             found[n.name] = tuple(i for i in n.inputs if many[i])

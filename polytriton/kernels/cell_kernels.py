@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from polytriton.ir.addends import sum_roundings
+from polytriton.ir.addends import find_addends
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import relaxed_nodes
 from polytriton.ir.plan import extent
@@ -66,7 +66,7 @@ def elementwise_box(node: Node, operations: int, emulate: bool) -> tuple[str, Co
 
 def box_kernels(net: Net, emitter: Emitter, emulate: bool = False) -> Iterator[Kernel]:
     """Those of the whole interval pass, for exact and for deployed arithmetic."""
-    bounded, roundings = relaxed_nodes(net), sum_roundings(net)
+    bounded, roundings = relaxed_nodes(net), find_addends(net).sums
     for node in net:
         found: list[tuple[str, Constants]] = []
         if node.op not in BY_KERNEL or node.name in bounded:  # made elsewhere, or narrowed later on

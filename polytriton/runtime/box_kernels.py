@@ -28,7 +28,7 @@ class BoxKernels:
 
     def __init__(self, forward: Forward, interpret: bool) -> None:
         self.nodes, self.semantics, self.device, self.interpret = forward.nodes, forward.semantics, forward.device, interpret
-        self.roundings, self.behind = forward.roundings, forward.behind
+        self.addends = forward.addends
         self._numbers: dict[str, Tensor] = {}
 
     def affine(self, layer: Layer, parts: AffineParts, boxes: Boxes) -> None:
@@ -47,7 +47,7 @@ class BoxKernels:
 
     def elementwise(self, node: Node, boxes: Boxes) -> None:
         """A ReLU, a sum or a difference."""
-        operations = self.semantics.passes * self.roundings[node.name] if node.name in self.roundings else 1
+        operations = self.semantics.passes * self.addends.sums[node.name] if node.name in self.addends.sums else 1
         name, constants = cell_kernels.elementwise_box(node, 0 if self.semantics.real else operations, self.interpret)
         kernel = cell_kernels.cell_kernel(name, constants)
         sides = zip("ab"[: len(node.inputs)], node.inputs, strict=True)
@@ -92,6 +92,7 @@ class BoxKernels:
         if name not in self._numbers:
             widen = gamma(layer.terms + 4, 2.0**-53) + layer.rho
             products = layer.node.integer("products", 1)
-            made = deployed_numbers(self.semantics, layer.most, layer.ops, self.behind[name], products, layer.w_rowsum, layer.w_max, widen)
+            beside = self.addends.beside[name]
+            made = deployed_numbers(self.semantics, layer.most, layer.ops, beside, products, layer.w_rowsum, layer.w_max, widen)
             self._numbers[name] = torch.tensor(made, dtype=torch.float64, device=self.device)
         return self._numbers[name]

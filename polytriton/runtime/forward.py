@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytriton.errors import UnsupportedModel
-from polytriton.ir.addends import constants_before, shared_operands, sum_roundings, sums_behind
+from polytriton.ir.addends import find_addends, is_settled
 from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import OPS
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import count_source
 from polytriton.limit import go_on
@@ -78,14 +77,8 @@ class Forward:
             )
         self.net, self.semantics, self.device, self.kernels = net, semantics, device, kernels
         self.nodes = net.by_name
-        self.roundings, self.behind = sum_roundings(net), sums_behind(net)
-        self.shared = {} if semantics.real else shared_operands(net)
-        self.late = dict[str, int]()  # of scales: what their constants pass before them
-        for name, late in constants_before(net).items():
-            if self.nodes[name].op == "scale":
-                self.late[name] = semantics.passes * late
-            else:  # all terms of a layer are charged it, that kernels need not tell them apart
-                self.behind[name] += late
+        self.addends = find_addends(net)
+        self.shared = {} if semantics.real else self.addends.shared
         self.cells = None if kernels is None else BoxKernels(self, kernels.interpret)
         self.layers: dict[str, Layer] = {}
         for n in net:
@@ -172,10 +165,10 @@ class Forward:
         widest = xabs.amax((1, 2, 3), keepdim=True)
         if node.op == "scale" and not sem.real:
             sem, flushed = _plain(sem), None
-        met = nonzero + self.behind[node.name]
+        met = nonzero + self.addends.beside[node.name]
         e = deployed_error(
             sem, layer.most, met, layer.ops, products, magnitude, layer.babs, widest, layer.w_rowsum, flushed, layer.w_max,
-            self.late.get(node.name, 0),
+            self.semantics.passes * self.addends.late.get(node.name, 0),
         )  # fmt: skip
         for i in self.shared.get(node.name, ()):
             e = up(e + 2 * self.product(layer, layer.wabs, self._own_error(i, boxes).expand_as(xabs)))
@@ -250,7 +243,7 @@ class Forward:
         a, b = node.inputs
         lo_b, hi_b = (boxes.lo[b], boxes.hi[b]) if node.op == "add" else (-boxes.hi[b], -boxes.lo[b])
         magnitude = up(boxes.absmax(a) + boxes.absmax(b))
-        e = elementwise_error(self.semantics, self.semantics.passes * self.roundings[node.name], magnitude)
+        e = elementwise_error(self.semantics, self.semantics.passes * self.addends.sums[node.name], magnitude)
         for i in self.shared.get(node.name, ()):
             e = up(e + 2 * self._own_error(i, boxes))
         width = up(e + 2.0**-52 * magnitude)
@@ -261,12 +254,8 @@ class Forward:
         """How far the node's executed value may lie from the exact one of its operands; the largest, where cells only moved."""
         if name in boxes.error:
             return boxes.error[name]
-        found = [self._own_error(i, boxes).amax((1, 2, 3), keepdim=True) for i in self.nodes[name].inputs if not self._settled(i)]
+        found = [self._own_error(i, boxes).amax((1, 2, 3), keepdim=True) for i in self.nodes[name].inputs if not is_settled(self.nodes[i])]
         return torch.stack([torch.zeros(boxes.batch, 1, 1, 1, dtype=torch.float64, device=self.device), *found]).amax(0)
-
-    def _settled(self, name: str) -> bool:
-        """Whether a nonlinear operator, or the user, gave the value: then it is one number for all."""
-        return OPS[self.nodes[name].op].kind in ("nonlinear", "input")
 
     def _relu(self, node: Node, boxes: Boxes) -> None:
         slope, source = node.number("slope"), node.inputs[0]

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import polytriton
 from polytriton.api import Verifier
-from polytriton.ir.addends import constants_before, shared_operands, sum_roundings, sums_behind
+from polytriton.ir.addends import find_addends, sums_behind
 from polytriton.ir.net import Builder, Net
 from tests.oracle.small import linear, net_of, scale
 from tests.soundness.inserted import CASES, SMALL, TERMS, Graph, Inserted
@@ -97,7 +97,7 @@ def test_what_an_addend_passes() -> None:
     net = net_of(make, 3)
     behind, by_op = sums_behind(net), [n.name for n in net]
     x, first, scaled, one, two, a, last, out = by_op
-    assert sum_roundings(net) == {one: 3 + 1 + 2 + 1, two: 8, last: 1}
+    assert find_addends(net).sums == {one: 3 + 1 + 2 + 1, two: 8, last: 1}
     assert behind == {x: 2, first: 2, scaled: 2, one: 1, two: 0, a: 1, last: 0, out: 0}
 
 
@@ -151,5 +151,8 @@ def test_what_constants_pass_and_which_operands_are_shared() -> None:
 
     net = net_of(make, 3)
     _, first, scaled, one, second, _, third, _ = [n.name for n in net]
-    assert constants_before(net) == {first: 0, scaled: 4, second: 4 + 2 + 4 + 1, third: 0}
-    assert shared_operands(net) == {scaled: (first,), one: (first,)}
+    found, behind = find_addends(net), sums_behind(net)
+    assert found.late == {scaled: 4}
+    assert {n: found.beside[n] - behind[n] for n in behind if found.beside[n] != behind[n]} == {second: 4 + 2 + 4 + 1}
+    assert {first, third} <= found.beside.keys()
+    assert found.shared == {scaled: (first,), one: (first,)}
