@@ -65,8 +65,7 @@ import numpy as np
 
 from polytriton.checker_files import HUGE, MAX_TEXT, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
 
-FORMAT = {"format": "polytriton certificate", "version": "2"}
-SEMANTICS = ("real", "float32")
+FORMAT, SEMANTICS = {"format": "polytriton certificate", "version": "2"}, ("real", "float32")
 U, FLOOR, V, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-23, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
 BLOCK, BATCH, STEPS, NODES = 1 << 22, 1 << 18, 1000, 1 << 24  # coefficients and values of a node at a time; limits of what may be asked
 PROBE, ROUNDED = (np.resize(np.array(bits), 255) for bits in ([1 << 30, 0x3FFC << 48, (0x3FF << 52) + 1], [0, 2, 1]))  # tiny, 1.75, 1 + 2 u
@@ -448,23 +447,24 @@ def load(onnx_file: Path, vnnlib_file: Path) -> tuple[Network, Pieces, dict[str,
     except Exception as error:  # of a parser, on a file that is none
         raise error if isinstance(error, Refused) else Unsupported(f"the network or property cannot be read: {repr(error)[:400]}") from None
     return net, pieces, {"onnx": hashlib.sha256(model).hexdigest(), "vnnlib": hashlib.sha256(text).hexdigest()}
+def opened(onnx: Path, vnnlib: Path, certificate: Path) -> tuple[str, Prover, Pieces, list[Tree]]:
+    """Semantics, what bounds nodes, the unsafe set, and by box a tree that nobody has followed yet; or Refused."""
+    tried: Array = np.diag(PROBE.view(np.float64)) @ np.diag(np.resize(PROBE[2:3].view(np.float64), len(PROBE)))  # numpy's workers too
+    need((np.diag(tried).copy().view(np.int64) == PROBE + ROUNDED).all(), "this machine flushes subnormal numbers, or rounds otherwise")
+    (net, pieces, hashes), (meta, tensors) = load(onnx, vnnlib), read(certificate.read_bytes())
+    need(meta | hashes == meta and len(tensors) == len(pieces), "the certificate belongs to another network or property file", Refused)
+    return meta["semantics"], Prover(net.data, meta["semantics"] == "float32"), pieces, list(map(Tree, tensors))
 Checked = namedtuple("Checked", "semantics margins nodes leaves")  # by piece the least margin, nodes walked, leaves among them
 @plain
 def check(onnx: Path, vnnlib: Path, certificate: Path, sample: int | None = None, progress: Progress = lambda *_: None) -> Checked:
     """What the certificate proves, or Refused. `sample`: only so many leaves, drawn at random, are looked at: evidence, not proof."""
-    tried: Array = np.diag(PROBE.view(np.float64)) @ np.diag(np.resize(PROBE[2:3].view(np.float64), len(PROBE)))  # numpy's workers too
-    need((np.diag(tried).copy().view(np.int64) == PROBE + ROUNDED).all(), "this machine flushes subnormal numbers, or rounds otherwise")
-    net, pieces, hashes = load(onnx, vnnlib)
-    meta, tensors = read(certificate.read_bytes())
-    need(meta | hashes == meta and len(tensors) == len(pieces), "the certificate belongs to another network or property file", Refused)
-    trees = list(map(Tree, tensors))
+    semantics, prover, pieces, trees = opened(onnx, vnnlib, certificate)
     ends = [(b, leaf) for b, tree in enumerate(trees) for leaf in np.flatnonzero(tree.child < 0).tolist()]
     drawn = ends if sample is None else random.SystemRandom().sample(ends, min(sample, len(ends)))
     wanted = [tree.above(np.array([leaf for a, leaf in drawn if a == b], dtype=np.int64)) for b, tree in enumerate(trees)]
     margins, total = list[float](), int(sum(w.sum() for w in wanted))
-    prover = Prover(net.data, meta["semantics"] == "float32")
     need(sample is not None or all(w.all() for w in wanted), "a node that no leaf is below")
     for (box, group), tree, some in zip(pieces.items(), trees, wanted, strict=True):
         if some.any():
             margins += follow(prover, box, group, tree, some, lambda n: progress("nodes", n, total))
-    return Checked(meta["semantics"], margins, total, len(drawn))
+    return Checked(semantics, margins, total, len(drawn))

@@ -30,6 +30,9 @@ def check(
     *,
     json: Annotated[bool, option("--json", help="Say what was found as one JSON document.")] = False,
     sample: Annotated[int | None, option("--sample", metavar="N", help="Look at N leaves drawn at random: evidence, not proof.")] = None,
+    workers: Annotated[
+        int | None, option("--workers", metavar="N", help="Processes that share the tree; by default one for each CPU where that pays.")
+    ] = None,
     export: Annotated[
         Path | None, option("--export", metavar="FOLDER", help="Write the tree's leaves as properties that any verifier can decide.")
     ] = None,
@@ -49,11 +52,13 @@ def check(
     """
     if sample is not None and sample < 1:
         raise UsageError(f"--sample {sample}: at least one leaf is looked at", "--sample 100")
+    if workers is not None and (workers < 1 or sample is not None):
+        raise UsageError("--workers takes at least 1, and does not go with --sample", "--workers 4")
     if len(files) == 1:
         from polytriton.commands.audit import audit
 
-        if sample is not None or export is not None:
-            raise UsageError("--sample and --export belong to one certificate", "polytriton check NET.onnx PROP.vnnlib CERT")
+        if sample is not None or export is not None or workers is not None:
+            raise UsageError("--sample, --workers and --export belong to one certificate", "polytriton check NET.onnx PROP.vnnlib CERT")
         return audit(files[0], certificates, root or Path(), json=json)
     if len(files) != 3:
         usage = "polytriton check NET.onnx PROP.vnnlib CERT"
@@ -63,7 +68,7 @@ def check(
     if export is not None and (not export.absolute().parent.is_dir() or (export.exists() and not _empty(export))):
         raise UsageError(f"cannot export to {export}", "name a new folder, in one that there is")
     network, prop, certificate = files
-    code = _check_one(network, prop, certificate, sample, json=json)
+    code = _check_one(network, prop, certificate, sample, workers, json=json)
     return code if code or export is None else _export(network, prop, certificate, export)
 
 
@@ -84,9 +89,10 @@ def _export(network: Path, prop: Path, certificate: Path, folder: Path) -> int:
     return 0
 
 
-def _check_one(network: Path, prop: Path, certificate: Path, sample: int | None, *, json: bool) -> int:
-    from polytriton.checker import check as confirm
+def _check_one(network: Path, prop: Path, certificate: Path, sample: int | None, workers: int | None, *, json: bool) -> int:
+    from polytriton import checker
     from polytriton.checker_files import Refused, Unsupported
+    from polytriton.commands.shares import confirm
 
     for file in (network, prop, certificate):
         if not file.is_file():
@@ -94,7 +100,8 @@ def _check_one(network: Path, prop: Path, certificate: Path, sample: int | None,
     began = time.monotonic()
     try:
         with Live(1) as live:
-            found = confirm(network, prop, certificate, sample, live.stage)
+            files = network, prop, certificate
+            found = confirm(*files, workers, live.stage) if sample is None else checker.check(*files, sample, live.stage)
     except Unsupported as error:
         raise UnsupportedModel(f"the checker does not read this: {error}", "see docs/certificates.md for what it reads") from error
     except Refused as error:

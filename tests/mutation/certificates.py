@@ -10,7 +10,8 @@ LINE = f"{SOUND}::test_no_line_cuts_a_relu"
 POINTS, EXECUTIONS = f"{SOUND}::test_no_point_lies_below_a_bound", f"{SOUND}::test_no_float32_execution_lies_below_a_bound"
 LINES, TREES, FILES = (f"{TAMPERING}::test_{n}" for n in ("no_mutant_proves_what_is_false", "what_no_tree_says_is_refused", "other_headers"))
 COST = f"{READING}::test_few_bytes_do_not_cost_gigabytes"
-_C, _F = "checker.py", "checker_files.py"
+SHARES = "tests/certificate/test_shares.py"
+_C, _F, _S = "checker.py", "checker_files.py", "commands/shares.py"
 
 CERTIFICATES: tuple[Mutant, ...] = (
     # rounding of the checker's own arithmetic
@@ -40,7 +41,7 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: lines over the operand before rounding", _C, "(down(self.lo[i] - e), up(self.hi[i] + e)) if self.float32", "(self.lo[i], self.hi[i]) if self.float32", EXECUTIONS),
     m("checker: rows over a ReLU's operand pay no rounding", _C, "+ FLOOR + e * (1 + 8 * U)) * (1 + self.G)", "+ FLOOR) * (1 + self.G)", EXECUTIONS),
     m("checker: rows over the output pay no rounding", _C, "(self.executed(k) * (1 + 8 * U) if k == output else 0.0)", "0.0", EXECUTIONS),
-    m("checker: float32 semantics are taken for real", _C, "meta[\"semantics\"] == \"float32\")\n", "False)\n", f"{TAMPERING}::test_exact_arithmetic_does_not_certify_what_rounding_breaks"),
+    m("checker: float32 semantics are taken for real", _C, "Prover(net.data, meta[\"semantics\"] == \"float32\")", "Prover(net.data, False)", f"{TAMPERING}::test_exact_arithmetic_does_not_certify_what_rounding_breaks"),
     m("checker: a row goes on because others do", _C, "(found > best[open_]) & (best[open_] < goal[open_])", "(found > best[open_])", f"{SOUND}::test_a_row_is_bounded_as_it_is_alone"),
     # trees
     m("checker: a row refutes without a bound", _C, "need(margin > 0,", "need(True,", LINES),
@@ -55,4 +56,7 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: products without end", _F, "<= MAX_WORK,", "<= 1 << 62,", COST),
     m("checker: any property", _C, "need(meta | hashes == meta and len", "need(len", f"{TAMPERING}::test_the_files_themselves"),
     m("checker: any version", _C, "need(FORMAT.items() <= meta.items(),", "need(True,", FILES),
+    # processes that share a tree
+    m("shares: leaves that nobody looked at", _S, "if any(some.any() for some in open_):", "if False:", f"{SHARES}::test_a_share_that_nobody_answers_for_is_no_proof"),
+    m("shares: whatever a process looked at", _S, "if {b: v.tolist() for b, v in work.shares[k].items()} != pairs[1]:", "if False:", f"{SHARES}::test_a_process_that_looks_elsewhere_is_an_error"),
 )

@@ -1,0 +1,252 @@
+"""`polytriton check --workers N`: a certificate's leaves in shares, each confirmed by the checker, perhaps in several processes.
+
+A share is some subtrees. Whoever has one walks from the roots down to its leaves and proves again what lies above them, so that no process
+believes another in more than that it ran the checker. Every leaf of every tree must be in an answer, once; nothing else makes a verdict.
+Shares depend on the trees alone: whatever N is, the same arrays are multiplied, and margins are the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import Any, cast
+
+import numpy as np
+
+from polytriton import checker
+from polytriton.checker import Checked, Progress, Tree
+from polytriton.checker_files import Array, Pieces, Refused, Unsupported
+from polytriton.child import Child, ChildLost, serve
+from polytriton.errors import PolytritonError, ResourceError
+
+MOST, LEAST = 64, 24  # shares; nodes of a subtree that is divided for each of those above it, which are walked once more
+FEW = 4e8  # nodes times squared cells, about a second: below it no process is started unasked
+Share = dict[int, Array]  # by box some leaves
+
+
+class Snapshot:
+    """A file as it was when it was read, for as long as the check takes: as much of a path as the checker uses."""
+
+    def __init__(self, data: bytes, suffix: str) -> None:
+        self.data, self.suffix = data, suffix
+
+    def read_bytes(self) -> bytes:
+        return self.data
+
+
+def divide(trees: list[Tree]) -> list[Share]:
+    """All leaves: the largest subtree is divided while that costs little; of many trees, neighbours go together."""
+    sizes, waiting, done = list[Array](), list[tuple[int, int, int, int]](), list[tuple[int, int]]()
+    for b, tree in enumerate(trees):
+        size = np.ones(len(tree.child), dtype=np.int64)
+        for k in np.flatnonzero(tree.child >= 0)[::-1].tolist():
+            size[k] += size[tree.child[k]] + size[tree.child[k] + 1]
+        sizes.append(size)
+        waiting.append((-int(size[0]), b, 0, 1))
+    heapq.heapify(waiting)
+    while waiting:
+        size_, b, k, depth = heapq.heappop(waiting)
+        if len(waiting) + len(done) + 2 > MOST or -size_ < LEAST * depth or trees[b].child[k] < 0:
+            done.append((b, k))
+            continue
+        for below in (int(trees[b].child[k]), int(trees[b].child[k]) + 1):
+            heapq.heappush(waiting, (-int(sizes[b][below]), b, below, depth + 1))
+    return _grouped(trees, sizes, sorted(done))
+
+
+def _grouped(trees: list[Tree], sizes: list[Array], subtrees: list[tuple[int, int]]) -> list[Share]:
+    owners = [np.full(len(tree.child), -1) for tree in trees]
+    total, before = sum(int(sizes[b][k]) for b, k in subtrees), 0
+    many = len(subtrees) > MOST
+    for n, (b, k) in enumerate(subtrees):
+        owners[b][k] = before * MOST // total if many else n
+        before += int(sizes[b][k])
+    shares: dict[int, Share] = {}
+    for b, (tree, owner) in enumerate(zip(trees, owners, strict=True)):
+        for k in np.flatnonzero(tree.child >= 0).tolist():
+            if owner[k] >= 0:
+                owner[[tree.child[k], tree.child[k] + 1]] = owner[k]
+        leaves = np.flatnonzero(tree.child < 0)
+        for n in np.unique(owner[leaves]).tolist():
+            shares.setdefault(n, {})[b] = leaves[owner[leaves] == n]
+    return [shares[n] for n in sorted(shares)]
+
+
+@dataclass
+class Reading:
+    """A certificate that was read, and not yet followed."""
+
+    semantics: str
+    prover: Any
+    pieces: Pieces
+    trees: list[Tree]
+    shares: list[Share]
+
+    @classmethod
+    def read(cls, files: list[Snapshot]) -> Reading:
+        semantics, prover, pieces, trees = checker.plain(checker.opened)(*(cast(Path, f) for f in files))
+        return cls(semantics, prover, pieces, trees, divide(trees))
+
+    @property
+    def nodes(self) -> int:
+        return sum(len(t.child) for t in self.trees)
+
+    def confirm(self, k: int, told: Callable[[int], None]) -> dict[int, list[float]]:
+        """By box of the k-th share the least margins; or Refused."""
+        groups, least, before = list(self.pieces.items()), dict[int, list[float]](), 0
+        for b, leaves in self.shares[k].items():
+            wanted = self.trees[b].above(leaves)
+            so_far = partial(_further, told, before)
+            least[b] = checker.plain(checker.follow)(self.prover, *groups[b], self.trees[b], wanted, so_far)
+            before += int(wanted.sum())
+        return least
+
+
+def _further(told: Callable[[int], None], before: int, done: int) -> None:
+    told(before + done)
+
+
+Answer = tuple[int, dict[int, list[float]], dict[int, list[int]]]  # which share, its margins, the leaves that were looked at
+
+
+def confirm(network: Path, prop: Path, certificate: Path, workers: int | None, progress: Progress) -> Checked:
+    """What the certificate proves, or Refused, as `checker.check` has it. `workers`: how many processes; None: as the work demands."""
+    files = [Snapshot(f.read_bytes(), f.suffix) for f in (network, prop, certificate)]
+    work = Reading.read(files)
+    count = min(len(work.shares), fitting(work) if workers is None else workers)
+    answers = _asked(work, files, count) if count > 1 else _here(work, progress)
+    least = [[math.inf] * len(group) for group in work.pieces.values()]
+    open_ = [tree.child < 0 for tree in work.trees]
+    walked = 0
+    with closing(answers):
+        for k, margins, looked in answers:
+            for b, leaves in looked.items():
+                at = np.array(leaves, dtype=np.int64)
+                if len(np.unique(at)) < len(at) or not open_[b][at].all():
+                    raise RuntimeError(f"share {k}: a leaf that is none, or was confirmed before")
+                open_[b][at] = False
+                walked += 2 * len(at)
+                least[b] = list(map(min, least[b], margins[b]))
+            progress("nodes", min(walked, work.nodes), work.nodes)
+    if any(some.any() for some in open_):
+        raise RuntimeError("leaves of the certificate were looked at by nobody")
+    return Checked(work.semantics, [m for some in least for m in some], work.nodes, (work.nodes + len(work.trees)) // 2)
+
+
+def fitting(work: Reading) -> int:
+    """How many processes the work is worth."""
+    few = work.nodes * sum(work.prover.net.sizes) ** 2 < FEW
+    return 1 if few else len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _here(work: Reading, progress: Progress) -> Generator[Answer, None, None]:
+    walked = 0
+    for k, share in enumerate(work.shares):
+        margins = work.confirm(k, partial(_further, lambda n: progress("nodes", min(n, work.nodes), work.nodes), walked))
+        walked += 2 * sum(map(len, share.values()))
+        yield k, margins, {b: leaves.tolist() for b, leaves in share.items()}
+
+
+# ---- several processes ----------------------------------------------------------------------------------------------
+
+
+def _asked(work: Reading, files: list[Snapshot], count: int) -> Generator[Answer, None, None]:
+    """Whoever is free takes the next share; the processes end with this, however it ends."""
+    crew = [Child(__name__, 1) for _ in range(count)]
+    shares, lock, answers = iter(range(len(work.shares))), Lock(), SimpleQueue[Any]()
+
+    def ask(child: Child) -> None:
+        try:
+            child.start()
+            ready = json.loads(child.exchange(_packed(files)))
+            if ready["error"]:
+                answers.put((0, ready))
+            while not ready["error"]:
+                with lock:
+                    k = next(shares, None)
+                if k is None:
+                    return
+                answers.put((k, json.loads(child.exchange(json.dumps(k).encode()))))
+        except BaseException as error:
+            answers.put((-1, error))
+
+    threads = [Thread(target=ask, args=(child,), daemon=True) for child in crew]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in work.shares:
+            k, told = _next(answers)
+            if k < 0:
+                raise _lost(told)
+            if told["error"]:
+                raise {"refused": Refused, "unsupported": Unsupported, "memory": MemoryError}.get(told["error"], RuntimeError)(told["says"])
+            pairs = [{int(b): v for b, v in told[name].items()} for name in ("margins", "leaves")]
+            if {b: v.tolist() for b, v in work.shares[k].items()} != pairs[1]:
+                raise RuntimeError(f"a process looked at other leaves than those of share {k}")
+            yield k, pairs[0], pairs[1]
+    finally:
+        for child in crew:
+            child.stop()
+        for thread in threads:
+            thread.join()
+
+
+def _next(answers: SimpleQueue[Any]) -> tuple[int, Any]:
+    """Waits in short pieces: elsewhere than on Linux a wait without end holds up Ctrl-C."""
+    while True:
+        try:
+            return cast(tuple[int, Any], answers.get(timeout=0.2))
+        except Empty:
+            continue
+
+
+def _lost(error: BaseException) -> BaseException:
+    if not isinstance(error, ChildLost | OSError):
+        return error
+    lost: PolytritonError = ResourceError(f"a process of the check is lost: {error}", "check in one process: --workers 1")
+    return lost
+
+
+def _packed(files: list[Snapshot]) -> bytes:
+    return json.dumps([[f.suffix, len(f.data)] for f in files]).encode() + b"\n" + b"".join(f.data for f in files)
+
+
+def _unpacked(data: bytes) -> list[Snapshot]:
+    end, files = data.index(b"\n") + 1, []
+    for suffix, size in json.loads(data[:end]):
+        files.append(Snapshot(data[end : end + size], suffix))
+        end += size
+    return files
+
+
+class Far:
+    """The far end: first the files, then numbers of shares."""
+
+    work: Reading | None = None
+
+    def answer(self, data: bytes) -> bytes:
+        try:
+            if self.work is None:
+                self.work = Reading.read(_unpacked(data))
+                return json.dumps({"error": ""}).encode()
+            k = int(json.loads(data))
+            margins = self.work.confirm(k, lambda n: None)
+            leaves = {b: v.tolist() for b, v in self.work.shares[k].items()}
+            return json.dumps({"error": "", "margins": margins, "leaves": leaves}).encode()
+        except Exception as error:
+            names = {Refused: "refused", Unsupported: "unsupported", MemoryError: "memory"}
+            return json.dumps({"error": names.get(type(error), "failed"), "says": str(error) or repr(error)}).encode()
+
+
+def main() -> None:
+    serve(Far().answer)
