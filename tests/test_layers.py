@@ -21,7 +21,7 @@ ALLOWED = {
     "checker": "checker_files",
     "child": "knobs",
     "cli": "commands errors guard heap knobs",
-    "commands": "api artifact certificate checker checker_files errors explain frontend ir "
+    "commands": "api artifact certificate checker checker_files child errors explain frontend ir "
     "kernels knobs limit passes prove report runs runtime tuning",
     "explain": "errors",
     "frontend": "errors guard ir limit",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +31,13 @@ def test_no_false_property_is_confirmed() -> None:
     assert tally.tried.total() == 240 and set(tally.tried) == set(KINDS)
     assert 220 < tally.refused.total() <= 240  # others name semantics under which the property is true
     assert tally.harmless.total() > 240 - tally.refused.total()  # of a true property some still confirm: not everything is refused
+
+
+def test_the_summary_is_of_this_attack() -> None:
+    told = json.loads((Path(__file__).parent / "attack.json").read_text())
+    assert set(told["kinds"]) == set(KINDS)
+    assert told["false ones confirmed"] == 0 and not told["wrong"]
+    assert told["networks"] >= 10_000 and told["mutants"] >= 100_000 and told["confirmed"] == told["true properties"]
 
 
 FAULTS = {
