@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from bench.fit import Power
-from polytriton.report import html
-from polytriton.report.plots import BOTTOM, RIGHT, TOP, Axes, H, W, decades
+from polytriton.pages import html
+from polytriton.pages.plots import BOTTOM, RIGHT, TOP, Axes, H, W, decades
 
 WIDE = 640.0
 COLOURS = 6  # classes r0 to r5; more runs share them

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from bench import figures
 from bench.fit import Power, power, tail
 from bench.runs import BAD, Finding, MeasuredRun, Row, key, label, number, seconds
-from polytriton.report import html
-from polytriton.report.style import STYLE
+from polytriton.pages import html
+from polytriton.pages.style import STYLE
 
 ALL_STYLE = STYLE + figures.STYLE
 FEW = 5  # images that a distribution needs

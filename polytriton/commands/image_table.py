@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, TextIO
 from polytriton.commands.screen import share, table
 
 if TYPE_CHECKING:
-    from polytriton.report.facts import RadiusFacts
+    from polytriton.pages.facts import RadiusFacts
     from polytriton.runs.records import Record
 
 
 def show_images(records: Sequence[Record], file: TextIO) -> None:
     """A row an image, a column a radius: the verdicts."""
-    from polytriton.report.facts import image_key, is_misclassified, network_names, radius_facts, radius_name
+    from polytriton.pages.facts import image_key, is_misclassified, network_names, radius_facts, radius_name
 
     radii = list(dict.fromkeys(f.epsilon for f in radius_facts(records)))
     names = network_names(records)
@@ -36,7 +36,7 @@ def show_images(records: Sequence[Record], file: TextIO) -> None:
 
 def show_radii(found: Sequence[RadiusFacts], names: Mapping[str, str], file: TextIO) -> None:
     """A row a radius: of so many images so many are verified."""
-    from polytriton.report.facts import radius_name
+    from polytriton.pages.facts import radius_name
 
     several = len({f.network for f in found}) > 1
     head = [*(["network"] if several else []), "epsilon", "images", "verified", "falsified", "open", "misclassified", "asked", "seconds"]
@@ -56,7 +56,7 @@ def shares_line(found: Sequence[RadiusFacts], *, labelled: bool) -> str:
 
     `labelled`: somebody said what the images show; to its own answers a network is always accurate.
     """
-    from polytriton.report.facts import radius_name
+    from polytriton.pages.facts import radius_name
 
     first = found[0]
     accuracy = [f"accuracy {share((first.images - first.misclassified) / first.images)}"] if labelled else []

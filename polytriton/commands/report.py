@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from polytriton.artifact import Artifact
-    from polytriton.report.gallery import Find
-    from polytriton.report.layers import Described
+    from polytriton.pages.gallery import Find
+    from polytriton.pages.layers import Described
     from polytriton.runs.records import Image, Record
 
 
@@ -47,7 +47,7 @@ def report(
     The page loads nothing and can be sent as a file. --text shows the same facts in the terminal.
     """
     from polytriton.commands.report_text import show
-    from polytriton.report.facts import facts
+    from polytriton.pages.facts import facts
     from polytriton.runs.records import read_records
 
     if text and as_json:
@@ -69,7 +69,7 @@ def report(
         return 0
     target = out or Path("report.html")
     _check_replaceable(target)
-    from polytriton.report.page import page
+    from polytriton.pages.page import page
 
     known = _known(records, artifact or [])
     find = _finder(images or [], scale, layout)
@@ -105,7 +105,7 @@ def _known(records: Sequence[Record], paths: Sequence[Path]) -> Mapping[str, Des
 
 
 def _described(held: Artifact) -> Described:
-    from polytriton.report.layers import ProgramFacts
+    from polytriton.pages.layers import ProgramFacts
 
     net, known = held.compiled.net, {}
     for node in net:
@@ -144,7 +144,7 @@ def _finder(paths: Sequence[Path], scale: str | None, layout: str) -> Find:
 
 def _check_replaceable(target: Path) -> None:
     """Only an earlier page may be overwritten: a wrong -o must not cost anybody results."""
-    from polytriton.report.page import START
+    from polytriton.pages.page import START
 
     if not os.path.lexists(target):
         return

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from polytriton.commands.image_table import show_radii
 from polytriton.commands.screen import seconds, table
-from polytriton.report.facts import Facts, LayerFacts, NetworkFacts, radius_text
+from polytriton.pages.facts import Facts, LayerFacts, NetworkFacts, radius_text
 
 
 def show(found: Facts, file: TextIO | None = None) -> None:

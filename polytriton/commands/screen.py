@@ -119,7 +119,7 @@ class Live:
             self.bar.update(self.task, query=f"{name} and {more} more" if more else name, stage="")
 
     def _named(self, name: str, epsilon: str | None) -> str:
-        from polytriton.report.facts import radius_name
+        from polytriton.pages.facts import radius_name
 
         return f"{name} at {radius_name(epsilon)}" if self.radii and epsilon is not None else name
 
@@ -152,7 +152,7 @@ def share(part: float) -> str:
 
 def _radius(record: Record) -> str:
     """What was proved, rounded down."""
-    from polytriton.report.facts import decimal_below, proved_radius
+    from polytriton.pages.facts import decimal_below, proved_radius
 
     proved = proved_radius(record)
     return "-" if proved is None else decimal_below(proved)
@@ -161,7 +161,7 @@ def _radius(record: Record) -> str:
 def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
     """One line a query, or of a sweep one an image and one a radius; then the totals."""
     from polytriton.commands.image_table import shares_line, show_images, show_radii
-    from polytriton.report.facts import misclassified, network_names, radius_facts
+    from polytriton.pages.facts import misclassified, network_names, radius_facts
 
     records, out = [a.record for a in answers], file or sys.stdout
     radii = radius_facts(records)

@@ -16,7 +16,7 @@ import polytriton
 from polytriton.errors import UsageError
 from polytriton.frontend.images import load_images
 from polytriton.frontend.instances import named_network, read_instances
-from polytriton.report.facts import facts
+from polytriton.pages.facts import facts
 from polytriton.runs.records import Image, Record
 from tests.cli import tiny
 from tests.cli.conftest import Cli

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from polytriton.report.facts import facts
-from polytriton.report.page import STEP, page
+from polytriton.pages.facts import facts
+from polytriton.pages.page import STEP, page
 from polytriton.runs.records import Record
 from tests.report.made import HOSTILE, image, many, mixed, record
 

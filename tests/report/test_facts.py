@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polytriton.report.facts import (
+from polytriton.pages.facts import (
     RadiusFacts,
     decimal_above,
     decimal_below,

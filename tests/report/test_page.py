@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polytriton.report import plots
-from polytriton.report.facts import facts
-from polytriton.report.page import STEP, page
+from polytriton.pages import plots
+from polytriton.pages.facts import facts
+from polytriton.pages.page import STEP, page
 from polytriton.results import LayerStats, Level, Sample, SearchStats
 from polytriton.runs.records import Certified, Image, Point, Record
 from tests.report.made import HOSTILE, image, many, mixed, record
@@ -147,7 +147,7 @@ def test_a_large_gallery_has_a_limit() -> None:
     records = [image(k, "sat", side=28, channels=3) for k in range(40)]
     for limit, count in ((5 << 20, 40), (100_000, 5)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("polytriton.report.gallery.BUDGET", limit)
+            patch.setattr("polytriton.pages.gallery.BUDGET", limit)
             cards = made(records).count("<article")
         assert cards == 40 if count == 40 else 0 < cards < 20
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from polytriton.report import searches
+from polytriton.pages import searches
 from polytriton.results import Level, Sample, SearchStats
 from polytriton.runs.records import Record
 from tests.report.made import HOSTILE, mixed, searched

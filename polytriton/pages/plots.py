@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from polytriton.report import html
-from polytriton.report.facts import RadiusFacts, number, proved_radius, radius_name, radius_text
+from polytriton.pages import html
+from polytriton.pages.facts import RadiusFacts, number, proved_radius, radius_name, radius_text
 from polytriton.runs.records import Record
 
 W, H = 460.0, 250.0

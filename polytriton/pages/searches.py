@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from polytriton.report import html, plots
-from polytriton.report.gallery import FIRST
+from polytriton.pages import html, plots
+from polytriton.pages.gallery import FIRST
 from polytriton.results import Level, Sample, SearchStats
 from polytriton.runs.records import Record
 

@@ -6,8 +6,8 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from polytriton.report import html, plots
-from polytriton.report.facts import (
+from polytriton.pages import html, plots
+from polytriton.pages.facts import (
     Facts,
     Quantiles,
     decimal_above,
@@ -18,11 +18,11 @@ from polytriton.report.facts import (
     radius_name,
     radius_text,
 )
-from polytriton.report.gallery import Find, Gallery, gallery
-from polytriton.report.layers import Described, layers
-from polytriton.report.script import SCRIPT
-from polytriton.report.searches import Cards, cards
-from polytriton.report.style import STYLE
+from polytriton.pages.gallery import Find, Gallery, gallery
+from polytriton.pages.layers import Described, layers
+from polytriton.pages.script import SCRIPT
+from polytriton.pages.searches import Cards, cards
+from polytriton.pages.style import STYLE
 from polytriton.runs.records import Record
 
 LONG = 60  # rows above which the table scrolls in a box of its own

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polytriton.report import html
-from polytriton.report.facts import decimal_above, decimal_below, number, radius_name
+from polytriton.pages import html
+from polytriton.pages.facts import decimal_above, decimal_below, number, radius_name
 from polytriton.runs.records import Image, Record
 from polytriton.show.picture import is_picture, plane, png
 from polytriton.show.pixels import unpack

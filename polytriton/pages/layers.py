@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from polytriton.report import html
-from polytriton.report.facts import LayerFacts, NetworkFacts
+from polytriton.pages import html
+from polytriton.pages.facts import LayerFacts, NetworkFacts
 
 
 @dataclass(frozen=True)
