@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from polytriton.commands.screen import share, table
+from polytriton.commands.screen import table
+from polytriton.show.words import share
 
 if TYPE_CHECKING:
     from polytriton.pages.facts import RadiusFacts

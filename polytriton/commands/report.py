@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from polytriton.commands.options import argument, option
-from polytriton.errors import NoSpace, UsageError
+from polytriton.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,14 +64,16 @@ def report(
         print(msgspec.json.encode(found).decode())
     if out is None and (text or as_json):
         return 0
+    from polytriton.pages.file import check_replaceable, write_page
+
     target = out or Path("report.html")
-    _check_replaceable(target)
+    check_replaceable(target)
     from polytriton.pages.page import page
 
     known = _known(records, artifact or [])
     find = _finder(images or [], scale, layout)
-    made = page(records, found, title=title or names, source=_source(results, len(records)), known=known, pictures=pictures, find=find)
-    _write(target, made)
+    made = page(records, found, title=title, source=_source(results, len(records)), known=known, pictures=pictures, find=find)
+    write_page(target, made)
     print(target, file=sys.stderr if text or as_json else sys.stdout)
     return 0
 
@@ -137,45 +136,3 @@ def _finder(paths: Sequence[Path], scale: str | None, layout: str) -> Find:
         return held[key][image.index] if 0 <= image.index < len(held[key]) else None
 
     return find
-
-
-# ---- the file ---------------------------------------------------------------------------------------------------
-
-
-def _check_replaceable(target: Path) -> None:
-    """Only an earlier page may be overwritten: a wrong -o must not cost anybody results."""
-    from polytriton.pages.page import START
-
-    if not os.path.lexists(target):
-        return
-    beginning = START.encode()
-    try:
-        with target.open("rb") as file:
-            own = target.is_file() and file.read(len(beginning)) in (beginning, b"")
-    except OSError:
-        own = False
-    if not own:
-        raise UsageError(
-            f"{target} is no page of polytriton: it is not overwritten", "choose another file with -o, for example report.html"
-        )
-
-
-def _write(target: Path, made: str) -> None:
-    """Whole or not at all."""
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror or error}", "choose a file in a folder you may write to") from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n", errors="replace") as file:
-            file.write(made)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(target)
-    except BaseException as error:
-        with suppress(OSError):
-            Path(name).unlink()
-        if isinstance(error, OSError):
-            raise NoSpace(f"cannot write {target}: {error.strerror or error}", "free some space, or choose another place") from error
-        raise

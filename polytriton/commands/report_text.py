@@ -63,5 +63,7 @@ def total(found: Facts) -> str:
     wrong = f"; {found.misclassified} misclassified" if found.misclassified else ""
     limits = ", ".join(f"{n} by {limit}" for limit, n in found.ended_by.items())
     ended = f"; ended {limits}" if limits else ""
-    return f"{found.queries} queries: {verdicts}{wrong}{ended}; {seconds(found.total)}"
+    of = found.radius_seconds
+    searched = "" if of is None else f", {seconds(of.total)} of it for {found.radius_queries} queries of radii"
+    return f"{found.queries} queries: {verdicts}{wrong}{ended}; {seconds(found.total)}{searched}"
 

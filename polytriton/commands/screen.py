@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 import traceback
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from polytriton.explain import explain
 from polytriton.knobs import knobs
+from polytriton.show.verdicts import LOOKS, look
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from polytriton.runs.records import Record
 
 INTERRUPTED = 130
-COLOURS = {"unsat": "green", "sat": "red", "unknown": "yellow", "timeout": "yellow", "error": "bold red"}
 
 
 _said = 0.0
@@ -74,7 +73,7 @@ def table(
         for k, name in enumerate(head):
             drawn.add_column(name, justify="right" if k in right else "left", overflow="fold")
         for row in cells:
-            drawn.add_row(*row, style=None if verdict is None else COLOURS.get(row[verdict]))
+            drawn.add_row(*row, style=None if verdict is None else look(row[verdict]).terminal or None)
         Console(file=out, markup=False, highlight=False).print(drawn)
         return
     width = [max(len(row[k]) for row in [list(head), *cells]) for k in range(len(head))]
@@ -145,14 +144,10 @@ def seconds(value: float) -> str:
     return f"{value:.3f} s" if value < 10 else f"{value:.1f} s"
 
 
-def share(part: float) -> str:
-    """A share in per cent, never rounded up to all of it."""
-    return f"{min(math.floor(1000 * part) / 10, 99.9):.1f} %" if part < 1 else "100 %"
-
-
 def _radius(record: Record) -> str:
     """What was proved, rounded down."""
-    from polytriton.pages.facts import decimal_below, proved_radius
+    from polytriton.pages.facts import proved_radius
+    from polytriton.show.words import decimal_below
 
     proved = proved_radius(record)
     return "-" if proved is None else decimal_below(proved)
@@ -161,7 +156,7 @@ def _radius(record: Record) -> str:
 def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
     """One line a query, or of a sweep one an image and one a radius; then the totals."""
     from polytriton.commands.image_table import shares_line, show_images, show_radii
-    from polytriton.pages.facts import misclassified, network_names, radius_facts
+    from polytriton.pages.facts import misclassified, network_names, radius_facts, whole_seconds
 
     records, out = [a.record for a in answers], file or sys.stdout
     radii = radius_facts(records)
@@ -171,11 +166,11 @@ def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
     else:
         _show_queries(records, out)
     counts, wrong, resumed = Counter(r.verdict for r in records), misclassified(records), sum(a.resumed for a in answers)
-    parts = [f"{counts[v]} {v}" for v in COLOURS if counts[v]]
+    parts = [f"{counts[v]} {v}" for v in LOOKS if counts[v]]
     extra = [f"{wrong} misclassified"] if wrong else []
     if resumed:
         extra.append(f"{resumed} from an earlier run")
-    total = f"{len(records)} queries: {', '.join(parts) or 'none answered'}; {seconds(sum(r.seconds for r in records))}"
+    total = f"{len(records)} queries: {', '.join(parts) or 'none answered'}; {seconds(sum(map(whole_seconds, records)))}"
     print("".join([total, *(f"; {e}" for e in extra)]), file=out, flush=True)
     if radii and len({f.network for f in radii}) == 1:
         print(shares_line(radii, labelled=_labelled(answers)), file=out, flush=True)

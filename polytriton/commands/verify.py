@@ -11,8 +11,9 @@ from polytriton.commands.check import certifiable, certify
 from polytriton.commands.clock import start_time
 from polytriton.commands.groups import Asking, EngineOptions, ResultOptions
 from polytriton.commands.options import argument, option
-from polytriton.commands.screen import Live, complain, share
+from polytriton.commands.screen import Live, complain
 from polytriton.errors import UnsupportedProperty, UsageError
+from polytriton.show.words import share
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier

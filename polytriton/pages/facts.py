@@ -11,6 +11,7 @@ from pathlib import Path
 
 from polytriton.results import ENDS, LayerStats
 from polytriton.runs.records import VERDICTS, Record
+from polytriton.show.words import decimal_below, plural
 
 LONGEST = 64  # characters a number may have before it is taken for none
 
@@ -71,7 +72,8 @@ class RadiusFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """`seconds` and `margin` are of queries that were asked about what the network classifies rightly; `total` is the time of all."""
+    """`seconds` and `margin` are of queries that were asked about what the network classifies rightly. `radius_seconds` are of searches
+    for largest radii, which took `radius_queries` queries; `total` is the time of all, theirs too. `images` are counted once each."""
 
     queries: int
     verdicts: dict[str, int]
@@ -84,6 +86,9 @@ class Facts:
     networks: list[NetworkFacts]
     radii: list[RadiusFacts]
     total: float
+    images: int = 0
+    radius_seconds: Quantiles | None = None
+    radius_queries: int = 0
 
 
 def facts(records: Sequence[Record]) -> Facts:
@@ -106,8 +111,29 @@ def facts(records: Sequence[Record]) -> Facts:
         settings,
         [_network(names[path], path, held) for path, held in grouped.items()],
         radius_facts(records),
-        sum(r.seconds for r in records),
+        sum(map(whole_seconds, records)),
+        len({image_key(r)[1:] for r in records if number(r.epsilon) is not None}),
+        quantiles(r.radius.seconds for r in records if r.radius is not None and r.radius.queries),
+        sum(r.radius.queries for r in records if r.radius is not None),
     )
+
+
+def whole_seconds(record: Record) -> float:
+    """The time of the query and of the search for its image's largest radius."""
+    return record.seconds + (0.0 if record.radius is None else record.radius.seconds)
+
+
+def title(found: Facts) -> str:
+    """What was asked, in words."""
+    names = [n.name for n in found.networks]
+    subject = " and ".join(names) if len(names) < 3 else plural(len(names), "network")
+    if not found.images:
+        return f"Properties of {subject}: {plural(found.queries, 'query', 'queries')}"
+    radii = list(dict.fromkeys(radius_name(f.epsilon) for f in found.radii))
+    others = found.queries - sum(f.images for f in found.radii)
+    beside = f", and {plural(others, 'other query', 'other queries')}" if others > 0 else ""
+    around = f"epsilon {radii[0]}" if len(radii) == 1 else plural(len(radii), "radius", "radii")
+    return f"Robustness of {subject}: {plural(found.images, 'image')} at {around}{beside}"
 
 
 def is_misclassified(record: Record) -> bool:
@@ -200,30 +226,14 @@ def proved_radius(record: Record) -> Fraction | None:
     return None if record.radius is None else number(record.radius.proved)
 
 
-def decimal_below(value: Fraction, digits: int = 4) -> str:
-    """A decimal at most as large as the number: a rounded radius must not claim more than was proved."""
-    if value <= 0:
-        return "0" if value == 0 else f"{float(value):.{digits}g}"
-    step = Fraction(10) ** (math.floor(math.log10(float(value))) - digits + 1) if float(value) > 0 else Fraction(1)
-    return f"{float(value // step * step):.{digits}g}"
-
-
 def radius_text(radius: float, digits: int = 4) -> str:
     """A radius that was made a float, rounded down all the same."""
     return decimal_below(Fraction(repr(radius)), digits)
 
 
-def decimal_above(value: Fraction, digits: int = 4) -> str:
-    """A decimal at least as large."""
-    if value <= 0 or float(value) == 0:
-        return decimal_below(value, digits)
-    step = Fraction(10) ** (math.floor(math.log10(float(value))) - digits + 1)
-    return f"{float(-(-value // step) * step):.{digits}g}"
-
-
 def _network(name: str, path: str, records: list[Record]) -> NetworkFacts:
     direct = sum(bool(r.statistics) and not any(s.stage == "bound" for s in r.statistics) for r in records)
-    seconds = sum(r.seconds for r in records)
+    seconds = sum(map(whole_seconds, records))
     return NetworkFacts(name, path, len(records), count_verdicts(records), seconds, direct, _layers(records))
 
 

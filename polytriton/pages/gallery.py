@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from polytriton.pages import html
-from polytriton.pages.facts import decimal_above, decimal_below, number, radius_name
+from polytriton.pages.facts import number, radius_name
 from polytriton.runs.records import Image, Record
 from polytriton.show.picture import is_picture, plane, png
 from polytriton.show.pixels import unpack
+from polytriton.show.words import decimal_above, decimal_below, plural
 
 Find = Callable[[Image], "np.ndarray | None"]  # the pixels of an image that its record does not hold
 BUDGET = 5 << 20  # characters of all cards together
@@ -83,6 +84,8 @@ def _lines(r: Record) -> list[tuple[str, str]]:
         lines.append(("epsilon", html.text(radius_name(r.epsilon or ""))))
     if r.radius is not None:
         lines.append(("certified radius", bracket(r)))
+        if r.radius.queries:
+            lines.append(("its search", f"{plural(r.radius.queries, 'query', 'queries')}, {html.time(r.radius.seconds)}"))
     if r.ended_by:
         lines.append(("ended by", html.text(r.ended_by)))
     if r.note:
@@ -141,7 +144,7 @@ def _figure(levels: np.ndarray, title: str, under: str, css: str = "") -> str:
     words = f"{title}, {under}" if under else title
     small = f"<br><small>{html.text(under)}</small>" if under else ""
     return (
-        f'<figure class="{css}"><img alt="{html.text(words)}" width="{levels.shape[1]}" height="{levels.shape[0]}" '
+        f'<figure class="{css}"><img decoding="async" alt="{html.text(words)}" width="{levels.shape[1]}" height="{levels.shape[0]}" '
         f'src="data:image/png;base64,{data}"><figcaption>{html.text(title)}{small}</figcaption></figure>'
     )
 
@@ -159,7 +162,7 @@ def _rivals(r: Record) -> str:
     for row, (m, rival) in enumerate(pairs):
         y = 4 + 15 * row
         parts.append(html.label(30, y + 10, str(rival), "end"))
-        parts.append(html.rect(min(zero, zero + m * scale), y + 1, abs(m) * scale, 11, "bar above" if m > 0 else "bar below"))
+        parts.append(html.rect(min(zero, zero + m * scale), y + 1, abs(m) * scale, 11, "bar unsat" if m > 0 else "bar unknown"))
         parts.append(html.label(194, y + 10, html.short(m, 3), "start"))
     parts.append(html.line(zero, 2, zero, 4 + 15 * len(pairs), "zero"))
     said = f"Margins to rival labels, the worst {html.short(pairs[0][0])} to label {pairs[0][1]}."

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from polytriton.show.verdicts import look
+
 
 def text(value: object, most: int = 2000) -> str:
     """Escaped for content and attributes alike; control characters, which could reorder what is read, are made visible."""
@@ -22,7 +24,13 @@ def _visible(c: str) -> str:
 
 def chip(verdict: str) -> str:
     """Records admit no verdict but the known ones, which are names of classes too."""
-    return f'<span class="v {text(verdict)}">{text(verdict)}</span>'
+    return f'<span class="v {text(verdict)}">{words(verdict)}</span>'
+
+
+def words(verdict: str) -> str:
+    """What the term means, and the term beside it: proved unsat."""
+    word = look(verdict).word
+    return text(verdict) if word in ("", verdict) else f"{word} <small>{text(verdict)}</small>"
 
 
 def short(value: float | None, digits: int = 4) -> str:

@@ -7,25 +7,20 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from polytriton.pages import html, plots
-from polytriton.pages.facts import (
-    Facts,
-    Quantiles,
-    decimal_above,
-    decimal_below,
-    network_names,
-    number,
-    proved_radius,
-    radius_name,
-    radius_text,
-)
+from polytriton.pages.facts import Facts, Quantiles, RadiusFacts, network_names, number, proved_radius, radius_name, radius_text
+from polytriton.pages.facts import title as title_of
 from polytriton.pages.gallery import Find, Gallery, gallery
 from polytriton.pages.layers import Described, layers
 from polytriton.pages.script import SCRIPT
 from polytriton.pages.searches import Cards, cards
 from polytriton.pages.style import STYLE
 from polytriton.runs.records import Record
+from polytriton.show.verdicts import named
+from polytriton.show.words import decimal_above, decimal_below, plural, share
 
 LONG = 60  # rows above which the table scrolls in a box of its own
+SHARES = 8  # radii whose share is told in large figures; a table holds them all
+CHARTS = 12  # of sweeps, one a network
 STEP = 500  # rows listed at a time: browsers take seconds to lay out ten thousand
 START = '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="polytriton report">'
 
@@ -34,13 +29,15 @@ def page(
     records: Sequence[Record],
     found: Facts,
     *,
-    title: str,
+    title: str | None,
     source: str,
     known: Mapping[str, Described],
     pictures: int,
     find: Find = lambda image: None,
 ) -> str:
-    """`known` describes layers by network path; `find` looks for pixels that records do not hold."""
+    """`known` describes layers by network path; `find` looks for pixels that records do not hold. Without a title the
+    page says what was asked."""
+    title = title or title_of(found)
     made, searched = gallery(records, pictures, find), cards(records)
     parts = [("summary", "Summary", _summary(found)), ("plots", "Distributions", _plots(records, found))]
     if any(n.layers for n in found.networks):
@@ -78,35 +75,60 @@ def _settings(found: Facts) -> str:
 # ---- summary ----------------------------------------------------------------------------------------------------
 
 
+def _accuracy(found: Facts) -> str:
+    """Of a run over images what people look for first: which share is right, and proved to stay so."""
+    if not found.radii:
+        return ""
+    names, several = {n.path: n.name for n in found.networks}, len({f.network for f in found.radii}) > 1
+    made = []
+    for f in found.radii[:SHARES]:
+        where = f"{f.verified:,} of {f.images:,} at epsilon {radius_name(f.epsilon)}" + f", {names[f.network]}" * several
+        made.append(_figure("unsat", share(f.verified / f.images), "verified accuracy", where))
+    if len(found.radii) == 1:
+        (f,) = found.radii
+        if f.misclassified:
+            right = f.images - f.misclassified
+            made.append(_figure("", share(right / f.images), "accuracy", f"{right:,} of {f.images:,} as they are"))
+        made.append(_figure("sat", share(f.falsified / f.images), "falsified", f"{f.falsified:,} of {f.images:,}"))
+        made.append(_figure("unknown", share(f.open / f.images), "open", f"{f.open:,} of {f.images:,}"))
+    return f'<ul class="tally" id="accuracy">{"".join(made)}</ul>'
+
+
+def _figure(css: str, large: str, words: str, small: str) -> str:
+    return f'<li class="{css}"><b>{html.text(large)}</b>{html.text(words)}<br><small>{html.text(small, 300)}</small></li>'
+
+
 def _summary(found: Facts) -> str:
     tally = "".join(
-        f'<li class="{html.text(v)}"><b>{html.count(n)}</b>{html.chip(v)}<br><small>{_percent(n, found.queries)}</small></li>'
+        f'<li class="{html.text(v)}"><b>{html.count(n)}</b>{html.chip(v)}<br><small>{share(n / found.queries)}</small></li>'
         for v, n in found.verdicts.items()
     )
     bars, x = [], 0.0
     for v, n in found.verdicts.items():
         wide = 1000 * n / found.queries
-        bars.append(html.rect(x, 0, max(wide - 2, 1), 12, html.text(v), f"{v}: {n}"))
+        bars.append(html.rect(x, 0, max(wide - 2, 1), 12, html.text(v), f"{named(v)}: {n}"))
         x += wide
-    said = ", ".join(f"{n} {v}" for v, n in found.verdicts.items())
+    said = ", ".join(f"{n} {named(v)}" for v, n in found.verdicts.items())
     stack = html.svg(1000, 12, said, bars, "stack").replace("<svg ", '<svg preserveAspectRatio="none" ', 1)
-    spreads = [("seconds a query", found.seconds), ("worst margin", found.margin), ("certified radius", found.radius)]
+    spreads = [
+        ("seconds a query", found.seconds), ("worst margin", found.margin), ("certified radius", found.radius),
+        ("seconds a search for it", found.radius_seconds),
+    ]  # fmt: skip
     rows = "".join(_spread(name, q) for name, q in spreads if q is not None)
     head = html.head(["", "results", "least", "median", "90 %", "most"])
-    wrong = f"<p>{html.count(found.misclassified)} images are misclassified as they are.</p>" if found.misclassified else ""
-    total = f"<p>All queries together took {html.time(found.total)}.</p>"
+    wrong = f"<p>{plural(found.misclassified, 'image')} misclassified without any change.</p>" if found.misclassified else ""
+    of = found.radius_seconds
+    searched = "" if of is None else f", {html.time(of.total)} of it for {found.radius_queries:,} queries that searched largest radii"
+    total = f"<p>All queries together took {html.time(found.total)}{searched}.</p>"
     limits = ", ".join(f"{html.count(n)} by {html.text(limit)}" for limit, n in found.ended_by.items())
     ended = f"<p>Undecided queries were ended {limits}.</p>" if limits else ""
     networks = _networks(found) if len(found.networks) > 1 else ""
     radii = _radii(found) if found.radii else ""
     return (
-        f'<ul class="tally">{tally}</ul>{stack}{wrong}{ended}{total}<div class="scroll" tabindex="0" role="region" aria-label="Quantiles">'
+        f'{_accuracy(found)}<ul class="tally" id="verdicts">{tally}</ul>{stack}{wrong}{ended}{total}'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Quantiles">'
         f"<table>{head}<tbody>{rows}</tbody></table></div>{radii}{networks}"
     )
-
-
-def _percent(n: int, of: int) -> str:
-    return f"{100 * n / of:.3g} %"
 
 
 def _spread(name: str, q: Quantiles) -> str:
@@ -123,7 +145,7 @@ def _networks(found: Facts) -> str:
         + f"<td>{html.time(n.seconds)}</td></tr>"
         for n in found.networks
     )
-    head = html.head(["network", "queries", *(html.text(v, 40) for v in verdicts), "time"])
+    head = html.head(["network", "queries", *map(html.words, verdicts), "time"])
     return f'<div class="scroll" tabindex="0" role="region" aria-label="Networks"><table>{head}<tbody>{rows}</tbody></table></div>'
 
 
@@ -144,7 +166,7 @@ def _radii(found: Facts) -> str:
 def _plots(records: Sequence[Record], found: Facts) -> str:
     made = [("Runtime", "results answered within a time", plots.runtimes(records))]
     if len({f.epsilon for f in found.radii}) > 1:
-        made.insert(0, ("Verified", "share of the images, by radius", plots.sweep(found.radii)))
+        made[:0] = _sweeps(found)
     margins = [r.margin for r in records if r.margin is not None]
     if margins:
         made.append(("Margins", "results by worst margin", plots.margins(margins)))
@@ -152,6 +174,20 @@ def _plots(records: Sequence[Record], found: Facts) -> str:
         made.append(("Certified radius", "images proved at a radius", plots.radii(records)))
     figures = "".join(f"<figure><figcaption>{a} <small>{b}</small></figcaption>{c}</figure>" for a, b, c in made)
     return f'<div class="plots">{figures}</div>'
+
+
+def _sweeps(found: Facts) -> list[tuple[str, str, str]]:
+    """A chart a network: two curves each in the colours of their verdicts, and no chart in which networks had to share them."""
+    curves: dict[str, list[RadiusFacts]] = {}
+    for f in found.radii:
+        curves.setdefault(f.network, []).append(f)
+    names = {n.path: n.name for n in found.networks}
+    shown = [(path, own) for path, own in curves.items() if len(own) > 1][:CHARTS]
+    several = len(curves) > 1
+    return [
+        ("Verified", "share of the images, by radius" + f": {html.text(names[path], 80)}" * several, plots.sweep(own))
+        for path, own in shown
+    ]
 
 
 # ---- queries ----------------------------------------------------------------------------------------------------
@@ -200,7 +236,7 @@ def _filters(names: Mapping[str, str], found: Facts, columns: Sequence[str]) -> 
         options = "".join(f'<option value="{k}">{html.text(name)}</option>' for k, name in enumerate(names.values()))
         networks = f'<label>Network<select name="network"><option value="">all</option>{options}</select></label>'
     boxes = "".join(
-        f'<label><input type="checkbox" name="verdict" value="{v}" checked> <span class="v {v}">{v}</span></label>' for v in found.verdicts
+        f'<label><input type="checkbox" name="verdict" value="{v}" checked> {html.chip(v)}</label>' for v in found.verdicts
     )
     orders = "".join(
         f'<option value="{k} {way}">{name}, {way}</option>' for k, name in enumerate(columns) for way in ("ascending", "descending")

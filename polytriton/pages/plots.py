@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from polytriton.pages import html
 from polytriton.pages.facts import RadiusFacts, number, proved_radius, radius_name, radius_text
 from polytriton.runs.records import Record
+from polytriton.show.verdicts import look
+from polytriton.show.words import share
 
 W, H = 460.0, 250.0
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 20.0, 12.0, 44.0
+LEGEND = 34.0  # where a frame begins below a legend: no curve comes near its words
 LARGEST = 1e100  # what lies beyond is drawn there
 MOST_POINTS = 400  # of a curve; more could not be told apart
 BINS = 36
@@ -19,8 +22,8 @@ BINS = 36
 class Axes:
     """A frame with its scales: data to pixels."""
 
-    def __init__(self, x: tuple[float, float], y: tuple[float, float], logarithmic: bool = False) -> None:
-        self.logarithmic = logarithmic
+    def __init__(self, x: tuple[float, float], y: tuple[float, float], logarithmic: bool = False, top: float = TOP) -> None:
+        self.logarithmic, self.top = logarithmic, top
         self.x = (math.log10(x[0]), math.log10(x[1])) if logarithmic else x
         self.y = y
 
@@ -28,7 +31,7 @@ class Axes:
         x = math.log10(x) if self.logarithmic else x
         u = (x - self.x[0]) / (self.x[1] - self.x[0])
         v = (y - self.y[0]) / (self.y[1] - self.y[0])
-        return LEFT + u * (W - LEFT - RIGHT), H - BOTTOM - v * (H - TOP - BOTTOM)
+        return LEFT + u * (W - LEFT - RIGHT), H - BOTTOM - v * (H - self.top - BOTTOM)
 
     def frame(self, xs: Sequence[tuple[float, str]], ys: Sequence[tuple[float, str]], title: str) -> list[str]:
         parts = []
@@ -40,6 +43,15 @@ class Axes:
             parts += [html.line(x, H - BOTTOM, x, H - BOTTOM + 4, "axis"), html.label(x, H - BOTTOM + 17, words)]
         base = html.line(LEFT, H - BOTTOM, W - RIGHT, H - BOTTOM, "axis")
         return [*parts, base, html.label((LEFT + W - RIGHT) / 2, H - 5, title, css="name")]
+
+
+def legend(entries: Sequence[tuple[str, str]]) -> list[str]:
+    """A line and a word for each kind of curve, above the frame."""
+    parts, x = [], LEFT
+    for css, words in entries:
+        parts += [html.line(x, LEGEND - 20, x + 18, LEGEND - 20, f"curve {css}"), html.label(x + 23, LEGEND - 16, words, "start")]
+        x += 40 + 7 * len(words)
+    return parts
 
 
 def nice(lo: float, hi: float, about: int = 5) -> list[float]:
@@ -65,23 +77,20 @@ def counts(most: int) -> list[tuple[float, str]]:
 
 
 def runtimes(records: Sequence[Record]) -> str:
-    """How many results there are after so much time each."""
-    groups = [("unsat", "proved"), ("sat", "violated"), ("", "all results")]
+    """How many results there are after so much time each. What another radius decided took none."""
+    records = [r for r in records if r.decided_at is None] or records
+    groups = [("unsat", look("unsat").word), ("sat", look("sat").word), ("", "all results")]
     times = {key: sorted(min(max(r.seconds, 1e-4), LARGEST) for r in records if key in ("", r.verdict)) for key, _ in groups}
     every = times[""]
     lo, hi = 10.0 ** math.floor(math.log10(every[0])), 10.0 ** math.ceil(math.log10(max(every[-1], every[0] * 1.01)))
-    axes = Axes((lo, hi), (0, len(every)), logarithmic=True)
+    axes = Axes((lo, hi), (0, len(every)), logarithmic=True, top=LEGEND)
     parts = axes.frame([(v, html.time(v)) for v in decades(lo, hi) if lo <= v <= hi], counts(len(every)), "seconds of a query, at most")
     shown = [(key, words) for key, words in groups if times[key] and (key == "" or len(times[key]) < len(every) or key == "unsat")]
-    legend, x = [], LEFT + 8
     for key, _ in reversed(shown):
         parts.append(html.path(_steps(axes, times[key], hi), f"curve {key or 'all'}"))
-    for key, words in shown:
-        legend += [html.line(x, TOP + 6, x + 18, TOP + 6, f"curve {key or 'all'}"), html.label(x + 23, TOP + 10, words, "start")]
-        x += 36 + 8 * len(words)
     half = every[(len(every) - 1) // 2]
     said = f"Runtimes: half of {len(every):,} results took at most {html.time(half)}, the slowest {html.time(every[-1])}."
-    return html.svg(W, H, said, [*parts, *legend])
+    return html.svg(W, H, said, [*parts, *legend([(key or "all", words) for key, words in shown])])
 
 
 def _steps(axes: Axes, times: Sequence[float], end: float) -> list[tuple[float, float]]:
@@ -113,7 +122,7 @@ def margins(values: Sequence[float]) -> str:
         (x, y), (x1, y0) = axes.at(a, n), axes.at(b, 0)
         if n:
             tip = f"{n:,} between {html.short(a)} and {html.short(b)}"
-            parts.append(html.rect(x + 0.5, y, x1 - x - 1, y0 - y, "bar above" if a > -step / 2 else "bar below", tip))
+            parts.append(html.rect(x + 0.5, y, x1 - x - 1, y0 - y, "bar unsat" if a > -step / 2 else "bar unknown", tip))
     x, _ = axes.at(0, 0)
     parts.append(html.line(x, TOP, x, H - BOTTOM, "zero"))
     positive = sum(v > 0 for v in held)
@@ -141,23 +150,12 @@ def _place(found: RadiusFacts) -> float:
     return min(max(float(number(found.epsilon) or 0), 0.0), LARGEST)
 
 
-def sweep(found: Sequence[RadiusFacts]) -> str:
-    """The share of all images verified at each radius, and with it what is open: a pair of curves a network."""
-    curves: dict[str, list[RadiusFacts]] = {}
-    for f in found:
-        curves.setdefault(f.network, []).append(f)
-    hi = max(map(_place, found)) * 1.05 or 1.0
-    axes = Axes((0, hi), (0, 100))
+def sweep(own: Sequence[RadiusFacts]) -> str:
+    """The share of one network's images that is verified at each radius, and with it what is open."""
+    hi = max(map(_place, own)) * 1.05 or 1.0
+    axes = Axes((0, hi), (0, 100), top=LEGEND)
     parts = axes.frame([(v, html.short(v, 3)) for v in nice(0, hi)], [(v, f"{v:.0f} %") for v in nice(0, 100)], "radius in pixel space")
-    told = []
-    for own in curves.values():
-        for css, count in (("curve all", lambda f: f.verified + f.open), ("curve unsat", lambda f: f.verified)):
-            points = [axes.at(_place(f), 100 * count(f) / f.images) for f in own]
-            parts.append(html.path(points, css))
-        told += [f"{100 * f.verified / f.images:.3g} % at {radius_name(f.epsilon)}" for f in own]
-    if len(curves) == 1:
-        x = LEFT + 8
-        for css, words in (("curve unsat", "verified"), ("curve all", "verified or open")):
-            parts += [html.line(x, H - BOTTOM - 8, x + 18, H - BOTTOM - 8, css), html.label(x + 23, H - BOTTOM - 4, words, "start")]
-            x += 36 + 8 * len(words)
-    return html.svg(W, H, f"Images verified: {', '.join(told)}.", parts)
+    for css, count in (("all", lambda f: f.verified + f.open), ("unsat", lambda f: f.verified)):
+        parts.append(html.path([axes.at(_place(f), 100 * count(f) / f.images) for f in own], f"curve {css}"))
+    told = ", ".join(f"{share(f.verified / f.images)} at {radius_name(f.epsilon)}" for f in own)
+    return html.svg(W, H, f"Images verified: {told}.", [*parts, *legend([("unsat", "verified"), ("all", "verified or open")])])

@@ -11,6 +11,7 @@ from polytriton.pages import html, plots
 from polytriton.pages.gallery import FIRST
 from polytriton.results import Level, Sample, SearchStats
 from polytriton.runs.records import Record
+from polytriton.show import words
 
 CARDS = 60  # searches shown
 SAMPLES, LEVELS = 1000, 2000  # of a record; polytriton writes fewer
@@ -104,7 +105,7 @@ def share(samples: Sequence[Sample]) -> str:
     axes = plots.Axes((0.0, max(samples[-1].seconds, 1e-3)), (0.0, 1.0))
     parts = _frame(axes, [(v, f"{100 * v:.0f} %") for v in (0.0, 0.25, 0.5, 0.75, 1.0)])
     parts.append(html.path(_stairs(axes, [(s.seconds, s.share) for s in samples], samples[-1].seconds), "curve unsat"))
-    said = f"Share proved: {_percent(samples[0].share)} at first, {_percent(samples[-1].share)} at last."
+    said = f"Share proved: {words.share(samples[0].share)} at first, {words.share(samples[-1].share)} at last."
     return html.svg(plots.W, plots.H, said, parts)
 
 
@@ -123,8 +124,8 @@ def tree(s: SearchStats) -> str:
         x, y = plots.LEFT + gone * wide, 4 + row * high
         name = f"depth {d}" if each == 1 else f"depths {d} to {min(d + each, len(levels)) - 1}"
         parts.append(html.rect(x, y, (1 - gone) * wide, high - 1, "track", f"{name}: divided"))
-        parts.append(html.rect(x, y, refuted * wide, high - 1, "bar above", f"{name}: {n:,} refuted"))
-        parts.append(html.rect(x + refuted * wide, y, left * wide, high - 1, "bar below", f"{name}: {m:,} left"))
+        parts.append(html.rect(x, y, refuted * wide, high - 1, "bar unsat", f"{name}: {n:,} refuted"))
+        parts.append(html.rect(x + refuted * wide, y, left * wide, high - 1, "bar unknown", f"{name}: {m:,} left"))
         if high > 10 or row % 2 == 0:
             parts.append(html.label(plots.LEFT - 6, y + high - 3, str(d), "end"))
             parts.append(html.label(plots.LEFT + wide + 6, y + high - 3, f"{n:,}" + f" + {m:,} left" * bool(m), "start"))
@@ -145,11 +146,6 @@ def _stairs(axes: plots.Axes, points: Sequence[tuple[float, float]], end: float)
     for (_, before), (x, y) in pairwise(points):
         made += [axes.at(x, before), axes.at(x, y)]
     return [*made, axes.at(end, points[-1][1])]
-
-
-def _percent(part: float) -> str:
-    """Never rounded up to all of it."""
-    return f"{math.floor(1000 * part) / 10:.1f} %"
 
 
 def _whole(count: int) -> int:

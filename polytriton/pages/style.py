@@ -1,15 +1,19 @@
 """The page's style sheet: system fonts, light and dark by the reader's setting, and a sheet for paper."""
 
-STYLE = """
+from __future__ import annotations
+
+from polytriton.show.verdicts import colours, rules
+
+_SHEET = """
 :root {
   color-scheme: light dark;
   --ground: #fcfcfa; --panel: #ffffff; --ink: #1d2126; --soft: #5b6470; --rule: #dcdfe3; --track: #e9ebee; --focus: #1f5fbf;
-  --unsat: #1c7a46; --sat: #b3261e; --unknown: #8a5a00; --timeout: #66539a; --error: #40464e; --accent: #2a64a8; --accent2: #a9c3e2;
+  @LIGHT@ --accent: #2a64a8; --accent2: #a9c3e2;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --ground: #15181c; --panel: #1c2025; --ink: #e6e8eb; --soft: #a0a8b2; --rule: #343a42; --track: #2b3037; --focus: #7fb2ff;
-    --unsat: #62c48d; --sat: #ff8a80; --unknown: #e3b04b; --timeout: #b9a5ee; --error: #c2c8d0; --accent: #7fb0ea; --accent2: #3d5f88;
+    @DARK@ --accent: #7fb0ea; --accent2: #3d5f88;
   }
 }
 * { box-sizing: border-box; }
@@ -32,11 +36,7 @@ nav { display: flex; flex-wrap: wrap; gap: .25rem 1.1rem; margin: .8rem 0 0; }
 .tally { display: flex; flex-wrap: wrap; gap: .75rem 2.25rem; margin: .25rem 0 1rem; padding: 0; list-style: none; }
 .tally li { min-width: 4.5rem; }
 .tally b { display: block; font-size: 1.75rem; line-height: 1.15; font-weight: 600; }
-.tally .unsat b { color: var(--unsat); } .tally .sat b { color: var(--sat); } .tally .unknown b { color: var(--unknown); }
-.tally .timeout b { color: var(--timeout); } .tally .error b { color: var(--error); }
 .stack { display: block; width: 100%; height: 12px; }
-.stack .unsat { fill: var(--unsat); } .stack .sat { fill: var(--sat); } .stack .unknown { fill: var(--unknown); }
-.stack .timeout { fill: var(--timeout); } .stack .error { fill: var(--error); }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
 .plots figure, .card, .network { background: var(--panel); border: 1px solid var(--rule); border-radius: 6px; padding: .9rem 1rem; }
 .network { margin-bottom: 1rem; }
@@ -48,12 +48,12 @@ figure { margin: 0; }
 .grid { stroke: var(--rule); stroke-width: 1; } .axis { stroke: var(--soft); stroke-width: 1; }
 .zero { stroke: var(--ink); stroke-width: 1; stroke-dasharray: 3 3; }
 .curve { fill: none; stroke-width: 2; stroke: var(--soft); }
-.curve.unsat { stroke: var(--unsat); } .curve.sat { stroke: var(--sat); stroke-dasharray: 6 3; } .curve.all { stroke-dasharray: 2 3; }
-.bar.above { fill: var(--unsat); } .bar.below { fill: var(--unknown); }
+.curve.sat { stroke-dasharray: 6 3; } .curve.all { stroke-dasharray: 2 3; }
 .bar.before { fill: var(--accent2); } .bar.after { fill: var(--accent); } .track { fill: var(--track); }
 .inline { display: block; height: 8px; margin-top: 3px; } .inline.tall { height: 24px; }
 .rivals { display: block; width: 100%; max-width: 250px; height: auto; margin-top: .5rem; }
 .scroll { overflow: auto; max-width: 100%; }
+.scroll + .scroll { margin-top: 1.25rem; }
 .scroll.long { max-height: 80vh; border: 1px solid var(--rule); border-radius: 6px; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .32rem .9rem .32rem 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
@@ -77,12 +77,7 @@ th[aria-sort="ascending"] button::after { content: "\\2191"; opacity: 1; }
 th[aria-sort="descending"] button::after { content: "\\2193"; opacity: 1; }
 .v { font-weight: 600; color: var(--error); }
 .v::before { content: "\\25cf"; margin-right: .35em; }
-.v.unsat { color: var(--unsat); } .v.unsat::before { content: "\\2713"; }
-.v.sat { color: var(--sat); } .v.sat::before { content: "\\2717"; }
-.v.unknown { color: var(--unknown); } .v.unknown::before { content: "?"; }
-.v.timeout { color: var(--timeout); } .v.timeout::before { content: "\\25f7"; }
-.v.error::before { content: "!"; }
-.filters { display: flex; flex-wrap: wrap; gap: .6rem 1.5rem; align-items: end; margin: 0 0 .75rem; }
+@VERDICTS@.filters { display: flex; flex-wrap: wrap; gap: .6rem 1.5rem; align-items: end; margin: 0 0 .75rem; }
 .filters label, .filters legend { color: var(--soft); font-size: .87rem; }
 .filters fieldset { border: 0; margin: 0; padding: 0; min-width: 0; }
 .filters fieldset div { display: flex; flex-wrap: wrap; gap: .25rem 1rem; min-height: 2.1rem; align-items: center; }
@@ -95,6 +90,7 @@ th[aria-sort="descending"] button::after { content: "\\2193"; opacity: 1; }
 .filters select, .filters input[type=search] { display: block; }
 .filters button, .more button { cursor: pointer; }
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 28rem), 1fr)); gap: 1rem; }
+.cards .card { content-visibility: auto; contain-intrinsic-size: auto 26rem; }
 .figures { display: flex; flex-wrap: wrap; gap: .75rem; margin: .5rem 0; }
 .figures figure { flex: none; }
 .figures img { display: block; width: 6rem; height: 6rem; object-fit: contain; object-position: left; image-rendering: pixelated; }
@@ -129,7 +125,7 @@ footer { margin-top: 2.5rem; color: var(--soft); font-size: .87rem; overflow-wra
   :root {
     color-scheme: light;
     --ground: #fff; --panel: #fff; --ink: #000; --soft: #444; --rule: #bbb; --track: #e4e4e4;
-    --unsat: #1c7a46; --sat: #b3261e; --unknown: #8a5a00; --timeout: #66539a; --error: #40464e; --accent: #2a64a8; --accent2: #a9c3e2;
+    @LIGHT@ --accent: #2a64a8; --accent2: #a9c3e2;
   }
   body { max-width: none; padding: 0; font-size: 9.5pt; }
   nav, .filters, .more, .skip, th button::after { display: none; }
@@ -137,6 +133,7 @@ footer { margin-top: 2.5rem; color: var(--soft); font-size: .87rem; overflow-wra
   .queries thead th { position: static; }
   thead { display: table-header-group; }
   tr, .card, .plots figure { break-inside: avoid; }
+  .cards .card { content-visibility: visible; }
   h2, h3 { break-after: avoid; }
   .plots { grid-template-columns: 1fr 1fr; } .cards { grid-template-columns: 1fr 1fr; }
   .layers { font-size: 8pt; } .layers th, .layers td { padding-right: .4rem; white-space: normal; }
@@ -144,3 +141,4 @@ footer { margin-top: 2.5rem; color: var(--soft); font-size: .87rem; overflow-wra
   svg, img, .v { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
 """
+STYLE = _SHEET.replace("@LIGHT@", colours("light")).replace("@DARK@", colours("dark")).replace("@VERDICTS@", rules())

@@ -85,7 +85,7 @@ def test_filters(seen: Seen) -> None:
     assert seen.tab.locator("article:visible").count() == 0
     assert seen.tab.locator("#nocards").is_visible()
     seen.tab.locator("[name=network]").select_option(label="all")
-    seen.tab.get_by_label("unsat", exact=True).uncheck()
+    seen.tab.get_by_label("proved unsat", exact=True).uncheck()
     seen.tab.get_by_label("error", exact=True).uncheck()
     seen.expect("4 of 10")
     assert seen.names() == ["digits[1]", "digits[2]", "digits[4]", "digits[5]"]

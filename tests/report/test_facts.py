@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from polytriton.pages.facts import (
     RadiusFacts,
-    decimal_above,
-    decimal_below,
     facts,
     network_names,
     number,
@@ -21,6 +19,7 @@ from polytriton.pages.facts import (
     radius_text,
 )
 from polytriton.runs.records import Image, Record
+from polytriton.show.words import decimal_above, decimal_below
 from tests.report.made import mixed, record, stats
 
 

@@ -54,8 +54,8 @@ def test_a_tree_is_as_wide_as_what_reaches_each_depth() -> None:
         by_row.setdefault(bar[1], []).append(bar)
     reached = [max(w for *_, w, _, _ in row) / whole for row in by_row.values()]
     assert reached == pytest.approx([1.0, 1.0, 0.5, 0.25], abs=1e-3)
-    refuted = [next(w for _, _, w, css, _ in row if css == "bar above") / whole for row in by_row.values()]
-    left = [next(w for _, _, w, css, _ in row if css == "bar below") / whole for row in by_row.values()]
+    refuted = [next(w for _, _, w, css, _ in row if css == "bar unsat") / whole for row in by_row.values()]
+    left = [next(w for _, _, w, css, _ in row if css == "bar unknown") / whole for row in by_row.values()]
     assert refuted == pytest.approx([0.0, 0.5, 0.0, 0.25], abs=1e-3) and left == pytest.approx([0.0, 0.0, 0.25, 0.0], abs=1e-3)
     assert [words for *_, words in drawn if "refuted" in words][3] == "depth 3: 2 refuted"
 
@@ -107,7 +107,7 @@ def test_filters_hide_searches(chromium: Any, tmp_path: Path) -> None:
     assert seen.tab.locator("#searches article:visible").count() == 2
     for plot in seen.tab.locator("#searches svg.plot").all():
         assert plot.bounding_box()["width"] > 200
-    seen.tab.get_by_label("unsat", exact=True).uncheck()
+    seen.tab.get_by_label("proved unsat", exact=True).uncheck()
     seen.expect("6 of 12")
     assert seen.tab.locator("#searches article:visible").count() == 1
     seen.clean(path)
