@@ -13,22 +13,25 @@ if TYPE_CHECKING:
     from polytriton.errors import PolytritonError
     from polytriton.frontend.query import Property
     from polytriton.frontend.vnnlib import read_vnnlib
-    from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Result
+    from polytriton.pages.file import report
+    from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Radius, Result, ResultList
     from polytriton.show.frames import to_pandas
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides what is shown
 
 __version__ = "0.1.1"
 __all__ = [
-    "Bounds", "Counterexample", "Interval", "LayerStats", "Picture", "PolytritonError", "Property", "Result", "Verifier", "__version__",
-    "compile", "load", "read_vnnlib", "to_pandas",
+    "Bounds", "Counterexample", "Interval", "LayerStats", "Picture", "PolytritonError", "Property", "Radius", "Result", "ResultList",
+    "Verifier", "__version__", "compile", "load", "read_vnnlib", "report", "to_pandas",
 ]  # fmt: skip
 
 _HOMES = {
     **dict.fromkeys(("Verifier", "compile", "load"), "polytriton.api"),
-    **dict.fromkeys(("Bounds", "Counterexample", "Interval", "LayerStats", "Picture", "Result"), "polytriton.results"),
+    **dict.fromkeys(("Bounds", "Counterexample", "Interval", "LayerStats", "Picture"), "polytriton.results"),
+    **dict.fromkeys(("Radius", "Result", "ResultList"), "polytriton.results"),
     "Property": "polytriton.frontend.query",
     "read_vnnlib": "polytriton.frontend.vnnlib",
+    "report": "polytriton.pages.file",
     "to_pandas": "polytriton.show.frames",
     "PolytritonError": "polytriton.errors",
 }

@@ -30,6 +30,7 @@ from polytriton.prove.decider import Try
 from polytriton.prove.fleet import make_decider
 from polytriton.prove.hints import reaches
 from polytriton.prove.options import DEFAULT_MEMORY, Options, capability
+from polytriton.prove.origin import digest, image_results, origin
 from polytriton.prove.questions import Questions
 from polytriton.prove.strategy import Decision, check_search
 from polytriton.prove.together import decide_together
@@ -82,6 +83,8 @@ def compile(
             raise UsageError(f"{model} is a torch file, not an ONNX model", "load the module in Python: compile(module, example_input)")
         imported = load_onnx(model, output=output)
     verifier = _verifier(imported, options, check, observe)
+    if is_path(model):
+        verifier.path = os.fspath(model)
     if check and exported is not None:
         exported.check(verifier.predict(exported.points), imported.source.input_dtype)
     return verifier
@@ -102,12 +105,18 @@ def compile_bytes(data: bytes, name: str, *, output: str | None, candidates: str
     return _verifier(load_onnx(data, output=output, name=name), Options(candidates=candidates), check, observe)
 
 
+def _limits(clip: Sequence[Any] | None) -> tuple[Fraction, Fraction] | None:
+    return None if clip is None else (as_fraction(clip[0], "clip"), as_fraction(clip[1], "clip"))
+
+
 @guarded
 def load(path: str | os.PathLike[str], **options: Any) -> Verifier:
     """Opens a compiled artifact; options as for `compile`."""
     from polytriton.artifact import read_artifact
 
-    return Verifier.from_artifact(read_artifact(Path(path)), **options)
+    verifier = Verifier.from_artifact(read_artifact(Path(path)), **options)
+    verifier.path = os.fspath(path)
+    return verifier
 
 
 @guarded_class
@@ -122,6 +131,7 @@ class Verifier:
         self._kernels, self._tuned = kernels, tuned  # what the artifact held, to be saved with it again
         self._decider = make_decider(compiled, options)
         self._replay: Replay | None = None
+        self.path = compiled.net.name  # the model's or the artifact's as it was given; else a name
 
     @staticmethod
     def from_net(net: Net, *, early: bool = True, **options: Any) -> Verifier:
@@ -255,7 +265,7 @@ class Verifier:
         search: str | None = None,
         progress: Progress = _silent,
     ) -> Any:
-        """Robustness of the label over an L-infinity ball: one Result for one image, a list for a batch or a file of images.
+        """Robustness of the label over an L-infinity ball: one Result for one image, a `ResultList` for several.
 
         The ball lies in pixel space, is cut to `clip`, and then normalised by (pixel - mean) / std; without mean and std that
         is the network's own input. uint8 pixels stand for level/255, exactly. label: by default the file's, else the network's
@@ -286,7 +296,11 @@ class Verifier:
                 self.verify_property(p, timeout=timeout, falsifier=falsifier, search=search, progress=progress, label=label)
                 for p, label in zip(props, labels, strict=True)
             ]
-        seen = [replace(r, picture=Picture(image, radius, means, stds)) for r, image in zip(results, images.values, strict=True)]
+        seen = image_results(
+            self, results, [Picture(image, radius, means, stds) for image in images.values], Path(x).name if is_path(x) else "",
+            None if label is None and images.labels is None else labels, clip=_limits(clip),
+            targets=None if targets is None else tuple(targets), timeout=timeout, falsifier=falsifier, search=search,
+        )  # fmt: skip
         return seen[0] if images.single else seen
 
     def verify_vnnlib(self, path: str | os.PathLike[str], *, timeout: float | None = None, falsifier: bool = True) -> Result:
@@ -325,7 +339,7 @@ class Verifier:
         name: str = "ball",
     ) -> Property:
         """The property `label wins over the ball`, with exact bounds."""
-        limits = None if clip is None else (as_fraction(clip[0], "clip"), as_fraction(clip[1], "clip"))
+        limits = _limits(clip)
         image, means, stds = np.asarray(image), exact_numbers(mean), exact_numbers(std)
         (lo,), (hi,) = ball(image[None], epsilon, mean=means, std=stds, clip=limits)
         sides = lazy_ball(image, epsilon, means, stds, limits)
@@ -348,10 +362,15 @@ class Verifier:
         without one: "auto" divides boxes of few inputs ("input"), and executions by the signs of neurons where there are more ("neurons");
         "slopes" chooses slopes of relaxations alone, "none" takes the first answer.
         """
+        path = sha = ""
         if not isinstance(prop, Property):
-            prop = read_vnnlib(prop if isinstance(prop, str) else Path(prop), n_in=self.inputs, n_out=self.outputs)
+            source = prop
+            prop = read_vnnlib(source if isinstance(source, str) else Path(source), n_in=self.inputs, n_out=self.outputs)
+            path, sha = digest(source)
         self.check_property(prop)
-        return Decision(self, prop, timeout, falsifier, progress, seed, search).run(label)
+        result = Decision(self, prop, timeout, falsifier, progress, seed, search).run(label)
+        asked = {"timeout": timeout, "falsifier": falsifier, "seed": seed, "search": search}
+        return replace(result, origin=origin(self, prop.name, path=path, digest=sha, **asked))
 
     def check_property(self, prop: Property) -> None:
         """Raises UsageError where the property is of another network's size."""

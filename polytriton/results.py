@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 
+from polytriton.errors import UsageError
 from polytriton.guard import guarded_class
 
 if TYPE_CHECKING:
@@ -18,22 +22,32 @@ ENDS = ("", "method", "query-time", "process-time", "memory", "worker")  # what 
 ENDED_BY = {"unsat": "", "sat": "", "unknown": "method", "timeout": "query-time"}  # a query of its own
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Interval:
     """Bounds of one layer, [batch, *shape]."""
 
     lo: np.ndarray
     hi: np.ndarray
 
+    def __repr__(self) -> str:
+        from polytriton.show.told import interval_line
+
+        return interval_line(self)
+
 
 @guarded_class
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Bounds:
     """Output bounds [batch, outputs]; `layers` holds the bounds of every nonlinear operator's input by node name."""
 
     lo: np.ndarray
     hi: np.ndarray
     layers: dict[str, Interval] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        from polytriton.show.told import bounds_line
+
+        return bounds_line(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a box and neuron: layer, box, neuron, lo, hi; the outputs are the layer "output"."""
@@ -42,16 +56,21 @@ class Bounds:
         return to_pandas(self)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Counterexample:
     """An input of the unsafe set and what the original model answers there, replayed in onnxruntime."""
 
     x: np.ndarray
     y: np.ndarray
 
+    def __repr__(self) -> str:
+        from polytriton.show.told import counterexample_line
+
+        return counterexample_line(self)
+
 
 @guarded_class
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Picture:
     """The ball a result is about: the image [*shape] as it was given, its radius, and how pixels become network inputs."""
 
@@ -59,6 +78,11 @@ class Picture:
     epsilon: Fraction
     mean: tuple[Fraction, ...] = (Fraction(0),)
     std: tuple[Fraction, ...] = (Fraction(1),)
+
+    def __repr__(self) -> str:
+        from polytriton.show.told import picture_line
+
+        return picture_line(self)
 
     @property
     def shown(self) -> np.ndarray:
@@ -109,7 +133,7 @@ class Level(NamedTuple):
     open: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SearchStats:
     """What a search did. kind: what it divides, "input" or "neurons", or "slopes" where it chose them instead. domains: parts bounded,
     open: parts left, depth: most cuts of one.
@@ -130,9 +154,72 @@ class SearchStats:
     samples: tuple[Sample, ...] = ()
     levels: tuple[Level, ...] = ()
 
+    def __repr__(self) -> str:
+        from polytriton.show.told import search_line
+
+        return search_line(self)
+
 
 @guarded_class
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, repr=False)
+class Radius:
+    """The bracket [proved, not_proved] in pixel space.
+
+    proved: the largest radius a query proved; None where not even the image itself was. not_proved: the least radius above it at
+    which a query failed, with its `verdict`; None where the whole pixel range is proved. finished: False where time ran out first.
+    """
+
+    proved: Fraction | None
+    not_proved: Fraction | None = None
+    verdict: str = ""
+    finished: bool = True
+    queries: int = 0
+    seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        from polytriton.show.told import radius_line
+
+        return radius_line(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A table of one row; `polytriton.to_pandas` makes one of many radii."""
+        from polytriton.show.frames import to_pandas
+
+        return to_pandas(self)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The question that a result answers, as far as a record must tell it.
+
+    network: its file, or its name where it came from none; sha256 and output: of the model. name: the query's own. given: the label, where
+    somebody named one. file, index: of the image. path, digest: of the property's file. answer: what the network says of the image as it
+    is, where that was looked at.
+    """
+
+    network: str
+    name: str
+    sha256: str = ""
+    output: str = ""
+    dtype: str = ""
+    candidates: str = ""
+    method: str = ""
+    timeout: float | None = None
+    falsifier: bool = True
+    seed: int = 0
+    search: str = "none"
+    file: str = ""
+    index: int = 0
+    clip: tuple[Fraction, Fraction] | None = None
+    targets: tuple[int, ...] | None = None
+    given: int | None = None
+    answer: int | None = None
+    path: str = ""
+    digest: str = ""
+
+
+@guarded_class
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """One query's verdict: unsat (the property holds, proved), sat (violated), unknown or timeout.
 
@@ -144,6 +231,7 @@ class Result:
     ended_by: what kept a query from being decided: "method" where every try was made, "query-time" where its time was over. Two runs
     may disagree on such verdicts alone. "process-time", "memory" and "worker" are said by those who run queries, in their records.
     statistics: the try that decided, else the first that refined bounds, layer by layer; empty where several images were proved together.
+    radius: the largest certified radius of the image, where `ResultList.with_radii` has put it there. origin: the question, for records.
     """
 
     verdict: str
@@ -158,6 +246,13 @@ class Result:
     numerics: str = "folded"
     search: SearchStats | None = None
     ended_by: str = ""
+    radius: Radius | None = None
+    origin: Origin | None = None
+
+    def __repr__(self) -> str:
+        from polytriton.show.told import result_line
+
+        return result_line(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table of one row; `polytriton.to_pandas` makes one of many results."""
@@ -175,3 +270,47 @@ class Result:
     def margin(self) -> float:
         """The worst margin; +inf where there is nothing to prove."""
         return float(self.margins.min(initial=np.inf))
+
+
+@guarded_class
+class ResultList(list[Result]):
+    """A list of results that turns into a table, and into records that `polytriton report` and `run --resume` read."""
+
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> Result: ...
+    @overload
+    def __getitem__(self, at: slice) -> ResultList: ...
+    def __getitem__(self, at: SupportsIndex | slice) -> Result | ResultList:
+        return ResultList(super().__getitem__(at)) if isinstance(at, slice) else super().__getitem__(at)
+
+    def __add__(self, other: list[Result]) -> ResultList:  # type: ignore[override]
+        return ResultList([*self, *other])
+
+    def __repr__(self) -> str:
+        from polytriton.show.told import results_line
+
+        return results_line(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how many there are of each verdict, and a line for each of the first."""
+        from polytriton.show.notebook import results_html
+
+        return results_html(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A table with one row a result."""
+        from polytriton.show.frames import to_pandas
+
+        return to_pandas(self)
+
+    def with_radii(self, radii: Sequence[Radius]) -> ResultList:
+        """The same results, each with the largest certified radius of its image: `net.radius` of the same images in the same order."""
+        if len(radii) != len(self):
+            raise UsageError(f"{len(radii)} radii for {len(self)} results", "ask for the radii of the same images, in the same order")
+        return ResultList(replace(result, radius=radius) for result, radius in zip(self, radii, strict=True))
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Writes JSON Lines, whole or not at all: one record a result, as `polytriton run --json` writes them."""
+        from polytriton.runs.saved import save_results
+
+        return save_results(self, Path(path), overwrite=overwrite)

@@ -4,11 +4,45 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
+import polytriton
 from polytriton.errors import NoSpace, UsageError
-from polytriton.pages.page import START
+from polytriton.guard import guarded
+from polytriton.pages.facts import facts
+from polytriton.pages.page import START, page
+from polytriton.results import Result
+from polytriton.runs.records import Image
+from polytriton.runs.saved import records_of
+from polytriton.show.words import plural
+
+
+@guarded
+def report(
+    results: Result | Iterable[Result], path: str | os.PathLike[str], *, title: str | None = None, pictures: int = 200
+) -> Path:
+    """Writes one self-contained HTML page about results, as `polytriton report` does of a results file; only an earlier page is replaced.
+
+    pictures: the most images to show, violated ones first. title: by default what was asked, in words.
+    """
+    held, target = [results] if isinstance(results, Result) else list(results), Path(path)
+    records = records_of(held)
+    if not records:
+        raise UsageError("there are no results to report on", "give a Result, or what verify returned for several images")
+    check_replaceable(target)
+    places = {(r.image.file, r.image.index): k for k, r in enumerate(records) if r.image is not None}
+
+    def find(image: Image) -> np.ndarray | None:
+        picture = held[places[image.file, image.index]].picture
+        return None if picture is None else picture.shown
+
+    source = f"Made by polytriton {polytriton.__version__} from {plural(len(records), 'result')}."
+    write_page(target, page(records, facts(records), title=title, source=source, known={}, pictures=pictures, find=find))
+    return target
 
 
 def check_replaceable(target: Path) -> None:

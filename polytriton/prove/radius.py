@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend.arrays import as_pixels, as_radius, exact_numbers
 from polytriton.frontend.numbers import as_fraction
 from polytriton.guard import guarded
+from polytriton.results import Radius
 from polytriton.runtime.engine import Progress, _silent
 
 if TYPE_CHECKING:
@@ -28,22 +28,6 @@ if TYPE_CHECKING:
 TOP = Fraction(1)  # the whole pixel range
 LEAST = Fraction(1, 10**6)  # below this a radius is not told from nothing
 TOLERANCE = Fraction(1, 100)
-
-
-@dataclass(frozen=True)
-class Radius:
-    """The bracket [proved, not_proved] in pixel space.
-
-    proved: the largest radius a query proved; None where not even the image itself was. not_proved: the least radius above it at
-    which a query failed, with its `verdict`; None where the whole pixel range is proved. finished: False where time ran out first.
-    """
-
-    proved: Fraction | None
-    not_proved: Fraction | None = None
-    verdict: str = ""
-    finished: bool = True
-    queries: int = 0
-    seconds: float = 0.0
 
 
 def bisect(

@@ -180,18 +180,25 @@ class Asker:
                 asked.prop, timeout=timeout, falsifier=s.falsify, progress=self.progress, label=asked.label, seed=s.seed,
                 search=s.search,
             )  # fmt: skip
-        found, ended = result.counterexample, result.ended_by
+        ended = result.ended_by
         if ended == "query-time" and self.started is not None:
             ended = "process-time"  # what was left of it was not the query's alone: starting and opening the network took their share
-        record = msgspec.structs.replace(
-            blank, verdict=result.verdict, margin=_finite(result.margin), seconds=_short(result.seconds), label=asked.label, note=remark,
-            margins=[_finite(m) for m in result.margins.tolist()], rivals=list(result.rivals),
-            counterexample=None if found is None else Point(_flat(found.x), _flat(found.y)), statistics=result.statistics,
-            ended_by=ended, search=result.search,
-        )  # fmt: skip
+        record = fill_in(blank, replace(result, ended_by=ended), asked.label, remark)
         if isinstance(query.subject, Ball):
             record = with_image(record, query.subject, verifier, self.progress)
         return Answer(record, asked.prop, result, prepare=prepare, query=query)
+
+
+@guarded
+def fill_in(blank: Record, result: Result, label: int | None, note: str) -> Record:
+    """The record with what the result says."""
+    found = result.counterexample
+    return msgspec.structs.replace(
+        blank, verdict=result.verdict, margin=_finite(result.margin), seconds=_short(result.seconds), label=label, note=note,
+        margins=[_finite(m) for m in result.margins.tolist()], rivals=list(result.rivals),
+        counterexample=None if found is None else Point(_flat(found.x), _flat(found.y)), statistics=result.statistics,
+        ended_by=result.ended_by, search=result.search,
+    )  # fmt: skip
 
 
 def late_answer(query: Query, blank: Record, seconds: float = 0.0) -> Answer:

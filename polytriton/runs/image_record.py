@@ -7,7 +7,8 @@ from fractions import Fraction
 import msgspec
 
 from polytriton.api import Verifier
-from polytriton.prove.radius import Radius, certify_radius
+from polytriton.prove.radius import certify_radius
+from polytriton.results import Radius
 from polytriton.runs.queries import Ball
 from polytriton.runs.records import Certified, Image, Record
 from polytriton.runtime.engine import Progress, _silent

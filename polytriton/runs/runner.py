@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +12,7 @@ from polytriton.explain import explain
 from polytriton.guard import guarded_class
 from polytriton.limit import OutOfTime
 from polytriton.runs.asker import Answer, Opened, Settings, failed_answer, late_answer
+from polytriton.runs.keys import Keys
 from polytriton.runs.queries import Query
 from polytriton.runs.records import Record, Sink
 from polytriton.runs.sweep import Ladder, implied, ladders
@@ -42,7 +41,7 @@ class Run:
     _blanks: dict[int, Record] = field(default_factory=dict)
     _waited: dict[int, float] = field(default_factory=dict)  # seconds for which a query's network was opened
     _answers: dict[int, Answer] = field(default_factory=dict)
-    _seen: Counter[str] = field(default_factory=Counter)
+    _keys: Keys = field(default_factory=Keys)
 
     @property
     def answers(self) -> list[Answer]:
@@ -138,13 +137,7 @@ class Run:
             listener(answer)
 
     def _keyed(self, query: Query, opened: Opened, blank: Record) -> Record:
-        o, s = opened, self.settings
-        sha = f"{o.sha256} {o.output}" if o.sha256 else ""
-        searched = (*(() if s.search == "none" else (s.search,)), *((o.method,) if o.method else ()))
-        how = (o.semantics, o.dtype, o.numerics, o.candidates, s.falsify, s.seed, polytriton.__version__, *searched)
-        base = repr((sha, query.subject.identity(), *how))
-        self._seen[base] += 1  # the same question twice in one list is two lines of results
-        key = hashlib.sha256(f"{base} {self._seen[base]}".encode()).hexdigest()[:24]
+        o, key = opened, self._keys.key(query.subject.identity(), opened, self.settings)
         return msgspec.structs.replace(
             blank, sha256=o.sha256, semantics=o.semantics, dtype=o.dtype, numerics=o.numerics, candidates=o.candidates, method=o.method,
             key=key,

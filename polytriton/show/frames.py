@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.guard import guarded
-from polytriton.results import Bounds, Result
+from polytriton.results import Bounds, Radius, Result
 
 if TYPE_CHECKING:
     import pandas
@@ -24,15 +26,42 @@ def _pandas() -> Any:
 
 
 @guarded
-def to_pandas(what: Result | Iterable[Result] | Bounds) -> pandas.DataFrame:
-    """Results: one row each. Bounds: one row a box and neuron, the outputs under the layer name "output"."""
+def to_pandas(what: Result | Radius | Iterable[Result] | Iterable[Radius] | Bounds) -> pandas.DataFrame:
+    """Results or radii: one row each. Bounds: one row a box and neuron, the outputs under the layer name "output"."""
     pandas = _pandas()
     if isinstance(what, Bounds):
         return pandas.concat([_layer(pandas, name, lo, hi) for name, lo, hi in _sides(what)], ignore_index=True)
-    results = [what] if isinstance(what, Result) else list(what)
-    if strange := [type(r).__name__ for r in results if not isinstance(r, Result)]:
-        raise UsageError(f"a table cannot be made of {strange[0]}", "give a Result, a list of them, or Bounds")
+    held: list[Result | Radius] = [what] if isinstance(what, Result | Radius) else list(what)
+    if strange := [type(r).__name__ for r in held if not isinstance(r, Result | Radius)]:
+        raise UsageError(f"a table cannot be made of {strange[0]}", "give a Result, a Radius, a list of one of them, or Bounds")
+    results, radii = [r for r in held if isinstance(r, Result)], [r for r in held if isinstance(r, Radius)]
+    if results and radii:
+        raise UsageError("results and radii make no common table", "one table each, or results.with_radii(radii).to_pandas()")
+    if radii:
+        return pandas.DataFrame([_radius_row(r) for r in radii])
     return pandas.DataFrame([_row(r) for r in results], columns=list(_row(_EMPTY)))
+
+
+@guarded
+def float_below(value: Fraction | None) -> float | None:
+    """The nearest float that claims no more than the number."""
+    if value is None:
+        return None
+    near = float(value)
+    return near if Fraction(near) <= value else math.nextafter(near, -math.inf)
+
+
+def _radius_row(r: Radius) -> dict[str, Any]:
+    """`radius` is a float at most as large as what was proved, which stands beside it exactly."""
+    return {
+        "radius": float_below(r.proved),
+        "proved": None if r.proved is None else str(r.proved),
+        "not_proved": None if r.not_proved is None else str(r.not_proved),
+        "verdict": r.verdict,
+        "finished": r.finished,
+        "queries": r.queries,
+        "seconds": r.seconds,
+    }
 
 
 def _row(r: Result) -> dict[str, Any]:
@@ -44,6 +73,7 @@ def _row(r: Result) -> dict[str, Any]:
         "label": r.label,
         "rival": None if worst is None else r.rivals[worst],
         "epsilon": None if r.picture is None else str(r.picture.epsilon),
+        "radius": None if r.radius is None else float_below(r.radius.proved),
         "seconds": r.seconds,
         "semantics": r.semantics,
         "numerics": r.numerics,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -11,9 +12,13 @@ import numpy as np
 from polytriton.ir.net import Ref
 from polytriton.results import Picture, Result
 from polytriton.show.picture import difference, figure, is_picture, plane
+from polytriton.show.told import radius_words
+from polytriton.show.verdicts import look, named
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier
+
+ROWS = 20  # of a list of results
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -30,12 +35,38 @@ def result_html(result: Result) -> str:
         facts.insert(0, f"label {result.label}")
     if result.picture is not None:
         facts.insert(0, f"epsilon {result.picture.epsilon}")
-    parts = [f"<p><b>{escape(result.verdict)}</b> &middot; {escape(', '.join(facts))}</p>"]
+    if result.radius is not None:
+        facts.append(f"radius {radius_words(result.radius)}")
+    parts = [f"<p>{chip(result.verdict)} &middot; {escape(', '.join(facts))}</p>"]
     if result.picture is not None and is_picture(result.picture.pixels.shape):
         parts.append(_images(result, result.picture))
     if result.rivals and len(result.rivals) == len(result.margins):
         parts.append(table(("rival label", "margin"), [(str(k), f"{m:.6g}") for k, m in zip(result.rivals, result.margins, strict=True)]))
     return f"<div>{''.join(parts)}</div>"
+
+
+def chip(verdict: str) -> str:
+    """Word and term in the verdict's colour; white on it, which is read on light and dark pages alike."""
+    one = look(verdict)
+    style = f"background:{one.light};color:#fff;padding:0 .45em;border-radius:3px"
+    word = f"{one.sign} {one.word}".strip() if one.word else one.sign
+    term = f" <small>{escape(verdict)}</small>" if one.word != verdict else ""
+    return f'<b style="{style}">{word}</b>{term}'
+
+
+def results_html(results: Sequence[Result]) -> str:
+    """How many there are of each verdict, and a line for each of the first."""
+    counts = Counter(r.verdict for r in results)
+    head = " &middot; ".join(f"{n:,} {chip(v)}" for v, n in counts.items())
+    columns = ("", "verdict", "label", "epsilon", "margin", "radius", "seconds")
+    rows = []
+    for k, r in enumerate(results[:ROWS]):
+        label = "" if r.label is None else str(r.label)
+        epsilon = "" if r.picture is None else str(r.picture.epsilon)
+        radius = "" if r.radius is None else radius_words(r.radius)
+        rows.append((str(k), named(r.verdict), label, epsilon, f"{r.margin:.6g}", radius, f"{r.seconds:.3f}"))
+    more = f"<p>and {len(results) - ROWS:,} more</p>" if len(results) > ROWS else ""
+    return f"<div><p>{head or 'no results'}</p>{table(columns, rows) if rows else ''}{more}</div>"
 
 
 def _images(result: Result, clean: Picture) -> str:

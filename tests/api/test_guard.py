@@ -33,12 +33,12 @@ ROOT = Path(__file__).parents[2]
 MODULES = (
     "api", "artifact", "cache", "certificate.write", "frontend.arrays", "frontend.balls", "frontend.images", "frontend.numbers",
     "frontend.query", "frontend.vnnlib", "prove.radius", "prove.together", "results",
-    "runs.asker", "runs.runner", "show.frames", "runs.worker",
+    "runs.asker", "runs.runner", "runs.saved", "show.frames", "runs.worker",
 )  # fmt: skip
 PLAIN = {  # what has no guard, and why it needs none
     # types, paths and exact rationals: nothing is rounded
     "is_path", "parse_fraction", "parse_epsilon", "parse_list", "check_epsilon", "normalisation", "check_range", "as_rationals",
-    "load_text", "Row", "Tensor", "Matrix", "Images", "Pixels", "Side", "Interval", "Counterexample", "LayerStats", "Radius", "Knobs",
+    "load_text", "Row", "Tensor", "Matrix", "Images", "Pixels", "Side", "Interval", "Counterexample", "LayerStats", "Origin", "Knobs",
     "Instance",
     # parts of others that are guarded: called for every number, or by them alone
     "float_bounds", "enclosure", "error_above", "matrix", "classification", "lazy_ball", "bisect", "check", "failed_answer",
@@ -103,7 +103,7 @@ def small(folder: Path) -> Path:
 
 
 def bits(value: Any) -> Any:
-    """Everything that a result holds but its times, with floats as bits."""
+    """Everything that a result holds but its times and where its files lie, with floats as bits."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, float):
@@ -113,7 +113,7 @@ def bits(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: bits(v) for k, v in value.items()}
     if dataclasses.is_dataclass(value):
-        fields = (f.name for f in dataclasses.fields(value) if f.name not in ("seconds", "statistics"))
+        fields = (f.name for f in dataclasses.fields(value) if f.name not in ("seconds", "statistics", "origin"))
         return [(name, bits(getattr(value, name))) for name in fields]
     return value
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import polytriton
-from polytriton import Bounds, Counterexample, Interval, PolytritonError, Property, Result, Verifier
+from polytriton import Bounds, Counterexample, Interval, PolytritonError, Property, Radius, Result, ResultList, Verifier
 
 
 def certified(net: Verifier, images: np.ndarray, labels: list[int]) -> list[int]:
@@ -44,6 +44,13 @@ try:
     other: Result = net.verify_vnnlib("prop.vnnlib")
     shape: tuple[int, ...] = net.input_shape
     margins: np.ndarray = net.margins([0.0], [1.0], [[1.0, -1.0]])
+    several: ResultList = net.verify(np.zeros((3, 4)), epsilon="2/255")
+    radii: list[Radius] = net.radius(np.zeros((3, 4)))
+    joined: ResultList = several.with_radii(radii)[:2] + [one]
+    proved = None if joined[0].radius is None else joined[0].radius.proved
+    saved: Path = joined.save("results.jsonl", overwrite=True)
+    page: Path = polytriton.report(joined, "report.html", title="All")
+    rows = [len(polytriton.to_pandas(radii)), len(joined.to_pandas())]
 except PolytritonError as error:
     print(error.message, error.remedy, error.exit_code)
 """

@@ -126,7 +126,7 @@ def test_a_notebook_shows_image_counterexample_and_difference(results: list[Resu
     assert np.array_equal(images[0], plane(sat.picture.pixels))
     assert np.array_equal(images[1], plane(sat.counterexample.x[0]))
     assert len(images) == 3 and len(np.unique(images[2])) > 1
-    assert ">sat<" in html and f"counterexample: {sat.counterexample.y.argmax()}" in html
+    assert "✗ violated</b> <small>sat</small>" in html and f"counterexample: {sat.counterexample.y.argmax()}" in html
     assert "at most 0.05" in html
     assert unsat._repr_html_().count("<img") == 1 and unsat._repr_html_().count("<tr>") == 10
 
