@@ -30,7 +30,7 @@ class Interval:
     hi: np.ndarray
 
     def __repr__(self) -> str:
-        from polytriton.show.told import interval_line
+        from polytriton.show.oneline import interval_line
 
         return interval_line(self)
 
@@ -45,7 +45,7 @@ class Bounds:
     layers: dict[str, Interval] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        from polytriton.show.told import bounds_line
+        from polytriton.show.oneline import bounds_line
 
         return bounds_line(self)
 
@@ -64,7 +64,7 @@ class Counterexample:
     y: np.ndarray
 
     def __repr__(self) -> str:
-        from polytriton.show.told import counterexample_line
+        from polytriton.show.oneline import counterexample_line
 
         return counterexample_line(self)
 
@@ -80,7 +80,7 @@ class Picture:
     std: tuple[Fraction, ...] = (Fraction(1),)
 
     def __repr__(self) -> str:
-        from polytriton.show.told import picture_line
+        from polytriton.show.oneline import picture_line
 
         return picture_line(self)
 
@@ -155,7 +155,7 @@ class SearchStats:
     levels: tuple[Level, ...] = ()
 
     def __repr__(self) -> str:
-        from polytriton.show.told import search_line
+        from polytriton.show.oneline import search_line
 
         return search_line(self)
 
@@ -177,7 +177,7 @@ class Radius:
     seconds: float = 0.0
 
     def __repr__(self) -> str:
-        from polytriton.show.told import radius_line
+        from polytriton.show.oneline import radius_line
 
         return radius_line(self)
 
@@ -250,7 +250,7 @@ class Result:
     origin: Origin | None = None
 
     def __repr__(self) -> str:
-        from polytriton.show.told import result_line
+        from polytriton.show.oneline import result_line
 
         return result_line(self)
 
@@ -287,7 +287,7 @@ class ResultList(list[Result]):
         return ResultList([*self, *other])
 
     def __repr__(self) -> str:
-        from polytriton.show.told import results_line
+        from polytriton.show.oneline import results_line
 
         return results_line(self)
 

@@ -117,10 +117,13 @@ def tree(s: SearchStats) -> str:
     if not total:
         return ""
     each = -(-len(levels) // ROWS)
-    high, wide, parts, gone = 14.0 if len(levels) <= ROWS // 2 else 8.0, plots.W - plots.LEFT - 110.0, [], 0.0
+    told = [tuple(sum(v[k] for v in levels[d : d + each]) for k in (0, 1)) for d in range(0, len(levels), each)]
+    counted = [f"{n:,}" + f" + {m:,} left" * bool(m) for n, m in told]
+    room = 12 + 7.0 * max(map(len, counted))  # for the numbers beside the bars
+    high, wide, parts, gone = 14.0 if len(levels) <= ROWS // 2 else 8.0, plots.W - plots.LEFT - room, [], 0.0
     for row, d in enumerate(range(0, len(levels), each)):
         refuted, left = (sum(v[k] for v in weights[d : d + each]) / total for k in (0, 1))
-        n, m = (sum(v[k] for v in levels[d : d + each]) for k in (0, 1))
+        n, m = told[row]
         x, y = plots.LEFT + gone * wide, 4 + row * high
         name = f"depth {d}" if each == 1 else f"depths {d} to {min(d + each, len(levels)) - 1}"
         parts.append(html.rect(x, y, (1 - gone) * wide, high - 1, "track", f"{name}: divided"))
@@ -128,7 +131,7 @@ def tree(s: SearchStats) -> str:
         parts.append(html.rect(x + refuted * wide, y, left * wide, high - 1, "bar unknown", f"{name}: {m:,} left"))
         if high > 10 or row % 2 == 0:
             parts.append(html.label(plots.LEFT - 6, y + high - 3, str(d), "end"))
-            parts.append(html.label(plots.LEFT + wide + 6, y + high - 3, f"{n:,}" + f" + {m:,} left" * bool(m), "start"))
+            parts.append(html.label(plots.LEFT + wide + 6, y + high - 3, counted[row], "start"))
         gone = min(1.0, gone + refuted + left)
     rows = -(-len(levels) // each)
     left_over, done = sum(v.open for v in levels), sum(v.refuted for v in levels)

@@ -11,8 +11,8 @@ import numpy as np
 
 from polytriton.ir.net import Ref
 from polytriton.results import Picture, Result
+from polytriton.show.oneline import radius_words
 from polytriton.show.picture import difference, figure, is_picture, plane
-from polytriton.show.told import radius_words
 from polytriton.show.verdicts import look, named
 
 if TYPE_CHECKING:

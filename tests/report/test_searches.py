@@ -60,6 +60,15 @@ def test_a_tree_is_as_wide_as_what_reaches_each_depth() -> None:
     assert [words for *_, words in drawn if "refuted" in words][3] == "depth 3: 2 refuted"
 
 
+def test_numbers_beside_a_tree_fit_into_the_picture() -> None:
+    for levels in ((Level(1, 0), Level(3, 2)), (Level(123_456_789, 0), Level(1_234_567_890, 98_765_432))):
+        drawn = searches.tree(replace(stats(searched(0)), levels=levels))
+        ends = [float(x) + 7 * len(w) for x, w in re.findall(r'<text x="([-\d.]+)"[^>]*text-anchor="start" class="tick">([^<]*)<', drawn)]
+        bars = [x + w for x, _, w, _, _ in rects(drawn)]
+        starts = [float(x) for x in re.findall(r'<text x="([-\d.]+)"[^>]*text-anchor="start"', drawn)]
+        assert max(ends) <= searches.plots.W and max(bars) < min(starts) and max(bars) > 200
+
+
 def test_a_deep_tree_tells_several_depths_a_row() -> None:
     s = replace(stats(searched(0)), levels=tuple(Level(3, 1) for _ in range(100)))
     drawn = [words for *_, words in rects(searches.tree(s)) if "refuted" in words]
