@@ -17,7 +17,6 @@ from polytriton.pages.facts import facts
 from polytriton.pages.page import START, page
 from polytriton.results import Result
 from polytriton.runs.records import Image
-from polytriton.runs.saved import records_of
 from polytriton.show.words import plural
 
 
@@ -29,6 +28,8 @@ def report(
 
     pictures: the most images to show, violated ones first. title: by default what was asked, in words.
     """
+    from polytriton.runs.saved import records_of  # with torch: the command needs none
+
     held, target = [results] if isinstance(results, Result) else list(results), Path(path)
     records = records_of(held)
     if not records:
