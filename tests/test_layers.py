@@ -19,9 +19,10 @@ ALLOWED = {
     "cache": "api artifact errors frontend guard knobs limit passes",
     "certificate": "checker checker_files guard prove",
     "checker": "checker_files",
+    "checker_exact": "checker checker_files",
     "child": "knobs",
     "cli": "commands errors guard heap knobs",
-    "commands": "api artifact certificate checker checker_files child errors explain frontend ir "
+    "commands": "api artifact certificate checker checker_exact checker_files child errors explain frontend ir "
     "kernels knobs limit pages passes prove runs runtime show tuning",
     "explain": "errors",
     "frontend": "errors guard ir limit",

@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from polytriton.runs.asker import Answer
     from polytriton.runs.records import Record
 
+Way = Callable[..., "Checked"]
 REMEDY = "verify without --certificate, or see docs/certificates.md for what the checker reads"
 
 
@@ -33,6 +35,7 @@ def check(
     workers: Annotated[
         int | None, option("--workers", metavar="N", help="Processes that share the tree; by default one for each CPU where that pays.")
     ] = None,
+    exact: Annotated[bool, option("--exact", help="Without rounding, in integers: real certificates of small networks.")] = False,
     export: Annotated[
         Path | None, option("--export", metavar="FOLDER", help="Write the tree's leaves as properties that any verifier can decide.")
     ] = None,
@@ -52,13 +55,15 @@ def check(
     """
     if sample is not None and sample < 1:
         raise UsageError(f"--sample {sample}: at least one leaf is looked at", "--sample 100")
-    if workers is not None and (workers < 1 or sample is not None):
-        raise UsageError("--workers takes at least 1, and does not go with --sample", "--workers 4")
+    if workers is not None and (workers < 1 or sample is not None or exact):
+        raise UsageError("--workers takes at least 1, and goes with neither --sample nor --exact", "--workers 4")
+    if exact and sample is not None:
+        raise UsageError("--exact looks at every leaf", "leave --sample out")
     if len(files) == 1:
         from polytriton.commands.audit import audit
 
-        if sample is not None or export is not None or workers is not None:
-            raise UsageError("--sample, --workers and --export belong to one certificate", "polytriton check NET.onnx PROP.vnnlib CERT")
+        if sample is not None or export is not None or workers is not None or exact:
+            raise UsageError("--sample, --workers, --exact, --export: of one certificate", "polytriton check NET.onnx PROP.vnnlib CERT")
         return audit(files[0], certificates, root or Path(), json=json)
     if len(files) != 3:
         usage = "polytriton check NET.onnx PROP.vnnlib CERT"
@@ -68,7 +73,7 @@ def check(
     if export is not None and (not export.absolute().parent.is_dir() or (export.exists() and not _empty(export))):
         raise UsageError(f"cannot export to {export}", "name a new folder, in one that there is")
     network, prop, certificate = files
-    code = _check_one(network, prop, certificate, sample, workers, json=json)
+    code = _check_one(network, prop, certificate, _way(sample, workers, exact), sample, json=json)
     return code if code or export is None else _export(network, prop, certificate, export)
 
 
@@ -89,10 +94,18 @@ def _export(network: Path, prop: Path, certificate: Path, folder: Path) -> int:
     return 0
 
 
-def _check_one(network: Path, prop: Path, certificate: Path, sample: int | None, workers: int | None, *, json: bool) -> int:
-    from polytriton import checker
+def _way(sample: int | None, workers: int | None, exact: bool) -> Way:
+    """Which program confirms a certificate."""
+    from polytriton import checker, checker_exact
+    from polytriton.commands import shares
+
+    if exact:
+        return checker_exact.check
+    return partial(checker.check, sample=sample) if sample is not None else partial(shares.confirm, workers=workers)
+
+
+def _check_one(network: Path, prop: Path, certificate: Path, confirm: Way, sample: int | None, *, json: bool) -> int:
     from polytriton.checker_files import Refused, Unsupported
-    from polytriton.commands.shares import confirm
 
     for file in (network, prop, certificate):
         if not file.is_file():
@@ -100,8 +113,7 @@ def _check_one(network: Path, prop: Path, certificate: Path, sample: int | None,
     began = time.monotonic()
     try:
         with Live(1) as live:
-            files = network, prop, certificate
-            found = confirm(*files, workers, live.stage) if sample is None else checker.check(*files, sample, live.stage)
+            found = confirm(network, prop, certificate, progress=live.stage)
     except Unsupported as error:
         raise UnsupportedModel(f"the checker does not read this: {error}", "see docs/certificates.md for what it reads") from error
     except Refused as error:
@@ -109,7 +121,7 @@ def _check_one(network: Path, prop: Path, certificate: Path, sample: int | None,
         return complain(ArtifactError(f"certificate refused: {error}", "write it again: verify --certificate FILE"))
     seconds = time.monotonic() - began
     verdict = "unsat" if sample is None else "sampled"
-    margins = [m if math.isfinite(m) else None for m in found.margins]
+    margins = [float(m) if math.isfinite(m) else None for m in found.margins]
     told = {"verdict": verdict, "semantics": found.semantics, "margins": margins, "nodes": found.nodes, "leaves": found.leaves}
     print(json_.dumps(told | {"seconds": round(seconds, 6)}) if json else verdict)
     print(f"{_summary(found, sample)}, {seconds:.3f} s", file=sys.stderr)
@@ -118,7 +130,7 @@ def _check_one(network: Path, prop: Path, certificate: Path, sample: int | None,
 
 def _summary(found: Checked, sample: int | None) -> str:
     """What was confirmed, of which executions."""
-    least = min(found.margins, default=math.inf)
+    least = float(min(found.margins, default=math.inf))
     margin = f"least margin {least:.6g}" if math.isfinite(least) else "the unsafe set has no piece that an execution reaches"
     kind = "exact arithmetic" if found.semantics == "real" else f"{found.semantics} executions"
     if sample is not None:

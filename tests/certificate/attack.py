@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from polytriton import __version__
+from polytriton import __version__, checker_exact
 from polytriton import checker as ours
 from polytriton.certificate import grow
 from polytriton.certificate.write import certify
@@ -107,9 +107,9 @@ def donor(case: Case, rng: Rng, semantics: str, limit: Fraction) -> tuple[list[P
     return some, None, files
 
 
-def attack_one(rng: Rng, checker: ModuleType, mutants: int, kinds: Sequence[str], tally: Tally) -> None:
+def attack_one(rng: Rng, checker: ModuleType, mutants: int, kinds: Sequence[str], real: bool, tally: Tally) -> None:
     """One network: a true property with its certificate, a false one, and mutants between them."""
-    semantics = "real" if rng.random() < 0.6 else "float32"
+    semantics = "real" if rng.random() < 0.6 or real else "float32"
     case = draw(rng, semantics)
     first = case.pieces[0]
     tally.networks += 1
@@ -183,22 +183,31 @@ def attack(
     *,
     checker: ModuleType = ours,
     kinds: Sequence[str] = KINDS,
+    real: bool = False,
     told: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
     """Every network from its own seed; ends early where something was wrongly confirmed, or the CPU seconds are up."""
     tally, few = Tally(), grow.FEW
     begun = time.process_time()
     try:
-        with remembered(checker), np.errstate(all="ignore"):
+        with remembered(ours), remembered(checker), np.errstate(all="ignore"):
             for k in range(networks):
                 share = mutants * (k + 1) // networks - mutants * k // networks
-                attack_one(np.random.default_rng([seed, k]), checker, share, kinds, tally)
+                attack_one(np.random.default_rng([seed, k]), checker, share, kinds, real, tally)
                 told(tally)
                 if tally.wrong or time.process_time() - begun > seconds:
                     break
     finally:
         grow.FEW = few
     return tally
+
+
+def exact() -> ModuleType:
+    """The checker in whole numbers (`check --exact`), in the other's place."""
+    made = ModuleType("exact")
+    made.__dict__.update(vars(ours))
+    made.check = checker_exact.check  # type: ignore[attr-defined]
+    return made
 
 
 def summary(tally: Tally, seed: int, seconds: float) -> dict[str, Any]:
@@ -218,6 +227,7 @@ def main() -> int:
     for name, value in (("networks", 10_000), ("mutants", 100_000), ("seed", 0)):
         ask.add_argument(f"--{name}", type=int, default=value)
     ask.add_argument("--seconds", type=float, default=math.inf, help="CPU seconds after which no further network is drawn")
+    ask.add_argument("--exact", action="store_true", help="attack `check --exact`: properties of exact arithmetic alone")
     given = ask.parse_args()
     begun = last = time.process_time()
 
@@ -228,7 +238,8 @@ def main() -> int:
             line = f"{t.networks:,} networks, {t.tried.total():,} mutants, {t.proved} false ones confirmed, {last - begun:.0f} s"
             print(line, file=sys.stderr, flush=True)
 
-    tally = attack(given.networks, given.mutants, given.seed, given.seconds, told=told)
+    checker = exact() if given.exact else ours
+    tally = attack(given.networks, given.mutants, given.seed, given.seconds, checker=checker, real=given.exact, told=told)
     print(json.dumps(summary(tally, given.seed, time.process_time() - begun), indent=1))
     return 1 if tally.wrong else 0
 

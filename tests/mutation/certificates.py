@@ -11,7 +11,9 @@ POINTS, EXECUTIONS = f"{SOUND}::test_no_point_lies_below_a_bound", f"{SOUND}::te
 LINES, TREES, FILES = (f"{TAMPERING}::test_{n}" for n in ("no_mutant_proves_what_is_false", "what_no_tree_says_is_refused", "other_headers"))
 COST = f"{READING}::test_few_bytes_do_not_cost_gigabytes"
 SHARES = "tests/certificate/test_shares.py"
-_C, _F, _S = "checker.py", "checker_files.py", "commands/shares.py"
+EXACT = "tests/certificate/test_exact.py"
+EXACTLY = f"{EXACT}::test_bounds_hold_at_every_corner_of_the_regions", f"{EXACT}::test_no_false_property_is_confirmed"
+_C, _F, _S, _E = "checker.py", "checker_files.py", "commands/shares.py", "checker_exact.py"
 
 CERTIFICATES: tuple[Mutant, ...] = (
     # rounding of the checker's own arithmetic
@@ -59,4 +61,9 @@ CERTIFICATES: tuple[Mutant, ...] = (
     # processes that share a tree
     m("shares: leaves that nobody looked at", _S, "if any(some.any() for some in open_):", "if False:", f"{SHARES}::test_a_share_that_nobody_answers_for_is_no_proof"),
     m("shares: whatever a process looked at", _S, "if {b: v.tolist() for b, v in work.shares[k].items()} != pairs[1]:", "if False:", f"{SHARES}::test_a_process_that_looks_elsewhere_is_an_error"),
+    # in whole numbers
+    m("exact: bounds to the nearest inner multiple", _E, "return w.n >> (w.e - GRID) if", "return -(-w.n >> (w.e - GRID)) if", *EXACTLY),
+    m("exact: lines change sides", _E, "above * s + below * t", "above * t + below * s", *EXACTLY),
+    m("exact: float32 certificates are read", _E, "need(semantics == \"real\",", "need(True,", f"{EXACT}::test_the_command"),
+    m("exact: weights that were computed", _E, "need(op.ops == 0,", "need(True,", f"{EXACT}::test_what_is_not_exactly_in_the_file_is_refused"),
 )
