@@ -53,14 +53,14 @@ def floor(w: Whole) -> Array:
     return w.n >> (w.e - GRID) if w.e > GRID else w.to(GRID)
 
 
-class Layer(NamedTuple):
+class Affine(NamedTuple):
     """w y + b of an affine operator."""
 
     w: Whole
     b: Whole
 
 
-def layers(net: Network) -> dict[int, Layer]:
+def layers(net: Network) -> dict[int, Affine]:
     made = {}
     for k, op in enumerate(net.ops):
         if op.kind == "affine":
@@ -68,14 +68,14 @@ def layers(net: Network) -> dict[int, Layer]:
             eye = np.eye(net.sizes[op.inputs[0]])
             w = op.push(eye, np.asarray)  # an entry is one weight of the file: times 1, and zeros are added
             need((w == op.pull(np.eye(net.sizes[k])).T).all(), "weights that its two readings do not agree on")
-            made[k] = Layer(whole(w), whole(np.asarray(op.b, np.float64)))
+            made[k] = Affine(whole(w), whole(np.asarray(op.b, np.float64)))
     return made
 
 
-class Bounds:
+class Ends:
     """Of every value over one node's executions, on the grid; lines as (slopes below and above in steps, intercepts on GRID + STEP)."""
 
-    def __init__(self, net: Network, made: dict[int, Layer], lo: Array, hi: Array, signs: dict[int, Array]) -> None:
+    def __init__(self, net: Network, made: dict[int, Affine], lo: Array, hi: Array, signs: dict[int, Array]) -> None:
         self.net, self.layers, self.signs = net, made, signs
         self.lo: dict[int, Array] = {0: lo}
         self.hi: dict[int, Array] = {0: hi}
@@ -110,12 +110,13 @@ class Bounds:
             low, high = np.where(self.signs[k] > 0, np.maximum(low, 0), low), np.where(self.signs[k] < 0, np.minimum(high, 0), high)
         self.put(i, low, high)
 
-    def relax(self, k: int) -> None:
+    def relax(self, k: int, proposed: Array) -> None:
+        """`proposed`: slopes below. Floats decide where areas are equal, so that what they proved is not refused for a tie."""
         i = self.net.ops[k].inputs[0]
         s, t, m = (np.zeros(len(self.lo[i]), dtype=object) for _ in range(3))
         for j, (l, h) in enumerate(zip(self.lo[i].tolist(), self.hi[i].tolist(), strict=True)):
             if l < 0 < h:
-                s[j], t[j] = (1 << STEP) * (h > -l), (h << STEP) // (h - l)
+                s[j], t[j] = proposed[j], (h << STEP) // (h - l)
                 m[j] = max(-t[j] * l, ((1 << STEP) - t[j]) * h)
             elif l >= 0:
                 s[j] = t[j] = 1 << STEP
@@ -163,7 +164,7 @@ def steps(values: Array, most: float) -> Array:
     return np.array([[int(v) for v in row] for row in np.floor(some * 2.0**STEP).tolist()], dtype=object).reshape(some.shape)
 
 
-class Node(NamedTuple):
+class Reached(NamedTuple):
     """What is known of a node: its box, bounds of ReLU operands proved above, pieces not refuted yet; as floats, for choices alone."""
 
     lo: Array
@@ -174,10 +175,10 @@ class Node(NamedTuple):
     part: Part
 
 
-class Walk:
+class Descent:
     """One box's tree."""
 
-    def __init__(self, prover: Prover, made: dict[int, Layer], pieces: list[list[Atom]], tree: Tree) -> None:
+    def __init__(self, prover: Prover, made: dict[int, Affine], pieces: list[list[Atom]], tree: Tree) -> None:
         self.prover, self.made, self.pieces, self.tree, self.net = prover, made, pieces, tree, prover.net
         self.least: list[Any] = [math.inf] * len(pieces)
 
@@ -185,7 +186,7 @@ class Walk:
         """The least margin proved for each piece; Refused where anything does not follow."""
         lo, hi = (np.array([sign * math.floor(sign * v * 2**GRID) for v in side], object) for sign, side in ((1, box[0]), (-1, box[1])))
         every = frozenset(range(len(self.pieces)))
-        stack, done, tree = [(0, Node(lo, hi, {}, every, -1, self.prover.root(box, len(self.pieces))))], 0, self.tree
+        stack, done, tree = [(0, Reached(lo, hi, {}, every, -1, self.prover.root(box, len(self.pieces))))], 0, self.tree
         while stack:
             k, node = stack.pop()
             node = self.bound(k, node)
@@ -197,7 +198,7 @@ class Walk:
             told(done := done + 1)
         return self.least
 
-    def divide(self, node: Node, split: int, cut: float) -> tuple[Node, Node]:
+    def divide(self, node: Reached, split: int, cut: float) -> tuple[Reached, Reached]:
         on, off = self.prover.divide(node.part, split, cut)  # refuses what is no division
         if split >= len(node.lo):
             since = on.since
@@ -206,7 +207,7 @@ class Walk:
         first, second = np.where(at, math.ceil(q), node.hi), np.where(at, math.floor(q), node.lo)
         return node._replace(hi=first, part=on, since=-1), node._replace(lo=second, part=off, since=-1)
 
-    def bound(self, k: int, node: Node) -> Node:
+    def bound(self, k: int, node: Reached) -> Reached:
         tree, p = self.tree, self.prover
         begin, end, inner, query = int(tree.closed[k]), int(tree.closed[k + 1]), int(tree.inner[k]), max(0, int(tree.query[k]))
         if inner < 0 and begin == end:
@@ -214,7 +215,7 @@ class Walk:
         floats, (part,) = p.bound([node.part], inner)
         pairs = {relu: slice(*p.first[r : r + 2]) for r, relu in enumerate(p.relus)}
         signs = {relu: node.part.signs[at].astype(object) for relu, at in pairs.items() if node.part.signs[at].any()}
-        bounds, known = Bounds(self.net, self.made, node.lo, node.hi, signs), dict(node.known)
+        bounds, known = Ends(self.net, self.made, node.lo, node.hi, signs), dict(node.known)
         bounds.put(0, node.lo, node.hi)
         for n in range(1, len(self.net.ops)):
             op = self.net.ops[n]
@@ -225,14 +226,14 @@ class Walk:
                 if inner >= 0 and operand.inputs and not direct and node.since < p.relus.index(n):
                     for tried in sorted({0, inner}):
                         self.operands(bounds, floats, n, tried)
-                bounds.relax(n)
+                bounds.relax(n, steps(floats.lines[n][0], 1.0)[0])
                 known[n] = bounds.lo[i], bounds.hi[i]
             bounds.interval(n)
         left = frozenset() if bounds.empty else node.open - self.refuted(k, bounds, floats, begin, end, query)
         since = len(p.relus) if inner >= 0 else node.since
         return node._replace(known=known, open=left, since=since, part=part._replace(open=left, since=since))
 
-    def operands(self, bounds: Bounds, floats: Boxes, k: int, tried: int) -> None:
+    def operands(self, bounds: Ends, floats: Boxes, k: int, tried: int) -> None:
         """What an undecided ReLU reads, by substitution from both sides."""
         i = self.net.ops[k].inputs[0]
         at = np.flatnonzero((bounds.lo[i] < 0) & (bounds.hi[i] > 0))
@@ -254,7 +255,7 @@ class Walk:
         found = floats.choose(self.prover.draft, start, np.zeros(count, np.int64), tried, np.full(count, np.inf)).lines
         return {k: (steps(s, 1.0), steps(b, 2.0**40)) for k, (s, b) in found.items()}
 
-    def refuted(self, k: int, bounds: Bounds, floats: Boxes, begin: int, end: int, query: int) -> set[int]:
+    def refuted(self, k: int, bounds: Ends, floats: Boxes, begin: int, end: int, query: int) -> set[int]:
         closed, tree, output = set[int](), self.tree, self.net.output
         for p, r in zip(tree.piece[begin:end].tolist(), tree.row[begin:end].tolist(), strict=True):
             need(0 <= p < len(self.pieces) and 0 <= r < len(self.pieces[p]), f"piece {p}, row {r}: there is none", Refused)
@@ -283,6 +284,6 @@ def check(onnx: Path, vnnlib: Path, certificate: Path, progress: Progress = lamb
     need(sum(prover.net.sizes) <= MOST_CELLS, f"more than {MOST_CELLS} values: whole numbers would take too long", Unsupported)
     made, margins, walked, total = layers(prover.net), list[Any](), 0, sum(len(t.split) for t in trees)
     for (box, group), tree in zip(pieces.items(), trees, strict=True):
-        margins += Walk(prover, made, group, tree).run(box, partial(_further, progress, walked, total))
+        margins += Descent(prover, made, group, tree).run(box, partial(_further, progress, walked, total))
         walked += len(tree.split)
     return Checked(semantics, margins, total, (total + len(trees)) // 2)
