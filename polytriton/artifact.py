@@ -46,7 +46,7 @@ from polytriton.limit import CHUNK, go_on, sha256
 from polytriton.passes.pipeline import Compiled, make_plan
 from polytriton.tuned import TUNED, Tuned, decode
 
-FORMAT, VERSION = "polytriton artifact", 4
+FORMAT, VERSION = "polytriton artifact", 5
 MANIFEST, NET, PLAN, WEIGHTS, MODEL = "manifest.json", "net.ptir", "plan.ptir", "weights.safetensors", "model.onnx"
 FILES = (NET, PLAN, WEIGHTS, MODEL)
 KERNEL = re.compile(rf"{FOLDER}/[a-z][a-z0-9_]{{0,99}}\.py|{re.escape(REPORT)}", re.ASCII)  # the only names a manifest may add

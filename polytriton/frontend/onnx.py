@@ -299,7 +299,7 @@ def _translate(proto: onnx.ModelProto, data: bytes | None, folder: Path | None, 
     pruned = _pruned(proto, nodes, initial, x, shape, wanted)
     sha = sha256(pruned if external or data is None else data)
 
-    state = State(Builder(name), opset, FREE_BYTES + 8 * len(pruned))
+    state = State(Builder(name, {o for n in nodes for o in n.output} | {x.name}), opset, FREE_BYTES + 8 * len(pruned))
     names = {t.name for t in initial}
     if len(names) != len(initial) or names & {o for n in nodes for o in n.output}:
         raise UnsupportedModel("two tensors have the same name", DAMAGED)
@@ -364,7 +364,7 @@ def _finish(
         raise UnsupportedModel(f"output {wanted.name!r} does not depend on the input", "choose another output")
     b = state.builder
     last = b.shape(y.node) if len(b.shape(y.node)) == 1 else (cells(y.shape),)
-    net = b.build(y.node if b.shape(y.node) == last else b.add("reshape", (y.node,), f"{wanted.name}_flat", to=last))
+    net = b.build(y.node if b.shape(y.node) == last else b.add("reshape", (y.node,), f"{wanted.name}_flat", False, to=last))
     net = net.rebuild([replace(net.input, attrs={**net.input.attrs, "half": 1}), *net.nodes[1:]] if state.half else net.nodes)
     try:
         check_net(net)

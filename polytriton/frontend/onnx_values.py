@@ -205,7 +205,7 @@ class Site:
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] | None = None, tag: str = "", out: int = 0) -> str:
         """An IR node named after the ONNX output it computes (a `tag` marks steps on the way)."""
-        return self.state.builder.add(op, tuple(inputs), self.outputs[out] + (f"_{tag}" if tag else ""), **(attrs or {}))
+        return self.state.builder.add(op, tuple(inputs), self.outputs[out] + (f"_{tag}" if tag else ""), not tag, **(attrs or {}))
 
     def node_shape(self, act: Act) -> Shape:
         return self.state.builder.shape(act.node)

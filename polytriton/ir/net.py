@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import prod
 from types import MappingProxyType
@@ -120,27 +120,35 @@ class Net:
         weights: Mapping[str, np.ndarray] | None = None,
         output: str | None = None,
     ) -> Net:
-        """A copy with other nodes; weights no node refers to any more are dropped."""
-        pool = {**self.weights, **(weights or {})}
+        """A copy with other nodes; weights no node refers to any more are dropped. A new weight needs a new name: another node may read the
+        old one by it."""
+        weights = weights or {}
+        for name in weights.keys() & self.weights.keys():
+            if weights[name] is not self.weights[name]:
+                raise InvalidIR(f"net @{self.name}: weight @{name} would take the place of another", "give it an unused name")
+        pool = {**self.weights, **weights}
         used = {v.name for n in nodes for v in n.attrs.values() if isinstance(v, Ref)}
         return Net(self.name, tuple(nodes), output or self.output, {k: v for k, v in pool.items() if k in used})
 
 
 class Builder:
-    """Grows a Net node by node; shapes are inferred from the operator table and names kept unique."""
+    """Grows a Net node by node; shapes are inferred from the operator table and names kept unique.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    `reserved` names go to nodes that ask for exactly them: what else is named must not be taken for one of these.
+    """
+
+    def __init__(self, name: str, reserved: Container[str] = ()) -> None:
+        self.name, self.reserved = name, reserved
         self.nodes: list[Node] = []
         self.weights: dict[str, np.ndarray] = {}
         self._taken: set[str] = set()
         self._shapes: dict[str, Shape] = {}
 
-    def fresh(self, hint: str) -> str:
-        """A legal, unused node name close to the hint."""
+    def fresh(self, hint: str, own: bool = True) -> str:
+        """A legal, unused node name close to the hint; a reserved one only where it is the hint itself and the node's `own`."""
         stem = "".join(ch if ch.isascii() and (ch.isalnum() or ch == "_") else "_" for ch in hint).strip("_") or "n"
         name, k = stem, 1
-        while name in self._taken:
+        while name in self._taken or (name in self.reserved and not (own and name == hint)):
             name, k = f"{stem}_{k}", k + 1
         self._taken.add(name)
         return name
@@ -158,13 +166,13 @@ class Builder:
     def input(self, shape: Shape, hint: str = "x", **attrs: Attr) -> str:
         return self._push(Node(self.fresh(hint), "input", (), tuple(shape), attrs))
 
-    def add(self, op: str, inputs: tuple[str, ...] | list[str], hint: str = "", **attrs: Attr) -> str:
-        """Appends a node and returns its name."""
+    def add(self, op: str, inputs: tuple[str, ...] | list[str], hint: str = "", own: bool = True, **attrs: Attr) -> str:
+        """Appends a node and returns its name; `own` as for `fresh`."""
         from polytriton.ir.ops import infer_shape
 
         draft = Node("?", op, tuple(inputs), (), attrs)
         shape = infer_shape(draft, [self._shapes[i] for i in inputs], self.weights)
-        return self._push(replace(draft, name=self.fresh(hint or op), shape=shape))
+        return self._push(replace(draft, name=self.fresh(hint or op, own), shape=shape))
 
     def shape(self, name: str) -> Shape:
         return self._shapes[name]

@@ -10,7 +10,7 @@ that windows stay windows. What is left stays a gather and is exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 import numpy as np
@@ -63,11 +63,11 @@ def _swap(net: Net, *changed: Node, weights: dict[str, np.ndarray] | None = None
     return net.rebuild([by.get(n.name, n) for n in net], weights)
 
 
-def _fresh(net: Net, stem: str) -> str:
-    """An unused name."""
+def _fresh(net: Net, stem: str, more: Container[str] = ()) -> str:
+    """An unused name, in the net and in `more`."""
     taken = net.weights.keys() | {n.name for n in net}
     k = 0
-    while f"{stem}_{k}" in taken:
+    while f"{stem}_{k}" in taken or f"{stem}_{k}" in more:
         k += 1
     return f"{stem}_{k}"
 
@@ -122,6 +122,7 @@ def _to_gathers(net: Net) -> Net:
             cells = np.arange(1, source.size + 1, dtype=np.float64).reshape(1, *source.shape)
             index = OPS[n.op].run(n, [cells], net.weights).reshape(-1).astype(np.int64) - 1  # padding, zero, becomes -1
             name = f"{n.name}_index"
+            name = _fresh(net, name, weights) if name in net.weights or name in weights else name
             weights[name] = index
             n = Node(n.name, "gather", n.inputs, n.shape, {"index": Ref(name), "to": n.shape})
         nodes.append(n)

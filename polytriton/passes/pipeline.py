@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from polytriton.errors import InvalidIR, PassError, PolytritonError, UsageError
+from polytriton.ir.agree import disagreement
 from polytriton.ir.check import check_net, check_plan
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan
@@ -75,6 +76,7 @@ def _guarded(name: str, before: list[str], work: Callable[[], T], check: Callabl
 def fold_net(net: Net, observe: Observer = _quiet) -> Net:
     """All Net passes, in order."""
     check_net(net)
+    given = net
     observe("import", print_net(net), 0.0)
     done: list[str] = []
     for name in SEQUENCE:
@@ -82,6 +84,9 @@ def fold_net(net: Net, observe: Observer = _quiet) -> Net:
         net = run_net_pass(name, net, done)
         done.append(name)
         observe(name, print_net(net), time.perf_counter() - start)
+    problem = disagreement(given, net)
+    if problem:
+        raise PassError(f"the passes made another network: {problem}", "please report the network")
     return net
 
 

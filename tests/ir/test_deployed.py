@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -195,7 +196,7 @@ def test_weights_out_of_sight_are_missed(monkeypatch: pytest.MonkeyPatch) -> Non
     net = shifted_columns()
     large = rng_weights(5, 9)
     large[:, 0] = 2.0**100
-    net = net.rebuild(net.nodes, {**net.weights, net.node("y").attrs["w"].name: large})  # type: ignore[union-attr]
+    net = replace(net, weights={**net.weights, net.node("y").attrs["w"].name: large})  # type: ignore[union-attr]
     assert "gather into reader" not in [r for r, _, _ in rewritings(net, monkeypatch)]
     monkeypatch.setattr(layout, "_hides", lambda *_: False)
     with pytest.raises(PassError, match=r"gather into reader.*out of sight"):

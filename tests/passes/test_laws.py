@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -90,7 +92,8 @@ def test_the_law_can_be_broken() -> None:
     from tests.oracle.nets import toy_dense
 
     net = toy_dense()
-    broken = net.rebuild(net.nodes, {str(n.attrs["b"].name): np.zeros(n.size, np.float32) for n in net if "b" in n.attrs})  # type: ignore[union-attr]
+    zeros = {str(n.attrs["b"].name): np.zeros(n.size, np.float32) for n in net if "b" in n.attrs}  # type: ignore[union-attr]
+    broken = replace(net, weights={**net.weights, **zeros})
     with pytest.raises(AssertionError):
         same(net, broken)
     assert all(run_net_pass(p, net, []) is not None for p in NET_PASSES)

@@ -151,7 +151,7 @@ def hurt(net: Net, rng: np.random.Generator) -> Net:
                 with np.errstate(over="ignore"):
                     made = np.asarray(kind(rng, weights[ref.name].astype(np.float64)), np.float32)
                 weights[ref.name] = np.where(np.isfinite(made), made, np.float32(1))
-    return net.rebuild(net.nodes, weights)
+    return replace(net, weights=weights)
 
 
 def poison(net: Net, rng: np.random.Generator) -> Net:
@@ -162,7 +162,7 @@ def poison(net: Net, rng: np.random.Generator) -> Net:
     name = names[int(rng.integers(len(names)))]
     made = net.weights[name].copy()
     made.reshape(-1)[int(rng.integers(made.size))] = rng.choice([np.nan, np.inf, -np.inf])
-    return net.rebuild(net.nodes, {**net.weights, name: made})
+    return replace(net, weights={**net.weights, name: made})
 
 
 def box(net: Net, rng: np.random.Generator, kind: str) -> tuple[np.ndarray, np.ndarray]:

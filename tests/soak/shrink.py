@@ -100,7 +100,7 @@ def _smaller_nets(net: Net) -> Iterator[Net]:
             for made in (np.zeros_like(w), np.ones_like(w), np.sign(w) * np.exp2(np.round(np.log2(np.maximum(np.abs(w), 1e-45))))):
                 made = np.asarray(np.where(w == 0, w, made), w.dtype)
                 if np.isfinite(made).all() and (made != w).any():
-                    yield net.rebuild(net.nodes, {**net.weights, ref.name: made})
+                    yield replace(net, weights={**net.weights, ref.name: made})
 
 
 # ---- on disk -----------------------------------------------------------------------------------------------------------

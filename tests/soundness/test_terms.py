@@ -6,7 +6,7 @@ t may not be below the sum of all its terms, computed from dense matrices and th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -116,7 +116,7 @@ def _magnitudes(net: Net) -> Net:
             ref, wide = n.attrs.get(key), net.weight(n, "wabs")
             if isinstance(ref, Ref):
                 weights[ref.name] = np.abs(net.weights[ref.name].astype(np.float64)) if wide is None else wide
-    return net.rebuild(net.nodes, weights)
+    return replace(net, weights=weights)
 
 
 @pytest.mark.parametrize("semantics", ["real", "float32"])
