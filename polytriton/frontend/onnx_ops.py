@@ -14,14 +14,14 @@ import numpy as np
 
 from polytriton.frontend import onnx_constants as con
 from polytriton.frontend import onnx_layout as lay
-from polytriton.frontend.onnx_values import FLOATS, Act, Const, Result, Shape, Site, Value, cells, rounding
+from polytriton.frontend import onnx_pieces as pie
+from polytriton.frontend.onnx_values import FLOATS, ONE, REMEDY, ZERO, Act, Const, Result, Shape, Site, Value, cells, rounding
 from polytriton.frontend.onnx_windows import avgpool, conv, global_pool, maxpool, reduce_mean
 from polytriton.ir.deployed import REACH
 from polytriton.ir.net import Attr
 
 MAX_DENSE = 4 << 20  # entries of a block-diagonal matrix
 TINY_SPREAD = 2.0**-100  # of a batch norm's variance with epsilon
-ONE, ZERO = np.ones((), np.float32), np.zeros((), np.float32)  # of no rank: they raise nobody else's
 
 
 def relu(s: Site) -> Result:
@@ -203,7 +203,7 @@ def gemm(s: Site) -> Result:
     if isinstance(c, Act):
         y, z = product(s, a, b, made, "ab"), s.expand(c, (rows, cols))
         if beta != 1:
-            z = s.scale(z, np.full(1, beta), ZERO, {})
+            z = s.scale(z, np.full(1, beta), ZERO, {}, tag="c")
         return s.result(s.emit("add", [y.node, s.view(z, s.node_shape(y))]), (rows, cols), y.dtype)
     bias = s.weight(2, "C")
     both = rounding(known, bias, slack=int(alpha != 1 or beta != 1), ops=2 * int(alpha != 1 or beta != 1))  # beta * C: as alpha
@@ -269,15 +269,23 @@ def _folded(name: str, fn: Callable[[Site], Result], doc: str = "of constants on
     return Op(name, None, fn, doc)
 
 
+LIVE = {"Abs", "Add", "Div", "Max", "Min", "Mul", "Neg", "Sub"}  # arithmetic on activations too
 TABLE: dict[str, Op] = {
     op.name: op
     for op in (
         Op("Gemm", gemm, None, "A or B constant; alpha, beta, transA, transB; C constant, activation or missing"),
         Op("MatMul", matmul, None, "one operand constant; any rank"),
         Op("Conv", conv, None, "1-D and 2-D; constant weights; strides, pads, auto_pad, dilations, groups; bias or none"),
+        Op("ConvTranspose", pie.conv_transpose, None, "1-D and 2-D; constant weights; strides, pads, output_padding, dilations, groups"),
         Op("BatchNormalization", batchnorm, None, "inference mode"),
         Op("Relu", relu, None, ""),
         Op("LeakyRelu", relu, None, "any finite alpha"),
+        Op("PRelu", pie.prelu, None, "constant slopes"),
+        Op("Clip", pie.clip, None, "constant bounds, or none"),
+        Op("HardSigmoid", pie.hard_sigmoid, None, ""),
+        Op("Abs", pie.absolute_value, con.arithmetic, ""),
+        Op("Max", pie.pick_extreme, con.arithmetic, "activations and constants; broadcasts"),
+        Op("Min", pie.pick_extreme, con.arithmetic, "activations and constants; broadcasts"),
         Op("Add", add, con.arithmetic, "two activations, or one and a constant; broadcasts"),
         Op("Sub", add, con.arithmetic, "two activations, or one and a constant; broadcasts"),
         Op("Mul", mul, con.arithmetic, "an activation and a constant; broadcasts"),
@@ -289,6 +297,9 @@ TABLE: dict[str, Op] = {
         Op("GlobalAveragePool", global_pool, None, ""),
         Op("ReduceMean", reduce_mean, None, "any axes; keepdims"),
         Op("ReduceSum", reduce_mean, con.reduce_const, "any axes; keepdims"),
+        Op("ReduceMax", pie.reduce_extreme, con.reduce_const, "any axes; keepdims"),
+        Op("ReduceMin", pie.reduce_extreme, con.reduce_const, "any axes; keepdims"),
+        Op("Where", pie.where, con.where, "constant condition"),
         _move("Identity", lay.identity, ""),
         _move("Dropout", lay.dropout, "inference mode; no mask"),
         _move("Cast", cast, "activations to float32 and float64; constants to any plain type, exactly"),
@@ -298,21 +309,25 @@ TABLE: dict[str, Op] = {
         _move("Unsqueeze", lay.unsqueeze, ""),
         _move("Transpose", lay.transpose, ""),
         _move("Gather", lay.gather, "constant index"),
+        _move("GatherND", pie.gather_points, "constant index; batch_dims"),
         _move("Slice", lay.slice_, "constant bounds; any axes, negative steps"),
         _move("Split", lay.split, "constant parts"),
         _move("Pad", lay.pad, "mode constant with zeros, no cropping"),
         _move("Concat", lay.concat, "activations, with constants before or after them"),
         _move("Expand", lay.expand, "constant shape"),
         _move("Tile", lay.tile, "constant repeats"),
+        _move("DepthToSpace", pie.depth_to_space, "both modes"),
+        _move("SpaceToDepth", pie.space_to_depth, ""),
+        _move("Resize", pie.resize, "mode nearest by whole factors; constant scales or sizes"),
+        _move("Upsample", pie.resize, "mode nearest by whole factors; constant scales"),
         _move("Shape", con.shape_of, "of any tensor"),
         _move("Size", con.size_of, "of any tensor"),
         _folded("Constant", con.constant, "all but strings"),
         _folded("ConstantOfShape", con.constant_of_shape),
         _folded("Range", con.range_, "of constant integers"),
-        _folded("Where", con.where),
         _folded("NonZero", con.nonzero),
-        *(_folded(name, con.arithmetic) for name in sorted({*con.INTEGERS, *con.REALS} - {"Add", "Sub", "Mul", "Div", "Neg"})),
-        *(_folded(name, con.reduce_const, "of constant integers only") for name in ("ReduceMax", "ReduceMin", "ReduceProd")),
+        *(_folded(name, con.arithmetic) for name in sorted({*con.INTEGERS, *con.REALS} - LIVE)),
+        _folded("ReduceProd", con.reduce_const, "of constant integers only"),
     )
 }
 
@@ -321,11 +336,16 @@ ORDERLY = ("LogSoftmax", "Softmax")  # where one ends a classifier, the label is
 LOGITS = "export the model without it, up to the logits: it keeps their order; `polytriton inspect --operators` lists what is supported"
 
 CURVED = (
-    "Celu", "Cos", "Elu", "Erf", "Exp", "GRU", "Gelu", "HardSigmoid", "HardSwish", "LSTM", "LayerNormalization", "Log", "Mish", "RNN",
+    "Celu", "Cos", "Elu", "Erf", "Exp", "GRU", "Gelu", "HardSwish", "LSTM", "LayerNormalization", "Log", "Mish", "RNN",
     "Selu", "Sigmoid", "Sin", "Softplus", "Softsign", "Swish", "Tan", "Tanh",
 )  # fmt: skip
 PIECEWISE = (
     "no simplification helps: train the network with ReLU, leaky ReLU or max pooling in its place; "
+    "`polytriton inspect --operators` lists what is supported"
+)
+JUMPS = ("Ceil", "Floor", "Round", "Sign", "ThresholdedRelu")
+CONTINUOUS = (
+    "it jumps, and where a number may round to either side of a jump no bound follows: use a continuous function in its place; "
     "`polytriton inspect --operators` lists what is supported"
 )
 
@@ -347,7 +367,8 @@ def translate(s: Site) -> list[Value | None]:
     op = TABLE.get(s.op)
     if op is None:
         why = "this operator is not supported"
-        raise s.fail(why, LOGITS) if s.op in ORDERLY else s.fail(why, PIECEWISE) if s.op in CURVED else s.fail(why)
+        remedies = ((ORDERLY, LOGITS), (CURVED, PIECEWISE), (JUMPS, CONTINUOUS))
+        raise s.fail(why, next((remedy for names, remedy in remedies if s.op in names), REMEDY))
     constant = all(v is None or isinstance(v, Const) for v in s.inputs)
     handler = op.known if constant else op.live
     if handler is None:

@@ -23,6 +23,7 @@ MAX_CONSTANT = 256 << 20  # bytes of one computed constant
 MAX_RANK = 16
 FREE_BYTES = 512 << 20  # made up by the translation, whatever the size of the file
 FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
+ONE, ZERO = np.ones((), np.float32), np.zeros((), np.float32)  # of no rank: they raise nobody else's
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,9 @@ class Site:
         self.spend(array.itemsize * cells(shape))
         return np.broadcast_to(full, shape).reshape(node_shape)
 
-    def scale(self, act: Act, a: np.ndarray, c: np.ndarray, made: dict[str, int], babs: np.ndarray | None = None) -> Act:
+    def scale(
+        self, act: Act, a: np.ndarray, c: np.ndarray, made: dict[str, int], babs: np.ndarray | None = None, tag: str = ""
+    ) -> Act:
         """a * x + c, where both broadcast against the activation's ONNX shape and may enlarge it."""
         shape = self.broadcast(act.shape, a.shape, c.shape)
         act = self.expand(act, shape)
@@ -245,7 +248,7 @@ class Site:
         attrs: dict[str, Attr] = {"a": self.ref(self.spread(a, shape, to), "a"), "c": self.ref(self.spread(c, shape, to), "c"), **made}
         if babs is not None:
             attrs["babs"] = self.ref(self.spread(babs, shape, to), "babs")
-        return self.result(self.emit("scale", [act.node], attrs), shape, act.dtype)
+        return self.result(self.emit("scale", [act.node], attrs, tag), shape, act.dtype)
 
     # ---- re-orderings, the same for activations and constants
 

@@ -270,7 +270,121 @@ def repeat(d: Draw) -> onnx.ModelProto:
     return model(node(op, "x s"), shape, {"s": np.array(to, np.int64)}, opset=opset)
 
 
+def pieces(d: Draw) -> onnx.ModelProto:
+    """What is linear in pieces, of one operand and constants."""
+    op, shape = d.one("PRelu", "Clip", "HardSigmoid", "Abs"), d.shape(1, 4)
+    dtype = d.one(F32, F32, np.float64)
+    if op == "PRelu":
+        slope = (d.weight(*d.broadcasts(shape, False)) / 2).astype(dtype)
+        return model(node(op, "x s"), shape, {"s": slope}, opset=d.one(7, 9, 16), dtype=dtype)
+    if op == "Clip":
+        opset, (lo, hi) = d.one(7, 11, 12, 13), d.ints(2, -4, 4)
+        if opset < 11:
+            given: dict[str, Any] = {k: float(v) for k, v in (("min", lo), ("max", hi)) if d.int(0, 3)}
+            return model(node(op, **given), shape, opset=opset)
+        operands = d.one("x", "x a", "x a b", "x a b", "x - b")
+        return model(node(op, operands), shape, {"a": np.array(lo, dtype), "b": np.array(hi, dtype)}, opset=opset, dtype=dtype)
+    if op == "HardSigmoid":
+        attrs = {k: d.one(0.5, 0.25, -1.0, 0.0) for k in ("alpha", "beta") if d.int(0, 2)}
+        return model(node(op, **attrs), shape, opset=d.one(7, 22))
+    return model(node(op), shape, opset=d.one(7, 13), dtype=dtype)
+
+
+def extreme(d: Draw) -> onnx.ModelProto:
+    """Max and Min of activations and constants; the other activation has another shape."""
+    shape = d.shape(1, 4, 3)
+    axes = [i for i in range(len(shape)) if d.int(0, 1)] or [0]
+    names = [d.one("x", "h", "c", "k") for _ in range(d.int(0, 3))]
+    names.insert(d.int(0, len(names)), d.one("x", "h"))
+    weights = {name: d.weight(*d.broadcasts(shape, True)) for name in ("c", "k")}
+    nodes = [node("ReduceSum", "x", "h", axes=axes, keepdims=1), node(d.one("Max", "Min"), " ".join(names))]
+    return model(nodes, shape, weights, opset=d.one(8, 11, 12))
+
+
+def least(d: Draw) -> onnx.ModelProto:
+    op, shape, opset = d.one("ReduceMax", "ReduceMin"), d.shape(1, 5), d.one(7, 11, 13, 18, 20)
+    rank = len(shape)
+    axes = [int(a) for a in d.rng.choice(rank, d.int(1, rank), replace=False)]
+    axes = [a - rank if opset >= 11 and d.int(0, 1) else a for a in axes]
+    attrs: dict[str, Any] = {"keepdims": d.int(0, 1)} if d.int(0, 1) else {}
+    given = d.int(0, 3)
+    if opset < 18:
+        return model(node(op, **attrs, **({"axes": axes} if given else {})), shape, opset=opset)
+    if d.int(0, 1):
+        attrs["noop_with_empty_axes"] = d.int(0, 1)
+    return model(node(op, "x a" if given else "x", **attrs), shape, {"a": np.array(axes, np.int64)}, opset=opset)
+
+
+def where(d: Draw) -> onnx.ModelProto:
+    shape = d.shape(1, 4, 3)
+    weights = {"t": d.rng.random(d.broadcasts(shape, True)) < 0.5, "c": d.weight(*d.broadcasts(shape, True))}
+    operands = d.one("t x c", "t c x", "t x h", "t h x")
+    nodes = [node("Neg", "x", "h"), node("Where", operands)]
+    return model(nodes, shape, weights, opset=d.one(9, 16))
+
+
+def gather_points(d: Draw) -> onnx.ModelProto:
+    shape, opset = d.ints(d.int(1, 4), 1, 4), d.one(11, 12, 13)
+    batch = d.int(0, len(shape) - 1) if opset >= 12 and d.int(0, 1) else 0
+    depth = d.int(1, len(shape) - batch)
+    rows = [*shape[:batch], *d.ints(d.int(0 if batch else 1, 2), 1, 3)]
+    index = np.stack([d.rng.integers(-n, n, rows) for n in shape[batch : batch + depth]], axis=-1)
+    return model(node("GatherND", "x i", **({"batch_dims": batch} if batch else {})), shape, {"i": index.astype(np.int64)}, opset=opset)
+
+
+def blocks(d: Draw) -> onnx.ModelProto:
+    op, b = d.one("DepthToSpace", "SpaceToDepth"), d.int(1, 3)
+    if op == "SpaceToDepth":
+        return model(node(op, blocksize=b), [1, d.int(1, 3), b * d.int(1, 3), b * d.int(1, 3)], opset=d.one(7, 13))
+    opset = d.one(7, 11, 13)
+    mode = {"mode": d.one("DCR", "CRD")} if opset >= 11 and d.int(0, 2) else {}
+    return model(node(op, blocksize=b, **mode), [1, b * b * d.int(1, 2), *d.ints(2, 1, 3)], opset=opset)
+
+
+def resize(d: Draw) -> onnx.ModelProto:
+    opset = d.one(7, 9, 10, 11, 13, 18, 19)
+    shape = [1, d.int(1, 2), *d.ints(2, 1, 4)]
+    factors = [1, d.one(1, 1, 2), *d.ints(2, 1, 5)]
+    if opset <= 10:
+        op = "Resize" if opset == 10 else "Upsample"
+        if opset == 7:
+            return model(node(op, scales=[float(f) for f in factors]), shape, opset=opset)
+        return model(node(op, "x s"), shape, {"s": np.array(factors, F32)}, opset=opset)
+    attrs: dict[str, Any] = {}
+    if d.int(0, 3):
+        modes = ("half_pixel", "pytorch_half_pixel", "asymmetric", "asymmetric", "tf_half_pixel_for_nn")
+        attrs["coordinate_transformation_mode"] = d.one(*modes)
+    if d.int(0, 3):
+        attrs["nearest_mode"] = d.one("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+    axes = [2, 3] if opset >= 18 and d.int(0, 1) else [0, 1, 2, 3]
+    if len(axes) == 2:
+        attrs["axes"], factors = axes, [1, 1, *factors[2:]]
+    wanted = [factors[a] for a in axes]
+    sizes = np.array([f * shape[a] for f, a in zip(wanted, axes, strict=True)], np.int64)
+    weights = {"r": np.zeros(0, F32), "s": np.array(wanted, F32), "e": np.zeros(0, F32), "z": sizes}
+    operands = d.one("x r s", "x r e z") if opset < 13 else d.one("x r s", "x - s", "x - - z")
+    return model(node("Resize", operands, **attrs), shape, weights, opset=opset)
+
+
+def conv_transpose(d: Draw) -> onnx.ModelProto:
+    rank = d.int(1, 2)
+    dims, kernel, strides = d.ints(rank, 1, 5), d.ints(rank, 1, 4), d.ints(rank, 1, 4)
+    groups, per, outs = d.int(1, 3), d.int(1, 2), d.int(1, 2)
+    attrs: dict[str, Any] = {"strides": strides} if d.int(0, 4) else {}
+    if d.int(0, 2):
+        attrs["pads"] = [d.int(0, k) for k in kernel * 2]
+    if d.int(0, 2) == 0:
+        attrs["dilations"] = d.ints(rank, 1, 3)
+    if d.int(0, 2) == 0:
+        attrs["output_padding"] = [d.int(0, max(0, t - 1)) for t in attrs.get("strides", [1] * rank)]
+    if groups > 1 or d.int(0, 1):
+        attrs["group"] = groups
+    weights = {"w": d.weight(groups * per, outs, *kernel), "b": d.weight(groups * outs)}
+    return model(node("ConvTranspose", d.one("x w", "x w b"), **attrs), [1, groups * per, *dims], weights, opset=d.one(7, 11, 22))
+
+
 DRAWN = (
     *(window, window, window, whole, reduction, gemm, matmul, batchnorm, elementwise, two),
     *(unary, reshape, gather, slice_, split, pad, concat, repeat),
+    *(pieces, pieces, extreme, least, where, gather_points, blocks, resize, conv_transpose),
 )

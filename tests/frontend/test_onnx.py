@@ -11,16 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polytriton.errors import UnsupportedModel
-from polytriton.frontend.onnx import operators
-from tests.frontend.onnx_cases import B4, ELEMENTWISE, FOLDED, LAYOUT, MATRICES, WINDOWS
+from polytriton.frontend.onnx import load_onnx, operators
+from tests.frontend.onnx_cases import B4, FOLDED, LIVE
 from tests.frontend.onnx_models import holds, ints, model, node, rand
 
 SMALL = st.integers(1, 3)
 
 
-@pytest.mark.parametrize("nodes,shape,weights,options", MATRICES + WINDOWS + ELEMENTWISE + LAYOUT)
+@pytest.mark.parametrize("nodes,shape,weights,options", LIVE)
 def test_operator(nodes: Any, shape: list[Any], weights: Any, options: Any) -> None:
     holds(model(nodes, shape, weights, **options))
+
+
+@pytest.mark.parametrize("nodes,shape,weights,options", LIVE)
+def test_a_layer_by_a_tensors_name_is_that_tensor(nodes: Any, shape: list[Any], weights: Any, options: Any) -> None:
+    """Bounds are told by layer: steps on the way to an operator's result must not have the result's name."""
+    made = load_onnx(model(nodes, shape, weights, **options))
+    names = {n.name for n in made.net}
+    for step in made.steps:
+        for held in step.outputs:
+            assert held.tensor not in names or held.node == held.tensor or held.node in {o.node for o in step.operands}
 
 
 @pytest.mark.parametrize("last", ["Mul", "Add", "Sub", "Div", "Neg"])
@@ -33,7 +43,7 @@ def test_activations_without_an_axis(last: str) -> None:
 
 def test_every_operator_of_the_table_has_a_test() -> None:
     used = {"Size", "Range", "Where", "NonZero", "Constant", "ConstantOfShape", "Shape"}
-    for p in MATRICES + WINDOWS + ELEMENTWISE + LAYOUT:
+    for p in LIVE:
         nodes = p.values[0]
         used |= {n.op_type for n in (nodes if isinstance(nodes, list) else [nodes])}
     used |= {p.values[0] for p in FOLDED}

@@ -18,7 +18,7 @@ from polytriton.frontend.onnx_compare import Held, OnnxStep
 from polytriton.frontend.onnx_enclosure import ARITHMETIC, Arithmetic, Numbers, enclose, gamma
 from polytriton.ir.interp import evaluate
 from polytriton.ir.net import Builder, Net
-from tests.frontend.onnx_cases import ELEMENTWISE, LAYOUT, MATRICES, WINDOWS
+from tests.frontend.onnx_cases import LIVE
 from tests.frontend.onnx_drawn import DRAWN, Draw
 from tests.frontend.onnx_models import ints, model, node, rand, small
 
@@ -291,7 +291,7 @@ def chained(net: Net, x: np.ndarray, a: Arithmetic) -> dict[str, Numbers]:
     return found
 
 
-@pytest.mark.parametrize("nodes,shape,kept,options", MATRICES + WINDOWS + ELEMENTWISE + LAYOUT)
+@pytest.mark.parametrize("nodes,shape,kept,options", LIVE)
 def test_values_are_the_interpreters_and_magnitudes_are_above(nodes: Any, shape: list[int], kept: Any, options: Any) -> None:
     net = load_onnx(model(nodes, shape, kept, **options)).net
     x = np.random.default_rng(1).standard_normal((3, net.input.size))

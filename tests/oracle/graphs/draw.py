@@ -10,10 +10,11 @@ import onnx
 
 from tests.oracle.graphs.build import Builder, Tensor
 from tests.oracle.graphs.more_rules import MIXABLE, STAGES, chain
+from tests.oracle.graphs.piece_rules import PIECE_STAGES
 
 VERSION = 2  # of the drawing: another one makes other graphs from the same numbers
 MIXED = ("chain", "double_models", "half_models")  # several rules in one graph; one rule in float64, or in float16
-RULES = (*STAGES, *MIXED)
+RULES = (*STAGES, *PIECE_STAGES, *MIXED)
 NARROW = ("constants_before", "constants_after", "constants_both", "pad_add_matmul", "gather_padded")
 
 
@@ -40,7 +41,7 @@ def draw(rule: str, seed: int) -> Graph:
     b = Builder(rng, dtype, int(rng.choice([13, 17, 17, 18, 21])))
     name = rule if rule not in MIXED[1:] else str(rng.choice(MIXABLE))
     x = _before(b, _source(b, name))
-    x = chain(b, x) if name == "chain" else STAGES[name](b, x)
+    x = chain(b, x) if name == "chain" else {**STAGES, **PIECE_STAGES}[name](b, x)
     if b.chance(0.35):
         x = b.relu(x)
         if b.chance(0.5):
@@ -63,7 +64,7 @@ def _source(b: Builder, rule: str) -> Tensor:
     """Vectors mostly, where products follow; images where windows do."""
     if rule in NARROW and b.chance(0.5):
         return b.input(1, b.between(1, 6))
-    if "conv" in rule or "pool" in rule or "mean" in rule or rule in ("batched_matmul", "plain", "transposes"):
+    if "conv" in rule or "pool" in rule or "mean" in rule or "image" in rule or rule in ("batched_matmul", "plain", "transposes"):
         return b.input(1, b.between(1, 3), b.between(2, 6), b.between(2, 6))
     return b.input(1, b.pick(b.between(2, 12), b.between(12, 60)))
 

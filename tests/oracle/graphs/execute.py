@@ -143,6 +143,8 @@ def _plain(s: Step, v: np.ndarray) -> np.ndarray:
         return np.where(a > 0, a, np.where(np.isnan(a), a, 0.0))
     if s.op == "leaky":
         return np.where(a < 0, s.number * a, a)
+    if s.op == "negatives":
+        return np.where(a < 0, v[:, s.b], a)
     if s.op in ("cast", "convert"):
         return a
     if s.op == "neg":
@@ -166,6 +168,8 @@ def _slopes(s: Step, v: np.ndarray) -> list[tuple[np.ndarray, Any]]:
         return [(s.a, np.where(a >= 0, 1.0, LEAK))]
     if s.op == "leaky":
         return [(s.a, np.where(a >= 0, 1.0, s.number if s.number else LEAK))]
+    if s.op == "negatives":
+        return [(s.a, np.where(a >= 0, 1.0, 0.0)), (s.b, np.where(a >= 0, 0.0, 1.0))]
     if s.op in ("cast", "convert"):
         return [(s.a, 1.0)]
     if s.op == "neg":
@@ -222,6 +226,8 @@ def _exact(program: Program, row: np.ndarray) -> list[Any]:
         elif s.op == "leaky":
             slope = rational(s.number)
             made = [v[i] if v[i] > 0 else slope * v[i] for i in a]
+        elif s.op == "negatives":
+            made = [v[j] if v[i] < 0 else v[i] for i, j in zip(a, b, strict=True)]
         elif s.op in ("cast", "convert"):
             made = [v[i] for i in a]
         elif s.op == "neg":

@@ -196,18 +196,18 @@ def batchnorm(tape: Tape, n: NodeView) -> Value:
     wide = tape.pair("add", var, _floats(tape, n.number("epsilon", 1e-5), var))
     if form == 3:
         y = tape.pair("div", tape.pair("sub", x, middle), tape.single("sqrt", wide))
-        return _fused(tape, y, scale, bias)
+        return fused(tape, y, scale, bias)
     root = tape.single("rsqrt", wide) if tape.forms.root else tape.single_over("div", tape.single("sqrt", wide))
     if form == 1:
-        return _fused(tape, tape.pair("mul", tape.pair("sub", x, middle), root), scale, bias)
+        return fused(tape, tape.pair("mul", tape.pair("sub", x, middle), root), scale, bias)
     a = tape.pair("mul", scale, root)
     if form == 2:
-        return _fused(tape, tape.pair("sub", x, middle), a, bias)
-    c = _fused(tape, tape.single("neg", middle), a, bias)
-    return _fused(tape, x, a, c)
+        return fused(tape, tape.pair("sub", x, middle), a, bias)
+    c = fused(tape, tape.single("neg", middle), a, bias)
+    return fused(tape, x, a, c)
 
 
-def _fused(tape: Tape, x: Value, a: Value, c: Value) -> Value:
+def fused(tape: Tape, x: Value, a: Value, c: Value) -> Value:
     """a x + c, fused or not as the execution chooses."""
     left, times, shift = np.broadcast_arrays(x.ids, a.ids, c.ids)
     fixed = x.constant and a.constant and c.constant

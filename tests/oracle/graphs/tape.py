@@ -60,7 +60,7 @@ class Value:
 class Step:
     """One operation on many cells, writing cells start to start + count - 1. `a`, `b`, `c` are tables of cells."""
 
-    op: str  # dots, add, sub, mul, div, sqrt, rsqrt, cast, neg, abs, relu, leaky, max, min, convert
+    op: str  # dots, add, sub, mul, div, sqrt, rsqrt, cast, neg, abs, relu, leaky, max, min, negatives, convert
     start: int
     count: int
     form: int
@@ -138,6 +138,11 @@ class Tape:
         out = used.copy()
         out[inner] = made.ids
         return out[back].reshape(cells.shape)
+
+    def negatives(self, x: Value, below: Value) -> Value:
+        """`below` where x is negative, else x."""
+        a, b = np.broadcast_arrays(x.ids, below.ids)
+        return self._put("negatives", a.shape, x.dtype, x.constant and below.constant, a.reshape(-1), b.reshape(-1))
 
     def most(self, op: str, table: np.ndarray, shape: tuple[int, ...], like: Value) -> Value:
         """The largest (or smallest) of each row of cells."""
