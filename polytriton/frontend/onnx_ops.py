@@ -38,7 +38,7 @@ def add(s: Site) -> Result:
     s.need(a.dtype == b.dtype, f"operands differ in type: {a.dtype} and {b.dtype}")
     if isinstance(a, Act) and isinstance(b, Act):
         shape = s.broadcast(a.shape, b.shape)
-        x, y = s.expand(a, shape), s.expand(b, shape)
+        x, y = s.expand(a, shape, "wide"), s.expand(b, shape, "wide")
         node = s.emit(s.op.lower(), [x.node, s.view(y, s.node_shape(x))])
         return s.result(node, shape, x.dtype)
     if isinstance(a, Act):
@@ -201,7 +201,7 @@ def gemm(s: Site) -> Result:
     if c is None or beta == 0:
         return product(s, a, b, made)
     if isinstance(c, Act):
-        y, z = product(s, a, b, made, "ab"), s.expand(c, (rows, cols))
+        y, z = product(s, a, b, made, "ab"), s.expand(c, (rows, cols), "c_wide")
         if beta != 1:
             z = s.scale(z, np.full(1, beta), ZERO, {}, tag="c")
         return s.result(s.emit("add", [y.node, s.view(z, s.node_shape(y))]), (rows, cols), y.dtype)

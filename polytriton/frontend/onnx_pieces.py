@@ -136,7 +136,7 @@ def pick_extreme(s: Site) -> Result:
         tag = f"first{k + 2}" if k < len(rest) - 1 else ""
         if isinstance(v, Const):
             s.need(v.floating, "its constants are no floating numbers")
-            found = s.expand(found, s.broadcast(found.shape, v.shape))
+            found = s.expand(found, s.broadcast(found.shape, v.shape), f"wide{k + 2}")
             found = clamp(s, found, v, None, tag) if s.op == "Max" else clamp(s, found, None, v, tag)
         else:
             found = larger(s, found, v, tag)
@@ -146,7 +146,7 @@ def pick_extreme(s: Site) -> Result:
 def larger(s: Site, a: Act, b: Act, tag: str) -> Act:
     """Of two activations, or the less of them."""
     shape = s.broadcast(a.shape, b.shape)
-    x, y = s.expand(a, shape), s.expand(b, shape)
+    x, y = s.expand(a, shape, "wide"), s.expand(b, shape, "wide")
     to = s.node_shape(x)
     operands = [s.view(y, to), x.node] if s.op == "Max" else [x.node, s.view(y, to)]
     gap = s.emit("relu", [s.emit("sub", operands, tag="gap")], tag="bend")
@@ -184,14 +184,14 @@ def where(s: Site) -> Result:
     s.spend(8 * cells(shape))
     chosen = np.broadcast_to(test.value, shape)
     if isinstance(yes, Act) and isinstance(no, Act):
-        a, b = s.expand(yes, shape), s.expand(no, shape)
+        a, b = s.expand(yes, shape, "wide"), s.expand(no, shape, "wide")
         n = cells(shape)
         both = s.emit("concat", [s.view(a, (n,)), s.view(b, (n,))], {"axis": 0}, "both")
         at = np.where(chosen, 0, n) + np.arange(n).reshape(shape)
         return s.reorder(s.result(both, (2 * n,), a.dtype), at)
     x, c, here = (yes, no, chosen) if isinstance(yes, Act) else (no, yes, ~chosen)
     assert isinstance(x, Act) and isinstance(c, Const)
-    return s.scale(s.expand(x, shape), here.astype(np.float32), np.where(here, 0, c.value), rounding(c))
+    return s.scale(x, here.astype(np.float32), np.where(here, 0, c.value), rounding(c))
 
 
 def gather_points(s: Site) -> Result:

@@ -241,7 +241,7 @@ class Site:
     ) -> Act:
         """a * x + c, where both broadcast against the activation's ONNX shape and may enlarge it."""
         shape = self.broadcast(act.shape, a.shape, c.shape)
-        act = self.expand(act, shape)
+        act = self.expand(act, shape, "wide")
         to = self.node_shape(act)
         for name, array in (("factor", a), ("constant", c)):
             self.need(bool(np.isfinite(array).all()), f"its {name} is not finite")
@@ -258,13 +258,13 @@ class Site:
         self.need(len(to) <= MAX_RANK, f"a tensor of rank {len(to)} (limit {MAX_RANK})")
         return replace(v, shape=to) if isinstance(v, Act) else replace(v, value=v.value.reshape(to))
 
-    def reorder(self, act: Act, index: np.ndarray) -> Act:
+    def reorder(self, act: Act, index: np.ndarray, tag: str = "") -> Act:
         """The activation whose cell i is cell index[i] of `act`."""
         self.check_act(index.shape)
         flat = np.ascontiguousarray(index, dtype=np.int64).reshape(-1)
         if flat.size == cells(act.shape) and bool((flat == np.arange(flat.size)).all()):
             return replace(act, shape=index.shape)
-        node = self.emit("gather", [act.node], {"index": self.ref(flat, "index"), "to": core(index.shape)})
+        node = self.emit("gather", [act.node], {"index": self.ref(flat, "index"), "to": core(index.shape)}, tag)
         return self.result(node, index.shape, act.dtype)
 
     def order(self, act: Act) -> np.ndarray:
@@ -272,7 +272,7 @@ class Site:
         self.spend(8 * cells(act.shape))
         return np.arange(cells(act.shape), dtype=np.int64).reshape(act.shape)
 
-    def expand(self, v: Value, shape: Shape) -> Any:
+    def expand(self, v: Value, shape: Shape, tag: str = "") -> Any:
         """Broadcast; cells are repeated only where the size grows."""
         if v.shape == shape:
             return v
@@ -282,7 +282,7 @@ class Site:
         self.check_act(shape)
         if cells(shape) == cells(v.shape):
             return replace(v, shape=shape)
-        return self.reorder(v, np.broadcast_to(self.order(v), shape))
+        return self.reorder(v, np.broadcast_to(self.order(v), shape), tag)
 
     def transpose(self, v: Value, perm: Sequence[int], tag: str = "") -> Value:
         self.need(sorted(perm) == list(range(len(v.shape))), f"perm {list(perm)} does not permute {len(v.shape)} axes")
