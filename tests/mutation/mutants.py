@@ -7,6 +7,7 @@ from tests.mutation.certificates import CERTIFICATES
 from tests.mutation.charges import PAYMENTS
 from tests.mutation.deployed import DEPLOYED_SUMS
 from tests.mutation.mutant import Mutant, m
+from tests.mutation.pieces import PIECES
 from tests.mutation.search import SEARCHES
 
 CONSTANTS, TERMS = "tests/soundness/test_constants.py", "tests/soundness/test_terms.py"
@@ -243,4 +244,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *DEPLOYED_SUMS,
     *SEARCHES,
     *CERTIFICATES,
+    *PIECES,
 )  # fmt: skip

@@ -1,0 +1,39 @@
+# ruff: noqa: E501  one row a mutant
+"""Faults in how operators are taken apart at import."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant, m
+
+FILE, CASES, DRAWN, SOUND = "frontend/onnx_pieces.py", "tests/frontend/test_onnx.py", "tests/frontend/test_onnx_drawn.py", "tests/soundness/test_pieces.py"
+
+PIECES: tuple[Mutant, ...] = (
+    m("clip: the upper bound is the span", FILE, "difference(s, hi.value, lo.value)", "difference(s, hi.value, 0 * lo.value)", CASES),
+    m("clip: low bounds are the type's end", FILE, "float(lo.value) <= -most", "float(lo.value) <= 0", CASES),
+    m("clip: a rounded span is exact", FILE, "rounding(lo, hi, slack=0 if exact else 1)", "rounding(lo, hi)", SOUND),
+    m("clip: computed bounds are exact", FILE, "s.scale(below, -ONE, hi.value, rounding(hi), tag=tag)", "s.scale(below, -ONE, hi.value, {}, tag=tag)", SOUND),
+    m("clip: no bound, no operation", FILE, "return copy(s, x) if lo is None and hi is None else clamp", "return x if lo is None and hi is None else clamp", SOUND),
+    m("copies are no operations", FILE, "    return s.scale(x, ONE, ZERO, {})\n", "    return x\n", SOUND),
+    m("a difference is exact", FILE, "        lost = (wide - (out - part)) + (less - part)\n", "        lost = out - out\n", SOUND),
+    m("hard sigmoid: up to two", FILE, "Const(np.ones(()), x.dtype)", "Const(np.full((), 2.0), x.dtype)", CASES),
+    m("prelu: some slopes alike", FILE, "bool((slope.value == first).all())", "bool((slope.value == first).any())", CASES),
+    m("prelu: a rounded slope is exact", FILE, "rest, ZERO, rounding(slope, slack=0 if exact else 1)", "rest, ZERO, rounding(slope)", SOUND),
+    m("abs: of positive numbers", FILE, "positive_part(s, s.act(0), slope=-1.0)", "positive_part(s, s.act(0), slope=1.0)", CASES),
+    m("max of two is min", FILE, '[s.view(y, to), x.node] if s.op == "Max" else', '[s.view(y, to), x.node] if s.op == "Min" else', CASES),
+    m("min by a constant from above", FILE, 'clamp(s, found, v, None, tag) if s.op == "Max"', 'clamp(s, found, v, None, tag) if s.op', CASES),
+    m("reduced: minus is kept", FILE, 'return found if s.op == "ReduceMax" else flip(s, found)', "return found", CASES),
+    m("reduced: one cell is no operation", FILE, "replace(copy(s, x), shape=shape)", "replace(x, shape=shape)", SOUND),
+    m("where: both operands", FILE, "np.where(here, 0, c.value)", "c.value + np.zeros(shape, c.value.dtype)", CASES),
+    m("where: the other one", FILE, "np.where(chosen, 0, n)", "np.where(chosen, n, 0)", CASES),
+    m("gathered points: batches count from zero", FILE, "sparse=True)[:batch] if batch else ()", "sparse=True)[:batch] if batch > 1 else (slice(None),) * batch", CASES),
+    m("depth to space: one mode", FILE, 'if mode == b"DCR" else', 'if mode in (b"DCR", b"CRD") else', CASES),
+    m("resize: ties go up", FILE, 'math.ceil(at - half) if near == "round_prefer_floor"', 'math.floor(at + half) if near == "round_prefer_floor"', DRAWN),
+    m("resize: half a cell is nothing", FILE, "at = Fraction(2 * i + 1, 2 * factor) - Fraction(1, 2)\n", "at = Fraction(i, factor)\n", DRAWN),
+    m("resize: runtimes agree", FILE, "if factor == 1 and moved != list(range(size)):", "if False:", SOUND),
+    m("resize: factors are cut off", FILE, "f.denominator == 1 and f >= 1", "f >= 1", DRAWN, SOUND),
+    m("transposed conv: the kernel as it is", FILE, "np.flip(w, axis=tuple(range(2, 2 + rank)))", "np.flip(w, axis=())", CASES),
+    m("transposed conv: more at the start", FILE, "hi = [r - p + m for", "hi = [r - p for", CASES),
+    m("transposed conv: pads change sides", FILE, "zip(reach, pads[:rank], strict=True)", "zip(reach, pads[rank:], strict=True)", CASES),
+    m("transposed conv: groups mix", FILE, "reshape(groups, per, weight.shape[1], *kernel).swapaxes(1, 2)", "reshape(groups, weight.shape[1], per, *kernel)", CASES),
+    m("steps are called like results", FILE, 'rounding(slope), tag="line")', "rounding(slope))", CASES),
+)
