@@ -29,11 +29,6 @@ def positive_part(s: Site, x: Act, tag: str = "", slope: float = 0.0) -> Act:
     return replace(x, node=s.emit("relu", [x.node], {"slope": slope} if slope else {}, tag))
 
 
-def copy(s: Site, x: Act) -> Act:
-    """The same numbers, but of an operation: deployed, it may flush those below the normal range."""
-    return s.scale(x, ONE, ZERO, {})
-
-
 def flip(s: Site, x: Act, tag: str = "") -> Act:
     return s.scale(x, -ONE, ZERO, {}, tag=tag)
 
@@ -87,7 +82,7 @@ def clip(s: Site) -> Result:
     most = float(np.finfo(x.dtype).max)
     lo = None if lo is not None and float(lo.value) <= -most else lo
     hi = None if hi is not None and float(hi.value) >= most else hi
-    return copy(s, x) if lo is None and hi is None else clamp(s, x, lo, hi)
+    return x if lo is None and hi is None else clamp(s, x, lo, hi)
 
 
 def hard_sigmoid(s: Site) -> Result:
@@ -128,7 +123,7 @@ def pick_extreme(s: Site) -> Result:
     values = [s.value(i) for i in range(len(s.inputs))]
     s.need(len({v.dtype for v in values}) == 1, "operands differ in type")
     if len(values) == 1:
-        return copy(s, s.act(0))
+        return s.act(0)
     found = next(v for v in values if isinstance(v, Act))
     rest = list(values)
     rest.remove(found)
@@ -164,7 +159,7 @@ def reduce_extreme(s: Site) -> Result:
     rest = [i for i in range(rank) if i not in gone]
     outer, inner = cells([x.shape[i] for i in rest]), cells([x.shape[i] for i in gone])
     if inner == 1:
-        return replace(copy(s, x), shape=shape)
+        return replace(x, shape=shape)
     v = s.transpose(x if s.op == "ReduceMax" else flip(s, x, "minus"), [*rest, *sorted(gone)], "last")
     assert isinstance(v, Act)
     pool = s.emit("maxpool", [s.view(v, (outer, 1, inner))], {"k": (1, inner)}, "" if s.op == "ReduceMax" else "pool")

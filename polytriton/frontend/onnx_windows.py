@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from polytriton.frontend.onnx_layout import axes_of
-from polytriton.frontend.onnx_values import ONE, ZERO, Act, Result, Shape, Site, Value, cells, rounding
+from polytriton.frontend.onnx_values import Act, Result, Shape, Site, Value, cells, rounding
 from polytriton.ir.net import Attr
 
 MAX_WINDOW_CELLS = 1 << 27  # cells under all windows of one layer
@@ -202,8 +202,8 @@ def reduce_mean(s: Site) -> Result:
     shape = tuple(1 if i in gone else d for i, d in enumerate(x.shape) if keep or i not in gone)
     rest = [i for i in range(rank) if i not in gone]
     outer, inner = cells([x.shape[i] for i in rest]), cells([x.shape[i] for i in gone])
-    if inner == 1:  # an operation all the same: deployed, it may flush what is below the normal range
-        return replace(s.scale(x, ONE, ZERO, {}), shape=shape)
+    if inner == 1:
+        return replace(x, shape=shape)
     divisor = inner if s.op == "ReduceMean" else 1
     if outer == 1:
         power = divisor & (divisor - 1) == 0

@@ -31,14 +31,22 @@ COPIES: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("behind", ["the input", "a product", "a ReLU"])
 @pytest.mark.parametrize("name", COPIES)
-def test_what_copies_may_flush(name: str) -> None:
+def test_what_copies_may_flush(name: str, behind: str) -> None:
     """An operation under DAZ turns a subnormal operand into zero, and exact arithmetic does not."""
     nodes, shape, weights = COPIES[name]
-    m, at = model(nodes, shape, weights), np.array([[2.0**-130, 2.0**-127]])
-    found = polytriton.compile(m, semantics="float32", check=False).bounds(at, at)
+    at = np.array([[2.0**-130, 2.0**-127]])
+    if behind != "the input":
+        first = node("Relu", "u", "x") if behind == "a ReLU" else node("Mul", "u k", "x")
+        m = model([first, *([nodes] if isinstance(nodes, onnx.NodeProto) else nodes)], shape, {**weights, "k": F32(2.0**-100)})
+        m.graph.input[0].name = "u"
+    else:
+        m = model(nodes, shape, weights)
+    x = at * 2.0**100 if behind == "a product" else at
+    found = polytriton.compile(m, semantics="float32", check=False).bounds(x, x)
     assert (found.lo <= 0).all() and (found.hi >= at).all() and (found.hi < 1e-5).all()
-    exact = polytriton.compile(m, semantics="real", check=False).bounds(at, at)
+    exact = polytriton.compile(m, semantics="real", check=False).bounds(x, x)
     assert (exact.lo <= at).all() and (exact.hi >= at).all()
 
 
