@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from polytriton.frontend.onnx_layout import axes_of
-from polytriton.frontend.onnx_values import ONE, ZERO, Act, Const, Result, Shape, Site, Value, cells, rounding
+from polytriton.frontend.onnx_values import FLOATS, ONE, ZERO, Act, Const, Result, Shape, Site, Value, cells, rounding
 from polytriton.frontend.onnx_windows import MAX_WINDOW_CELLS
 from polytriton.ir.net import Attr
 
@@ -78,8 +78,8 @@ def clip(s: Site) -> Result:
             bound = replace(bound, value=bound.value.reshape(()))
         found.append(bound)
     lo, hi = found
-    # the type's own ends bound nothing: a larger number is none of the type
-    most = float(np.finfo(x.dtype).max)
+    # the type's own ends bound nothing: a larger number is none of the type. Those of float16 do, for real numbers pass them easily
+    most = float(np.finfo(x.dtype).max) if x.dtype != FLOATS[0] else math.inf
     lo = None if lo is not None and float(lo.value) <= -most else lo
     hi = None if hi is not None and float(hi.value) >= most else hi
     return x if lo is None and hi is None else clamp(s, x, lo, hi)

@@ -138,6 +138,15 @@ def test_what_differs_is_told(spoil: Callable[[Net], Net]) -> None:
     assert disagreement(net, spoil(net)) is not None
 
 
+def test_another_number_among_the_attributes_is_told() -> None:
+    def make(slope: float) -> Net:
+        b = Builder("n")
+        r = b.add("relu", (b.input((4,)),))
+        return b.build(b.add("relu", (r,), slope=slope))
+
+    assert disagreement(make(0.5), make(0.25)) is not None and disagreement(make(0.5), make(0.5)) is None
+
+
 def test_cells_in_another_order_are_told() -> None:
     def make(index: list[int]) -> Net:
         b = Builder("n")

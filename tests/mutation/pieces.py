@@ -1,11 +1,12 @@
 # ruff: noqa: E501  one row a mutant
-"""Faults in how operators are taken apart at import."""
+"""Faults in how operators are taken apart at import, in names, and in what holds the folded network against the imported one."""
 
 from __future__ import annotations
 
 from tests.mutation.mutant import Mutant, m
 
 FILE, CASES, DRAWN, SOUND = "frontend/onnx_pieces.py", "tests/frontend/test_onnx.py", "tests/frontend/test_onnx_drawn.py", "tests/soundness/test_pieces.py"
+AGREE = "tests/ir/test_agree.py"
 
 PIECES: tuple[Mutant, ...] = (
     m("clip: the upper bound is the span", FILE, "difference(s, hi.value, lo.value)", "difference(s, hi.value, 0 * lo.value)", CASES),
@@ -32,5 +33,14 @@ PIECES: tuple[Mutant, ...] = (
     m("transposed conv: more at the start", FILE, "hi = [r - p + m for", "hi = [r - p for", CASES),
     m("transposed conv: pads change sides", FILE, "zip(reach, pads[:rank], strict=True)", "zip(reach, pads[rank:], strict=True)", CASES),
     m("transposed conv: groups mix", FILE, "reshape(groups, per, weight.shape[1], *kernel).swapaxes(1, 2)", "reshape(groups, weight.shape[1], per, *kernel)", CASES),
+    m("a new weight takes any name", "ir/net.py", "if weights[name] is not self.weights[name]:", "if False:", AGREE),
+    m("tables of cells take any name", "passes/layout.py", "name = _fresh(net, name, weights) if name in net.weights or name in weights else name", "pass", AGREE),
+    m("steps take tensors' names", "ir/net.py", "(name in self.reserved and not (own and name == hint))", "False", AGREE, CASES),
+    m("agree: nobody looks", "passes/pipeline.py", "problem = disagreement(given, net)", "problem = None", AGREE),
+    m("agree: sizes of any kind", "ir/agree.py", "ROOM = 2.0**-32", "ROOM = 1.0", AGREE),
+    m("agree: outputs are the same", "ir/agree.py", "ends = {before.output} if before.output != after.output else set[str]()", "ends = set[str]()", AGREE),
+    m("agree: other attributes are alike", "ir/agree.py", "plain = all(v == b.attrs[k] for k, v in a.attrs.items() if not isinstance(v, Ref))", "plain = True", AGREE),
+    m("agree: other weights are alike", "ir/agree.py", "isinstance(w, Ref) and before.weights[v.name] is after.weights[w.name]", "isinstance(w, Ref)", AGREE),
+    m("agree: other operators are alike", "ir/agree.py", "(a.op, a.inputs, a.attrs.keys()) != (b.op, b.inputs, b.attrs.keys())", "a.inputs != b.inputs", AGREE),
     m("steps are called like results", FILE, 'rounding(slope), tag="line")', "rounding(slope))", CASES),
 )

@@ -69,6 +69,14 @@ def test_a_rounded_slope_is_charged(slope: float, rounds: bool) -> None:
     assert "slack" not in held["y_line"]
 
 
+def test_the_ends_of_float16_bound_what_is_larger() -> None:
+    """A float16 network's exact reading passes 65504 easily, and Clip stops it there."""
+    weights = {"w": np.array([[60000.0]], np.float16), "b": np.float16(65504.0)}
+    m = model([node("MatMul", "x w", "h"), node("Clip", "h - b")], [1, 1], weights, dtype=np.float16)
+    found = polytriton.compile(m, semantics="real", check=False).bounds(np.full((1, 1), 2.0), np.full((1, 1), 2.0))
+    assert 65504 - 1e-3 < found.lo.item() <= 65504 <= found.hi.item() < 65504 + 1e-3
+
+
 def test_computed_bounds_carry_their_rounding() -> None:
     nodes = [node("Mul", "a a", "c"), node("Clip", "x - c")]
     assert layers(nodes, {"a": F32(0.3)}, [1, 1])["y"]["slack"] == 1
