@@ -3,6 +3,7 @@
 # make test-all the same, then the slow ones
 # make lint     ruff and mypy
 # make bench    measure on this machine; PARTS="goals growth" picks parts, ARGS="--threads 2" an option
+# make paper PARTS=quick   the paper's tables and curves on trained stand-ins of its networks; without PARTS all that fit a CPU
 # make soak     attack the bounds with SOAK_NETWORKS=100000 generated networks, and as many ONNX graphs, in JOBS processes; goes on where it stopped
 # make fuzz     fuzz every reader of files for FUZZ_SECONDS=600 each (FUZZ_TARGET=onnx: one); guided by coverage after pip install atheris
 # make mutation plant single faults in the numerics and see which test notices
@@ -23,7 +24,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DEVELOP := .venv/.develop
 
-.PHONY: verify test test-all lint soak fuzz mutation bench bench-gpu clean
+.PHONY: verify test test-all lint soak fuzz mutation bench paper bench-gpu clean
 
 verify: $(STAMP)
 	$(BIN)/polytriton run --instances examples/instances.csv
@@ -50,6 +51,11 @@ mutation: $(DEVELOP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.suite $(PARTS) $(ARGS)
+
+# scikit-learn has the digits that stand in for MNIST where there is no --mnist FOLDER.
+paper: $(STAMP)
+	$(BIN)/python -c 'import sklearn' 2>/dev/null || $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt scikit-learn
+	$(BIN)/python -m bench.paper $(PARTS) $(ARGS)
 
 bench-gpu:
 	PYTHONPATH=. $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m bench.gpu $(PARTS) $(ARGS)

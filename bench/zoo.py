@@ -221,11 +221,11 @@ def ball(images: np.ndarray, eps: float) -> Box:
     return _between((x - eps).clamp(min=0), (x + eps).clamp(max=1))
 
 
-def _linear(layer: ZooLayer, x: Tensor, weight: Tensor) -> Tensor:
+def linear(layer: ZooLayer, x: Tensor, weight: Tensor) -> Tensor:
     return F.conv2d(x, weight, stride=layer.stride, padding=layer.pad) if layer.op == "conv" else F.linear(x.flatten(1), weight)
 
 
-def _along(bias: Tensor, layer: ZooLayer) -> Tensor:
+def along(bias: Tensor, layer: ZooLayer) -> Tensor:
     """One number a channel, shaped to add to the layer's values."""
     return bias.view(-1, *[1] * (len(layer.shape) - 1))
 
@@ -243,12 +243,12 @@ def intervals(layers: list[ZooLayer], params: Params, start: Box, settle: Settle
                 params[layer.name] = settle.scaled(layer, operands[0])
             weight, bias = (torch.from_numpy(p) for p in params[layer.name])
             (x,) = operands
-            box = Box(_linear(layer, x.centre, weight) + _along(bias, layer), _linear(layer, x.radius, weight.abs()))
+            box = Box(linear(layer, x.centre, weight) + along(bias, layer), linear(layer, x.radius, weight.abs()))
         if settle and (layer.relu or layer is layers[-1]):
             shift = settle.shift(layer, box)
             owner = layer.inputs[0] if layer.op == "add" else layer.name
             np.add(params[owner][1], shift.numpy(), out=params[owner][1])
-            box.centre = box.centre + _along(shift, layer)
+            box.centre = box.centre + along(shift, layer)
         yield layer, box
         held[layer.name] = box.relu() if layer.relu else box
         for name in layer.inputs:
@@ -259,7 +259,7 @@ def intervals(layers: list[ZooLayer], params: Params, start: Box, settle: Settle
 # ---- weights --------------------------------------------------------------------------------------------
 
 
-def _he(layer: ZooLayer, rng: np.random.Generator) -> np.ndarray:
+def he(layer: ZooLayer, rng: np.random.Generator) -> np.ndarray:
     return rng.standard_normal(layer.weight, dtype=np.float32) * np.float32(sqrt(2 / prod(layer.weight[1:])))
 
 
@@ -278,8 +278,8 @@ class Settle:
     rng: np.random.Generator
 
     def scaled(self, layer: ZooLayer, x: Box) -> tuple[np.ndarray, np.ndarray]:
-        weight = _he(layer, self.rng)
-        radius = float(_linear(layer, x.radius, torch.from_numpy(weight).abs()).mean())
+        weight = he(layer, self.rng)
+        radius = float(linear(layer, x.radius, torch.from_numpy(weight).abs()).mean())
         return weight * np.float32(self.radius / radius), np.zeros(layer.weight[0], np.float32)
 
     def shift(self, layer: ZooLayer, box: Box) -> Tensor:
@@ -308,7 +308,7 @@ def weights(name: str, kind: Kind, seed: int = 0) -> Params:
     """Weights and biases of every affine layer; robust ones within ALLOWED on the network's own image, or an error."""
     layers, rng = network(name), _generator(seed, name)
     if kind == "normal":
-        return {n.name: (_he(n, rng), rng.standard_normal(n.weight[0], dtype=np.float32) * np.float32(0.05)) for n in layers if n.weight}
+        return {n.name: (he(n, rng), rng.standard_normal(n.weight[0], dtype=np.float32) * np.float32(0.05)) for n in layers if n.weight}
     params: Params = {}
     eps = float(EPS[name, kind])
     with torch.inference_mode():

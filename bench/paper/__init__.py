@@ -1,0 +1,1 @@
+"""The paper's evaluation: its networks' shapes with trained weights, its radii, its methods, its tables beside ours."""

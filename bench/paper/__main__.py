@@ -1,0 +1,155 @@
+"""The paper's evaluation in one command: its networks' shapes, trained; its radii; its methods; its tables and curves beside ours.
+
+    python -m bench.paper [PART ...] [--budget SECONDS] [--images N] [--mnist FOLDER] [--cifar FOLDER] [--device cpu] [--out FOLDER]
+
+PARTS
+
+Networks are trained where FOLDER/nets has none (bench.paper.standins), then asked about correctly classified images of the held-out ones,
+one at a time, by every method, at the paper's radius; where that proves less than 5 % or more than 95 % of them, at a stated one too.
+A network gets --budget seconds a method and radius, and as many images as fit. FOLDER/answers.jsonl grows by a line an image, and the same
+command goes on where it stopped. At the end: FOLDER/paper.csv and FOLDER/paper.html, and the table on standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import torch
+
+from bench.machine import describe
+from bench.paper import standins
+from bench.paper.ask import Answer, Answers, Question, ask
+from bench.paper.images import Images, images_for
+from bench.paper.rows import EVERY, METHODS, PARTS, PaperRow
+from bench.paper.tables import COLUMNS, Measured, csv_rows, page
+from bench.table import say
+from polytriton.errors import PolytritonError
+
+LARGE = 50_000  # neurons: larger networks take minutes to train on a CPU, and are left out unless asked for by name or --large
+FACTORS = (Fraction(1, 2), Fraction(2), Fraction(1, 4), Fraction(4), Fraction(1, 8), Fraction(8), Fraction(1, 16))
+FEW, PROBED = (0.05, 0.95), 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    listed = "\n".join(f"{k:8s} {said}: {', '.join(rows)}" for k, (said, rows) in PARTS.items())
+    p = argparse.ArgumentParser(
+        prog="bench.paper", description=(__doc__ or "").replace("PARTS", listed, 1), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("parts", nargs="*", metavar="PART", help="default: table2 table3 table4")
+    p.add_argument("--rows", nargs="+", choices=EVERY, default=[], metavar="ROW", help="these networks, however large")
+    p.add_argument("--large", action="store_true", help=f"networks of more than {LARGE:,} neurons on a CPU too: hours of training")
+    p.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD", help=", ".join(METHODS))
+    p.add_argument("--images", type=int, default=100, help="of each network at most (%(default)s; quick: 20)")
+    p.add_argument("--budget", type=float, default=60.0, help="seconds a network, method and radius (%(default)g; quick: 5)")
+    p.add_argument("--epochs", type=int, help="passes over the images in training")
+    p.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
+    p.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (%(default)s)")
+    p.add_argument("--out", type=Path, default=Path("build/paper"), help="folder of networks, answers and pages (%(default)s)")
+    standins.add_data(p)
+    a = p.parse_args(arguments)
+    if unknown := [part for part in a.parts if part not in PARTS]:
+        p.error(f"there is no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
+    if a.threads < 1 or a.images < 1 or a.budget <= 0:
+        p.error("--threads, --images and --budget must be above 0")
+    torch.set_num_threads(a.threads)
+    if a.parts == ["quick"]:
+        a.images, a.budget, a.epochs = min(a.images, 20), min(a.budget, 5.0), a.epochs or 4
+    try:
+        return _run(a)
+    except PolytritonError as error:
+        say(str(error))
+        return 2
+    except KeyboardInterrupt:
+        say(f"\nstopped; the same command goes on (answers are in {a.out})")
+        return 130
+
+
+def _run(a: argparse.Namespace) -> int:
+    wanted = a.rows or [k for part in a.parts or ["table2", "table3", "table4"] for k in PARTS[part][1]]
+    rows = [EVERY[k] for k in dict.fromkeys(wanted)]
+    missing = {r.key: "not asked for" for r in EVERY.values() if r not in rows}
+    if a.device == "cpu" and not a.large and not a.rows:
+        missing |= {r.key: f"more than {LARGE:,} neurons on a CPU (--large)" for r in rows if _neurons(r) > LARGE}
+    rows = [r for r in rows if r.key not in missing]
+    answers, measured = Answers(a.out / "answers.jsonl"), list[Measured]()
+    begin, todo = time.monotonic(), len(rows) * len(a.methods)
+    for k, row in enumerate(rows):
+        images = images_for(row.dataset, a.mnist if row.dataset == "mnist" else a.cifar)
+        about = standins.make(row, images, a.out / "nets", a.epochs)
+        say(f"{row.key}: {about['neurons']:,} neurons, {100 * about['accuracy']:.1f} % of held-out {about['data']}")
+        for j, m in enumerate(_measure(a, row, about, images, answers)):
+            measured.append(m)
+            done = min(todo, k * len(a.methods) + j + 1)
+            left = (time.monotonic() - begin) / done * (todo - done)
+            say(f"  {METHODS[m.method]:10s} at {m.radius}: {m.verified} of {len(m.candidates)} proved {m.note}  ({left:.0f} s left)")
+            _write(a, measured, missing)
+    if not rows:
+        say("nothing to run: the networks asked for are large; --large runs them")
+        return 2
+    _print(measured)
+    say(f"{a.out / 'paper.html'}, {a.out / 'paper.csv'}")
+    return 0
+
+
+def _neurons(row: PaperRow) -> int:
+    from bench import zoo
+
+    return zoo.neurons(zoo.network(row.zoo))
+
+
+def _measure(a: argparse.Namespace, row: PaperRow, about: dict[str, object], images: Images, answers: Answers) -> Iterator[Measured]:
+    """Every method at the paper's radius, and at a stated one where the paper's tells nothing of this network."""
+
+    def asked(method: str, radius: Fraction, count: int) -> list[Answer]:
+        q = Question(row.key, a.out / "nets" / f"{row.key}.onnx", str(about["sha256"]), method, radius, count, a.budget, a.device)
+        for answer in ask(q, images.held, images.held_labels, answers):
+            print(f"\r  {METHODS[method]} at {radius}: image {answer.image + 1} ", end="", file=sys.stderr, flush=True)
+        print("\r", end="", file=sys.stderr)
+        return answers.of(*q.key())
+
+    radii = [row.epsilon]
+    if not FEW[0] < _share(asked("polytriton", row.epsilon, a.images)) < FEW[1]:
+        tried = {row.epsilon * f: _share(asked("polytriton", row.epsilon * f, min(a.images, PROBED))) for f in FACTORS}
+        best = min(tried, key=lambda r: abs(tried[r] - 0.5))
+        if FEW[0] < tried[best] < FEW[1]:
+            radii.append(best)
+    for radius in radii:
+        for method in a.methods:
+            if method != "deeppoly" or row.deeppoly:
+                yield Measured(row, about, method, str(radius), radius != row.epsilon, asked(method, radius, a.images))
+
+
+def _share(some: Sequence[Answer]) -> float:
+    held = [x for x in some if x.candidate]
+    return sum(x.proved for x in held) / len(held) if held else 0.0
+
+
+def _write(a: argparse.Namespace, measured: Sequence[Measured], missing: dict[str, str]) -> None:
+    about = describe(a.device, a.threads)
+    a.out.mkdir(parents=True, exist_ok=True)
+    with (a.out / "paper.csv").open("w", newline="", encoding="utf-8") as f:
+        writer = csv.DictWriter(f, [*COLUMNS, *about])
+        writer.writeheader()
+        writer.writerows({**row, **about} for row in csv_rows(measured))
+    (a.out / "paper.html").write_text(page(measured, about, missing), encoding="utf-8")
+
+
+def _print(measured: Sequence[Measured]) -> None:
+    print("| network | radius | method | candidates | verified | median s | paper: verified | median s |")
+    print("|---|---|---|---|---|---|---|---|")
+    for row in csv_rows(measured):
+        median = f"{row['median_seconds']:.4f}" if row["median_seconds"] != "" else row["note"]
+        name, paper = METHODS[row["method"]], " | "
+        if row["paper_verified"] != "":
+            paper = f"{row['paper_verified']} of {row['paper_candidates']} | {row['paper_seconds']:.4g}"
+        print(f"| {row['row']} | {row['radius']} | {name} | {row['candidates']} | {row['verified']} | {median} | {paper} |")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

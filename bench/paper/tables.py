@@ -1,0 +1,159 @@
+"""The paper's tables with our columns beside its own, as rows of a CSV and as one page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench import figures
+from bench.page import ALL_STYLE, figure, table
+from bench.paper.ask import Answer
+from bench.paper.rows import EVERY, HOW, METHODS, PaperRow
+from polytriton.report import html
+
+COLUMNS = (
+    "row", "model", "shape", "neurons", "training", "data", "accuracy", "radius", "stated", "method", "images", "candidates", "verified",
+    "share", "median_seconds", "speedup", "paper_candidates", "paper_verified", "paper_seconds", "sha256", "note",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One network by one method at one radius."""
+
+    row: PaperRow
+    about: Mapping[str, Any]
+    method: str
+    radius: str
+    stated: bool  # our radius, where the paper's decides nothing of this network
+    answers: Sequence[Answer]
+
+    @property
+    def candidates(self) -> list[Answer]:
+        return [a for a in self.answers if a.candidate]
+
+    @property
+    def verified(self) -> int:
+        return sum(a.proved for a in self.candidates)
+
+    @property
+    def median(self) -> float | None:
+        return statistics.median(a.seconds for a in self.candidates) if self.candidates else None
+
+    @property
+    def note(self) -> str:
+        if not self.answers:
+            return "not run"
+        late = next((a for a in self.answers if a.verdict == "over budget"), None)
+        return f"an image takes more than {late.seconds:.0f} s" if late else ""
+
+
+def paper_numbers(row: PaperRow, method: str) -> tuple[int, int, float] | None:
+    """Candidates, verified and median seconds, as the paper prints them."""
+    if row.table == 0:
+        return None
+    if method == "polytriton":
+        return row.candidates, row.verified, row.seconds
+    if method == "crown-ibp":
+        return row.candidates, row.crown_ibp, row.crown_ibp_seconds
+    return row.deeppoly if method == "deeppoly" else None
+
+
+def csv_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    found = []
+    for m in measured:
+        ours = next((o for o in measured if (o.row, o.radius, o.method) == (m.row, m.radius, "polytriton")), None)
+        ratio = m.median / ours.median if ours and ours.median and m.median and ours is not m else None
+        paper = None if m.stated else paper_numbers(m.row, m.method)
+        held = m.candidates
+        found.append({
+            "row": m.row.key, "model": m.row.model, "shape": m.row.zoo, "neurons": m.about["neurons"], "training": m.row.training,
+            "data": m.about["data"], "accuracy": m.about["accuracy"], "radius": m.radius, "stated": int(m.stated), "method": m.method,
+            "images": len(m.answers), "candidates": len(held), "verified": m.verified, "share": m.verified / len(held) if held else "",
+            "median_seconds": m.median if m.median is not None else "", "speedup": ratio or "", "sha256": m.about["sha256"], "note": m.note,
+            **dict(zip(("paper_candidates", "paper_verified", "paper_seconds"), paper or ("", "", ""), strict=True)),
+        })  # fmt: skip
+    return found
+
+
+# ---- the page ----------------------------------------------------------------------------------------------------------
+
+
+def page(measured: Sequence[Measured], about: Mapping[str, str], missing: Mapping[str, str]) -> str:
+    """`missing` are the rows that were not run, with the reason."""
+    sections = [
+        ("networks", "Networks", _networks(measured, missing)),
+        ("small", "Tables 2 and 3: medium networks", _results(measured, 2)),
+        ("big", "Table 4: residual networks", _results(measured, 4)),
+        ("kinds", "The shapes trained otherwise", _results(measured, 0)),
+        ("curves", "Cumulative runtimes", _curves(measured)),
+    ]
+    links = "".join(f'<a href="#{k}">{html.text(name)}</a>' for k, name, _ in sections)
+    body = "".join(f'<section id="{k}"><h2>{html.text(name)}</h2>{text}</section>' for k, name, text in sections)
+    hashed = base64.b64encode(hashlib.sha256(ALL_STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{hashed}'; img-src data:; base-uri 'none'; form-action 'none'"
+    told = ", ".join(about[k] for k in ("machine", "device", "threads", "torch", "polytriton", "commit", "date") if about.get(k))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="generator" content="bench.paper"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<link rel="icon" href="data:,"><title>The paper\'s evaluation</title><style>{ALL_STYLE}</style></head><body>'
+        f"<header><h1>The paper's evaluation, re-created</h1><p>{html.text(told)}</p>"
+        "<p class=note>Networks have the paper's shapes and radii; weights and images are ours (stand-ins), so counts are not to be "
+        "compared with the paper's, which stand beside them. The paper's times are of a V100; its DeepPoly's of 14 CPU cores. "
+        f'CR-IBP, intervals and DeepPoly are run by the same engine here.</p><nav aria-label="Sections">{links}</nav></header>'
+        f"<main>{body}</main></body></html>\n"
+    )
+
+
+def _networks(measured: Sequence[Measured], missing: Mapping[str, str]) -> str:
+    rows = []
+    seen = {m.row.key: m for m in measured}
+    for row in EVERY.values():
+        m = seen.get(row.key)
+        about = m.about if m else {}
+        size, right = (f"{about['neurons']:,}", f"{100 * about['accuracy']:.1f} %") if about else ("", "")
+        words = (row.model, f"{row.told}; here {HOW[row.training]}" if row.told else HOW[row.training])
+        data, file = str(about.get("data", "")), about.get("sha256", "")[:12]
+        why = missing.get(row.key, "")
+        rows.append([("", row.key), *(("", w) for w in words), ("num", size), ("", data), ("num", right), ("", file), ("", why)])
+    return table(("network", "model", "training", "neurons", "images", "accuracy", "SHA-256", "not run because"), rows)
+
+
+def _results(measured: Sequence[Measured], number: int) -> str:
+    rows = []
+    some = [m for m in measured if m.row.table == number and m.answers]
+    for m, told in zip(some, csv_rows(some), strict=True):
+        share = f"{100 * told['share']:.0f} %" if told["share"] != "" else ""
+        median = html.time(m.median) if m.median is not None else ""
+        ratio = f"{told['speedup']:.2f}x" if told["speedup"] != "" else ""
+        rows.append([
+            ("", m.row.key), ("", METHODS[m.method]), ("", m.radius + (" (ours)" if m.stated else "")),
+            *(("num", str(n)) for n in (told["images"], told["candidates"], m.verified, share, median, ratio)), *_paper(told), ("", m.note),
+        ])  # fmt: skip
+    if not rows:
+        return "<p>None of these was run.</p>"
+    heads = (
+        "network", "method", "radius", "images", "candidates", "verified", "share", "median", "times polytriton's", "paper: candidates",
+        "verified", "median", "",
+    )  # fmt: skip
+    return table(heads, rows)
+
+
+def _paper(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if told["paper_candidates"] == "":
+        return [("num", "")] * 3
+    return [("num", f"{told['paper_candidates']:,}"), ("num", f"{told['paper_verified']:,}"), ("num", html.time(told["paper_seconds"]))]
+
+
+def _curves(measured: Sequence[Measured]) -> str:
+    pictures = []
+    for key in dict.fromkeys((m.row.key, m.radius) for m in measured):
+        mine = [m for m in measured if (m.row.key, m.radius) == key and len(m.candidates) >= 2]
+        if mine:
+            curves = [(METHODS[m.method], [a.seconds for a in m.candidates]) for m in mine]
+            pictures.append(figure(f"{key[0]} at {key[1]}", figures.cdf(key[0], curves)))
+    return f'<div class="plots">{"".join(pictures)}</div>' if pictures else "<p>Too few images.</p>"

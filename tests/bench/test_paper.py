@@ -1,0 +1,126 @@
+"""The paper's evaluation: its rows, the images, the training, and the command from nothing to a page."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import zoo
+from bench.paper import standins
+from bench.paper.__main__ import main
+from bench.paper.ask import Answers
+from bench.paper.images import drawn_shapes, enlarged_digits, images_for
+from bench.paper.rows import METHODS, PARTS, ROWS, Training
+from polytriton.errors import UsageError
+
+RADII = {
+    "mnist-6x500": "8/255", "mnist-convbig": "3/10", "mnist-convsuper": "8/255", "mnist-ibplarge-0.2": "129/500",
+    "mnist-ibplarge-0.4": "3/10", "cifar-6x500": "1/500", "cifar-convbig": "8/255", "cifar-convlarge": "8/255",
+    "cifar-ibplarge-2": "2/255", "cifar-ibplarge-8": "8/255",
+    "resnettiny-pgd": "1/500", "resnet18-pgd": "1/500", "resnettiny-diffai": "8/255", "skipnet18-diffai": "8/255",
+    "resnet18-diffai": "8/255", "resnet34-diffai": "8/255",
+}  # fmt: skip
+
+
+def test_rows_are_the_papers() -> None:
+    assert {k: str(r.epsilon) for k, r in ROWS.items()} == RADII
+    assert {r.zoo for r in ROWS.values()} == set(zoo.NETS)
+    for row in ROWS.values():
+        assert row.epsilon in {e for kind in zoo.KINDS for e in zoo.radii(row.zoo, kind)} | {zoo.SECOND.get(row.zoo)}
+        assert row.crown_ibp <= row.verified <= row.candidates <= row.images
+        assert row.deeppoly is None or row.deeppoly[1] <= row.deeppoly[0] <= 500
+    assert all(set(rows) <= ROWS.keys() for _, rows in PARTS.values())
+    assert set(PARTS["table2"][1]) | set(PARTS["table4"][1]) == ROWS.keys()
+
+
+def test_images_travel_with_the_project() -> None:
+    for make, shape in ((enlarged_digits, (1, 28, 28)), (partial(drawn_shapes, 0, 500), (3, 32, 32))):
+        a, b = make(), getattr(make, "__wrapped__", make)()
+        assert a.held.shape[1:] == a.train.shape[1:] == shape and a.held.dtype == np.uint8 and len(a.held) == 400
+        assert np.array_equal(a.held, b.held) and np.array_equal(a.train_labels, b.train_labels)
+        assert set(a.held_labels) == set(a.train_labels) == set(range(10))
+        assert a.held.min() == 0 and a.held.max() > 250
+
+
+def test_a_folder_without_the_published_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="train-images"):
+        images_for("mnist", tmp_path)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quick part's shapes with twelve neurons, and one of each way of training."""
+    monkeypatch.setitem(zoo.NETS, "mnist-6x500", (zoo.MNIST, lambda *shape: zoo.Stack(*shape).dense(12), "22"))
+    monkeypatch.setitem(zoo.NETS, "cifar-6x500", (zoo.CIFAR, lambda *shape: zoo.Stack(*shape).conv(2, 4, 4, 0).dense(12), "150"))
+
+
+@pytest.mark.parametrize("training", ["normal", "robust", "pgd"])
+def test_training_learns_and_repeats_itself(small: None, training: Training) -> None:
+    row = replace(ROWS["mnist-6x500"], training=training, epsilon=Fraction(1, 100))
+    images = enlarged_digits()
+    images = replace(images, train=images.train[:500], train_labels=images.train_labels[:500])
+    nets = [standins.train(row, images, 2) for _ in range(2)]
+    right = standins.accuracy(nets[0], images.held, images.held_labels)
+    assert right > 0.25 and right == standins.accuracy(nets[1], images.held, images.held_labels)
+    x = standins.scaled(images.held[:5])
+    lo, hi = nets[0].intervals(x - 0.01, x + 0.01)
+    y = nets[0].values(x)
+    assert ((lo <= y + 1e-5) & (y <= hi + 1e-5)).all()
+
+
+def test_the_command_from_nothing_to_a_page_and_on(small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["quick", "--images", "6", "--budget", "2", "--epochs", "2", "--out", str(tmp_path)]
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("| network | radius | method |") and "| mnist-6x500 | 8/255 | CR-IBP |" in out
+    rows = list(csv.DictReader((tmp_path / "paper.csv").open()))
+    assert {r["method"] for r in rows} == set(METHODS) and {r["row"] for r in rows} == set(PARTS["quick"][1])
+    for r in rows:
+        assert int(r["verified"]) <= int(r["candidates"]) <= int(r["images"]) <= 6
+    best = {(r["row"], r["radius"]): int(r["verified"]) for r in rows if r["method"] == "polytriton"}
+    assert all(int(r["verified"]) <= best[r["row"], r["radius"]] for r in rows), "nothing proves more than what contains it"
+    answers = (tmp_path / "answers.jsonl").read_text()
+    with (tmp_path / "answers.jsonl").open("a") as f:
+        f.write('{"row": "cut')
+    nets = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "nets").iterdir()}
+    assert main(line) == 0
+    assert (tmp_path / "answers.jsonl").read_text() == answers + '{"row": "cut', "the second run asked nothing"
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "nets").iterdir()} == nets
+    page = (tmp_path / "paper.html").read_text()
+    assert "9,844" in page and "7,291" in page and page.count("<svg") >= 2 and "not asked for" in page
+    ids = set(re.findall(r'id="([\w-]+)"', page))
+    assert set(re.findall(r'href="#([\w-]+)"', page)) <= ids
+
+
+def test_a_network_made_otherwise_is_made_again(small: None, tmp_path: Path) -> None:
+    images = enlarged_digits()
+    first = standins.make(ROWS["mnist-6x500"], images, tmp_path, 1)
+    assert standins.make(ROWS["mnist-6x500"], images, tmp_path, 1) == first
+    (tmp_path / "mnist-6x500.onnx").write_bytes(b"broken")
+    assert standins.make(ROWS["mnist-6x500"], images, tmp_path, 1)["sha256"] == first["sha256"]
+    assert json.loads((tmp_path / "mnist-6x500.json").read_text())["data"] == images.name
+    assert standins.make(ROWS["mnist-6x500"], images, tmp_path, 2)["epochs"] == 2
+
+
+def test_answers_survive_an_end_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    told = {"row": "r", "sha256": "s", "method": "m", "radius": "1", "image": 0, "verdict": "unsat", "seconds": 1.0, "margin": 1.0}
+    path.write_text(json.dumps(told) + "\n" + json.dumps(told)[:30])
+    held = Answers(path)
+    assert len(held.held) == 1
+    held.add(held.held[0])
+    assert len(Answers(path).held) == 2
+
+
+def test_wrong_usage() -> None:
+    with pytest.raises(SystemExit) as e:
+        main(["table9"])
+    assert e.value.code == 2
