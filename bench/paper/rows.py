@@ -75,7 +75,7 @@ _RADII: dict[str, tuple[Training, int, int]] = {
     "mnist-convbig": ("normal", 2, 255),
     "mnist-convsuper": ("robust", 8, 255),
     "mnist-ibplarge": ("normal", 2, 255),
-    **{name: ("normal", 1, 500) for name in ("cifar-convbig", "cifar-convlarge", "cifar-ibplarge", "skipnet18", "resnet34")},
+    **dict.fromkeys(("cifar-convbig", "cifar-convlarge", "cifar-ibplarge", "skipnet18", "resnet34"), ("normal", 1, 500)),
 }
 OTHERS: dict[str, PaperRow] = {
     f"{zoo}-{how}": PaperRow(f"{zoo}-{how}", zoo, zoo, "", how, 0, Fraction(a, b), 0, 0, 0, 0, 0.0, 0.0)

@@ -18,7 +18,7 @@ from bench.paper import standins
 from bench.paper.__main__ import main
 from bench.paper.ask import Answers
 from bench.paper.images import drawn_shapes, enlarged_digits, images_for
-from bench.paper.rows import METHODS, PARTS, ROWS, Training
+from bench.paper.rows import EVERY, METHODS, PARTS, ROWS, Training
 from polytriton.errors import UsageError
 
 RADII = {
@@ -37,7 +37,9 @@ def test_rows_are_the_papers() -> None:
         assert row.epsilon in {e for kind in zoo.KINDS for e in zoo.radii(row.zoo, kind)} | {zoo.SECOND.get(row.zoo)}
         assert row.crown_ibp <= row.verified <= row.candidates <= row.images
         assert row.deeppoly is None or row.deeppoly[1] <= row.deeppoly[0] <= 500
-    assert all(set(rows) <= ROWS.keys() for _, rows in PARTS.values())
+    assert all(set(rows) <= EVERY.keys() for _, rows in PARTS.values())
+    for name in zoo.NETS:  # both kinds of every shape
+        assert len({r.training == "robust" for r in EVERY.values() if r.zoo == name}) == 2, name
     assert set(PARTS["table2"][1]) | set(PARTS["table4"][1]) == ROWS.keys()
 
 
