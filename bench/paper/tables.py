@@ -13,7 +13,7 @@ from bench import figures
 from bench.page import ALL_STYLE, figure, table
 from bench.paper.ask import Answer
 from bench.paper.rows import EVERY, HOW, METHODS, PaperRow
-from polytriton.report import html
+from polytriton.pages import html
 
 COLUMNS = (
     "row", "model", "shape", "neurons", "training", "data", "accuracy", "radius", "stated", "method", "images", "candidates", "verified",
