@@ -35,6 +35,9 @@ def tune(
     session: Annotated[Path | None, option("--session", metavar="DIR", help="The session's folder; by default NET.poly.tune.")] = None,
     resume: Annotated[bool, option("--resume", help="Go on with the session's folder: no finished trial is repeated.")] = False,
     overwrite: Annotated[bool, option("--overwrite", help="Start the session's folder again.")] = False,
+    workload: Annotated[
+        str, option("--workload", metavar="KIND", help="What is timed: verify (proofs, which end early) or bounds (all, to the end).")
+    ] = "verify",
     vnnlib: Annotated[list[Path] | None, option("--vnnlib", metavar="FILE...", help="Tune on these properties.")] = None,
     target: Annotated[
         str | None, option("--target", metavar="cuda:90", help="Choose kernels for a GPU that is not here, by predicted time alone.")
@@ -60,6 +63,8 @@ def tune(
         raise UsageError(f"--trials {trials} is none", "give 1 or more")
     if not 1 <= runs <= 1000:
         raise UsageError(f"--runs {runs} is out of range", "give 1 or more")
+    if workload not in ("verify", "bounds"):
+        raise UsageError(f"--workload {workload} is unknown", "verify or bounds")
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other", "give one of them")
     if calibrate:
@@ -82,7 +87,7 @@ def tune(
         raise UsageError(f"--device {options['device']} is nothing to tune", "tune one device: cpu, cuda or cuda:N")
     if options.get("numerics", "folded") != "folded":
         raise UsageError(f"--numerics {options['numerics']} is nothing to tune: its kernels have one form", "leave --numerics out")
-    chosen = _settings(options, seconds, trials, runs, seed, _allowed(allow or [], options))
+    chosen = _settings(options, seconds, trials, runs, seed, workload, _allowed(allow or [], options))
     verifier = _verifier(held, options)
     from polytriton.tuning import work
 
@@ -117,12 +122,14 @@ def _allowed(names: list[str], options: dict[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _settings(options: dict[str, Any], seconds: float, trials: int | None, runs: int, seed: int, allow: tuple[str, ...]) -> Any:
+def _settings(
+    options: dict[str, Any], seconds: float, trials: int | None, runs: int, seed: int, workload: str, allow: tuple[str, ...]
+) -> Any:
     import torch
 
     from polytriton.tuning.session import SessionSettings
 
-    return SessionSettings(options, torch.get_num_threads(), seed, seconds, trials or 0, runs, allow)
+    return SessionSettings(options, torch.get_num_threads(), seed, seconds, trials or 0, runs, workload, allow)
 
 
 def _verifier(held: Artifact, options: dict[str, Any]) -> Verifier:
@@ -216,9 +223,10 @@ def _report(network: Path, outcome: Outcome, as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        speedup = e.default_seconds / e.seconds if e.config else None  # of a winner, by its duel
         fought = None if outcome.duel is None else msgspec.to_builtins(outcome.duel)
-        gain = {"speedup": speedup, "duel": fought, "interrupted": outcome.interrupted}
+        speedup = outcome.duel.speedup if e.config and outcome.duel else None  # of a winner, by its duel
+        interval = [1 / r for r in reversed(outcome.duel.interval)] if e.config and outcome.duel else None
+        gain = {"speedup": speedup, "interval": interval, "duel": fought, "interrupted": outcome.interrupted, "early": outcome.early}
         document = {"artifact": str(network), **msgspec.to_builtins(e), **gain}
         print(as_text(document))
         return
@@ -229,11 +237,13 @@ def _report(network: Path, outcome: Outcome, as_json: bool) -> None:
         print(f"  rejected: {t.config}: {t.verdict}")
     fought = outcome.duel
     rounds = 0 if fought is None else len(fought.default)
-    if e.config:
-        timed = f"{rounds} rounds in turns"
-        print(f"{e.default_seconds / e.seconds:.2f}x: {e.default_seconds:.4g} s by default, {e.seconds:.4g} s tuned ({timed})")
+    if e.config and fought is not None:
+        slow, fast = (1 / r for r in reversed(fought.interval))
+        print(f"{fought.speedup:.2f}x ({slow:.2f} to {fast:.2f} in {rounds} rounds in turns): "
+              f"{e.default_seconds:.4g} s by default, {e.seconds:.4g} s tuned")  # fmt: skip
     else:
         tried = f"; the best of the trials did not win {rounds} rounds against it" if rounds else ""
-        print(f"no winner beyond noise: {e.default_seconds:.4g} s by default{tried}")
+        early = f" (ended early: {len(outcome.trials)} trials, none 3 % faster)" if outcome.early else ""
+        print(f"nothing beats the default beyond noise: {e.default_seconds:.4g} s{tried}{early}")
     print(f"polytriton.load({str(network)!r}, config=polytriton.runtime.config.Config.of({e.config!r}))")
     print(network)

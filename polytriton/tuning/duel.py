@@ -1,20 +1,31 @@
-"""Whether a winner won: the best of many trials was lucky too, and its trial and the default's lie minutes apart.
+"""Whether a winner won: the best of many trials was lucky too.
 
-Both are timed afresh, in turns, so that a machine that comes to be faster or slower is so for both. A ratio is told, and a
-configuration kept, only where these times alone support it.
+Both sides are timed afresh, in a new process and in turns, so that a machine that comes to be faster or slower is so for both. The ratio
+that is told, and a configuration that is kept, rest on these times alone. The interval about the middle ratio is that of its order
+statistics: whatever the noise looks like, the true middle lies between the k-th smallest and the k-th largest of n rounds with probability
+1 - 2 P(Binomial(n, 1/2) < k).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import comb
 from statistics import median
 
-ROUNDS = 7
-RUNS = 3  # timed runs of each side a round, of which the middle one counts
-LOST = 1  # rounds that a winner may lose to a busy machine: by luck alone six of seven are won once in sixteen times
-GAIN = 0.99  # a winner takes at most this share of the default's time
-NOISE = 3.0  # times the middle deviation of the rounds' ratios that a gain must exceed
+ROUNDS, MOST = 11, 31  # at least; at most, where the rounds differ much
+SURE = 0.97  # of the interval
+NARROW = 0.03  # an interval that need not become narrower
+GAIN = 0.97  # a winner takes at most this share of the default's time
+LOSSES = 4  # lost in turn at the start, a trial is over: to a configuration that is the faster one, luck does that once in 2^4 trials
+HOPELESS = 1.25  # so much slower in both first turns, too
+
+Pair = tuple[float, float]  # seconds: the default's and the challenger's
+
+
+def is_lost(ratios: list[float]) -> bool:
+    """Whether a trial may end: the configuration is slower than the default, in a race whose error LOSSES states."""
+    return (len(ratios) >= 2 and min(ratios) > HOPELESS) or (len(ratios) == LOSSES and min(ratios) >= 1)
 
 
 @dataclass(frozen=True)
@@ -30,28 +41,43 @@ class Duel:
         return [c / d for c, d in zip(self.challenger, self.default, strict=True)]
 
     @property
-    def noise(self) -> float:
-        """How far a round's ratio lies from the middle one, for half of the rounds."""
-        middle = median(self.ratios)
-        return median(abs(r - middle) for r in self.ratios)
+    def interval(self) -> tuple[float, float]:
+        """In which the middle ratio lies, but for a probability of 1 - SURE."""
+        n, held = len(self.ratios), sorted(self.ratios)
+        beyond, k = 2.0 ** (1 - n), 0  # the probability that it lies outside the k-th of either side
+        while k + 1 < (n + 1) // 2 and beyond + 2 * comb(n, k + 1) / 2.0**n <= 1 - SURE:
+            k += 1
+            beyond += 2 * comb(n, k) / 2.0**n
+        return held[k], held[n - 1 - k]
+
+    @property
+    def narrow(self) -> bool:
+        low, high = self.interval
+        return high - low <= NARROW * median(self.ratios)
+
+    @property
+    def speedup(self) -> float:
+        """Times faster; where the rounds never agreed, by no more than the interval's unfavourable end says."""
+        return 1 / (median(self.ratios) if self.narrow else self.interval[1])
 
     @property
     def won(self) -> bool:
         if len(self.ratios) < ROUNDS:  # interrupted: what is not known is not claimed
             return False
         share = median(self.challenger) / median(self.default)
-        middle, lost = median(self.ratios), sum(r >= 1 for r in self.ratios)
-        return max(middle, share) <= GAIN and lost <= LOST and 1 - middle > NOISE * self.noise
+        return max(1 / self.speedup, share) <= GAIN and self.interval[1] < 1
 
 
-def duel(default: Callable[[], float], challenger: Callable[[], float]) -> Duel:
-    """Each round asks both; who is asked first changes, since the second may find a warmer machine. Ctrl-C ends it early."""
-    times: tuple[list[float], list[float]] = ([], [])
+def duel(ask: Callable[[], Pair], least: int = ROUNDS, most: int = MOST) -> Duel:
+    """Rounds until the ratio is known well, or `most` were fought. Ctrl-C ends it early."""
+    times: list[Pair] = []
     try:
-        for k in range(ROUNDS):
-            pair = {side: (default, challenger)[side]() for side in ((0, 1) if k % 2 == 0 else (1, 0))}
-            for side in (0, 1):
-                times[side].append(pair[side])
+        while len(times) < least or (len(times) < most and not _made(times).narrow):
+            times.append(ask())
     except KeyboardInterrupt:
         pass
-    return Duel(tuple(times[0]), tuple(times[1]))
+    return _made(times)
+
+
+def _made(times: list[Pair]) -> Duel:
+    return Duel(tuple(d for d, _ in times), tuple(c for _, c in times))

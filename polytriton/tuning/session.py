@@ -1,7 +1,8 @@
 """A tuning session: proposes configurations by predicted time, has them run and checked, keeps the best.
 
 Descent one dimension at a time from the best so far, the most promising neighbour first; every fourth trial is a random jump from
-the best, so that what only helps together is found too. The best is no winner before it has won a duel (`duel.py`).
+the best, so that what only helps together is found too. Each is timed in turns with the default, and its time is told as its share of
+the default's at the start. The best is no winner before it has won a duel (`duel.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +20,7 @@ import msgspec
 from polytriton.errors import UsageError
 from polytriton.runtime.config import Config
 from polytriton.tuned import Entry
-from polytriton.tuning.duel import ROUNDS, RUNS, Duel, duel
+from polytriton.tuning.duel import GAIN, ROUNDS, Duel, Pair, duel
 from polytriton.tuning.evidence import Evidence, Reference
 from polytriton.tuning.profile import Profile
 from polytriton.tuning.space import Point, Space
@@ -33,6 +34,8 @@ SHARE = 0.25  # of the dimensions that a jump draws anew
 HOPELESS = 1.6  # predicted times beyond so many times the best's are not tried
 SLOW = 20.0  # times the default's time that a trial may take, at least
 LEAST = 60.0  # seconds
+PATIENCE = 30  # trials without one that gains enough after which the default is good enough
+RUNS, LONG = 3, 0.5  # timed runs of each side a round of the duel, of which the middle one counts; of more seconds, one
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class SessionSettings:
     budget: float = 300.0
     most: int = 0  # trials; 0: as many as the budget holds
     runs: int = 5
+    workload: str = "verify"
     allow: tuple[str, ...] = ()  # coefficients that may be tried besides the options' own: split products, by name
 
 
@@ -75,7 +79,7 @@ class Outcome:
     profile: Profile
     interrupted: bool = False
     duel: Duel | None = None
-    counts: dict[str, int] = field(default_factory=dict)
+    early: bool = False  # ended before its time: nothing gained enough
 
 
 class Session:
@@ -103,7 +107,7 @@ class Session:
         self.rng = random.Random(settings.seed)
         self.profile = Profile()
         self.state = SessionState()
-        self.ended = 0.0
+        self.ended, self.early = 0.0, False
 
     def run(self) -> Outcome:
         """Until the budget is spent, the space is, or Ctrl-C; the best so far in any case."""
@@ -121,14 +125,14 @@ class Session:
                 fought = self._again(best)
                 interrupted = interrupted or len(fought.default) < ROUNDS
                 if fought.won:
-                    seconds = (median(fought.default), median(fought.challenger))
+                    seconds = (median(fought.default), median(fought.default) / fought.speedup)
                 else:
                     best, seconds = default, (median(fought.default or seconds),) * 2
         finally:
             self.worker.close()
         config = self.space.config(best.point)
         entry = Entry(*self.place, config.changes(), seconds[1], seconds[0], len(self.folder.trials), self.settings.seed)
-        return Outcome(entry, best.point, config, self.folder.trials, self.profile, interrupted, fought)
+        return Outcome(entry, best.point, config, self.folder.trials, self.profile, interrupted, fought, self.early)
 
     # ---- trials -----------------------------------------------------------------------------------------
 
@@ -156,6 +160,10 @@ class Session:
         for point in self._proposals():
             if time.monotonic() > self.ended or (self.settings.most and len(self.folder.trials) >= self.settings.most):
                 return
+            tried = self.folder.trials
+            if not self.settings.most and len(tried) > PATIENCE and min(t.median for t in tried if t.won) > GAIN * self.state.start:
+                self.early = True
+                return
             self._try(point)
 
     def _try(self, point: Point) -> None:
@@ -171,9 +179,10 @@ class Session:
 
     def _ask(self, point: Point, timeout: float, profile: bool = False, check: bool = True, runs: int = 0) -> TrialAnswer:
         config = self.space.config(point)
+        share = self.state.best / self.state.start if self.state.start else 0.0
         job = TrialJob(
             str(self.artifact), str(self.folder.path / WORK), self.settings.options, config.changes(), self.settings.threads,
-            self.settings.seed, runs or self.settings.runs, self.state.best, profile, check,
+            self.settings.seed, runs or self.settings.runs, share, profile, check, not runs, self.settings.workload,
         )  # fmt: skip
         return self.worker.ask(job, timeout)
 
@@ -184,25 +193,26 @@ class Session:
             return f"unsound: its evidence cannot be read ({error})"
 
     def _record(self, point: Point, answer: TrialAnswer, verdict: str, predicted: float | None = None) -> Trial:
-        middle = median(answer.times)
+        share = median(t / b for t, b in zip(answer.times, answer.base, strict=True))
+        middle = share * self.state.start if self.state.start else median(answer.times)
         guess = self.predict(self.space.config(point), self.profile) if predicted is None else predicted
         spread = max(answer.times) - min(answer.times)
-        peak = answer.ops / middle / self.peak if self.peak else 0.0
+        peak = answer.ops / median(answer.times) / self.peak if self.peak else 0.0
         return trial(point, guess, verdict, compile=answer.compile, times=(middle, spread), peak=peak)
 
     def _again(self, best: Trial) -> Duel:
-        """The default against the best, on this session's own work."""
+        """The default against the best, on this session's own work, in a new process: what its trials ran in was lucky, too."""
+        self.worker.close()
 
-        def seconds(point: Point) -> float:
-            return median(self._ask(point, timeout=max(LEAST, SLOW * self.state.start), check=False, runs=RUNS).times)
+        def pair() -> Pair:
+            runs = RUNS if self.state.start < LONG else 1
+            found = self._ask(best.point, timeout=max(LEAST, SLOW * runs * self.state.start), check=False, runs=runs)
+            return median(found.base), median(found.times)
 
-        held, self.state.best = self.state.best, 0.0  # none is given up as slower
         try:
-            return duel(lambda: seconds({}), lambda: seconds(best.point))
+            return duel(pair)
         except TrialFailed:
             return Duel((), ())
-        finally:
-            self.state.best = held
 
     # ---- proposals --------------------------------------------------------------------------------------
 

@@ -53,7 +53,8 @@ def tune_device(
     place = plan_key(held.compiled), device_name(device), versions(device)
     identity = {
         "polytriton": polytriton.__version__, "plan": place[0], "device": place[1], "versions": place[2], "options": settings.options,
-        "threads": settings.threads, "seed": settings.seed, "runs": settings.runs, "allow": list(settings.allow),
+        "threads": settings.threads, "seed": settings.seed, "runs": settings.runs, "workload": settings.workload,
+        "allow": list(settings.allow),
         "weights": hashlib.sha256(held.imported.model).hexdigest(),
     }  # fmt: skip
     kept = Folder(folder, identity, packed, resume=resume, overwrite=overwrite)

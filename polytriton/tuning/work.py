@@ -1,4 +1,4 @@
-"""What a session times: boxes and linear forms of the output, all refined and bounded, none leaving as a query.
+"""What a session times: boxes and linear forms of the output, decided as `verify` decides them, or all bounded to the end.
 
 By default a seeded box inside the unit cube and the margins of the label at its centre; better the user's own queries.
 """
@@ -16,6 +16,7 @@ from polytriton.prove.decider import Try
 from polytriton.prove.questions import Questions
 
 MARGINS = 10  # rivals of the default workload, at most
+WORKLOADS = ("verify", "bounds")
 
 
 def default_work(verifier: Verifier, seed: int, epsilon: float = 1 / 255) -> Questions:
@@ -44,6 +45,16 @@ def run(verifier: Verifier, q: Questions) -> np.ndarray:
     """The work: bounds of all forms, in the arithmetic that is tried first."""
     decider = verifier._decider
     return decider.prove(q, [Try(decider.first_dtype(), verifier.options.candidates)], exhaustive=True).best
+
+
+def decide(verifier: Verifier, q: Questions, workload: str) -> None:
+    """What is timed: the tries that `verify` makes, proved forms leaving early; or the bounds of all forms, as `margins` wants them."""
+    if workload == "bounds":
+        run(verifier, q)
+        return
+    decider = verifier._decider
+    answers = decider.prove(q, statistics=False)
+    decider.prove(q, decider.tries(patient=True), answers=answers, statistics=False)
 
 
 def pack(q: Questions) -> bytes:

@@ -18,11 +18,11 @@ from typing import IO, Any
 import msgspec
 
 READY = b"ready"
-WORTH = 1.25  # a configuration this much slower than the best in both its first runs is not run again
 
 
 class TrialJob(msgspec.Struct, frozen=True):
-    """`options` are of the verifier, `config` what differs from the default; `best` seconds to beat (0: none yet)."""
+    """`options` are of the verifier, `config` what differs from the default; `best` is the share of the default's time to beat (0: none
+    yet). `race`: a configuration that loses against the default is given up early."""
 
     artifact: str
     work: str
@@ -34,13 +34,17 @@ class TrialJob(msgspec.Struct, frozen=True):
     best: float = 0.0
     profile: bool = False
     check: bool = True
+    race: bool = True
+    workload: str = "verify"
 
 
 class TrialAnswer(msgspec.Struct, frozen=True):
-    """`compile` seconds until the first run was done; `times` of the others; `evidence` is evidence.Evidence in msgpack."""
+    """`compile` seconds until the first run was done; `times` of the others, `base` those of the default in turns with them; `evidence`
+    is evidence.Evidence in msgpack."""
 
     compile: float = 0.0
     times: list[float] = []
+    base: list[float] = []
     ops: int = 0
     evidence: bytes = b""
     profile: bytes = b""
@@ -92,6 +96,7 @@ def carry_out(job: TrialJob) -> TrialAnswer:
     from polytriton.prove.options import Options
     from polytriton.runtime.config import Config
     from polytriton.tuning import work
+    from polytriton.tuning.duel import is_lost
     from polytriton.tuning.evidence import gather_evidence
     from polytriton.tuning.profile import profile_engine
 
@@ -103,28 +108,36 @@ def carry_out(job: TrialJob) -> TrialAnswer:
     verifier = Verifier(held.compiled, options, held.imported)
     bounds = work.run(verifier, q)
     compiled = time.perf_counter() - began
+    plain = Verifier(held.compiled, Options(**job.options), held.imported) if job.config else verifier
     engine = verifier._decider.engine(Try(verifier._decider.first_dtype(), options.candidates))
-    times: list[float] = []
+    for one in (verifier, plain):  # what is made at first use is none's time
+        work.decide(one, q, job.workload)
     ops = engine.operations
+    work.decide(verifier, q, job.workload)
+    ops = engine.operations - ops
+    times, base, ratios = list[float](), list[float](), list[float]()
     for k in range(2 * job.runs):
-        start = time.perf_counter()
-        work.run(verifier, q)
-        times.append(time.perf_counter() - start)
-        if k == 0:
-            ops = engine.operations - ops
-        if job.best and k >= 1 and min(times) > WORTH * job.best:
+        taken = dict[int, float]()
+        for side in (0, 1) if k % 2 == 0 else (1, 0):  # who comes second may find a warmer machine
+            start = time.perf_counter()
+            work.decide((verifier, plain)[side], q, job.workload)
+            taken[side] = time.perf_counter() - start
+        times.append(taken[0])
+        base.append(taken[1] if job.config else taken[0])
+        ratios.append(times[-1] / base[-1])
+        if job.race and job.config and is_lost(ratios):
             break
-        if k + 1 >= job.runs and not (job.best and median(times) < job.best):  # what seems to win is run as often again
+        if k + 1 >= job.runs and not (job.race and job.best and median(ratios) < job.best):  # what seems to win is run as often again
             break
     found = b""
-    if job.check and (not job.best or median(times) < job.best):  # only what may win is worth checking
+    if job.check and (not job.best or median(ratios) < job.best):  # only what may win is worth checking
         found = msgspec.msgpack.encode(gather_evidence(verifier, q, job.seed, bounds))
     shares = b""
     if job.profile and engine.kernels is None:
         with profile_engine(engine) as profile:
-            work.run(verifier, q)
+            work.decide(verifier, q, job.workload)
         shares = msgspec.msgpack.encode(profile)
-    return TrialAnswer(compiled, times, ops, found, shares)
+    return TrialAnswer(compiled, times, base, ops, found, shares)
 
 
 if __name__ == "__main__":

@@ -71,11 +71,26 @@ def fail() -> None:
     raise RuntimeError("a launch failed")
 
 
+def slow_default() -> None:
+    """The default decides a little later than it could."""
+    from polytriton.tuning import work
+
+    decide = work.decide
+
+    def later(verifier: Any, q: Any, workload: str) -> None:
+        if not verifier.options.config.changes():
+            time.sleep(0.05)
+        decide(verifier, q, workload)
+
+    work.decide = later
+
+
 KINDS: dict[str, Callable[[], None]] = {
     "no term": no_term,
     "half": lambda: scaled(0.5),
     "convolutions": lambda: scaled(0.0, least=2),
     "shifted": shifted,
+    "slow default": slow_default,
     "crash": lambda: instead(lambda: os.kill(os.getpid(), signal.SIGSEGV)),
     "exit": lambda: instead(lambda: os._exit(7)),
     "hang": lambda: instead(lambda: time.sleep(3600)),

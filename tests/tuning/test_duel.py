@@ -3,27 +3,58 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from polytriton.tuning import session as sessions
-from polytriton.tuning.duel import LOST, ROUNDS, Duel, duel
+from polytriton.tuning.duel import LOSSES, MOST, NARROW, ROUNDS, SURE, Duel, Pair, duel, is_lost
 from polytriton.tuning.trials import TrialFailed
-from tests.tuning.test_session import tune
+from tests.tuning.test_session import eager, tune
 
 EVEN = (1.0,) * ROUNDS
 
 
-def test_sides_take_turns_and_each_begins_as_often() -> None:
-    seen: list[str] = []
-    clock = itertools.count(1)
-    fought = duel(lambda: seen.append("default") or next(clock), lambda: seen.append("other") or next(clock))  # type: ignore[func-returns-value]
-    assert ROUNDS >= 5 and len(seen) == 2 * ROUNDS
-    assert all({a, b} == {"default", "other"} for a, b in zip(seen[::2], seen[1::2], strict=True))
-    assert abs(seen[::2].count("default") - seen[::2].count("other")) <= 1
-    assert sorted((*fought.default, *fought.challenger)) == list(range(1, 2 * ROUNDS + 1))
+def test_rounds_go_on_until_the_ratio_is_known_or_there_are_too_many() -> None:
+    assert duel(lambda: (1.0, 0.9)) == Duel(EVEN, (0.9,) * ROUNDS)
+    noisy = itertools.cycle([0.5, 0.9, 0.7])
+    fought = duel(lambda: (1.0, next(noisy)))
+    assert len(fought.default) == MOST and not fought.narrow
+    calmer = itertools.chain([0.5] * 3, itertools.repeat(0.9))
+    assert ROUNDS < len(duel(lambda: (1.0, next(calmer))).ratios) < MOST
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5, ROUNDS, 12, 20, MOST])
+def test_an_interval_holds_the_middle_as_often_as_it_says(rounds: int) -> None:
+    """Counted over all ways in which rounds may lie on either side of the true middle."""
+    ratios = tuple(1.0 + k for k in range(rounds))
+    low, high = Duel((1.0,) * rounds, ratios).interval
+    k = int(low) - 1
+    assert high == rounds - k, "as many are left out on either side"
+
+    def outside(k: int) -> float:
+        return 2 * sum(math.comb(rounds, j) for j in range(k + 1)) / 2**rounds
+
+    assert k == 0 or outside(k) <= 1 - SURE + 1e-12
+    assert rounds < 3 or k + 1 >= (rounds + 1) // 2 or outside(k + 1) > 1 - SURE, "no wider than it must be"
+
+
+def test_what_is_told_where_rounds_never_agree_is_the_lesser_ratio() -> None:
+    fought = Duel((1.0,) * MOST, tuple(0.5 + 0.01 * k for k in range(MOST)))
+    assert not fought.narrow and fought.speedup == 1 / fought.interval[1] < 1 / 0.65
+    steady = Duel(EVEN, (0.8,) * ROUNDS)
+    assert steady.narrow and steady.speedup == 1 / 0.8 and NARROW < 0.05
+
+
+def test_a_race_ends_early_for_what_is_slower_and_hardly_ever_for_what_is_faster() -> None:
+    assert is_lost([1.3, 1.4]) and not is_lost([1.3]) and not is_lost([1.3, 1.2])
+    assert is_lost([1.01] * LOSSES) and not is_lost([1.01] * (LOSSES - 1)) and not is_lost([1.01] * (LOSSES - 1) + [0.99])
+    rng = random.Random(1)
+    drawn = [[rng.choice([0.95, 1.01]) for _ in range(LOSSES)] for _ in range(4000)]  # the least that is still not slower
+    assert sum(any(is_lost(r[: k + 1]) for k in range(LOSSES)) for r in drawn) / 4000 < 1.3 / 2**LOSSES
 
 
 @pytest.mark.parametrize(
@@ -32,9 +63,9 @@ def test_sides_take_turns_and_each_begins_as_often() -> None:
         ((0.9,) * ROUNDS, True),
         ((0.995,) * ROUNDS, False),  # no gain worth a configuration
         ((1.0,) * ROUNDS, False),
-        ((0.5,) * (ROUNDS - LOST) + (3.0,) * LOST, True),  # a busy machine in one round
-        ((0.5,) * (ROUNDS - LOST - 1) + (3.0,) * (LOST + 1), False),
-        ((0.98, 0.7, 0.98, 0.75, 0.99, 0.72, 0.97), False),  # it wins every round by less than the rounds differ
+        ((0.5,) * (ROUNDS - 1) + (3.0,), True),  # a busy machine in one round
+        ((0.5,) * (ROUNDS - 2) + (3.0,) * 2, False),
+        ((0.98, 0.7, 0.98, 0.75, 0.99, 0.72, 0.97, 0.98, 0.7, 0.99, 0.98), False),  # it wins every round, and hardly more is sure
         ((0.9,) * (ROUNDS - 1), False),  # interrupted
         ((), False),
     ],
@@ -48,21 +79,27 @@ def test_the_same_configuration_hardly_ever_beats_itself() -> None:
     rng = random.Random(0)
 
     def drawn(speed: float) -> tuple[float, ...]:
-        return tuple(speed * rng.uniform(1, 1.25) for _ in range(ROUNDS))
+        return tuple(speed * rng.uniform(1, 1.25) for _ in range(MOST))
 
-    assert sum(Duel(drawn(1), drawn(1)).won for _ in range(2000)) < 0.02 * 2000
-    assert sum(Duel(drawn(1), drawn(0.6)).won for _ in range(200)) > 0.9 * 200
+    def fight(speed: float) -> Duel:
+        rounds = iter(zip(drawn(1), drawn(speed), strict=True))
+        return duel(lambda: next(rounds))
+
+    assert sum(fight(1).won for _ in range(2000)) < 0.02 * 2000
+    won = [f.speedup for f in (fight(0.6) for _ in range(200)) if f.won]
+    assert len(won) > 0.9 * 200
+    assert sum(w > 1.03 / 0.6 for w in won) < 0.03 * 200, "what is told is hardly ever above the truth by 3 %"
 
 
 def test_ctrl_c_ends_a_duel_with_whole_rounds() -> None:
     left = iter(range(5))
 
-    def side() -> float:
+    def pair() -> Pair:
         if next(left, None) is None:
             raise KeyboardInterrupt
-        return 1.0
+        return 1.0, 1.0
 
-    assert duel(side, side) == Duel((1.0, 1.0), (1.0, 1.0))
+    assert duel(pair) == Duel((1.0,) * 5, (1.0,) * 5)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -70,16 +107,16 @@ def test_a_lucky_trial_is_no_winner(poly: Path, monkeypatch: pytest.MonkeyPatch,
     """Its trial looked a hundred times faster; timed again it is as fast as the default, or does not answer at all."""
     from polytriton.commands.tune import _report
 
-    ask, trials = sessions.Session._ask, []
+    ask, trials = eager(sessions.Session._ask), []
 
     def asked(self: sessions.Session, point: dict[str, object], **how: object) -> object:
         if how.get("check", True):
             answer = ask(self, point, **how)  # type: ignore[arg-type]
             trials.append(point)
-            return type(answer)(**{**{f: getattr(answer, f) for f in answer.__struct_fields__}, "times": [1.0 if not point else 0.01] * 2})
+            return msgspec.structs.replace(answer, times=[1.0 if not point else 0.01] * 2, base=[1.0] * 2)
         if fails and point:
             raise TrialFailed("crash: signal 11")
-        return ask(self, {}, **how)  # type: ignore[arg-type]
+        return msgspec.structs.replace(ask(self, {}, **how), times=[1.0], base=[1.0])  # type: ignore[arg-type]
 
     monkeypatch.setattr(sessions.Session, "_ask", asked)
     monkeypatch.setattr(sessions.Session, "_problem", lambda self, answer, fewer=False: "")
@@ -88,4 +125,4 @@ def test_a_lucky_trial_is_no_winner(poly: Path, monkeypatch: pytest.MonkeyPatch,
     assert outcome.entry.config == {} and outcome.entry.seconds == outcome.entry.default_seconds
     _report(poly, outcome, False)
     said = capsys.readouterr().out
-    assert "no winner beyond noise" in said and "x:" not in said
+    assert "nothing beats the default beyond noise" in said and "x (" not in said

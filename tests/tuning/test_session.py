@@ -6,6 +6,7 @@ import csv
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_a_configuration_that_charges_too_little_never_wins(
     poly: Path, monkeypatch: pytest.MonkeyPatch, kind: str, word: str
 ) -> None:
     """However fast it is: here every trial looks faster than the default."""
-    monkeypatch.setattr(sessions.Session, "_ask", _eager(sessions.Session._ask))
+    monkeypatch.setattr(sessions.Session, "_ask", eager(sessions.Session._ask))
     outcome = tune(poly, kind)
     assert all(v.startswith("unsound") and word in v for v in verdicts(outcome)), verdicts(outcome)
     assert len(verdicts(outcome)) == 3
@@ -58,7 +59,7 @@ def test_a_configuration_that_charges_too_little_never_wins(
     assert load(poly).options.config == DEFAULT
 
 
-def _eager(ask):  # type: ignore[no-untyped-def]
+def eager(ask: Any) -> Any:
     """Every trial is checked, whatever its time."""
 
     def asked(self, point, **how):  # type: ignore[no-untyped-def]
@@ -88,6 +89,25 @@ def test_what_goes_wrong_costs_one_trial(poly: Path, monkeypatch: pytest.MonkeyP
     assert all(word in v for v in verdicts(outcome)), verdicts(outcome)
     assert outcome.entry.config == {}
     assert load(poly).options.config == DEFAULT
+
+
+def test_a_slow_default_is_found(poly: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from polytriton.commands.tune import _report
+
+    outcome = tune(poly, "slow default", most=3)
+    assert outcome.duel is not None and outcome.duel.won and outcome.entry.config
+    assert outcome.entry.default_seconds > 0.05 > outcome.entry.seconds
+    assert outcome.entry.default_seconds / outcome.entry.seconds == pytest.approx(outcome.duel.speedup)
+    _report(poly, outcome, False)
+    assert "rounds in turns): 0." in capsys.readouterr().out
+
+
+def test_a_session_in_which_nothing_gains_ends_early(poly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "PATIENCE", 2)
+    monkeypatch.setattr(sessions, "GAIN", 1e-9)
+    outcome = tune(poly, most=0)
+    assert outcome.early and len(outcome.trials) == 3
+    assert not tune(poly, most=2, overwrite=True).early, "who says how many trials gets as many"
 
 
 @slow
