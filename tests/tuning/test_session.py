@@ -102,6 +102,7 @@ def test_a_slow_default_is_found(poly: Path, capsys: pytest.CaptureFixture[str])
     assert "rounds in turns): 0." in capsys.readouterr().out
 
 
+@slow
 def test_a_session_in_which_nothing_gains_ends_early(poly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "PATIENCE", 2)
     monkeypatch.setattr(sessions, "GAIN", 1e-9)
