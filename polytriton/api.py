@@ -373,12 +373,27 @@ class Verifier:
         return replace(result, origin=origin(self, prop.name, path=path, digest=sha, **asked))
 
     def check_property(self, prop: Property) -> None:
-        """Raises UsageError where the property is of another network's size."""
+        """Raises UsageError where the property is of a network of other sizes or shapes, or of another output of this one."""
         if prop.n_in != self.inputs or prop.n_out != self.outputs:
             raise UsageError(
                 f"property {prop.name} has {prop.n_in} inputs and {prop.n_out} outputs, the network {self.inputs} and {self.outputs}",
                 "this property belongs to another network",
             )
+        source = self.source
+        if source is None or prop.version.startswith("1"):
+            return
+        if prop.output.name != source.output_name and prop.output.name in source.outputs:
+            raise UsageError(
+                f"property {prop.name} is about output {prop.output.name!r}, the network was compiled for {source.output_name!r}",
+                f"polytriton compile NET.onnx --output {prop.output.name}; in Python compile(..., output={prop.output.name!r})",
+            )
+        for tensor, shape in ((prop.input, source.input_shape), (prop.output, source.output_shape)):
+            declared, own = ([d for d in some if d != 1] for some in (tensor.shape, shape))
+            if min(len(declared), len(own)) > 1 and declared != own:
+                raise UsageError(
+                    f"property {prop.name} declares {tensor.name} of shape {list(tensor.shape)}, the network's is {list(shape)}",
+                    "declare the network's own shape, or a flat one",
+                )
 
     def _replayer(self) -> Replay:
         if self._replay is None:

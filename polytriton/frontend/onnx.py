@@ -53,6 +53,7 @@ class Source:
     output_shape: tuple[int, ...]
     opset: int
     has_batch: bool
+    outputs: tuple[str, ...] = ()  # of the file; one of them was chosen
 
 
 @dataclass(frozen=True)
@@ -315,7 +316,8 @@ def _translate(proto: onnx.ModelProto, data: bytes | None, folder: Path | None, 
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = max(proto.ir_version, 3), {"": opset}
     steps = [_step(state, node, _attributes(node, context), read) for node in nodes]
-    return _finish(state, pruned, sha, x, shape, batch, wanted, tuple(s for s in steps if s.outputs), dtype)
+    outputs = tuple(o.name for o in graph.output)
+    return _finish(state, pruned, sha, x, shape, batch, wanted, tuple(s for s in steps if s.outputs), dtype, outputs)
 
 
 def _step(state: State, node: onnx.NodeProto, attrs: dict[str, Any], read: set[str]) -> OnnxStep:
@@ -358,6 +360,7 @@ def _finish(
     wanted: onnx.ValueInfoProto,
     steps: tuple[OnnxStep, ...],
     dtype: np.dtype,
+    outputs: tuple[str, ...],
 ) -> Imported:
     y = state.values.get(wanted.name)
     if not isinstance(y, Act):
@@ -370,7 +373,7 @@ def _finish(
         check_net(net)
     except PolytritonError as e:
         raise UnsupportedModel(f"the translated model does not check: {e.message}", REMEDY) from e
-    source = Source(sha, x.name, shape, str(dtype), wanted.name, y.shape, state.opset, batch)
+    source = Source(sha, x.name, shape, str(dtype), wanted.name, y.shape, state.opset, batch, outputs)
     return Imported(net, source, pruned, steps)
 
 

@@ -46,6 +46,7 @@ def axes_of(s: Site, i: int) -> list[int] | None:
 
 def squeeze(s: Site) -> Result:
     v, axes = s.value(0), axes_of(s, 1)
+    s.need(axes is None or len(axes) > 0, "its axes are empty: some runtimes squeeze nothing then, some every axis of 1")
     drop = [i for i, d in enumerate(v.shape) if d == 1] if axes is None else s.axes(axes, len(v.shape))
     s.need(all(v.shape[i] == 1 for i in drop), f"axes {drop} of {list(v.shape)} are not all 1")
     return s.relabel(v, [d for i, d in enumerate(v.shape) if i not in drop])
@@ -89,9 +90,17 @@ def slice_(s: Site) -> Result:
     steps = steps or [1] * len(starts)
     s.need(len(starts) == len(ends) == len(axes) == len(steps) and 0 not in steps, "starts, ends, axes and steps do not match")
     for k, (axis, start, end, step) in enumerate(zip(axes, starts, ends, steps, strict=True)):
-        at = range(*slice(start, end, step).indices(v.shape[axis]))
+        at = _cells(start, end, step, v.shape[axis])
         v = s.cut(v, axis, at.start, at.step, len(at), tag="" if k == len(axes) - 1 else f"axis{axis}")
     return v
+
+
+def _cells(start: int, end: int, step: int, size: int) -> range:
+    """As ONNX has it: a start before the axis is its first cell also where the step is negative (Python takes none then)."""
+    start, end = start + size * (start < 0), end + size * (end < 0)
+    if step > 0:
+        return range(min(max(start, 0), size), min(max(end, 0), size), step)
+    return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
 
 
 def split(s: Site) -> Result:

@@ -14,10 +14,11 @@ from fractions import Fraction
 import numpy as np
 
 from polytriton.frontend.onnx_layout import axes_of
-from polytriton.frontend.onnx_values import FLOATS, ONE, ZERO, Act, Const, Result, Shape, Site, Value, cells, rounding
+from polytriton.frontend.onnx_values import ONE, ZERO, Act, Const, Result, Shape, Site, Value, cells, rounding
 from polytriton.frontend.onnx_windows import MAX_WINDOW_CELLS
 from polytriton.ir.net import Attr
 
+LARGE = 2.0**100  # of float32's 2^128; a deployed semantics bounds nothing beyond 2^60
 MODES = "only half_pixel, pytorch_half_pixel, asymmetric and tf_half_pixel_for_nn are supported"
 
 
@@ -78,10 +79,9 @@ def clip(s: Site) -> Result:
             bound = replace(bound, value=bound.value.reshape(()))
         found.append(bound)
     lo, hi = found
-    # the type's own ends bound nothing: a larger number is none of the type. Those of float16 do, for real numbers pass them easily
-    most = float(np.finfo(x.dtype).max) if x.dtype != FLOATS[0] else math.inf
-    lo = None if lo is not None and float(lo.value) <= -most else lo
-    hi = None if hi is not None and float(hi.value) >= most else hi
+    for bound in (lo, hi):  # no sum with so large a number says anything, and left out it would not stop real numbers beyond it
+        if bound is not None and abs(float(bound.value)) > LARGE:
+            raise s.fail(f"its bound {float(bound.value):.3g} is no smaller than what overflows", "leave that bound out of the model")
     return x if lo is None and hi is None else clamp(s, x, lo, hi)
 
 

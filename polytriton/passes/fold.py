@@ -22,6 +22,7 @@ from polytriton.ir.net import Attr, Net, Node, Ref
 from polytriton.passes.rewrite import drop_dead, rewrite
 
 NAME = "fold"
+FEWEST, MOST = 2.0**-960, 2.0**960  # magnitudes of products: far from both ends of float64
 
 
 def requires(net: Net) -> str | None:
@@ -100,6 +101,22 @@ def _gain(factor: np.ndarray, *layers: Node) -> int | None:
     return total if total <= REACH else None
 
 
+def _multiply(*pairs: tuple[np.ndarray, np.ndarray], terms: int = 1) -> bool:
+    """Whether the products of nonzero numbers of each pair, and sums of so many of them, stay in float64's normal range: below it a
+    rounding is no relative error, and `slack` would not cover it."""
+    for a, b in pairs:
+        (least, most), (low, high) = (_ends(a), _ends(b))
+        if least * low < FEWEST or not most * high * terms < MOST:
+            return False
+    return True
+
+
+def _ends(a: np.ndarray) -> tuple[float, float]:
+    """The least and the largest magnitude, zeros apart."""
+    size = np.abs(a[a != 0])
+    return (float(size.min()), float(size.max())) if size.size else (1.0, 1.0)
+
+
 def _up(x: np.ndarray) -> np.ndarray:
     """Magnitudes rounded up past the few roundings of their own computation."""
     return x * (1 + 2.0**-34)
@@ -154,7 +171,7 @@ def _scale_after(net: Net, n: Node, source: Node) -> Net | None:
     else:
         first, shift = _f64(net, source, "a"), _f64(net, source, "c")
         assert first is not None and shift is not None
-        if _gain(first) is None:
+        if _gain(first) is None or not _multiply((a, first), (a, shift), (a, _magnitude(net, source, "babs", "c"))):
             return None
         arrays = {"a": a * first, "c": a * shift + c, "babs": _up(np.abs(a) * _magnitude(net, source, "babs", "c") + cabs)}
         full = np.broadcast_shapes(arrays["c"].shape, arrays["babs"].shape)
@@ -162,6 +179,8 @@ def _scale_after(net: Net, n: Node, source: Node) -> Net | None:
         return _rename(_with(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
     w, b = _f64(net, source, "w"), _f64(net, source, "b")
     assert w is not None and b is not None
+    if not _multiply((w, a), (b, a), (_magnitude(net, source, "babs", "b"), a), (_magnitude(net, source, "wabs", "w"), a)):
+        return None
     arrays = {"w": w * a.reshape(shape), "b": a * b + c, "babs": _up(np.abs(a) * _magnitude(net, source, "babs", "b") + cabs)}
     wabs = _f64(net, source, "wabs")
     if wabs is not None:
@@ -179,6 +198,8 @@ def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
         return None
     wabs = _magnitude(net, n, "wabs", "w")
     babs = _magnitude(net, n, "babs", "b")
+    if not _multiply((w, a), (wabs, a), (w, c), (wabs, cabs), terms=w[0].size):
+        return None
     if n.op == "linear":
         a, c, cabs = (np.broadcast_to(v, source.shape).reshape(-1) for v in (a, c, cabs))
         arrays = {"w": w * a, "b": b + w @ c, "babs": _up(babs + wabs @ cabs)}
@@ -218,6 +239,8 @@ def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
     if gain is None:
         return None
     m2, m1 = _magnitude(net, n, "wabs", "w"), _magnitude(net, source, "wabs", "w")
+    if not _multiply((w2, w1), (w2, b1), (m2, m1), (m2, _magnitude(net, source, "babs", "b")), terms=w1.shape[0]):
+        return None
     babs = _up(m2 @ _magnitude(net, source, "babs", "b") + _magnitude(net, n, "babs", "b"))
     terms = w1.shape[0]
     arrays = {"w": w2 @ w1, "b": w2 @ b1 + b2, "wabs": _up(m2 @ m1), "babs": babs}

@@ -14,8 +14,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import polytriton
-from polytriton.errors import InvalidIR, PassError
+from polytriton.errors import InvalidIR, PassError, UnsupportedModel, UsageError
 from polytriton.frontend.onnx import load_onnx
+from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.ir.agree import disagreement
 from polytriton.ir.net import Builder, Net, Node
 from polytriton.passes import layout, pipeline
@@ -164,6 +165,14 @@ def test_the_passes_make_the_same_network(seed: int) -> None:
     pipeline.fold_net(net)  # raises where they do not
 
 
+def test_a_smaller_window_is_told() -> None:
+    def make(k: int) -> Net:
+        b = Builder("n")
+        return b.build(b.add("maxpool", (b.add("relu", (b.input((1, 3, 3)),)),), k=(k, 3), s=(3, 3), p=(0, 0, 0, 0)))
+
+    assert disagreement(make(3), make(2)) is not None
+
+
 def test_a_deep_chain_takes_no_recursion() -> None:
     b = Builder("deep")
     x = b.input((2,))
@@ -180,3 +189,86 @@ def test_names_are_kept_for_the_tensors_that_have_them() -> None:
     first = b.add("reshape", (x,), "a_view", False, to=(4,))
     assert first != "a_view" and b.add("relu", (first,), "a_view") == "a_view"
     assert {n.name for n in load_onnx(moved_and_picked("a", "b")).net} >= {"a"}
+
+
+# ---- a second attack -----------------------------------------------------------------------------------------------------
+
+
+def chain(*parts: tuple[str, float]) -> onnx.ModelProto:
+    """float64 factors, by their operators, on one number."""
+    nodes, last, held = [], "x", {}
+    for k, (op, factor) in enumerate(parts):
+        name = "y" if k == len(parts) - 1 else f"t{k}"
+        if op == "Relu":
+            nodes.append(node(op, [last], [name]))
+        else:
+            held[f"c{k}"] = np.full((1, 1), factor)
+            nodes.append(node(op, [last, f"c{k}"], [name]))
+        last = name
+    ends = [[helper.make_tensor_value_info(n, TensorProto.DOUBLE, [1, 1])] for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", *ends, [numpy_helper.from_array(v, k) for k, v in held.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+RELU = ("Relu", 0.0)
+EXTREME = {
+    "scale after linear": [("MatMul", 1e300), RELU, ("MatMul", 1e-307), ("Mul", 2.0**-59), RELU, ("MatMul", 1e7 * 2.0**59)],
+    "linear after linear": [("MatMul", 1e300), RELU, ("MatMul", 1e-307), ("MatMul", 2.0**-59), RELU, ("MatMul", 1e7 * 2.0**59)],
+    "scale before linear": [("MatMul", 1e300), RELU, ("Mul", 2.0**-59), ("MatMul", 1e-307), RELU, ("MatMul", 1e7 * 2.0**59)],
+    "a subnormal product": [("MatMul", 1e300), RELU, ("MatMul", 1e-300), ("Mul", 1.7e-18), RELU, ("MatMul", 1e18 / 1.7)],
+    "a product beyond float64": [("MatMul", 1e-100), RELU, ("MatMul", 1e300), ("Mul", 2.0**59), RELU, ("MatMul", 1e-200 * 2.0**-59)],
+}
+
+
+@pytest.mark.parametrize("name", EXTREME)
+def test_merges_keep_products_that_float64_holds(name: str) -> None:
+    """Found by an attack: a product below float64's range became zero, on both sides of every comparison, and `unsat` was said."""
+    m, at = chain(*EXTREME[name]), np.array([[1.5]])
+    session = ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    wanted = float(np.asarray(session.run(None, {"x": at})[0]).item())
+    found = polytriton.compile(m, semantics="real", check=False).bounds(at, at)
+    assert abs(wanted - 1.5) < 1e-6 and abs(found.lo.item() - wanted) + abs(found.hi.item() - wanted) < 1e-6
+    if name != "a subnormal product":  # which onnxruntime makes, and the exact value is another
+        assert found.lo.item() - 1e-12 <= wanted <= found.hi.item() + 1e-12
+
+
+HEAD = "(vnnlib-version <2.0>)(declare-network f (declare-input X float32 [{}]) (declare-output {} float32 [{}]))"
+
+
+def test_a_property_of_another_output_is_refused() -> None:
+    nodes = [node("Relu", ["x"], ["a"]), node("Neg", ["a"], ["b"])]
+    m = model(nodes, [1, 1])
+    m.graph.output.insert(0, helper.make_tensor_value_info("a", 1, [1, 1]))
+    text = HEAD.format("1,1", "b", "1,1") + "(assert (>= X[0,0] 1.0))(assert (<= X[0,0] 2.0))(assert (<= b[0,0] -0.5))"
+    with pytest.raises(UsageError, match="compiled for 'a'"):
+        polytriton.compile(m, check=False).verify_property(read_vnnlib(text))
+    assert polytriton.compile(m, output="b", check=False).verify_property(read_vnnlib(text)).verdict == "sat"
+
+
+@pytest.mark.parametrize("shape,fits", [("1,2,3", True), ("2,3", True), ("6", True), ("1,6", True), ("1,3,2", False), ("3,2", False)])
+def test_a_property_of_another_shape_is_refused(shape: str, fits: bool) -> None:
+    m = model([node("Relu", ["x"], ["r"]), node("Flatten", ["r"], ["y"])], [1, 2, 3])
+    cells = np.ndindex(*(int(k) for k in shape.split(",")))
+    box = "".join(f"(assert (>= X[{k}] 0.0))(assert (<= X[{k}] 1.0))" for k in (",".join(map(str, c)) for c in cells))
+    prop = read_vnnlib(HEAD.format(shape, "Y", "1,6") + box + "(assert (<= Y[0,0] -0.5))")
+    verifier = polytriton.compile(m, check=False)
+    if fits:
+        assert verifier.verify_property(prop).verdict == "unsat"
+    else:
+        with pytest.raises(UsageError, match="declares X of shape"):
+            verifier.verify_property(prop)
+
+
+def test_slices_of_shapes_are_as_onnx_has_them() -> None:
+    """A start before the axis is its first cell, also where the step is negative."""
+    nodes = [node("Slice", ["k", "s", "e", "i", "t"], ["j"]), node("Gather", ["x", "j"], ["y"], axis=1)]
+    held = {"k": np.array([2, 1, 0]), "s": np.array([-100]), "e": np.array([-1000]), "i": np.array([0]), "t": np.array([-1])}
+    m, x = model(nodes, [1, 3], **held), np.array([[1.0, 2.0, 4.0]])
+    found = polytriton.compile(m, semantics="real", check=False).bounds(x, x)
+    assert np.allclose(found.lo, answer(m, x)) and found.lo.shape == (1, 1)
+
+
+def test_a_squeeze_of_no_axes_is_refused() -> None:
+    m = model([node("Squeeze", ["x", "i"], ["s"]), node("Relu", ["s"], ["y"])], [1, 1, 3], i=np.zeros(0, np.int64))
+    with pytest.raises(UnsupportedModel, match="axes are empty"):
+        load_onnx(m)

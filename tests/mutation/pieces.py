@@ -10,7 +10,13 @@ AGREE = "tests/ir/test_agree.py"
 
 PIECES: tuple[Mutant, ...] = (
     m("clip: the upper bound is the span", FILE, "difference(s, hi.value, lo.value)", "difference(s, hi.value, 0 * lo.value)", CASES),
-    m("clip: low bounds are the type's end", FILE, "float(lo.value) <= -most", "float(lo.value) <= 0", CASES),
+    m("clip: large bounds are held", FILE, "abs(float(bound.value)) > LARGE", "abs(float(bound.value)) > math.inf", SOUND),
+    m("merges: products may underflow", "passes/fold.py", "if least * low < FEWEST or not most * high * terms < MOST:", "if not most * high * terms < MOST:", AGREE),
+    m("merges: products may overflow", "passes/fold.py", "if least * low < FEWEST or not most * high * terms < MOST:", "if least * low < FEWEST:", AGREE),
+    m("properties of other outputs are taken", "api.py", "prop.output.name != source.output_name and prop.output.name in source.outputs", "False", AGREE),
+    m("properties of other shapes are taken", "api.py", "if min(len(declared), len(own)) > 1 and declared != own:", "if False:", AGREE),
+    m("slices: as Python has them", "frontend/onnx_layout.py", "at = _cells(start, end, step, v.shape[axis])", "at = range(*slice(start, end, step).indices(v.shape[axis]))", AGREE),
+    m("squeeze: no axes are all", "frontend/onnx_layout.py", "axes is None or len(axes) > 0", "True", AGREE),
     m("clip: a rounded span is exact", FILE, "rounding(lo, hi, slack=0 if exact else 1)", "rounding(lo, hi)", SOUND),
     m("clip: computed bounds are exact", FILE, "s.scale(below, -ONE, hi.value, rounding(hi), tag=tag)", "s.scale(below, -ONE, hi.value, {}, tag=tag)", SOUND),
     m("a difference is exact", FILE, "        lost = (wide - (out - part)) + (less - part)\n", "        lost = out - out\n", SOUND),
