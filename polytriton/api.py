@@ -382,10 +382,11 @@ class Verifier:
         source = self.source
         if source is None or prop.version.startswith("1"):
             return
-        if prop.output.name != source.output_name and prop.output.name in source.outputs:
+        asked, chosen = prop.output.name, source.output_name
+        if asked != chosen and asked in source.outputs:
             raise UsageError(
-                f"property {prop.name} is about output {prop.output.name!r}, the network was compiled for {source.output_name!r}",
-                f"polytriton compile NET.onnx --output {prop.output.name}; in Python compile(..., output={prop.output.name!r})",
+                f"property {prop.name} is about output {asked!r}, the network was compiled for {chosen!r}",
+                f"polytriton compile NET.onnx --output {asked}; in Python compile(..., output={asked!r})",
             )
         for tensor, shape in ((prop.input, source.input_shape), (prop.output, source.output_shape)):
             declared, own = ([d for d in some if d != 1] for some in (tensor.shape, shape))

@@ -19,8 +19,8 @@ from polytriton.ir.ops import OPS
 from polytriton.limit import go_on
 
 ROOM = 2.0**-40
-SEED, ROWS = 12, 12
-Value = tuple[np.ndarray, np.ndarray]  # numbers, and the sums of magnitudes behind them; [ROWS, *shape]
+SEED, ROWS, MOST = 12, 12, 1 << 20  # values at random of a node, and cells of all of them together
+Value = tuple[np.ndarray, np.ndarray]  # numbers, and the sums of magnitudes behind them; [rows, *shape]
 
 
 def disagreement(before: Net, after: Net) -> str | None:
@@ -33,15 +33,16 @@ def disagreement(before: Net, after: Net) -> str | None:
     ends = {before.output} if before.output != after.output else set[str]()
     roots = {i for n in mine for i in n.inputs if i in shared} | {i for name in changed for i in old[name].inputs} | ends
     with np.errstate(all="ignore"):  # what overflows says nothing
-        theirs = _evaluate(before, _behind(before, roots, drawn), drawn)
+        rows = max(1, min(ROWS, MOST // max(n.size for n in (*before, *after))))
+        theirs = _evaluate(before, _behind(before, roots, drawn), drawn, rows)
         found: dict[str, Value] = {}
         for node in mine:
             go_on()
             operands = [_shaped(theirs[i], new[i]) if i in shared else found[i] for i in node.inputs]
-            found[node.name] = _value(node, after, operands)
+            found[node.name] = _value(node, after, operands, rows)
             if node.name in changed:
                 was = old[node.name]
-                if problem := _compare(node.name, found[node.name], _value(was, before, [theirs[i] for i in was.inputs])):
+                if problem := _compare(node.name, found[node.name], _value(was, before, [theirs[i] for i in was.inputs], rows)):
                     return problem
         if ends:
             end = theirs[after.output] if after.output in shared else found[after.output]
@@ -68,33 +69,33 @@ def _behind(net: Net, roots: Iterable[str], drawn: Container[str]) -> set[str]:
     return found
 
 
-def _evaluate(net: Net, wanted: Container[str], drawn: Container[str]) -> dict[str, Value]:
+def _evaluate(net: Net, wanted: Container[str], drawn: Container[str], rows: int) -> dict[str, Value]:
     held: dict[str, Value] = {}
     for node in net:
         if node.name in wanted:
             go_on()
             if node.name in drawn:
-                numbers = _random(node.name, node.size).reshape(ROWS, *node.shape)
+                numbers = _random(node.name, node.size, rows).reshape(rows, *node.shape)
                 held[node.name] = numbers, np.abs(numbers)
             else:
-                held[node.name] = _value(node, net, [held[i] for i in node.inputs])
+                held[node.name] = _value(node, net, [held[i] for i in node.inputs], rows)
     return held
 
 
-def _random(name: str, size: int) -> np.ndarray:
-    """[ROWS, size]: of both signs, then all of one, whatever cells a nonlinear operator compares."""
-    found = np.random.default_rng([SEED, crc32(name.encode())]).standard_normal((ROWS, size))
-    found[1], found[2] = np.abs(found[1]), -np.abs(found[2])
+def _random(name: str, size: int, rows: int) -> np.ndarray:
+    """[rows, size]: of both signs, then all of one, whatever cells a nonlinear operator compares."""
+    found = np.random.default_rng([SEED, crc32(name.encode())]).standard_normal((rows, size))
+    found[1:2], found[2:3] = np.abs(found[1:2]), -np.abs(found[2:3])
     return found
 
 
 def _shaped(value: Value, node: Node) -> Value:
-    return value[0].reshape(ROWS, *node.shape), value[1].reshape(ROWS, *node.shape)
+    return value[0].reshape(-1, *node.shape), value[1].reshape(-1, *node.shape)
 
 
-def _value(node: Node, net: Net, operands: list[Value]) -> Value:
+def _value(node: Node, net: Net, operands: list[Value], rows: int) -> Value:
     if node.op == "input":
-        numbers = OPS[node.op].run(node, [_random("", int(np.prod(user_shape(net), dtype=np.int64)))], net.weights)
+        numbers = OPS[node.op].run(node, [_random("", int(np.prod(user_shape(net), dtype=np.int64)), rows)], net.weights)
         return numbers, np.abs(numbers)
     numbers, sizes = OPS[node.op].run(node, [v for v, _ in operands], net.weights), [s for _, s in operands]
     if node.op == "relu":
