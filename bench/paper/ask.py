@@ -45,18 +45,19 @@ class Answers:
 
     def __post_init__(self) -> None:
         self.held: list[Answer] = []
-        if self.path.exists():
-            for line in self.path.read_text().splitlines():
-                try:
-                    self.held.append(Answer(**json.loads(line)))
-                except (ValueError, TypeError):  # cut off by an end in its middle
-                    continue
+        text = self.path.read_text() if self.path.exists() else ""
+        self._cut = text != "" and not text.endswith("\n")  # by an end in the middle of a line
+        for line in text.splitlines():
+            try:
+                self.held.append(Answer(**json.loads(line)))
+            except (ValueError, TypeError):  # the line that was cut
+                continue
 
     def add(self, answer: Answer) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        whole = not self.path.exists() or self.path.read_bytes()[-1:] in (b"", b"\n")
         with self.path.open("a") as f:
-            f.write(("" if whole else "\n") + json.dumps(asdict(answer)) + "\n")
+            f.write("\n" * self._cut + json.dumps(asdict(answer)) + "\n")
+        self._cut = False
         self.held.append(answer)
 
     def of(self, row: str, sha256: str, method: str, radius: str) -> list[Answer]:

@@ -96,12 +96,17 @@ def _export(network: Path, prop: Path, certificate: Path, folder: Path) -> int:
 
 def _way(sample: int | None, workers: int | None, exact: bool) -> Way:
     """Which program confirms a certificate."""
-    from polytriton import checker, checker_exact
+    if exact:
+        from polytriton import checker_exact
+
+        return checker_exact.check
+    if sample is not None:
+        from polytriton import checker
+
+        return partial(checker.check, sample=sample)
     from polytriton.commands import shares
 
-    if exact:
-        return checker_exact.check
-    return partial(checker.check, sample=sample) if sample is not None else partial(shares.confirm, workers=workers)
+    return partial(shares.confirm, workers=workers)
 
 
 def _check_one(network: Path, prop: Path, certificate: Path, confirm: Way, sample: int | None, *, json: bool) -> int:

@@ -13,9 +13,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from polytriton.frontend.onnx_layout import axes_of
 from polytriton.frontend.onnx_values import ONE, ZERO, Act, Const, Result, Shape, Site, Value, cells, rounding
-from polytriton.frontend.onnx_windows import MAX_WINDOW_CELLS
+from polytriton.frontend.onnx_windows import MAX_WINDOW_CELLS, reduced_axes
 from polytriton.ir.net import Attr
 
 LARGE = 2.0**100  # of float32's 2^128; a deployed semantics bounds nothing beyond 2^60
@@ -150,17 +149,12 @@ def larger(s: Site, a: Act, b: Act, tag: str) -> Act:
 
 def reduce_extreme(s: Site) -> Result:
     """ReduceMax and ReduceMin: a max pool whose window holds the reduced axes; the least is minus the largest of minus."""
-    x, axes, rank = s.act(0), axes_of(s, 1), len(s.act(0).shape)
-    if not axes and s.flag("noop_with_empty_axes", 0):
-        return x
-    gone = set(s.axes(axes, rank)) if axes else set(range(rank))
-    keep = s.flag("keepdims", 1)
-    shape = tuple(1 if i in gone else d for i, d in enumerate(x.shape) if keep or i not in gone)
-    rest = [i for i in range(rank) if i not in gone]
+    x = s.act(0)
+    gone, rest, shape = reduced_axes(s, x)
     outer, inner = cells([x.shape[i] for i in rest]), cells([x.shape[i] for i in gone])
     if inner == 1:
         return replace(x, shape=shape)
-    v = s.transpose(x if s.op == "ReduceMax" else flip(s, x, "minus"), [*rest, *sorted(gone)], "last")
+    v = s.transpose(x if s.op == "ReduceMax" else flip(s, x, "minus"), [*rest, *gone], "last")
     assert isinstance(v, Act)
     pool = s.emit("maxpool", [s.view(v, (outer, 1, inner))], {"k": (1, inner)}, "" if s.op == "ReduceMax" else "pool")
     found = s.result(pool, shape, x.dtype)

@@ -192,15 +192,21 @@ def global_pool(s: Site) -> Result:
     return s.result(depthwise(s, s.view(x, image), image[0], k, cells(k), {}), shape, x.dtype)
 
 
-def reduce_mean(s: Site) -> Result:
-    """ReduceMean and ReduceSum: over all cells a linear layer, else one depthwise window over the reduced axes."""
-    x, axes, rank = s.act(0), axes_of(s, 1), len(s.act(0).shape)
+def reduced_axes(s: Site, x: Act) -> tuple[list[int], list[int], Shape]:
+    """Which axes a Reduce operator takes together, which it leaves, each in order, and its result's shape."""
+    axes, rank = axes_of(s, 1), len(x.shape)
     if not axes and s.flag("noop_with_empty_axes", 0):
-        return x
-    gone = set(s.axes(axes, rank)) if axes else set(range(rank))
+        return [], list(range(rank)), x.shape
+    gone = sorted(s.axes(axes, rank)) if axes else list(range(rank))
     keep = s.flag("keepdims", 1)
     shape = tuple(1 if i in gone else d for i, d in enumerate(x.shape) if keep or i not in gone)
-    rest = [i for i in range(rank) if i not in gone]
+    return gone, [i for i in range(rank) if i not in gone], shape
+
+
+def reduce_mean(s: Site) -> Result:
+    """ReduceMean and ReduceSum: over all cells a linear layer, else one depthwise window over the reduced axes."""
+    x = s.act(0)
+    gone, rest, shape = reduced_axes(s, x)
     outer, inner = cells([x.shape[i] for i in rest]), cells([x.shape[i] for i in gone])
     if inner == 1:
         return replace(x, shape=shape)
@@ -211,10 +217,10 @@ def reduce_mean(s: Site) -> Result:
         s.spend(8 * inner)
         w = np.full((1, inner), 1.0 / divisor, np.float32 if power else np.float64)
         return s.result(s.emit("linear", [x.node], {"w": s.ref(w, "w"), "b": s.ref(np.zeros(1, np.float32), "b"), **made}), shape, x.dtype)
-    v: Value = s.transpose(x, [*rest, *sorted(gone)], "last")
+    v: Value = s.transpose(x, [*rest, *gone], "last")
     assert isinstance(v, Act)
     image = (outer, 1, inner)
-    if rank == 4 and x.shape[0] == 1 and gone == {2, 3}:
+    if len(x.shape) == 4 and x.shape[0] == 1 and gone == [2, 3]:
         image = (outer, x.shape[2], x.shape[3])
     node = depthwise(s, s.view(v, image), outer, (image[1], image[2]), divisor, {})
     return s.result(node, shape, x.dtype)

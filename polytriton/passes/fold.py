@@ -101,7 +101,7 @@ def _gain(factor: np.ndarray, *layers: Node) -> int | None:
     return total if total <= REACH else None
 
 
-def _multiply(*pairs: tuple[np.ndarray, np.ndarray], terms: int = 1) -> bool:
+def _products_fit(*pairs: tuple[np.ndarray, np.ndarray], terms: int = 1) -> bool:
     """Whether the products of nonzero numbers of each pair, and sums of so many of them, stay in float64's normal range: below it a
     rounding is no relative error, and `slack` would not cover it."""
     for a, b in pairs:
@@ -171,18 +171,19 @@ def _scale_after(net: Net, n: Node, source: Node) -> Net | None:
     else:
         first, shift = _f64(net, source, "a"), _f64(net, source, "c")
         assert first is not None and shift is not None
-        if _gain(first) is None or not _multiply((a, first), (a, shift), (a, _magnitude(net, source, "babs", "c"))):
+        sizes = _magnitude(net, source, "babs", "c")
+        if _gain(first) is None or not _products_fit((a, first), (a, shift), (a, sizes)):
             return None
-        arrays = {"a": a * first, "c": a * shift + c, "babs": _up(np.abs(a) * _magnitude(net, source, "babs", "c") + cabs)}
+        arrays = {"a": a * first, "c": a * shift + c, "babs": _up(np.abs(a) * sizes + cabs)}
         full = np.broadcast_shapes(arrays["c"].shape, arrays["babs"].shape)
         arrays["c"], arrays["babs"] = np.broadcast_to(arrays["c"], full), np.broadcast_to(arrays["babs"], full)
         return _rename(_with(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
     w, b = _f64(net, source, "w"), _f64(net, source, "b")
     assert w is not None and b is not None
-    if not _multiply((w, a), (b, a), (_magnitude(net, source, "babs", "b"), a), (_magnitude(net, source, "wabs", "w"), a)):
+    babs, wabs = _magnitude(net, source, "babs", "b"), _f64(net, source, "wabs")
+    if not _products_fit((w, a), (b, a), (babs, a), *(() if wabs is None else ((wabs, a),))):
         return None
-    arrays = {"w": w * a.reshape(shape), "b": a * b + c, "babs": _up(np.abs(a) * _magnitude(net, source, "babs", "b") + cabs)}
-    wabs = _f64(net, source, "wabs")
+    arrays = {"w": w * a.reshape(shape), "b": a * b + c, "babs": _up(np.abs(a) * babs + cabs)}
     if wabs is not None:
         arrays["wabs"] = _up(wabs * np.abs(a).reshape(shape))
     return _rename(_with(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
@@ -198,7 +199,7 @@ def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
         return None
     wabs = _magnitude(net, n, "wabs", "w")
     babs = _magnitude(net, n, "babs", "b")
-    if not _multiply((w, a), (wabs, a), (w, c), (wabs, cabs), terms=w[0].size):
+    if not _products_fit((w, a), (wabs, a), (w, c), (wabs, cabs), terms=w[0].size):
         return None
     if n.op == "linear":
         a, c, cabs = (np.broadcast_to(v, source.shape).reshape(-1) for v in (a, c, cabs))
@@ -239,10 +240,10 @@ def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
     if gain is None:
         return None
     m2, m1 = _magnitude(net, n, "wabs", "w"), _magnitude(net, source, "wabs", "w")
-    if not _multiply((w2, w1), (w2, b1), (m2, m1), (m2, _magnitude(net, source, "babs", "b")), terms=w1.shape[0]):
+    sizes, terms = _magnitude(net, source, "babs", "b"), w1.shape[0]
+    if not _products_fit((w2, w1), (w2, b1), (m2, m1), (m2, sizes), terms=terms):
         return None
-    babs = _up(m2 @ _magnitude(net, source, "babs", "b") + _magnitude(net, n, "babs", "b"))
-    terms = w1.shape[0]
+    babs = _up(m2 @ sizes + _magnitude(net, n, "babs", "b"))
     arrays = {"w": w2 @ w1, "b": w2 @ b1 + b2, "wabs": _up(m2 @ m1), "babs": babs}
     slack = source.integer("slack") + n.integer("slack") + terms + 3
     # a term passes the first sum, whose summands stay the layer's, and then the second with all of its own
