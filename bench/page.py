@@ -33,16 +33,21 @@ def page(runs: Sequence[MeasuredRun], findings: Sequence[Finding], judged: bool,
     for part in parts:
         body = {"growth": _growth, "distribution": _distribution, "data": _data, "peer": _peer}.get(part, _medians)(part, runs)
         sections.append((f"part-{part}", TITLES.get(part, part), body))
+    keys = "".join(f'<span><i class="{figures.colour(k)}"></i>{html.text(r.name)}</span>' for k, r in enumerate(runs))
+    return document("bench.report", "polytriton benchmarks", f'<p class="keys">{keys}</p>', sections)
+
+
+def document(maker: str, title: str, beginning: str, sections: Sequence[tuple[str, str, str]]) -> str:
+    """A page that loads nothing: its title, what stands below it, and sections, each its key, its title and its body."""
     links = "".join(f'<a href="#{html.text(k)}">{html.text(name)}</a>' for k, name, _ in sections)
     body = "".join(f'<section id="{html.text(k)}"><h2>{html.text(name)}</h2>{text}</section>' for k, name, text in sections)
     hashed = base64.b64encode(hashlib.sha256(ALL_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{hashed}'; img-src data:; base-uri 'none'; form-action 'none'"
-    keys = "".join(f'<span><i class="{figures.colour(k)}"></i>{html.text(r.name)}</span>' for k, r in enumerate(runs))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="generator" content="bench.report"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f'<link rel="icon" href="data:,"><title>polytriton benchmarks</title><style>{ALL_STYLE}</style></head><body>'
-        f'<header><h1>polytriton benchmarks</h1><p class="keys">{keys}</p><nav aria-label="Sections">{links}</nav></header>'
+        f'<meta name="generator" content="{maker}"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<link rel="icon" href="data:,"><title>{html.text(title)}</title><style>{ALL_STYLE}</style></head><body>'
+        f'<header><h1>{html.text(title)}</h1>{beginning}<nav aria-label="Sections">{links}</nav></header>'
         f"<main>{body}</main></body></html>\n"
     )
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench import figures
-from bench.page import ALL_STYLE, figure, table
+from bench.page import document, figure, table
 from bench.paper.ask import Answer
 from bench.paper.rows import EVERY, HOW, METHODS, PaperRow
 from polytriton.pages import html
@@ -92,21 +90,13 @@ def page(measured: Sequence[Measured], about: Mapping[str, str], missing: Mappin
         ("kinds", "The shapes trained otherwise", _results(measured, 0)),
         ("curves", "Cumulative runtimes", _curves(measured)),
     ]
-    links = "".join(f'<a href="#{k}">{html.text(name)}</a>' for k, name, _ in sections)
-    body = "".join(f'<section id="{k}"><h2>{html.text(name)}</h2>{text}</section>' for k, name, text in sections)
-    hashed = base64.b64encode(hashlib.sha256(ALL_STYLE.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{hashed}'; img-src data:; base-uri 'none'; form-action 'none'"
     told = ", ".join(about[k] for k in ("machine", "device", "threads", "torch", "polytriton", "commit", "date") if about.get(k))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="generator" content="bench.paper"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f'<link rel="icon" href="data:,"><title>The paper\'s evaluation</title><style>{ALL_STYLE}</style></head><body>'
-        f"<header><h1>The paper's evaluation, re-created</h1><p>{html.text(told)}</p>"
-        "<p class=note>Networks have the paper's shapes and radii; weights and images are ours (stand-ins), so counts are not to be "
-        "compared with the paper's, which stand beside them. The paper's times are of a V100; its DeepPoly's of 14 CPU cores. "
-        f'CR-IBP, intervals and DeepPoly are run by the same engine here.</p><nav aria-label="Sections">{links}</nav></header>'
-        f"<main>{body}</main></body></html>\n"
+    beginning = (
+        f"<p>{html.text(told)}</p><p class=note>Networks have the paper's shapes and radii; weights and images are ours (stand-ins), so "
+        "counts are not to be compared with the paper's, which stand beside them. The paper's times are of a V100; its DeepPoly's of 14 "
+        "CPU cores. CR-IBP, intervals and DeepPoly are run by the same engine here.</p>"
     )
+    return document("bench.paper", "The paper's evaluation, re-created", beginning, sections)
 
 
 def _networks(measured: Sequence[Measured], missing: Mapping[str, str]) -> str:

@@ -44,7 +44,7 @@ class Image(msgspec.Struct, frozen=True):
 
 
 class Certified(msgspec.Struct, frozen=True):
-    """A certified radius as `radius.Radius` has it; numbers are exact, as ratios or decimals."""
+    """A certified radius as `results.Radius` has it; numbers are exact, as ratios or decimals."""
 
     proved: str | None
     not_proved: str | None = None
