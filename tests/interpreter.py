@@ -2,7 +2,8 @@
 
 Of the quick tests' time most was once spent here: asking Triton's modules for their members at every call of a helper, reading a
 function's source from its file four times, checking sums for an overflow of which nobody is told, and making types and shapes that
-are there already. `quicken` knows one Triton; any other runs as it comes. tests/test_interpreter.py holds both against each other.
+are there already. quick_launches.py and replayed_builtins.py are parts of it: what a launch costs, and what a builtin does. `quicken`
+knows one Triton; any other runs as it comes. tests/test_interpreter.py holds both against each other.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any
+
+from tests.quick_launches import quick_builder, quick_launch
+from tests.replayed_builtins import Replayed
 
 KNOWN = "3.7."  # the versions of Triton whose interpreter this is about
 
@@ -36,6 +40,7 @@ class _Patch:
         self.missing = interpreter._MISSING
         self.kept: dict[bool, list[tuple[Any, str, Any, Any]]] = {}
         self.stayed = False  # whether Triton's own helpers have exchanged what they see of `core`, which Triton never puts back
+        self.replayed, self.made = Replayed(interpreter), dict[int, Any]()  # builtins by what Triton has of them
         self.active: bool | None = None  # whether `core` is exchanged beside `lang`; None where nothing is
 
     def __call__(self, fn: Any) -> Any:
@@ -53,12 +58,21 @@ class _Patch:
             return self.plain(fn)
         if known not in self.kept:
             scope = self.plain(fn)
-            self.kept[known] = [(on, name, old, vars(on)[name]) for on, name, old in scope._changes]
+            self.kept[known] = [(on, name, old, self.quicker(on, name, old, vars(on)[name])) for on, name, old in scope._changes]
             scope.restore()
         self.active = known
         for on, name, _, new in self.kept[known]:
             setattr(on, name, new)
         return self
+
+    def quicker(self, on: Any, name: str, old: Any, new: Any) -> Any:
+        if on is self.core.tensor and name in ("__bool__", "__index__"):
+            return self.replayed.looked(new)
+        if not self.core.is_builtin(old):
+            return new
+        if id(old) not in self.made:
+            self.made[id(old)] = self.replayed(new)
+        return self.made[id(old)]
 
     def restore(self) -> None:
         assert self.active is not None
@@ -152,4 +166,6 @@ def quicken() -> bool:
     rewriting = _Rewriting(interpreter)
     interpreter.FunctionRewriter.rewrite_ast = lambda self: rewriting(self)
     _types(interpreter)
+    quick_builder(interpreter)
+    quick_launch(interpreter)
     return True
