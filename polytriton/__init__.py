@@ -11,6 +11,7 @@ from polytriton.guard import plain
 if TYPE_CHECKING:
     from polytriton.api import Verifier, compile, load
     from polytriton.errors import PolytritonError
+    from polytriton.frontend.expressions import Condition, Expression, Variables, variables
     from polytriton.frontend.query import Property
     from polytriton.frontend.vnnlib import read_vnnlib
     from polytriton.pages.file import report
@@ -21,14 +22,15 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application
 
 __version__ = "0.1.1"
 __all__ = [
-    "Bounds", "Counterexample", "Interval", "LayerStats", "Picture", "PolytritonError", "Property", "Radius", "Result", "ResultList",
-    "Verifier", "__version__", "compile", "load", "read_vnnlib", "report", "to_pandas",
+    "Bounds", "Condition", "Counterexample", "Expression", "Interval", "LayerStats", "Picture", "PolytritonError", "Property", "Radius",
+    "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "load", "read_vnnlib", "report", "to_pandas", "variables",
 ]  # fmt: skip
 
 _HOMES = {
     **dict.fromkeys(("Verifier", "compile", "load"), "polytriton.api"),
     **dict.fromkeys(("Bounds", "Counterexample", "Interval", "LayerStats", "Picture"), "polytriton.results"),
     **dict.fromkeys(("Radius", "Result", "ResultList"), "polytriton.results"),
+    **dict.fromkeys(("Condition", "Expression", "Variables", "variables"), "polytriton.frontend.expressions"),
     "Property": "polytriton.frontend.query",
     "read_vnnlib": "polytriton.frontend.vnnlib",
     "report": "polytriton.pages.file",

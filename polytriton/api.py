@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from polytriton.errors import UsageError
 from polytriton.frontend.arrays import as_array, as_ends, as_pixels, as_radius, exact_numbers, is_path, normalised
 from polytriton.frontend.balls import ball, lazy_ball
+from polytriton.frontend.expressions import Variables, variables
 from polytriton.frontend.numbers import as_float64, as_fraction, as_numpy
 from polytriton.frontend.onnx import Imported, Source, cross_check, load_onnx
 from polytriton.frontend.query import Property
@@ -187,6 +189,14 @@ class Verifier:
     @property
     def outputs(self) -> int:
         return self._decider.outputs
+
+    def variables(self) -> tuple[Variables, Variables]:
+        """Its inputs x and its outputs y, to write properties with: Property(box, unsafe=[y[0] >= y[3]])."""
+        source = self.source
+        if source is None:
+            return variables(self.input_shape or (1,), self.outputs)
+        inputs, outputs = (s[1:] if source.has_batch and len(s) > 1 else s for s in (source.input_shape, source.output_shape))
+        return variables(inputs or (1,), outputs if outputs and prod(outputs) == self.outputs else self.outputs)
 
     def _batch(self, values: Any, what: str) -> np.ndarray:
         """Any array of one input or a batch of them as float64 [batch, values]."""
@@ -380,9 +390,9 @@ class Verifier:
                 "this property belongs to another network",
             )
         source = self.source
-        if source is None or prop.version.startswith("1"):
+        if source is None:
             return
-        asked, chosen = prop.output.name, source.output_name
+        asked, chosen = source.output_name if prop.version.startswith("1") else prop.output.name, source.output_name  # 1.0 calls any Y
         if asked != chosen and asked in source.outputs:
             raise UsageError(
                 f"property {prop.name} is about output {asked!r}, the network was compiled for {chosen!r}",

@@ -25,7 +25,7 @@ ALLOWED = {
     "commands": "api artifact certificate checker checker_exact checker_files child errors explain frontend ir "
     "kernels knobs limit pages passes prove runs runtime show tuning",
     "explain": "errors",
-    "frontend": "errors guard ir limit",
+    "frontend": "errors guard ir limit whole",
     "guard": "errors",
     "ir": "errors limit",
     "kernels": "errors ir knobs passes rounding",

@@ -108,6 +108,36 @@ def as_fraction(value: object, what: str) -> Fraction:
 
 
 @guarded
+def exact_value(value: object, what: str) -> Fraction:
+    """A number as it is: a float is the binary number that it holds, a text the decimal or the quotient that it spells."""
+    if isinstance(value, str):
+        return as_fraction(value, what)
+    if hasattr(value, "detach") or isinstance(value, np.ndarray):  # an array of one number without axes is a number
+        array = as_numpy(value, what)
+        if array.ndim:
+            raise UsageError(f"{what}: an array of shape {list(array.shape)} is no number", "give one of its numbers")
+        value = array[()]
+    if isinstance(value, bool | np.bool_):
+        raise UsageError(f"{what}: {value} is a truth value, no number", "write a number; conditions are joined with & and |")
+    return exact_number(value, what)
+
+
+@guarded
+def exact_values(values: object, what: str) -> tuple[list[Fraction], tuple[int, ...]]:
+    """The numbers of an array, a tensor or nested lists as `exact_value` reads each, in order, and their shape; one number has no axes."""
+    if isinstance(values, list | tuple):
+        parts = [exact_values(v, what) for v in values]
+        if len({shape for _, shape in parts}) > 1:
+            raise UsageError(f"{what} is no array: its lists differ in length", "give an array, or lists of equal length")
+        return [v for flat, _ in parts for v in flat], (len(parts), *(parts[0][1] if parts else ()))
+    if hasattr(values, "__array__") and not isinstance(values, np.generic):
+        spelled = isinstance(values, np.ndarray) and values.dtype.kind in "OU"
+        array = np.asarray(values) if spelled else as_numpy(values, what)
+        return [exact_value(v, what) for v in array.ravel().tolist()], array.shape
+    return [exact_value(values, what)], ()
+
+
+@guarded
 def as_float64(values: object, what: str) -> np.ndarray:
     """Numbers that are to be what was given, as float64; refused where float64 has not the very number."""
     array = as_numpy(values, what)

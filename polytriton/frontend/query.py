@@ -6,11 +6,18 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polytriton.errors import UnsupportedProperty, UsageError
 from polytriton.guard import guarded_class
+
+if TYPE_CHECKING:
+    import os
+
+    from polytriton.frontend.expressions import Condition, Numbers
 
 Exact = Sequence[Fraction]
 Terms = tuple[tuple[int, Fraction], ...]
@@ -105,9 +112,13 @@ class Tensor:
 
 
 @guarded_class
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class Property:
-    """The unsafe set; the network is safe when no input reaches any disjunct. No disjuncts: nothing is unsafe.
+    """What must not happen: an unsafe set of inputs and outputs. The network is safe when no input reaches any of its disjuncts.
+
+    box: the least and the greatest value of every input, as two arrays, or two numbers for all. unsafe: the network is unsafe where some
+    input of the box satisfies any of these conditions; safe: or fails to satisfy any of those. Conditions compare `variables`. A strict
+    comparison is proved for its closure.
 
     `network` is the name that a VNN-LIB 2.0 property gives its network.
     """
@@ -120,6 +131,41 @@ class Property:
     input: Tensor = field(default_factory=lambda: Tensor("X"))
     output: Tensor = field(default_factory=lambda: Tensor("Y"))
     network: str = ""
+
+    def __init__(
+        self,
+        box: tuple[Numbers, Numbers],
+        unsafe: Condition | Iterable[Condition] = (),
+        *,
+        safe: Condition | Iterable[Condition] = (),
+        name: str = "property",
+    ) -> None:
+        from polytriton.frontend.stated import stated_property
+
+        for key, value in vars(stated_property(box, unsafe, safe, name)).items():
+            object.__setattr__(self, key, value)
+
+    @staticmethod
+    def from_disjuncts(
+        name: str,
+        n_in: int,
+        n_out: int,
+        disjuncts: tuple[Disjunct, ...],
+        version: str = "1.0",
+        input: Tensor | None = None,
+        output: Tensor | None = None,
+        network: str = "",
+    ) -> Property:
+        """A property of boxes and rows that are there already. No disjuncts: nothing is unsafe."""
+        made = object.__new__(Property)
+        given = {"name": name, "n_in": n_in, "n_out": n_out, "disjuncts": disjuncts, "version": version, "network": network}
+        for key, value in {**given, "input": input or Tensor("X"), "output": output or Tensor("Y")}.items():
+            object.__setattr__(made, key, value)
+        return made
+
+    def __repr__(self) -> str:
+        many = len(self.disjuncts)
+        return f"<Property {self.name}: {self.n_in} inputs, {self.n_out} outputs, {many} unsafe piece{'s' * (many != 1)}>"
 
     @property
     def mixed(self) -> bool:
@@ -150,6 +196,18 @@ class Property:
                 return k
         return None
 
+    def vnnlib(self) -> str:
+        """The property as VNN-LIB text of its version; read back, it has the same boxes and rows, exactly."""
+        from polytriton.frontend.vnnlib_write import text_of
+
+        return text_of(self)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Writes `vnnlib()` into a file, whole or not at all."""
+        from polytriton.frontend.vnnlib_write import save_text
+
+        return save_text(self, Path(path), overwrite)
+
     @staticmethod
     def from_box(
         lo: np.ndarray,
@@ -177,7 +235,7 @@ class Property:
             low, high = (tuple(exact_number(v, "a box") for v in side.tolist()) for side in sides)
             exact_box = low, high
         rows = classification(label, n_out, targets)
-        return Property(name, lo.size, n_out, tuple(Disjunct(lo, hi, *exact_box, (row,)) for row in rows))
+        return Property.from_disjuncts(name, lo.size, n_out, tuple(Disjunct(lo, hi, *exact_box, (row,)) for row in rows))
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,8 +38,14 @@ def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | Non
                 f"{title} is a property for another network: it declares {found} {what}, the network has {wanted}",
                 "pair the property with its own network",
             )
-    disjuncts = _Boxes(doc, title).disjuncts()
-    return Property(title, doc.n_in, doc.n_out, disjuncts, doc.version, doc.input, doc.output, doc.network)
+    return made_property(doc, title)
+
+
+@guarded
+def made_property(doc: Document, name: str) -> Property:
+    """The unsafe set that a document's asserts describe, whatever wrote them."""
+    disjuncts = _Boxes(doc, name).disjuncts()
+    return Property.from_disjuncts(name, doc.n_in, doc.n_out, disjuncts, doc.version, doc.input, doc.output, doc.network)
 
 
 def load_text(path: Path) -> str:

@@ -13,12 +13,15 @@ import polytriton
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
 import polytriton
-from polytriton import Bounds, Counterexample, Interval, PolytritonError, Property, Radius, Result, ResultList, Verifier
+from polytriton import (
+    Bounds, Condition, Counterexample, Expression, Interval, PolytritonError, Property, Radius, Result, ResultList, Variables, Verifier,
+)
 
 
 def certified(net: Verifier, images: np.ndarray, labels: list[int]) -> list[int]:
@@ -31,6 +34,10 @@ def widest(bounds: Bounds) -> float:
     return max(float((v.hi - v.lo).max()) for v in layers.values())
 
 
+def weighted(y: Variables, weights: list[float]) -> Expression:
+    return y.dot(weights) - y[0] / 3
+
+
 def point(result: Result) -> np.ndarray | None:
     found: Counterexample | None = result.counterexample
     return None if found is None else found.x
@@ -40,6 +47,11 @@ try:
     net = polytriton.compile("net.onnx", semantics="real", device="cpu", memory=1 << 30)
     again: Verifier = polytriton.load(net.save(Path("net.poly")), dtype="float64")
     prop: Property = polytriton.read_vnnlib("prop.vnnlib", n_in=net.inputs)
+    x, y = net.variables()
+    either: Condition = (y[0] - 2 * y.sum() >= "0.1") & (x[0, 1] < Fraction(1, 3)) | ~(y[1] == np.float32(0.1) * x.flat[3])
+    own = Property(box=(np.zeros(4), [[0, "0.1"], [1, 0.5]]), unsafe=[either, weighted(y, [1.0, 2.0]) >= 0], safe=either)
+    written: Path = own.save("own.vnnlib", overwrite=True)
+    text: str = own.vnnlib()
     one: Result = net.verify_property(prop, timeout=10)
     other: Result = net.verify_vnnlib("prop.vnnlib")
     shape: tuple[int, ...] = net.input_shape
@@ -61,6 +73,8 @@ net = polytriton.compile("net.onnx", semantic="real")
 net.bounds([0.0])
 polytriton.read_vnnlib(3)
 net.verify_vnnlib("a.vnnlib").verdikt
+x, y = net.variables()
+polytriton.Property((0, 1), [y[0] + x[0, 1]])
 """
 
 
@@ -80,7 +94,7 @@ def mypy(tmp_path: Path, text: str) -> str:
 def test_a_typed_program_passes_in_strict_mode(tmp_path: Path) -> None:
     assert "Success" in mypy(tmp_path, PROGRAM)
     found = mypy(tmp_path, WRONG)
-    for words in ('"semantic"', '"hi"', '"int"', '"verdikt"'):
+    for words in ('"semantic"', '"hi"', '"int"', '"verdikt"', '"Expression"'):
         assert words in found, found
 
 

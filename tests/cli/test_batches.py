@@ -104,7 +104,7 @@ def test_batches_that_cannot_be(cli: Cli, poly: Path, here: Path, extra: list[st
 # ---- what is taken together --------------------------------------------------------------------------------------
 
 
-NOTHING = Property("nothing", 4, 3, ())
+NOTHING = Property.from_disjuncts("nothing", 4, 3, ())
 
 
 def ball(name: str) -> Query:

@@ -93,8 +93,8 @@ def test_boxes_that_share_one_side_only() -> None:
     from dataclasses import replace
 
     lo, exact = large.lo, large.exact_lo
-    both = Property("two", 64, 10, (replace(small, lo=lo, exact_lo=exact), replace(large, lo=lo, exact_lo=exact)))
-    alone = [Property("one", 64, 10, (d,)) for d in both.disjuncts]
+    both = Property.from_disjuncts("two", 64, 10, (replace(small, lo=lo, exact_lo=exact), replace(large, lo=lo, exact_lo=exact)))
+    alone = [Property.from_disjuncts("one", 64, 10, (d,)) for d in both.disjuncts]
     verdicts = [net.verify_property(p, falsifier=False, search="none").verdict for p in alone]
     assert net.verify_property(both, falsifier=False, search="none").verdict == ("unsat" if verdicts == ["unsat", "unsat"] else "unknown")
     q = questions(both)

@@ -44,7 +44,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 @pytest.fixture
 def props(net: polytriton.Verifier, files: dict[str, Path]) -> dict[str, Property]:
     read = {name: read_vnnlib(file, n_in=net.inputs, n_out=net.outputs) for name, file in files.items()}
-    return {"nothing unsafe": Property("nothing unsafe", net.inputs, net.outputs, ()), **read}
+    return {"nothing unsafe": Property.from_disjuncts("nothing unsafe", net.inputs, net.outputs, ()), **read}
 
 
 def test_together_as_alone(net: polytriton.Verifier, props: dict[str, Property]) -> None:

@@ -39,7 +39,7 @@ def hidden(seed: int) -> tuple[Verifier, Property]:
     most = Fraction(float(gap.min() + 0.01 * gap.std()))
     row = Row(((0, Fraction(1)), (1, Fraction(-1))), (), most)
     ends = [Fraction(-1)] * n, [Fraction(1)] * n
-    return verifier, Property("hidden", n, 3, (Disjunct(np.full(n, -1.0), np.full(n, 1.0), *ends, (row,)),))
+    return verifier, Property.from_disjuncts("hidden", n, 3, (Disjunct(np.full(n, -1.0), np.full(n, 1.0), *ends, (row,)),))
 
 
 @pytest.mark.parametrize(("seed", "divided"), [(15, False), (7, True)])

@@ -38,7 +38,7 @@ def asked(
         Disjunct(*made[at], tuple(Row(_terms(f.c), _terms(f.d), f.k, strict=k % 2 == 1) for k, f in enumerate(forms)))
         for at, forms in groups
     ]
-    return Property("p", len(boxes[0][0]), outputs, tuple(disjuncts))
+    return Property.from_disjuncts("p", len(boxes[0][0]), outputs, tuple(disjuncts))
 
 
 def _terms(values: Numbers) -> tuple[tuple[int, Fraction], ...]:

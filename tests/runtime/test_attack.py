@@ -119,7 +119,7 @@ def test_planted_violations_are_found_and_are_real(seed: int, kind: str) -> None
     reach = np.sort(seen[:, 1] - seen[:, 0])
     const = float(reach[400] if len(reach) > 400 else reach[-1])
     box = [Fraction(v) for v in lo], [Fraction(v) for v in hi]
-    prop = Property("planted", 6, 4, (disjunct(*box, row({0: 1.0}, -1e6)), disjunct(*box, row({0: 1.0, 1: -1.0}, -const))))
+    prop = Property.from_disjuncts("planted", 6, 4, (disjunct(*box, row({0: 1.0}, -1e6)), disjunct(*box, row({0: 1.0, 1: -1.0}, -const))))
     calls: list[np.ndarray] = []
     got = falsify(net, prop, replay_of(net, kind, calls), input_dtype=kind)
     assert got is not None
@@ -133,10 +133,10 @@ def test_a_corner_of_many_inputs_is_found() -> None:
     n = 200
     box = [Fraction(-1)] * n, [Fraction(1)] * n
     net = total(n)
-    got = falsify(net, Property("corner", n, 1, (disjunct(*box, row({0: -1.0}, -float(n))),)), replay_of(net))
+    got = falsify(net, Property.from_disjuncts("corner", n, 1, (disjunct(*box, row({0: -1.0}, -float(n))),)), replay_of(net))
     assert got is not None
     assert (got.x == 1).all()
-    beyond = Property("beyond", n, 1, (disjunct(*box, row({0: -1.0}, -float(n), strict=True)),))
+    beyond = Property.from_disjuncts("beyond", n, 1, (disjunct(*box, row({0: -1.0}, -float(n), strict=True)),))
     assert falsify(net, beyond, replay_of(net), attack=Attack(restarts=3)) is None
 
 
@@ -144,7 +144,7 @@ def test_all_rows_of_a_disjunct_must_hold_and_inputs_may_stand_in_rows() -> None
     net = total(20)
     box = [Fraction(0)] * 20, [Fraction(1)] * 20
     rows = row({0: 1.0}, 7.01), row({0: -1.0}, -7.0), row({0: 0.0}, -0.5, x={3: -1.0}), row({}, 0.25, x={4: 1.0})
-    got = falsify(net, Property("slab", 20, 1, (disjunct(*box, *rows),)), replay_of(net))
+    got = falsify(net, Property.from_disjuncts("slab", 20, 1, (disjunct(*box, *rows),)), replay_of(net))
     assert got is not None
     assert got.x[3] >= 0.5
     assert got.x[4] <= 0.25
@@ -153,22 +153,24 @@ def test_all_rows_of_a_disjunct_must_hold_and_inputs_may_stand_in_rows() -> None
 
 def test_what_the_original_denies_is_no_counterexample() -> None:
     net = total(3)
-    prop = Property("denied", 3, 1, (disjunct([Fraction(0)] * 3, [Fraction(1)] * 3, row({0: -1.0}, 0.0)),))
+    prop = Property.from_disjuncts("denied", 3, 1, (disjunct([Fraction(0)] * 3, [Fraction(1)] * 3, row({0: -1.0}, 0.0)),))
     assert falsify(net, prop, lambda x: np.array([-1.0], np.float32)) is None
     assert falsify(net, prop, lambda x: np.array([np.nan], np.float32)) is None
 
 
 def test_a_disjunct_without_rows_is_met_anywhere_and_none_at_all_never() -> None:
     net = total(2)
-    got = falsify(net, Property("any", 2, 1, (disjunct([Fraction(0)] * 2, [Fraction(1)] * 2),)), replay_of(net))
+    got = falsify(net, Property.from_disjuncts("any", 2, 1, (disjunct([Fraction(0)] * 2, [Fraction(1)] * 2),)), replay_of(net))
     assert got is not None
     assert got.disjunct == 0
-    assert falsify(net, Property("none", 2, 1, ()), replay_of(net)) is None
+    assert falsify(net, Property.from_disjuncts("none", 2, 1, ()), replay_of(net)) is None
 
 
 def test_starts_are_tried_first() -> None:
     net = total(30)
-    prop = Property("needle", 30, 1, (disjunct([Fraction(0)] * 30, [Fraction(1)] * 30, row({0: 1.0}, 3.0), row({0: -1.0}, -3.0)),))
+    prop = Property.from_disjuncts(
+        "needle", 30, 1, (disjunct([Fraction(0)] * 30, [Fraction(1)] * 30, row({0: 1.0}, 3.0), row({0: -1.0}, -3.0)),)
+    )
     needle = np.zeros(30)
     needle[[2, 5, 9]] = 1
     got = falsify(net, prop, replay_of(net), attack=Attack(restarts=0), starts=needle[None])
@@ -206,15 +208,15 @@ def test_a_box_between_two_floats_has_no_counterexample() -> None:
     assert inner_box(between, np.dtype("float32")) is None
     assert inner_box(between, np.dtype("float64")) is not None
     net = total(2)
-    assert falsify(net, Property("thin", 2, 1, (between,)), replay_of(net)) is None
+    assert falsify(net, Property.from_disjuncts("thin", 2, 1, (between,)), replay_of(net)) is None
     # beside a piece that does hold floats, only that one can be met
     wide = disjunct([Fraction(0)] * 2, [Fraction(1), near], row({0: -1.0}, -1.1))
-    got = falsify(net, Property("two", 2, 1, (between, wide)), replay_of(net))
+    got = falsify(net, Property.from_disjuncts("two", 2, 1, (between, wide)), replay_of(net))
     assert got is not None
     assert got.disjunct == 1
     # one float inside: it is that one
     point = disjunct([Fraction(0), tenth], [Fraction(0), near], row({0: -1.0}, 0.0))
-    got = falsify(net, Property("point", 2, 1, (point,)), replay_of(net))
+    got = falsify(net, Property.from_disjuncts("point", 2, 1, (point,)), replay_of(net))
     assert got is not None
     assert got.x.tolist() == [0, float(near)]
 
@@ -225,7 +227,7 @@ def test_a_box_between_two_floats_has_no_counterexample() -> None:
 def test_deadline_is_kept() -> None:
     net = dense(np.random.default_rng(0), 50, 300, 300, 5)
     box = [Fraction(-1)] * 50, [Fraction(1)] * 50
-    prop = Property("long", 50, 5, tuple(disjunct(*box, row({k: 1.0}, -1e9)) for k in range(5)))
+    prop = Property.from_disjuncts("long", 50, 5, tuple(disjunct(*box, row({k: 1.0}, -1e9)) for k in range(5)))
     calls: list[np.ndarray] = []
     assert falsify(net, prop, replay_of(net, calls=calls), deadline=time.monotonic() - 1) is None
     begin = time.monotonic()
@@ -237,7 +239,7 @@ def test_deadline_is_kept() -> None:
 def test_same_seed_same_answer_and_the_users_torch_is_left_alone() -> None:
     net = dense(np.random.default_rng(3), 20, 30, 3)
     box = [Fraction(-1)] * 20, [Fraction(1)] * 20
-    prop = Property("p", 20, 3, (disjunct(*box, row({0: 1.0, 1: -1.0}, 0.0), row({2: 1.0}, 5.0)),))
+    prop = Property.from_disjuncts("p", 20, 3, (disjunct(*box, row({0: 1.0, 1: -1.0}, 0.0), row({2: 1.0}, 5.0)),))
     plain = falsify(net, prop, replay_of(net))
     assert plain is not None
 

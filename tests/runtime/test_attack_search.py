@@ -57,7 +57,7 @@ def identity(n: int = 1) -> Net:
 def test_the_corner_of_the_linear_bounds_is_tried_first() -> None:
     signs = np.random.default_rng(0).choice([-1.0, 1.0], 100)
     net, box = signed(signs), ([Fraction(-1)] * 100, [Fraction(1)] * 100)
-    prop = Property("corner", 100, 1, (piece(*box, at_least(0, 100)),))
+    prop = Property.from_disjuncts("corner", 100, 1, (piece(*box, at_least(0, 100)),))
     assert falsify(net, prop, replay_of(net), attack=NOTHING) is None
     (got,) = falsify_all(net, [Aim(prop, slopes={0: -signs[None]})], replay_of(net), attack=NOTHING)
     assert got is not None
@@ -75,7 +75,7 @@ def slopes_are_the_gradient(seed: int, device: str) -> bool:
     box = [Fraction(v - 1e-9) for v in x], [Fraction(v + 1e-9) for v in x]
     form = np.round(4 * np.random.default_rng(seed + 1).standard_normal(outputs))
     terms = tuple((i, Fraction(c)) for i, c in enumerate(form) if c)
-    prop = Property("tiny", size, outputs, (piece(*box, Row(terms, (), Fraction(10**9))),))
+    prop = Property.from_disjuncts("tiny", size, outputs, (piece(*box, Row(terms, (), Fraction(10**9))),))
     verifier = api.Verifier.from_net(net, semantics="real", dtype="float64", device=device)
     q = questions(prop)
     assert q is not None
@@ -99,7 +99,7 @@ def test_several_devices_tell_what_one_tells() -> None:
     net = random_dense(20)
     box = np.random.default_rng(0).standard_normal((3, 20))
     pieces = [piece([Fraction(v - 1) for v in x], [Fraction(v + 1) for v in x], at_least(k, 1), at_least(0, 2)) for k, x in enumerate(box)]
-    prop = Property("three", 20, 3, tuple(pieces))
+    prop = Property.from_disjuncts("three", 20, 3, tuple(pieces))
     told = []
     for device in ("cpu", "cpu,cpu"):
         verifier = api.Verifier.from_net(net, semantics="real", dtype="float64", device=device)
@@ -116,7 +116,9 @@ def test_several_devices_tell_what_one_tells() -> None:
 def test_near_misses_are_replayed_once() -> None:
     """The least value is just above the unsafe set: descents that end there again need not be replayed again."""
     net = signed(np.ones(30))
-    prop = Property("near", 30, 1, (piece([Fraction(0)] * 30, [Fraction(1)] * 30, at_least(0, Fraction(30) + Fraction(1, 10**4))),))
+    prop = Property.from_disjuncts(
+        "near", 30, 1, (piece([Fraction(0)] * 30, [Fraction(1)] * 30, at_least(0, Fraction(30) + Fraction(1, 10**4))),)
+    )
     calls = []
     assert falsify(net, prop, lambda x: calls.append(x) or replay_of(net)(x), attack=Attack(restarts=30, steps=30)) is None  # type: ignore[func-returns-value]
     assert len(calls) == 1
@@ -125,7 +127,7 @@ def test_near_misses_are_replayed_once() -> None:
 def test_only_open_pieces_are_aimed_at() -> None:
     net = identity(2)
     box = [Fraction(0)] * 2, [Fraction(1)] * 2
-    prop = Property("two", 2, 2, (piece(*box, at_least(0, Fraction(1, 2))), piece(*box, at_least(1, Fraction(1, 2)))))
+    prop = Property.from_disjuncts("two", 2, 2, (piece(*box, at_least(0, Fraction(1, 2))), piece(*box, at_least(1, Fraction(1, 2)))))
     for only in ([0], [1]):
         (got,) = falsify_all(net, [Aim(prop, only)], lambda x, k=only[0]: np.eye(2, dtype=np.float32)[k])
         assert got is not None
@@ -140,7 +142,7 @@ def test_several_properties_share_one_search() -> None:
     rng = np.random.default_rng(4)
     nets = signed(rng.choice([-1.0, 1.0], 40))
     pieces = [piece([Fraction(k)] * 40, [Fraction(k + 1)] * 40, at_least(0, v)) for k, v in enumerate((5, 500, 8))]
-    props = [Property(f"p{k}", 40, 1, (d,)) for k, d in enumerate(pieces)]
+    props = [Property.from_disjuncts(f"p{k}", 40, 1, (d,)) for k, d in enumerate(pieces)]
     found = falsify_all(nets, [Aim(p) for p in props], replay_of(nets))
     assert [f is not None for f in found] == [True, False, True]
     for p, f in zip(props, found, strict=True):
@@ -150,7 +152,9 @@ def test_several_properties_share_one_search() -> None:
 @pytest.mark.parametrize("inputs", [3, 60])
 def test_a_seed_decides_everything(inputs: int) -> None:
     net = random_dense(inputs)
-    prop = Property("p", inputs, 3, (piece([Fraction(-1)] * inputs, [Fraction(1)] * inputs, at_least(0, 0.2), at_least(1, 0.1)),))
+    prop = Property.from_disjuncts(
+        "p", inputs, 3, (piece([Fraction(-1)] * inputs, [Fraction(1)] * inputs, at_least(0, 0.2), at_least(1, 0.1)),)
+    )
     runs = [falsify(net, prop, replay_of(net), attack=Attack(seed=seed)) for seed in (0, 0, 1)]
     assert all(r is not None for r in runs)
     np.testing.assert_array_equal(runs[0].x, runs[1].x)  # type: ignore[union-attr]
@@ -169,7 +173,7 @@ def random_dense(inputs: int) -> Net:
 def test_operations_bound_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     net = random_dense(60)
     assert point_operations(net) == 2 * 20 * 60 + 2 * 20 + 2 * 3 * 20 + 2 * 60
-    prop = Property("never", 60, 3, (piece([Fraction(-1)] * 60, [Fraction(1)] * 60, at_least(0, 10**6)),))
+    prop = Property.from_disjuncts("never", 60, 3, (piece([Fraction(-1)] * 60, [Fraction(1)] * 60, at_least(0, 10**6)),))
     points = 0
     made = torch_forward(net, torch.float32)
 
@@ -189,7 +193,7 @@ def test_operations_bound_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_finds_lie_clearly_inside_where_they_can() -> None:
     net = random_dense(30)
-    prop = Property("deep", 30, 3, (piece([Fraction(-1)] * 30, [Fraction(1)] * 30, at_least(0, 0.5)),))
+    prop = Property.from_disjuncts("deep", 30, 3, (piece([Fraction(-1)] * 30, [Fraction(1)] * 30, at_least(0, 0.5)),))
     got = falsify(net, prop, replay_of(net))
     assert got is not None
     assert got.y[0] - 0.5 >= NEAR * (1 + np.abs(got.y).max())
@@ -213,7 +217,7 @@ def test_samples_find_a_narrow_basin_that_gradients_do_not_lead_to() -> None:
     u, v = distance(a, 1.0, 0.0), distance(b, 8.0, -0.25)
     net = n.build(n.add("sub", (u, n.add("relu", (n.add("sub", (u, v)),)))))
     row = Row(((0, Fraction(1)),), (), Fraction(-6, 25))
-    prop = Property("basin", 3, 1, (piece([Fraction(0)] * 3, [Fraction(1)] * 3, row),))
+    prop = Property.from_disjuncts("basin", 3, 1, (piece([Fraction(0)] * 3, [Fraction(1)] * 3, row),))
     got = falsify(net, prop, replay_of(net), attack=Attack(restarts=0, steps=0, samples=1 << 12))
     assert got is not None
     assert np.abs(got.x - b).sum() < 0.01
@@ -258,14 +262,14 @@ def test_a_decimal_input_is_judged_by_the_exact_network_and_the_model() -> None:
     def ask(semantics: str, row: Row, **kinds: frozenset[int]) -> api.Result:
         verifier = api.Verifier.from_net(net, semantics=semantics)
         verifier._replay = replay_of(net)
-        return verifier.verify_property(Property("decimal", 1, 1, (piece([TENTH], [TENTH], row, **kinds),)))
+        return verifier.verify_property(Property.from_disjuncts("decimal", 1, 1, (piece([TENTH], [TENTH], row, **kinds),)))
 
     row = at_least(0, Fraction(9, 100))
     got = ask("real", row)
     assert got.verdict == "sat"
     assert got.counterexample is not None
     assert got.counterexample.x.tolist() == [0.1]  # as the property writes it; float32 rounds it to what the model ran on
-    assert Property("p", 1, 1, (piece([TENTH], [TENTH], row),)).violated([0.1], got.counterexample.y, rounded=True) == 0
+    assert Property.from_disjuncts("p", 1, 1, (piece([TENTH], [TENTH], row),)).violated([0.1], got.counterexample.y, rounded=True) == 0
     assert ask("float32", row).verdict == "unknown"  # no float32 execution starts in the box
     # the run at the nearest float32 is unsafe, the exact network at the decimal is not: nothing is claimed
     assert ask("real", at_least(0, near)).verdict != "sat"
@@ -274,7 +278,7 @@ def test_a_decimal_input_is_judged_by_the_exact_network_and_the_model() -> None:
 
 def test_thin_boxes_need_both_judges() -> None:
     net = identity()
-    prop = Property("thin", 1, 1, (piece([TENTH], [TENTH], at_least(0, Fraction(9, 100))),))
+    prop = Property.from_disjuncts("thin", 1, 1, (piece([TENTH], [TENTH], at_least(0, Fraction(9, 100))),))
     seen = []
     assert falsify(net, prop, replay_of(net), certify=lambda d, x: seen.append(x) or False) is None  # type: ignore[func-returns-value]
     assert seen

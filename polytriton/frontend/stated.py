@@ -1,0 +1,75 @@
+"""A box and conditions in Python as a property: they become the asserts of a document, as if a VNN-LIB file had stated them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from math import prod
+
+from polytriton.errors import UsageError
+from polytriton.frontend.expressions import JOIN, Condition, Numbers, Shapes, check_same, shown_value
+from polytriton.frontend.numbers import exact_values
+from polytriton.frontend.query import Property, Tensor
+from polytriton.frontend.vnnlib import _show, made_property
+from polytriton.frontend.vnnlib_dnf import Formula, Junction, Leaf
+from polytriton.frontend.vnnlib_linear import ONE
+from polytriton.frontend.vnnlib_parse import Document
+
+NONE = "give unsafe=[...], what must not happen, or safe=[...], what must hold"
+
+
+def stated_property(
+    box: tuple[Numbers, Numbers], unsafe: Condition | Iterable[Condition], safe: Condition | Iterable[Condition], name: str
+) -> Property:
+    """{(x, y) : x in the box, and some unsafe condition holds or some safe one does not}."""
+    bad, good = _conditions(unsafe, "unsafe"), _conditions(safe, "safe")
+    if not bad and not good:
+        raise UsageError("a property without conditions says nothing", NONE)
+    shapes = (bad + good)[0].shapes
+    for condition in bad + good:
+        check_same(shapes, condition.shapes)
+    violations: list[Formula] = [c.formula for c in bad] + [Junction("not", (c.formula,)) for c in good]
+    asserts: list[Formula] = [*_bounds(box, shapes), Junction("or", violations)]
+    tensors = Tensor("X", shape=shapes.inputs), Tensor("Y", shape=shapes.outputs)
+    return made_property(Document("1.0", asserts, *tensors, prod(shapes.inputs), prod(shapes.outputs)), _name(name))
+
+
+def _name(name: str) -> str:
+    if not isinstance(name, str):
+        raise UsageError(f"a property's name is {shown_value(name)}", "give a text")
+    return name
+
+
+def _conditions(given: Condition | Iterable[Condition], what: str) -> list[Condition]:
+    if isinstance(given, Condition):
+        return [given]
+    try:
+        listed = list(given)
+    except TypeError:
+        raise UsageError(f"{what}={shown_value(given)} is no list of conditions", NONE) from None
+    for k, condition in enumerate(listed):
+        if not isinstance(condition, Condition):
+            raise UsageError(f"{what}[{k}] is {shown_value(condition)}, no condition", f"compare expressions of net.variables(); {JOIN}")
+    return listed
+
+
+def _bounds(box: tuple[Numbers, Numbers], shapes: Shapes) -> list[Leaf]:
+    """x_i <= hi_i and -x_i <= -lo_i."""
+    if not isinstance(box, tuple | list) or len(box) != 2:
+        raise UsageError(f"a box of {shown_value(box)}", "give the ends: box=(lo, hi), two arrays, or two numbers for all inputs")
+    lows, highs = (_end(end, what, shapes) for end, what in zip(box, ("the box's lower end", "the box's upper end"), strict=True))
+    for i, (lo, hi) in enumerate(zip(lows, highs, strict=True)):
+        if lo > hi:
+            raise UsageError(f"inverted box for {shapes.element(i)}: {_show(lo)} > {_show(hi)}", "swap the bounds: box=(lo, hi)")
+    return [Leaf({i: -ONE}, -lo, False) for i, lo in enumerate(lows)] + [Leaf({i: ONE}, hi, False) for i, hi in enumerate(highs)]
+
+
+def _end(values: Numbers, what: str, shapes: Shapes) -> list[Fraction]:
+    """One number an input: given in the inputs' shape, but for axes of one element, or flat; a single number is everyone's."""
+    found, shape = exact_values(values, what)
+    size = prod(shapes.inputs)
+    if not shape:
+        return found * size
+    if shape != (size,) and [k for k in shape if k != 1] != [k for k in shapes.inputs if k != 1]:
+        raise UsageError(f"{what} has shape {list(shape)}, the inputs have {list(shapes.inputs)}", "give it in the inputs' shape or flat")
+    return found
