@@ -8,6 +8,7 @@ from tests.mutation.charges import PAYMENTS
 from tests.mutation.deployed import DEPLOYED_SUMS
 from tests.mutation.mutant import Mutant, m
 from tests.mutation.pieces import PIECES
+from tests.mutation.properties import PROPERTIES
 from tests.mutation.search import SEARCHES
 
 CONSTANTS, TERMS = "tests/soundness/test_constants.py", "tests/soundness/test_terms.py"
@@ -245,4 +246,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *SEARCHES,
     *CERTIFICATES,
     *PIECES,
+    *PROPERTIES,
 )  # fmt: skip
