@@ -139,7 +139,11 @@ LO, HI, TOP, BELOW, ABOVE, BOTH = X - 0.07, X + 0.07, X + 0.1, X - 1, X + 1, np.
 TOY = Toy()
 
 
-def found(folder: Path) -> dict[str, Any]:
+# an export of a module takes longer than all the rest: it is made in every state of torch that "everything" does not hold, and there
+EXPORTED = {"default float64", "device", "no gradients", "inference", "everything"}
+
+
+def found(folder: Path, exports: bool = True) -> dict[str, Any]:
     """What every public function makes of numbers that any of the states would change."""
     made: dict[str, Any] = {}
     net = polytriton.compile(folder / "net.onnx", semantics="real")
@@ -161,7 +165,8 @@ def found(folder: Path) -> dict[str, Any]:
     made["load"] = bits(polytriton.load(folder / "net.poly", semantics="real").bounds(X, TOP))
     ramp = Verifier.from_net(steep(), semantics="real")
     made["from_net"] = [bits(ramp.bounds([0.0], [1e-40])), bits(ramp.predict([1e-40])), bits(ramp.margins([5e-324], [1e-310], [[1.0]]))]
-    made["module"] = bits(polytriton.compile(TOY, np.zeros((1, 4), np.float32)).bounds(BELOW, ABOVE))
+    if exports:
+        made["module"] = bits(polytriton.compile(TOY, np.zeros((1, 4), np.float32)).bounds(BELOW, ABOVE))
     made["together too"] = [(k, bits(r)) for k, r in polytriton.prove.together.decide_together(net, [prop], [0])]
     made["shown"] = net._repr_html_()
     target = folder / "a.cert"
@@ -190,11 +195,12 @@ def test_no_state_reaches_a_result(state: str, clean: dict[str, Any], tmp_path: 
     before = hostile.seen()
     with hostile.STATES[state]():
         inside = hostile.seen()
-        got = found(tmp_path)
+        got = found(tmp_path, state in EXPORTED)
         assert hostile.seen() == inside
     assert hostile.seen() == before
-    for name, wanted in clean.items():
-        assert got[name] == wanted, name
+    assert got.keys() == clean.keys() - (set() if state in EXPORTED else {"module"})
+    for name, value in got.items():
+        assert value == clean[name], name
     assert settings._holders == 0
 
 
@@ -206,13 +212,13 @@ def test_a_callers_own_thread(state: str, clean: dict[str, Any], tmp_path: Path)
     def work() -> None:
         with hostile.STATES[state]():
             inside = hostile.seen()
-            ended.extend((found(tmp_path), hostile.seen() == inside))
+            ended.extend((found(tmp_path, state in EXPORTED), hostile.seen() == inside))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     assert ended[1]
-    assert ended[0] == clean
+    assert ended[0] == {name: wanted for name, wanted in clean.items() if name != "module" or state in EXPORTED}
 
 
 def test_an_untouched_bound_is_where_it_belongs() -> None:
@@ -331,7 +337,7 @@ def linear(x, w, c):
     return b.add("linear", (x,), w=b.constant(w), b=b.constant(c))
 h = b.add("relu", (linear(b.input((512,)), np.eye(512) * 1e-30, np.full(512, 1e-310)),))
 net = Verifier.from_net(b.build(linear(h, np.ones((300, 512)) * 1e-300, np.zeros(300))), semantics="real", dtype="float64")
-lo = np.linspace(-1e-10, 1e-10, 200 * 512).reshape(200, 512)
+lo = np.linspace(-1e-10, 1e-10, 40 * 512).reshape(40, 512)
 found = net.bounds(lo, lo + 1e-10)
 print(torch.get_num_threads(), found.lo.tobytes().hex()[:4096], hash(found.lo.tobytes() + found.hi.tobytes()))
 """

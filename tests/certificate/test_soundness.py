@@ -157,7 +157,7 @@ def test_a_false_property_of_a_small_network_is_never_certified(tmp_path: Path, 
     false = path, prop(tmp_path / "f.vnnlib", box, 1, f"(<= Y_0 {float(best)})")
     hashes = checker.load(*false)[2]
     neurons = int(checker.Prover(path.read_bytes(), False).first[-1])
-    for _ in range(50):
+    for _ in range(20):
         tree = random_tree(rng, 2, neurons, 1)
         assert refused(false, pack([tree.arrays()], semantics, hashes), tmp_path) is not None
 
