@@ -115,7 +115,7 @@ def sweep(case: Case, kind: str, step: int) -> int:
 @pytest.mark.parametrize("kind", SHORTAGES)
 @pytest.mark.parametrize("name", ["unsat", "sat", "conv", "residual"])
 def test_some_operators_find_no_memory(folder: Path, name: str, kind: str) -> None:
-    assert sweep(cases(folder)[name], kind, 97) >= 1
+    assert sweep(cases(folder)[name], kind, 197) >= 1
 
 
 @pytest.mark.slow

@@ -95,8 +95,9 @@ PADDINGS = ((0, 0), (2, 2), (1, 0), (0, 1), (3, 1), (0, 3))
 @pytest.mark.parametrize("channels,groups", [(1, 1), (12, 1), (12, 12), (12, 2)])
 @pytest.mark.parametrize("down", [False, True])
 def test_no_cell_is_lost_at_a_border(channels: int, groups: int, dtype: str, down: bool) -> None:
-    """Weights of one over [0, 1]: the bound counts the (cell, window) pairs, along one axis of every window geometry."""
-    for k, s, d, p, cells in product((1, 2, 3), (1, 2, 3), (1, 2), PADDINGS, (2, 5)):
+    """Weights of one over [0, 1]: the bound counts the (cell, window) pairs, along one axis of every second window geometry."""
+    other = down == (dtype == DTYPES[0])  # the other half is the other type's, and the other axis's
+    for k, s, d, p, cells in list(product((1, 2, 3), (1, 2, 3), (1, 2), PADDINGS, (2, 5)))[other::2]:
         if cells + sum(p) < (k - 1) * d + 1:
             continue
 
