@@ -85,11 +85,24 @@ class _Patch:
 
 
 @lru_cache(256)
-def _functions(text: str) -> dict[int, tuple[int, int, int]]:
-    """Of every function of a file by its first line, decorators included: that of its `def`, its last, and how far it is indented."""
-    found = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+def _functions(text: str) -> dict[int, tuple[int, int]]:
+    """Of a file's functions by first lines, decorators included: that of its `def`, and its last. Those inside others are left out."""
+    found = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
     firsts = ((min([f.lineno, *(d.lineno for d in f.decorator_list)]), f) for f in found)
-    return {first: (f.lineno, f.end_lineno or f.lineno, f.col_offset) for first, f in firsts}
+    return {first: (f.lineno, f.end_lineno or f.lineno) for first, f in firsts}
+
+
+def _wrap(body: list[ast.stmt]) -> None:
+    """What Triton's ASTTransformer does: every value that is assigned becomes a tensor."""
+    for stmt in body:
+        if isinstance(stmt, ast.Assign):
+            if len(stmt.targets) > 1:
+                raise ValueError("Multiple assignments are not supported")
+            at: Any = {name: getattr(stmt.value, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")}
+            given = ast.Attribute(ast.Name("interpreter_semantic", ast.Load(), **at), "to_tensor", ast.Load(), **at)
+            stmt.value = ast.Call(given, [stmt.value, ast.Constant(False, **at)], [], **at)
+        for part in ("body", "orelse"):
+            _wrap(getattr(stmt, part, []))
 
 
 class _Rewriting:
@@ -109,12 +122,12 @@ class _Rewriting:
         linecache.checkcache(code.co_filename)
         lines = linecache.getlines(code.co_filename)
         place = _functions("".join(lines)).get(code.co_firstlineno) if lines else None
-        if place is None or place[2]:
+        if place is None:
             return self.plain(rewriter)
         text = "".join(lines[place[0] - 1 : place[1]])
         if text not in self.compiled:
-            tree = ast.fix_missing_locations(rewriter.ast_transformer.visit(ast.parse(text)))
-            ast.increment_lineno(tree, place[0] - 1)
+            tree = ast.parse("\n" * (place[0] - 1) + text)
+            _wrap(tree.body)
             self.compiled[text] = compile(tree, code.co_filename, "exec")
         names, given = {**rewriter.kwargs}, rewriter.fn.__globals__
         for key, value in vars(self.interpreter).items():
