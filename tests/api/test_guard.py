@@ -389,4 +389,3 @@ except PolytritonError as error:
 
 def test_help_needs_no_torch() -> None:
     assert fresh("import sys\nfrom polytriton.cli import main\nmain(['--help'])\nprint('torch' in sys.modules)") == "False"
-

@@ -171,7 +171,7 @@ def test_cancellations_are_not_lost(tmp_path: Path, dtype: type, power: int) -> 
     path = dense(tmp_path / "c.onnx", layers, dtype)
     files = path, prop(tmp_path / "p.vnnlib", [(1, 1), (0, 1), (1, 1)], 1, "(>= Y_0 3)")
     with pytest.raises(checker.Refused):
-        certify(*files)
+        certify(*files, seconds=0.15)  # a bound that lost one proves at once
     both = model(
         tmp_path / "r.onnx",
         [NODE("Gemm", ["x", "w"], ["a"]), NODE("Gemm", ["x", "v"], ["b"]), NODE("Relu", ["a"], ["c"]), NODE("Add", ["c", "b"], ["y"])],
@@ -179,14 +179,14 @@ def test_cancellations_are_not_lost(tmp_path: Path, dtype: type, power: int) -> 
     )  # fmt: skip
     files = both, prop(tmp_path / "q.vnnlib", [(1, 1), (0, 1)], 1, "(>= Y_0 1)")
     with pytest.raises(checker.Refused):
-        certify(*files)
+        certify(*files, seconds=0.15)
     biases = model(
         tmp_path / "b.onnx", [NODE("Gemm", ["x", "w", "b"], ["a"]), NODE("MatMul", ["a", "v"], ["y"])],
         [1, 1], {"w": [[2.0**-20] * 3], "b": [big, 1, -big], "v": np.ones((3, 1))}, dtype,
     )  # fmt: skip
     files = biases, prop(tmp_path / "s.vnnlib", [(0, 1)], 1, "(>= Y_0 1)")
     with pytest.raises(checker.Refused):
-        certify(*files)
+        certify(*files, seconds=0.15)
 
 
 def test_sums_of_coefficients_and_of_inputs_are_charged(tmp_path: Path) -> None:
