@@ -93,7 +93,7 @@ class Recorder(Trace):
         super().__init__(torch.device("cpu"))
         self.rows: dict[str, tuple[list[float], list[float]]] = {}
 
-    def add_layer(self, name: str, marks: tuple[Mark, Mark], neurons: int, told: Told, results: Sequence[Results], pooled: bool) -> None:
+    def add_layer(self, name: str, marks: tuple[Mark, Mark], neurons: int, told: Told, results: Sequence[Results], unsettled: bool) -> None:
         made = [states(r) for r in results]
         if made:
             started = made[0][0]  # kernels begin with a row a neuron for either sign: those that the first settled leave at once

@@ -39,6 +39,7 @@ from polytriton.prove.together import decide_together
 from polytriton.results import Bounds, Counterexample, Picture, Result
 from polytriton.runtime.attack import Aim, Attack, Replay, falsify_all, replayer
 from polytriton.runtime.engine import Progress, _silent
+from polytriton.runtime.soundness import state_functions
 from polytriton.tuned import config_here
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ class Verifier:
         self, compiled: Compiled, options: Options, imported: Imported | None = None, kernels: Kernels | None = None,
         tuned: Tuned | None = None,
     ) -> None:  # fmt: skip
+        told = state_functions(options.semantics, {n.op for n in compiled.net})
+        options = replace(options, semantics=told)  # every result says what it takes of smooth functions
         self.compiled, self.options, self.imported = compiled, options, imported
         self._kernels, self._tuned = kernels, tuned  # what the artifact held, to be saved with it again
         self._decider = make_decider(compiled, options)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS, spatial
 
@@ -67,6 +68,9 @@ class Numbers:
         return np.where(size < a.limit, size * share, np.inf)  # no magnitude (NaN) is below the limit
 
 
+LIBRARY = 64  # roundings that a library's exp, tanh or erf may be worth, relative to 1 + |f|
+
+
 def gamma(roundings: float, unit: float) -> float:
     """A product of this many factors (1 +- unit)^+-1 is within 1 +- gamma."""
     return roundings * unit / (1 - roundings * unit) if roundings * unit < 0.5 else float("inf")
@@ -101,6 +105,10 @@ def enclose(node: Node, net: Net, operands: Sequence[Numbers], a: Arithmetic) ->
         if not slope:
             return Numbers(value, x.size, before, slack)
         return Numbers(value, _size(x, a) * a.size(max(1.0, abs(slope))) + a.size(a.least), before + 1, slack)
+    if node.op in CURVES:  # a library's function is no correctly rounded one
+        value = OPS[node.op].run(node, [x.value], net.weights)
+        size = np.abs(value) + 1 + (np.abs(x.value) if CURVES[node.op].made_of else 0)
+        return Numbers(value, size.astype(a.size), before + LIBRARY, slack)
     if node.op == "maxpool":
         return Numbers(_maximum(x.value, node), None if x.size is None else _maximum(x.size, node), before, slack)
     values = OPS[node.op].run(node, [o.value for o in operands], net.weights)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from polytriton.frontend import onnx_constants as con
+from polytriton.frontend import onnx_curves as cur
 from polytriton.frontend import onnx_layout as lay
 from polytriton.frontend import onnx_pieces as pie
 from polytriton.frontend.onnx_values import FLOATS, ONE, REMEDY, ZERO, Act, Const, Result, Shape, Site, Value, cells, rounding
@@ -49,8 +50,12 @@ def add(s: Site) -> Result:
 
 
 def mul(s: Site) -> Result:
-    if isinstance(s.value(0), Act) and isinstance(s.value(1), Act):
-        raise s.fail("a product of two activations is not affine; one factor must be constant")
+    a, b = s.value(0), s.value(1)
+    if isinstance(a, Act) and isinstance(b, Act):
+        found = cur.times_itself(s, a, b)
+        if found is None:
+            raise s.fail("a product of two activations is supported as x x and x sigmoid(x) only; else one factor must be constant")
+        return found
     x, c = (s.act(0), s.weight(1, "factor")) if isinstance(s.value(0), Act) else (s.act(1), s.weight(0, "factor"))
     return s.scale(x, c.value, ZERO, rounding(c))
 
@@ -269,7 +274,7 @@ def _folded(name: str, fn: Callable[[Site], Result], doc: str = "of constants on
     return Op(name, None, fn, doc)
 
 
-LIVE = {"Abs", "Add", "Div", "Max", "Min", "Mul", "Neg", "Sub"}  # arithmetic on activations too
+LIVE = {"Abs", "Add", "Div", "Max", "Min", "Mul", "Neg", "Reciprocal", "Sqrt", "Sub"}  # arithmetic on activations too
 TABLE: dict[str, Op] = {
     op.name: op
     for op in (
@@ -283,12 +288,19 @@ TABLE: dict[str, Op] = {
         Op("PRelu", pie.prelu, None, "constant slopes"),
         Op("Clip", pie.clip, None, "constant bounds, or none"),
         Op("HardSigmoid", pie.hard_sigmoid, None, ""),
+        *(Op(name, cur.function, con.arithmetic if name in con.REALS else None, cur.LIMITS.get(name, "")) for name in cur.PLAIN),
+        Op("Gelu", cur.gelu, None, "approximate none"),
+        Op("Swish", cur.swish, None, "alpha 1"),
+        Op("Elu", cur.elu, None, "alpha above 0"),
+        Op("Selu", cur.selu, None, "alpha and gamma above 0"),
+        Op("Celu", cur.celu, None, "alpha above 0"),
+        Op("Pow", cur.power, None, "exponents 1, 2, 3, 0.5, -1"),
         Op("Abs", pie.absolute_value, con.arithmetic, ""),
         Op("Max", pie.pick_extreme, con.arithmetic, "activations and constants; broadcasts"),
         Op("Min", pie.pick_extreme, con.arithmetic, "activations and constants; broadcasts"),
         Op("Add", add, con.arithmetic, "two activations, or one and a constant; broadcasts"),
         Op("Sub", add, con.arithmetic, "two activations, or one and a constant; broadcasts"),
-        Op("Mul", mul, con.arithmetic, "an activation and a constant; broadcasts"),
+        Op("Mul", mul, con.arithmetic, "an activation and a constant, broadcast; x x, x sigmoid(x)"),
         Op("Div", div, con.arithmetic, "an activation by a constant without zeros; broadcasts"),
         Op("Neg", neg, con.arithmetic, ""),
         Op("MaxPool", maxpool, None, "1-D and 2-D; pads, auto_pad, strides, dilations, ceil_mode; no indices"),
@@ -336,11 +348,10 @@ ORDERLY = ("LogSoftmax", "Softmax")  # where one ends a classifier, the label is
 LOGITS = "export the model without it, up to the logits: it keeps their order; `polytriton inspect --operators` lists what is supported"
 
 CURVED = (
-    "Celu", "Cos", "Elu", "Erf", "Exp", "GRU", "Gelu", "HardSwish", "LSTM", "LayerNormalization", "Log", "Mish", "RNN",
-    "Selu", "Sigmoid", "Sin", "Softplus", "Softsign", "Swish", "Tan", "Tanh",
+    "Cos", "Cosh", "GRU", "LSTM", "LayerNormalization", "Mish", "RNN", "Sin", "Sinh", "Tan",
 )  # fmt: skip
 PIECEWISE = (
-    "no simplification helps: train the network with ReLU, leaky ReLU or max pooling in its place; "
+    "no simplification helps: train the network with another activation in its place, ReLU and GELU among them; "
     "`polytriton inspect --operators` lists what is supported"
 )
 JUMPS = ("Ceil", "Floor", "Round", "Sign", "ThresholdedRelu")

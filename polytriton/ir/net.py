@@ -174,6 +174,9 @@ class Builder:
         shape = infer_shape(draft, [self._shapes[i] for i in inputs], self.weights)
         return self._push(replace(draft, name=self.fresh(hint or op, own), shape=shape))
 
+    def node(self, name: str) -> Node:
+        return next(n for n in reversed(self.nodes) if n.name == name)
+
     def shape(self, name: str) -> Shape:
         return self._shapes[name]
 

@@ -23,6 +23,7 @@ from math import isfinite, prod
 import numpy as np
 
 from polytriton.errors import InvalidIR
+from polytriton.ir.curves import CURVES, Curve
 from polytriton.ir.net import Net, Node, Ref, Shape
 
 Weights = Mapping[str, np.ndarray]
@@ -177,6 +178,29 @@ def _run_relu(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
     return np.where(v[0] >= 0, v[0], n.number("slope") * v[0])
 
 
+def curve_of(node: Node) -> tuple[Curve, float]:
+    """The smooth function that the node computes, and its parameter."""
+    curve = CURVES[node.op]
+    return curve, node.number(*curve.parameter)
+
+
+def _infer_curve(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
+    curve, parameter = curve_of(n)
+    _need(not curve.parameter[0] or NORMAL <= parameter <= 1 / NORMAL, n, f"{curve.parameter[0]} must be a positive number of float32")
+    return s[0]
+
+
+def _run_curve(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
+    curve, parameter = curve_of(n)
+    with np.errstate(all="ignore"):  # outside its domain, or overflown
+        return curve.value(v[0], parameter)
+
+
+def _curve_spec(name: str, curve: Curve) -> OpSpec:
+    attrs = {curve.parameter[0]: float} if curve.parameter[0] else {}
+    return OpSpec(name, 1, "nonlinear", attrs, (), _infer_curve, _run_curve, curve.doc)
+
+
 def _infer_pool(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
     out = (*s[0][:1], *spatial(n, s[0]))
     k, p, step, d = n.ints("k"), n.ints("p", (0, 0, 0, 0)), n.ints("s", (1, 1)), n.ints("d", (1, 1))
@@ -266,6 +290,7 @@ OPS: dict[str, OpSpec] = {
         OpSpec("sub", 2, "affine", SHARED, (), _infer_same, lambda n, v, w: v[0] - v[1], "difference of two activations"),
         OpSpec("relu", 1, "nonlinear", {"slope": float}, (), _infer_relu, _run_relu, "x where x >= 0, else slope * x"),
         OpSpec("maxpool", 1, "nonlinear", dict(_WINDOW), ("k",), _infer_pool, _run_maxpool, "maximum over a window; padding never wins"),
+        *(_curve_spec(name, curve) for name, curve in CURVES.items()),
         OpSpec("concat", None, "affine", {"axis": int}, ("axis",), _infer_concat, lambda n, v, w: np.concatenate(v, axis=n.integer("axis") + 1), "activations side by side"),
         OpSpec("reshape", 1, "layout", {"to": tuple}, ("to",), _infer_reshape, _reshaped, "the same cells in another shape"),
         OpSpec("transpose", 1, "layout", {"perm": tuple}, ("perm",), _infer_transpose, lambda n, v, w: v[0].transpose(0, *(i + 1 for i in n.ints("perm"))), "axes permuted"),
@@ -300,9 +325,14 @@ def infer_shape(node: Node, shapes: Sequence[Shape], weights: Weights) -> Shape:
 
 def rounds(node: Node) -> bool:
     """Whether a deployed network rounds when it computes the node, so that two cells computed alike may differ."""
-    return node.op in ("linear", "conv", "scale", "add", "sub") or (node.op == "relu" and node.number("slope") not in (0.0, 1.0))
+    return node.op in ("linear", "conv", "scale", "add", "sub", *CURVES) or (node.op == "relu" and node.number("slope") not in (0.0, 1.0))
 
 
 def relaxed_nodes(net: Net) -> set[str]:
     """Nodes that a nonlinear operator reads: their bounds decide its relaxation."""
     return {i for n in net if OPS[n.op].kind == "nonlinear" for i in n.inputs}
+
+
+def unsettled_nodes(net: Net) -> set[str]:
+    """Nodes whose every neuron's box matters, whatever its signs: a max pool or a smooth function reads them."""
+    return {i for n in net if n.op == "maxpool" or n.op in CURVES for i in n.inputs}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from polytriton.ir.addends import find_addends
 from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import relaxed_nodes
+from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import AFFINE, WHERE
 from polytriton.kernels.choose import Tiles, power
@@ -176,10 +176,10 @@ def close_rows(every: bool, leaves: bool, emulate: bool) -> Constants:
 def neuron_kernels(frames: Frames, emitter: Emitter, target: str, emulate: bool = False) -> Iterator[Kernel]:
     """Those that find one node's undecided neurons, make their rows and bring back their bounds."""
     node, every = frames.net.node(target), frames.plan.candidates == "all"
-    pooled = any(frames.net.node(u).op == "maxpool" for u in frames.net.users()[target])  # all its neurons get rows, and none leaves
-    leaves = every and not pooled
+    unsettled = target in unsettled_nodes(frames.net)  # all its neurons get rows, and none leaves
+    leaves = every and not unsettled
     step = f"%{target} as rows of neurons"
-    if not pooled:
+    if not unsettled:
         yield emitter.kernel("count_open", open_cells(node, False, emulate), NUMERICS["float64"], ONE, step=step)
         yield emitter.kernel("find_open", find_cells(node, False, emulate), NUMERICS["float64"], ONE, step=step)
     for second, ahead in ((False, False), (True, False), *([(False, True)] if leaves else [])):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS, relaxed_nodes
 from polytriton.ir.plan import Plan, Program, Step, Window, extent
@@ -16,7 +17,7 @@ from polytriton.limit import go_on
 from polytriton.passes import windows as win
 
 NAME = "lower"
-RESTS = ("relu", "maxpool", "input")  # a window may hang over the image's border where one of these comes next
+RESTS = ("relu", "maxpool", "input", *CURVES)  # a window may hang over the image's border where one of these comes next
 
 
 def requires(net: Net) -> str | None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from polytriton.ir.net import Net
+from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Plan, Program, Step
 from polytriton.limit import go_on
 
@@ -37,7 +38,7 @@ def _mark(program: Program, candidates: str) -> tuple[Step, ...]:
     affine = 0  # substitutions so far; a join or a merge is one, since it makes a frontier the interval pass never saw
     for s in program.steps:
         known = program.kind == "bound" and affine <= 1
-        check = s.op == "input" or (candidates == "all" and s.op in ("relu", "maxpool") and not known)
+        check = s.op == "input" or (candidates == "all" and s.op in OPS and OPS[s.op].kind == "nonlinear" and not known)
         steps.append(replace(s, check=check))
         affine += s.op not in ("start", "dense")
         affine += s.op in ("add", "sub", "concat")

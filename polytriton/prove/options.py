@@ -9,7 +9,7 @@ import torch
 from polytriton.errors import UsageError
 from polytriton.passes import schedule
 from polytriton.runtime.config import DEFAULT, Config
-from polytriton.runtime.soundness import SEMANTICS
+from polytriton.runtime.soundness import find_semantics
 
 DTYPES = ("auto", "float32", "float64", "tf32x3", "bf16x6")
 SPLIT = ("tf32x3", "bf16x6")  # float32 products from tensor cores, sound under a stated model of them: only where asked for
@@ -38,12 +38,12 @@ class Options:
         for name, value, choices in (
             ("numerics", self.numerics, NUMERICS),
             ("method", self.method, METHODS),
-            ("semantics", self.semantics, tuple(SEMANTICS)),
             ("dtype", self.dtype, DTYPES),
             ("candidates", self.candidates, schedule.CHOICES),
         ):
             if value not in choices:
                 raise UsageError(f"{name}={value!r} is unknown", f"use one of: {', '.join(choices)}")
+        find_semantics(self.semantics)
         if self.dtype in SPLIT and not self.device.startswith(("cuda", "interpret")):
             raise UsageError(f"dtype={self.dtype!r} is for tensor cores", "use float32 or float64 on the CPU, or --device cuda")
         if self.dtype == "bf16x6" and self.device == INTERPRET:

@@ -95,7 +95,7 @@ class Tight:
 
     def _undecided(self, name: str, boxes: Boxes, images: Tensor) -> Tensor:
         low, high = boxes.lo[name], boxes.hi[name]
-        open_ = torch.ones_like(low, dtype=torch.bool) if name in self.engine.pooled else (low < 0) & (high > 0)
+        open_ = torch.ones_like(low, dtype=torch.bool) if name in self.engine.unsettled else (low < 0) & (high > 0)
         return torch.nonzero((open_ & images.view(-1, *[1] * (low.dim() - 1))).flatten()).flatten()
 
     def _both(self, node: Node, program: Program, boxes: Boxes, images: Tensor, deadline: float | None) -> None:

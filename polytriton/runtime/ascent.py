@@ -26,6 +26,7 @@ from torch import Tensor
 
 from polytriton.ir.interp import user_shape
 from polytriton.ir.net import Net, Node
+from polytriton.ir.ops import unsettled_nodes
 from polytriton.runtime.executor import RUN, load_weights
 
 DECAY = 0.98  # of the rate, each step
@@ -132,7 +133,7 @@ class _Relax(torch.autograd.Function):
 
 
 class Ascent:
-    """The ascent for one network. Max pools have no slopes: networks with them are not for it."""
+    """The ascent for one network. Max pools and smooth functions have no slopes of their own: networks with them are not for it."""
 
     def __init__(self, net: Net, device: torch.device, expire: Callable[[], None] = lambda: None) -> None:
         self.net, self.nodes, self.shape, self.expire = net, list(net), user_shape(net), expire
@@ -141,8 +142,7 @@ class Ascent:
 
     @staticmethod
     def serves(net: Net) -> bool:
-        ops = {n.op for n in net}
-        return "relu" in ops and "maxpool" not in ops
+        return any(n.op == "relu" for n in net) and not unsettled_nodes(net)
 
     def improve(self, rows: AscentRows, steps: int, rate: float) -> dict[str, Found]:
         """For each ReLU that the rows pass what gave every row its best bound, float32."""

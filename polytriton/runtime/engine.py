@@ -18,7 +18,7 @@ from torch import Tensor
 from polytriton.errors import ResourceError
 from polytriton.heap import keeps_memory
 from polytriton.ir.net import Node
-from polytriton.ir.ops import relaxed_nodes
+from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import Program, extent
 from polytriton.passes.memory import chunk_rows
 from polytriton.passes.pipeline import Compiled, replan
@@ -30,7 +30,7 @@ from polytriton.runtime.interval_backend import IntervalBackend
 from polytriton.runtime.neurons import NeuronLayer
 from polytriton.runtime.replay import Progress, Replays
 from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, relation_error
-from polytriton.runtime.soundness import FLOAT32, FLOAT64, KERNELS, SEMANTICS, Coefficients
+from polytriton.runtime.soundness import FLOAT32, FLOAT64, KERNELS, Coefficients, find_semantics
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.torch_backend import TorchBackend
 from polytriton.runtime.trace import Trace, sums
@@ -101,7 +101,7 @@ class Engine:
         self.walk: Callable[..., Walk] = Walk
         if forward is None:
             made = ForwardKernels(self.net, self.device, kernels == "interpret") if kernels else None
-            forward = Forward(self.net, SEMANTICS[semantics], self.device, kernels=made)
+            forward = Forward(self.net, find_semantics(semantics), self.device, kernels=made)
         self.forward = forward
         self.kit = Kit(self.net, self.plan, self.forward, self.coefficients)
         self.kernels: TritonBackend | None = None
@@ -112,7 +112,7 @@ class Engine:
         self.programs = {p.target: p for p in self.plan if p.kind == "bound"}
         wanted = relaxed_nodes(self.net)  # an input whose cells were moved about is no longer the user's
         self.shown = dict.fromkeys(n.name for n in self.net if n.name in wanted and "take" not in n.attrs)
-        self.pooled = {i for n in self.net if n.op == "maxpool" for i in n.inputs}
+        self.unsettled = unsettled_nodes(self.net)
         self.tally = Tally()
         self.replays = Replays(proxy(self)) if self.kernels is not None else None
         self._other: Engine | None = None
@@ -185,7 +185,7 @@ class Engine:
                 done += 1
             elif trace is not None and node.name in self.shown:  # the interval pass is exact there
                 told, now = self.statistics(boxes, node.name), trace.mark()
-                trace.add_layer(node.name, (now, now), boxes.lo[node.name].numel(), (told, told), [], node.name in self.pooled)
+                trace.add_layer(node.name, (now, now), boxes.lo[node.name].numel(), (told, told), [], node.name in self.unsettled)
         progress("bounds", done, len(self.programs))
         return boxes
 
@@ -193,18 +193,18 @@ class Engine:
         """Two rows a neuron that the interval pass leaves undecided; its box becomes the best of all candidates.
 
         The likelier sign goes first: where its row settles the neuron, the other is never made. A neuron that a max pool
-        reads is never settled.
+        or a smooth function reads is never settled.
         """
         name = program.target
         lo, hi = boxes.lo[name].contiguous(), boxes.hi[name].contiguous()
         boxes.lo[name], boxes.hi[name] = lo, hi
         before = None if trace is None else (trace.mark(), self.statistics(boxes, name))
-        pooled, leaves = name in self.pooled, self.leaves(name)
+        unsettled, leaves = name in self.unsettled, self.leaves(name)
         if self.kernels is not None:
             n, made = self.kernels.neurons.narrow(self.layer(name, self._tables(boxes), lambda: self._expire(deadline)))
             self.count_rows(name, n)
         else:
-            at, made = self._undecided(lo, hi, pooled), []
+            at, made = self._undecided(lo, hi, unsettled), []
             n = len(at)
             if n:
                 where, old = indices(at, lo.shape), both_sides(lo, hi, at)
@@ -214,7 +214,7 @@ class Engine:
             boxes.sizes.pop(name, None)
         if trace is not None and before is not None:
             begin, told = before
-            trace.add_layer(name, (begin, trace.mark()), lo.numel(), (told, self.statistics(boxes, name)), made, pooled)
+            trace.add_layer(name, (begin, trace.mark()), lo.numel(), (told, self.statistics(boxes, name)), made, unsettled)
 
     def statistics(self, boxes: Boxes, name: str) -> Tensor:
         """What a trace says of a node's boxes as they are now."""
@@ -223,20 +223,20 @@ class Engine:
 
     def leaves(self, name: str) -> bool:
         """Whether a row of this node's neurons leaves when it has settled one."""
-        return self.plan.candidates == "all" and self.early and name not in self.pooled
+        return self.plan.candidates == "all" and self.early and name not in self.unsettled
 
     def layer(self, name: str, tables: Tables, expire: Callable[[], None]) -> NeuronLayer:
         every = self.plan.candidates == "all"
-        return NeuronLayer(tables, self.programs[name], self.tight, name in self.pooled, self.leaves(name), every, expire)
+        return NeuronLayer(tables, self.programs[name], self.tight, name in self.unsettled, self.leaves(name), every, expire)
 
     def count_rows(self, name: str, neurons: int) -> None:
         """So many neurons had a row for each sign."""
         if neurons:
             self.tally.rows[name] = self.tally.rows.get(name, 0) + 2 * neurons
 
-    def _undecided(self, lo: Tensor, hi: Tensor, pooled: bool) -> Tensor:
+    def _undecided(self, lo: Tensor, hi: Tensor, unsettled: bool) -> Tensor:
         """The cells of neurons that get rows."""
-        live = torch.ones_like(lo, dtype=torch.bool) if pooled else (hi > 0) if self.tight else (lo < 0) & (hi > 0)
+        live = torch.ones_like(lo, dtype=torch.bool) if unsettled else (hi > 0) if self.tight else (lo < 0) & (hi > 0)
         return torch.nonzero(live.flatten()).flatten()
 
     def _both_sides(

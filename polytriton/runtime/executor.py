@@ -52,6 +52,25 @@ def _pad(n: Node, v: Sequence[Tensor], w: dict[str, Tensor]) -> Tensor:
     return F.pad(v[0], [p for pair in reversed(list(pairs)) for p in pair])
 
 
+def _softsign(x: Tensor) -> Tensor:
+    return x / (1 + x.abs())
+
+
+def _cube(x: Tensor) -> Tensor:
+    return x * x * x
+
+
+def _alone(function: Forward) -> Run:
+    return lambda n, v, w: function(v[0])
+
+
+# smooth functions as torch has them, which gradients may pass
+SMOOTH: dict[str, Forward] = {
+    "sigmoid": torch.sigmoid, "tanh": torch.tanh, "erf": torch.erf, "softsign": _softsign, "softplus": F.softplus, "exp": torch.exp,
+    "log": torch.log, "sqrt": torch.sqrt, "reciprocal": torch.reciprocal, "gelu": F.gelu, "silu": F.silu, "hardswish": F.hardswish,
+    "square": torch.square, "cube": _cube,
+}  # fmt: skip
+
 RUN: dict[str, Run] = {
     "input": _input,
     "linear": lambda n, v, w: F.linear(v[0].flatten(1), w["w"], w["b"]).reshape(-1, *n.shape),
@@ -61,6 +80,8 @@ RUN: dict[str, Run] = {
     "sub": lambda n, v, w: v[0] - v[1],
     "relu": lambda n, v, w: torch.where(v[0] >= 0, v[0], n.number("slope") * v[0]),
     "maxpool": _maxpool,
+    **{name: _alone(function) for name, function in SMOOTH.items()},
+    "elu": lambda n, v, w: F.elu(v[0], n.number("alpha", 1.0)),
     "concat": lambda n, v, w: torch.cat(tuple(v), n.integer("axis") + 1),
     "reshape": lambda n, v, w: v[0].reshape(-1, *n.shape),
     "transpose": lambda n, v, w: v[0].permute(0, *(i + 1 for i in n.ints("perm"))),

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from polytriton.errors import UnsupportedModel
 from polytriton.ir.addends import find_addends, is_settled
+from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import count_source
 from polytriton.limit import go_on
 from polytriton.runtime.box_kernels import BoxKernels, Sizes
+from polytriton.runtime.curves import curve_range
 from polytriton.runtime.forward_kernels import AffineParts, ForwardKernels
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
 from polytriton.runtime.relax import Winners, maxpool_winners
@@ -116,6 +118,8 @@ class Forward:
             self._sum(node, boxes)
         elif node.op == "relu":
             self._relu(node, boxes)
+        elif node.op in CURVES:
+            self._curve(node, boxes)
         elif node.op == "maxpool":
             self._maxpool(node, boxes)
         elif node.op == "concat":
@@ -273,6 +277,13 @@ class Forward:
         e = elementwise_error(self.semantics, 1, magnitude, slope)
         width = up(e + 2.0**-52 * magnitude) + 1e-300  # a product may underflow, a sum cannot
         boxes.lo[node.name], boxes.hi[node.name] = _bounded(lo, hi, low - width, high + width)
+        boxes.error[node.name] = e
+
+    def _curve(self, node: Node, boxes: Boxes) -> None:
+        lo, hi = boxes.lo[node.inputs[0]], boxes.hi[node.inputs[0]]
+        low, high = curve_range(node, lo, hi)
+        e = self.semantics.function_error(node.op, torch.maximum(low.abs(), high.abs()), torch.maximum(lo.abs(), hi.abs()))
+        boxes.lo[node.name], boxes.hi[node.name] = _bounded(lo, hi, low - up(e), high + up(e))
         boxes.error[node.name] = e
 
     def _maxpool(self, node: Node, boxes: Boxes) -> None:

@@ -39,14 +39,14 @@ MORE = 1.25  # room for so many times the neurons of the last batch's images
 class NeuronLayer:
     """The neurons of one program's target.
 
-    `pooled`: each of them is narrowed, else those whose sign is open, or (`tight`) that can be on. `leaves`: a neuron that the
+    `unsettled`: each of them is narrowed, else those whose sign is open, or (`tight`) that can be on. `leaves`: a neuron that the
     likelier sign's row settles has no other; `every`: the best of all candidates counts.
     """
 
     tables: Tables
     program: Program
     tight: bool
-    pooled: bool
+    unsettled: bool
     leaves: bool
     every: bool
     expire: Callable[[], None]
@@ -88,7 +88,7 @@ class Neurons:
         backend, name = self.backend, layer.program.target
         boxes, n, results = layer.tables.boxes, None, None
         with on_device(backend.device):
-            if layer.pooled or not boxes.batch:
+            if layer.unsettled or not boxes.batch:
                 at = torch.arange(boxes.lo[name].numel(), device=backend.device)
                 n = len(at)
             elif room := self.room(layer):

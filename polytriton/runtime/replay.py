@@ -130,7 +130,7 @@ class Notes:
             names = names[: names.index(done[-1]) + 1] if done else []
         for name in names:
             marks, results = self.layers.get(name, ((self.mark, self.mark), []))
-            self.trace.add_layer(name, marks, script.boxes.lo[name].numel(), told[name], results, pooled=False)
+            self.trace.add_layer(name, marks, script.boxes.lo[name].numel(), told[name], results, unsettled=False)
 
 
 class Replays:
@@ -145,7 +145,7 @@ class Replays:
 
     def interval(self, lo: Tensor, hi: Tensor) -> Boxes | None:
         """The interval pass; None where it has to be made launch by launch."""
-        if self.engine.pooled:  # a max pool's winners are tensor operations, and no part of a script's boxes
+        if self.engine.unsettled:  # a max pool's winners are tensor operations, and no part of a script's boxes
             return None
         return self._boxes((INTERVAL, len(lo)), lo, hi, lambda *_: None, lambda: None, None)
 

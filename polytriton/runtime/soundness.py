@@ -14,11 +14,14 @@ Everything here is float64, non-negative, and rounded up by `up`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from polytriton.errors import UsageError
+from polytriton.ir.curves import CURVES
 from polytriton.rounding import GROW, INNER, PARTS, U64, flush_loss, gamma, split_error
 
 ETA64 = 2.0**-1022
@@ -76,7 +79,10 @@ KERNELS = {
 
 @dataclass(frozen=True)
 class Semantics:
-    """A deployment: sums in float32 under any rounding mode (u = 2^-23), operands first rounded to `u_in`."""
+    """A deployment: sums in float32 under any rounding mode (u = 2^-23), operands first rounded to `u_in`.
+
+    `functions`: how many ulps a smooth function's result may be off, where that is not what ir/curves.py says.
+    """
 
     name: str
     real: bool = False
@@ -86,11 +92,28 @@ class Semantics:
     eta_in: float = 0.0  # below this an operand may be flushed to zero
     sub_in: float = 0.0  # what rounding a smaller operand away from zero may add
     big_in: float = float("inf")  # above this the conversion overflows
+    functions: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def passes(self) -> int:
         """How often one addition may round: tensor cores align their addends and cut them off."""
         return 2 if self.u_in else 1
+
+    def ulps(self, op: str) -> float:
+        """How far the deployed function may lie from the exact one; what is made of another is off by that one's errors as well."""
+        curve = CURVES[op]
+        return self.functions.get(op, max(curve.ulps, *(self.ulps(part) + 2 for part in curve.made_of)) if curve.made_of else curve.ulps)
+
+    def function_error(self, op: str, size: Tensor, operand: Tensor) -> Tensor:
+        """e of a smooth function: so many units of 2^-23 max(1, |f|), and |x| where f is x times another function of x.
+
+        `size` is the greatest |f|, `operand` the greatest |x|. A flush of either moves the result by less than a unit.
+        """
+        if self.real:
+            return torch.zeros_like(size)
+        unit = torch.maximum(size, operand) if CURVES[op].made_of else size
+        error = self.ulps(op) * 2.0**-23 * unit.clamp(min=1.0)
+        return torch.where((size <= BIG) & (operand <= BIG), up(error), torch.full_like(error, float("inf")))
 
 
 SEMANTICS = {
@@ -103,6 +126,37 @@ SEMANTICS = {
         Semantics("float16", u_in=2.0**-10, eta_in=2.0**-14, sub_in=2.0**-24, big_in=65504.0),
     )
 }
+
+
+def find_semantics(name: str) -> Semantics:
+    """`float32`, or with errors of smooth functions `float32,sigmoid=2,tanh=8` (in ulps); UsageError where there is none of that name."""
+    base, *given = name.split(",")
+    if base not in SEMANTICS:
+        raise UsageError(f"semantics={base!r} is unknown", f"use one of: {', '.join(SEMANTICS)}")
+    functions = {}
+    for item in given:
+        op, _, text = item.partition("=")
+        try:
+            ulps = float(text.removesuffix("ulp"))
+        except ValueError:
+            ulps = -1.0
+        if op not in CURVES or not 0 <= ulps <= 2.0**20:
+            raise UsageError(
+                f"{item!r} is no function error",
+                f"write NAME=ULPS with 0 to 2^20 ulps, as in tanh=2; the functions are {', '.join(CURVES)}",
+            )
+        functions[op] = ulps
+    if functions and SEMANTICS[base].real:
+        raise UsageError("real functions have no error", "leave the function errors out, or choose a deployed --semantics")
+    return replace(SEMANTICS[base], name=name, functions=functions)
+
+
+def state_functions(name: str, ops: Iterable[str]) -> str:
+    """The semantics' name with the error of every smooth function among `ops`: what a result says it is about."""
+    sem = find_semantics(name)
+    if sem.real:
+        return name
+    return ",".join([name.partition(",")[0], *(f"{op}={sem.ulps(op):g}" for op in CURVES if op in ops)])
 
 
 def flushes(sem: Semantics) -> bool:

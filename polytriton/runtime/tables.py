@@ -11,9 +11,12 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Net, Node
+from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Plan, extent
 from polytriton.rounding import dot_error, one_rounding
+from polytriton.runtime.curves import curve_lines
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.relax import relu_lines, round_down, round_up
@@ -120,9 +123,12 @@ class Tables:
     def lines(self, node: Node) -> LineTables:
         if node.name not in self._lines:
             source = node.inputs[0]
-            slope = node.number("slope")
-            error = None if slope in (0.0, 1.0) or self.kit.forward.semantics.real else self.boxes.error[node.name]
-            made = relu_lines(self.boxes.lo[source], self.boxes.hi[source], slope, self.dtype, error)
+            lo, hi = self.boxes.lo[source], self.boxes.hi[source]
+            error = None if self.kit.forward.semantics.real else self.boxes.error.get(node.name)  # a plain ReLU has none
+            if node.op in CURVES:
+                made = curve_lines(node, lo, hi, self.dtype, error)
+            else:
+                made = relu_lines(lo, hi, node.number("slope"), self.dtype, error)
             # rows stand on the ReLU's own windows; its operand has the same shape, so the operand's frame would do too
             table = self.kit.frames[node.name].table
             cut = None if made.lower_cut is None else table(made.lower_cut)
@@ -147,7 +153,7 @@ class Tables:
         node, boxes = self.kit.nodes[name], self.boxes
         xabs = boxes.absmax(name)
         zero = torch.zeros_like(xabs)
-        t = boxes.error.get(name, zero) if node.op != "relu" else zero
+        t = boxes.error.get(name, zero) if OPS[node.op].kind != "nonlinear" else zero  # the lines have theirs
         terms = xabs[0].numel()
         layer = self.kit.forward.layers.get(name)
         if layer is not None:

@@ -40,7 +40,7 @@ class TraceEntry:
     rows: int = 0
     left: list[list[int] | Tensor] = field(default_factory=list)
     neurons: int = 0
-    pooled: bool = False
+    unsettled: bool = False
     told: Told | None = None
 
 
@@ -67,10 +67,10 @@ class Trace:
         stage = "query" if self.refined else "interval"
         self.entries.append(TraceEntry(program.target, stage, begin, self.mark(), len(results.best), results.left))
 
-    def add_layer(self, name: str, marks: tuple[Mark, Mark], neurons: int, told: Told, results: Sequence[Results], pooled: bool) -> None:
+    def add_layer(self, name: str, marks: tuple[Mark, Mark], neurons: int, told: Told, results: Sequence[Results], unsettled: bool) -> None:
         """A refined layer with so many neurons in all boxes, or one whose interval bounds are exact."""
         rows, left = sum(len(r.best) for r in results), [block for r in results for block in r.left]
-        self.entries.append(TraceEntry(name, "bound", *marks, rows, left, neurons, pooled, told))
+        self.entries.append(TraceEntry(name, "bound", *marks, rows, left, neurons, unsettled, told))
 
     def read(self) -> tuple[LayerStats, ...]:
         """Call this when the answers have been read: nothing is left to wait for then."""
@@ -105,7 +105,7 @@ def _added(name: str, stage: str, entries: list[TraceEntry], told: list[list[np.
         left = left[: left.index(0) + 1]  # how far a device went on without rows says nothing
     neurons = sum(e.neurons for e in entries)
     (width, undecided), (narrowed, left_open) = (np.sum(side, 0) for side in zip(*told, strict=True))
-    unstable = None if entries[0].pooled else (int(undecided), int(left_open))
+    unstable = None if entries[0].unsettled else (int(undecided), int(left_open))
     return LayerStats(name, stage, neurons, unstable, (_mean(width, neurons), _mean(narrowed, neurons)), rows, left, seconds)
 
 

@@ -10,6 +10,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Program, Step, Window
 from polytriton.passes.windows import input_axis, whole, windows_per_cell
@@ -59,7 +60,7 @@ class Walk:
                 return
             self.results.ops += step.ops * len(self.rows)
             if step.op != "input":
-                getattr(self, "_" + step.op)(self.kit.nodes[step.node], step)
+                getattr(self, "_curve" if step.op in CURVES else "_" + step.op)(self.kit.nodes[step.node], step)
 
     # ---- bounds -----------------------------------------------------------------------------------------
 
@@ -307,6 +308,18 @@ class Walk:
         self.backend.pay(self.rows, total, sum_error(terms))
         if step.pays("behind"):
             self._charge(source, m, window)
+        self._give(step, m)
+
+    def _curve(self, node: Node, step: Step) -> None:
+        """Cuts of both signs: what their sum rounds is charged by their magnitudes."""
+        m, window = self._dense_entry(node.name, self._take(node))
+        self._pay_pending(step, m, window)
+        lines, place = self.tables.lines(node), self._place(node.name, window)
+        assert lines.lower_cut is not None
+        cut = torch.maximum(lines.lower_cut.abs(), lines.upper_cut.abs())
+        terms, weight = place.height * place.line, self.backend.weigh(m, place, cut)
+        m, total = self.backend.relax(self._own(m), place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
+        self.backend.pay(self.rows, total, 1.0, weight, 2 * dot_error(terms) * sum_error(terms))
         self._give(step, m)
 
     def _maxpool(self, node: Node, step: Step) -> None:

@@ -249,11 +249,11 @@ def test_one_wait_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     with waits:
         found = engine.refine(*boxes(compiled.net, 4, 1))
     assert waits.count == 0
-    assert len(told) == len(engine.programs.keys() - engine.pooled)  # every neuron of a pooled layer has rows
+    assert len(told) == len(engine.programs.keys() - engine.unsettled)  # every neuron of a pooled layer has rows
     asked = forms(engine, 2, 1)
     with waits:
         engine.query(found, asked)
-    assert waits.count == 0 and len(told) == len(engine.programs.keys() - engine.pooled)
+    assert waits.count == 0 and len(told) == len(engine.programs.keys() - engine.unsettled)
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -193,8 +193,8 @@ def test_neurons_that_a_pool_reads_keep_both_bounds(candidates: str) -> None:
     lo, hi = some_boxes(net.net, 4, 2)
     found = ours.refine(lo, hi)
     same_boxes(net.net, found, theirs.refine(lo, hi), "float64")
-    assert ours.pooled & set(ours.programs)
-    for name in ours.pooled & set(ours.programs):
+    assert ours.unsettled & set(ours.programs)
+    for name in ours.unsettled & set(ours.programs):
         assert ours.tally.rows[name] == 2 * found.lo[name].numel()
 
 

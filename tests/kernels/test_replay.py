@@ -257,7 +257,7 @@ def test_networks_with_tensor_operations_are_not_recorded() -> None:
     """A max pool's neurons never leave; a concatenation's box is a tensor operation."""
     for net in (small(pool=True), settling(2)):
         ours = engine(compile_net(net, "all"))
-        if not ours.pooled:
+        if not ours.unsettled:
             cells = ours.forward.cells
             assert cells is not None
             ours.forward.cells = None  # boxes by tensor operations from now on

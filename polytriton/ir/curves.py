@@ -1,0 +1,165 @@
+"""Smooth functions of one number: value and slope in float64, how far both may be off, and where the curvature changes its sign.
+
+What soundness needs of a function is stated in its row: f is convex, concave or straight on each piece between two bends, and
+
+    |value(x) - f(x)|  <=  VALUE |value(x)| + off (1 + |x|) + TINY,      |slope(x) - f'(x)|  <=  SLOPE (1 + |slope(x)| + |x|).
+
+The libraries' exp, tanh and erf are off by a few units of 2^-53; 2^-44 is 512 of these. A bend that is no float64 number is enclosed, and
+`most` bounds |f''| between the ends of an enclosure. tests/ir/test_curves.py holds every row against interval arithmetic of 200 bits.
+
+Deployed, such a function has no IEEE definition. A semantics states how far its float32 result may lie from the exact one: `ulps` units of
+2^-23 max(1, |f|), by default more than onnxruntime's and torch's kernels were measured at (tools/function_errors.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import pi, sqrt
+
+import numpy as np
+
+VALUE, SLOPE, TINY = 2.0**-44, 2.0**-40, 1e-300
+Function = Callable[[np.ndarray, float], np.ndarray]  # of float64 numbers, and of the operator's parameter
+
+
+@dataclass(frozen=True)
+class Curve:
+    """`bends` in order; `signs` of f'' left of the first, between them, and right of the last: 1 convex, -1 concave, 0 straight.
+
+    `domain`: where f is defined, open. `invert` gives, for slopes k, points x >= 0 with f'(x) = k for an f' that is even; nobody trusts it.
+    `parameter` names the operator's attribute and its default. `made_of`: a deployment may compute x times this function of x instead.
+    """
+
+    value: Function
+    slope: Function
+    signs: tuple[int, ...]
+    bends: tuple[tuple[float, float], ...] = ()
+    off: float = 0.0
+    most: float = 0.0
+    domain: tuple[float, float] = (-np.inf, np.inf)
+    invert: Callable[[np.ndarray], np.ndarray] | None = None
+    parameter: tuple[str, float] = ("", 0.0)
+    ulps: float = 4.0
+    made_of: tuple[str, ...] = ()
+    doc: str = ""
+
+
+def _sigmoid(x: np.ndarray, _: float) -> np.ndarray:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, e) / (1 + e)
+
+
+def _sigmoid_slope(x: np.ndarray, _: float) -> np.ndarray:
+    e = np.exp(-np.abs(x))
+    return e / (1 + e) ** 2
+
+
+def _sigmoid_invert(k: np.ndarray) -> np.ndarray:
+    s = 0.5 + 0.5 * np.sqrt(np.clip(1 - 4 * k, 0, 1))
+    return np.log(s / np.maximum(k / s, TINY))  # 1 - s = k / s
+
+
+def _tanh_slope(x: np.ndarray, _: float) -> np.ndarray:
+    e = np.exp(-2 * np.abs(x))
+    return 4 * e / (1 + e) ** 2
+
+
+def _tanh_invert(k: np.ndarray) -> np.ndarray:
+    return np.arctanh(np.minimum(np.sqrt(np.clip(1 - k, 0, 1)), 1 - 2.0**-53))
+
+
+def _erf(x: np.ndarray, _: float = 0.0) -> np.ndarray:
+    import torch  # numpy has none
+
+    return np.asarray(torch.erf(torch.from_numpy(np.ascontiguousarray(x))).numpy())
+
+
+def _erf_slope(x: np.ndarray, _: float) -> np.ndarray:
+    return 2 / sqrt(pi) * np.exp(-(np.minimum(np.abs(x), 40) ** 2))
+
+
+def _erf_invert(k: np.ndarray) -> np.ndarray:
+    return np.sqrt(-np.log(np.clip(k * sqrt(pi) / 2, TINY, 1)))
+
+
+def _softplus(x: np.ndarray, _: float) -> np.ndarray:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _softsign_slope(x: np.ndarray, _: float) -> np.ndarray:
+    return 1 / (1 + np.abs(x)) ** 2
+
+
+def _elu(x: np.ndarray, alpha: float) -> np.ndarray:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+def _elu_slope(x: np.ndarray, alpha: float) -> np.ndarray:
+    """At 0 that of the curved side: the straight one asks for none."""
+    return np.where(x > 0, 1.0, alpha * np.exp(np.minimum(x, 0)))
+
+
+def _gelu(x: np.ndarray, _: float) -> np.ndarray:
+    return 0.5 * x * (1 + _erf(x * sqrt(0.5)))
+
+
+def _gelu_slope(x: np.ndarray, _: float) -> np.ndarray:
+    y = np.minimum(np.abs(x), 40)
+    return 0.5 * (1 + _erf(x * sqrt(0.5))) + x * np.exp(-0.5 * y * y) / sqrt(2 * pi)
+
+
+def _silu(x: np.ndarray, _: float) -> np.ndarray:
+    return x * _sigmoid(x, 0.0)
+
+
+def _silu_slope(x: np.ndarray, _: float) -> np.ndarray:
+    return _sigmoid(x, 0.0) + x * _sigmoid_slope(x, 0.0)
+
+
+def _hardswish(x: np.ndarray, _: float) -> np.ndarray:
+    return x * np.clip((x + 3) / 6, 0, 1)
+
+
+def _hardswish_slope(x: np.ndarray, _: float) -> np.ndarray:
+    """At -3 and 3 that of the curved piece."""
+    return np.where(x < -3, 0.0, np.where(x > 3, 1.0, (2 * x + 3) / 6))
+
+
+def _softsign_invert(k: np.ndarray) -> np.ndarray:
+    return 1 / np.sqrt(np.clip(k, TINY, 1)) - 1
+
+
+def _cube_invert(k: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.maximum(k, 0) / 3)
+
+
+ZERO = ((0.0, 0.0),)
+
+
+def _around(*bends: float, width: float) -> tuple[tuple[float, float], ...]:
+    return tuple((x - width, x + width) for x in bends)
+
+
+ABOVE = (0.0, np.inf)
+GELU = _around(-sqrt(2), sqrt(2), width=1e-15)
+SILU = _around(-2.399357280515, 2.399357280515, width=1e-11)  # x tanh(x / 2) = 2
+# fmt: off
+CURVES: Mapping[str, Curve] = {
+    "sigmoid": Curve(_sigmoid, _sigmoid_slope, (1, -1), ZERO, invert=_sigmoid_invert, doc="1 / (1 + exp(-x))"),
+    "tanh": Curve(lambda x, _: np.tanh(x), _tanh_slope, (1, -1), ZERO, invert=_tanh_invert, doc="hyperbolic tangent"),
+    "erf": Curve(_erf, _erf_slope, (1, -1), ZERO, invert=_erf_invert, doc="error function"),
+    "softsign": Curve(lambda x, _: x / (1 + np.abs(x)), _softsign_slope, (1, -1), ZERO, invert=_softsign_invert, doc="x / (1 + |x|)"),
+    "softplus": Curve(_softplus, _sigmoid, (1,), doc="log(1 + exp(x))"),
+    "exp": Curve(lambda x, _: np.exp(x), lambda x, _: np.exp(x), (1,), doc="exponential"),
+    "log": Curve(lambda x, _: np.log(x), lambda x, _: 1 / x, (-1,), domain=ABOVE, doc="natural logarithm; no bound unless x > 0"),
+    "sqrt": Curve(lambda x, _: np.sqrt(x), lambda x, _: 0.5 / np.sqrt(x), (-1,), domain=ABOVE, doc="square root; no bound unless x > 0"),
+    "reciprocal": Curve(lambda x, _: 1 / x, lambda x, _: -1 / (x * x), (1,), domain=ABOVE, doc="1 / x; no bound unless x > 0"),
+    "elu": Curve(_elu, _elu_slope, (1, 0), ZERO, parameter=("alpha", 1.0), doc="x where x > 0, else alpha (exp(x) - 1)"),
+    "gelu": Curve(_gelu, _gelu_slope, (-1, 1, -1), GELU, 2.0**-48, 1.0, made_of=("erf",), doc="x Phi(x), by erf"),
+    "silu": Curve(_silu, _silu_slope, (-1, 1, -1), SILU, 2.0**-48, 1.0, made_of=("sigmoid",), doc="x sigmoid(x)"),
+    "hardswish": Curve(_hardswish, _hardswish_slope, (0, 1, 0), _around(-3.0, 3.0, width=0.0), 2.0**-48, ulps=6.0, doc="x clip(x / 6 + 1/2, 0, 1)"),
+    "square": Curve(lambda x, _: x * x, lambda x, _: 2 * x, (1,), doc="x^2"),
+    "cube": Curve(lambda x, _: x * x * x, lambda x, _: 3 * x * x, (-1, 1), ZERO, invert=_cube_invert, doc="x^3"),
+}
+# fmt: on

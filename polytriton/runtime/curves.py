@@ -1,0 +1,171 @@
+"""Lines beside a smooth function, valid for the stored numbers, and its least and greatest value over a box.
+
+Everything is one question: what is the greatest value of s (f(x) - k x) on [l, h], for a stored slope k and s = +-1? Whatever k is, the
+answer is an upper bound (`Boxed.greatest`). On a piece where s f is convex the ends have it. On a piece [a, b] where s f is concave any
+point p has a tangent: with g = s (f - k x) and |d - g'(p)| <= eps
+
+    g(x)  <=  g(p) + d' (x - p)  for some d' within eps of d,  so   g  <=  g(p) + max(0, (d + eps) (b - p), (eps - d) (p - a)),
+
+true for every p, and tight for one near the summit. On an enclosure of a bend, of width w, g lies at most max |f''| w^2 / 8 above the
+greater of its ends. How far values and slopes of f are off stands in ir/curves.py.
+
+The slope is free. Of all lines above f over [l, h] the one that is lowest in the middle has the least area beside f, so k belongs to the
+concave hull of f there: the greatest of f(x) - k x lies left of the middle for a larger k, right of it for a smaller one (`Boxed.touch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polytriton.ir.curves import SLOPE, TINY, VALUE, Curve
+from polytriton.ir.net import Node
+from polytriton.ir.ops import curve_of
+from polytriton.runtime.relax import Lines, round_down, round_up
+from polytriton.runtime.soundness import U64
+
+NORMAL = 2.0**-126  # a deployed network may flush what is smaller, and then reads 0
+STEPS, OUTER, INNER = 26, 34, 14  # halvings: for a summit, for a slope, for a summit on the way to a slope
+CELLS = 1 << 14  # taken at once: some dozen arrays of them stay in the cache
+Piece = tuple[np.ndarray, np.ndarray, int | None]  # from, to, and the sign of f''; None where a bend is enclosed
+
+
+class Boxed:
+    """A curve over boxes [lo, hi] of finite numbers inside its domain; flat float64 arrays."""
+
+    def __init__(self, curve: Curve, parameter: float, lo: np.ndarray, hi: np.ndarray) -> None:
+        self.curve, self.parameter, self.lo, self.hi = curve, parameter, lo, hi
+        self.middle = 0.5 * lo + 0.5 * hi
+
+    def value(self, x: np.ndarray) -> np.ndarray:
+        return self.curve.value(x, self.parameter)
+
+    def slope(self, x: np.ndarray) -> np.ndarray:
+        return self.curve.slope(x, self.parameter)
+
+    def pieces(self) -> Iterator[Piece]:
+        """The parts of every box between bends; some are single points."""
+        start = self.lo
+        for sign, bend in zip(self.curve.signs, [*self.curve.bends, None], strict=True):
+            end = self.hi if bend is None else np.clip(bend[0], self.lo, self.hi)
+            yield start, end, sign
+            if bend is not None:
+                start = np.clip(bend[1], self.lo, self.hi)
+                if bend[0] < bend[1]:
+                    yield end, start, None
+
+    def _summit(self, side: int, k: np.ndarray, a: np.ndarray, b: np.ndarray, right: bool, steps: int) -> np.ndarray:
+        """About where s (f - k x) is greatest on [a, b], s f being concave there; `right`: beyond the one bend of an f' that is even."""
+        if self.curve.invert is not None:
+            x = self.curve.invert(k)
+            return np.clip(x if right else -x, a, b)
+        low, high = a, b
+        for _ in range(steps):
+            x = 0.5 * low + 0.5 * high
+            rises = side * (self.slope(x) - k) > 0
+            low, high = np.where(rises, x, low), np.where(rises, high, x)
+        first, last = self.slope(low), self.slope(high)
+        share = np.divide(first - k, first - last, out=np.zeros_like(k), where=first != last)
+        return np.clip(low + (high - low) * np.clip(share, 0, 1), a, b)
+
+    def _gap(self, side: int, k: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """s (f(x) - k x), moved up by what the stored value may be off and the roundings of three operations."""
+        f, product = self.value(x), k * x
+        slack = VALUE * np.abs(f) + self.curve.off * (1 + np.abs(x)) + 2 * TINY + 8 * U64 * (np.abs(f) + np.abs(product))
+        return side * (f - product) + slack
+
+    def greatest(self, side: int, k: np.ndarray) -> np.ndarray:
+        """An upper bound of s (f(x) - k x) over every box."""
+        best = np.full_like(k, -np.inf)
+        for at, (a, b, sign) in enumerate(self.pieces()):
+            if sign is not None and sign * side < 0:
+                p = self._summit(side, k, a, b, at > 0, STEPS)
+                slope = self.slope(p)
+                d, eps = side * (slope - k), 2 * SLOPE * (1 + np.abs(slope) + np.abs(p) + np.abs(k))
+                rise = np.maximum(np.maximum((d + eps) * (b - p), (eps - d) * (p - a)), 0) * (1 + 8 * U64)
+                found = self._gap(side, k, p) + rise
+            else:
+                found = np.maximum(self._gap(side, k, a), self._gap(side, k, b))
+                if sign is None:
+                    found = found + self.curve.most * (b - a) ** 2 / 4
+            best = np.maximum(best, found)
+        return best + 8 * U64 * np.abs(best)
+
+    def touch(self, side: int) -> np.ndarray:
+        """The slope of a line above s f (times s), the lowest at the middle; nobody trusts it."""
+        if len(self.curve.signs) == 1:
+            return self.slope(self.middle) if side * self.curve.signs[0] < 0 else self._chord()
+        bends = [np.clip(0.5 * a + 0.5 * b, self.lo, self.hi) for a, b in self.curve.bends]
+        slopes = np.stack([self.slope(x) for x in (self.lo, self.hi, *bends)])
+        low, high = slopes.min(0), slopes.max(0)
+        fixed = [(x, side * self.value(x)) for x in (self.lo, self.hi, *bends)]
+        rounded = [(a, b, at > 0) for at, (a, b, sign) in enumerate(self.pieces()) if sign is not None and sign * side < 0]
+        for _ in range(OUTER):
+            k = 0.5 * low + 0.5 * high
+            points = [*fixed]
+            for a, b, right in rounded:
+                x = self._summit(side, k, a, b, right, INNER)
+                points.append((x, side * self.value(x)))
+            heights = np.stack([y - side * k * x for x, y in points])
+            where = np.stack([x for x, _ in points])
+            summit = np.take_along_axis(where, heights.argmax(0)[None], 0)[0]
+            steeper = (summit > self.middle) == (side > 0)
+            low, high = np.where(steeper, k, low), np.where(steeper, high, k)
+        return 0.5 * low + 0.5 * high
+
+    def _chord(self) -> np.ndarray:
+        width = self.hi - self.lo
+        rise = self.value(self.hi) - self.value(self.lo)
+        return np.divide(rise, width, out=self.slope(self.middle), where=width > 0)
+
+
+def _bounded(curve: Curve, lo: Tensor, hi: Tensor) -> Tensor:
+    """Where f has a bound: the box is finite and inside the domain, what is flushed there included."""
+    found = torch.isfinite(lo) & torch.isfinite(hi)
+    return found & (lo > curve.domain[0] + NORMAL) if curve.domain[0] > float("-inf") else found
+
+
+def _boxes(node: Node, lo: Tensor, hi: Tensor) -> Iterator[tuple[slice, Boxed]]:
+    """The curve over all boxes, some at once; where there is no bound, over [1, 1]."""
+    curve, parameter = curve_of(node)
+    there = _bounded(curve, lo, hi)
+    low, high = (torch.where(there, v, torch.ones((), dtype=v.dtype)).flatten().numpy() for v in (lo, hi))
+    for at in range(0, low.size, CELLS):
+        part = slice(at, at + CELLS)
+        yield part, Boxed(curve, parameter, low[part], high[part])
+
+
+def curve_range(node: Node, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and the greatest value of f over the boxes, outward; infinite where there is no bound."""
+    low, high = (np.empty(lo.numel()) for _ in range(2))
+    with np.errstate(all="ignore"):  # what overflows is no bound
+        for part, box in _boxes(node, lo, hi):
+            flat = np.zeros_like(box.lo)
+            low[part], high[part] = -box.greatest(-1, flat), box.greatest(1, flat)
+    there = _bounded(curve_of(node)[0], lo, hi)
+    inf = torch.full((), float("inf"), dtype=torch.float64)
+    return torch.where(there, torch.from_numpy(low).view_as(lo), -inf), torch.where(there, torch.from_numpy(high).view_as(hi), inf)
+
+
+def curve_lines(node: Node, lo: Tensor, hi: Tensor, dtype: torch.dtype, error: Tensor | None) -> Lines:
+    """Lines below and above f over the boxes; `error` >= 0 is how far the deployed f may lie from the exact one."""
+    kind = np.float32 if dtype == torch.float32 else np.float64
+    slopes = [np.zeros(lo.numel(), kind) for _ in range(2)]
+    cuts = [np.empty(lo.numel()) for _ in range(2)]
+    with np.errstate(all="ignore"):
+        for part, box in _boxes(node, lo, hi):
+            for k, side in enumerate((-1, 1)):
+                chosen = np.nan_to_num(box.touch(side), nan=0.0, posinf=0.0, neginf=0.0).astype(kind)
+                slopes[k][part] = np.where(np.isfinite(chosen), chosen, 0)
+                cuts[k][part] = side * box.greatest(side, slopes[k][part].astype(np.float64))
+    there, inf = _bounded(curve_of(node)[0], lo, hi), torch.full((), float("inf"), dtype=torch.float64)
+    below, above = (torch.where(there, torch.from_numpy(s).view_as(lo), torch.zeros((), dtype=dtype)) for s in slopes)
+    lower, upper = (torch.from_numpy(c).view_as(lo) for c in cuts)
+    lower, upper = torch.where(there & ~torch.isnan(lower), lower, -inf), torch.where(there & ~torch.isnan(upper), upper, inf)
+    if error is not None:
+        lower, upper = lower - error, upper + error
+        lower, upper = lower - 4 * U64 * lower.abs(), upper + 4 * U64 * upper.abs()
+    return Lines(below, above, round_down(lower, dtype), round_up(upper, dtype))

@@ -1,0 +1,137 @@
+"""Every row of the table of smooth functions against ball arithmetic: values, slopes, and where f'' changes its sign."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from flint import arb, arb_series, ctx
+
+from polytriton.ir.curves import CURVES, SLOPE, TINY, VALUE, Curve
+
+ctx.prec = 200
+Ball = Callable[[arb_series], arb_series]
+ONE = arb(1)
+
+
+def _half(x: arb_series) -> arb_series:
+    return x * (arb(1) / 2)
+
+
+# written from the definitions, in the variable of a power series: its coefficients are f, f' and f'' / 2
+EXACT: dict[str, Ball] = {
+    "sigmoid": lambda x: 1 / (1 + (-x).exp()),
+    "tanh": lambda x: ((x + x).exp() - 1) / ((x + x).exp() + 1),
+    "erf": lambda x: x.erf(),
+    "softplus": lambda x: (1 + x.exp()).log(),
+    "exp": lambda x: x.exp(),
+    "log": lambda x: x.log(),
+    "sqrt": lambda x: x.sqrt(),
+    "reciprocal": lambda x: 1 / x,
+    "gelu": lambda x: _half(x) * (1 + (x * (1 / arb(2).sqrt())).erf()),
+    "silu": lambda x: x / (1 + (-x).exp()),
+    "square": lambda x: x * x,
+    "cube": lambda x: x * x * x,
+}
+# by pieces: the bends, and what stands between them
+PIECES: dict[str, tuple[list[float], list[Ball]]] = {
+    "softsign": ([0.0], [lambda x: x / (1 - x), lambda x: x / (1 + x)]),
+    "elu": ([0.0], [lambda x: x.exp() - 1, lambda x: x]),
+    "hardswish": ([-3.0, 3.0], [lambda x: x * arb(0), lambda x: x * (x + 3) * (arb(1) / 6), lambda x: x]),
+}
+
+
+def exact(name: str, x: float | arb, piece: int = 0) -> list[arb]:
+    """f, f' and f'' of a number, or of all numbers of a ball; of a function by pieces those of one piece."""
+    ball = PIECES[name][1][piece] if name in PIECES else EXACT[name]
+    found = ball(arb_series([arb(x), 1], prec=3))
+    f, slope, half = (found[k] if k < found.length() else arb(0) for k in range(3))
+    return [f, slope, 2 * half]
+
+
+def piece_of(name: str, x: float) -> int:
+    return sum(x > b for b in PIECES[name][0]) if name in PIECES else 0
+
+
+def points(curve: Curve) -> list[float]:
+    """Around bends and zero, far out, and everywhere between."""
+    rng = np.random.default_rng(5)
+    ends = [e for pair in curve.bends for e in pair]
+    near = [float(np.nextafter(e, d)) for e in ends for d in (-np.inf, np.inf)]
+    spread = rng.standard_normal(25) * 2.0 ** rng.integers(-30, 5, 25)
+    far = [s * v for v in (1e-300, 1e-40, 1e-8, 0.5, 1.0, 5.0, 9.0, 20.0, 37.5, 88.0, 300.0, 700.0, 1e4, 1e15) for s in (-1, 1)]
+    return [x for x in (0.0, *ends, *near, *far, *spread.tolist()) if curve.domain[0] < x < curve.domain[1]]
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_values_and_slopes_are_off_by_no_more_than_said(name: str) -> None:
+    curve, most = CURVES[name], arb("1e200")
+    with np.errstate(all="ignore"), ctx.workprec(1600):  # 1e-300 beside 1
+        for x in points(curve):
+            f, slope, _ = exact(name, x, piece_of(name, x))
+            if not abs(f) < most:
+                continue  # beyond float64
+            value, tangent = (float(g(np.array([x]), curve.parameter[1])[0]) for g in (curve.value, curve.slope))
+            room = VALUE * arb(value).abs_upper() + arb(curve.off) * (1 + abs(arb(x))) + TINY
+            assert abs(f - arb(value)) <= room, (name, x, value, f)
+            if x not in [b for b, _ in curve.bends] or name not in ("elu", "hardswish"):
+                assert abs(slope - arb(tangent)) <= SLOPE * (1 + abs(arb(tangent)) + abs(arb(x))), (name, x, tangent, slope)
+
+
+def _sure(name: str, low: arb, high: arb, piece: int, sign: int, depth: int = 0) -> bool:
+    """Whether f'' has the sign, or is zero, all over [low, high], by halving."""
+    second = exact(name, low.union(high), piece)[2] * sign
+    if second >= 0:
+        return True
+    if depth > 120 or second < 0:
+        return False
+    middle = (low + high) / 2
+    return _sure(name, low, middle.mid(), piece, sign, depth + 1) and _sure(name, middle.mid(), high, piece, sign, depth + 1)
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_every_piece_is_curved_as_said(name: str) -> None:
+    """Out to 12 by ball arithmetic; what lies beyond keeps the sign that its formula has there (test_far_out)."""
+    curve = CURVES[name]
+    edges = [max(-12.0, 2.0**-10 if curve.domain[0] == 0 else -12.0), *[e for pair in curve.bends for e in pair], 12.0]
+    for k, sign in enumerate(curve.signs):
+        low, high = edges[2 * k], edges[2 * k + 1]
+        if sign == 0:
+            assert all(exact(name, x, k)[2] == 0 for x in np.linspace(low, high, 9).tolist())
+            continue
+        # the second derivative may be zero at a bend itself: step off it by less than anything that counts
+        inner = [arb(low) + (arb("1e-25") if k else 0), arb(high) - (arb("1e-25") if k + 1 < len(curve.signs) else 0)]
+        assert _sure(name, *inner, k, sign), (name, low, high)
+        assert not _sure(name, *inner, k, -sign), (name, low, high)
+
+
+@pytest.mark.parametrize(("name", "factor"), [("gelu", lambda x: 2 - x * x), ("silu", lambda x: 2 - x * (x / 2).tanh())])
+def test_far_out(name: str, factor: Callable[[arb], arb]) -> None:
+    """f'' is a positive function times a factor that falls in |x|: beyond the bend it stays below zero."""
+    ((low, high),) = (pair for pair in CURVES[name].bends if pair[0] > 0)
+    assert factor(arb(low)) > 0 > factor(arb(high))
+    for x in (0.5, 2.0, 3.0, 11.0, 40.0, -7.0):
+        second, gate = exact(name, x)[2], factor(arb(x))
+        assert (second > 0) == (gate > 0) and (second < 0) == (gate < 0)
+    for curve in CURVES.values():
+        for a, b in curve.bends:
+            assert a == b or curve.most > 0
+
+
+@pytest.mark.parametrize("name", [n for n, c in CURVES.items() if c.most])
+def test_curvature_on_an_enclosure(name: str) -> None:
+    for a, b in CURVES[name].bends:
+        assert abs(exact(name, arb(a).union(arb(b)))[2]) < CURVES[name].most
+
+
+def test_pieces_meet() -> None:
+    """Functions by pieces are continuous, so that what holds of closed pieces holds of the whole."""
+    for name, (bends, _) in PIECES.items():
+        assert [b for b, _ in CURVES[name].bends] == bends
+        for k, bend in enumerate(bends):
+            assert exact(name, bend, k)[0].overlaps(exact(name, bend, k + 1)[0])
+
+
+def test_every_function_is_tested() -> None:
+    assert CURVES.keys() == EXACT.keys() | PIECES.keys()
