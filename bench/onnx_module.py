@@ -1,7 +1,7 @@
 """An ONNX network as a torch module that a tracing library can read: the peer's side of bench.compare.
 
 It reads the file by itself, neither through polytriton nor through a converter, so that all three may be held against each other. The
-operators are those of feed-forward ReLU networks; anything else is refused.
+operators are those of feed-forward networks of ReLUs, sigmoids and tanhs; anything else is refused.
 """
 
 from __future__ import annotations
@@ -63,6 +63,12 @@ class OnnxModule(nn.Module):
 
     def op_relu(self, x: Tensor) -> Tensor:
         return F.relu(x)
+
+    def op_sigmoid(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
+
+    def op_tanh(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)
 
     def op_add(self, a: Tensor, b: Tensor) -> Tensor:
         return a + b

@@ -130,7 +130,7 @@ class Verifier:
         self, compiled: Compiled, options: Options, imported: Imported | None = None, kernels: Kernels | None = None,
         tuned: Tuned | None = None,
     ) -> None:  # fmt: skip
-        told = state_functions(options.semantics, {n.op for n in compiled.net})
+        told = state_functions(options.semantics, compiled.net)
         options = replace(options, semantics=told)  # every result says what it takes of smooth functions
         self.compiled, self.options, self.imported = compiled, options, imported
         self._kernels, self._tuned = kernels, tuned  # what the artifact held, to be saved with it again

@@ -31,6 +31,14 @@ class EngineOptions:
     semantics: Annotated[
         str, option("--semantics", help="The arithmetic certified: real (exact, as competitions read it), float32, tf32, bf16 or float16.")
     ] = "float32"
+    function_error: Annotated[
+        list[str] | None,
+        option(
+            "--function-error",
+            metavar="NAME=ULPS",
+            help="How far a deployed smooth function may lie from the exact one, in units of 2^-23: tanh=2. May be repeated.",
+        ),
+    ] = None
     dtype: Annotated[
         str,
         option(
@@ -61,7 +69,8 @@ class EngineOptions:
         from polytriton.prove.fleet import check_devices
         from polytriton.prove.options import Options
 
-        made: dict[str, Any] = {"device": self.device, "semantics": self.semantics, "dtype": self.dtype, "memory": parse_size(self.memory)}
+        semantics = ",".join([self.semantics, *(self.function_error or ())])
+        made: dict[str, Any] = {"device": self.device, "semantics": semantics, "dtype": self.dtype, "memory": parse_size(self.memory)}
         if self.numerics != "folded":
             made["numerics"] = self.numerics
         if self.candidates is not None:

@@ -77,14 +77,14 @@ def power(s: Site) -> Result:
     return smooth(s, x, POWERS[n])
 
 
-def times_itself(s: Site, a: Act, b: Act) -> Result | None:
+def times_itself(s: Site, a: Act, b: Act, tag: str = "") -> Act | None:
     """x x, and x sigmoid(x) as exporters write SiLU; None where the product is another."""
     if a.shape != b.shape:
         return None
     if a.node == b.node:
-        return smooth(s, a, "square")
+        return smooth(s, a, "square", tag=tag)
     for x, gate in ((a, b), (b, a)):
         made = s.state.builder.node(gate.node)
         if made.op == "sigmoid" and made.inputs == (x.node,):
-            return smooth(s, x, "silu")
+            return smooth(s, x, "silu", tag=tag)
     return None

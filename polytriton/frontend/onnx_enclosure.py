@@ -99,6 +99,10 @@ def enclose(node: Node, net: Net, operands: Sequence[Numbers], a: Arithmetic) ->
         y = operands[1]
         value = x.value + y.value if node.op == "add" else x.value - y.value
         return Numbers(value, _size(x, a) + _size(y, a) + a.size(a.least), before + 1, slack)
+    if node.op == "mul":
+        y = operands[1]
+        size = _size(x, a) * _size(y, a) + a.size(a.least) * (1 + _size(x, a) + _size(y, a))
+        return Numbers(x.value * y.value, size, x.roundings + y.roundings + node.integer("ops") + 1, slack)
     if node.op == "relu":
         slope = node.number("slope")
         value = np.where(x.value >= 0, x.value, slope * x.value) if slope else np.maximum(x.value, 0.0)

@@ -16,6 +16,7 @@ from polytriton.frontend import onnx_constants as con
 from polytriton.frontend import onnx_curves as cur
 from polytriton.frontend import onnx_layout as lay
 from polytriton.frontend import onnx_pieces as pie
+from polytriton.frontend import onnx_products as pro
 from polytriton.frontend.onnx_values import FLOATS, ONE, REMEDY, ZERO, Act, Const, Result, Shape, Site, Value, cells, rounding
 from polytriton.frontend.onnx_windows import avgpool, conv, global_pool, maxpool, reduce_mean
 from polytriton.ir.deployed import REACH
@@ -52,18 +53,15 @@ def add(s: Site) -> Result:
 def mul(s: Site) -> Result:
     a, b = s.value(0), s.value(1)
     if isinstance(a, Act) and isinstance(b, Act):
-        found = cur.times_itself(s, a, b)
-        if found is None:
-            raise s.fail("a product of two activations is supported as x x and x sigmoid(x) only; else one factor must be constant")
-        return found
+        return pro.multiply(s, a, b)
     x, c = (s.act(0), s.weight(1, "factor")) if isinstance(s.value(0), Act) else (s.act(1), s.weight(0, "factor"))
     return s.scale(x, c.value, ZERO, rounding(c))
 
 
 def div(s: Site) -> Result:
     """x / c as x * (1/c): the reciprocal rounds once here unless c is a power of two, and so may a runtime's (ops=1)."""
-    if not isinstance(s.value(0), Act) or isinstance(s.value(1), Act):
-        raise s.fail("only an activation divided by a constant is supported")
+    if isinstance(s.value(1), Act):
+        return pro.divide(s)
     c = s.weight(1, "divisor")
     s.need(bool((c.value != 0).all()), "the divisor is zero")
     con.need_normal(s, c)
@@ -118,7 +116,7 @@ def matmul(s: Site) -> Result:
     a, b = s.value(0), s.value(1)
     s.need(a.dtype == b.dtype, f"operands differ in type: {a.dtype} and {b.dtype}")
     if isinstance(a, Act) and isinstance(b, Act):
-        raise s.fail("a product of two activations is not affine; one operand must be constant")
+        return pro.matrix_product(s, a, b)
     return product(s, a, b, rounding(s.weight(1, "operand") if isinstance(a, Act) else s.weight(0, "operand")))
 
 
@@ -279,7 +277,7 @@ TABLE: dict[str, Op] = {
     op.name: op
     for op in (
         Op("Gemm", gemm, None, "A or B constant; alpha, beta, transA, transB; C constant, activation or missing"),
-        Op("MatMul", matmul, None, "one operand constant; any rank"),
+        Op("MatMul", matmul, None, "any rank; two activations, or one and a constant"),
         Op("Conv", conv, None, "1-D and 2-D; constant weights; strides, pads, auto_pad, dilations, groups; bias or none"),
         Op("ConvTranspose", pie.conv_transpose, None, "1-D and 2-D; constant weights; strides, pads, output_padding, dilations, groups"),
         Op("BatchNormalization", batchnorm, None, "inference mode"),
@@ -294,14 +292,15 @@ TABLE: dict[str, Op] = {
         Op("Elu", cur.elu, None, "alpha above 0"),
         Op("Selu", cur.selu, None, "alpha and gamma above 0"),
         Op("Celu", cur.celu, None, "alpha above 0"),
+        Op("Softmax", pro.softmax, None, "any axis"),
         Op("Pow", cur.power, None, "exponents 1, 2, 3, 0.5, -1"),
         Op("Abs", pie.absolute_value, con.arithmetic, ""),
         Op("Max", pie.pick_extreme, con.arithmetic, "activations and constants; broadcasts"),
         Op("Min", pie.pick_extreme, con.arithmetic, "activations and constants; broadcasts"),
         Op("Add", add, con.arithmetic, "two activations, or one and a constant; broadcasts"),
         Op("Sub", add, con.arithmetic, "two activations, or one and a constant; broadcasts"),
-        Op("Mul", mul, con.arithmetic, "an activation and a constant, broadcast; x x, x sigmoid(x)"),
-        Op("Div", div, con.arithmetic, "an activation by a constant without zeros; broadcasts"),
+        Op("Mul", mul, con.arithmetic, "two activations, or one and a constant; broadcasts"),
+        Op("Div", div, con.arithmetic, "by a constant without zeros, or by an activation above 0; broadcasts"),
         Op("Neg", neg, con.arithmetic, ""),
         Op("MaxPool", maxpool, None, "1-D and 2-D; pads, auto_pad, strides, dilations, ceil_mode; no indices"),
         Op("AveragePool", avgpool, None, "1-D and 2-D; as MaxPool, and count_include_pad"),
@@ -344,7 +343,7 @@ TABLE: dict[str, Op] = {
 }
 
 
-ORDERLY = ("LogSoftmax", "Softmax")  # where one ends a classifier, the label is that of its operand
+ORDERLY = ("LogSoftmax",)  # where one ends a classifier, the label is that of its operand
 LOGITS = "export the model without it, up to the logits: it keeps their order; `polytriton inspect --operators` lists what is supported"
 
 CURVED = (

@@ -101,10 +101,10 @@ def shared_operands(net: Net) -> dict[str, tuple[str, ...]]:
     users, found = net.users(), dict[str, tuple[str, ...]]()
     many: dict[str, bool] = {}  # nodes of whose value there may be two
     for n in net:
-        moved = not is_settled(n)
-        moves = moved and n.op not in (*LAYERS, "scale", *SUMS)
+        moved = not is_settled(n) or n.op == "mul"  # a sum may take a product in without rounding it first (FMA), and another reader not
+        moves = moved and n.op not in (*LAYERS, "scale", *SUMS, "mul")
         many[n.name] = moved and (len(users[n.name]) > 1 or (moves and any(many[i] for i in n.inputs)))
-        if moved and not moves:
+        if moved and not moves and n.op != "mul":
             found[n.name] = tuple(i for i in n.inputs if many[i])
     return {name: some for name, some in found.items() if some}
 

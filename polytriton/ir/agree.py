@@ -13,6 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
+from polytriton.ir.curves import CURVES
 from polytriton.ir.interp import user_shape
 from polytriton.ir.net import Attr, Net, Node, Ref
 from polytriton.ir.ops import OPS
@@ -100,6 +101,8 @@ def _value(node: Node, net: Net, operands: list[Value], rows: int) -> Value:
     numbers, sizes = OPS[node.op].run(node, [v for v, _ in operands], net.weights), [s for _, s in operands]
     if node.op == "relu":
         return numbers, sizes[0] * max(1.0, abs(node.number("slope")))
+    if node.op in CURVES:  # a step of the operand's last place moves f by as much, or by its share of exp
+        return numbers, (np.abs(numbers) + 1) * (1 + sizes[0])
     if node.op in ("add", "sub"):
         return numbers, sizes[0] + sizes[1]
     changes, weights = dict[str, Attr](), dict[str, np.ndarray]()

@@ -2,7 +2,7 @@
 
 What soundness needs of a function is stated in its row: f is convex, concave or straight on each piece between two bends, and
 
-    |value(x) - f(x)|  <=  VALUE |value(x)| + off (1 + |x|) + TINY,      |slope(x) - f'(x)|  <=  SLOPE (1 + |slope(x)| + |x|).
+    |value(x) - f(x)|  <=  VALUE |value(x)| + off (1 + |x|) + TINY,    |slope(x) - f'(x)|  <=  SLOPE |slope(x)| + off (1 + |x|) + TINY.
 
 The libraries' exp, tanh and erf are off by a few units of 2^-53; 2^-44 is 512 of these. A bend that is no float64 number is enclosed, and
 `most` bounds |f''| between the ends of an enclosure. tests/ir/test_curves.py holds every row against interval arithmetic of 200 bits.
@@ -91,6 +91,15 @@ def _softsign_slope(x: np.ndarray, _: float) -> np.ndarray:
     return 1 / (1 + np.abs(x)) ** 2
 
 
+def _share(x: np.ndarray, _: float) -> np.ndarray:
+    return 1 / np.maximum(x, 1)
+
+
+def _share_slope(x: np.ndarray, _: float) -> np.ndarray:
+    """At 1 that of the curved side."""
+    return np.where(x < 1, 0.0, -1 / np.maximum(x, 1) ** 2)
+
+
 def _elu(x: np.ndarray, alpha: float) -> np.ndarray:
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
@@ -143,6 +152,7 @@ def _around(*bends: float, width: float) -> tuple[tuple[float, float], ...]:
 
 ABOVE = (0.0, np.inf)
 GELU = _around(-sqrt(2), sqrt(2), width=1e-15)
+HARDSWISH = _around(-3.0, 3.0, width=0.0)
 SILU = _around(-2.399357280515, 2.399357280515, width=1e-11)  # x tanh(x / 2) = 2
 # fmt: off
 CURVES: Mapping[str, Curve] = {
@@ -155,11 +165,13 @@ CURVES: Mapping[str, Curve] = {
     "log": Curve(lambda x, _: np.log(x), lambda x, _: 1 / x, (-1,), domain=ABOVE, doc="natural logarithm; no bound unless x > 0"),
     "sqrt": Curve(lambda x, _: np.sqrt(x), lambda x, _: 0.5 / np.sqrt(x), (-1,), domain=ABOVE, doc="square root; no bound unless x > 0"),
     "reciprocal": Curve(lambda x, _: 1 / x, lambda x, _: -1 / (x * x), (1,), domain=ABOVE, doc="1 / x; no bound unless x > 0"),
+    "share": Curve(_share, _share_slope, (0, 1), ((1.0, 1.0),), doc="1 / max(x, 1): the end of a Softmax, whose sums are 1 or more"),
     "elu": Curve(_elu, _elu_slope, (1, 0), ZERO, parameter=("alpha", 1.0), doc="x where x > 0, else alpha (exp(x) - 1)"),
     "gelu": Curve(_gelu, _gelu_slope, (-1, 1, -1), GELU, 2.0**-48, 1.0, made_of=("erf",), doc="x Phi(x), by erf"),
     "silu": Curve(_silu, _silu_slope, (-1, 1, -1), SILU, 2.0**-48, 1.0, made_of=("sigmoid",), doc="x sigmoid(x)"),
-    "hardswish": Curve(_hardswish, _hardswish_slope, (0, 1, 0), _around(-3.0, 3.0, width=0.0), 2.0**-48, ulps=6.0, doc="x clip(x / 6 + 1/2, 0, 1)"),
+    "hardswish": Curve(_hardswish, _hardswish_slope, (0, 1, 0), HARDSWISH, 2.0**-48, ulps=6.0, doc="x clip(x / 6 + 1/2, 0, 1)"),
     "square": Curve(lambda x, _: x * x, lambda x, _: 2 * x, (1,), doc="x^2"),
     "cube": Curve(lambda x, _: x * x * x, lambda x, _: 3 * x * x, (-1, 1), ZERO, invert=_cube_invert, doc="x^3"),
 }
 # fmt: on
+STATED = {**{name: curve.ulps for name, curve in CURVES.items()}, "softmax": 8.0}  # ulps of every function that is told of

@@ -149,6 +149,9 @@ def _account(net: Net, node: Node, operands: list[Account]) -> Account:
         a, b = operands
         label = np.where((a.label == 0) & (b.label == 0), 0, own_labels(node.size))
         return Account(present[0] | present[1], size, label, most[0] + 1, most[1], most[2])
+    if node.op == "mul":
+        size = sizes[0] * sizes[1] if sizes else None
+        return Account(present[0] & present[1], size, own_labels(node.size), *most)
     if OPS[node.op].kind == "nonlinear":
         grow = max(1.0, abs(node.number("slope")))
         if node.op == "maxpool":

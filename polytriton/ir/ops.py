@@ -23,7 +23,7 @@ from math import isfinite, prod
 import numpy as np
 
 from polytriton.errors import InvalidIR
-from polytriton.ir.curves import CURVES, Curve
+from polytriton.ir.curves import CURVES, STATED, Curve
 from polytriton.ir.net import Net, Node, Ref, Shape
 
 Weights = Mapping[str, np.ndarray]
@@ -184,8 +184,16 @@ def curve_of(node: Node) -> tuple[Curve, float]:
     return curve, node.number(*curve.parameter)
 
 
+def stated_name(node: Node) -> str:
+    """Of the function whose deployed error the node's result has; `nothing` for a step on the way to one."""
+    found = node.attrs.get("stated", node.op)
+    assert isinstance(found, str)
+    return found
+
+
 def _infer_curve(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
     curve, parameter = curve_of(n)
+    _need(stated_name(n) in STATED or stated_name(n) == "nothing", n, f"no deployed error of {stated_name(n)!r} is known")
     _need(not curve.parameter[0] or NORMAL <= parameter <= 1 / NORMAL, n, f"{curve.parameter[0]} must be a positive number of float32")
     return s[0]
 
@@ -197,7 +205,7 @@ def _run_curve(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
 
 
 def _curve_spec(name: str, curve: Curve) -> OpSpec:
-    attrs = {curve.parameter[0]: float} if curve.parameter[0] else {}
+    attrs: dict[str, type] = {"stated": str, **({curve.parameter[0]: float} if curve.parameter[0] else {})}
     return OpSpec(name, 1, "nonlinear", attrs, (), _infer_curve, _run_curve, curve.doc)
 
 
@@ -288,6 +296,7 @@ OPS: dict[str, OpSpec] = {
         OpSpec("scale", 1, "affine", {"a": Ref, "c": Ref, **SHARED}, ("a", "c"), _infer_scale, _run_scale, "a * x + c, broadcast"),
         OpSpec("add", 2, "affine", SHARED, (), _infer_same, lambda n, v, w: v[0] + v[1], "sum of two activations"),
         OpSpec("sub", 2, "affine", SHARED, (), _infer_same, lambda n, v, w: v[0] - v[1], "difference of two activations"),
+        OpSpec("mul", 2, "nonlinear", {"converts": int}, (), _infer_same, lambda n, v, w: v[0] * v[1], "product of two activations; converts=1: of a matrix product, whose operands a deployment may convert"),
         OpSpec("relu", 1, "nonlinear", {"slope": float}, (), _infer_relu, _run_relu, "x where x >= 0, else slope * x"),
         OpSpec("maxpool", 1, "nonlinear", dict(_WINDOW), ("k",), _infer_pool, _run_maxpool, "maximum over a window; padding never wins"),
         *(_curve_spec(name, curve) for name, curve in CURVES.items()),
@@ -325,7 +334,7 @@ def infer_shape(node: Node, shapes: Sequence[Shape], weights: Weights) -> Shape:
 
 def rounds(node: Node) -> bool:
     """Whether a deployed network rounds when it computes the node, so that two cells computed alike may differ."""
-    return node.op in ("linear", "conv", "scale", "add", "sub", *CURVES) or (node.op == "relu" and node.number("slope") not in (0.0, 1.0))
+    return node.op in ("linear", "conv", "scale", "add", "sub", "mul", *CURVES) or (node.op == "relu" and node.number("slope") not in (0.0, 1.0))
 
 
 def relaxed_nodes(net: Net) -> set[str]:
@@ -334,5 +343,5 @@ def relaxed_nodes(net: Net) -> set[str]:
 
 
 def unsettled_nodes(net: Net) -> set[str]:
-    """Nodes whose every neuron's box matters, whatever its signs: a max pool or a smooth function reads them."""
-    return {i for n in net if n.op == "maxpool" or n.op in CURVES for i in n.inputs}
+    """Nodes whose every neuron's box matters, whatever its signs: a max pool, a product or a smooth function reads them."""
+    return {i for n in net if n.op in ("maxpool", "mul", *CURVES) for i in n.inputs}

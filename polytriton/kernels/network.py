@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from polytriton.errors import UnsupportedModel
+from polytriton.ir.curves import CURVES
+from polytriton.ir.net import Net
 from polytriton.kernels.affine import forward_kernels
 from polytriton.kernels.cell_kernels import box_kernels, form_kernels, neuron_kernels, table_kernels
 from polytriton.kernels.choose import GPU, Sizes
@@ -18,11 +21,21 @@ if TYPE_CHECKING:
     from polytriton.passes.pipeline import Compiled
 
 
+def check_kernels(net: Net) -> None:
+    """UnsupportedModel where an operator has no kernel, folded or interval."""
+    for node in net:
+        if node.op in (*CURVES, "mul"):
+            raise UnsupportedModel(
+                f"%{node.name}: there is no generated kernel for {node.op}", "run it on the CPU: leave --target out, or use --device cpu"
+            )
+
+
 def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = GPU, emitter: Emitter | None = None) -> list[Kernel]:
     """Every kernel that a network's run launches, in the order of their first launches; `emitter` hears of their steps.
 
     The interval pass comes first, always in float64.
     """
+    check_kernels(compiled.net)
     emitter, frames = emitter or Emitter(), Frames(compiled.net, compiled.plan)
     interval_pass = (*forward_kernels(compiled.net, emitter), *box_kernels(compiled.net, emitter, sizes.emulate))
     found = {kernel.name: kernel for kernel in interval_pass}

@@ -17,7 +17,7 @@ from polytriton.limit import go_on
 from polytriton.passes import windows as win
 
 NAME = "lower"
-RESTS = ("relu", "maxpool", "input", *CURVES)  # a window may hang over the image's border where one of these comes next
+RESTS = ("relu", "maxpool", "mul", "input", *CURVES)  # a window may hang over the image's border where one of these comes next
 
 
 def requires(net: Net) -> str | None:

@@ -60,7 +60,7 @@ def _ops(net: Net, node: Node, step: Step, window: Window) -> int:
     if step.op == "maxpool":
         k = node.ints("k")
         return 4 * size * k[0] * k[1]
-    return {"relu": 8, **dict.fromkeys(CURVES, 8), "scale": 6, "merge": 4, "input": 4}.get(step.op, 0) * size
+    return {"relu": 8, "mul": 10, **dict.fromkeys(CURVES, 8), "scale": 6, "merge": 4, "input": 4}.get(step.op, 0) * size
 
 
 def _cost(nodes: dict[str, Node], program: Program, net: Net, halos: dict[str, tuple[int, int, int, int]]) -> Program:

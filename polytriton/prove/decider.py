@@ -21,6 +21,7 @@ from torch import Tensor
 from polytriton.errors import ResourceError, UsageError
 from polytriton.ir.ops import OPS
 from polytriton.kernels.interval_launches import check_supported
+from polytriton.kernels.network import check_kernels
 from polytriton.passes import schedule
 from polytriton.passes.pipeline import Compiled
 from polytriton.prove.attempt import Answers, Attempt
@@ -68,10 +69,12 @@ class Decider:
 
     def __init__(self, compiled: Compiled, options: Options) -> None:
         self.compiled, self.options = compiled, options
-        if options.numerics == "interval":
-            check_supported(compiled.net)
         self.device = pick_device(options.device)
         self.kernels = INTERPRET if options.device == INTERPRET else "triton" if self.device.type == "cuda" else ""
+        if self.kernels:
+            check_kernels(compiled.net)
+        if options.numerics == "interval":
+            check_supported(compiled.net)
         if self.device.type == "cuda" and not settings.plain_products(self.device):
             raise UsageError(
                 f"matrix products of {self.device} are not sums of rounded products, so no bound could be trusted",

@@ -84,7 +84,8 @@ class Boxed:
             if sign is not None and sign * side < 0:
                 p = self._summit(side, k, a, b, at > 0, STEPS)
                 slope = self.slope(p)
-                d, eps = side * (slope - k), 2 * SLOPE * (1 + np.abs(slope) + np.abs(p) + np.abs(k))
+                d = side * (slope - k)
+                eps = 2 * SLOPE * np.abs(slope) + 2 * self.curve.off * (1 + np.abs(p)) + 4 * U64 * np.abs(k) + 2 * TINY
                 rise = np.maximum(np.maximum((d + eps) * (b - p), (eps - d) * (p - a)), 0) * (1 + 8 * U64)
                 found = self._gap(side, k, p) + rise
             else:

@@ -60,6 +60,10 @@ def _cube(x: Tensor) -> Tensor:
     return x * x * x
 
 
+def _share(x: Tensor) -> Tensor:
+    return 1 / x.clamp(min=1)
+
+
 def _alone(function: Forward) -> Run:
     return lambda n, v, w: function(v[0])
 
@@ -68,7 +72,7 @@ def _alone(function: Forward) -> Run:
 SMOOTH: dict[str, Forward] = {
     "sigmoid": torch.sigmoid, "tanh": torch.tanh, "erf": torch.erf, "softsign": _softsign, "softplus": F.softplus, "exp": torch.exp,
     "log": torch.log, "sqrt": torch.sqrt, "reciprocal": torch.reciprocal, "gelu": F.gelu, "silu": F.silu, "hardswish": F.hardswish,
-    "square": torch.square, "cube": _cube,
+    "square": torch.square, "cube": _cube, "share": _share,
 }  # fmt: skip
 
 RUN: dict[str, Run] = {
@@ -80,6 +84,7 @@ RUN: dict[str, Run] = {
     "sub": lambda n, v, w: v[0] - v[1],
     "relu": lambda n, v, w: torch.where(v[0] >= 0, v[0], n.number("slope") * v[0]),
     "maxpool": _maxpool,
+    "mul": lambda n, v, w: v[0] * v[1],
     **{name: _alone(function) for name, function in SMOOTH.items()},
     "elu": lambda n, v, w: F.elu(v[0], n.number("alpha", 1.0)),
     "concat": lambda n, v, w: torch.cat(tuple(v), n.integer("axis") + 1),

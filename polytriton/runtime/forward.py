@@ -20,6 +20,7 @@ from polytriton.runtime.box_kernels import BoxKernels, Sizes
 from polytriton.runtime.curves import curve_range
 from polytriton.runtime.forward_kernels import AffineParts, ForwardKernels
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
+from polytriton.runtime.planes import product_range
 from polytriton.runtime.relax import Winners, maxpool_winners
 from polytriton.runtime.soundness import Semantics, deployed_error, elementwise_error, flushes, gamma, up
 
@@ -118,6 +119,8 @@ class Forward:
             self._sum(node, boxes)
         elif node.op == "relu":
             self._relu(node, boxes)
+        elif node.op == "mul":
+            self._product(node, boxes)
         elif node.op in CURVES:
             self._curve(node, boxes)
         elif node.op == "maxpool":
@@ -279,10 +282,27 @@ class Forward:
         boxes.lo[node.name], boxes.hi[node.name] = _bounded(lo, hi, low - width, high + width)
         boxes.error[node.name] = e
 
+    def _product(self, node: Node, boxes: Boxes) -> None:
+        a, b = node.inputs
+        lo, hi = (boxes.lo[a], boxes.lo[b]), (boxes.hi[a], boxes.hi[b])
+        low, high = product_range(lo, hi)
+        magnitude = up(torch.maximum(low.abs(), high.abs()))
+        e = elementwise_error(self.semantics, 1, magnitude) + self._flushed(boxes.absmax(a), boxes.absmax(b))
+        if node.integer("converts") and self.semantics.u_in:
+            e = torch.full_like(e, INF)
+        width, wild = up(e), ~(torch.isfinite(lo[1]) & torch.isfinite(hi[1]))
+        found = _bounded(lo[0], hi[0], low - width, high + width)
+        boxes.lo[node.name], boxes.hi[node.name] = torch.where(wild, -INF, found[0]), torch.where(wild, INF, found[1])
+        boxes.error[node.name] = e
+
+    def _flushed(self, a: Tensor, b: Tensor) -> Tensor:
+        """What flushing either factor to zero may cost a product."""
+        return torch.zeros_like(a) if self.semantics.real else up(2 * self.semantics.eta * (a + b))
+
     def _curve(self, node: Node, boxes: Boxes) -> None:
         lo, hi = boxes.lo[node.inputs[0]], boxes.hi[node.inputs[0]]
         low, high = curve_range(node, lo, hi)
-        e = self.semantics.function_error(node.op, torch.maximum(low.abs(), high.abs()), torch.maximum(lo.abs(), hi.abs()))
+        e = self.semantics.function_error(node, torch.maximum(low.abs(), high.abs()), torch.maximum(lo.abs(), hi.abs()))
         boxes.lo[node.name], boxes.hi[node.name] = _bounded(lo, hi, low - up(e), high + up(e))
         boxes.error[node.name] = e
 

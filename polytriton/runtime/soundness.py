@@ -14,14 +14,16 @@ Everything here is float64, non-negative, and rounded up by `up`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from polytriton.errors import UsageError
-from polytriton.ir.curves import CURVES
+from polytriton.ir.curves import CURVES, STATED
+from polytriton.ir.net import Net, Node
+from polytriton.ir.ops import stated_name
 from polytriton.rounding import GROW, INNER, PARTS, U64, flush_loss, gamma, split_error
 
 ETA64 = 2.0**-1022
@@ -99,20 +101,21 @@ class Semantics:
         """How often one addition may round: tensor cores align their addends and cut them off."""
         return 2 if self.u_in else 1
 
-    def ulps(self, op: str) -> float:
+    def ulps(self, name: str) -> float:
         """How far the deployed function may lie from the exact one; what is made of another is off by that one's errors as well."""
-        curve = CURVES[op]
-        return self.functions.get(op, max(curve.ulps, *(self.ulps(part) + 2 for part in curve.made_of)) if curve.made_of else curve.ulps)
+        parts = CURVES[name].made_of if name in CURVES else ()
+        return self.functions.get(name, max(STATED[name], *(self.ulps(part) + 2 for part in parts)) if parts else STATED[name])
 
-    def function_error(self, op: str, size: Tensor, operand: Tensor) -> Tensor:
+    def function_error(self, node: Node, size: Tensor, operand: Tensor) -> Tensor:
         """e of a smooth function: so many units of 2^-23 max(1, |f|), and |x| where f is x times another function of x.
 
         `size` is the greatest |f|, `operand` the greatest |x|. A flush of either moves the result by less than a unit.
         """
-        if self.real:
+        name = stated_name(node)
+        if self.real or name == "nothing":
             return torch.zeros_like(size)
-        unit = torch.maximum(size, operand) if CURVES[op].made_of else size
-        error = self.ulps(op) * 2.0**-23 * unit.clamp(min=1.0)
+        unit = torch.maximum(size, operand) if CURVES[node.op].made_of else size
+        error = self.ulps(name) * 2.0**-23 * unit.clamp(min=1.0)
         return torch.where((size <= BIG) & (operand <= BIG), up(error), torch.full_like(error, float("inf")))
 
 
@@ -140,10 +143,10 @@ def find_semantics(name: str) -> Semantics:
             ulps = float(text.removesuffix("ulp"))
         except ValueError:
             ulps = -1.0
-        if op not in CURVES or not 0 <= ulps <= 2.0**20:
+        if op not in STATED or not 0 <= ulps <= 2.0**20:
             raise UsageError(
                 f"{item!r} is no function error",
-                f"write NAME=ULPS with 0 to 2^20 ulps, as in tanh=2; the functions are {', '.join(CURVES)}",
+                f"write NAME=ULPS with 0 to 2^20 ulps, as in tanh=2; the functions are {', '.join(STATED)}",
             )
         functions[op] = ulps
     if functions and SEMANTICS[base].real:
@@ -151,12 +154,13 @@ def find_semantics(name: str) -> Semantics:
     return replace(SEMANTICS[base], name=name, functions=functions)
 
 
-def state_functions(name: str, ops: Iterable[str]) -> str:
-    """The semantics' name with the error of every smooth function among `ops`: what a result says it is about."""
+def state_functions(name: str, net: Net) -> str:
+    """The semantics' name with the error of every smooth function of the network: what a result says it is about."""
     sem = find_semantics(name)
     if sem.real:
         return name
-    return ",".join([name.partition(",")[0], *(f"{op}={sem.ulps(op):g}" for op in CURVES if op in ops)])
+    met = {stated_name(n) for n in net if n.op in CURVES}
+    return ",".join([name.partition(",")[0], *(f"{function}={sem.ulps(function):g}" for function in STATED if function in met)])
 
 
 def flushes(sem: Semantics) -> bool:

@@ -19,6 +19,7 @@ from polytriton.rounding import dot_error, one_rounding
 from polytriton.runtime.curves import curve_lines
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.layers import Layer
+from polytriton.runtime.planes import Planes, product_planes
 from polytriton.runtime.relax import relu_lines, round_down, round_up
 from polytriton.runtime.soundness import Coefficients, gamma, up
 from polytriton.runtime.torch_backend import Compact, Frame
@@ -98,6 +99,7 @@ class Tables:
         self._box: dict[str, tuple[Tensor, Tensor]] = {}
         self._xabs: dict[str, Tensor] = {}
         self._lines: dict[str, LineTables] = {}
+        self._planes: dict[str, Planes] = {}
         self._charge: dict[str, tuple[Tensor, Tensor]] = {}
         self._first: dict[str, Tensor] = {}
         self._pool: dict[str, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
@@ -134,6 +136,16 @@ class Tables:
             cut = None if made.lower_cut is None else table(made.lower_cut)
             self._lines[node.name] = LineTables(table(made.lower_slope), table(made.upper_slope), cut, table(made.upper_cut))
         return self._lines[node.name]
+
+    def planes(self, node: Node) -> Planes:
+        """Beside the product of two activations."""
+        if node.name not in self._planes:
+            boxes, (a, b) = self.boxes, node.inputs
+            error = None if self.kit.forward.semantics.real else boxes.error[node.name]
+            made = product_planes((boxes.lo[a], boxes.lo[b]), (boxes.hi[a], boxes.hi[b]), self.dtype, error)
+            table = self.kit.frames[node.name].table
+            self._planes[node.name] = Planes(*(table(v) for v in (made.first, made.second, made.lower_cut, made.upper_cut)))
+        return self._planes[node.name]
 
     def first(self, name: str) -> Tensor:
         """t of an identity row's own node, float64 without margin: its coefficients are weights, not a rounded product."""

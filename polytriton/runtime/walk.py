@@ -311,16 +311,27 @@ class Walk:
         self._give(step, m)
 
     def _curve(self, node: Node, step: Step) -> None:
-        """Cuts of both signs: what their sum rounds is charged by their magnitudes."""
+        """A smooth function, by the lines beside it."""
         m, window = self._dense_entry(node.name, self._take(node))
         self._pay_pending(step, m, window)
         lines, place = self.tables.lines(node), self._place(node.name, window)
         assert lines.lower_cut is not None
-        cut = torch.maximum(lines.lower_cut.abs(), lines.upper_cut.abs())
-        terms, weight = place.height * place.line, self.backend.weigh(m, place, cut)
-        m, total = self.backend.relax(self._own(m), place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
+        self._give(step, self._by_cuts(self._own(m), place, lines.below, lines.above, lines.lower_cut, lines.upper_cut))
+
+    def _mul(self, node: Node, step: Step) -> None:
+        """A product of two activations, by the planes beside it: a coefficient for each of them."""
+        m, window = self._dense_entry(node.name, self._take(node))
+        self._pay_pending(step, m, window)
+        planes, place = self.tables.planes(node), self._place(node.name, window)
+        second = self.backend.table_product(m, place, planes.second)
+        self._give(step, self._by_cuts(self._own(m), place, planes.first, planes.first, planes.lower_cut, planes.upper_cut), second)
+
+    def _by_cuts(self, m: Tensor, place: Place, below: Tensor, above: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """Rows over f become rows over its operand. Cuts have both signs: what their sum rounds is charged by their magnitudes."""
+        terms, weight = place.height * place.line, self.backend.weigh(m, place, torch.maximum(lower.abs(), upper.abs()))
+        m, total = self.backend.relax(m, place, below, above, lower, upper)
         self.backend.pay(self.rows, total, 1.0, weight, 2 * dot_error(terms) * sum_error(terms))
-        self._give(step, m)
+        return m
 
     def _maxpool(self, node: Node, step: Step) -> None:
         """A row over max(x) becomes one over the winners (lower side, and upper where sure) and a constant."""

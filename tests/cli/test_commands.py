@@ -170,7 +170,7 @@ def test_opt_mistakes(cli: Cli, here: Path) -> None:
 
 
 def _prepare(here: Path) -> None:
-    tiny.unsupported(here / "tanh.onnx")
+    tiny.unsupported(here / "cosh.onnx")
     tiny.vnnlib(here / "five.vnnlib", [(0, 1)] * 5, "(<= Y_0 Y_1)")
     tiny.vnnlib(here / "inverted.vnnlib", [(1, 0)] * 4, "(<= Y_0 Y_1)")
     tiny.vnnlib(here / "square.vnnlib", [(0, 1)] * 4, "(<= (* Y_0 Y_0) Y_1)")
@@ -196,7 +196,7 @@ MISTAKES = [
     (["compile", "none.onnx"], 2, "none.onnx"),
     (["compile", "broken.onnx"], 2, "not an ONNX model"),
     (["compile", "folder"], 2, "not a file"),
-    (["compile", "tanh.onnx"], 3, "Tanh"),
+    (["compile", "cosh.onnx"], 3, "Cosh"),
     (["compile", "net.onnx", "-o", "folder/x/net.poly"], 2, "no folder"),
     (["compile", "net.onnx", "-o", "ok.npz"], 2, "not overwritten"),
     (["compile", "net.onnx", "-o", "net.onnx"], 2, "looks like a model"),
@@ -211,11 +211,11 @@ MISTAKES = [
     (["inspect", "none.poly"], 2, "no artifact"),
     (["inspect", "none.onnx"], 2, "no network"),
     (["inspect", "folder"], 2, "not an artifact"),
-    (["inspect", "tanh.onnx"], 3, "Tanh"),
+    (["inspect", "cosh.onnx"], 3, "Cosh"),
     (["verify", "net.onnx"], 2, "PROP.vnnlib"),
     (["verify", "net.onnx", "none.vnnlib"], 2, "none.vnnlib"),
     (["verify", "none.onnx", "safe.vnnlib"], 2, "none.onnx"),
-    (["verify", "tanh.onnx", "safe.vnnlib"], 3, "Tanh"),
+    (["verify", "cosh.onnx", "safe.vnnlib"], 3, "Cosh"),
     (["verify", "net.onnx", "five.vnnlib"], 3, "another network"),
     (["verify", "net.onnx", "inverted.vnnlib"], 3, "inverted box"),
     (["verify", "net.onnx", "square.vnnlib"], 3, "square"),

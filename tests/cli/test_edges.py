@@ -109,7 +109,7 @@ def test_networks_that_take_channels_last(tmp_path: Path) -> None:
     assert "C, H, W" not in said.value.remedy
 
 
-@pytest.mark.parametrize("op", ["Sigmoid", "Tanh", "Gelu", "Softplus", "LSTM"])
+@pytest.mark.parametrize("op", ["Sin", "Cosh", "Mish", "LSTM"])
 def test_curved_operators_are_not_told_to_simplify(op: str, tmp_path: Path) -> None:
     if op == "LSTM":
         weights = {"w": np.zeros((1, 8, 3)), "r": np.zeros((1, 8, 2))}
@@ -117,7 +117,7 @@ def test_curved_operators_are_not_told_to_simplify(op: str, tmp_path: Path) -> N
     else:
         weights, nodes, shape = {}, [helper.make_node(op, ["x"], ["y"], name="n")], [1, 3]
     path = tiny.save(tmp_path / "net.onnx", nodes, shape, 3, weights)
-    if op == "Gelu":
+    if op == "Mish":
         model = onnx.load(path)
         model.opset_import[0].version = 20
         onnx.save(model, path)

@@ -107,14 +107,14 @@ MISTAKES = {
     ),
     "property and network exchanged": Mistake("verify safe.vnnlib net.onnx", "where the network belongs", "verify net.onnx safe.vnnlib"),
     "unsupported operator": Mistake(
-        "compile tanh.onnx",
-        "node 'squash' (Tanh)",
+        "compile cosh.onnx",
+        "node 'squash' (Cosh)",
         "polytriton inspect --operators",
         code=3,
-        python=lambda net, x: polytriton.compile("tanh.onnx"),
+        python=lambda net, x: polytriton.compile("cosh.onnx"),
     ),
     "softmax at the end": Mistake(
-        "compile softmax.onnx", "(Softmax)", "up to the logits", code=3, python=lambda net, x: polytriton.compile("softmax.onnx")
+        "compile softmax.onnx", "(LogSoftmax)", "up to the logits", code=3, python=lambda net, x: polytriton.compile("softmax.onnx")
     ),
     "old artifact": Mistake(
         "run old.poly --images ok.npz --epsilon 0.01",
@@ -142,8 +142,8 @@ if not torch.cuda.is_available():
 
 @pytest.fixture
 def furnished(cli: Cli, poly: Path, here: Path) -> Path:
-    tiny.unsupported(here / "tanh.onnx")
-    tiny.save(here / "softmax.onnx", [tiny.helper.make_node("Softmax", ["x"], ["y"], name="p")], [1, 3], 3, {})
+    tiny.unsupported(here / "cosh.onnx")
+    tiny.save(here / "softmax.onnx", [tiny.helper.make_node("LogSoftmax", ["x"], ["y"], name="p")], [1, 3], 3, {})
     colours = [tiny.helper.make_node("Flatten", ["x"], ["f"]), tiny.helper.make_node("MatMul", ["f", "w"], ["y"])]
     tiny.save(here / "rgb.onnx", colours, [1, 3, 2, 2], 3, {"w": np.eye(12)[:, :3]})
     assert cli("compile", "rgb.onnx", "-o", "rgb.poly").code == 0

@@ -49,7 +49,7 @@ def zero(path: Path) -> Path:
 
 
 def unsupported(path: Path) -> Path:
-    return save(path, [helper.make_node("Tanh", ["x"], ["y"], name="squash")], [1, 3], 3, {})
+    return save(path, [helper.make_node("Cosh", ["x"], ["y"], name="squash")], [1, 3], 3, {})
 
 
 def vnnlib(path: Path, box: Sequence[tuple[float, float]], unsafe: str, outputs: int = 3) -> Path:

@@ -269,7 +269,46 @@ PIECES = [
     ),
 ]
 
-LIVE = MATRICES + WINDOWS + ELEMENTWISE + LAYOUT + PIECES
+CURVED = [
+    case("sigmoid", node("Sigmoid"), IMAGE),
+    case("tanh", [node("Gemm", "x w", "h"), node("Tanh", "h")], [1, 4], {"w": rand(4, 6)}),
+    case("erf", node("Erf"), [1, 9]),
+    case("softsign", node("Softsign"), [1, 9]),
+    case("softplus", node("Softplus"), [1, 9]),
+    case("exp-log", [node("Exp", "x", "h"), node("Log", "h")], [1, 9]),
+    case("sqrt", [node("Exp", "x", "h"), node("Sqrt", "h")], [1, 9]),
+    case("reciprocal", [node("Exp", "x", "h"), node("Add", "h c", "g"), node("Reciprocal", "g")], [1, 9], {"c": F32(0.5)}),
+    case("hard-swish", node("HardSwish"), [1, 9], opset=14),
+    case("gelu", node("Gelu"), [1, 9], opset=20),
+    case("gelu-none", node("Gelu", approximate="none"), IMAGE, opset=20),
+    case("swish", node("Swish"), [1, 9], opset=24),
+    case("silu", [node("Sigmoid", "x", "s"), node("Mul", "x s")], IMAGE),
+    case("silu-turned", [node("Neg", "x", "h"), node("Sigmoid", "h", "s"), node("Mul", "s h", "g"), node("Add", "g s")], IMAGE),
+    case("square", node("Mul", "x x"), [1, 9]),
+    case("elu", node("Elu"), [1, 9]),
+    case("elu-steep", node("Elu", alpha=2.5), [1, 9]),
+    case("selu", node("Selu"), [1, 9]),
+    case("selu-other", node("Selu", alpha=0.3, gamma=2.0), [1, 9]),
+    case("celu", node("Celu"), [1, 9], opset=12),
+    case("celu-wide", node("Celu", alpha=3.0), [1, 9], opset=12),
+    *(case(f"pow-{n}", node("Pow", "x n"), [1, 9], {"n": F32(n)}) for n in (1.0, 2.0, 3.0)),
+    case("pow-root", [node("Exp", "x", "h"), node("Pow", "h n")], [1, 9], {"n": F32([0.5])}),
+    case("pow-inverse", [node("Exp", "x", "h"), node("Pow", "h n")], [1, 9], {"n": F32(-1)}),
+    case("gate", [node("Neg", "x", "h"), node("Sigmoid", "x", "s"), node("Mul", "h s")], IMAGE),
+    case("gate-turned", [node("Transpose", "x", "t", perm=[0, 2, 1]), node("Sigmoid", "t", "s"), node("Mul", "x s")], [1, 3, 3]),
+    case("mul-acts-broadcast", [node("ReduceMean", "x", "h", axes=[1]), node("Mul", "h x")], IMAGE),
+    case("square-broadcast", [node("Reshape", "x to", "h"), node("Mul", "h x")], [1, 3], {"to": ints(3, 1)}),
+    case("div-acts", [node("Exp", "x", "h"), node("Div", "x h")], IMAGE),
+    case("div-const-by-act", [node("Exp", "x", "h"), node("Div", "c h")], [1, 5], {"c": rand(2, 5)}),
+    case("matmul-acts", [node("Transpose", "x", "h", perm=[0, 2, 1]), node("MatMul", "x h")], [1, 3, 4]),
+    case("matmul-acts-batch", [node("Transpose", "x", "h", perm=[0, 1, 3, 2]), node("MatMul", "x h")], [1, 3, 2, 4]),
+    case("matmul-acts-broadcast", [node("ReduceMean", "x", "h", axes=[1]), node("MatMul", "h x")], [1, 3, 4, 4]),
+    case("softmax", node("Softmax"), IMAGE),
+    case("softmax-axis", node("Softmax", axis=1), IMAGE),
+    case("softmax-11", node("Softmax", axis=2), IMAGE, opset=11),
+    case("softmax-one", node("Softmax", axis=1), [1, 1, 3]),
+]
+LIVE = MATRICES + WINDOWS + ELEMENTWISE + LAYOUT + PIECES + CURVED
 A, B = rand(2, 3), np.abs(rand(2, 3)) + F32(0.5)
 INTS = {"a": ints(7, -7, 9, 2), "b": ints(2, 2, -4, 2)}
 FOLDED = [

@@ -22,7 +22,7 @@ def _half(x: arb_series) -> arb_series:
 # written from the definitions, in the variable of a power series: its coefficients are f, f' and f'' / 2
 EXACT: dict[str, Ball] = {
     "sigmoid": lambda x: 1 / (1 + (-x).exp()),
-    "tanh": lambda x: ((x + x).exp() - 1) / ((x + x).exp() + 1),
+    "tanh": lambda x: 2 / (1 + (-x - x).exp()) - 1,
     "erf": lambda x: x.erf(),
     "softplus": lambda x: (1 + x.exp()).log(),
     "exp": lambda x: x.exp(),
@@ -38,6 +38,7 @@ EXACT: dict[str, Ball] = {
 PIECES: dict[str, tuple[list[float], list[Ball]]] = {
     "softsign": ([0.0], [lambda x: x / (1 - x), lambda x: x / (1 + x)]),
     "elu": ([0.0], [lambda x: x.exp() - 1, lambda x: x]),
+    "share": ([1.0], [lambda x: x * arb(0) + 1, lambda x: 1 / x]),
     "hardswish": ([-3.0, 3.0], [lambda x: x * arb(0), lambda x: x * (x + 3) * (arb(1) / 6), lambda x: x]),
 }
 
@@ -75,13 +76,17 @@ def test_values_and_slopes_are_off_by_no_more_than_said(name: str) -> None:
             value, tangent = (float(g(np.array([x]), curve.parameter[1])[0]) for g in (curve.value, curve.slope))
             room = VALUE * arb(value).abs_upper() + arb(curve.off) * (1 + abs(arb(x))) + TINY
             assert abs(f - arb(value)) <= room, (name, x, value, f)
-            if x not in [b for b, _ in curve.bends] or name not in ("elu", "hardswish"):
-                assert abs(slope - arb(tangent)) <= SLOPE * (1 + abs(arb(tangent)) + abs(arb(x))), (name, x, tangent, slope)
+            if x not in [b for b, _ in curve.bends] or name not in ("elu", "hardswish", "share"):
+                room = SLOPE * abs(arb(tangent)) + arb(curve.off) * (1 + abs(arb(x))) + TINY
+                assert abs(slope - arb(tangent)) <= room, (name, x, tangent, slope)
 
 
 def _sure(name: str, low: arb, high: arb, piece: int, sign: int, depth: int = 0) -> bool:
     """Whether f'' has the sign, or is zero, all over [low, high], by halving."""
-    second = exact(name, low.union(high), piece)[2] * sign
+    try:
+        second = exact(name, low.union(high), piece)[2] * sign
+    except ValueError:  # a quotient of balls too wide to tell from zero
+        second = arb("nan")
     if second >= 0:
         return True
     if depth > 120 or second < 0:
@@ -92,9 +97,9 @@ def _sure(name: str, low: arb, high: arb, piece: int, sign: int, depth: int = 0)
 
 @pytest.mark.parametrize("name", CURVES)
 def test_every_piece_is_curved_as_said(name: str) -> None:
-    """Out to 12 by ball arithmetic; what lies beyond keeps the sign that its formula has there (test_far_out)."""
+    """Out to 7 by ball arithmetic; what lies beyond keeps the sign that its formula has there (test_far_out)."""
     curve = CURVES[name]
-    edges = [max(-12.0, 2.0**-10 if curve.domain[0] == 0 else -12.0), *[e for pair in curve.bends for e in pair], 12.0]
+    edges = [2.0**-10 if curve.domain[0] == 0 else -7.0, *[e for pair in curve.bends for e in pair], 7.0]
     for k, sign in enumerate(curve.signs):
         low, high = edges[2 * k], edges[2 * k + 1]
         if sign == 0:

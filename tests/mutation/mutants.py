@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.mutation.certificates import CERTIFICATES
 from tests.mutation.charges import PAYMENTS
+from tests.mutation.curves import CURVES
 from tests.mutation.deployed import DEPLOYED_SUMS
 from tests.mutation.mutant import Mutant, m
 from tests.mutation.pieces import PIECES
@@ -72,7 +73,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("a residual sum rounds nothing", SOUNDNESS, "gamma(operations, sem.u) * magnitude + flush", "0 * magnitude + flush", CONSTANTS),
     m("a flushed sum costs nothing", SOUNDNESS, "* magnitude + flush_loss(sem.eta, factor)", "* magnitude", CONSTANTS, SOAK),
     # the step vector t
-    m("t without the deployed error", TABLES, 't = boxes.error.get(name, zero) if node.op != "relu" else zero', "t = zero", TERMS),
+    m("t without the deployed error", TABLES, 't = boxes.error.get(name, zero) if OPS[node.op].kind != "nonlinear" else zero', "t = zero", TERMS),
     m("t without merged weights", TABLES, "(layer.rho + nu) * boxes.magnitude[name]", "nu * boxes.magnitude[name]", TERMS),
     m("t without stored weights", TABLES, "nu = 0.0 if layer.exact32", "nu = 0.0 if True or layer.exact32", TERMS),
     m("t without the bias's sum", TABLES, "+ (layer.rho + dot_error(terms)) * layer.babs", "+ layer.rho * layer.babs", TERMS),
@@ -145,7 +146,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("branches meet without a merge", LOWER, "if name in self.frontier:", "if False:", PROGRAMS),
     m("a node is substituted before its last reader", LOWER, "max(writer.frontier, key=lambda name: writer.order[name])", "min(writer.frontier, key=lambda name: (name == net.input.name, writer.order[name]))", MERGES),
     m("the second branch of a sum is forgotten", LOWER, "to, (window,) * len(to)))", "to[:1], (window,)))", PROGRAMS),
-    m("coefficients off an image are carried on through a sum", LOWER, 'RESTS = ("relu", "maxpool", "input")', 'RESTS = ("relu", "maxpool", "input", "add")', PROGRAMS),
+    m("coefficients off an image are carried on through a sum", LOWER, 'RESTS = ("relu", "maxpool", "mul", "input", *CURVES)', 'RESTS = ("relu", "maxpool", "input", "add")', PROGRAMS),
     m("clipping takes one cell more", WINDOW, "axis.size - lead - tail), axis.stride", "axis.size - lead - tail - 1), axis.stride", WINDOWS),
     # interval pass
     m("the radius is rounded down", FORWARDS, "rad = up(torch.maximum(hi - mid, mid - lo))", "rad = torch.maximum(hi - mid, mid - lo) * (1 - 2.0**-52)", SOAK, argued="still sound: the spread is enlarged by 2^-34 for sums of half a million terms, and gamma(n + 4) has three roundings of |mid| + rad to spare"),
@@ -247,4 +248,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *CERTIFICATES,
     *PIECES,
     *PROPERTIES,
+    *CURVES,
 )  # fmt: skip

@@ -101,13 +101,13 @@ def test_the_same_answers_as_alone(here: Path, capfd: pytest.CaptureFixture[str]
 
 
 def test_errors_come_back_whole(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    tiny.unsupported(here / "tanh.onnx")
+    tiny.unsupported(here / "cosh.onnx")
     tiny.vnnlib(here / "wrong.vnnlib", [(0, 1)] * 5, "(<= Y_0 Y_1)")
-    (here / "list.csv").write_text("tanh.onnx,safe.vnnlib\nnet.onnx,wrong.vnnlib\nnet.onnx,safe.vnnlib\ntanh.onnx,unsafe.vnnlib\n")
+    (here / "list.csv").write_text("cosh.onnx,safe.vnnlib\nnet.onnx,wrong.vnnlib\nnet.onnx,safe.vnnlib\ncosh.onnx,unsafe.vnnlib\n")
     assert main(["run", "--instances", "list.csv", "--json", "r.jsonl", "--engine", "processes", "--workers", "1"]) == 3
     said = capfd.readouterr()
     assert "1 unsat, 3 error" in said.out
-    assert "Tanh" in said.err
+    assert "Cosh" in said.err
     assert "another network" in said.err
     assert said.err.count("remedy: ") == 3
     assert "Traceback" not in said.err

@@ -1,0 +1,201 @@
+"""Products of activations: exact values in fractions, and hostile float32 executions, stay within their bounds.
+
+Executions are this file's own. A product that a sum reads may be rounded, or taken in as it is (FMA), reader by reader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from flint import arb, ctx
+from onnx import TensorProto, helper, numpy_helper
+
+import polytriton
+from polytriton.errors import PolytritonError
+
+Matrix = np.ndarray  # of Fractions, of float32 numbers, or of balls
+
+
+def finish(nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], inputs: list[int], outputs: list[int], opset: int = 17) -> bytes:
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", inputs), ("y", outputs))]
+    held = [numpy_helper.from_array(v, k) for k, v in constants.items()]
+    made = helper.make_model(
+        helper.make_graph(nodes, "g", ends[:1], ends[1:], held), opset_imports=[helper.make_opsetid("", opset)], ir_version=9
+    )
+    onnx.checker.check_model(made)
+    return made.SerializeToString()
+
+
+@dataclass
+class Gated:
+    """y = W (a * b) + V (a * b) - U a, with a = A x + c, b = B x + d: two readers of one product, and one of its factors."""
+
+    weights: dict[str, np.ndarray]
+
+    @staticmethod
+    def draw(rng: np.random.Generator) -> Gated:
+        n, h, o = int(rng.integers(1, 4)), int(rng.integers(1, 6)), int(rng.integers(1, 4))
+        shapes = {"A": (h, n), "B": (h, n), "W": (o, h), "U": (o, h), "V": (o, h)}
+        found = {k: (rng.standard_normal(s) * rng.choice([0.3, 1.0, 4.0])).astype(np.float32) for k, s in shapes.items()}
+        if rng.random() < 0.5:  # what one reader's rounding makes, the other takes away
+            found["V"] = -found["W"]
+        found |= {k: rng.standard_normal(s).astype(np.float32) for k, s in (("c", h), ("d", h), ("e", o), ("f", o))}
+        return Gated(found)
+
+    def model(self) -> bytes:
+        gemm = [("x", "A", "c", "a"), ("x", "B", "d", "b"), ("p", "W", "e", "q"), ("p", "V", "f", "r")]
+        nodes = [helper.make_node("Gemm", [x, w, c], [y], transB=1) for x, w, c, y in gemm]
+        nodes.insert(2, helper.make_node("Mul", ["a", "b"], ["p"]))
+        last = (("Add", ["q", "r"], "s"), ("MatMul", ["a", "Ut"], "t"), ("Sub", ["s", "t"], "y"))
+        nodes += [helper.make_node(op, read, [made]) for op, read, made in last]
+        held = {k: v for k, v in self.weights.items() if k != "U"} | {"Ut": np.ascontiguousarray(self.weights["U"].T)}
+        return finish(nodes, held, [1, self.weights["A"].shape[1]], [1, len(self.weights["W"])])
+
+    def exact(self, x: np.ndarray) -> list[Fraction]:
+        w = {k: np.vectorize(lambda v: Fraction(float(v)), otypes=[object])(v) for k, v in self.weights.items()}
+        xs = np.array([Fraction(float(v)) for v in x], dtype=object)
+        a, b = w["A"].dot(xs) + w["c"], w["B"].dot(xs) + w["d"]
+        return list(w["W"].dot(a * b) + w["e"] + w["V"].dot(a * b) + w["f"] - w["U"].dot(a))
+
+    def execute(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        w, one = self.weights, np.float32
+        a, b = (total(w[m], x, w[c], rng) for m, c in (("A", "c"), ("B", "d")))
+        product = a.astype(np.float64) * b  # exact: 48 bits
+        outs = []
+        for m, c in (("W", "e"), ("V", "f")):
+            taken = np.where(rng.random(len(product)) < 0.5, product, product.astype(one))
+            outs.append(np.array([ordered(w[m][i].astype(np.float64) * taken, w[c][i], rng) for i in range(len(w[m]))], one))
+        t = total(w["U"], a, np.zeros(len(w["U"]), one), rng)
+        return ((outs[0] + outs[1]).astype(one) - t).astype(one)
+
+
+def ordered(terms: np.ndarray, more: float, rng: np.random.Generator) -> np.float32:
+    """A float32 sum in any order; each term is rounded first, or by the addition alone."""
+    found = np.float32(0)
+    for term in rng.permutation(np.append(terms, more)):
+        found = np.float32(float(found) + float(term)) if rng.random() < 0.5 else np.float32(found + np.float32(term))
+    return found
+
+
+def total(w: np.ndarray, x: np.ndarray, c: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return np.array([ordered(w[i].astype(np.float64) * x, c[i], rng) for i in range(len(w))], np.float32)
+
+
+@pytest.mark.parametrize("seed", [*range(25), *(pytest.param(k, marks=pytest.mark.slow) for k in range(25, 300))])
+def test_nothing_leaves_the_bounds_of_products(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    drawn = Gated.draw(rng)
+    n = drawn.weights["A"].shape[1]
+    middle, radius = rng.standard_normal(n).astype(np.float32), np.float32(rng.choice([0.0, 1e-6, 1e-2, 1.0]))
+    lo, hi = middle - radius, middle + radius
+    for semantics in ("real", "float32"):
+        net = polytriton.compile(drawn.model(), semantics=semantics)
+        for effort in ("quick", "best"):
+            found = net.bounds(lo[None], hi[None], effort=effort)
+            low, high = (np.asarray(v, np.float64).reshape(-1) for v in (found.lo, found.hi))
+            assert np.isfinite(low).all() and np.isfinite(high).all()
+            for _ in range(15):
+                share = rng.integers(0, 2, n) if rng.random() < 0.6 else rng.random(n)
+                x = np.clip((lo + (hi - lo) * share).astype(np.float32), lo, hi)
+                if semantics == "real":
+                    for y, a, b in zip(drawn.exact(x), low.tolist(), high.tolist(), strict=True):
+                        assert Fraction(a) <= y <= Fraction(b), (seed, x)
+                else:
+                    y = drawn.execute(x, rng).astype(np.float64)
+                    assert (low <= y).all() and (y <= high).all(), (seed, x, y, low, high)
+
+
+# ---- attention ----------------------------------------------------------------------------------------------
+
+
+def attention(rng: np.random.Generator, heads: int, tokens: int, width: int, axis: int) -> tuple[bytes, dict[str, np.ndarray]]:
+    """softmax(Q K^T / 2) V of three layers over the tokens' inputs, without sums over heads."""
+    inputs = 3
+    held = {k: (rng.standard_normal((inputs, heads * width)) * 0.7).astype(np.float32) for k in "QKV"}
+    nodes = []
+    for k, perm in (("Q", [0, 2, 1, 3]), ("K", [0, 2, 3, 1]), ("V", [0, 2, 1, 3])):
+        nodes += [
+            helper.make_node("MatMul", ["x", k], [f"{k}1"]), helper.make_node("Reshape", [f"{k}1", "split"], [f"{k}2"]),
+            helper.make_node("Transpose", [f"{k}2"], [f"{k}3"], perm=perm),
+        ]  # fmt: skip
+    nodes += [
+        helper.make_node("MatMul", ["Q3", "K3"], ["s1"]), helper.make_node("Div", ["s1", "two"], ["s2"]),
+        helper.make_node("Softmax", ["s2"], ["s3"], axis=axis), helper.make_node("MatMul", ["s3", "V3"], ["y"]),
+    ]  # fmt: skip
+    constants = {**held, "split": np.array([1, tokens, heads, width], np.int64), "two": np.array(2.0, np.float32)}
+    return finish(nodes, constants, [1, tokens, inputs], [1, heads, tokens, width]), held
+
+
+def attend(x: np.ndarray, held: dict[str, np.ndarray], heads: int, width: int, axis: int) -> list[arb]:
+    """The same in balls."""
+    tokens, ball = len(x), np.vectorize(lambda v: arb(float(v)), otypes=[object])
+    q, k, v = (ball(x).dot(ball(held[n])).reshape(tokens, heads, width).transpose(1, 0, 2) for n in "QKV")
+    found = []
+    for h in range(heads):
+        powers = np.vectorize(lambda t: (t / 2).exp(), otypes=[object])(q[h].dot(k[h].T))
+        shares = powers / powers.sum(axis=1 if axis == -1 else 0, keepdims=True)
+        found += list(shares.dot(v[h]).reshape(-1))
+    return found
+
+
+@pytest.mark.parametrize(("heads", "tokens", "axis"), [(1, 3, -1), (2, 2, -1), (2, 3, 2)])
+def test_attention(heads: int, tokens: int, axis: int) -> None:
+    rng = np.random.default_rng([heads, tokens])
+    model, held = attention(rng, heads, tokens, 2, axis)
+    net = polytriton.compile(model, semantics="real")
+    deployed = polytriton.compile(model, semantics="float32")
+    assert deployed.options.semantics == "float32,softmax=8"
+    for radius in (0.0, 1e-3, 0.2):
+        x = rng.standard_normal((tokens, 3)).astype(np.float32)
+        lo, hi = x - np.float32(radius), x + np.float32(radius)
+        found, wide = (n.bounds(lo[None], hi[None]) for n in (net, deployed))
+        low, high = (np.asarray(v).reshape(-1).tolist() for v in (found.lo, found.hi))
+        assert max(b - a for a, b in zip(low, high, strict=True)) < 1e-9 + 60 * radius
+        for _ in range(12):
+            point = np.clip((lo + (hi - lo) * rng.integers(0, 2, lo.shape)).astype(np.float32), lo, hi)
+            with ctx.workprec(200):
+                for y, a, b in zip(attend(point, held, heads, 2, axis), low, high, strict=True):
+                    assert arb(a) <= y <= arb(b), (radius, point)
+            y = deployed.predict(point[None]).reshape(-1)  # one execution
+            assert (np.asarray(wide.lo).reshape(-1) <= y).all() and (y <= np.asarray(wide.hi).reshape(-1)).all()
+
+
+def test_a_matrix_product_whose_operands_are_converted_has_no_bound() -> None:
+    model, _ = attention(np.random.default_rng(0), 1, 2, 2, -1)
+    x = np.zeros((1, 2, 3), np.float32)
+    for semantics, bounded in (("float32", True), ("tf32", False), ("bf16", False)):
+        found = polytriton.compile(model, semantics=semantics).bounds(x, x)
+        assert bool(np.isfinite(np.asarray(found.lo)).all()) == bounded
+
+
+def test_quotients() -> None:
+    """By an activation above 0 there are bounds, by another none."""
+    held = {"A": np.array([[1.0], [2.0]], np.float32), "two": np.array([2.5, 0.75], np.float32)}
+    steps = (("Exp", ["a"], "b"), ("Div", ["a", "b"], "c"), ("Div", ["two", "b"], "d"), ("Sub", ["c", "d"], "y"))
+    nodes = [helper.make_node("Gemm", ["x", "A"], ["a"], transB=1), *(helper.make_node(op, read, [made]) for op, read, made in steps)]
+    model = finish(nodes, held, [1, 1], [1, 2])
+    lo, hi = np.array([[-0.5]], np.float32), np.array([[0.25]], np.float32)
+    found = polytriton.compile(model, semantics="real").bounds(lo, hi)
+    low, high = (np.asarray(v).reshape(-1).tolist() for v in (found.lo, found.hi))
+    for t in np.linspace(-0.5, 0.25, 40):
+        with ctx.workprec(120):
+            x = arb(float(t))
+            for k, (scale, dividend) in enumerate(((1, 2.5), (2, 0.75))):
+                y = (scale * x - arb(dividend)) / (scale * x).exp()
+                assert arb(low[k]) <= y <= arb(high[k])
+    nodes[1] = helper.make_node("Tanh", ["a"], ["b"])
+    found = polytriton.compile(finish(nodes, held, [1, 1], [1, 2]), semantics="real", check=False).bounds(lo, hi)
+    assert not np.isfinite(np.asarray(found.lo)).any()
+
+
+def test_shapes_that_do_not_multiply_are_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("MatMul", ["x", "a"], ["y"])]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 3]), ("y", [1, 3]))]
+    made = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with pytest.raises(PolytritonError, match="do not multiply"):
+        polytriton.compile(made.SerializeToString())
