@@ -151,6 +151,7 @@ def test_a_stated_error_counts() -> None:
     """Bounds widen with it, by what it is at least, and the result names it."""
     drawn, lo, hi = draw(3)
     drawn = Drawn(drawn.weights, ["Tanh", "Tanh"], False)
+    assert polytriton.compile(drawn.model()).options.semantics == "float32,tanh=4"
     widths = []
     for ulps in (0, 4, 1000):
         net = polytriton.compile(drawn.model(), semantics=f"float32,tanh={ulps}")
