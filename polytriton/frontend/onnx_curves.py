@@ -9,7 +9,7 @@ import numpy as np
 
 from polytriton.frontend.onnx_values import ONE, REMEDY, ZERO, Act, Result, Site, rounding
 from polytriton.ir.net import Attr
-from polytriton.ir.ops import NORMAL
+from polytriton.ir.ops import LARGEST, NORMAL
 
 PLAIN = {
     "Sigmoid": "sigmoid", "Tanh": "tanh", "Erf": "erf", "Softsign": "softsign", "Softplus": "softplus", "Exp": "exp", "Log": "log",
@@ -42,7 +42,7 @@ def swish(s: Site) -> Result:
 
 def _positive(s: Site, key: str, default: float) -> float:
     found = float(s.get(key, np.float32(default)))
-    s.need(math.isfinite(found) and found >= NORMAL, f"{key} is {found}, no positive number of float32's normal range")
+    s.need(NORMAL <= found <= LARGEST, f"{key} is {found}, no positive number of float32's normal range")
     return found
 
 
@@ -67,9 +67,11 @@ def celu(s: Site) -> Result:
 
 
 def power(s: Site) -> Result:
-    x, exponent = s.act(0), s.weight(1, "exponent")
-    s.need(exponent.value.size == 1 and exponent.exact, "its exponent is not one stored number")
-    n = float(exponent.value.reshape(()))
+    x, exponent = s.act(0), s.const(1, "exponent")
+    s.need(exponent.exact and exponent.value.size > 0, "its exponent is computed, and rounded")
+    n = float(exponent.value.reshape(-1)[0])
+    s.need(bool((exponent.value == exponent.value.reshape(-1)[0]).all()), "its exponents differ from cell to cell")
+    x = s.expand(x, s.broadcast(x.shape, exponent.shape), "wide")
     if n == 1.0:
         return s.scale(x, ONE, ZERO, {"ops": 1})  # a library may compute it by logarithms
     if n not in POWERS:

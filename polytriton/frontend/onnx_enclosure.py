@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import OPS, spatial
+from polytriton.ir.ops import OPS, curve_of, spatial
 
 CHUNK = 1 << 21  # numbers of a matrix, or cells under windows, that are held at once
 EXACT_UNIT = 2.0**-52  # this file's own float64 sums
@@ -111,7 +111,7 @@ def enclose(node: Node, net: Net, operands: Sequence[Numbers], a: Arithmetic) ->
         return Numbers(value, _size(x, a) * a.size(max(1.0, abs(slope))) + a.size(a.least), before + 1, slack)
     if node.op in CURVES:  # a library's function is no correctly rounded one
         value = OPS[node.op].run(node, [x.value], net.weights)
-        size = np.abs(value) + 1 + (np.abs(x.value) if CURVES[node.op].made_of else 0)
+        size = np.abs(value) + 1 + curve_of(node)[1] + (np.abs(x.value) if CURVES[node.op].made_of else 0)
         return Numbers(value, size.astype(a.size), before + LIBRARY, slack)
     if node.op == "maxpool":
         return Numbers(_maximum(x.value, node), None if x.size is None else _maximum(x.size, node), before, slack)

@@ -293,7 +293,7 @@ TABLE: dict[str, Op] = {
         Op("Selu", cur.selu, None, "alpha and gamma above 0"),
         Op("Celu", cur.celu, None, "alpha above 0"),
         Op("Softmax", pro.softmax, None, "any axis"),
-        Op("Pow", cur.power, None, "exponents 1, 2, 3, 0.5, -1"),
+        Op("Pow", cur.power, None, "one constant exponent: 1, 2, 3, 0.5 or -1"),
         Op("Abs", pie.absolute_value, con.arithmetic, ""),
         Op("Max", pie.pick_extreme, con.arithmetic, "activations and constants; broadcasts"),
         Op("Min", pie.pick_extreme, con.arithmetic, "activations and constants; broadcasts"),

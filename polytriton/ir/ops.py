@@ -27,7 +27,7 @@ from polytriton.ir.curves import CURVES, STATED, Curve
 from polytriton.ir.net import Net, Node, Ref, Shape
 
 Weights = Mapping[str, np.ndarray]
-NORMAL = 2.0**-126  # the smallest normal float32
+NORMAL, LARGEST = 2.0**-126, float(np.finfo(np.float32).max)  # of float32
 SHARED = {"slack": int, "ops": int, "gain": int, "products": int, "summands": int, "babs": Ref, "wabs": Ref}
 
 
@@ -194,7 +194,7 @@ def stated_name(node: Node) -> str:
 def _infer_curve(n: Node, s: Sequence[Shape], w: Weights) -> Shape:
     curve, parameter = curve_of(n)
     _need(stated_name(n) in STATED or stated_name(n) == "nothing", n, f"no deployed error of {stated_name(n)!r} is known")
-    _need(not curve.parameter[0] or NORMAL <= parameter <= 1 / NORMAL, n, f"{curve.parameter[0]} must be a positive number of float32")
+    _need(not curve.parameter[0] or NORMAL <= parameter <= LARGEST, n, f"{curve.parameter[0]} must be a positive normal number of float32")
     return s[0]
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from polytriton.errors import UsageError
 from polytriton.ir.curves import CURVES, STATED
 from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import stated_name
+from polytriton.ir.ops import curve_of, stated_name
 from polytriton.rounding import GROW, INNER, PARTS, U64, flush_loss, gamma, split_error
 
 ETA64 = 2.0**-1022
@@ -107,15 +107,16 @@ class Semantics:
         return self.functions.get(name, max(STATED[name], *(self.ulps(part) + 2 for part in parts)) if parts else STATED[name])
 
     def function_error(self, node: Node, size: Tensor, operand: Tensor) -> Tensor:
-        """e of a smooth function: so many units of 2^-23 max(1, |f|), and |x| where f is x times another function of x.
+        """e of a smooth function: so many units of 2^-23 max(1, |f|), or of |x| where f is x times another function of x.
 
-        `size` is the greatest |f|, `operand` the greatest |x|. A flush of either moves the result by less than a unit.
+        `size` is the greatest |f|, `operand` the greatest |x|. A flush of either moves the result by less than a unit. An elu is `alpha`
+        times a difference that cancels: its unit is 2^-23 max(1, |f|, alpha).
         """
         name = stated_name(node)
         if self.real or name == "nothing":
             return torch.zeros_like(size)
         unit = torch.maximum(size, operand) if CURVES[node.op].made_of else size
-        error = self.ulps(name) * 2.0**-23 * unit.clamp(min=1.0)
+        error = self.ulps(name) * 2.0**-23 * unit.clamp(min=max(1.0, curve_of(node)[1]))
         return torch.where((size <= BIG) & (operand <= BIG), up(error), torch.full_like(error, float("inf")))
 
 
@@ -143,15 +144,20 @@ def find_semantics(name: str) -> Semantics:
             ulps = float(text.removesuffix("ulp"))
         except ValueError:
             ulps = -1.0
-        if op not in STATED or not 0 <= ulps <= 2.0**20:
+        if op not in STATED or not 0.5 <= ulps <= 2.0**20:
             raise UsageError(
                 f"{item!r} is no function error",
-                f"write NAME=ULPS with 0 to 2^20 ulps, as in tanh=2; the functions are {', '.join(STATED)}",
+                f"write NAME=ULPS with 1/2 to 2^20 ulps, as in tanh=2; the functions are {', '.join(STATED)}",
             )
         functions[op] = ulps
     if functions and SEMANTICS[base].real:
         raise UsageError("real functions have no error", "leave the function errors out, or choose a deployed --semantics")
     return replace(SEMANTICS[base], name=name, functions=functions)
+
+
+def _shortest(ulps: float) -> str:
+    """The same number when it is read again."""
+    return str(int(ulps)) if ulps == int(ulps) else repr(ulps)
 
 
 def state_functions(name: str, net: Net) -> str:
@@ -160,7 +166,7 @@ def state_functions(name: str, net: Net) -> str:
     if sem.real:
         return name
     met = {stated_name(n) for n in net if n.op in CURVES}
-    return ",".join([name.partition(",")[0], *(f"{function}={sem.ulps(function):g}" for function in STATED if function in met)])
+    return ",".join([name.partition(",")[0], *(f"{function}={_shortest(sem.ulps(function))}" for function in STATED if function in met)])
 
 
 def flushes(sem: Semantics) -> bool:

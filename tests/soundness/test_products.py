@@ -199,3 +199,18 @@ def test_shapes_that_do_not_multiply_are_refused(tmp_path: Path) -> None:
     made = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     with pytest.raises(PolytritonError, match="do not multiply"):
         polytriton.compile(made.SerializeToString())
+
+
+def test_a_product_rounds_once() -> None:
+    """Of two inputs, either way: nothing else rounds."""
+    held = {"cut": np.array([1, 1], np.int64)}
+    nodes = [helper.make_node("Split", ["x", "cut"], ["a", "b"], axis=1), helper.make_node("Mul", ["a", "b"], ["y"])]
+    net = polytriton.compile(finish(nodes, held, [1, 2], [1, 1]))
+    x = np.random.default_rng(8).standard_normal((50, 2)).astype(np.float32)
+    found = net.bounds(x, x)
+    exact = x[:, 0].astype(np.float64) * x[:, 1]
+    near = exact.astype(np.float32)
+    for y in (np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf)), near):
+        rounded = np.abs(y - exact) <= np.spacing(np.abs(near))  # one of both neighbours, or the number itself
+        inside = (np.asarray(found.lo)[:, 0] <= y) & (y <= np.asarray(found.hi)[:, 0])
+        assert inside[rounded].all() and rounded.any()
