@@ -58,7 +58,7 @@ CURVES: tuple[Mutant, ...] = (
     m("products: the range of two corners", PLANES, "values = [x * y for x, y in _corners(lo, hi)]", "values = [lo[0] * lo[1], hi[0] * hi[1]]", FLAT),
     m("products: no rounding deployed", "runtime/forward.py", "e = elementwise_error(self.semantics, 1, magnitude) + self._flushed(boxes.absmax(a), boxes.absmax(b))", "e = torch.zeros_like(magnitude)", MULTIPLIED),
     m("products: planes without the error", "runtime/tables.py", "error = None if self.kit.forward.semantics.real else boxes.error[node.name]", "error = None", MULTIPLIED),
-    m("products: one value for all readers", "ir/addends.py", 'moved = not is_settled(n) or n.op == "mul"', "moved = not is_settled(n)", MULTIPLIED),
+    m("products: one value for all readers", "ir/addends.py", 'moved = not is_settled(n) or n.op == "mul"', "moved = not is_settled(n)", MULTIPLIED, argued="the sum in which two readers meet again is charged more than a product rounds"),
     m("products: the second factor is forgotten", WALK, "second = self.backend.table_product(m, place, planes.second)", "second = self.backend.table_product(m, place, planes.second) * 0", MULTIPLIED),
     m("products: converted operands are exact", "runtime/forward.py", 'if node.integer("converts") and self.semantics.u_in:', "if False:", MULTIPLIED),
     m("matrix products: rows of the wrong matrix", MADE, "left = np.broadcast_to(s.order(a).swapaxes(-1, -2)[..., None], size)", "left = np.broadcast_to(s.order(a).reshape(*a.shape[:-2], inner, rows)[..., None], size)", CASES),

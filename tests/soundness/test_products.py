@@ -201,11 +201,12 @@ def test_shapes_that_do_not_multiply_are_refused(tmp_path: Path) -> None:
         polytriton.compile(made.SerializeToString())
 
 
-def test_a_product_rounds_once() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_product_rounds_once(dtype: str) -> None:
     """Of two inputs, either way: nothing else rounds."""
     held = {"cut": np.array([1, 1], np.int64)}
     nodes = [helper.make_node("Split", ["x", "cut"], ["a", "b"], axis=1), helper.make_node("Mul", ["a", "b"], ["y"])]
-    net = polytriton.compile(finish(nodes, held, [1, 2], [1, 1]))
+    net = polytriton.compile(finish(nodes, held, [1, 2], [1, 1]), dtype=dtype)
     x = np.random.default_rng(8).standard_normal((50, 2)).astype(np.float32)
     found = net.bounds(x, x)
     exact = x[:, 0].astype(np.float64) * x[:, 1]
