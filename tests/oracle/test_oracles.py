@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 
+from polytriton.ir.curves import CURVES
 from polytriton.ir.interp import evaluate
 from polytriton.ir.net import Builder, Net
 from polytriton.ir.ops import OPS
@@ -30,7 +31,7 @@ def test_generator_reaches_every_operator_and_is_repeatable() -> None:
         seen.update("take" for n in net if "take" in n.attrs)
         seen.update(f"output {n.op}" for n in net if n.name == net.output)
         seen.update("output read" for n in net if net.output in n.inputs)
-    assert set(OPS) <= set(seen)
+    assert set(OPS) - {*CURVES, "mul"} <= set(seen)  # those are drawn in tests/soundness/test_curves.py and test_products.py
     wanted = ("conv gTrue s>kFalse", "conv gFalse s>kTrue", "asymmetric", "take", "output relu", "output add", "output read")
     assert all(seen[w] >= 3 for w in wanted), seen
 

@@ -219,10 +219,17 @@ def test_operators_agree_with_onnxruntime(name: str, forms: Forms) -> None:
         assert np.array_equal(found, found.astype(np.float32)), "every cell is a float32 number"
 
 
+# no fraction is their value: tests/soundness/test_curves.py and test_products.py have executors of their own for them
+SMOOTH = {
+    "Celu", "Elu", "Erf", "Exp", "Gelu", "HardSwish", "Log", "Pow", "Reciprocal", "Selu", "Sigmoid", "Softmax", "Softplus", "Softsign",
+    "Sqrt", "Swish", "Tanh",
+}  # fmt: skip
+
+
 def test_every_operator_that_polytriton_supports_is_here() -> None:
     from polytriton.frontend.onnx_ops import operators
 
-    names = {row[0] for row in operators()}
+    names = {row[0] for row in operators()} - SMOOTH
     assert names <= OPERATORS.keys()
     tested = {n.op_type for case in CASES.values() for n in case[0]}
     assert names <= tested
