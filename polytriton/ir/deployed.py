@@ -152,6 +152,8 @@ def _account(net: Net, node: Node, operands: list[Account]) -> Account:
     if node.op == "mul":
         size = sizes[0] * sizes[1] if sizes else None
         return Account(present[0] & present[1], size, own_labels(node.size), *most)
+    if node.op in CURVES:  # what padding becomes is no zero
+        return Account(np.ones(node.size, dtype=bool), sizes[0] + 1 if sizes else None, own_labels(node.size), *most)
     if OPS[node.op].kind == "nonlinear":
         grow = max(1.0, abs(node.number("slope")))
         if node.op == "maxpool":
@@ -161,8 +163,6 @@ def _account(net: Net, node: Node, operands: list[Account]) -> Account:
         label = operands[0].label
         if node.op == "maxpool" or rounds(node):
             label = own_labels(node.size) if node.op == "maxpool" else np.where(label == 0, 0, own_labels(node.size))
-        if node.op in CURVES:  # what padding becomes is no zero
-            return Account(np.ones(node.size, dtype=bool), sizes[0] + 1 if sizes else None, own_labels(node.size), *most)
         return Account(present[0].astype(bool), sizes[0] * grow if sizes else None, label, *most)
     shapes, labels = [net.node(i).shape for i in node.inputs], [o.label for o in operands]
     if len(labels) > 1:  # side by side; two operands may be one, so copies are looked for in each alone

@@ -23,11 +23,10 @@ from torch import Tensor
 
 from polytriton.ir.curves import SLOPE, TINY, VALUE, Curve
 from polytriton.ir.net import Node
-from polytriton.ir.ops import curve_of
+from polytriton.ir.ops import NORMAL, curve_of
 from polytriton.runtime.relax import Lines, round_down, round_up
 from polytriton.runtime.soundness import U64
 
-NORMAL = 2.0**-126  # a deployed network may flush what is smaller, and then reads 0
 STEPS, OUTER, INNER = 26, 34, 14  # halvings: for a summit, for a slope, for a summit on the way to a slope
 CELLS = 1 << 14  # taken at once: some dozen arrays of them stay in the cache
 Piece = tuple[np.ndarray, np.ndarray, int | None]  # from, to, and the sign of f''; None where a bend is enclosed
