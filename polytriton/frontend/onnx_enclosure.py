@@ -112,7 +112,8 @@ def enclose(node: Node, net: Net, operands: Sequence[Numbers], a: Arithmetic) ->
     if node.op in CURVES:  # a library's function is no correctly rounded one
         value = OPS[node.op].run(node, [x.value], net.weights)
         size = np.abs(value) + 1 + curve_of(node)[1] + (np.abs(x.value) if CURVES[node.op].made_of else 0)
-        return Numbers(value, size.astype(a.size), before + LIBRARY, slack)
+        known = np.isfinite(x.value) & np.isfinite(_size(x, a))  # of what has overflown a Softmax is NaN, its steps need not be
+        return Numbers(value, np.where(known, size, np.inf).astype(a.size), before + LIBRARY, slack)
     if node.op == "maxpool":
         return Numbers(_maximum(x.value, node), None if x.size is None else _maximum(x.size, node), before, slack)
     values = OPS[node.op].run(node, [o.value for o in operands], net.weights)

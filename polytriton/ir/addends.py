@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS
 
 SUMS = ("add", "sub")
 LAYERS = ("linear", "conv")
+UNROUNDED = ("mul", *CURVES)  # nobody knows how a library's function ends: SiLU and x^2 end in a product
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ def sums_behind(net: Net) -> dict[str, int]:
 
 
 def shared_operands(net: Net) -> dict[str, tuple[str, ...]]:
-    """For every layer, scale and sum the operands that others read too, and that no nonlinear operator gave.
+    """For every layer, scale and sum the operands that others read too, and that are no one number for all: no nonlinear operator gave
+    them, or one whose last operation may be a product, which a sum takes in without rounding it first (FMA), and another reader not.
 
     Whoever makes such an operand once more inside itself rounds it otherwise. With exact value z, one reader has z + d, another z + d',
     both at most E away. Rows charge |A + A'| E, for both have been added up by then; |A| 2 E more on one side covers |A d| + |A' d'|.
@@ -101,10 +104,11 @@ def shared_operands(net: Net) -> dict[str, tuple[str, ...]]:
     users, found = net.users(), dict[str, tuple[str, ...]]()
     many: dict[str, bool] = {}  # nodes of whose value there may be two
     for n in net:
-        moved = not is_settled(n) or n.op == "mul"  # a sum may take a product in without rounding it first (FMA), and another reader not
-        moves = moved and n.op not in (*LAYERS, "scale", *SUMS, "mul")
-        many[n.name] = moved and (len(users[n.name]) > 1 or (moves and any(many[i] for i in n.inputs)))
-        if moved and not moves and n.op != "mul":
+        sums = n.op in (*LAYERS, "scale", *SUMS)
+        moves = not is_settled(n) and not sums
+        anew = not is_settled(n) or n.op in UNROUNDED
+        many[n.name] = anew and (len(users[n.name]) > 1 or (moves and any(many[i] for i in n.inputs)))
+        if sums:
             found[n.name] = tuple(i for i in n.inputs if many[i])
     return {name: some for name, some in found.items() if some}
 

@@ -22,7 +22,7 @@ from polytriton.runtime.forward_kernels import AffineParts, ForwardKernels
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
 from polytriton.runtime.planes import product_range
 from polytriton.runtime.relax import Winners, maxpool_winners
-from polytriton.runtime.soundness import Semantics, deployed_error, elementwise_error, flushes, gamma, up
+from polytriton.runtime.soundness import Semantics, deployed_error, elementwise_error, flush_loss, flushes, gamma, up
 
 INF = float("inf")
 
@@ -261,7 +261,8 @@ class Forward:
         """How far the node's executed value may lie from the exact one of its operands; the largest, where cells only moved."""
         if name in boxes.error:
             return boxes.error[name]
-        found = [self._own_error(i, boxes).amax((1, 2, 3), keepdim=True) for i in self.nodes[name].inputs if not is_settled(self.nodes[i])]
+        node = self.nodes[name]
+        found = [self._own_error(i, boxes).amax((1, 2, 3), keepdim=True) for i in node.inputs if not is_settled(node)]
         return torch.stack([torch.zeros(boxes.batch, 1, 1, 1, dtype=torch.float64, device=self.device), *found]).amax(0)
 
     def _relu(self, node: Node, boxes: Boxes) -> None:
@@ -287,13 +288,24 @@ class Forward:
         lo, hi = (boxes.lo[a], boxes.lo[b]), (boxes.hi[a], boxes.hi[b])
         low, high = product_range(lo, hi)
         magnitude = up(torch.maximum(low.abs(), high.abs()))
-        e = elementwise_error(self.semantics, 1, magnitude) + self._flushed(boxes.absmax(a), boxes.absmax(b))
+        flushed = self._flushed(boxes.absmax(a), boxes.absmax(b))
+        e = elementwise_error(self.semantics, 1, magnitude) + flushed
+        if node.integer("converts") and not self.semantics.real:
+            # onnxruntime puts the operands' factors behind the sums: there they enlarge what a product loses below the normal range
+            e = e + up(self._factor(a) * self._factor(b) * (flushed + flush_loss(self.semantics.eta)))
         if node.integer("converts") and self.semantics.u_in:
             e = torch.full_like(e, INF)
         width, wild = up(e), ~(torch.isfinite(lo[1]) & torch.isfinite(hi[1]))
         found = _bounded(lo[0], hi[0], low - width, high + width)
         boxes.lo[node.name], boxes.hi[node.name] = torch.where(wild, -INF, found[0]), torch.where(wild, INF, found[1])
         boxes.error[node.name] = e
+
+    def _factor(self, name: str) -> float:
+        """At most by how much scales enlarge what they make the node of, back to the last operator that is none and moves no cells."""
+        node = self.nodes[name]
+        if node.op in ("linear", "conv", "scale"):
+            return (max(1.0, self.layers[name].w_max) if node.op == "scale" else 1.0) * 2.0 ** node.integer("gain")
+        return 1.0 if is_settled(node) or node.op in ("add", "sub") else max(self._factor(i) for i in node.inputs)
 
     def _flushed(self, a: Tensor, b: Tensor) -> Tensor:
         """What flushing either factor to zero may cost a product."""

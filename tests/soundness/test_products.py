@@ -215,3 +215,68 @@ def test_a_product_rounds_once(dtype: str) -> None:
         rounded = np.abs(y - exact) <= np.spacing(np.abs(near))  # one of both neighbours, or the number itself
         inside = (np.asarray(found.lo)[:, 0] <= y) & (y <= np.asarray(found.hi)[:, 0])
         assert inside[rounded].all() and rounded.any()
+
+
+TWICE = {  # z = x0 x0 or x0 x1, in the ways that a sum may take it in without rounding it
+    "a square": [("Gather", ["x", "0"], "a"), ("Mul", ["a", "a"], "z")],
+    "a power": [("Gather", ["x", "0"], "a"), ("Pow", ["a", "two"], "z")],
+    "a product": [("Gather", ["x", "0"], "a"), ("Gather", ["x", "1"], "b"), ("Mul", ["a", "b"], "z")],
+    "a product that moved": [("Gather", ["x", "turned"], "b"), ("Mul", ["x", "b"], "p"), ("Gather", ["p", "0"], "z")],
+}
+
+
+@pytest.mark.parametrize("how", TWICE)
+def test_one_reader_of_a_product_may_round_it_and_another_not(how: str) -> None:
+    """z + c as one fused operation rounded down, and z rounded up: they differ by one unit more than the sum alone may round."""
+    held = {"0": np.array([0], np.int64), "1": np.array([1], np.int64), "2": np.array([2], np.int64)}
+    held |= {"turned": np.array([1, 0, 2], np.int64), "two": np.array(2, np.float32)}
+    steps = [*TWICE[how], ("Gather", ["x", "2"], "c"), ("Add", ["z", "c"], "s")]
+    nodes = [helper.make_node(op, read, [made], **({"axis": 1} if op == "Gather" else {})) for op, read, made in steps]
+    nodes.append(helper.make_node("Concat", ["s", "z"], ["y"], axis=1))
+    read = {name for node in nodes for name in node.input}
+    net = polytriton.compile(finish(nodes, {k: v for k, v in held.items() if k in read}, [1, 3], [1, 2]))
+    unit = 2.0**-23
+    x, c = np.float32(1 + 3 * unit), np.float32(unit * (1 - 2.0**-19))
+    exact, up, fused = Fraction(float(x)) ** 2, 1 + 7 * Fraction(unit), 1 + 6 * Fraction(unit)
+    assert up - Fraction(unit) < exact < up and fused < exact + Fraction(float(c)) < fused + Fraction(unit)
+    point = np.array([[x, x, c]])
+    for effort in ("quick", "tight"):
+        assert net.margins(point, point, np.array([[1.0, -1.0]]), effort=effort)[0, 0] <= fused - up
+
+
+@pytest.mark.parametrize(("exponent", "reach"), [(60, -70), (30, -70), (60, -60), (-100, 50)])
+def test_a_factor_that_onnxruntime_puts_behind_a_matrix_product(exponent: int, reach: int) -> None:
+    """(2^e x) x^T is computed as 2^e (x x^T): products below the normal range are enlarged."""
+    nodes = [helper.make_node("Mul", ["x", "s"], ["q"]), helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1])]
+    nodes.append(helper.make_node("MatMul", ["q", "t"], ["y"]))
+    net = polytriton.compile(finish(nodes, {"s": np.float32(2.0) ** np.float32(exponent)}, [1, 2, 3], [1, 2, 2]))
+    rng = np.random.default_rng(abs(exponent))
+    for _ in range(5):
+        x = (rng.uniform(1, 2, (1, 2, 3)) * 2.0**reach).astype(np.float32)
+        found, y = net.bounds(x, x, effort="quick"), net.predict(x).reshape(-1)
+        assert (np.asarray(found.lo).reshape(-1) <= y).all() and (y <= np.asarray(found.hi).reshape(-1)).all()
+
+
+@pytest.mark.parametrize("terms", [4, 24])
+def test_the_sum_of_a_softmax_may_be_taken_in_any_order(terms: int) -> None:
+    """One number of 1, and others that vanish beside it when they are added one at a time: far more than the stated error."""
+    nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=-1)]
+    net = polytriton.compile(finish(nodes, {}, [1, terms], [1, terms]))
+    rng = np.random.default_rng(terms)
+    for small in (-16.64, -16.7, -10.0, -3.0):
+        x = np.full((1, terms), small, np.float32)
+        x[0, rng.integers(terms)] = 0
+        found = net.bounds(x, x, effort="quick")
+        powers = np.exp(x[0])
+        for order in (np.argsort(powers), np.argsort(-powers), rng.permutation(terms)):
+            y = powers / np.add.accumulate(powers[order])[-1]
+            assert (np.asarray(found.lo) <= y).all() and (y <= np.asarray(found.hi)).all()
+
+
+def test_a_softmax_of_what_overflows_is_read_all_the_same() -> None:
+    """On the extreme inputs of the comparison onnxruntime's answer is NaN: that says nothing."""
+    nodes = [helper.make_node("Exp", ["x"], ["p"]), helper.make_node("Softmax", ["p"], ["q"]), helper.make_node("Sigmoid", ["q"], ["y"])]
+    x = np.array([[0.5, -1.0, 2.0]], np.float32)
+    net = polytriton.compile(finish(nodes, {}, [1, 3], [1, 3]))
+    found, y = net.bounds(x, x), net.predict(x)
+    assert (np.asarray(found.lo) <= y).all() and (y <= np.asarray(found.hi)).all() and (np.asarray(found.hi) - found.lo < 1e-4).all()
