@@ -44,7 +44,7 @@ class Claim:
     seconds: float = 0.0
 
 
-def audit(run: Path, certificates: Path | None, root: Path, *, json: bool) -> int:
+def audit(run: Path, certificates: Path | None, root: Path, workers: int | None, *, json: bool) -> int:
     """Checks every certificate of a run; the exit code is 0 if each `unsat` is confirmed, 2 if one is refused, else 3."""
     from polytriton.runs.records import read_records
 
@@ -61,7 +61,7 @@ def audit(run: Path, certificates: Path | None, root: Path, *, json: bool) -> in
     work = [(c, r) for c, r in zip(claims, claimed, strict=True) if not c.note]
     with Live(1) as live:
         for k, (claim, record) in enumerate(work, 1):
-            _confirm(claim, record, root, live.stage)
+            _confirm(claim, record, root, workers, live.stage)
             left = (time.monotonic() - began) / k * (len(work) - k)
             more = f", {seconds(left)} left" if k < len(work) else ""
             print(f"[{k}/{len(work)}] {claim.property}: {claim.state} ({seconds(claim.seconds)}){more}", file=sys.stderr, flush=True)
@@ -108,17 +108,17 @@ def _claim(record: Record, root: Path, folder: Path) -> Claim:
     return claim
 
 
-def _confirm(claim: Claim, record: Record, root: Path, progress: Callable[[str, int, int], None]) -> None:
+def _confirm(claim: Claim, record: Record, root: Path, workers: int | None, progress: Callable[[str, int, int], None]) -> None:
     """Has the checker look at the certificate."""
-    from polytriton.checker import check
     from polytriton.checker_files import Refused
+    from polytriton.commands.shares import confirm
 
     net, prop = _files(record, root)
     began = time.monotonic()
     try:
         if record.sha256 and hashlib.sha256(net.read_bytes()).hexdigest() != record.sha256:
             raise Refused(f"{net} is not the network that was asked about")
-        found = check(net, prop, Path(claim.certificate), None, progress)
+        found = confirm(net, prop, Path(claim.certificate), workers, progress)
         if found.semantics != record.semantics:
             raise Refused(f"it is about {found.semantics} executions")
     except (Refused, OSError) as error:

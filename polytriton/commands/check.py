@@ -62,9 +62,9 @@ def check(
     if len(files) == 1:
         from polytriton.commands.audit import audit
 
-        if sample is not None or export is not None or workers is not None or exact:
-            raise UsageError("--sample, --workers, --exact, --export: of one certificate", "polytriton check NET.onnx PROP.vnnlib CERT")
-        return audit(files[0], certificates, root or Path(), json=json)
+        if sample is not None or export is not None or exact:
+            raise UsageError("--sample, --exact, --export: of one certificate", "polytriton check NET.onnx PROP.vnnlib CERT")
+        return audit(files[0], certificates, root or Path(), workers, json=json)
     if len(files) != 3:
         usage = "polytriton check NET.onnx PROP.vnnlib CERT"
         raise UsageError(f"a network, a property and a certificate are needed, {len(files)} files given", usage)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from polytriton.commands import shares
 from tests.cli import tiny
 from tests.cli.conftest import Cli
 
@@ -59,6 +60,21 @@ def test_every_unsat_of_a_run_is_confirmed(cli: Cli, whole: Path, semantics: str
     assert "unsafe" not in said.out
     assert cli("check", "out/results.jsonl", "--root", "bench").code == 0
     assert cli("check", "out/results.jsonl", "--root", "bench", "--certificates", "bench").code == 3
+
+
+def test_processes_share_each_certificate(cli: Cli, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(cli, "some")
+    asked, own = list[int | None](), shares.confirm
+
+    def confirm(net: Path, prop: Path, certificate: Path, workers: int | None, progress: shares.Progress) -> shares.Checked:
+        asked.append(workers)
+        return own(net, prop, certificate, workers, progress)
+
+    monkeypatch.setattr(shares, "confirm", confirm)
+    for options in ((), ("--workers", "2")):
+        code, rows = states(cli, *options)
+        assert (code, {state for state, _ in rows.values()}) == (0, {"checked"})
+    assert asked == [None, None, 2, 2]
 
 
 def test_what_has_no_certificate_is_missing(cli: Cli, whole: Path) -> None:
