@@ -14,6 +14,7 @@ import sys
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from types import ModuleType
 from typing import Any
 
 from tests.quick_launches import quick_builder, quick_launch
@@ -29,6 +30,9 @@ class _Nothing:
         pass
 
 
+NOTHING = _Nothing()
+
+
 class _Patch:
     """The members of Triton's language that an interpreted launch exchanges: found once, set and put back for every launch.
 
@@ -39,6 +43,7 @@ class _Patch:
         self.plain, self.lang, self.core = interpreter._patch_lang, interpreter.tl, interpreter.tl.core
         self.missing = interpreter._MISSING
         self.kept: dict[bool, list[tuple[Any, str, Any, Any]]] = {}
+        self.modules: dict[bool, list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]] = {}  # what they have, get, and had
         self.stayed = False  # whether Triton's own helpers have exchanged what they see of `core`, which Triton never puts back
         self.replayed, self.made = Replayed(interpreter), dict[int, Any]()  # builtins by what Triton has of them
         self.active: bool | None = None  # whether `core` is exchanged beside `lang`; None where nothing is
@@ -51,7 +56,7 @@ class _Patch:
             known = fn.__globals__["__interpreted__"] = any(m is self.core for m in modules)
         if self.active is not None:
             if self.active >= known or self.stayed:
-                return _Nothing()
+                return NOTHING
             self.stayed = True
             return self.plain(fn)
         if self.lang not in fn.__globals__.values():
@@ -60,10 +65,26 @@ class _Patch:
             scope = self.plain(fn)
             self.kept[known] = [(on, name, old, self.quicker(on, name, old, vars(on)[name])) for on, name, old in scope._changes]
             scope.restore()
+            self.modules[known] = self.split(known)
         self.active = known
-        for on, name, _, new in self.kept[known]:
-            setattr(on, name, new)
+        for members, new, _ in self.modules[known]:
+            members.update(new)
+        for on, name, _, value in self.kept[known]:
+            setattr(on, name, value)
         return self
+
+    def split(self, known: bool) -> list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+        """What modules have and get is set at once, module by module; what is left in `kept` is set one by one."""
+        whole, alone = list[Any](), list[Any]()
+        for change in self.kept[known]:
+            (whole if isinstance(change[0], ModuleType) and hasattr(change[0], change[1]) else alone).append(change)
+        self.kept[known] = alone
+        found = []
+        for module in {id(on): on for on, *_ in whole}.values():
+            mine = [(name, old, new) for on, name, old, new in whole if on is module]
+            first = {name: old for name, old, _ in reversed(mine)}  # of what is exchanged twice
+            found.append((vars(module), {name: new for name, _, new in mine}, first))
+        return found
 
     def quicker(self, on: Any, name: str, old: Any, new: Any) -> Any:
         if on is self.core.tensor and name in ("__bool__", "__index__"):
@@ -81,6 +102,8 @@ class _Patch:
                 delattr(on, name)
             else:
                 setattr(on, name, old)
+        for members, _, had in self.modules[self.active]:
+            members.update(had)
         self.active = None
 
 

@@ -10,13 +10,15 @@ import numpy as np
 import torch
 
 FEW = 64  # values that Triton's own load reads faster
+MEMORY = ctypes.c_char * (1 << 46)  # from any address on: of one type, since making one takes longer than reading
 
 
 def quick_builder(interpreter: Any) -> None:
     """The most frequent steps; handles check their sizes against what was found for their type."""
     handle, sizes, numpys = interpreter.TensorHandle, dict[str, int](), dict[str, Any]()
     kind, plain_load = interpreter.InterpreterBuilder, interpreter._interpreter.load
-    plain_cast = kind.cast_impl
+    plain_cast, plain_expand, plain_fabs = kind.cast_impl, kind.create_expand_dims, kind.create_fabs
+    widths = dict[str, int]()  # in bytes, of what a pointer leads to
 
     def fits(data: Any, dtype: Any) -> bool:
         if dtype.name not in sizes:
@@ -53,35 +55,66 @@ def quick_builder(interpreter: Any) -> None:
         return handle(data, arg.dtype.scalar)
 
     def load(ptrs: Any, mask: Any, other: Any, dtype: Any) -> Any:
-        """Reads all at once, as elements of an array over everything from the lowest address on."""
-        if ptrs.size < FEW or other.dtype != dtype:
-            return plain_load(ptrs, mask, other, dtype)
-        mask = mask.astype(bool, copy=False)
-        whole = mask.all()
-        if not whole and not mask.any():
-            return plain_load(ptrs, mask, other, dtype)
-        live = ptrs if whole else ptrs[mask]
-        first = live.min()
-        at = np.subtract(live, first, order="C")  # the order that products sum in is that of memory
-        if int(first) % dtype.itemsize or (at % dtype.itemsize).any():
-            return plain_load(ptrs, mask, other, dtype)
-        at //= dtype.itemsize
-        reach = (int(at.max()) + 1) * dtype.itemsize
-        read = np.frombuffer((ctypes.c_char * reach).from_address(int(first)), dtype)[at]
+        """Reads all at once, as elements of an array over everything from the lowest address on; zeros where there is no `other`."""
+        few = ptrs.size < FEW or (other is not None and other.dtype != dtype)
+        if not few:
+            mask = mask.astype(bool, copy=False)
+            whole = mask.all()
+            few = not whole and not mask.any()
+        if not few:
+            live = ptrs if whole else ptrs[mask]
+            first = live.min()
+            at = np.subtract(live, first, order="C")  # the order that products sum in is that of memory
+            few = (int(first) | int(np.bitwise_or.reduce(at, None))) & (dtype.itemsize - 1)  # between elements
+        if few:
+            return plain_load(ptrs, mask, np.zeros(ptrs.shape, dtype) if other is None else other, dtype)
+        at >>= dtype.itemsize.bit_length() - 1
+        at = at.view(np.int64)
+        read = np.frombuffer(MEMORY.from_address(int(first)), dtype, int(at.max()) + 1).take(at)
         if whole:
             return read
-        found = np.array(np.broadcast_to(other, ptrs.shape), dtype, order="C")
+        if other is None:
+            found = np.zeros(ptrs.shape, dtype)
+        elif other.shape == ptrs.shape:
+            found = np.array(other, dtype, order="C")
+        else:
+            found = np.array(np.broadcast_to(other, ptrs.shape), dtype, order="C")
         found[mask] = read
         return found
 
     def create_masked_load(self: Any, ptrs: Any, mask: Any, other: Any, *_: Any) -> Any:
         element = ptrs.get_element_ty()
-        dtype = numpy_of(element)
-        rest = np.zeros(ptrs.data.shape, dtype) if other is None else other.data
-        return handle(load(ptrs.data, mask.data, rest, dtype), element)
+        return handle(load(ptrs.data, mask.data, None if other is None else other.data, numpy_of(element)), element)
+
+    def create_addptr(self: Any, ptr: Any, offset: Any) -> Any:
+        width = widths.get(ptr.dtype.name)
+        if width is None:
+            width = widths[ptr.dtype.name] = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
+        at = offset.data.astype(np.uint64)
+        at *= width
+        return handle(ptr.data + at, ptr.dtype)
+
+    def create_expand_dims(self: Any, arg: Any, axis: int) -> Any:
+        shape = arg.data.shape
+        if axis < 0:
+            return plain_expand(self, arg, axis)
+        return handle(arg.data.reshape(shape[:axis] + (1,) + shape[axis:]), arg.dtype.scalar)
+
+    def create_fabs(self: Any, arg: Any) -> Any:
+        data = arg.data
+        if data.dtype not in (np.float32, np.float64):
+            return plain_fabs(self, arg)
+        return handle(np.abs(data), arg.dtype.scalar)
+
+    def ternary_op(self: Any, lhs: Any, rhs: Any, other: Any, op: Any) -> Any:
+        output, dtype = op(lhs.data, rhs.data, other.data), other.dtype.scalar
+        if output.itemsize > sizes.get(dtype.name, 0) and not fits(output, dtype):
+            output = output.astype(numpy_of(dtype))
+        return handle(output, dtype)
 
     handle.__init__ = make
-    kind.binary_op, kind.cast_impl, kind.create_splat, kind.create_masked_load = binary_op, cast_impl, create_splat, create_masked_load
+    for step in (binary_op, ternary_op, cast_impl, create_splat, create_masked_load, create_addptr, create_expand_dims, create_fabs):
+        setattr(kind, step.__name__, step)
 
 
 def quick_launch(interpreter: Any) -> None:
