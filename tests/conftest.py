@@ -5,6 +5,7 @@ Kernels run in Triton's interpreter here: it must be asked for before anything i
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -42,8 +43,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all tests are found: there is no garbage among them
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end: nobody looks through them for garbage again."""
+    gc.freeze()
+    gc.enable()
 
 
 def _cpu_seconds() -> float:
