@@ -1,9 +1,12 @@
 """A table of the known attacks: what is true, what a round-to-nearest verifier says, what polytriton says.
 
-    python -m tests.attacks
+    python -m tests.attacks [--only TEXT]
 """
 
 from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,11 +29,14 @@ def margin(attack: Attack, semantics: str, dtype: str = "auto", candidates: str 
     return float(verifier.margins(attack.lo[None], attack.hi[None], attack.forms)[0, 0])
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.attacks", description="What verifiers say of the known attacks.")
+    parser.add_argument("--only", default="", help="attacks whose name holds this text")
+    only = parser.parse_args(argv).only
     columns = ("float32", "float64")
     head = [f"{'exact':>12}", f"{'deployed':>12}", *(f"{'nearest ' + c:>16}" for c in columns), f"{'real':>12}", f"{'float32':>12}"]
     print(f"{'attack':42}", *head)
-    for attack in every():
+    for attack in (a for a in every() if only in a.name):
         deployed = f"{execution(attack):12.4g}" if attack.deployed else " " * 12
         naive = " ".join(f"{Nearest(attack.net, np.dtype(c)).margins(attack.lo, attack.hi, attack.forms)[0]:16.4g}" for c in columns)
         found = " ".join(f"{margin(attack, s):12.4g}" for s in ("real", "float32"))

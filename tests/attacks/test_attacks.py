@@ -10,7 +10,7 @@ import pytest
 from polytriton.api import Verifier
 from polytriton.frontend.query import Property
 from polytriton.ir.interp import run
-from tests.attacks.__main__ import execution, margin
+from tests.attacks.__main__ import execution, main, margin
 from tests.attacks.constructions import FMA, Attack, backdoor, brightness, chord, detector, every, hidden, swallowed
 from tests.attacks.nearest import Nearest
 
@@ -102,3 +102,11 @@ def test_hidden_counterexamples_are_hidden(pixels: int, steep: float) -> None:
     points = np.random.default_rng(0).uniform(attack.lo, attack.hi, (20_000, pixels))
     assert (run(attack.net, points) @ attack.forms[0] > 0).all()
     assert attack.exact() == -1
+
+
+def test_the_table_has_a_line_for_every_attack_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--only", "swallowed unit"])
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[0] == "attack"
+    assert [line[:42].strip() for line in lines] == [name for name in NAMES if "swallowed unit" in name] != []
+    assert all(float(line.split()[-1]) < 0 for line in lines)  # float32 does not prove what is violated
