@@ -10,14 +10,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from onnx import helper
 
 from polytriton.commands import targets
 from polytriton.errors import KernelError
 from polytriton.kernels import build
 from polytriton.kernels.build import Built
 from polytriton.kernels.spec import COUNTED, Kernel, Report
+from tests.cli import tiny
 from tests.cli.conftest import Cli
 
 
@@ -272,6 +275,9 @@ def test_triton_compiles_the_kernels(cli: Cli, here: Path) -> None:
         build.triton_version()
     except KernelError as error:
         pytest.skip(error.message)
+    # one layer: tests/kernels/test_aot.py compiles kernels of every function
+    weights = {"w": np.eye(4)[:3], "b": np.zeros(3)}
+    tiny.save(here / "net.onnx", [helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="only", transB=1)], [1, 4], 3, weights)
     said = cli("compile", "net.onnx", "--target", "cuda:90", "--numerics", "float64", "--json")
     assert said.code == 0
     held = json.loads(said.out)

@@ -71,12 +71,18 @@ def test_an_example_on_hopper(numerics: str, cubins: Path) -> None:
     compiled_clean(chosen, "cuda:90", cubins)
 
 
+@pytest.mark.parametrize("each", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("numerics", ["tf32x3", "bf16x6"])
-def test_split_products_on_hopper(numerics: str, cubins: Path) -> None:
-    """The opt-in types are there for the tensor cores' sake: HGMMA, of which `check` sees to it that it is there."""
+def test_split_products_on_hopper(numerics: str, each: bool, cubins: Path) -> None:
+    """The opt-in types are there for the tensor cores' sake: HGMMA, of which `check` sees to it that it is there.
+
+    One dense layer and one convolution, or each of them.
+    """
     products = [k for k in of_file(EXAMPLES / "digits_conv_normal.onnx", numerics) if k.name.startswith(PRODUCTS)]
     assert products and all(k.instruction == "HGMMA" for k in products)
-    compiled_clean(products, "cuda:90", cubins)
+    of_function = {k.name.rpartition("_")[0]: k for k in sorted(products, key=lambda k: len(k.source))}
+    assert sorted(of_function) == sorted(PRODUCTS) and len(products) > len(PRODUCTS)
+    compiled_clean(products if each else list(of_function.values()), "cuda:90", cubins)
 
 
 @pytest.mark.slow
