@@ -124,7 +124,7 @@ def test_instructions_and_spills(target: str, tmp_path: Path) -> None:
 def test_same_bytes_again_and_alignment(tmp_path: Path) -> None:
     """A kernel's cubin does not tell when or where it was made; what is known of its pointers changes it."""
     kernel = dot("double", "fp64")
-    first, second, loose = compile_all([kernel, replace(kernel, stages=1), replace(kernel, divisible=())], "cuda:90", cache=None)
+    first, second, loose = compile_all([kernel, replace(kernel, stages=1), replace(kernel, divisible=())], "cuda:90", cache=None, jobs=1)
     again = compile_all([kernel], "cuda:90", cache=tmp_path)[0]
     assert again.cubin == first.cubin and not again.report.cached
     assert len({m.cubin for m in (first, second, loose)}) == 3

@@ -312,7 +312,7 @@ def some_kernels() -> Iterator[Kernel]:
         yield ForwardKernels(net, CPU, interpret=True).kernel(layer, counted)
 
 
-@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
+@pytest.mark.parametrize("target", [pytest.param("cuda:80", marks=pytest.mark.slow), "cuda:90"])
 def test_machine_code_multiplies_on_tensor_cores_and_spills_nothing(target: str, tmp_path: Path) -> None:
     try:
         triton_version()
@@ -320,4 +320,4 @@ def test_machine_code_multiplies_on_tensor_cores_and_spills_nothing(target: str,
         pytest.skip(error.message)
     kernels = list(some_kernels())
     assert all(k.instruction == "DMMA" for k in kernels)
-    check([m.report for m in compile_all(kernels, target, cache=tmp_path)], kernels)
+    check([m.report for m in compile_all(kernels, target, cache=tmp_path, jobs=1)], kernels)
