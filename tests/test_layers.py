@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "polytriton"
 
 # a room, and the rooms that it imports; `polytriton` itself, which imports its face when it is first asked for, is no room
 ALLOWED = {
+    "__main__": "cli",
     "api": "artifact errors frontend guard ir kernels passes prove results runtime tuned",
     "artifact": "errors frontend guard ir kernels limit passes tuned",
     "cache": "api artifact errors frontend guard knobs limit passes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -233,3 +234,11 @@ def test_a_busy_neighbour_costs_little(here: Path) -> None:
             one.kill()
             one.wait()
     assert two < 1.45 * alone, (alone, two)  # 1.6 and more where threads spin
+
+
+def test_the_package_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["polytriton", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("polytriton", run_name="__main__")
+    assert not ended.value.code
+    assert capsys.readouterr().out.startswith("polytriton ")
