@@ -22,7 +22,8 @@ from bench.table import Row, first_line
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Program
 from polytriton.kernels.choose import GPU, Sizes
-from polytriton.kernels.emit import NUMERICS, Emitter
+from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sequence import Frames
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.runtime.settings import pin_settings

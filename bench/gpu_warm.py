@@ -9,9 +9,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from bench.gpu_report import Setting
 from bench.table import first_line, say
+from polytriton.ir.launches import Kernel
 from polytriton.kernels.load import function
 from polytriton.kernels.network import network_kernels
-from polytriton.kernels.spec import FUSION, Kernel
+from polytriton.kernels.spec import FUSION
 from polytriton.passes.pipeline import Compiled
 from polytriton.runtime.engine import Engine
 

@@ -28,10 +28,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench.gpu_nets import NetGrower
 from bench.machine import ROOT
 from polytriton.frontend.onnx import load_onnx
+from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
 from polytriton.ir.text import parse_net, print_net
 from polytriton.kernels import load
-from polytriton.kernels.spec import Kernel
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.recording import NOTHING
 

@@ -14,12 +14,13 @@ from bench.gpu_stage import Note, Noted, carried
 from bench.roofline_model import STEPS, Code, estimate, peak, traffic
 from bench.sass_loop import MATRIX, Instruction, inner_loop, mix, read
 from bench.table import Row, say
+from polytriton.ir.launches import COUNTED, Kernel, Launch, Launches
 from polytriton.kernels.build import Built, Failed, compile_each
 from polytriton.kernels.choose import GPU
-from polytriton.kernels.emit import NUMERICS, Emitter
+from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sass import LIMITS
-from polytriton.kernels.sequence import Frames, Launch, Launches
-from polytriton.kernels.spec import COUNTED, Kernel
+from polytriton.kernels.sequence import Frames
 from polytriton.kernels.worker import dump
 from polytriton.tuning.device import SHEETS
 

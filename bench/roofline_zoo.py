@@ -24,6 +24,7 @@ from bench.host_ops import HostOps, of_depth
 from bench.roofline_kernels import instructions
 from bench.roofline_model import Code, estimate, peak, traffic
 from bench.table import Row, first_line, say
+from polytriton.ir.launches import Kernel, Launches
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import relaxed_nodes
 from polytriton.ir.plan import Program, extent
@@ -31,9 +32,9 @@ from polytriton.kernels.affine import AFFINE, choose
 from polytriton.kernels.arena import lay_out
 from polytriton.kernels.build import Built, compile_each
 from polytriton.kernels.choose import GPU
-from polytriton.kernels.emit import NUMERICS, Emitter
-from polytriton.kernels.sequence import Frames, Launches
-from polytriton.kernels.spec import Kernel
+from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.emitter import Emitter
+from polytriton.kernels.sequence import Frames
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Results, Stopped
 from polytriton.runtime.settings import pin_settings

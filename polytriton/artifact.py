@@ -4,10 +4,11 @@
     net.ptir             the folded network          plan.ptir     its plan
     weights.safetensors  the arrays `net.ptir` names  model.onnx    the original model, on which counterexamples are replayed
     tuned.json           configurations that `polytriton tune` chose, where it has been run
-    kernels/NAME.py      for targets that run generated kernels, and kernels/report.json, what became of them as machine code
+    kernels/             for targets that run generated kernels: their texts, launches and reports (kernels/files.py)
 
-The hashes find damage and mistakes, not forgery: an artifact deserves the trust of the folder it lies in. The plan and the
-kernels are made again from the network and compared, so that none but the compiler's own is ever run.
+The hashes find damage and mistakes, not forgery: an artifact deserves the trust of the folder it lies in. The plan is made again from
+the network and compared. Kernels and launches are run as they were filed, by the very library that made them: `polytriton inspect
+NET.poly --remake` makes them again and compares every byte.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -41,15 +42,16 @@ from polytriton.ir.net import Net
 from polytriton.ir.plan_text import print_plan
 from polytriton.ir.text import parse_net, print_net
 from polytriton.kernels.emit import NUMERICS
-from polytriton.kernels.files import FOLDER, INTERPRET, REPORT, TARGETS, Kernels, emit_files
+from polytriton.kernels.files import FOLDER, INDEX, INTERPRET, LAUNCHES, REPORT, TARGETS, Kernels, Stale, read_files
 from polytriton.limit import CHUNK, go_on, sha256
 from polytriton.passes.pipeline import Compiled, make_plan
 from polytriton.tuned import TUNED, Tuned, decode
 
-FORMAT, VERSION = "polytriton artifact", 5
+FORMAT, VERSION = "polytriton artifact", 6
 MANIFEST, NET, PLAN, WEIGHTS, MODEL = "manifest.json", "net.ptir", "plan.ptir", "weights.safetensors", "model.onnx"
 FILES = (NET, PLAN, WEIGHTS, MODEL)
-KERNEL = re.compile(rf"{FOLDER}/[a-z][a-z0-9_]{{0,99}}\.py|{re.escape(REPORT)}", re.ASCII)  # the only names a manifest may add
+OTHERS = (REPORT, INDEX, LAUNCHES)
+KERNEL = re.compile(rf"{FOLDER}/[a-z][a-z0-9_]{{0,99}}\.py|{'|'.join(map(re.escape, OTHERS))}", re.ASCII)  # all that a manifest may add
 MAX_MANIFEST = 1 << 20
 AGAIN = "compile it again: polytriton compile NET.onnx -o {path}"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -286,7 +288,8 @@ def _read_artifact(path: Path) -> Artifact:
     if print_plan(plan).encode() != contents[PLAN]:
         raise ArtifactError(f"{path}/{PLAN} is not the plan this version makes for {NET}", again)
     compiled = Compiled(net, plan)
-    kernels = _kernels(path, manifest, compiled, contents, again)
+    kernels = _kernels(path, manifest, contents, again)
+    compiled = compiled if kernels is None else replace(compiled, filed=kernels.filed)
     try:
         tuned = decode(contents[TUNED]) if TUNED in contents else None
     except ValueError as error:
@@ -294,18 +297,18 @@ def _read_artifact(path: Path) -> Artifact:
     return Artifact(compiled, Imported(net, manifest.source, contents[MODEL]), manifest, kernels, tuned)
 
 
-def _kernels(path: Path, manifest: Manifest, compiled: Compiled, contents: dict[str, bytes], again: str) -> Kernels | None:
-    """The kernels that this version makes, if they are the ones in the folder."""
+def _kernels(path: Path, manifest: Manifest, contents: dict[str, bytes], again: str) -> Kernels | None:
+    """The kernels as they were filed, if this library made them."""
     if "target" not in manifest.options:
         return None
     again = f"{again} --target {manifest.options['target']}"
-    kernels = emit_files(compiled, manifest.options["target"].split(","), manifest.options["numerics"].split(","))
-    want = {name: text.encode() for name, text in kernels.files.items()}
-    held = {name: data for name, data in contents.items() if name not in (*FILES, REPORT, TUNED)}
-    odd = sorted(name for name in want.keys() | held.keys() if want.get(name) != held.get(name))
-    if odd:
-        more = f", nor are {len(odd) - 1} more" if len(odd) > 1 else ""
-        raise ArtifactError(f"{path}/{odd[0]} is not the kernel this version makes from {PLAN}{more}", again)
+    held = {name: data for name, data in contents.items() if name not in (*FILES, TUNED)}
+    try:
+        kernels = read_files(held, manifest.options["target"].split(","), manifest.options["numerics"].split(","))
+    except Stale as error:
+        raise ArtifactError(f"the kernels of {path} are stale: {error}", again) from error
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ArtifactError(f"the kernels of {path} do not fit each other: {str(error)[:200]}", again) from error
     try:
         return kernels.with_reports(contents[REPORT]) if REPORT in contents else kernels
     except (msgspec.MsgspecError, ValueError) as error:
@@ -360,7 +363,8 @@ def _whole(manifest: Manifest) -> bool:
         return not more and "numerics" not in options
     targets, numerics = options["target"].split(","), options.get("numerics", "").split(",")
     gpus = any(t != INTERPRET for t in targets)
-    return set(targets) <= set(TARGETS) and set(numerics) <= NUMERICS.keys() and (REPORT in more) == gpus
+    known = set(targets) <= set(TARGETS) and set(numerics) <= NUMERICS.keys()
+    return known and {INDEX, LAUNCHES} <= more and (REPORT in more) == gpus
 
 
 def _contents(path: Path, name: str, entry: FileEntry, again: str) -> bytes:

@@ -14,6 +14,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ import torch.nn.functional as F
 import polytriton
 from polytriton import artifact as A
 from polytriton.errors import ArtifactError, ResourceError, UsageError
+from polytriton.ir.launches import COUNTED
+from polytriton.kernels import stock
 from polytriton.kernels.choose import Sizes
-from polytriton.kernels.emit import Emitter
-from polytriton.kernels.files import REPORT, Kernels, emit_files
-from polytriton.kernels.header import header
+from polytriton.kernels.emitter import Emitter
+from polytriton.kernels.files import INDEX, LAUNCHES, REPORT, Kernels, differing, emit_files
+from polytriton.kernels.header import SHA256, header
 from polytriton.kernels.network import network_kernels
-from polytriton.kernels.spec import COUNTED, Report
+from polytriton.kernels.spec import Report
 from polytriton.passes.pipeline import Compiled, compile_net
 from tests.cli import tiny
 from tests.oracle.nets import random_net, toy_residual
@@ -181,7 +184,8 @@ def test_reads_back_what_was_written(verifier: polytriton.Verifier, kernels: Ker
     assert back.kernels.triton == "3.7.1"
     assert back.kernels.reports == tuple(replace(r, seconds=0.0, cached=True) for r in kernels.reports)
     assert back.manifest.options == {"output": "y", "candidates": "all", "target": "cuda:80,cuda:90", "numerics": "float64,float32"}
-    assert set(contents(poly)) == {A.MANIFEST, *A.FILES, REPORT, *kernels.files}
+    assert back.kernels.filed == back.compiled.filed == kernels.filed
+    assert set(contents(poly)) == {A.MANIFEST, *A.FILES, REPORT, INDEX, LAUNCHES, *kernels.files}
     again = replace(kernels, reports=tuple(replace(r, seconds=9.0, cached=True) for r in kernels.reports))
     assert contents(A.write_artifact(verifier, tmp_path / "again.poly", again)) == contents(poly)
     assert contents(polytriton.load(poly).save(tmp_path / "saved.poly")) == contents(poly)
@@ -226,18 +230,69 @@ def test_damage_is_refused(poly: Path, report: bool, kind: str) -> None:
     "change",
     [
         lambda text: text.replace("tl.store(", "print(), tl.store(", 1),
-        lambda text: text.replace("# ", "#  ", 1),
         lambda text: text + "\nimport os\n",
         lambda text: "",
+        lambda text: rehash(text.replace("tl.store(", "print(), tl.store(", 1)),
     ],
 )
 def test_a_kernel_of_another_hand_is_refused(poly: Path, change: Callable[[str], str]) -> None:
     path = first_kernel(poly)
     path.write_text(change(path.read_text()))
     reseal(poly)
-    with pytest.raises(ArtifactError, match=rf"{path.name} is not the kernel this version makes from plan\.ptir\n") as refused:
+    with pytest.raises(ArtifactError, match=rf"kernels/{path.name} is not as it was emitted") as refused:
         polytriton.load(poly)
     assert "--target cuda:80,cuda:90" in refused.value.remedy
+
+
+def rehash(text: str) -> str:
+    """With the hash of what follows its head, as somebody leaves it who knows of that line alone."""
+    head, _, source = re.split(r"#   sha256    (\w{64})\n", text)
+    return f"{head}{SHA256}{hashlib.sha256(source.encode()).hexdigest()}\n{source}"
+
+
+@pytest.mark.parametrize("field", ["types", "warps", "stages"])
+def test_a_kernel_is_launched_as_its_name_says(poly: Path, field: str) -> None:
+    name, other = first_kernel(poly).stem, {"types": ["*i64"], "warps": 8, "stages": 2}[field]
+    index = json.loads((poly / INDEX).read_text())
+    index["kernels"][name][field] = other
+    (poly / INDEX).write_text(json.dumps(index))
+    reseal(poly)
+    with pytest.raises(ArtifactError, match="is not as it was emitted"):
+        A.read_artifact(poly)
+
+
+def test_kernels_of_another_library_are_stale(poly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polytriton.kernels.files.library_digest", lambda: "0" * 64)
+    with pytest.raises(ArtifactError, match=r"are stale: another version of polytriton made them") as refused:
+        polytriton.load(poly)
+    assert "polytriton compile NET.onnx" in refused.value.remedy
+
+
+def test_the_library_is_all_that_decides_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {name for name, _ in stock._sources(resources.files("polytriton.kernels"), "")}
+    assert {"emit.py", "launches.py", "dense.py", "numerics.py", "partial/folding.py"} <= names
+    before = stock.library_digest()
+    monkeypatch.setattr(stock, "_sources", lambda *_: [("dense.py", b"else")])
+    stock.library_digest.cache_clear()
+    try:
+        assert stock.library_digest() != before
+    finally:
+        stock.library_digest.cache_clear()
+
+
+@pytest.mark.parametrize("change", ["head", "launches", "orders"])
+def test_made_again_whatever_was_written_otherwise_shows(verifier: polytriton.Verifier, kernels: Kernels, change: str) -> None:
+    assert differing(kernels, verifier.compiled) == []
+    filed, path = kernels.filed, next(iter(kernels.files))
+    if change == "head":
+        other, name = replace(kernels, files={**kernels.files, path: "#" + kernels.files[path]}), path
+    elif change == "launches":
+        key, text = next(iter(filed.programs.items()))
+        other, name = replace(kernels, filed=replace(filed, programs={**filed.programs, key: text + "// mine\n"})), LAUNCHES
+    else:
+        orders = dict(zip(filed.orders, [*list(filed.orders.values())[1:], next(iter(filed.orders.values()))], strict=True))
+        other, name = replace(kernels, filed=replace(filed, orders=orders)), INDEX
+    assert differing(other, verifier.compiled) == [name]
 
 
 def test_no_kernel_may_be_missing_or_added(poly: Path) -> None:
@@ -245,17 +300,12 @@ def test_no_kernel_may_be_missing_or_added(poly: Path) -> None:
     text = path.read_bytes()
     path.unlink()
     reseal(poly, own - {f"kernels/{path.name}"})
-    with pytest.raises(ArtifactError, match=f"{path.name} is not the kernel"):
+    with pytest.raises(ArtifactError, match=rf"index\.json and the folder do not both have kernels/{path.name}"):
         A.read_artifact(poly)
     path.write_bytes(text)
     (poly / "kernels" / "more_0.py").write_bytes(text)
     reseal(poly, own | {"kernels/more_0.py"})
-    with pytest.raises(ArtifactError, match=r"more_0\.py is not the kernel"):
-        A.read_artifact(poly)
-    for name in ("0", "1"):
-        (poly / "kernels" / f"more_{name}.py").write_bytes(text)
-    reseal(poly, own | {"kernels/more_0.py", "kernels/more_1.py"})
-    with pytest.raises(ArtifactError, match="nor are 1 more"):
+    with pytest.raises(ArtifactError, match=r"do not both have kernels/more_0\.py"):
         A.read_artifact(poly)
 
 
@@ -315,7 +365,7 @@ def test_options_that_do_not_fit_are_refused(poly: Path, options: dict[str, str]
 
 def test_other_numerics_have_other_kernels(poly: Path) -> None:
     reseal(poly, options={"output": "y", "candidates": "all", "target": "cuda:80,cuda:90", "numerics": "float64"})
-    with pytest.raises(ArtifactError, match="is not the kernel"):
+    with pytest.raises(ArtifactError, match=r"index\.json is of cuda:80, cuda:90 in float64, float32"):
         A.read_artifact(poly)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import as_text, table
 from polytriton.commands.targets import describe_kernels
-from polytriton.errors import UsageError
+from polytriton.errors import ArtifactError, UsageError
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier
@@ -24,6 +24,8 @@ def inspect(
     ir: Annotated[bool, option("--ir", help="Print the folded network and the plan as text.")] = False,
     cost: Annotated[bool, option("--cost", help="Predicted and measured time of every kernel of a run, and which limit binds.")] = False,
     kernel: Annotated[str | None, option("--kernel", metavar="NAME", help="Print the source of one kernel of the artifact.")] = None,
+    launches: Annotated[bool, option("--launches", help="Print the artifact's launches: which kernel runs on what, in order.")] = False,
+    remake: Annotated[bool, option("--remake", help="Make the artifact's kernels and launches again and compare every byte.")] = False,
 ) -> int:
     """Show a network's layers, for every program its windows, operations and bytes a row, and the artifact's kernels."""
     if operators:
@@ -33,6 +35,12 @@ def inspect(
     verifier, kernels = _open(network)
     if kernel is not None:
         print(_source(network, kernels, kernel), end="")
+        return 0
+    if launches:
+        print(_held(network, kernels).launches_text(), end="")
+        return 0
+    if remake:
+        _remake(network, verifier, _held(network, kernels))
         return 0
     if ir:
         from polytriton.ir.plan_text import print_plan
@@ -63,11 +71,28 @@ def _open(path: Path) -> tuple[Verifier, Kernels | None]:
     return polytriton.compile(path, check=False), None
 
 
-def _source(path: Path, kernels: Kernels | None, name: str) -> str:
-    """The file of a kernel; the beginning of its name will do where no other begins so."""
+def _held(path: Path, kernels: Kernels | None) -> Kernels:
     if kernels is None:
         model = path if path.suffix == ".onnx" else "NET.onnx"
         raise UsageError(f"{path} holds no kernels", f"compile it for a target that has some: polytriton compile {model} --target cuda:90")
+    return kernels
+
+
+def _remake(path: Path, verifier: Verifier, kernels: Kernels) -> None:
+    """Says that the kernels are this version's own, or whose file is not."""
+    from polytriton.kernels.files import differing
+
+    odd = differing(kernels, verifier.compiled)
+    if odd:
+        more = f", nor are {len(odd) - 1} more" if len(odd) > 1 else ""
+        again = f"compile it again: polytriton compile NET.onnx -o {path} --target {','.join(kernels.targets)}"
+        raise ArtifactError(f"{path}/{odd[0]} is not what this version makes of the network{more}", again)
+    print(f"{path}: {len(kernels.files)} kernels and their launches, made again and the same in every byte")
+
+
+def _source(path: Path, kernels: Kernels | None, name: str) -> str:
+    """The file of a kernel; the beginning of its name will do where no other begins so."""
+    kernels = _held(path, kernels)
     from polytriton.kernels.files import kernel_path
 
     found = [k for k in kernels.steps if k == name] or [k for k in kernels.steps if k.startswith(name)]

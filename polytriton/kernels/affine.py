@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.kernels.choose import Tiles, power
-from polytriton.kernels.emit import NUMERICS, Constants, Emitter
-from polytriton.kernels.spec import Kernel
+from polytriton.kernels.emit import NUMERICS, Constants
+from polytriton.kernels.emitter import Emitter
 
 WHERE = "the interval pass"
 AFFINE = ("linear", "conv")  # a scale is a pass over memory, which torch does as well

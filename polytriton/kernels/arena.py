@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polytriton.kernels.sequence import Launches
+from polytriton.ir.launches import Launches
 
 Touches = dict[int, set[int]]
 

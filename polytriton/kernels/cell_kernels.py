@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from polytriton.ir.addends import find_addends
+from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import AFFINE, WHERE
 from polytriton.kernels.choose import Tiles, power
-from polytriton.kernels.emit import NUMERICS, Constants, Emitter, Numerics, make_kernel
+from polytriton.kernels.emit import NUMERICS, Constants, Numerics
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sequence import Frames
-from polytriton.kernels.spec import Kernel
 from polytriton.kernels.specialise import Constant
+from polytriton.kernels.stock import Stock
 from polytriton.rounding import flush_loss, gamma
 
 ONE = Tiles(1, warps=4, stages=1)  # passes over memory: the sizes are in the constants
@@ -24,8 +26,8 @@ TABLES = {"below": "relu_tables", "above": "relu_tables", "lower": "relu_tables"
           "hi": "box_tables", "t": "charge_table", "first": "charge_table", "floor": "floors", "underflow": "floors"}  # fmt: skip
 
 
-def cell_kernel(function: str, constants: Mapping[str, Constant], numerics: str = "float64") -> Kernel:
-    return make_kernel(function, tuple(sorted(constants.items())), numerics, ONE.warps, ONE.stages)
+def cell_kernel(stock: Stock, function: str, constants: Mapping[str, Constant], numerics: str = "float64") -> Kernel:
+    return stock.kernel(function, constants, numerics, ONE.warps, ONE.stages)
 
 
 def cells(node: Node, emulate: bool) -> dict[str, int]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from polytriton.kernels.choose import Tiles, Tiling, retile
-from polytriton.kernels.spec import Kernel
+from polytriton.ir.launches import Kernel
 from polytriton.kernels.specialise import Constant, specialise
 from polytriton.rounding import INNER
 
@@ -76,18 +75,26 @@ def module_text(module: str) -> str:
     return resources.files("polytriton.kernels").joinpath(f"{module}.py").read_text()
 
 
+def blank_name(function: str) -> str:
+    """What a kernel is called in the text that its name is a hash of."""
+    return f"{function}_{'0' * DIGITS}"
+
+
+def kernel_name(function: str, text: str, types: tuple[str, ...], warps: int, stages: int) -> str:
+    return f"{function}_{hashlib.sha256(repr((text, types, warps, stages)).encode()).hexdigest()[:DIGITS]}"
+
+
 @cache
 def make_kernel(function: str, constants: tuple[tuple[str, Constant], ...], numerics: str, warps: int, stages: int) -> Kernel:
     """The kernel under a name that tells what it is made of: its text, its parameters' types and how it is launched.
 
     The text is made once, under a name of the same length, so that its lines are broken where the final name wants it.
     """
-    module, arithmetic, blank = MODULES[function], NUMERICS[numerics], f"{function}_{'0' * DIGITS}"
+    module, arithmetic, blank = MODULES[function], NUMERICS[numerics], blank_name(function)
     helpers = {f"polytriton.kernels.{h}": module_text(h) for h in (DIRECTED if "interval" in module else HELPERS) if h != module}
     made = specialise(module_text(module), function, dict(constants), blank, helpers=helpers)
     types = tuple(pointer(p, arithmetic) for p in made.parameters)
-    key = hashlib.sha256(repr((made.text, types, warps, stages)).encode()).hexdigest()[:DIGITS]
-    name = f"{function}_{key}"
+    name = kernel_name(function, made.text, types, warps, stages)
     instruction = arithmetic.instruction if function in PRODUCTS else ""
     return Kernel(name, made.text.replace(blank, name), made.parameters, types, warps, stages, instruction, made.parameters)
 
@@ -104,40 +111,3 @@ def tile_key(function: str, constants: Mapping[str, Constant], numerics: str) ->
     """A kernel before its tiles are chosen: what it computes, from what shapes, in which arithmetic."""
     given = repr((tuple(sorted(constants.items())), numerics))
     return f"{function}:{numerics}:{hashlib.sha256(given.encode()).hexdigest()[:DIGITS]}"
-
-
-@dataclass(frozen=True)
-class Use:
-    """A step that launches a kernel: `%conv2 in bound %relu3`. Steps share a kernel where what differs is not in its text."""
-
-    step: str
-    function: str
-    constants: tuple[tuple[str, Constant], ...]
-    numerics: str
-
-
-@dataclass
-class Emitter:
-    """The kernels a network needs so far, and for which steps."""
-
-    kernels: dict[str, Kernel] = field(default_factory=dict)
-    uses: dict[str, list[Use]] = field(default_factory=dict)
-    tiles: Mapping[str, Tiling] = field(default_factory=dict)  # by tile_key: what is used in place of the defaults
-    asked: dict[str, Tiles] = field(default_factory=dict)  # by tile_key, what every kernel is emitted with
-
-    def tiles_of(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, default: Tiles) -> Tiles:
-        """The tiles of a kernel: the default's, or those chosen for exactly this kernel."""
-        key = tile_key(function, constants, numerics.name)
-        tiles = retile(default, self.tiles[key], numerics) if key in self.tiles else default
-        self.asked[key] = tiles
-        return tiles
-
-    def kernel(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, tiles: Tiles, *, step: str) -> Kernel:
-        given = tuple(sorted(constants.items()))
-        made = make_kernel(function, given, numerics.name, tiles.warps, tiles.stages)
-        self.kernels.setdefault(made.name, made)
-        use = Use(step, function, given, numerics.name)
-        uses = self.uses.setdefault(made.name, [])
-        if use not in uses:
-            uses.append(use)
-        return made

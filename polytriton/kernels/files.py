@@ -1,26 +1,39 @@
-"""The kernels of a compiled network as files: NAME.py for every specialisation, and what became of them as machine code."""
+"""The kernels of a compiled network as files: NAME.py for every specialisation, which orders it answers and what launches it, and what
+became of it as machine code.
+
+    kernels/NAME.py        one specialised kernel      kernels/launches.ptir  every program's launches, by arithmetic and machine
+    kernels/index.json     the library they are of, and of every kernel its orders, parameters and steps (kernels/stock.py)
+    kernels/report.json    for GPUs: registers, spills and instructions
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from polytriton.ir.launch_text import print_launches
+from polytriton.ir.launches import Filed, Kernel
 from polytriton.kernels.choose import GPU, INTERPRETER
-from polytriton.kernels.emit import Emitter
-from polytriton.kernels.header import header
+from polytriton.kernels.emit import blank_name, kernel_name
+from polytriton.kernels.emitter import Emitter
+from polytriton.kernels.header import SHA256, header
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.sass import LIMITS
-from polytriton.kernels.spec import Kernel, Report
+from polytriton.kernels.spec import Report
+from polytriton.kernels.stock import library_digest
 
 if TYPE_CHECKING:
     from polytriton.passes.pipeline import Compiled
 
-FOLDER, REPORT = "kernels", "kernels/report.json"
+FOLDER, REPORT, INDEX, LAUNCHES = "kernels", "kernels/report.json", "kernels/index.json", "kernels/launches.ptir"
 INTERPRET = "interpret"
 TARGETS = (INTERPRET, *LIMITS)
+_PROGRAM = re.compile(r"^launches (.*)\n", re.M)
 
 
 class _Filed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +41,30 @@ class _Filed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     triton: str
     kernels: list[dict[str, Any]]
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What index.json holds of a kernel beside its text. `machine`: it is compiled for the artifact's GPUs."""
+
+    parameters: tuple[str, ...]
+    types: tuple[str, ...]
+    warps: int
+    stages: int
+    instruction: str
+    machine: bool
+    steps: tuple[str, ...]
+    orders: tuple[str, ...]
+
+
+class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    library: str
+    targets: tuple[str, ...]
+    numerics: tuple[str, ...]
+    kernels: dict[str, _Entry]
+
+
+class Stale(ValueError):
+    """Kernels of another library than this one's."""
 
 
 def kernel_path(name: str) -> str:
@@ -44,6 +81,7 @@ class Kernels:
     files: dict[str, str]
     steps: dict[str, tuple[str, ...]]
     machine: tuple[Kernel, ...]  # those that are compiled for GPUs
+    filed: Filed  # what runs take from them
     reports: tuple[Report, ...] = ()
     triton: str = ""
 
@@ -58,10 +96,26 @@ class Kernels:
     def contents(self) -> dict[str, bytes]:
         """The files to write. The same machine code gives the same report, however long it took and wherever it was found."""
         out = {path: text.encode() for path, text in self.files.items()}
+        out[INDEX] = msgspec.json.format(msgspec.json.encode(self._index()), indent=2) + b"\n"
+        out[LAUNCHES] = self.launches_text().encode()
         if self.reports:
             lasting = [{k: v for k, v in asdict(r).items() if k not in ("seconds", "cached")} for r in self.reports]
             out[REPORT] = msgspec.json.format(msgspec.json.encode(_Filed(self.triton, lasting)), indent=2) + b"\n"
         return out
+
+    def launches_text(self) -> str:
+        """Every program's, each under the arithmetic and machine it is for."""
+        return "".join(f"launches {key}\n{text}\n" for key, text in self.filed.programs.items())
+
+    def _index(self) -> _Index:
+        orders: dict[str, list[str]] = {name: [] for name in self.filed.kernels}
+        for order, name in self.filed.orders.items():
+            orders[name].append(order)
+        compiled = {k.name for k in self.machine}
+        return _Index(library_digest(), self.targets, self.numerics, {
+            name: _Entry(k.parameters, k.types, k.warps, k.stages, k.instruction, name in compiled, self.steps[name], tuple(orders[name]))
+            for name, k in self.filed.kernels.items()
+        })  # fmt: skip
 
     def with_reports(self, data: bytes) -> Kernels:
         """These with the reports of a file; ValueError where it is not about them."""
@@ -80,4 +134,43 @@ def emit_files(compiled: Compiled, targets: Sequence[str], numerics: Sequence[st
         network_kernels(compiled, numerics, INTERPRETER, emitter)
     files = {kernel_path(name): header(kernel, emitter.uses[name]) + kernel.source for name, kernel in emitter.kernels.items()}
     steps = {name: tuple(dict.fromkeys(use.step for use in uses)) for name, uses in emitter.uses.items()}
-    return Kernels(tuple(targets), tuple(numerics), files, steps, tuple(machine))
+    programs = {key: print_launches(launches) for key, launches in emitter.programs.items()}
+    return Kernels(tuple(targets), tuple(numerics), files, steps, tuple(machine), Filed(emitter.kernels, emitter.orders, programs))
+
+
+def read_files(contents: Mapping[str, bytes], targets: Sequence[str], numerics: Sequence[str]) -> Kernels:
+    """What `Kernels.contents` wrote, without its reports; neither emits nor compiles. Stale where another library made it,
+    ValueError where the files do not fit each other.
+    """
+    index = msgspec.json.decode(contents[INDEX], type=_Index)
+    if index.library != library_digest():
+        raise Stale("another version of polytriton made them")
+    files = {path: data.decode() for path, data in contents.items() if path.endswith(".py")}
+    if odd := sorted(files.keys() ^ {kernel_path(name) for name in index.kernels}):
+        raise ValueError(f"{INDEX} and the folder do not both have {odd[0]}")
+    if (index.targets, index.numerics) != (tuple(targets), tuple(numerics)):
+        raise ValueError(f"{INDEX} is of {', '.join(index.targets)} in {', '.join(index.numerics)}")
+    kernels = {name: _kernel(name, files[kernel_path(name)], entry) for name, entry in index.kernels.items()}
+    orders = {order: name for name, entry in index.kernels.items() for order in entry.orders}
+    texts = _PROGRAM.split(contents[LAUNCHES].decode())
+    programs = {key: text.removesuffix("\n") for key, text in zip(texts[1::2], texts[2::2], strict=True)}
+    machine = tuple(kernels[name] for name, entry in index.kernels.items() if entry.machine)
+    steps = {name: entry.steps for name, entry in index.kernels.items()}
+    return Kernels(tuple(targets), tuple(numerics), files, steps, machine, Filed(kernels, orders, programs))
+
+
+def _kernel(name: str, text: str, entry: _Entry) -> Kernel:
+    """A kernel from its file: its name and the last line of its head hold hashes of what follows."""
+    _, said, rest = text.partition(SHA256)
+    digest, _, source = rest.partition("\n")
+    function = name.rpartition("_")[0]
+    own = kernel_name(function, source.replace(name, blank_name(function)), entry.types, entry.warps, entry.stages)
+    if not said or hashlib.sha256(source.encode()).hexdigest() != digest or own != name:
+        raise ValueError(f"{kernel_path(name)} is not as it was emitted")
+    return Kernel(name, source, entry.parameters, entry.types, entry.warps, entry.stages, entry.instruction, entry.parameters)
+
+
+def differing(kernels: Kernels, compiled: Compiled) -> list[str]:
+    """The files that this library would write otherwise for the network: made again, all of them, and compared."""
+    want, held = emit_files(compiled, kernels.targets, kernels.numerics).contents(), kernels.contents()
+    return sorted(name for name in want.keys() | (held.keys() - {REPORT}) if want.get(name) != held.get(name))

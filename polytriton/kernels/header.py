@@ -7,14 +7,16 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from polytriton.ir.launches import Kernel
 from polytriton.ir.plan import Axis, Window
 from polytriton.ir.plan_text import print_window
-from polytriton.kernels.emit import NUMERICS, Constants, Numerics, Use
-from polytriton.kernels.spec import Kernel
+from polytriton.kernels.emit import NUMERICS, Constants, Numerics
+from polytriton.kernels.emitter import Use
 from polytriton.passes.windows import windows_per_cell
 from polytriton.rounding import INNER, PARTS, dot_error, gamma, split_error, sum_error
 
 STEPS, WIDTH, INDENT = 6, 140, " " * 12  # steps that are named; columns
+SHA256 = "#   sha256    "  # begins the last line of a head
 
 
 class StepFacts(NamedTuple):

@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polytriton.ir.launches import Launch, Launches
 from polytriton.kernels.choose import Tiles
-from polytriton.kernels.emit import Emitter, Numerics
-from polytriton.kernels.sequence import Launch, Launches
+from polytriton.kernels.emit import Numerics
+from polytriton.kernels.emitter import Emitter
 
 ADDS = (  # kernels that write a buffer and add to scalars, and nothing else; everything waits for the others
     "relax_rows", "dense_step", "sum_parts", "conv_step", "join_rows", "start_rows", "pay_neurons",

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Program, Step, Window, extent
 from polytriton.kernels.choose import GPU, Sizes, Tiles
-from polytriton.kernels.emit import Constants, Emitter, Numerics
-from polytriton.kernels.sequence import Frames, FrontierEntry, Launch, Launches, place
+from polytriton.kernels.emit import Constants, Numerics
+from polytriton.kernels.emitter import Emitter
+from polytriton.kernels.sequence import Frames, FrontierEntry, place
 from polytriton.kernels.steps import concat, gather, maxpool, scale, slope
 from polytriton.passes.windows import input_axis
 from polytriton.rounding import dot_error, one_rounding, sum_error

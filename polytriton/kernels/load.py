@@ -6,14 +6,15 @@ import hashlib
 import importlib.util
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 from polytriton.errors import UnsupportedModel, UsageError
-from polytriton.kernels.spec import Kernel
+from polytriton.ir.launches import Kernel
 from polytriton.knobs import interpret_triton, triton_interpreted
 
 _MAKING = Lock()  # every device has a thread: none may write a file that another is reading
@@ -47,7 +48,13 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="polytriton-kernels-")
 
 
-def function(kernel: Kernel) -> Any:
+class Launchable(Protocol):
+    """What runs a kernel on a grid of programs: itself[grid](tensors..., options...)."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]: ...
+
+
+def function(kernel: Kernel) -> Launchable:
     """The kernel as Triton's runtime launches it: function(kernel)[grid](tensors...)."""
     with _MAKING:
         return _made(kernel)

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 from polytriton.errors import UnsupportedModel
 from polytriton.ir.curves import CURVES
+from polytriton.ir.launch_check import check_launches
+from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
 from polytriton.kernels.affine import forward_kernels
 from polytriton.kernels.cell_kernels import box_kernels, form_kernels, neuron_kernels, table_kernels
 from polytriton.kernels.choose import GPU, Sizes
-from polytriton.kernels.emit import INTERVAL, NUMERICS, Emitter
+from polytriton.kernels.emit import INTERVAL, NUMERICS
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.interval_launches import IntervalLowering
 from polytriton.kernels.lanes import add_lanes
 from polytriton.kernels.launches import Frames, Lowering
-from polytriton.kernels.spec import Kernel
+from polytriton.kernels.stock import program_key
 
 if TYPE_CHECKING:
     from polytriton.passes.pipeline import Compiled
@@ -50,6 +53,8 @@ def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = 
                 launches = IntervalLowering(emitter, frames, NUMERICS[name], program, sizes).run()
             else:
                 launches = add_lanes(Lowering(emitter, frames, NUMERICS[name], program, sizes).run(), emitter, NUMERICS[name])
+            check_launches(launches)
+            emitter.programs[program_key(name, sizes.emulate, program)] = launches
             symbols = dict.fromkeys(symbol for s in launches.steps for symbol in s.bind)
             made = table_kernels(frames, emitter, NUMERICS[name], symbols, sizes.emulate)
             found |= {kernel.name: kernel for kernel in (*(s.kernel for s in launches.steps), *made)}

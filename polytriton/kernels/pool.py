@@ -25,7 +25,7 @@ from threading import Thread
 import msgspec
 
 from polytriton.errors import KernelError
-from polytriton.kernels.spec import Kernel
+from polytriton.ir.launches import Kernel
 from polytriton.kernels.worker import READY, BuildJob, BuildReply
 
 START = 120.0  # seconds a worker has to import Triton

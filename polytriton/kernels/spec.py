@@ -1,45 +1,10 @@
-"""One specialised kernel as the compiler gets it, and what is known of it once it is machine code."""
+"""What the compiler is told of a kernel beside its source, and what is known of it once it is machine code."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-COUNTED = ("DMMA", "HGMMA", "HMMA", "FFMA", "DFMA")  # the instructions that do a kernel's arithmetic
-
 FUSION = {"enable_fp_fusion": True}  # the bounds hold with and without it; never left to Triton's changing default
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """Ready to compile or launch: no constexpr parameter is left.
-
-    `types` are Triton's names ("*fp64", "*i64", "i32"), one a parameter; `instruction` is the one of COUNTED the kernel was
-    written for, "" where none is asked; `divisible` parameters are 16-byte aligned pointers or multiples of 16.
-    """
-
-    name: str
-    source: str
-    parameters: tuple[str, ...]
-    types: tuple[str, ...]
-    warps: int = 4
-    stages: int = 3
-    instruction: str = ""
-    divisible: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.name.isidentifier():
-            raise ValueError(f"a kernel's name is an identifier, not {self.name!r}")
-        if len(self.types) != len(self.parameters):
-            raise ValueError(f"kernel {self.name} has {len(self.parameters)} parameters and {len(self.types)} types")
-        if strange := set(self.divisible) - set(self.parameters):
-            raise ValueError(f"kernel {self.name} has no parameter {', '.join(sorted(strange))} to be divisible")
-        if self.instruction and self.instruction not in COUNTED:
-            raise ValueError(f"kernel {self.name} asks for {self.instruction}: only {', '.join(COUNTED)} are counted")
-
-    @property
-    def options(self) -> dict[str, int]:
-        """What Triton is told besides the source."""
-        return {"num_warps": self.warps, "num_stages": self.stages}
 
 
 def room(blocks: int) -> dict[str, str]:

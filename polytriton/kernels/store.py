@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from polytriton.kernels.spec import Kernel, Report
+from polytriton.ir.launches import Kernel
+from polytriton.kernels.spec import Report
 from polytriton.knobs import SUMMARY, note
 
 FORMAT = 2  # of the entries and of what the worker tells the compiler

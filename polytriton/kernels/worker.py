@@ -16,8 +16,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from polytriton.ir.launches import COUNTED, Kernel
 from polytriton.kernels.sass import occupancy, opcodes, usage
-from polytriton.kernels.spec import COUNTED, FUSION, Kernel, Report, room
+from polytriton.kernels.spec import FUSION, Report, room
 
 READY = b"ready\n"
 THREAD = 255  # registers a thread has at most

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from polytriton.errors import InvalidIR, PassError, PolytritonError, UsageError
 from polytriton.ir.agree import disagreement
 from polytriton.ir.check import check_net, check_plan
+from polytriton.ir.launches import Filed
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan
 from polytriton.ir.plan_text import print_plan
@@ -29,10 +30,11 @@ Observer = Callable[[str, str, float], None]  # stage name, text after it, secon
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the passes leave: the folded network and the plan over its nodes."""
+    """What the passes leave: the folded network and the plan over its nodes; and what is `filed` beside them in an artifact."""
 
     net: Net
     plan: Plan
+    filed: Filed | None = field(default=None, compare=False, repr=False)
 
 
 def _quiet(stage: str, text: str, seconds: float) -> None:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from polytriton.ir.launches import Launch, Launches
 from polytriton.kernels.arena import Arena
 from polytriton.kernels.choose import power
 from polytriton.kernels.lanes import OWN
-from polytriton.kernels.load import function
-from polytriton.kernels.sequence import Launch, Launches
 from polytriton.kernels.spec import FUSION, room
 from polytriton.runtime.kernel_arguments import LAYER
 from polytriton.runtime.tables import Tables
@@ -141,7 +140,7 @@ class Binding:
             yield streams.on_side(self._call(step)) if streams is not None and step.lane else self._call(step)
 
     def _call(self, launch: Launch) -> Callable[[], Any]:
-        kernel, tensors = function(launch.kernel)[launch.grid(self.capacity)], [self.tensor(s) for s in launch.bind]
+        kernel, tensors = self.backend.stock.function(launch.kernel)[launch.grid(self.capacity)], [self.tensor(s) for s in launch.bind]
         options = {**launch.kernel.options, **FUSION, **room(self.backend.rooms.get(launch.kernel.name, 0))}
         return lambda: kernel(*tensors, **options)
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Node
 from polytriton.ir.plan import extent
 from polytriton.kernels import cell_kernels
-from polytriton.kernels.spec import Kernel
+from polytriton.kernels.stock import Stock
 from polytriton.rounding import gamma
 from polytriton.runtime.forward_kernels import AffineParts, _aligned
 from polytriton.runtime.layers import Layer
@@ -29,6 +30,7 @@ class BoxKernels:
     def __init__(self, forward: Forward, interpret: bool) -> None:
         self.nodes, self.semantics, self.device, self.interpret = forward.nodes, forward.semantics, forward.device, interpret
         self.addends = forward.addends
+        self.stock = Stock() if forward.kernels is None else forward.kernels.stock
         self._numbers: dict[str, Tensor] = {}
 
     def affine(self, layer: Layer, parts: AffineParts, boxes: Boxes) -> None:
@@ -42,14 +44,14 @@ class BoxKernels:
             "terms_ptr": parts.magnitude if parts.terms is None else parts.terms, "operand_ptr": biggest,
             "numbers_ptr": self._factors(layer),
         }  # fmt: skip
-        self._make(node, boxes, cell_kernels.cell_kernel("affine_boxes", constants), given, error=not real)
+        self._make(node, boxes, cell_kernels.cell_kernel(self.stock, "affine_boxes", constants), given, error=not real)
         boxes.magnitude[node.name] = parts.magnitude
 
     def elementwise(self, node: Node, boxes: Boxes) -> None:
         """A ReLU, a sum or a difference."""
         operations = self.semantics.passes * self.addends.sums[node.name] if node.name in self.addends.sums else 1
         name, constants = cell_kernels.elementwise_box(node, 0 if self.semantics.real else operations, self.interpret)
-        kernel = cell_kernels.cell_kernel(name, constants)
+        kernel = cell_kernels.cell_kernel(self.stock, name, constants)
         sides = zip("ab"[: len(node.inputs)], node.inputs, strict=True)
         given = {f"{side}_{end}_ptr": _aligned(getattr(boxes, end)[i]) for side, i in sides for end in ("lo", "hi")}
         self._make(node, boxes, kernel, given, error="error_ptr" in kernel.parameters)
@@ -60,8 +62,8 @@ class BoxKernels:
             node = self.nodes[name]
             made = self._empty_sizes(node, boxes.batch)
             tensors = {"box_lo_ptr": _aligned(boxes.lo[name]), "box_hi_ptr": _aligned(boxes.hi[name])}
-            kernel = cell_kernels.cell_kernel("measure_boxes", cell_kernels.cells(node, self.interpret))
-            launch(kernel, (made[0].numel(),), {**tensors, "biggest_ptr": made[0], "total_ptr": made[1]}, self.device)
+            kernel = cell_kernels.cell_kernel(self.stock, "measure_boxes", cell_kernels.cells(node, self.interpret))
+            launch(self.stock, kernel, (made[0].numel(),), {**tensors, "biggest_ptr": made[0], "total_ptr": made[1]}, self.device)
             boxes.sizes[name] = made
         return boxes.sizes[name]
 
@@ -70,7 +72,8 @@ class BoxKernels:
         node = self.nodes[name]
         told = torch.empty(boxes.batch * cell_kernels.parts(node, self.interpret), 2, dtype=torch.float64, device=self.device)
         tensors = {"box_lo_ptr": _aligned(boxes.lo[name]), "box_hi_ptr": _aligned(boxes.hi[name]), "told_ptr": told}
-        launch(cell_kernels.cell_kernel("tell_boxes", cell_kernels.cells(node, self.interpret)), (len(told),), tensors, self.device)
+        kernel = cell_kernels.cell_kernel(self.stock, "tell_boxes", cell_kernels.cells(node, self.interpret))
+        launch(self.stock, kernel, (len(told),), tensors, self.device)
         return told
 
     def _make(self, node: Node, boxes: Boxes, kernel: Kernel, given: dict[str, Tensor], error: bool) -> None:
@@ -80,7 +83,7 @@ class BoxKernels:
         tensors = {**given, "box_lo_ptr": lo, "box_hi_ptr": hi, "biggest_ptr": made[0], "total_ptr": made[1]}
         if error:
             tensors["error_ptr"] = boxes.error[node.name] = torch.empty_like(lo)
-        launch(kernel, (made[0].numel(),), tensors, self.device)
+        launch(self.stock, kernel, (made[0].numel(),), tensors, self.device)
         boxes.lo[node.name], boxes.hi[node.name], boxes.sizes[node.name] = lo, hi, made
 
     def _empty_sizes(self, node: Node, batch: int) -> Sizes:

@@ -20,6 +20,7 @@ from polytriton.heap import keeps_memory
 from polytriton.ir.net import Node
 from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import Program, extent
+from polytriton.kernels.stock import Stock
 from polytriton.passes.memory import chunk_rows
 from polytriton.passes.pipeline import Compiled, replan
 from polytriton.runtime.chosen import Chosen
@@ -99,15 +100,16 @@ class Engine:
         self.config = config
         self.backend = TorchBackend(self.device, threads, config)
         self.walk: Callable[..., Walk] = Walk
+        stock = Stock(compiled.filed, programs=self.plan == compiled.plan)
         if forward is None:
-            made = ForwardKernels(self.net, self.device, kernels == "interpret") if kernels else None
+            made = ForwardKernels(self.net, self.device, kernels == "interpret", stock) if kernels else None
             forward = Forward(self.net, find_semantics(semantics), self.device, kernels=made)
         self.forward = forward
         self.kit = Kit(self.net, self.plan, self.forward, self.coefficients)
         self.kernels: TritonBackend | None = None
         if kernels:
             backend = IntervalBackend if numerics == "interval" else TritonBackend
-            self.kernels = backend(self.kit, dtype, self.device, kernels == "interpret", memory // 2, config)
+            self.kernels = backend(self.kit, dtype, self.device, kernels == "interpret", memory // 2, config, stock)
         self.nodes = self.net.by_name
         self.programs = {p.target: p for p in self.plan if p.kind == "bound"}
         wanted = relaxed_nodes(self.net)  # an input whose cells were moved about is no longer the user's

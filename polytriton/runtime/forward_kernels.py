@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import AffineKernel, choose
-from polytriton.kernels.emit import make_kernel
 from polytriton.kernels.load import prepare
-from polytriton.kernels.spec import Kernel
+from polytriton.kernels.stock import Stock
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.recording import launch
 
@@ -30,8 +30,9 @@ class AffineParts:
 class ForwardKernels:
     """One network's layers on one device: a GPU, or CPU tensors in Triton's interpreter."""
 
-    def __init__(self, net: Net, device: torch.device, interpret: bool) -> None:
+    def __init__(self, net: Net, device: torch.device, interpret: bool, stock: Stock | None = None) -> None:
         prepare(interpret)
+        self.stock = stock or Stock()
         self.nodes, self.device, self.interpret = net.by_name, device, interpret
         self._kernels: dict[tuple[str, str], Kernel] = {}
         self._weights: dict[str, dict[str, Tensor]] = {}
@@ -43,8 +44,7 @@ class ForwardKernels:
         key = (layer.node.name, terms)
         if key not in self._kernels:
             made = self._chosen(layer, terms)
-            constants = tuple(sorted(made.constants.items()))
-            self._kernels[key] = make_kernel(made.function, constants, "float64", made.tiles.warps, made.tiles.stages)
+            self._kernels[key] = self.stock.kernel(made.function, made.constants, "float64", made.tiles.warps, made.tiles.stages)
         return self._kernels[key]
 
     def _chosen(self, layer: Layer, terms: str) -> AffineKernel:
@@ -71,7 +71,7 @@ class ForwardKernels:
             kernel, tiles = self.kernel(layer, terms), self._chosen(layer, terms).tiles
             bm, bn = tiles.constants["BM"], tiles.constants["BN"]
             grid = (-(-batch // bm), -(-node.size // bn)) if dense else (-(-batch * h * w // bm), g * -(-(c // g) // bn))
-            launch(kernel, grid, tensors, self.device)
+            launch(self.stock, kernel, grid, tensors, self.device)
         if terms == "given":
             counted = self._summands(layer, counted.shape)
         return AffineParts(centre, spread, magnitude, None if terms == "none" else counted)

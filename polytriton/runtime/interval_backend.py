@@ -11,10 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from polytriton.ir.launches import Launches
 from polytriton.ir.plan import Program
-from polytriton.kernels.arena import lay_out
 from polytriton.kernels.interval_launches import RELATION, IntervalLowering
-from polytriton.runtime.binding import Binding, Bound, Ready
+from polytriton.kernels.stock import Stock
+from polytriton.runtime.binding import Binding, Bound
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.results import Forms, relation_error
 from polytriton.runtime.tables import Kit, Tables
@@ -34,15 +35,15 @@ class IntervalBackend(TritonBackend):
 
     takes_relations = True
 
-    def __init__(self, kit: Kit, dtype: str, device: torch.device, interpret: bool, memory: int, config: Config = DEFAULT) -> None:
-        super().__init__(kit, f"interval{dtype.removeprefix('float')}", device, interpret, memory, replace(config, tiles={}, rooms={}))
+    def __init__(
+        self, kit: Kit, dtype: str, device: torch.device, interpret: bool, memory: int, config: Config = DEFAULT,
+        stock: Stock | None = None,
+    ) -> None:  # fmt: skip
+        own = replace(config, tiles={}, rooms={}, lanes=True)
+        super().__init__(kit, f"interval{dtype.removeprefix('float')}", device, interpret, memory, own, stock)
 
-    def ready(self, program: Program) -> Ready:
-        key = (program.kind, program.target)
-        if key not in self._ready:
-            launches = IntervalLowering(self.emitter, self.frames, self.numerics, program, self.sizes).run()
-            self._ready[key] = Ready(launches, lay_out(launches))
-        return self._ready[key]
+    def lower(self, program: Program) -> Launches:
+        return IntervalLowering(self.emitter, self.frames, self.numerics, program, self.sizes).run()
 
     def table(self, tables: Tables, kind: str, name: str) -> Tensor:
         side, _, end = kind.partition("_")

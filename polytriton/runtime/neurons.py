@@ -124,28 +124,31 @@ class Neurons:
         blocks = backend.kept("open", round_size(programs), torch.int64)
         at = backend.kept("at", round_size(lo.numel()), torch.int64)
         given = {"box_lo_ptr": lo, "box_hi_ptr": hi, "blocks_ptr": blocks, "at_ptr": at, "found_ptr": backend.counts()[:1]}
-        launch(cell_kernel("count_open", cell_kernels.open_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
-        launch(cell_kernel("find_open", cell_kernels.find_cells(node, layer.tight, emulate)), (programs,), given, backend.device)
+        for function, cells in (("count_open", cell_kernels.open_cells), ("find_open", cell_kernels.find_cells)):
+            kernel = cell_kernel(backend.stock, function, cells(node, layer.tight, emulate))
+            launch(backend.stock, kernel, (programs,), given, backend.device)
         return at
 
     def _open(self, layer: NeuronLayer, bound: Bound, at: Tensor, rows: int, *, second: bool = False, ahead: bool = False) -> None:
         """Rows of one sign for `rows` neurons, or (`ahead`) for so many at most."""
         backend, node = self.backend, self.backend.kit.nodes[layer.program.target]
-        kernel = cell_kernel("open_neurons", cell_kernels.open_rows(node, second, ahead, layer.leaves, backend.sizes.emulate))
+        constants = cell_kernels.open_rows(node, second, ahead, layer.leaves, backend.sizes.emulate)
+        kernel = cell_kernel(backend.stock, "open_neurons", constants)
         backend.limit(bound, BELOW_ZERO if layer.leaves else float("inf"))
         backend.clear_own(bound.starts)
         self._launch(layer, bound, at, kernel, rows)
 
     def close(self, layer: NeuronLayer, bound: Bound, at: Tensor, n: int) -> None:
         """The bounds of as many neurons as the device's count says, `n` at most."""
-        kernel = cell_kernel("close_neurons", cell_kernels.close_rows(layer.every, layer.leaves, self.backend.sizes.emulate))
+        constants = cell_kernels.close_rows(layer.every, layer.leaves, self.backend.sizes.emulate)
+        kernel = cell_kernel(self.backend.stock, "close_neurons", constants)
         self._launch(layer, bound, at, kernel, n)
 
     def _launch(self, layer: NeuronLayer, bound: Bound, at: Tensor, kernel: cell_kernels.Kernel, rows: int) -> None:
         boxes, name, to = layer.tables.boxes, layer.program.target, bound.starts
         given = {f"{k}_ptr": v for k, v in to.items()}
         given |= {"at_ptr": at, "box_lo_ptr": boxes.lo[name], "box_hi_ptr": boxes.hi[name]}
-        launch(kernel, (-(-rows // cell_kernels.neurons(self.backend.sizes.emulate)),), given, self.backend.device)
+        launch(self.backend.stock, kernel, (-(-rows // cell_kernels.neurons(self.backend.sizes.emulate)),), given, self.backend.device)
 
     # ---- a number that the host knows -------------------------------------------------------------------
 

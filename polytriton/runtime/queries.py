@@ -60,7 +60,7 @@ class Queries:
             count = min(capacity, rows - begin)
             backend.clear_own(bound.starts)
             block = {"rows_ptr": self._block(begin, count)}
-            launch(kernel, (-(-count // cell_kernels.forms(backend.sizes.emulate)),), given | block, backend.device)
+            launch(backend.stock, kernel, (-(-count // cell_kernels.forms(backend.sizes.emulate)),), given | block, backend.device)
             backend.opened(bound, tables, forms, begin, count)
             backend.play(bound)
             counts = backend.count_rows(bound)
@@ -87,7 +87,7 @@ class Queries:
             "group_of_ptr": backend.kept("group_of", nothing, torch.int64) if groups is None else _aligned(groups.to(backend.device)),
             "box_lo_ptr": _aligned(boxes.lo[node.name]), "box_hi_ptr": _aligned(boxes.hi[node.name]),
         }  # fmt: skip
-        return cell_kernel("open_forms", constants, backend.numerics.name), given | {f"{k}_ptr": v for k, v in to.items()}
+        return cell_kernel(backend.stock, "open_forms", constants, backend.numerics.name), given | {f"{k}_ptr": v for k, v in to.items()}
 
     def _block(self, begin: int, count: int) -> Tensor:
         if (begin, count) not in self._blocks:

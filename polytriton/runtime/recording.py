@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from polytriton.kernels.load import function
-from polytriton.kernels.spec import FUSION, Kernel
+from polytriton.ir.launches import Kernel
+from polytriton.kernels.spec import FUSION
+from polytriton.kernels.stock import Stock
 from polytriton.runtime.settings import on_device
 
 Call = Callable[[], Any]
@@ -103,9 +104,9 @@ def pause_recording() -> Iterator[None]:
         yield
 
 
-def launch(kernel: Kernel, grid: tuple[int, ...], tensors: dict[str, Tensor], device: torch.device) -> None:
+def launch(stock: Stock, kernel: Kernel, grid: tuple[int, ...], tensors: dict[str, Tensor], device: torch.device) -> None:
     """`tensors` may hold more than the kernel reads; a grid without programs launches nothing."""
-    made: Any = function(kernel)
+    made: Any = stock.function(kernel)
     if not all(grid):
         return
     run, given, options = made[grid], [tensors[p] for p in kernel.parameters], {**kernel.options, **FUSION}

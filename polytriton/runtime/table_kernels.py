@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from polytriton.ir.launches import Kernel
 from polytriton.kernels import cell_kernels
 from polytriton.kernels.emit import Numerics
 from polytriton.kernels.sequence import Frames
-from polytriton.kernels.spec import Kernel
 from polytriton.rounding import dot_error, gamma, one_rounding
 from polytriton.runtime.forward_kernels import _aligned
 from polytriton.runtime.recording import launch
@@ -78,7 +78,7 @@ class TableKernels:
             elif p == "operand_ptr":
                 given[p] = self.boxes.sizes(boxes, node.inputs[0])[1]
         programs = boxes.batch if function == "floors" else boxes.batch * cell_kernels.parts(node, self.emulate)
-        launch(kernel, (programs,), given, self.kit.forward.device)
+        launch(self.boxes.stock, kernel, (programs,), given, self.kit.forward.device)
 
     def _kernel(self, kind: str, name: str, deployed: bool) -> tuple[str, Kernel]:
         """The library function of a table, and its specialisation: chosen once, asked for in every batch."""
@@ -87,7 +87,7 @@ class TableKernels:
             node, real = self.kit.nodes[name], self.kit.forward.semantics.real
             function, constants = cell_kernels.table(self.frames, node, kind, self.numerics, self.emulate, real=real, deployed=deployed)
             numerics = cell_kernels.table_numerics(kind, self.numerics).name
-            self._kernels[key] = function, cell_kernels.cell_kernel(function, constants, numerics)
+            self._kernels[key] = function, cell_kernels.cell_kernel(self.boxes.stock, function, constants, numerics)
         return self._kernels[key]
 
     def _factors(self, name: str, product: bool) -> Tensor:

@@ -19,14 +19,17 @@ import torch
 from torch import Tensor
 
 from polytriton.errors import ResourceError
+from polytriton.ir.launches import Launches
 from polytriton.ir.plan import Program
 from polytriton.kernels.arena import lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, power
-from polytriton.kernels.emit import NUMERICS, Emitter, Numerics
+from polytriton.kernels.emit import NUMERICS, Numerics
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.lanes import OWN, add_lanes
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.load import makes_room, prepare
 from polytriton.kernels.sequence import Frames
+from polytriton.kernels.stock import Stock, program_key
 from polytriton.knobs import SUMMARY, note
 from polytriton.runtime.binding import ALIGN, STATES, Binding, Bound, Part, Ready, Streams, round_size
 from polytriton.runtime.box_kernels import BoxKernels
@@ -60,13 +63,18 @@ class TritonBackend:
 
     takes_relations = False  # whether rows of a query may bring coefficients over the input along
 
-    def __init__(self, kit: Kit, numerics: str, device: torch.device, interpret: bool, memory: int, config: Config = DEFAULT) -> None:
+    def __init__(
+        self, kit: Kit, numerics: str, device: torch.device, interpret: bool, memory: int, config: Config = DEFAULT,
+        stock: Stock | None = None,
+    ) -> None:  # fmt: skip
         prepare(interpret)
+        self.stock = stock or Stock()
+        self.default = not config.tiles and config.lanes  # launches are filed as a default configuration makes them
         self.kit, self.device, self.memory = kit, device, memory
         self.numerics: Numerics = NUMERICS[numerics]
         self.word = 8 if self.numerics.type == "tl.float64" else 4
         self.frames = Frames(kit.net, kit.plan)
-        self.emitter = Emitter(tiles=config.tiles)
+        self.emitter = Emitter(tiles=config.tiles, stock=self.stock)
         self.graphs = config.graphs and device.type == "cuda"
         self.rooms = config.rooms if device.type == "cuda" and makes_room() else {}
         self.sizes = INTERPRETER if interpret else GPU
@@ -89,11 +97,14 @@ class TritonBackend:
     def ready(self, program: Program) -> Ready:
         key = (program.kind, program.target)
         if key not in self._ready:
-            launches = Lowering(self.emitter, self.frames, self.numerics, program, self.sizes).run()
-            if self.lanes:
-                launches = add_lanes(launches, self.emitter, self.numerics)
+            filed = self.stock.launches(program_key(self.numerics.name, self.sizes.emulate, program), program) if self.default else None
+            launches = self.lower(program) if filed is None else filed
             self._ready[key] = Ready(launches, lay_out(launches))
         return self._ready[key]
+
+    def lower(self, program: Program) -> Launches:
+        launches = Lowering(self.emitter, self.frames, self.numerics, program, self.sizes).run()
+        return add_lanes(launches, self.emitter, self.numerics) if self.lanes else launches
 
     # ---- memory -----------------------------------------------------------------------------------------
 

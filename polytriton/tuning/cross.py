@@ -14,12 +14,14 @@ from typing import Any
 
 from polytriton.artifact import Artifact, write_artifact
 from polytriton.errors import UsageError
+from polytriton.ir.launches import Kernel
 from polytriton.kernels.build import Built, compile_each
-from polytriton.kernels.choose import GPU
-from polytriton.kernels.emit import NUMERICS, Emitter, Numerics, Use, make_kernel, retile, tile_key
+from polytriton.kernels.choose import GPU, retile
+from polytriton.kernels.emit import NUMERICS, Numerics, make_kernel, tile_key
+from polytriton.kernels.emitter import Emitter, Use
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Frames
-from polytriton.kernels.spec import Kernel, Report
+from polytriton.kernels.spec import Report
 from polytriton.knobs import knobs
 from polytriton.passes.pipeline import Compiled
 from polytriton.runtime.config import TILE_KEYS, Config, Tile

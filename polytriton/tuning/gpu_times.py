@@ -14,7 +14,8 @@ import msgspec
 
 from polytriton.ir.plan import extent
 from polytriton.kernels.choose import GPU, Tiles, retile
-from polytriton.kernels.emit import NUMERICS, Emitter
+from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Frames
 from polytriton.passes.pipeline import Compiled, replan

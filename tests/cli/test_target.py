@@ -17,9 +17,10 @@ from onnx import helper
 
 from polytriton.commands import targets
 from polytriton.errors import KernelError
+from polytriton.ir.launches import COUNTED, Kernel
 from polytriton.kernels import build
 from polytriton.kernels.build import Built
-from polytriton.kernels.spec import COUNTED, Kernel, Report
+from polytriton.kernels.spec import Report
 from tests.cli import tiny
 from tests.cli.conftest import Cli
 
@@ -54,9 +55,9 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_interpret_emits_only(cli: Cli, here: Path) -> None:
     said = cli("compile", "net.onnx", "--target", "interpret")
     assert (said.code, said.out, said.err) == (0, "net.poly\n", "")
-    files = sorted((here / "net.poly" / "kernels").iterdir())
+    files = sorted((here / "net.poly" / "kernels").glob("*.py"))
     assert len(files) > 4
-    assert {p.suffix for p in files} == {".py"}
+    assert {p.name for p in (here / "net.poly" / "kernels").iterdir()} - {p.name for p in files} == {"index.json", "launches.ptir"}
     assert not (here / "cache").exists()
     assert cli("verify", "net.poly", "safe.vnnlib").out == "unsat\n"
 
@@ -65,6 +66,8 @@ def test_interpret_emits_only(cli: Cli, here: Path) -> None:
     for path in files:
         assert path.stem in text
         assert cli("inspect", "net.poly", "--kernel", path.stem).out == path.read_text()
+    assert cli("inspect", "net.poly", "--launches").out == (here / "net.poly" / "kernels" / "launches.ptir").read_text()
+    assert f"{len(files)} kernels and their launches, made again and the same" in cli("inspect", "net.poly", "--remake").out
     held = json.loads(cli("inspect", "net.poly", "--json").out)
     assert sorted(k["name"] for k in held["kernels"]) == [p.stem for p in files]
     assert all(k["steps"] and k["steps"][0].startswith("%") for k in held["kernels"])

@@ -31,11 +31,12 @@ from bench import zoo
 from bench.machine import found_data
 from polytriton.errors import KernelError, PolytritonError, UsageError
 from polytriton.frontend.onnx import load_onnx
+from polytriton.ir.launches import COUNTED, Kernel
 from polytriton.ir.net import Net
 from polytriton.kernels.build import Built, Failed, check, compile_all, compile_each, triton_version
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.pool import tools
-from polytriton.kernels.spec import COUNTED, Kernel, Report
+from polytriton.kernels.spec import Report
 from polytriton.kernels.store import key
 from polytriton.passes.pipeline import compile_net
 from polytriton.whole import write_whole

@@ -12,9 +12,9 @@ from functools import cache
 
 import numpy as np
 
+from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Builder, Net
 from polytriton.kernels.arena import Arena
-from polytriton.kernels.sequence import Launch, Launches
 
 Place = tuple[str, int, int]  # a memory, and the first and the last but one of its cells that are meant
 Where = Callable[[str], Place]

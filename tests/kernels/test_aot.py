@@ -15,11 +15,11 @@ import pytest
 
 from polytriton.errors import KernelError
 from polytriton.frontend.onnx import load_onnx
+from polytriton.ir.launches import Kernel
 from polytriton.kernels.build import check, compile_all, triton_version
 from polytriton.kernels.emit import NUMERICS, Constants, make_kernel
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.sass import LIMITS
-from polytriton.kernels.spec import Kernel
 from polytriton.passes.pipeline import compile_net
 from tests.kernels import aot_ledger as ledger
 from tests.kernels.aot_ledger import SETS, TARGETS, TYPES

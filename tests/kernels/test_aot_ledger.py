@@ -13,9 +13,10 @@ import pytest
 from bench import zoo
 from polytriton.errors import KernelError, UsageError
 from polytriton.frontend.onnx import load_onnx
+from polytriton.ir.launches import Kernel
 from polytriton.kernels.build import Built, Failed, compile_all
 from polytriton.kernels.sass import occupancy
-from polytriton.kernels.spec import Kernel, Report
+from polytriton.kernels.spec import Report
 from tests.kernels import aot_ledger as ledger
 from tests.kernels.aot_ledger import COMMAND, DIGITS, FIGURES, HERE, SAMPLE, SETS, TARGETS, TYPES, Ledger, Line
 from tests.kernels.test_build import compiles, copy, spilling

@@ -18,9 +18,10 @@ import pytest
 
 from polytriton import knobs
 from polytriton.errors import UNSUPPORTED, KernelError, UsageError
+from polytriton.ir.launches import COUNTED, Kernel
 from polytriton.kernels import build, pool, store, worker
 from polytriton.kernels.build import Built, Failed, check, compile_all, compile_each
-from polytriton.kernels.spec import COUNTED, Kernel, Report
+from polytriton.kernels.spec import Report
 
 HEAD = "import triton\nimport triton.language as tl\n\n\n"
 POINTERS = ("a_ptr", "b_ptr", "out_ptr")
@@ -389,7 +390,7 @@ import sys
 from pathlib import Path
 import msgspec
 from polytriton.kernels import worker
-from polytriton.kernels.spec import Kernel
+from polytriton.ir.launches import Kernel
 kernel = msgspec.json.decode(sys.stdin.read(), type=Kernel)
 function = worker.load(kernel, Path("double.py"))
 print(*(worker._compiled(kernel, function, "cuda:90", Path("double"), blocks)[0].registers for blocks in (8, 1)))

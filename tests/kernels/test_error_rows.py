@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from polytriton.kernels.choose import INTERPRETER
-from polytriton.kernels.emit import NUMERICS, Constants, Emitter
+from polytriton.kernels.emit import NUMERICS, Constants
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.lanes import MERGE
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Frames

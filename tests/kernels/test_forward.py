@@ -16,10 +16,10 @@ from torch import Tensor
 from polytriton import rounding
 from polytriton.errors import KernelError
 from polytriton.frontend.onnx import load_onnx
+from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Attr, Builder, Net
 from polytriton.ir.plan import extent
 from polytriton.kernels.build import check, compile_all, triton_version
-from polytriton.kernels.spec import Kernel
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.forward_kernels import AffineParts, ForwardKernels, _aligned

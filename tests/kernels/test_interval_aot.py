@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Builder, Net
 from polytriton.kernels.build import check, compile_all
 from polytriton.kernels.choose import GPU
-from polytriton.kernels.emit import NUMERICS, Emitter, make_kernel
+from polytriton.kernels.emit import NUMERICS, make_kernel
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.interval_launches import product_tiles
 from polytriton.kernels.network import network_kernels
-from polytriton.kernels.spec import Kernel
 from polytriton.kernels.specialise import Constant
 from polytriton.kernels.worker import dump
 from polytriton.passes.pipeline import compile_net

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from polytriton.kernels.sequence import Launch, Launches
+from polytriton.ir.launches import Launch, Launches
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.binding import Binding, Bound, Part, Ready, Streams
 from polytriton.runtime.config import Config

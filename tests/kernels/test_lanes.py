@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from polytriton.frontend.onnx import load_onnx
+from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Net
 from polytriton.kernels import lanes
 from polytriton.kernels.arena import lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes
-from polytriton.kernels.emit import NUMERICS, Emitter
+from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Frames, Lowering
-from polytriton.kernels.sequence import Launch, Launches
 from polytriton.passes.pipeline import compile_net
 from tests.kernels.branches import READ, WRITTEN, accesses, dense_branches, faults, places, projections, regions, twins
 from tests.kernels.test_launches import check_arena, check_order

@@ -14,12 +14,13 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from polytriton.frontend.onnx import load_onnx
+from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Net
 from polytriton.kernels.arena import Arena, lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes, power
-from polytriton.kernels.emit import MODULES, NUMERICS, Emitter
+from polytriton.kernels.emit import MODULES, NUMERICS
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Frames, Lowering
-from polytriton.kernels.sequence import Launch, Launches
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.kernel_arguments import LAYER
 from tests.oracle.nets import random_net, toy_conv, toy_dense, toy_residual

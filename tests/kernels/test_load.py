@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from polytriton.ir.launches import Kernel
 from polytriton.kernels.load import function, prepare
-from polytriton.kernels.spec import Kernel
 
 pytest.importorskip("triton", reason="Triton is not installed")
 SOURCE = "import triton\n\n\n@triton.jit\ndef wanted_by_all(x_ptr):\n    pass\n"

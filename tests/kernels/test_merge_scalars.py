@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from polytriton.errors import KernelError
 from polytriton.kernels.build import check, compile_all, triton_version
-from polytriton.kernels.emit import NUMERICS, Emitter, make_kernel
+from polytriton.kernels.emit import NUMERICS, make_kernel
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.header import header
 from polytriton.kernels.lanes import MERGE
 from tests.kernels.steps import blocks, covers, draw, run

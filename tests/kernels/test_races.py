@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from polytriton.kernels.sequence import Launch
+from polytriton.ir.launches import Launch
 from polytriton.runtime.binding import Binding
 from tests.kernels.grids import Launched, Traffic, crooked, meetings, outside
 from tests.kernels.test_program_order import Case, answer, engine_of

@@ -17,10 +17,11 @@ from rich.console import Console
 
 from polytriton import knobs
 from polytriton.errors import KernelError
+from polytriton.ir.launches import Kernel
 from polytriton.kernels import sass, store
 from polytriton.kernels.build import check
 from polytriton.kernels.report import report_json, report_table
-from polytriton.kernels.spec import Kernel, Report
+from polytriton.kernels.spec import Report
 
 # ---- the store -------------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ import pytest
 
 import polytriton
 from polytriton.errors import UsageError
+from polytriton.ir.launches import COUNTED, Kernel, Launch
 from polytriton.kernels.files import Kernels
 from polytriton.kernels.load import makes_room, prepare
-from polytriton.kernels.sequence import Launch
-from polytriton.kernels.spec import COUNTED, Kernel, Report, room
+from polytriton.kernels.spec import Report, room
 from polytriton.prove.options import capability
 from polytriton.runtime import binding
 from polytriton.runtime.config import Config

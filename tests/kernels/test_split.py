@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from polytriton.ir.launches import Launch
 from polytriton.ir.net import Builder, Net
 from polytriton.kernels.arena import lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, Tiles, retile
-from polytriton.kernels.emit import NUMERICS, Constants, Emitter
+from polytriton.kernels.emit import NUMERICS, Constants
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Lowering
-from polytriton.kernels.sequence import Frames, Launch
+from polytriton.kernels.sequence import Frames
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.rounding import INNER, gamma
 from polytriton.runtime.config import Config, Tile

@@ -13,12 +13,14 @@ from hypothesis import settings as limits
 
 from polytriton.errors import InvalidIR, PassError
 from polytriton.ir.check import check_plan
+from polytriton.ir.launches import Launches
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan, Program
-from polytriton.kernels.emit import NUMERICS, Emitter
+from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.interval_launches import IntervalLowering
 from polytriton.kernels.launches import Lowering
-from polytriton.kernels.sequence import Frames, Launches
+from polytriton.kernels.sequence import Frames
 from polytriton.passes import charge
 from polytriton.passes.pipeline import PLAN_PASSES, Compiled, compile_net, fold_net, make_plan, run_plan_pass
 from polytriton.runtime.engine import Engine

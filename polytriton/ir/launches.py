@@ -1,0 +1,113 @@
+"""Launches: the third of the intermediate representations. Which specialised kernel runs on which buffers, in what order.
+
+Everything is static: buffers, slots, tables and the order depend on no image, and on no count that is known on the device alone.
+Symbols name tensors: `buf:3` coefficients, `image:1` a row array of state 1, `from:1` where the rows of state 1 lay in the state
+before, `lo:conv1` a table, `weight:conv1` a layer's; none stands for a parameter that is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from polytriton.ir.plan import Program
+
+COUNTED = ("DMMA", "HGMMA", "HMMA", "FFMA", "DFMA")  # the instructions that do a kernel's arithmetic
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Ready to compile or launch: no constexpr parameter is left.
+
+    `types` are Triton's names ("*fp64", "*i64", "i32"), one a parameter; `instruction` is the one of COUNTED the kernel was
+    written for, "" where none is asked; `divisible` parameters are 16-byte aligned pointers or multiples of 16.
+    """
+
+    name: str
+    source: str
+    parameters: tuple[str, ...]
+    types: tuple[str, ...]
+    warps: int = 4
+    stages: int = 3
+    instruction: str = ""
+    divisible: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ValueError(f"a kernel's name is an identifier, not {self.name!r}")
+        if len(self.types) != len(self.parameters):
+            raise ValueError(f"kernel {self.name} has {len(self.parameters)} parameters and {len(self.types)} types")
+        if strange := set(self.divisible) - set(self.parameters):
+            raise ValueError(f"kernel {self.name} has no parameter {', '.join(sorted(strange))} to be divisible")
+        if self.instruction and self.instruction not in COUNTED:
+            raise ValueError(f"kernel {self.name} asks for {self.instruction}: only {', '.join(COUNTED)} are counted")
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What Triton is told besides the source."""
+        return {"num_warps": self.warps, "num_stages": self.stages}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Grid: (ceil(capacity * cells / block) * times, columns) programs. `bind` names the tensor of every parameter.
+
+    Launches of one region (lanes.py; 0: none) with different lanes may run at the same time.
+    """
+
+    kernel: Kernel
+    bind: tuple[str, ...]
+    block: int
+    cells: int = 1
+    times: int = 1
+    columns: int = 1
+    lane: int = 0
+    region: int = 0
+
+    @property
+    def function(self) -> str:
+        """The library kernel that it is a specialisation of."""
+        return self.kernel.name.rpartition("_")[0]
+
+    def grid(self, capacity: int) -> tuple[int, int]:
+        """CUDA's limits: a launcher beyond them may launch nothing and say nothing."""
+        rows = -(-capacity * self.cells // self.block) * self.times
+        assert rows * self.columns < 1 << 31 and self.columns <= 65535, f"{self.kernel.name}: {rows} x {self.columns} programs"
+        return rows, self.columns
+
+
+@dataclass
+class Launches:
+    """One program: its launches, the values a row takes in each buffer, the row states it passes through."""
+
+    program: Program
+    steps: list[Launch] = field(default_factory=list)
+    buffers: list[int] = field(default_factory=list)
+    lives: list[list[int]] = field(default_factory=list)  # first and last launch that touches each buffer
+    slots: list[str] = field(default_factory=list)
+    begins: list[int] = field(default_factory=lambda: [0])  # the first launch of every state
+    ops: dict[int, int] = field(default_factory=dict)  # operations the Plan counts a row, by the state the row has reached
+
+    @property
+    def states(self) -> int:
+        return len(self.begins)
+
+    def parts(self) -> list[tuple[int, int, int]]:
+        """The launches cut behind the compactions into states 2, 4, 8, ...: begin, end, and how many states have been reached there.
+
+        Between two parts a host may stop where no row is left. A part is twice the one before, so that they are few.
+        """
+        cuts = [2**k for k in range(1, len(self.begins).bit_length()) if 2**k < len(self.begins)]
+        ends = [*((self.begins[s], s + 1) for s in cuts), (len(self.steps), self.states)]
+        return [(begin, end, states) for begin, (end, states) in zip([0, *(e for e, _ in ends[:-1])], ends, strict=True)]
+
+
+@dataclass(frozen=True)
+class Filed:
+    """What compiling left for runs: kernels by name, the kernel that answers each order, and the launches of programs as text
+    (kernels/stock.py).
+    """
+
+    kernels: Mapping[str, Kernel]
+    orders: Mapping[str, str]
+    programs: Mapping[str, str]

@@ -1,0 +1,77 @@
+"""Where a run's kernels and launches come from: what compiling filed, else the library, specialised here and now.
+
+An order is all that decides a kernel: the library function, its constants, the arithmetic, warps and stages. The same library answers
+the same order with the same text, so an artifact names the orders of its kernels and the library they are of (`library_digest`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+from polytriton.ir.launch_text import parse_launches
+from polytriton.ir.launches import Filed, Kernel, Launches
+from polytriton.ir.plan import Program
+from polytriton.kernels import load
+from polytriton.kernels.emit import make_kernel
+from polytriton.kernels.load import Launchable
+from polytriton.kernels.specialise import Constant
+
+Given = tuple[tuple[str, Constant], ...]
+
+
+def order_digest(function: str, constants: Given, numerics: str, warps: int, stages: int) -> str:
+    return hashlib.sha256(repr((function, constants, numerics, warps, stages)).encode()).hexdigest()
+
+
+def program_key(numerics: str, emulate: bool, program: Program) -> str:
+    """What a program's launches are filed under: they differ by arithmetic, and in Triton's interpreter by their tiles."""
+    return f"{numerics} {'interpreter' if emulate else 'gpu'} {program.kind} %{program.target}"
+
+
+@cache
+def library_digest() -> str:
+    """Of everything that decides what an order is answered with, and what a program's launches are."""
+    own = hashlib.sha256(resources.files("polytriton").joinpath("rounding.py").read_bytes())
+    for name, text in sorted(_sources(resources.files("polytriton.kernels"), "")):
+        own.update(f"{name}\n{len(text)}\n".encode() + text)
+    return own.hexdigest()
+
+
+def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
+    out = []
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.name.startswith("_"):
+            out += _sources(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".py"):
+            out.append((prefix + entry.name, entry.read_bytes()))
+    return out
+
+
+class Stock:
+    """Of one engine. `programs`: whether the filed launches are of the plan that it runs."""
+
+    def __init__(self, filed: Filed | None = None, programs: bool = True) -> None:
+        self.filed, self.programs = filed, programs
+        self._answers: dict[tuple[object, ...], Kernel] = {}
+
+    def kernel(self, function: str, constants: Mapping[str, Constant], numerics: str, warps: int, stages: int) -> Kernel:
+        given = tuple(sorted(constants.items()))
+        key = (function, given, numerics, warps, stages)
+        if key not in self._answers:
+            name = None if self.filed is None else self.filed.orders.get(order_digest(*key))
+            self._answers[key] = make_kernel(*key) if self.filed is None or name is None else self.filed.kernels[name]
+        return self._answers[key]
+
+    def function(self, kernel: Kernel) -> Launchable:
+        """The kernel as it is launched: function(kernel)[grid](tensors...)."""
+        return load.function(kernel)
+
+    def launches(self, key: str, program: Program) -> Launches | None:
+        """Those filed under the key, if they are of this very program."""
+        if self.filed is None or not self.programs or key not in self.filed.programs:
+            return None
+        return parse_launches(self.filed.programs[key], program, self.filed.kernels)

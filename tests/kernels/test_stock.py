@@ -1,0 +1,118 @@
+"""A run takes its kernels and launches from the artifact: nothing is specialised, nothing lowered, and the bounds are the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from polytriton.ir.launches import Kernel, Launches
+from polytriton.kernels import stock
+from polytriton.kernels.files import emit_files
+from polytriton.kernels.launches import Lowering
+from polytriton.kernels.stock import Stock
+from polytriton.passes.pipeline import Compiled, compile_net
+from polytriton.runtime.config import Config
+from polytriton.runtime.engine import Engine
+from tests.kernels.test_kernel_runs import boxes, forms
+from tests.oracle.nets import toy_residual
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Compiled:
+    plain = compile_net(toy_residual())
+    return replace(plain, filed=emit_files(plain, ("interpret",), ("float32", "interval64")).filed)
+
+
+class Made:
+    """Kernels specialised and programs lowered from here on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kernels: list[str] = []
+        self.programs: list[str] = []
+        make: Callable[..., Kernel] = stock.make_kernel
+        run = Lowering.run
+
+        def specialise(function: str, *given: object) -> Kernel:
+            self.kernels.append(function)
+            return make(function, *given)
+
+        def lower(lowering: Lowering) -> Launches:
+            self.programs.append(lowering.program.target)
+            return run(lowering)
+
+        monkeypatch.setattr(stock, "make_kernel", specialise)
+        monkeypatch.setattr(Lowering, "run", lower)
+
+
+def bounds(engine: Engine, refined: bool) -> list[torch.Tensor]:
+    ball = boxes(engine.net, 3, 2)
+    found = engine.refine(*ball) if refined else engine.interval(*ball)
+    return [*found.lo.values(), *found.hi.values(), engine.query(found, forms(engine, 5, 2)).best]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numerics", "semantics"), [("float32", "folded", "real"), ("float32", "folded", "float32"), ("float64", "interval", "real")]
+)
+def test_a_run_makes_nothing(compiled: Compiled, monkeypatch: pytest.MonkeyPatch, dtype: str, numerics: str, semantics: str) -> None:
+    made, folded = Made(monkeypatch), numerics == "folded"
+    options = {"dtype": dtype, "numerics": numerics, "semantics": semantics, "kernels": "interpret"}
+    ours = bounds(Engine(compiled, **options), folded)
+    assert (made.kernels, made.programs) == ([], [])
+    theirs = bounds(Engine(replace(compiled, filed=None), **options), folded)
+    assert len(made.kernels) > 10
+    assert len(made.programs) == (len(list(compiled.plan)) if folded else 0)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(lanes=False),
+        Config(whole=0.05),
+        Config(skips={"relu": []}),
+    ],
+)
+def test_another_plan_or_another_layout_is_lowered(compiled: Compiled, monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
+    made = Made(monkeypatch)
+    engine = Engine(compiled, dtype="float32", kernels="interpret", config=config)
+    assert engine.kernels is not None
+    engine.kernels.ready(engine.plan.query)
+    assert made.programs == ([] if engine.plan == compiled.plan and config.lanes else [engine.plan.query.target])
+
+
+def test_an_arithmetic_that_is_not_filed_is_made(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Made(monkeypatch)
+    engine = Engine(compiled, dtype="float64", kernels="interpret")
+    assert engine.kernels is not None
+    engine.kernels.ready(engine.plan.query)
+    assert made.programs == [engine.plan.query.target]
+
+
+def test_an_order_differs_in_all_that_decides_a_kernel() -> None:
+    order = ("relax_rows", (("BR", 4), ("RELU", True)), "float32", 4, 3)
+    others = [
+        ("join_rows", *order[1:]),
+        (order[0], (("BR", 8), ("RELU", True)), *order[2:]),
+        (order[0], (("BR", 4), ("RELU", False)), *order[2:]),
+        (*order[:2], "float64", 4, 3),
+        (*order[:3], 8, 3),
+        (*order[:4], 2),
+    ]
+    digests = {stock.order_digest(*given) for given in (order, *others)}
+    assert len(digests) == 1 + len(others)
+    assert all(len(d) == 64 for d in digests)
+
+
+def test_the_filed_kernel_answers_its_order_alone(compiled: Compiled) -> None:
+    filed = compiled.filed
+    assert filed is not None
+    kept = Stock(filed)
+    assert kept.kernel("close_neurons", {"ALL": True, "LEAVES": True, "BLOCK": 1 << 14}, "float64", 4, 1) in filed.kernels.values()
+    other = kept.kernel("close_neurons", {"ALL": True, "LEAVES": True, "BLOCK": 64}, "float64", 4, 1)
+    assert other.name not in filed.kernels
+    assert Stock().kernel("close_neurons", {"ALL": True, "LEAVES": True, "BLOCK": 64}, "float64", 4, 1) == other
