@@ -42,7 +42,8 @@ from polytriton.ir.net import Net
 from polytriton.ir.plan_text import print_plan
 from polytriton.ir.text import parse_net, print_net
 from polytriton.kernels.emit import NUMERICS
-from polytriton.kernels.files import FOLDER, INDEX, INTERPRET, LAUNCHES, REPORT, TARGETS, Kernels, Stale, read_files
+from polytriton.kernels.files import FOLDER, INDEX, LAUNCHES, REPORT, TARGETS, Kernels, Stale, code_path, read_files
+from polytriton.kernels.sass import LIMITS
 from polytriton.limit import CHUNK, go_on, sha256
 from polytriton.passes.pipeline import Compiled, make_plan
 from polytriton.tuned import TUNED, Tuned, decode
@@ -50,7 +51,8 @@ from polytriton.tuned import TUNED, Tuned, decode
 FORMAT, VERSION = "polytriton artifact", 6
 MANIFEST, NET, PLAN, WEIGHTS, MODEL = "manifest.json", "net.ptir", "plan.ptir", "weights.safetensors", "model.onnx"
 FILES = (NET, PLAN, WEIGHTS, MODEL)
-OTHERS = (REPORT, INDEX, LAUNCHES)
+CODE = {target: code_path(target) for target in LIMITS}
+OTHERS = (REPORT, INDEX, LAUNCHES, *CODE.values())
 KERNEL = re.compile(rf"{FOLDER}/[a-z][a-z0-9_]{{0,99}}\.py|{'|'.join(map(re.escape, OTHERS))}", re.ASCII)  # all that a manifest may add
 MAX_MANIFEST = 1 << 20
 AGAIN = "compile it again: polytriton compile NET.onnx -o {path}"
@@ -310,7 +312,8 @@ def _kernels(path: Path, manifest: Manifest, contents: dict[str, bytes], again: 
     except (msgspec.MsgspecError, ValueError) as error:
         raise ArtifactError(f"the kernels of {path} do not fit each other: {str(error)[:200]}", again) from error
     try:
-        return kernels.with_reports(contents[REPORT]) if REPORT in contents else kernels
+        code = {target: contents[path] for target, path in CODE.items() if path in contents}
+        return kernels.with_reports(contents[REPORT], code) if REPORT in contents else kernels
     except (msgspec.MsgspecError, ValueError) as error:
         raise ArtifactError(f"{path}/{REPORT} is not the report on these kernels", again) from error
 
@@ -362,9 +365,9 @@ def _whole(manifest: Manifest) -> bool:
     if "target" not in options:
         return not more and "numerics" not in options
     targets, numerics = options["target"].split(","), options.get("numerics", "").split(",")
-    gpus = any(t != INTERPRET for t in targets)
+    code = {CODE[t] for t in targets if t in CODE}
     known = set(targets) <= set(TARGETS) and set(numerics) <= NUMERICS.keys()
-    return known and {INDEX, LAUNCHES} <= more and (REPORT in more) == gpus
+    return known and {INDEX, LAUNCHES} <= more and (REPORT in more) == bool(code) and code == more & set(CODE.values())
 
 
 def _contents(path: Path, name: str, entry: FileEntry, again: str) -> bytes:

@@ -31,7 +31,7 @@ from polytriton.ir.launches import COUNTED
 from polytriton.kernels import stock
 from polytriton.kernels.choose import Sizes
 from polytriton.kernels.emitter import Emitter
-from polytriton.kernels.files import INDEX, LAUNCHES, REPORT, Kernels, differing, emit_files
+from polytriton.kernels.files import INDEX, LAUNCHES, REPORT, Kernels, code_path, differing, emit_files
 from polytriton.kernels.header import SHA256, header
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.spec import Report
@@ -50,7 +50,8 @@ def with_reports(kernels: Kernels) -> Kernels:
     """As after compilation."""
     counts = dict.fromkeys(COUNTED, 1)
     made = [Report(k.name, t, 40, 128, 0, 0, 0, counts, 48, 9000, 1.5, False) for t in kernels.gpus for k in kernels.machine]
-    return replace(kernels, reports=tuple(made), triton="3.7.1")
+    cubins = {t: {k.name: f"{t} {k.name}".encode() for k in kernels.machine} for t in kernels.gpus}
+    return kernels.with_code(made, cubins, "3.7.1")
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +186,7 @@ def test_reads_back_what_was_written(verifier: polytriton.Verifier, kernels: Ker
     assert back.kernels.reports == tuple(replace(r, seconds=0.0, cached=True) for r in kernels.reports)
     assert back.manifest.options == {"output": "y", "candidates": "all", "target": "cuda:80,cuda:90", "numerics": "float64,float32"}
     assert back.kernels.filed == back.compiled.filed == kernels.filed
-    assert set(contents(poly)) == {A.MANIFEST, *A.FILES, REPORT, INDEX, LAUNCHES, *kernels.files}
+    assert set(contents(poly)) == {A.MANIFEST, *A.FILES, REPORT, INDEX, LAUNCHES, *map(code_path, kernels.gpus), *kernels.files}
     again = replace(kernels, reports=tuple(replace(r, seconds=9.0, cached=True) for r in kernels.reports))
     assert contents(A.write_artifact(verifier, tmp_path / "again.poly", again)) == contents(poly)
     assert contents(polytriton.load(poly).save(tmp_path / "saved.poly")) == contents(poly)
@@ -216,9 +217,9 @@ def test_without_kernels_nothing_is_added(verifier: polytriton.Verifier, tmp_pat
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-@pytest.mark.parametrize("report", [False, True])
-def test_damage_is_refused(poly: Path, report: bool, kind: str) -> None:
-    path = poly / REPORT if report else first_kernel(poly)
+@pytest.mark.parametrize("file", [REPORT, INDEX, LAUNCHES, code_path("cuda:90"), ""])
+def test_damage_is_refused(poly: Path, file: str, kind: str) -> None:
+    path = poly / file if file else first_kernel(poly)
     DAMAGE[kind](path)
     with pytest.raises(ArtifactError) as refused:
         polytriton.load(poly)

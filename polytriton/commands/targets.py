@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -122,13 +122,15 @@ class Order:
         folder = knobs().cache
         cache = None if folder is None else folder / "cubins"
         reports: list[Report] = []
+        cubins: dict[str, dict[str, bytes]] = {}
         for target in kernels.gpus:
             with Bar(target) as bar:
                 built = compile_all(kernels.machine, target, cache=cache, jobs=self.jobs, progress=bar.tell)
             found = [b.report for b in built]
             check(found, kernels.machine, self.spills)
             reports += found
-        return replace(kernels, reports=tuple(reports), triton=triton_version() if reports else "")
+            cubins[target] = {b.kernel.name: b.cubin for b in built}
+        return kernels.with_code(reports, cubins, triton_version()) if reports else kernels
 
 
 class Bar:

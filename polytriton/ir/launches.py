@@ -103,11 +103,21 @@ class Launches:
 
 
 @dataclass(frozen=True)
+class MachineCode:
+    """One kernel for one target: what a driver loads, and what a launcher wants to know of it, as JSON."""
+
+    cubin: bytes
+    launch: str
+
+
+@dataclass(frozen=True)
 class Filed:
-    """What compiling left for runs: kernels by name, the kernel that answers each order, and the launches of programs as text
-    (kernels/stock.py).
+    """What compiling left for runs: kernels by name, the kernel that answers each order, the launches of programs as text
+    (kernels/stock.py), and kernels' machine code by target, made by the release `triton`.
     """
 
     kernels: Mapping[str, Kernel]
     orders: Mapping[str, str]
     programs: Mapping[str, str]
+    code: Mapping[str, Mapping[str, MachineCode]] = field(default_factory=dict)
+    triton: str = ""

@@ -3,7 +3,8 @@ became of it as machine code.
 
     kernels/NAME.py        one specialised kernel      kernels/launches.ptir  every program's launches, by arithmetic and machine
     kernels/index.json     the library they are of, and of every kernel its orders, parameters and steps (kernels/stock.py)
-    kernels/report.json    for GPUs: registers, spills and instructions
+    kernels/report.json    for GPUs: registers, spills, instructions, and what a launcher is told
+    kernels/cuda_90.safetensors  the machine code for a GPU, by kernel
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from polytriton.ir.launch_text import print_launches
-from polytriton.ir.launches import Filed, Kernel
+from polytriton.ir.launches import Filed, Kernel, MachineCode
 from polytriton.kernels.choose import GPU, INTERPRETER
 from polytriton.kernels.emit import blank_name, kernel_name
 from polytriton.kernels.emitter import Emitter
@@ -72,6 +76,22 @@ def kernel_path(name: str) -> str:
     return f"{FOLDER}/{name}.py"
 
 
+def code_path(target: str) -> str:
+    """Where an artifact keeps a target's machine code."""
+    return f"{FOLDER}/{target.replace(':', '_')}.safetensors"
+
+
+def pack_code(cubins: Mapping[str, bytes]) -> bytes:
+    return save({name: np.frombuffer(cubins[name], np.uint8) for name in sorted(cubins)})
+
+
+def unpack_code(data: bytes) -> dict[str, bytes]:
+    try:
+        return {name: array.tobytes() for name, array in load(data).items()}
+    except SafetensorError as error:
+        raise ValueError(f"machine code cannot be read: {error}") from error
+
+
 @dataclass(frozen=True)
 class Kernels:
     """A network's kernels for some targets: `files` by their path in the artifact, and by kernel the steps that use it."""
@@ -101,6 +121,8 @@ class Kernels:
         if self.reports:
             lasting = [{k: v for k, v in asdict(r).items() if k not in ("seconds", "cached")} for r in self.reports]
             out[REPORT] = msgspec.json.format(msgspec.json.encode(_Filed(self.triton, lasting)), indent=2) + b"\n"
+        for target, held in self.filed.code.items():
+            out[code_path(target)] = pack_code({name: one.cubin for name, one in held.items()})
         return out
 
     def launches_text(self) -> str:
@@ -117,13 +139,22 @@ class Kernels:
             for name, k in self.filed.kernels.items()
         })  # fmt: skip
 
-    def with_reports(self, data: bytes) -> Kernels:
-        """These with the reports of a file; ValueError where it is not about them."""
+    def with_reports(self, data: bytes, code: Mapping[str, bytes]) -> Kernels:
+        """These with the reports of a file and the machine code of others, by target; ValueError where they are not about them."""
         filed = msgspec.json.decode(data, type=_Filed)
         found = [msgspec.convert({**entry, "seconds": 0.0, "cached": True}, Report) for entry in filed.kernels]
         if [(r.target, r.name) for r in found] != [(t, k.name) for t in self.gpus for k in self.machine]:
             raise ValueError("it reports on other kernels")
-        return replace(self, reports=tuple(found), triton=filed.triton)
+        return self.with_code(found, {target: unpack_code(data) for target, data in code.items()}, filed.triton)
+
+    def with_code(self, reports: Sequence[Report], cubins: Mapping[str, Mapping[str, bytes]], triton: str) -> Kernels:
+        """These as machine code by the release `triton`: a report and a cubin a target and kernel."""
+        if {(r.target, r.name) for r in reports} != {(t, name) for t, held in cubins.items() for name in held}:
+            raise ValueError("reports and machine code are of other kernels")
+        code: dict[str, dict[str, MachineCode]] = {target: {} for target in cubins}
+        for r in reports:
+            code[r.target][r.name] = MachineCode(cubins[r.target][r.name], r.launch)
+        return replace(self, reports=tuple(reports), triton=triton, filed=replace(self.filed, code=code, triton=triton))
 
 
 def emit_files(compiled: Compiled, targets: Sequence[str], numerics: Sequence[str]) -> Kernels:
@@ -173,4 +204,5 @@ def _kernel(name: str, text: str, entry: _Entry) -> Kernel:
 def differing(kernels: Kernels, compiled: Compiled) -> list[str]:
     """The files that this library would write otherwise for the network: made again, all of them, and compared."""
     want, held = emit_files(compiled, kernels.targets, kernels.numerics).contents(), kernels.contents()
-    return sorted(name for name in want.keys() | (held.keys() - {REPORT}) if want.get(name) != held.get(name))
+    made_by_triton = {REPORT, *map(code_path, kernels.gpus)}
+    return sorted(name for name in want.keys() | (held.keys() - made_by_triton) if want.get(name) != held.get(name))

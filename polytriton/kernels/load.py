@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from polytriton.errors import UnsupportedModel, UsageError
-from polytriton.ir.launches import Kernel
+from polytriton.ir.launches import Kernel, MachineCode
 from polytriton.knobs import interpret_triton, triton_interpreted
 
 _MAKING = Lock()  # every device has a thread: none may write a file that another is reading
@@ -58,6 +58,54 @@ def function(kernel: Kernel) -> Launchable:
     """The kernel as Triton's runtime launches it: function(kernel)[grid](tensors...)."""
     with _MAKING:
         return _made(kernel)
+
+
+class LoadedCode:
+    """Machine code that was filed, as Triton launches what it has compiled itself: same grid, same tensors, the same bytes.
+
+    It was compiled for tensors that begin at multiples of 16 bytes. Others are left to the kernel itself, which Triton compiles anew.
+    """
+
+    def __init__(self, kernel: Kernel, code: MachineCode) -> None:
+        self.kernel, self.code = kernel, code
+        self._compiled: Any = None
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
+        if self._compiled is None:
+            with _MAKING:
+                self._compiled = self._compiled or _revive(self.kernel, self.code)
+        run = self._compiled[(*grid, 1, 1)[:3]]
+
+        def launch(*tensors: Any, **options: Any) -> object:
+            if any(t.data_ptr() % 16 for t in tensors):
+                return function(self.kernel)[grid](*tensors, **options)
+            return run(*tensors)
+
+        return launch
+
+
+def _revive(kernel: Kernel, code: MachineCode) -> Any:
+    """Triton's own compiled kernel, from the files that it would have written."""
+    from triton.compiler import ASTSource, CompiledKernel
+
+    stem = Path(_folder().name, f"{kernel.name}_{hashlib.sha256(code.cubin + code.launch.encode()).hexdigest()[:16]}")
+    files = {f"{kernel.name}.json": stem.with_suffix(".json"), f"{kernel.name}.cubin": stem.with_suffix(".cubin")}
+    stem.with_suffix(".json").write_text(code.launch)
+    stem.with_suffix(".cubin").write_bytes(code.cubin)
+    source = ASTSource(
+        _made(kernel),
+        signature=dict(zip(kernel.parameters, kernel.types, strict=True)),
+        constexprs={},
+        attrs={(k,): [["tt.divisibility", 16]] for k in range(len(kernel.parameters))},
+    )
+    return CompiledKernel(source, files, hashlib.sha256(code.cubin).hexdigest())
+
+
+def version() -> str:
+    """Of the Triton that launches; its launcher knows what its own compiler wrote."""
+    import triton
+
+    return str(triton.__version__)
 
 
 @cache

@@ -27,5 +27,5 @@ def report_table(reports: Sequence[Report]) -> Table:
 
 
 def report_json(reports: Sequence[Report]) -> list[dict[str, Any]]:
-    """The same and the rest, as objects of plain types."""
-    return [asdict(r) for r in reports]
+    """The same and the rest, as objects of plain types, without what only a launcher wants to know."""
+    return [{name: value for name, value in asdict(r).items() if name != "launch"} for r in reports]

@@ -18,7 +18,8 @@ class Report:
 
     `registers` and `stack` (bytes) are of a thread, `shared` (bytes) of a block. Spills are counted in the code, not in the run:
     loads from (LDL) and stores to (STL) the stack. `occupancy` is the warps that registers and shared memory let live on one SM.
-    `blocks`: how many blocks on an SM ptxas had to make room for, where its own choice spilled; 0 for its own choice.
+    `blocks`: how many blocks on an SM ptxas had to make room for, where its own choice spilled; 0 for its own choice. `launch`: what
+    Triton's launcher wants to know of the code, as JSON.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Report:
     seconds: float
     cached: bool
     blocks: int = 0
+    launch: str = ""
 
     @property
     def spills(self) -> int:

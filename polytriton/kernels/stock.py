@@ -13,12 +13,13 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 
 from polytriton.ir.launch_text import parse_launches
-from polytriton.ir.launches import Filed, Kernel, Launches
+from polytriton.ir.launches import Filed, Kernel, Launches, MachineCode
 from polytriton.ir.plan import Program
 from polytriton.kernels import load
 from polytriton.kernels.emit import make_kernel
 from polytriton.kernels.load import Launchable
 from polytriton.kernels.specialise import Constant
+from polytriton.knobs import tell
 
 Given = tuple[tuple[str, Constant], ...]
 
@@ -51,12 +52,24 @@ def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
     return out
 
 
-class Stock:
-    """Of one engine. `programs`: whether the filed launches are of the plan that it runs."""
+def _code_for(filed: Filed | None, target: str) -> Mapping[str, MachineCode]:
+    """The filed machine code that a GPU runs by the Triton that is here; none, and somebody is told, where there is none."""
+    held = {} if filed is None else filed.code
+    if filed is not None and target in held and filed.triton == load.version():
+        return held[target]
+    made = f"it holds code for {', '.join(held)} by Triton {filed.triton}" if filed is not None and held else "none is filed"
+    tell(f"kernels are compiled for {target} as they are first launched, once, and kept by Triton: {made}")
+    return {}
 
-    def __init__(self, filed: Filed | None = None, programs: bool = True) -> None:
+
+class Stock:
+    """Of one engine. `programs`: whether the filed launches are of the plan that it runs; `target`: the GPU, "" for none."""
+
+    def __init__(self, filed: Filed | None = None, programs: bool = True, target: str = "") -> None:
         self.filed, self.programs = filed, programs
         self._answers: dict[tuple[object, ...], Kernel] = {}
+        self._code = _code_for(filed, target) if target else {}
+        self._loaded: dict[str, Launchable] = {}
 
     def kernel(self, function: str, constants: Mapping[str, Constant], numerics: str, warps: int, stages: int) -> Kernel:
         given = tuple(sorted(constants.items()))
@@ -67,8 +80,13 @@ class Stock:
         return self._answers[key]
 
     def function(self, kernel: Kernel) -> Launchable:
-        """The kernel as it is launched: function(kernel)[grid](tensors...)."""
-        return load.function(kernel)
+        """The kernel as it is launched: function(kernel)[grid](tensors...); by filed machine code where it is for this GPU."""
+        code = self._code.get(kernel.name)
+        if code is None or self.filed is None or self.filed.kernels[kernel.name] != kernel:
+            return load.function(kernel)
+        if kernel.name not in self._loaded:
+            self._loaded[kernel.name] = load.LoadedCode(kernel, code)
+        return self._loaded[kernel.name]
 
     def launches(self, key: str, program: Program) -> Launches | None:
         """Those filed under the key, if they are of this very program."""

@@ -20,7 +20,7 @@ from polytriton.ir.launches import Kernel
 from polytriton.kernels.spec import Report
 from polytriton.knobs import SUMMARY, note
 
-FORMAT = 2  # of the entries and of what the worker tells the compiler
+FORMAT = 3  # of the entries and of what the worker tells the compiler
 ENTRIES = 4096  # the least recently used beyond these are dropped
 
 

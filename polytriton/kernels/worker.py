@@ -6,9 +6,11 @@ process inherits, and stdout becomes stderr.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -121,8 +123,16 @@ def _compiled(kernel: Kernel, function: Any, target: str, stem: Path, blocks: in
         seconds=0.0,
         cached=False,
         blocks=blocks,
+        launch=launch_facts(compiled.metadata_group),
     )
     return report, cubin
+
+
+def launch_facts(files: Mapping[str, str]) -> str:
+    """Triton's metadata of compiled code without what is about the machine that compiled it."""
+    (path,) = (file for name, file in files.items() if name.endswith(".json"))
+    facts = json.loads(Path(path).read_text(encoding="utf-8"))
+    return json.dumps({key: facts[key] for key in sorted(facts.keys() - {"extern_libs", "hash"})})
 
 
 def load(kernel: Kernel, file: Path) -> Any:
