@@ -31,7 +31,7 @@ from polytriton.prove import effort as effort_of
 from polytriton.prove.decider import Try
 from polytriton.prove.fleet import make_decider
 from polytriton.prove.hints import reaches
-from polytriton.prove.options import DEFAULT_MEMORY, Options, capability
+from polytriton.prove.options import DEFAULT_MEMORY, INTERPRET, Options, capability
 from polytriton.prove.origin import digest, image_results, origin
 from polytriton.prove.questions import Questions
 from polytriton.prove.strategy import Decision, check_search
@@ -147,11 +147,15 @@ class Verifier:
     @staticmethod
     def from_artifact(artifact: Artifact, **options: Any) -> Verifier:
         device = options.get("device", "cpu")
-        config = config_here(artifact.tuned, artifact.compiled, device)
+        config, compiled = config_here(artifact.tuned, artifact.compiled, device), artifact.compiled
         if artifact.kernels is not None:
             config = replace(config, rooms=artifact.kernels.rooms(capability(device)))
-        chosen = Options(**{"candidates": artifact.compiled.plan.candidates, "config": config, **options})
-        return Verifier(artifact.compiled, chosen, artifact.imported, artifact.kernels, artifact.tuned)
+        chosen = Options(**{"candidates": compiled.plan.candidates, "config": config, **options})
+        if artifact.kernels is not None and device.startswith((INTERPRET, "cuda")):
+            from polytriton.known import filed_kernels
+
+            compiled = replace(compiled, filed=filed_kernels(artifact))
+        return Verifier(compiled, chosen, artifact.imported, artifact.kernels, artifact.tuned)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the artifact, whole or not at all."""

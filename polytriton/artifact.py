@@ -7,8 +7,7 @@
     kernels/             for targets that run generated kernels: their texts, launches and reports (kernels/files.py)
 
 The hashes find damage and mistakes, not forgery: an artifact deserves the trust of the folder it lies in. The plan is made again from
-the network and compared. Kernels and launches are run as they were filed, by the very library that made them: `polytriton inspect
-NET.poly --remake` makes them again and compares every byte.
+the network and compared. Reading runs nothing: whose kernels are run is said in known.py.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -291,7 +290,6 @@ def _read_artifact(path: Path) -> Artifact:
         raise ArtifactError(f"{path}/{PLAN} is not the plan this version makes for {NET}", again)
     compiled = Compiled(net, plan)
     kernels = _kernels(path, manifest, contents, again)
-    compiled = compiled if kernels is None else replace(compiled, filed=kernels.filed)
     try:
         tuned = decode(contents[TUNED]) if TUNED in contents else None
     except ValueError as error:

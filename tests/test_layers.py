@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "polytriton"
 # a room, and the rooms that it imports; `polytriton` itself, which imports its face when it is first asked for, is no room
 ALLOWED = {
     "__main__": "cli",
-    "api": "artifact errors frontend guard ir kernels passes prove results runtime tuned",
+    "api": "artifact errors frontend guard ir kernels known passes prove results runtime tuned",
     "artifact": "errors frontend guard ir kernels limit passes tuned",
     "cache": "api artifact errors frontend guard knobs limit passes",
     "certificate": "checker checker_files guard prove",
@@ -24,13 +24,14 @@ ALLOWED = {
     "child": "knobs",
     "cli": "commands errors guard heap knobs",
     "commands": "api artifact certificate checker checker_exact checker_files child errors explain frontend ir "
-    "kernels knobs limit pages passes prove runs runtime show tuning",
+    "kernels known knobs limit pages passes prove runs runtime show tuning",
     "explain": "errors",
     "frontend": "errors guard ir limit whole",
     "guard": "errors",
     "ir": "errors limit",
     "kernels": "errors ir knobs passes rounding",
     "knobs": "errors",
+    "known": "artifact errors ir kernels knobs",
     "pages": "errors guard results runs show",
     "passes": "errors ir limit",
     "prove": "child errors frontend guard ir kernels passes results runtime",

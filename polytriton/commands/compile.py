@@ -34,7 +34,7 @@ def compile(
 ) -> int:
     """Compile an ONNX network into an artifact, once for any number of queries."""
     import polytriton
-    from polytriton.artifact import write_artifact
+    from polytriton.artifact import pack, write_artifact
 
     place = artifact or Path(network.name).with_suffix(".poly")
     if place.suffix == ".onnx":
@@ -50,6 +50,10 @@ def compile(
     cross_check_folded(verifier)
     kernels = order.carry_out(verifier.compiled) if order else None
     write_artifact(verifier, place, kernels)
+    if kernels is not None and verifier.imported is not None:
+        from polytriton.known import MACHINE, TEXTS, remember
+
+        remember(pack(verifier.compiled, verifier.imported, kernels)[0], TEXTS, MACHINE)
     if as_json:
         print(as_text({"artifact": str(place), **describe_kernels(kernels)}))
     else:

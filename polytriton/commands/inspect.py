@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import as_text, table
 from polytriton.commands.targets import describe_kernels
-from polytriton.errors import ArtifactError, UsageError
+from polytriton.errors import UsageError
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier
@@ -26,21 +26,21 @@ def inspect(
     kernel: Annotated[str | None, option("--kernel", metavar="NAME", help="Print the source of one kernel of the artifact.")] = None,
     launches: Annotated[bool, option("--launches", help="Print the artifact's launches: which kernel runs on what, in order.")] = False,
     remake: Annotated[bool, option("--remake", help="Make the artifact's kernels and launches again and compare every byte.")] = False,
+    trust: Annotated[bool, option("--trust", help="The same, and run its machine code from now on: you trust who made it.")] = False,
 ) -> int:
     """Show a network's layers, for every program its windows, operations and bytes a row, and the artifact's kernels."""
     if operators:
         return _operators(as_json)
     if network is None:
         raise UsageError("which network?", "polytriton inspect NET.poly or NET.onnx; or --operators")
+    if remake or trust:
+        return _remake(network, trust)
     verifier, kernels = _open(network)
     if kernel is not None:
         print(_source(network, kernels, kernel), end="")
         return 0
     if launches:
         print(_held(network, kernels).launches_text(), end="")
-        return 0
-    if remake:
-        _remake(network, verifier, _held(network, kernels))
         return 0
     if ir:
         from polytriton.ir.plan_text import print_plan
@@ -78,16 +78,19 @@ def _held(path: Path, kernels: Kernels | None) -> Kernels:
     return kernels
 
 
-def _remake(path: Path, verifier: Verifier, kernels: Kernels) -> None:
-    """Says that the kernels are this version's own, or whose file is not."""
-    from polytriton.kernels.files import differing
+def _remake(path: Path, trust: bool) -> int:
+    """Says that the kernels are this version's own, and whose the machine code is from now on."""
+    from polytriton.artifact import read_artifact
+    from polytriton.known import MACHINE, compare_kernels, remember
 
-    odd = differing(kernels, verifier.compiled)
-    if odd:
-        more = f", nor are {len(odd) - 1} more" if len(odd) > 1 else ""
-        again = f"compile it again: polytriton compile NET.onnx -o {path} --target {','.join(kernels.targets)}"
-        raise ArtifactError(f"{path}/{odd[0]} is not what this version makes of the network{more}", again)
+    artifact = read_artifact(path)
+    kernels = _held(path, artifact.kernels)
+    compare_kernels(artifact)
     print(f"{path}: {len(kernels.files)} kernels and their launches, made again and the same in every byte")
+    if trust:
+        remember(artifact.manifest, MACHINE)
+        print(f"{path}: machine code for {', '.join(kernels.gpus) or 'no GPU'}, run as it is from now on")
+    return 0
 
 
 def _source(path: Path, kernels: Kernels | None, name: str) -> str:

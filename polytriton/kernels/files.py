@@ -192,11 +192,12 @@ def read_files(contents: Mapping[str, bytes], targets: Sequence[str], numerics: 
 
 def _kernel(name: str, text: str, entry: _Entry) -> Kernel:
     """A kernel from its file: its name and the last line of its head hold hashes of what follows."""
-    _, said, rest = text.partition(SHA256)
+    head, said, rest = text.partition(SHA256)
     digest, _, source = rest.partition("\n")
     function = name.rpartition("_")[0]
     own = kernel_name(function, source.replace(name, blank_name(function)), entry.types, entry.warps, entry.stages)
-    if not said or hashlib.sha256(source.encode()).hexdigest() != digest or own != name:
+    remarks = all(line.startswith("#") for line in head.splitlines())
+    if not (said and remarks) or hashlib.sha256(source.encode()).hexdigest() != digest or own != name:
         raise ValueError(f"{kernel_path(name)} is not as it was emitted")
     return Kernel(name, source, entry.parameters, entry.types, entry.warps, entry.stages, entry.instruction, entry.parameters)
 

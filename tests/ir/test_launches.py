@@ -14,6 +14,7 @@ from polytriton.ir.launch_check import check_launches
 from polytriton.ir.launch_text import parse_launches, print_launches
 from polytriton.ir.launches import Launches
 from polytriton.ir.net import Net
+from polytriton.kernels import network
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes
 from polytriton.kernels.emit import INTERVAL, NUMERICS
 from polytriton.kernels.emitter import Emitter
@@ -180,3 +181,13 @@ def test_kernels_of_one_name_are_one(emitter: Emitter) -> None:
     for launches in emitter.programs.values():
         for step in launches.steps:
             assert step.kernel == emitter.kernels[step.kernel.name]
+
+
+def test_nothing_is_filed_that_breaks_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(launches: Launches, *_: object) -> Launches:
+        launches.lives[0][1] = 0
+        return launches
+
+    monkeypatch.setattr(network, "add_lanes", broken)
+    with pytest.raises(InvalidIR, match="which lives from"):
+        network.network_kernels(compile_net(toy_residual()), ("float32",))

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polytriton.ir.launches import Kernel, Launches
-from polytriton.kernels import stock
+from polytriton.ir.launches import Kernel, Launches, MachineCode
+from polytriton.kernels import load, stock
 from polytriton.kernels.files import emit_files
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.stock import Stock
@@ -116,3 +116,13 @@ def test_the_filed_kernel_answers_its_order_alone(compiled: Compiled) -> None:
     other = kept.kernel("close_neurons", {"ALL": True, "LEAVES": True, "BLOCK": 64}, "float64", 4, 1)
     assert other.name not in filed.kernels
     assert Stock().kernel("close_neurons", {"ALL": True, "LEAVES": True, "BLOCK": 64}, "float64", 4, 1) == other
+
+
+def test_machine_code_is_of_this_very_kernel(compiled: Compiled) -> None:
+    assert compiled.filed is not None
+    kernel = next(k for k in compiled.filed.kernels.values() if k.name.startswith("close_neurons"))
+    code = {"cuda:90": {kernel.name: MachineCode(b"cubin", "{}")}}
+    kept = Stock(replace(compiled.filed, code=code, triton=load.version()), target="cuda:90")
+    assert isinstance(kept.function(kernel), load.LoadedCode)
+    assert not isinstance(kept.function(replace(kernel, warps=8)), load.LoadedCode)
+    assert not isinstance(Stock(replace(compiled.filed, code=code), target="cuda:90").function(kernel), load.LoadedCode)

@@ -7,6 +7,7 @@ from tests.mutation.certificates import CERTIFICATES
 from tests.mutation.charges import PAYMENTS
 from tests.mutation.curves import CURVES
 from tests.mutation.deployed import DEPLOYED_SUMS
+from tests.mutation.launches import LAUNCHES
 from tests.mutation.mutant import Mutant, m
 from tests.mutation.pieces import PIECES
 from tests.mutation.properties import PROPERTIES
@@ -247,6 +248,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *SEARCHES,
     *CERTIFICATES,
     *PIECES,
+    *LAUNCHES,
     *PROPERTIES,
     *CURVES,
 )  # fmt: skip

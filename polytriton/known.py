@@ -1,0 +1,77 @@
+"""Whose generated code is run: what this user's polytriton has made, or has made again and found the same.
+
+A kernel is Python and machine code is anything, so no artifact may bring its own. A mark in the cache's folder names a digest of all
+that decides and holds an artifact's kernels. Without a mark the texts and launches are made again and compared, once, and machine
+code, which takes a compiler to compare, is left to Triton to compile, or to the user to trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import replace
+
+from polytriton.artifact import CODE, NET, PLAN, WEIGHTS, Artifact, Manifest
+from polytriton.errors import ArtifactError
+from polytriton.ir.launches import Filed
+from polytriton.kernels.files import FOLDER, REPORT, differing
+from polytriton.kernels.stock import library_digest
+from polytriton.knobs import knobs, tell
+
+TEXTS, MACHINE = "texts", "machine"  # what a mark is about: texts and launches, or machine code
+MARKS = 4096  # the oldest beyond these are dropped
+
+
+def kernels_digest(manifest: Manifest, what: str) -> str:
+    """Of the network, the plan and the library, which decide the texts, and of the texts; or of machine code as well."""
+    compiled = {REPORT, *CODE.values()}
+    held = {name for name in manifest.files if name in (NET, PLAN, WEIGHTS) or name.startswith(f"{FOLDER}/")}
+    if what == TEXTS:
+        held -= compiled
+    lines = [f"{name} {manifest.files[name].sha256}" for name in sorted(held)]
+    return hashlib.sha256("\n".join([what, library_digest(), str(sorted(manifest.options.items())), *lines]).encode()).hexdigest()
+
+
+def remember(manifest: Manifest, *what: str) -> None:
+    """Marks an artifact's kernels as this user's own. Where nothing can be kept, they are made again the next time."""
+    folder = knobs().cache
+    if folder is None:
+        return
+    with suppress(OSError):
+        (folder / "known").mkdir(mode=0o700, parents=True, exist_ok=True)
+        for one in what:
+            (folder / "known" / kernels_digest(manifest, one)).touch()
+        marks = sorted((folder / "known").iterdir(), key=lambda path: path.stat().st_mtime)
+        for old in marks[:-MARKS]:
+            old.unlink(missing_ok=True)
+
+
+def is_known(manifest: Manifest, what: str) -> bool:
+    folder = knobs().cache
+    return folder is not None and (folder / "known" / kernels_digest(manifest, what)).is_file()
+
+
+def compare_kernels(artifact: Artifact) -> None:
+    """ArtifactError where this version would make another kernel or other launches of the network; else they are known from now on."""
+    assert artifact.kernels is not None
+    odd = differing(artifact.kernels, artifact.compiled)
+    if odd:
+        more = f", nor are {len(odd) - 1} more" if len(odd) > 1 else ""
+        targets = ",".join(artifact.kernels.targets)
+        again = f"compile it again: polytriton compile NET.onnx -o NET.poly --target {targets}"
+        raise ArtifactError(f"the artifact's {odd[0]} is not what this version makes of its network{more}", again)
+    remember(artifact.manifest, TEXTS)
+
+
+def filed_kernels(artifact: Artifact) -> Filed | None:
+    """What a run may take from the artifact's kernels."""
+    if artifact.kernels is None:
+        return None
+    if not is_known(artifact.manifest, TEXTS):
+        tell("the artifact's kernels were made elsewhere: making them again to compare them, once")
+        compare_kernels(artifact)
+    filed = artifact.kernels.filed
+    if not filed.code or is_known(artifact.manifest, MACHINE):
+        return filed
+    tell("the artifact's machine code was made elsewhere and is not run: trust it by `polytriton inspect NET.poly --trust`, once")
+    return replace(filed, code={}, triton="")

@@ -1,0 +1,40 @@
+# ruff: noqa: E501  one row a mutant
+"""Faults in what an artifact brings to a run: launches that break their rules, kernels that answer other orders, code of others."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant, m
+
+CHECK, RULES = "ir/launch_check.py", "tests/ir/test_launches.py"
+TEXT, STOCK, TAKEN = "ir/launch_text.py", "kernels/stock.py", "tests/kernels/test_stock.py"
+KNOWN, WHOSE, FILES, READ = "known.py", "tests/test_known.py", "kernels/files.py", "tests/test_artifact_kernels.py"
+
+LAUNCHES: tuple[Mutant, ...] = (
+    m("launches: buffers are read unwritten", CHECK, "if symbol not in written | writes(step):", "if False:", RULES),
+    m("launches: what a query is given is given a bound", CHECK, 'if first == 0 and launches.program.kind != "bound"', "if first == 0", RULES),
+    m("launches: buffers outlive their lives", CHECK, "if not first <= k <= last:", "if not first <= k:", RULES),
+    m("launches: rows of another state", CHECK, "if int(name) != state and not (moved", "if int(name) > state + 1 and not (moved", RULES),
+    m("launches: rows move at any time", CHECK, "not (moved and int(name) == state + 1)", "int(name) != state + 1", RULES),
+    m("launches: a state may end without a move", CHECK, "if moved == (state + 1 == launches.states):", "if False:", RULES),
+    m("launches: lanes may share scalars", CHECK, "if symbol in written or kind in SCALARS:", "if symbol in written:", RULES),
+    m("launches: regions may be torn", CHECK, "if step.region in seen:", "if False:", RULES),
+    m("launches: parameters in any order", TEXT, "tuple(p for p, _ in bound) != kernel.parameters", "len(bound) != len(kernel.parameters)", RULES),
+    m("launches: states in any order", TEXT, "and int(m[1]) == out.states:", ":", RULES),
+    m("launches: nobody checks them", "kernels/network.py", "            check_launches(launches)\n", "", RULES),
+    m("orders: warps do not matter", STOCK, "repr((function, constants, numerics, warps, stages))", "repr((function, constants, numerics, stages))", TAKEN),
+    m("orders: constants do not matter", STOCK, "repr((function, constants, numerics, warps, stages))", "repr((function, numerics, warps, stages))", TAKEN),
+    m("orders: arithmetic does not matter", STOCK, "repr((function, constants, numerics, warps, stages))", "repr((function, constants, warps, stages))", TAKEN),
+    m("stock: launches of another plan", STOCK, "if self.filed is None or not self.programs or key", "if self.filed is None or key", TAKEN),
+    m("stock: launches without lanes", "runtime/triton_backend.py", "if self.default else None", "if True else None", TAKEN),
+    m("stock: machine code of another kernel", STOCK, "or self.filed.kernels[kernel.name] != kernel", "", "tests/kernels/test_filed_code.py", TAKEN),
+    m("stock: machine code of another release", STOCK, "and filed.triton == load.version():", ":", "tests/kernels/test_filed_code.py"),
+    m("code: tensors begin anywhere", "kernels/load.py", "if any(t.data_ptr() % 16 for t in tensors):", "if False:", "tests/kernels/test_filed_code.py"),
+    m("files: texts of another hash", FILES, "or hashlib.sha256(source.encode()).hexdigest() != digest or own != name", "or own != name", READ),
+    m("files: names of another hash", FILES, " != digest or own != name:", " != digest:", READ),
+    m("files: kernels of another library", FILES, "if index.library != library_digest():", "if False:", READ),
+    m("known: everything is", KNOWN, "(folder / \"known\" / kernels_digest(manifest, what)).is_file()", "True", WHOSE),
+    m("known: whatever the library", KNOWN, "[what, library_digest(), str(", "[what, str(", WHOSE),
+    m("known: a comparison that finds is passed", KNOWN, "    if odd:\n", "    if False:\n", WHOSE),
+    m("known: machine code with its texts", KNOWN, "if not filed.code or is_known(artifact.manifest, MACHINE):", "if True:", WHOSE),
+    m("known: the network does not matter", KNOWN, "if name in (NET, PLAN, WEIGHTS) or name", "if name", WHOSE),
+)
