@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import msgspec
+
 from polytriton.passes.windows import DENSE_SHARE
 
 AUTO, LIBRARY, PLANAR, SHIFTS, PLANES, GATHER = FORMS = ("auto", "library", "planar", "shifts", "planes", "gather")
@@ -79,8 +81,10 @@ class Config:
                 raise ValueError(f"{name}={getattr(self, name)!r} is neither true nor false")
         if odd := sorted(set(self.convs.values()) - set(FORMS)):
             raise ValueError(f"there is no convolution form {odd[0]!r}")
-        if any(not isinstance(blocks, int) or blocks < 1 for blocks in self.rooms.values()):
-            raise ValueError("room is made for one block or more")
+        if any(not isinstance(blocks, int) or not 1 <= blocks <= 32 for blocks in self.rooms.values()):
+            raise ValueError("room is made for one block or more, up to 32")
+        if self.threads > 4096:
+            raise ValueError(f"threads={self.threads} is above 4096")
         for key, tile in self.tiles.items():
             if set(tile.constants) - set(TILE_KEYS) or any(not _power(v) for v in tile.constants.values()):
                 raise ValueError(f"tile {key}: sizes are powers of two, named {', '.join(TILE_KEYS)}")
@@ -97,8 +101,14 @@ class Config:
         """The configuration with these changes; ValueError where they are none."""
         if odd := set(changes) - {f.name for f in fields(Config)}:
             raise ValueError(f"a configuration has no {sorted(odd)[0]!r}")
-        tiles = {key: Tile(**value) for key, value in changes.get("tiles", {}).items()}
-        return Config(**{**changes, **({"tiles": tiles} if tiles else {})})
+        tiles = changes.get("tiles")
+        for tile in tiles.values() if isinstance(tiles, dict) else ():
+            if isinstance(tile, dict) and (odd := set(tile) - {f.name for f in fields(Tile)}):
+                raise ValueError(f"a tile has no {sorted(odd, key=str)[0]!r}")
+        try:
+            return msgspec.convert(changes, Config)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from error
 
 
 def _power(n: int) -> bool:

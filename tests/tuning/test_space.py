@@ -69,6 +69,8 @@ def test_a_form_that_is_not_admitted_is_not_taken() -> None:
     [{"block": 0}, {"threads": -1}, {"leave": 1.0}, {"dtype": "float16"}, {"convs": {"x": "winograd"}}, {"speed": 1}, {"counts": 0}]
     + [{"whole": 0.0}, {"whole": 1.5}, {"whole": float("nan")}, {"graphs": "no"}, {"dtype": "bf16"}]
     + [{"skips": {"a": "b"}}, {"skips": {"a": [1]}}, {"tiles": {"k": {"constants": {"SK": 3}}}}]
+    + [{"tiles": [1]}, {"tiles": {"k": 1}}, {"tiles": {"k": {"constants": 1.0}}}, {"tiles": {"k": {"x": 1}}}, {"convs": []}, {"skips": [1]}]
+    + [{"rooms": 1.0}, {"rooms": {"k": 33}}, {"block": 1.5}, {"threads": True}, {"threads": 1 << 31}]
     + [{"tiles": {"k": {"constants": {"BM": 48}}}}, {"tiles": {"k": {"constants": {"K": 16}}}}, {"tiles": {"k": {"warps": 3}}}],
 )
 def test_a_configuration_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
