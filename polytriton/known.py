@@ -8,8 +8,11 @@ code, which takes a compiler to compare, is left to Triton to compile, or to the
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from polytriton.artifact import CODE, NET, PLAN, WEIGHTS, Artifact, Manifest
 from polytriton.errors import ArtifactError
@@ -32,11 +35,11 @@ def kernels_digest(manifest: Manifest, what: str) -> str:
     return hashlib.sha256("\n".join([what, library_digest(), str(sorted(manifest.options.items())), *lines]).encode()).hexdigest()
 
 
-def remember(manifest: Manifest, *what: str) -> None:
-    """Marks an artifact's kernels as this user's own. Where nothing can be kept, they are made again the next time."""
+def remember(manifest: Manifest, *what: str) -> bool:
+    """Marks an artifact's kernels as this user's own. False where nothing can be kept: they are made again the next time."""
     folder = knobs().cache
     if folder is None:
-        return
+        return False
     with suppress(OSError):
         (folder / "known").mkdir(mode=0o700, parents=True, exist_ok=True)
         for one in what:
@@ -44,11 +47,24 @@ def remember(manifest: Manifest, *what: str) -> None:
         marks = sorted((folder / "known").iterdir(), key=lambda path: path.stat().st_mtime)
         for old in marks[:-MARKS]:
             old.unlink(missing_ok=True)
+    return all(is_known(manifest, one) for one in what)
 
 
 def is_known(manifest: Manifest, what: str) -> bool:
+    """Whether there is a mark, in a folder that is this user's own: whoever else could write there could make one."""
     folder = knobs().cache
-    return folder is not None and (folder / "known" / kernels_digest(manifest, what)).is_file()
+    return folder is not None and _own(folder / "known") and os.path.isfile(folder / "known" / kernels_digest(manifest, what))
+
+
+def _own(folder: Path) -> bool:
+    """Whether it is a folder of this user's that nobody else may write to; systems without such modes are believed."""
+    try:
+        info = os.lstat(folder)
+    except (OSError, ValueError):
+        return False
+    if not stat.S_ISDIR(info.st_mode):
+        return False
+    return os.name != "posix" or (info.st_uid == os.geteuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def compare_kernels(artifact: Artifact) -> None:
@@ -70,7 +86,7 @@ def filed_kernels(artifact: Artifact) -> Filed | None:
     if not is_known(artifact.manifest, TEXTS):
         tell("the artifact's kernels were made elsewhere: making them again to compare them, once")
         compare_kernels(artifact)
-    filed = artifact.kernels.filed
+    filed = replace(artifact.kernels.filed, plan=artifact.compiled.plan)
     if not filed.code or is_known(artifact.manifest, MACHINE):
         return filed
     tell("the artifact's machine code was made elsewhere and is not run: trust it by `polytriton inspect NET.poly --trust`, once")

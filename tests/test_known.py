@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,9 +15,10 @@ import pytest
 import polytriton
 from polytriton import known
 from polytriton.artifact import Manifest, pack, read_artifact, write_artifact
+from polytriton.cli import main
 from polytriton.errors import ArtifactError
 from polytriton.kernels.emit import blank_name, kernel_name
-from polytriton.kernels.files import FOLDER, INDEX, Kernels, emit_files
+from polytriton.kernels.files import FOLDER, INDEX, LAUNCHES, REPORT, Kernels, emit_files
 from polytriton.knobs import scope
 from tests.cli import tiny
 from tests.test_artifact_kernels import rehash, reseal, with_reports
@@ -131,6 +133,53 @@ def test_a_cache_that_cannot_be_written_costs_time(
         for _ in range(2):
             assert polytriton.load(path, device="interpret").compiled.filed is not None
     assert compared == ["again"] * 2
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720, "link"])
+def test_a_mark_that_another_user_may_have_made_is_none(
+    verifier: polytriton.Verifier, kernels: Kernels, cache: Path, tmp_path: Path, mode: int | str
+) -> None:
+    manifest = sealed(verifier, kernels)
+    assert known.remember(manifest, known.TEXTS)
+    if mode == "link":
+        (cache / "known").rename(tmp_path / "elsewhere")
+        (cache / "known").symlink_to(tmp_path / "elsewhere")
+    else:
+        os.chmod(cache / "known", int(mode))
+    assert not known.is_known(manifest, known.TEXTS)
+    assert not known.remember(manifest, known.TEXTS)
+
+
+def test_trust_that_cannot_be_kept_is_refused(
+    verifier: polytriton.Verifier, kernels: Kernels, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_artifact(verifier, tmp_path / "net.poly", kernels)
+    for cache in (None, tmp_path / ("n" * 300)):
+        with scope(cache=cache):
+            assert polytriton.load(path, device="interpret").compiled.filed is not None
+            assert main(["inspect", str(path), "--trust"]) == 2
+        assert "from now on" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", ["steps", "no steps", "launches", "instructions", "triton", "blocks", "registers"])
+def test_what_no_compiler_says_is_refused(verifier: polytriton.Verifier, kernels: Kernels, tmp_path: Path, what: str) -> None:
+    """Neither a terminal nor ptxas is told what a stranger wrote."""
+    path = write_artifact(verifier, tmp_path / "net.poly", kernels)
+    index, report = (json.loads((path / name).read_text()) for name in (INDEX, REPORT))
+    entry, first = next(iter(index["kernels"].values())), report["kernels"][0]
+    if what in ("steps", "no steps"):
+        entry["steps"] = ["\x1b[2J"] if what == "steps" else []
+    elif what == "launches":
+        (path / LAUNCHES).write_text((path / LAUNCHES).read_text() + "// \x1b[2J")
+    elif what == "triton":
+        report["triton"] = "\x1b[2J"
+    else:
+        first[what] = {"instructions": {"\x1b[2J": 1}, "blocks": 33, "registers": -1}[what]
+    (path / INDEX).write_text(json.dumps(index))
+    (path / REPORT).write_text(json.dumps(report))
+    reseal(path)
+    with pytest.raises(ArtifactError, match="compile it again"):
+        read_artifact(path)
 
 
 def test_marks_do_not_pile_up(verifier: polytriton.Verifier, kernels: Kernels, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from polytriton.ir.plan import Program
+from polytriton.ir.plan import Plan, Program
 
 COUNTED = ("DMMA", "HGMMA", "HMMA", "FFMA", "DFMA")  # the instructions that do a kernel's arithmetic
 
@@ -113,7 +113,7 @@ class MachineCode:
 @dataclass(frozen=True)
 class Filed:
     """What compiling left for runs: kernels by name, the kernel that answers each order, the launches of programs as text
-    (kernels/stock.py), and kernels' machine code by target, made by the release `triton`.
+    (kernels/stock.py), and kernels' machine code by target, made by the release `triton`. `plan`: the one whose programs they are.
     """
 
     kernels: Mapping[str, Kernel]
@@ -121,3 +121,4 @@ class Filed:
     programs: Mapping[str, str]
     code: Mapping[str, Mapping[str, MachineCode]] = field(default_factory=dict)
     triton: str = ""
+    plan: Plan | None = field(default=None, compare=False, repr=False)

@@ -145,6 +145,8 @@ class Kernels:
         found = [msgspec.convert({**entry, "seconds": 0.0, "cached": True}, Report) for entry in filed.kernels]
         if [(r.target, r.name) for r in found] != [(t, k.name) for t in self.gpus for k in self.machine]:
             raise ValueError("it reports on other kernels")
+        if any(not _possible(r) for r in found) or not filed.triton.isprintable():
+            raise ValueError("it says what no compiler does")
         return self.with_code(found, {target: unpack_code(data) for target, data in code.items()}, filed.triton)
 
     def with_code(self, reports: Sequence[Report], cubins: Mapping[str, Mapping[str, bytes]], triton: str) -> Kernels:
@@ -157,6 +159,12 @@ class Kernels:
         return replace(self, reports=tuple(reports), triton=triton, filed=replace(self.filed, code=code, triton=triton))
 
 
+def _possible(report: Report) -> bool:
+    """Whether a compiler may have said so: these are counts, and no SM has more than 32 blocks."""
+    counts = [v for v in vars(report).values() if type(v) is int] + list(report.instructions.values())
+    return all(0 <= v < 1 << 40 for v in counts) and report.blocks <= 32 and all(map(str.isprintable, report.instructions))
+
+
 def emit_files(compiled: Compiled, targets: Sequence[str], numerics: Sequence[str]) -> Kernels:
     """All that an artifact for these targets holds of its kernels, before any of them is compiled."""
     emitter = Emitter()
@@ -166,7 +174,8 @@ def emit_files(compiled: Compiled, targets: Sequence[str], numerics: Sequence[st
     files = {kernel_path(name): header(kernel, emitter.uses[name]) + kernel.source for name, kernel in emitter.kernels.items()}
     steps = {name: tuple(dict.fromkeys(use.step for use in uses)) for name, uses in emitter.uses.items()}
     programs = {key: print_launches(launches) for key, launches in emitter.programs.items()}
-    return Kernels(tuple(targets), tuple(numerics), files, steps, tuple(machine), Filed(emitter.kernels, emitter.orders, programs))
+    filed = Filed(emitter.kernels, emitter.orders, programs, plan=compiled.plan)
+    return Kernels(tuple(targets), tuple(numerics), files, steps, tuple(machine), filed)
 
 
 def read_files(contents: Mapping[str, bytes], targets: Sequence[str], numerics: Sequence[str]) -> Kernels:
@@ -176,18 +185,28 @@ def read_files(contents: Mapping[str, bytes], targets: Sequence[str], numerics: 
     index = msgspec.json.decode(contents[INDEX], type=_Index)
     if index.library != library_digest():
         raise Stale("another version of polytriton made them")
-    files = {path: data.decode() for path, data in contents.items() if path.endswith(".py")}
+    files = {path: data.decode("ascii") for path, data in contents.items() if path.endswith(".py")}
     if odd := sorted(files.keys() ^ {kernel_path(name) for name in index.kernels}):
         raise ValueError(f"{INDEX} and the folder do not both have {odd[0]}")
     if (index.targets, index.numerics) != (tuple(targets), tuple(numerics)):
         raise ValueError(f"{INDEX} is of {', '.join(index.targets)} in {', '.join(index.numerics)}")
     kernels = {name: _kernel(name, files[kernel_path(name)], entry) for name, entry in index.kernels.items()}
     orders = {order: name for name, entry in index.kernels.items() for order in entry.orders}
-    texts = _PROGRAM.split(contents[LAUNCHES].decode())
+    launches = contents[LAUNCHES].decode("ascii")
+    said = "".join(step for entry in index.kernels.values() for step in entry.steps)
+    if not all(map(_printable, (*files.values(), launches, said))):  # a terminal does what control characters say
+        raise ValueError("they hold characters that cannot be printed")
+    if bare := [name for name, entry in index.kernels.items() if not entry.steps]:
+        raise ValueError(f"{INDEX} names no step of {bare[0]}")
+    texts = _PROGRAM.split(launches)
     programs = {key: text.removesuffix("\n") for key, text in zip(texts[1::2], texts[2::2], strict=True)}
     machine = tuple(kernels[name] for name, entry in index.kernels.items() if entry.machine)
     steps = {name: entry.steps for name, entry in index.kernels.items()}
     return Kernels(tuple(targets), tuple(numerics), files, steps, machine, Filed(kernels, orders, programs))
+
+
+def _printable(text: str) -> bool:
+    return text.replace("\n", "").isprintable()
 
 
 def _kernel(name: str, text: str, entry: _Entry) -> Kernel:

@@ -14,13 +14,14 @@ from importlib.resources.abc import Traversable
 
 from polytriton.ir.launch_text import parse_launches
 from polytriton.ir.launches import Filed, Kernel, Launches, MachineCode
-from polytriton.ir.plan import Program
+from polytriton.ir.plan import Plan, Program
 from polytriton.kernels import load
 from polytriton.kernels.emit import make_kernel
 from polytriton.kernels.load import Launchable
 from polytriton.kernels.specialise import Constant
 from polytriton.knobs import tell
 
+LIBRARY = ("ir", "kernels", "passes")  # kernels, and what their constants and launches are read from
 Given = tuple[tuple[str, Constant], ...]
 
 
@@ -37,7 +38,7 @@ def program_key(numerics: str, emulate: bool, program: Program) -> str:
 def library_digest() -> str:
     """Of everything that decides what an order is answered with, and what a program's launches are."""
     own = hashlib.sha256(resources.files("polytriton").joinpath("rounding.py").read_bytes())
-    for name, text in sorted(_sources(resources.files("polytriton.kernels"), "")):
+    for name, text in sorted(s for room in LIBRARY for s in _sources(resources.files("polytriton").joinpath(room), f"{room}/")):
         own.update(f"{name}\n{len(text)}\n".encode() + text)
     return own.hexdigest()
 
@@ -63,10 +64,11 @@ def _code_for(filed: Filed | None, target: str) -> Mapping[str, MachineCode]:
 
 
 class Stock:
-    """Of one engine. `programs`: whether the filed launches are of the plan that it runs; `target`: the GPU, "" for none."""
+    """Of one engine. `plan`: the one it runs, whose launches alone are taken; `target`: the GPU, "" for none."""
 
-    def __init__(self, filed: Filed | None = None, programs: bool = True, target: str = "") -> None:
-        self.filed, self.programs = filed, programs
+    def __init__(self, filed: Filed | None = None, plan: Plan | None = None, target: str = "") -> None:
+        self.filed = filed
+        self.programs = filed is not None and filed.plan is not None and filed.plan == plan
         self._answers: dict[tuple[object, ...], Kernel] = {}
         self._code = _code_for(filed, target) if target else {}
         self._loaded: dict[str, Launchable] = {}
@@ -89,7 +91,7 @@ class Stock:
         return self._loaded[kernel.name]
 
     def launches(self, key: str, program: Program) -> Launches | None:
-        """Those filed under the key, if they are of this very program."""
+        """Those filed under the key, if they are of the plan that is run: another's checks and charges differ under the same key."""
         if self.filed is None or not self.programs or key not in self.filed.programs:
             return None
         return parse_launches(self.filed.programs[key], program, self.filed.kernels)

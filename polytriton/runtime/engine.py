@@ -101,7 +101,7 @@ class Engine:
         self.backend = TorchBackend(self.device, threads, config)
         self.walk: Callable[..., Walk] = Walk
         target = "cuda:{}{}".format(*torch.cuda.get_device_capability(self.device)) if kernels and self.device.type == "cuda" else ""
-        stock = Stock(compiled.filed, programs=self.plan == compiled.plan, target=target)
+        stock = Stock(compiled.filed, self.plan, target)
         if forward is None:
             made = ForwardKernels(self.net, self.device, kernels == "interpret", stock) if kernels else None
             forward = Forward(self.net, find_semantics(semantics), self.device, kernels=made)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from polytriton.ir.launch_text import print_launches
 from polytriton.ir.launches import Kernel, Launches, MachineCode
 from polytriton.kernels import load, stock
 from polytriton.kernels.files import emit_files
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.stock import Stock
 from polytriton.passes.pipeline import Compiled, compile_net
+from polytriton.prove.decider import Decider, Try
+from polytriton.prove.options import Options
 from polytriton.runtime.config import Config
 from polytriton.runtime.engine import Engine
 from tests.kernels.test_kernel_runs import boxes, forms
@@ -85,6 +90,18 @@ def test_another_plan_or_another_layout_is_lowered(compiled: Compiled, monkeypat
     assert made.programs == ([] if engine.plan == compiled.plan and config.lanes else [engine.plan.query.target])
 
 
+@pytest.mark.parametrize("candidates", ["all", "input"])
+@pytest.mark.parametrize("numerics", ["folded", "interval"])
+def test_another_choice_of_candidates_is_another_plan(compiled: Compiled, numerics: str, candidates: str) -> None:
+    """A decider asks by both, and the programs of both have the same names: filed launches are taken for the one they are of."""
+    how = Try("float32" if numerics == "folded" else "float64", candidates)
+    options = Options(device="interpret", numerics=numerics, dtype=how.dtype)
+    ours, theirs = (Decider(c, options).engine(how) for c in (compiled, replace(compiled, filed=None)))
+    for program in theirs.plan:
+        assert ours.kernels is not None and theirs.kernels is not None
+        assert print_launches(ours.kernels.ready(program).launches) == print_launches(theirs.kernels.ready(program).launches)
+
+
 def test_an_arithmetic_that_is_not_filed_is_made(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Made(monkeypatch)
     engine = Engine(compiled, dtype="float64", kernels="interpret")
@@ -126,3 +143,18 @@ def test_machine_code_is_of_this_very_kernel(compiled: Compiled) -> None:
     assert isinstance(kept.function(kernel), load.LoadedCode)
     assert not isinstance(kept.function(replace(kernel, warps=8)), load.LoadedCode)
     assert not isinstance(Stock(replace(compiled.filed, code=code), target="cuda:90").function(kernel), load.LoadedCode)
+
+
+@pytest.mark.parametrize("name", ["rounding.py", "ir/addends.py", "kernels/dense.py", "kernels/partial/folding.py", "passes/windows.py"])
+def test_the_library_is_all_that_decides_kernels_and_launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A Plan's text does not say what max pools charge, or which rows share an addition: the functions that do belong to the library."""
+    shutil.copytree(Path(stock.__file__).parents[1], tmp_path / "polytriton", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(stock.resources, "files", lambda package: tmp_path / package)
+    stock.library_digest.cache_clear()
+    before = stock.library_digest()
+    (tmp_path / "polytriton" / name).write_text((tmp_path / "polytriton" / name).read_text() + "\n")
+    stock.library_digest.cache_clear()
+    after = stock.library_digest()
+    monkeypatch.undo()
+    stock.library_digest.cache_clear()
+    assert before != after

@@ -32,7 +32,7 @@ LAUNCHES: tuple[Mutant, ...] = (
     m("files: texts of another hash", FILES, "or hashlib.sha256(source.encode()).hexdigest() != digest or own != name", "or own != name", f"{READ}::test_a_kernel_of_another_hand_is_refused", READ),
     m("files: names of another hash", FILES, " != digest or own != name:", " != digest:", READ),
     m("files: kernels of another library", FILES, "if index.library != library_digest():", "if False:", READ),
-    m("known: everything is", KNOWN, "(folder / \"known\" / kernels_digest(manifest, what)).is_file()", "True", WHOSE),
+    m("known: everything is", KNOWN, "os.path.isfile(folder / \"known\" / kernels_digest(manifest, what))", "True", WHOSE),
     m("known: whatever the library", KNOWN, "[what, library_digest(), str(", "[what, str(", WHOSE),
     m("known: a comparison that finds is passed", KNOWN, "    if odd:\n", "    if False:\n", WHOSE),
     m("known: machine code with its texts", KNOWN, "if not filed.code or is_known(artifact.manifest, MACHINE):", "if True:", WHOSE),
