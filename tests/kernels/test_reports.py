@@ -170,7 +170,8 @@ def test_a_kernel_that_makes_no_sense_is_refused(change: dict[str, Any], message
 
 def test_reports_are_shown() -> None:
     reports = [REPORT, replace(REPORT, name="spills", spill_loads=3, spill_stores=4, cached=True, instructions={"DMMA": 0})]
-    assert json.loads(json.dumps(report_json(reports))) == [asdict(r) for r in reports]
+    told = [{name: value for name, value in asdict(r).items() if name != "launch"} for r in reports]
+    assert json.loads(json.dumps(report_json(reports))) == told
     out = io.StringIO()
     Console(file=out, width=100).print(report_table(reports))
     head, first, second = (line.split() for line in out.getvalue().splitlines())

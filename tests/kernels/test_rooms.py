@@ -11,7 +11,7 @@ import pytest
 
 import polytriton
 from polytriton.errors import UsageError
-from polytriton.ir.launches import COUNTED, Kernel, Launch
+from polytriton.ir.launches import COUNTED, Filed, Kernel, Launch
 from polytriton.kernels.files import Kernels
 from polytriton.kernels.load import makes_room, prepare
 from polytriton.kernels.spec import Report, room
@@ -26,7 +26,8 @@ REPORT = Report("copy", "cuda:90", 40, 0, 0, 0, 0, dict.fromkeys(COUNTED, 0), 48
 
 def test_reports_tell_the_rooms_of_their_target() -> None:
     plain = replace(REPORT, name="plain", blocks=0)
-    kernels = Kernels(("cuda:80", "cuda:90"), ("float64",), {}, {}, (KERNEL,), (REPORT, plain, replace(REPORT, target="cuda:80", blocks=3)))
+    reports = (REPORT, plain, replace(REPORT, target="cuda:80", blocks=3))
+    kernels = Kernels(("cuda:80", "cuda:90"), ("float64",), {}, {}, (KERNEL,), Filed({}, {}, {}), reports)
     assert (kernels.rooms("cuda:90"), kernels.rooms("cuda:80"), kernels.rooms("")) == ({"copy": 9}, {"copy": 3}, {})
     assert room(9) == {"ptx_options": "--minnctapersm 9"} and room(0) == {}
 
@@ -44,15 +45,15 @@ def test_room_for_no_block_is_refused(rooms: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("rooms, asked", [({"copy": 9}, {"ptx_options": "--minnctapersm 9"}), ({"other": 9}, {}), ({}, {})])
-def test_launches_ask_for_room(rooms: dict[str, int], asked: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_ask_for_room(rooms: dict[str, int], asked: dict[str, str]) -> None:
     told: list[dict[str, Any]] = []
 
     class Function:
         def __getitem__(self, grid: tuple[int, int]) -> Any:
             return lambda *tensors, **options: told.append(options)
 
-    monkeypatch.setattr(binding, "function", lambda kernel: Function())
-    made = SimpleNamespace(backend=SimpleNamespace(rooms=rooms), capacity=64, tensor=lambda symbol: symbol)
+    stock = SimpleNamespace(function=lambda kernel: Function())
+    made = SimpleNamespace(backend=SimpleNamespace(rooms=rooms, stock=stock), capacity=64, tensor=lambda symbol: symbol)
     binding.Binding._call(cast(binding.Binding, made), Launch(KERNEL, ("buf:0",), 64))()
     assert told == [{"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True, **asked}]  # as ahead of time
 
