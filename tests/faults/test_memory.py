@@ -113,7 +113,7 @@ def sweep(case: Case, kind: str, step: int) -> int:
 
 
 @pytest.mark.parametrize("kind", SHORTAGES)
-@pytest.mark.parametrize("name", ["unsat", "sat", "conv", "residual"])
+@pytest.mark.parametrize("name", ["unsat", "sat", "conv", pytest.param("residual", marks=pytest.mark.slow)])
 def test_some_operators_find_no_memory(folder: Path, name: str, kind: str) -> None:
     assert sweep(cases(folder)[name], kind, 197) >= 1
 
