@@ -51,11 +51,11 @@ def ordered(launches: Launches, pick: Callable[[list[Launch], list[Launch]], lis
 
 
 def mixed(seed: int) -> Callable[[list[Launch], list[Launch]], list[Launch]]:
-    rng = random.Random(seed)
+    """The same mixture whatever was mixed before."""
 
     def pick(a: list[Launch], b: list[Launch]) -> list[Launch]:
         queues, turns = [iter(a), iter(b)], [0] * len(a) + [1] * len(b)
-        rng.shuffle(turns)
+        random.Random(seed).shuffle(turns)
         return [next(queues[t]) for t in turns]
 
     return pick
