@@ -66,8 +66,7 @@ def _buffers(launches: Launches) -> Iterator[str]:
 
 def _states(launches: Launches) -> Iterator[str]:
     """A launch reads the rows of its own state; those of the next only once rows have moved there."""
-    for state, begin in enumerate(launches.begins):
-        end = launches.begins[state + 1] if state + 1 < launches.states else len(launches.steps)
+    for state, (begin, end) in enumerate(launches.spans()):
         moved = False
         for k in range(begin, end):
             step = launches.steps[k]

@@ -36,8 +36,7 @@ def print_launches(launches: Launches) -> str:
     out = [f"{launches.program.kind} %{launches.program.target} {{"]
     lists = {"buffers": map(str, launches.buffers), "lives": (f"{a}..{b}" for a, b in launches.lives), "slots": launches.slots}
     out += ["  " + " ".join((name, *values)) for name, values in lists.items()]
-    for state, begin in enumerate(launches.begins):
-        end = launches.begins[state + 1] if state + 1 < launches.states else len(launches.steps)
+    for state, (begin, end) in enumerate(launches.spans()):
         ops = f" ops={launches.ops[state]}" if state in launches.ops else ""
         out += [f"  state {state}{ops} {{", *(f"    {print_launch(step)}" for step in launches.steps[begin:end]), "  }"]
     return "\n".join([*out, "}", ""])

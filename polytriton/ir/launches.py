@@ -92,6 +92,10 @@ class Launches:
     def states(self) -> int:
         return len(self.begins)
 
+    def spans(self) -> list[tuple[int, int]]:
+        """By state, its launches: from the first up to the next state's."""
+        return list(zip(self.begins, [*self.begins[1:], len(self.steps)], strict=True))
+
     def parts(self) -> list[tuple[int, int, int]]:
         """The launches cut behind the compactions into states 2, 4, 8, ...: begin, end, and how many states have been reached there.
 

@@ -86,19 +86,25 @@ class LoadedCode:
 
 def _revive(kernel: Kernel, code: MachineCode) -> Any:
     """Triton's own compiled kernel, from the files that it would have written."""
-    from triton.compiler import ASTSource, CompiledKernel
+    from triton.compiler import CompiledKernel
 
     stem = Path(_folder().name, f"{kernel.name}_{hashlib.sha256(code.cubin + code.launch.encode()).hexdigest()[:16]}")
     files = {f"{kernel.name}.json": stem.with_suffix(".json"), f"{kernel.name}.cubin": stem.with_suffix(".cubin")}
     stem.with_suffix(".json").write_text(code.launch)
     stem.with_suffix(".cubin").write_bytes(code.cubin)
-    source = ASTSource(
-        _made(kernel),
+    return CompiledKernel(triton_source(kernel, _made(kernel)), files, hashlib.sha256(code.cubin).hexdigest())
+
+
+def triton_source(kernel: Kernel, function: Any) -> Any:
+    """The kernel, read as `function`, as Triton's compiler takes it and as its launcher knows it again."""
+    from triton.compiler import ASTSource
+
+    return ASTSource(
+        function,
         signature=dict(zip(kernel.parameters, kernel.types, strict=True)),
         constexprs={},
-        attrs={(k,): [["tt.divisibility", 16]] for k in range(len(kernel.parameters))},
+        attrs={(k,): [["tt.divisibility", 16]] for k, name in enumerate(kernel.parameters) if name in kernel.divisible},
     )
-    return CompiledKernel(source, files, hashlib.sha256(code.cubin).hexdigest())
 
 
 def version() -> str:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from polytriton.ir.launches import COUNTED, Kernel
+from polytriton.kernels.load import triton_source
 from polytriton.kernels.sass import occupancy, opcodes, usage
 from polytriton.kernels.spec import FUSION, Report, room
 
@@ -91,17 +92,10 @@ def build(kernel: Kernel, target: str, stem: Path) -> BuildReply:
 def _compiled(kernel: Kernel, function: Any, target: str, stem: Path, blocks: int) -> tuple[Report, bytes]:
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     backend, arch = target.split(":")
-    source = ASTSource(
-        function,
-        signature=dict(zip(kernel.parameters, kernel.types, strict=True)),
-        constexprs={},
-        attrs={(k,): [["tt.divisibility", 16]] for k, name in enumerate(kernel.parameters) if name in kernel.divisible},
-    )
     options = {**kernel.options, **room(blocks), **FUSION}
-    compiled = triton.compile(source, target=GPUTarget(backend, int(arch), 32), options=options)
+    compiled = triton.compile(triton_source(kernel, function), target=GPUTarget(backend, int(arch), 32), options=options)
     cubin: bytes = compiled.asm["cubin"]
     file = stem.with_suffix(".cubin")
     file.write_bytes(cubin)
