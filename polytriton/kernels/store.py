@@ -24,10 +24,15 @@ FORMAT = 3  # of the entries and of what the worker tells the compiler
 ENTRIES = 4096  # the least recently used beyond these are dropped
 
 
-def key(kernel: Kernel, target: str, triton: str, tools: Mapping[str, str]) -> str:
+def identity(kernel: Kernel, target: str, triton: str, tools: Mapping[str, str]) -> bytes:
     """Everything the machine code depends on. `instruction` is not among it: it is asked of a report, not of the compiler."""
     asked = (kernel.name, kernel.source, kernel.parameters, kernel.types, sorted(kernel.options.items()), sorted(kernel.divisible))
-    return hashlib.sha256(msgspec.json.encode((FORMAT, asked, target, triton, sorted(tools.items())))).hexdigest()
+    return msgspec.json.encode((asked, target, triton, sorted(tools.items())))
+
+
+def key(kernel: Kernel, target: str, triton: str, tools: Mapping[str, str]) -> str:
+    """The name of an entry: another format of entries has other names."""
+    return hashlib.sha256(b"%d " % FORMAT + identity(kernel, target, triton, tools)).hexdigest()
 
 
 class Store:

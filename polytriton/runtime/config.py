@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-import msgspec
-
 from polytriton.passes.windows import DENSE_SHARE
 
 AUTO, LIBRARY, PLANAR, SHIFTS, PLANES, GATHER = FORMS = ("auto", "library", "planar", "shifts", "planes", "gather")
@@ -105,6 +103,8 @@ class Config:
         for tile in tiles.values() if isinstance(tiles, dict) else ():
             if isinstance(tile, dict) and (odd := set(tile) - {f.name for f in fields(Tile)}):
                 raise ValueError(f"a tile has no {sorted(odd, key=str)[0]!r}")
+        import msgspec  # here: what runs on a GPU needs no more than torch and Triton (bench/gpu.py)
+
         try:
             return msgspec.convert(changes, Config)
         except msgspec.ValidationError as error:

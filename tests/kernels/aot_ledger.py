@@ -3,7 +3,7 @@
     python -m tests.kernels.aot_ledger        compile what the ledger lacks, drop what no network needs any more
 
 aot/SET-TYPE-SM.csv names the Triton that compiled, then holds a line a kernel: its function, a digest, its report. The digest is
-of all that the machine code depends on (`key` of kernels/store.py), names, comments and docstrings left out, so a line stands as
+of all that the machine code depends on (`identity` of kernels/store.py), names, comments and docstrings left out, so a line stands as
 long as its kernel says the same: a test emits every kernel and looks it up, which takes seconds where compiling them all takes an
 hour. Lines drawn anew every day are compiled again and must come out as they are written.
 
@@ -14,6 +14,7 @@ or lacks its instruction.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import random
 import re
@@ -37,7 +38,7 @@ from polytriton.kernels.build import Built, Failed, check, compile_all, compile_
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.pool import tools
 from polytriton.kernels.spec import Report
-from polytriton.kernels.store import key
+from polytriton.kernels.store import identity
 from polytriton.passes.pipeline import compile_net
 from polytriton.whole import write_whole
 
@@ -119,7 +120,7 @@ def bare(source: str) -> str:
 def digest(kernel: Kernel, target: str) -> str:
     name = function(kernel)
     plain = replace(kernel, name=name, source=bare(kernel.source.replace(kernel.name, name)))
-    return key(plain, target, triton_version(), {})[:DIGITS]
+    return hashlib.sha256(identity(plain, target, triton_version(), {})).hexdigest()[:DIGITS]
 
 
 def place(name: str, numerics: str, target: str) -> Path:
