@@ -19,14 +19,14 @@ import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper
 
-from polytriton.ir.curves import CURVES
+from polytriton.ir.curves import CURVES, STEPS
 from polytriton.runtime.executor import SMOOTH
 
 BLOCK = 1 << 20
-OWN = ("share",)  # a step of another function, which no library has
 OPERATORS = {
     "sigmoid": "Sigmoid", "tanh": "Tanh", "erf": "Erf", "softsign": "Softsign", "softplus": "Softplus", "exp": "Exp", "log": "Log",
     "sqrt": "Sqrt", "reciprocal": "Reciprocal", "hardswish": "HardSwish", "elu": "Elu", "gelu": "Gelu",
+    "sin": "Sin", "cos": "Cos", "mish": "Mish", "gelu_tanh": "Gelu",
 }  # fmt: skip
 Kernel = Callable[[np.ndarray], np.ndarray]
 
@@ -36,7 +36,8 @@ def onnx_kernel(name: str) -> Kernel:
     value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in "xy"]
     constants = []
     if name in OPERATORS:
-        nodes = [helper.make_node(OPERATORS[name], ["x"], ["y"])]
+        how = {"approximate": "tanh"} if name == "gelu_tanh" else {}
+        nodes = [helper.make_node(OPERATORS[name], ["x"], ["y"], **how)]
     elif name == "silu":
         nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", ["x", "s"], ["y"])]
     else:
@@ -83,7 +84,7 @@ def measure(name: str, kernel: Kernel, stride: int) -> tuple[float, float]:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stride", type=int, default=97)
-    parser.add_argument("--only", nargs="*", choices=[n for n in CURVES if n not in OWN], default=[n for n in CURVES if n not in OWN])
+    parser.add_argument("--only", nargs="*", choices=[n for n in CURVES if n not in STEPS], default=[n for n in CURVES if n not in STEPS])
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     print(f"onnxruntime {ort.__version__}, torch {torch.__version__}, every {args.stride}th float32")

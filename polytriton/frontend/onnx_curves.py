@@ -13,7 +13,7 @@ from polytriton.ir.ops import LARGEST, NORMAL
 
 PLAIN = {
     "Sigmoid": "sigmoid", "Tanh": "tanh", "Erf": "erf", "Softsign": "softsign", "Softplus": "softplus", "Exp": "exp", "Log": "log",
-    "Sqrt": "sqrt", "Reciprocal": "reciprocal", "HardSwish": "hardswish",
+    "Sqrt": "sqrt", "Reciprocal": "reciprocal", "HardSwish": "hardswish", "Sin": "sin", "Cos": "cos", "Mish": "mish",
 }  # fmt: skip
 LIMITS = dict.fromkeys(("Log", "Sqrt", "Reciprocal"), "bounded where the operand is above 0")
 POWERS = {2.0: "square", 3.0: "cube", 0.5: "sqrt", -1.0: "reciprocal"}
@@ -29,8 +29,10 @@ def function(s: Site) -> Result:
 
 def gelu(s: Site) -> Result:
     how = s.get("approximate", b"none")
-    s.need(how in (b"none", "none"), "only approximate=none is supported: the form by tanh is another function")
-    return smooth(s, s.act(0), "gelu")
+    name = {"none": "gelu", "tanh": "gelu_tanh"}.get(how.decode() if isinstance(how, bytes) else str(how))
+    if name is None:
+        raise s.fail(f"approximate is {how!r}, neither none nor tanh", REMEDY)
+    return smooth(s, s.act(0), name)
 
 
 def swish(s: Site) -> Result:

@@ -287,7 +287,7 @@ TABLE: dict[str, Op] = {
         Op("Clip", pie.clip, None, "constant bounds, or none"),
         Op("HardSigmoid", pie.hard_sigmoid, None, ""),
         *(Op(name, cur.function, con.arithmetic if name in con.REALS else None, cur.LIMITS.get(name, "")) for name in cur.PLAIN),
-        Op("Gelu", cur.gelu, None, "approximate none"),
+        Op("Gelu", cur.gelu, None, "both forms"),
         Op("Swish", cur.swish, None, "alpha 1"),
         Op("Elu", cur.elu, None, "alpha above 0"),
         Op("Selu", cur.selu, None, "alpha and gamma above 0"),

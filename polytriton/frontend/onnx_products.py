@@ -61,7 +61,10 @@ def add_channels(s: Site, node: str, images: int, inner: int, more: float, tag: 
 
 
 def softmax(s: Site) -> Result:
-    """1 / (1 + sum over j != i of exp(x_j - x_i)): differences of one layer's outputs are bounded as such."""
+    """1 / (1 + sum over j != i of exp(x_j - x_i)): differences of one layer's outputs are bounded as such.
+
+    Terms are capped at e^30 (ir/curves.py): where one is larger, the result and the one written here lie in [0, e^-30], the slack of `share`.
+    """
     x = s.act(0)
     axis = s.axis(int(s.get("axis", 1 if s.opset < 13 else -1)), len(x.shape))
     order = s.order(x)
@@ -76,7 +79,7 @@ def softmax(s: Site) -> Result:
     own = np.broadcast_to(groups[None], theirs.shape)
     to = theirs.shape
     gap = s.emit("sub", [s.view(s.reorder(x, theirs, "theirs"), to), s.view(s.reorder(x, own, "own"), to)], tag="gap")
-    power = s.emit("exp", [gap], {"stated": "nothing"}, "power")
+    power = s.emit("capped", [gap], {"stated": "nothing"}, "power")
     total = add_channels(s, power, 1, n - 1, 1.0, "total")
     last = s.emit("share", [total], {"stated": "softmax"}, "share")
     found = s.result(last, (outer, n), x.dtype)

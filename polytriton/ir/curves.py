@@ -2,10 +2,11 @@
 
 What soundness needs of a function is stated in its row: f is convex, concave or straight on each piece between two bends, and
 
-    |value(x) - f(x)|  <=  VALUE |value(x)| + off (1 + |x|) + TINY,    |slope(x) - f'(x)|  <=  SLOPE |slope(x)| + off (1 + |x|) + TINY.
+    |value(x) - f(x)|  <=  VALUE |value(x)| + off (1 + |x|) + slack + TINY,    |slope(x) - f'(x)|  <=  SLOPE |slope(x)| + off (1 + |x|) + TINY.
 
 The libraries' exp, tanh and erf are off by a few units of 2^-53; 2^-44 is 512 of these. A bend that is no float64 number is enclosed, and
-`most` bounds |f''| between the ends of an enclosure. tests/ir/test_curves.py holds every row against interval arithmetic of 200 bits.
+`most` bounds |f''| between the ends of an enclosure. A function of a `period` repeats its bends, which are those beside 0; where a box is
+wider than two periods, or far out, all that is known of it is its `span`. `slack` is added to what the value may be off. tests/ir/test_curves.py holds every row against interval arithmetic of 200 bits.
 
 Deployed, such a function has no IEEE definition. A semantics states how far its float32 result may lie from the exact one: `ulps` units of
 2^-23 max(1, |f|), by default more than onnxruntime's and torch's kernels were measured at (tools/function_errors.py).
@@ -36,7 +37,10 @@ class Curve:
     signs: tuple[int, ...]
     bends: tuple[tuple[float, float], ...] = ()
     off: float = 0.0
+    slack: float = 0.0
     most: float = 0.0
+    period: float = 0.0
+    span: tuple[float, float] = (-np.inf, np.inf)
     domain: tuple[float, float] = (-np.inf, np.inf)
     invert: Callable[[np.ndarray], np.ndarray] | None = None
     parameter: tuple[str, float] = ("", 0.0)
@@ -100,6 +104,15 @@ def _share_slope(x: np.ndarray, _: float) -> np.ndarray:
     return np.where(x < 1, 0.0, -1 / np.maximum(x, 1) ** 2)
 
 
+def _capped(x: np.ndarray, _: float) -> np.ndarray:
+    return np.exp(np.minimum(x, CAP))
+
+
+def _capped_slope(x: np.ndarray, _: float) -> np.ndarray:
+    """At the cap that of the curved side."""
+    return np.where(x > CAP, 0.0, np.exp(np.minimum(x, CAP)))
+
+
 def _elu(x: np.ndarray, alpha: float) -> np.ndarray:
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
@@ -116,6 +129,41 @@ def _gelu(x: np.ndarray, _: float) -> np.ndarray:
 def _gelu_slope(x: np.ndarray, _: float) -> np.ndarray:
     y = np.minimum(np.abs(x), 40)
     return 0.5 * (1 + _erf(x * sqrt(0.5))) + x * np.exp(-0.5 * y * y) / sqrt(2 * pi)
+
+
+def _gelu_tanh_inner(x: np.ndarray) -> np.ndarray:
+    return sqrt(2 / pi) * (x + 0.044715 * x * x * x)
+
+
+def _gelu_tanh(x: np.ndarray, _: float) -> np.ndarray:
+    """0.5 x (1 + tanh(u)) = x sigmoid(2 u)."""
+    return x * _sigmoid(2 * _gelu_tanh_inner(x), 0.0)
+
+
+def _gelu_tanh_slope(x: np.ndarray, _: float) -> np.ndarray:
+    y = np.clip(x, -40, 40)  # beyond, the gate is 0 or 1
+    u = 2 * _gelu_tanh_inner(y)
+    return _sigmoid(u, 0.0) + y * _sigmoid_slope(u, 0.0) * 2 * sqrt(2 / pi) * (1 + 0.134145 * y * y)
+
+
+def _mish_gate(x: np.ndarray) -> np.ndarray:
+    """tanh(log(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2), divided by e^2x where x > 0."""
+    e = np.exp(-np.abs(x))
+    n = np.where(x > 0, 1 + 2 * e, e * (e + 2))
+    return n / (n + np.where(x > 0, 2 * e * e, 2.0))
+
+
+def _mish(x: np.ndarray, _: float) -> np.ndarray:
+    return x * _mish_gate(x)
+
+
+def _mish_slope(x: np.ndarray, _: float) -> np.ndarray:
+    """gate + x (1 - gate^2) sigmoid(x); with n as above 1 - gate^2 = 4 (n + 1) / (n + 2)^2 and n + 1 = (1 + e^x)^2."""
+    e = np.exp(-np.abs(x))
+    up = x > 0
+    n = np.where(up, 1 + 2 * e, e * (e + 2)) + np.where(up, 2 * e * e, 2.0)  # n + 2, of e^-2x as much where x > 0
+    rest = 4 * (1 + e) ** 2 * np.where(up, e * e, 1.0) / (n * n)
+    return _mish_gate(x) + x * rest * _sigmoid(x, 0.0)
 
 
 def _silu(x: np.ndarray, _: float) -> np.ndarray:
@@ -150,7 +198,13 @@ def _around(*bends: float, width: float) -> tuple[tuple[float, float], ...]:
     return tuple((x - width, x + width) for x in bends)
 
 
+CAP = 30.0  # e^30 beside 1: a share of 2^-43
 ABOVE = (0.0, np.inf)
+SINE = _around(*(k * pi for k in range(-2, 3)), width=1e-15)
+COSINE = _around(*((k + 0.5) * pi for k in range(-3, 3)), width=1e-15)
+UNIT = (-1.0, 1.0)
+GELU_TANH = _around(-1.41850400879082836, 1.41850400879082836, width=1e-15)
+MISH = _around(-2.25637639636079312, 1.490571179485428459, width=1e-15)
 GELU = _around(-sqrt(2), sqrt(2), width=1e-15)
 HARDSWISH = _around(-3.0, 3.0, width=0.0)
 SILU = _around(-2.399357280515, 2.399357280515, width=1e-11)  # x tanh(x / 2) = 2
@@ -165,13 +219,19 @@ CURVES: Mapping[str, Curve] = {
     "log": Curve(lambda x, _: np.log(x), lambda x, _: 1 / x, (-1,), domain=ABOVE, doc="natural logarithm; no bound unless x > 0"),
     "sqrt": Curve(lambda x, _: np.sqrt(x), lambda x, _: 0.5 / np.sqrt(x), (-1,), domain=ABOVE, doc="square root; no bound unless x > 0"),
     "reciprocal": Curve(lambda x, _: 1 / x, lambda x, _: -1 / (x * x), (1,), domain=ABOVE, doc="1 / x; no bound unless x > 0"),
-    "share": Curve(_share, _share_slope, (0, 1), ((1.0, 1.0),), doc="1 / max(x, 1): the end of a Softmax, whose sums are 1 or more"),
+    "sin": Curve(lambda x, _: np.sin(x), lambda x, _: np.cos(x), (1, -1) * 3, SINE, 2.0**-48, most=1.0, period=2 * pi, span=UNIT, doc="sine"),
+    "cos": Curve(lambda x, _: np.cos(x), lambda x, _: -np.sin(x), (1, -1) * 3 + (1,), COSINE, 2.0**-48, most=1.0, period=2 * pi, span=UNIT, doc="cosine"),
+    "capped": Curve(_capped, _capped_slope, (1, 0), ((CAP, CAP),), doc="exp(min(x, 30)): a term of a Softmax"),
+    "share": Curve(_share, _share_slope, (0, 1), ((1.0, 1.0),), slack=2.0**-43, doc="1 / max(x, 1): the end of a Softmax, whose sums are 1 or more, of capped terms"),
     "elu": Curve(_elu, _elu_slope, (1, 0), ZERO, parameter=("alpha", 1.0), doc="x where x > 0, else alpha (exp(x) - 1)"),
-    "gelu": Curve(_gelu, _gelu_slope, (-1, 1, -1), GELU, 2.0**-48, 1.0, made_of=("erf",), doc="x Phi(x), by erf"),
-    "silu": Curve(_silu, _silu_slope, (-1, 1, -1), SILU, 2.0**-48, 1.0, made_of=("sigmoid",), doc="x sigmoid(x)"),
+    "gelu": Curve(_gelu, _gelu_slope, (-1, 1, -1), GELU, 2.0**-48, most=1.0, made_of=("erf",), doc="x Phi(x), by erf"),
+    "gelu_tanh": Curve(_gelu_tanh, _gelu_tanh_slope, (-1, 1, -1), GELU_TANH, 2.0**-46, most=1.2, made_of=("tanh",), doc="x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2"),
+    "mish": Curve(_mish, _mish_slope, (-1, 1, -1), MISH, 2.0**-46, most=1.0, made_of=("tanh",), doc="x tanh(log(1 + exp(x)))"),
+    "silu": Curve(_silu, _silu_slope, (-1, 1, -1), SILU, 2.0**-48, most=1.0, made_of=("sigmoid",), doc="x sigmoid(x)"),
     "hardswish": Curve(_hardswish, _hardswish_slope, (0, 1, 0), HARDSWISH, 2.0**-48, ulps=6.0, doc="x clip(x / 6 + 1/2, 0, 1)"),
     "square": Curve(lambda x, _: x * x, lambda x, _: 2 * x, (1,), doc="x^2"),
     "cube": Curve(lambda x, _: x * x * x, lambda x, _: 3 * x * x, (-1, 1), ZERO, invert=_cube_invert, doc="x^3"),
 }
 # fmt: on
-STATED = {**{name: curve.ulps for name, curve in CURVES.items()}, "softmax": 8.0}  # ulps of every function that is told of
+STEPS = ("capped", "share")  # towards another function: nobody deploys them
+STATED = {**{name: curve.ulps for name, curve in CURVES.items() if name not in STEPS}, "softmax": 8.0}  # ulps of every function told of

@@ -28,6 +28,7 @@ from polytriton.runtime.relax import Lines, round_down, round_up
 from polytriton.runtime.soundness import U64
 
 STEPS, OUTER, INNER = 26, 34, 14  # halvings: for a summit, for a slope, for a summit on the way to a slope
+FAR = 2.0**20  # beyond, the periods of an argument are not counted
 CELLS = 1 << 14  # taken at once: some dozen arrays of them stay in the cache
 Piece = tuple[np.ndarray, np.ndarray, int | None]  # from, to, and the sign of f''; None where a bend is enclosed
 
@@ -38,6 +39,26 @@ class Boxed:
     def __init__(self, curve: Curve, parameter: float, lo: np.ndarray, hi: np.ndarray) -> None:
         self.curve, self.parameter, self.lo, self.hi = curve, parameter, lo, hi
         self.middle = 0.5 * lo + 0.5 * hi
+        self.bends = [(np.clip(a, lo, hi), np.clip(b, lo, hi)) for a, b in self._around(curve)]
+        self.beyond = self._beyond(curve)
+
+    def _around(self, curve: Curve) -> Iterator[tuple[np.ndarray | float, np.ndarray | float]]:
+        """Enclosures of the bends, of a periodic function those beside the nearest multiple of the period.
+
+        The multiple is off by 2^-52 of itself, its sums with bends by as much again.
+        """
+        if not curve.period:
+            yield from curve.bends
+            return
+        base = curve.period * np.rint(self.middle / curve.period)
+        room = 2.0**-50 * (np.abs(base) + 16)
+        yield from ((base + a - room, base + b + room) for a, b in curve.bends)
+
+    def _beyond(self, curve: Curve) -> np.ndarray | None:
+        """Boxes of which nothing but the span is known."""
+        if not curve.period:
+            return None
+        return (self.hi - self.lo > 2 * curve.period) | (np.maximum(np.abs(self.lo), np.abs(self.hi)) > FAR)
 
     def value(self, x: np.ndarray) -> np.ndarray:
         return self.curve.value(x, self.parameter)
@@ -48,12 +69,12 @@ class Boxed:
     def pieces(self) -> Iterator[Piece]:
         """The parts of every box between bends; some are single points."""
         start = self.lo
-        for sign, bend in zip(self.curve.signs, [*self.curve.bends, None], strict=True):
-            end = self.hi if bend is None else np.clip(bend[0], self.lo, self.hi)
+        for sign, bend in zip(self.curve.signs, [*self.bends, None], strict=True):
+            end = self.hi if bend is None else bend[0]
             yield start, end, sign
             if bend is not None:
-                start = np.clip(bend[1], self.lo, self.hi)
-                if bend[0] < bend[1]:
+                start = bend[1]
+                if self.curve.most:
                     yield end, start, None
 
     def _summit(self, side: int, k: np.ndarray, a: np.ndarray, b: np.ndarray, right: bool, steps: int) -> np.ndarray:
@@ -73,8 +94,8 @@ class Boxed:
     def _gap(self, side: int, k: np.ndarray, x: np.ndarray) -> np.ndarray:
         """s (f(x) - k x), moved up by what the stored value may be off and the roundings of three operations."""
         f, product = self.value(x), k * x
-        slack = VALUE * np.abs(f) + self.curve.off * (1 + np.abs(x)) + 2 * TINY + 8 * U64 * (np.abs(f) + np.abs(product))
-        return side * (f - product) + slack
+        off = VALUE * np.abs(f) + self.curve.off * (1 + np.abs(x)) + self.curve.slack + 2 * TINY
+        return side * (f - product) + off + 8 * U64 * (np.abs(f) + np.abs(product) + off)
 
     def greatest(self, side: int, k: np.ndarray) -> np.ndarray:
         """An upper bound of s (f(x) - k x) over every box."""
@@ -92,13 +113,16 @@ class Boxed:
                 if sign is None:
                     found = found + self.curve.most * (b - a) ** 2 / 4
             best = np.maximum(best, found)
+        if self.beyond is not None:
+            span = max(side * v for v in self.curve.span)
+            best = np.where(self.beyond, span + np.maximum(-side * k * self.lo, -side * k * self.hi), best)
         return best + 8 * U64 * np.abs(best)
 
     def touch(self, side: int) -> np.ndarray:
         """The slope of a line above s f (times s), the lowest at the middle; nobody trusts it."""
         if len(self.curve.signs) == 1:
             return self.slope(self.middle) if side * self.curve.signs[0] < 0 else self._chord()
-        bends = [np.clip(0.5 * a + 0.5 * b, self.lo, self.hi) for a, b in self.curve.bends]
+        bends = [0.5 * a + 0.5 * b for a, b in self.bends]
         slopes = np.stack([self.slope(x) for x in (self.lo, self.hi, *bends)])
         low, high = slopes.min(0), slopes.max(0)
         fixed = [(x, side * self.value(x)) for x in (self.lo, self.hi, *bends)]
@@ -114,7 +138,8 @@ class Boxed:
             summit = np.take_along_axis(where, heights.argmax(0)[None], 0)[0]
             steeper = (summit > self.middle) == (side > 0)
             low, high = np.where(steeper, k, low), np.where(steeper, high, k)
-        return 0.5 * low + 0.5 * high
+        found = 0.5 * low + 0.5 * high
+        return found if self.beyond is None else np.where(self.beyond, 0.0, found)
 
     def _chord(self) -> np.ndarray:
         width = self.hi - self.lo

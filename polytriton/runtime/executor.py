@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from polytriton.ir.curves import CAP
 from polytriton.ir.interp import user_shape
 from polytriton.ir.net import Net, Node, Ref
 
@@ -64,6 +66,10 @@ def _share(x: Tensor) -> Tensor:
     return 1 / x.clamp(min=1)
 
 
+def _capped(x: Tensor) -> Tensor:
+    return x.clamp(max=CAP).exp()
+
+
 def _alone(function: Forward) -> Run:
     return lambda n, v, w: function(v[0])
 
@@ -73,6 +79,7 @@ SMOOTH: dict[str, Forward] = {
     "sigmoid": torch.sigmoid, "tanh": torch.tanh, "erf": torch.erf, "softsign": _softsign, "softplus": F.softplus, "exp": torch.exp,
     "log": torch.log, "sqrt": torch.sqrt, "reciprocal": torch.reciprocal, "gelu": F.gelu, "silu": F.silu, "hardswish": F.hardswish,
     "square": torch.square, "cube": _cube, "share": _share,
+    "capped": _capped, "sin": torch.sin, "cos": torch.cos, "gelu_tanh": partial(F.gelu, approximate="tanh"), "mish": F.mish,
 }  # fmt: skip
 
 RUN: dict[str, Run] = {

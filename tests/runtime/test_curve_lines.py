@@ -137,6 +137,27 @@ def test_beyond_the_domain_there_is_no_bound(name: str) -> None:
     assert torch.isfinite(least).tolist() == torch.isfinite(most).tolist() == [False] * 4 + [True]
 
 
+@pytest.mark.parametrize("name", [n for n in NAMES if CURVES[n].period])
+def test_far_out_and_in_wide_boxes_a_period_counts(name: str) -> None:
+    rng = np.random.default_rng(8)
+    middle = rng.standard_normal(60) * rng.choice([1e2, 1e4, 5e5, 1e9], 60)
+    width = np.abs(rng.standard_normal(60)) * rng.choice([1e-6, 0.5, 5.0, 12.0, 1e3], 60)
+    lo, hi = middle - width, middle + width
+    lines = curve_lines(node(name, 60), torch.tensor(lo), torch.tensor(hi), torch.float64, None)
+    least, most = (v.numpy() for v in curve_range(node(name, 60), torch.tensor(lo), torch.tensor(hi)))
+    assert lines.lower_cut is not None
+    assert (least[hi - lo > 7] <= -1).all() and (most[hi - lo > 7] >= 1).all() and (least >= -1.0001).all() and (most <= 1.0001).all()
+    with ctx.workprec(300):
+        for i, (a, b) in enumerate(zip(lo.tolist(), hi.tolist(), strict=True)):
+            low, cut_low, up, cut_up = (arb(v[i].item()) for v in (lines.lower_slope, lines.lower_cut, lines.upper_slope, lines.upper_cut))
+            tops = [float(t) for t in np.pi / 2 * np.arange(np.ceil(a / np.pi * 2), np.ceil(a / np.pi * 2) + 12) if a <= t <= b]
+            for x in [*inside(name, a, b), *tops]:
+                f = exact(name, x)[0]
+                assert low * arb(x) + cut_low <= f <= up * arb(x) + cut_up, (name, a, b, x)
+                assert arb(least[i]) <= f <= arb(most[i]), (name, a, b, x)
+    assert (lines.lower_slope.numpy()[np.abs(middle) > 1e7] == 0).all()
+
+
 def test_what_overflows_is_no_bound() -> None:
     lo, hi = torch.tensor([700.0, 0.0]).double(), torch.tensor([800.0, 709.0]).double()
     least, most = curve_range(node("exp", 2), lo, hi)

@@ -273,6 +273,26 @@ def test_the_sum_of_a_softmax_may_be_taken_in_any_order(terms: int) -> None:
             assert (np.asarray(found.lo) <= y).all() and (y <= np.asarray(found.hi)).all()
 
 
+@pytest.mark.parametrize("semantics", ["real", "float32"])
+@pytest.mark.parametrize("gap", [29.0, 31.0, 80.0, 1e4])
+def test_a_softmax_of_far_apart_logits_has_bounds(gap: float, semantics: str) -> None:
+    """Its terms are capped: exp(gap) may be no float32, the share is at most 1."""
+    terms = 9
+    net = polytriton.compile(finish([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], {}, [1, terms], [1, terms]), semantics=semantics)
+    rng = np.random.default_rng(int(gap))
+    middle = np.where(np.arange(terms) % 3 == 0, gap, 0.0).astype(np.float32)
+    for radius in (1e-3, 1.0, gap):
+        lo, hi = ((middle + s * radius).astype(np.float32)[None] for s in (-1, 1))
+        found = net.bounds(lo, hi)
+        low, high = (np.asarray(v, np.float64) for v in (found.lo, found.hi))
+        assert (low >= -1e-4).all() and (high <= 1 + 1e-4).all() and (high - low >= 0).all()
+        for _ in range(30):
+            x = np.where(rng.random(terms) < 0.5, rng.choice([0, 1], terms), rng.random(terms)) * (hi - lo).astype(float) + lo
+            x = np.clip(x.astype(np.float32), lo, hi).astype(float)
+            y = np.exp(x - x.max()) / np.exp(x - x.max()).sum()
+            assert (low <= y + 1e-15).all() and (y - 1e-15 <= high).all()
+
+
 def test_a_softmax_of_what_overflows_is_read_all_the_same() -> None:
     """On the extreme inputs of the comparison onnxruntime's answer is NaN: that says nothing."""
     nodes = [helper.make_node("Exp", ["x"], ["p"]), helper.make_node("Softmax", ["p"], ["q"]), helper.make_node("Sigmoid", ["q"], ["y"])]

@@ -221,8 +221,8 @@ def test_operators_agree_with_onnxruntime(name: str, forms: Forms) -> None:
 
 # no fraction is their value: tests/soundness/test_curves.py and test_products.py have executors of their own for them
 SMOOTH = {
-    "Celu", "Elu", "Erf", "Exp", "Gelu", "HardSwish", "Log", "Pow", "Reciprocal", "Selu", "Sigmoid", "Softmax", "Softplus", "Softsign",
-    "Sqrt", "Swish", "Tanh",
+    "Celu", "Cos", "Elu", "Erf", "Exp", "Gelu", "HardSwish", "Log", "Mish", "Pow", "Reciprocal", "Selu", "Sigmoid", "Sin", "Softmax",
+    "Softplus", "Softsign", "Sqrt", "Swish", "Tanh",
 }  # fmt: skip
 
 
