@@ -1,4 +1,4 @@
-"""ONNX operators that are smooth functions of one activation: one IR node each (ir/curves.py), or one between two scales."""
+"""ONNX operators that are smooth functions of one activation, or steps: one IR node each (ir/curves.py), or one between two scales."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from polytriton.ir.ops import LARGEST, NORMAL
 PLAIN = {
     "Sigmoid": "sigmoid", "Tanh": "tanh", "Erf": "erf", "Softsign": "softsign", "Softplus": "softplus", "Exp": "exp", "Log": "log",
     "Sqrt": "sqrt", "Reciprocal": "reciprocal", "HardSwish": "hardswish", "Sin": "sin", "Cos": "cos", "Mish": "mish",
+    "Sign": "sign", "Floor": "floor", "Ceil": "ceil", "Round": "round",
 }  # fmt: skip
 LIMITS = dict.fromkeys(("Log", "Sqrt", "Reciprocal"), "bounded where the operand is above 0")
 POWERS = {2.0: "square", 3.0: "cube", 0.5: "sqrt", -1.0: "reciprocal"}

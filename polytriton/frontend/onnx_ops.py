@@ -346,14 +346,12 @@ TABLE: dict[str, Op] = {
 ORDERLY = ("LogSoftmax",)  # where one ends a classifier, the label is that of its operand
 LOGITS = "export the model without it, up to the logits: it keeps their order; `polytriton inspect --operators` lists what is supported"
 
-CURVED = (
-    "Cos", "Cosh", "GRU", "LSTM", "LayerNormalization", "Mish", "RNN", "Sin", "Sinh", "Tan",
-)  # fmt: skip
+CURVED = ("Cosh", "GRU", "LSTM", "LayerNormalization", "RNN", "Sinh", "Tan")
 PIECEWISE = (
     "no simplification helps: train the network with another activation in its place, ReLU and GELU among them; "
     "`polytriton inspect --operators` lists what is supported"
 )
-JUMPS = ("Ceil", "Floor", "Round", "Sign", "ThresholdedRelu")
+JUMPS = ("ThresholdedRelu",)
 CONTINUOUS = (
     "it jumps, and where a number may round to either side of a jump no bound follows: use a continuous function in its place; "
     "`polytriton inspect --operators` lists what is supported"

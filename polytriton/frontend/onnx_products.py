@@ -63,7 +63,8 @@ def add_channels(s: Site, node: str, images: int, inner: int, more: float, tag: 
 def softmax(s: Site) -> Result:
     """1 / (1 + sum over j != i of exp(x_j - x_i)): differences of one layer's outputs are bounded as such.
 
-    Terms are capped at e^30 (ir/curves.py): where one is larger, the result and the one written here lie in [0, e^-30], the slack of `share`.
+    Terms are capped at e^30 (ir/curves.py): where one is larger, the result and the one written here lie in [0, e^-30], which `share` is
+    charged.
     """
     x = s.act(0)
     axis = s.axis(int(s.get("axis", 1 if s.opset < 13 else -1)), len(x.shape))

@@ -2,11 +2,15 @@
 
 What soundness needs of a function is stated in its row: f is convex, concave or straight on each piece between two bends, and
 
-    |value(x) - f(x)|  <=  VALUE |value(x)| + off (1 + |x|) + slack + TINY,    |slope(x) - f'(x)|  <=  SLOPE |slope(x)| + off (1 + |x|) + TINY.
+    |value(x) - f(x)|  <=  VALUE |value(x)| + off (1 + |x|) + slack + TINY,
+    |slope(x) - f'(x)|  <=  SLOPE |slope(x)| + off (1 + |x|) + TINY.
 
 The libraries' exp, tanh and erf are off by a few units of 2^-53; 2^-44 is 512 of these. A bend that is no float64 number is enclosed, and
 `most` bounds |f''| between the ends of an enclosure. A function of a `period` repeats its bends, which are those beside 0; where a box is
-wider than two periods, or far out, all that is known of it is its `span`. `slack` is added to what the value may be off. tests/ir/test_curves.py holds every row against interval arithmetic of 200 bits.
+wider than two periods, or far out, all that is known of it is its `span`. `slack` is added to what the value may be off.
+
+A function that `jumps` is constant between jumps, does not fall, and is computed exactly (ulps 0), but its operand may be flushed to zero;
+f(x) - x lies in `band`. tests/ir/test_curves.py holds every row against interval arithmetic of 200 bits.
 
 Deployed, such a function has no IEEE definition. A semantics states how far its float32 result may lie from the exact one: `ulps` units of
 2^-23 max(1, |f|), by default more than onnxruntime's and torch's kernels were measured at (tools/function_errors.py).
@@ -44,6 +48,8 @@ class Curve:
     domain: tuple[float, float] = (-np.inf, np.inf)
     invert: Callable[[np.ndarray], np.ndarray] | None = None
     parameter: tuple[str, float] = ("", 0.0)
+    band: tuple[float, float] = (-np.inf, np.inf)
+    jumps: bool = False
     ulps: float = 4.0
     made_of: tuple[str, ...] = ()
     doc: str = ""
@@ -194,6 +200,15 @@ def _cube_invert(k: np.ndarray) -> np.ndarray:
 ZERO = ((0.0, 0.0),)
 
 
+ALL = (-np.inf, np.inf)
+
+
+def _jumping(
+    value: Callable[[np.ndarray], np.ndarray], doc: str, span: tuple[float, float] = ALL, band: tuple[float, float] = ALL
+) -> Curve:
+    return Curve(lambda x, _: value(x), lambda x, _: np.zeros_like(x), (0,), span=span, band=band, jumps=True, ulps=0.0, doc=doc)
+
+
 def _around(*bends: float, width: float) -> tuple[tuple[float, float], ...]:
     return tuple((x - width, x + width) for x in bends)
 
@@ -219,19 +234,26 @@ CURVES: Mapping[str, Curve] = {
     "log": Curve(lambda x, _: np.log(x), lambda x, _: 1 / x, (-1,), domain=ABOVE, doc="natural logarithm; no bound unless x > 0"),
     "sqrt": Curve(lambda x, _: np.sqrt(x), lambda x, _: 0.5 / np.sqrt(x), (-1,), domain=ABOVE, doc="square root; no bound unless x > 0"),
     "reciprocal": Curve(lambda x, _: 1 / x, lambda x, _: -1 / (x * x), (1,), domain=ABOVE, doc="1 / x; no bound unless x > 0"),
-    "sin": Curve(lambda x, _: np.sin(x), lambda x, _: np.cos(x), (1, -1) * 3, SINE, 2.0**-48, most=1.0, period=2 * pi, span=UNIT, doc="sine"),
-    "cos": Curve(lambda x, _: np.cos(x), lambda x, _: -np.sin(x), (1, -1) * 3 + (1,), COSINE, 2.0**-48, most=1.0, period=2 * pi, span=UNIT, doc="cosine"),
-    "capped": Curve(_capped, _capped_slope, (1, 0), ((CAP, CAP),), doc="exp(min(x, 30)): a term of a Softmax"),
-    "share": Curve(_share, _share_slope, (0, 1), ((1.0, 1.0),), slack=2.0**-43, doc="1 / max(x, 1): the end of a Softmax, whose sums are 1 or more, of capped terms"),
+    "sin": Curve(lambda x, _: np.sin(x), lambda x, _: np.cos(x), (1, -1) * 3, SINE, 2.0**-48, most=1.0, period=2 * pi, span=UNIT,
+        doc="sine"),
+    "cos": Curve(lambda x, _: np.cos(x), lambda x, _: -np.sin(x), (1, -1) * 3 + (1,), COSINE, 2.0**-48, most=1.0, period=2 * pi, span=UNIT,
+        doc="cosine"),
+    "capped": Curve(_capped, _capped_slope, (1, 0), ((CAP, CAP),), ulps=0.0, doc="exp(min(x, 30)): a term of a Softmax"),
+    "share": Curve(_share, _share_slope, (0, 1), ((1.0, 1.0),), slack=2.0**-43,
+        doc="1 / max(x, 1): the end of a Softmax, whose sums are 1 or more, of capped terms"),
     "elu": Curve(_elu, _elu_slope, (1, 0), ZERO, parameter=("alpha", 1.0), doc="x where x > 0, else alpha (exp(x) - 1)"),
     "gelu": Curve(_gelu, _gelu_slope, (-1, 1, -1), GELU, 2.0**-48, most=1.0, made_of=("erf",), doc="x Phi(x), by erf"),
-    "gelu_tanh": Curve(_gelu_tanh, _gelu_tanh_slope, (-1, 1, -1), GELU_TANH, 2.0**-46, most=1.2, made_of=("tanh",), doc="x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2"),
+    "gelu_tanh": Curve(_gelu_tanh, _gelu_tanh_slope, (-1, 1, -1), GELU_TANH, 2.0**-46, most=1.2, made_of=("tanh",),
+        doc="x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2"),
     "mish": Curve(_mish, _mish_slope, (-1, 1, -1), MISH, 2.0**-46, most=1.0, made_of=("tanh",), doc="x tanh(log(1 + exp(x)))"),
     "silu": Curve(_silu, _silu_slope, (-1, 1, -1), SILU, 2.0**-48, most=1.0, made_of=("sigmoid",), doc="x sigmoid(x)"),
     "hardswish": Curve(_hardswish, _hardswish_slope, (0, 1, 0), HARDSWISH, 2.0**-48, ulps=6.0, doc="x clip(x / 6 + 1/2, 0, 1)"),
+    "sign": _jumping(np.sign, "-1, 0 or 1", span=UNIT),
+    "floor": _jumping(np.floor, "the integer below", band=(-1.0, 0.0)),
+    "ceil": _jumping(np.ceil, "the integer above", band=(0.0, 1.0)),
+    "round": _jumping(np.rint, "the nearest integer, of two the even one", band=(-0.5, 0.5)),
     "square": Curve(lambda x, _: x * x, lambda x, _: 2 * x, (1,), doc="x^2"),
     "cube": Curve(lambda x, _: x * x * x, lambda x, _: 3 * x * x, (-1, 1), ZERO, invert=_cube_invert, doc="x^3"),
 }
 # fmt: on
-STEPS = ("capped", "share")  # towards another function: nobody deploys them
-STATED = {**{name: curve.ulps for name, curve in CURVES.items() if name not in STEPS}, "softmax": 8.0}  # ulps of every function told of
+STATED = {**{name: c.ulps for name, c in CURVES.items() if c.ulps}, "softmax": 8.0}  # ulps of every function told of

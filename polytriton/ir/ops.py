@@ -185,8 +185,8 @@ def curve_of(node: Node) -> tuple[Curve, float]:
 
 
 def stated_name(node: Node) -> str:
-    """Of the function whose deployed error the node's result has; `nothing` for a step on the way to one."""
-    found = node.attrs.get("stated", node.op)
+    """Of the function whose deployed error the node's result has; `nothing` for a step on the way to one, or an exact one."""
+    found = node.attrs.get("stated", node.op if CURVES[node.op].ulps else "nothing")
     assert isinstance(found, str)
     return found
 

@@ -147,20 +147,64 @@ class Boxed:
         return np.divide(rise, width, out=self.slope(self.middle), where=width > 0)
 
 
+class Stepped:
+    """A function that jumps, over boxes as `Boxed` takes them: what may be flushed to zero stands for zero as well.
+
+    For any slope k these are above s (f(x) - k x), and the least of them is taken:
+
+        the greatest s f, at an end, plus the greatest -s k x;      (the band's) s (f - x), plus the greatest s (1 - k) x;
+
+    and for s f of span [-1, 1] that jumps at 0, -1 - s k x on the side where it is -1, 1 - s k x on the other and where x may be flushed.
+    """
+
+    def __init__(self, curve: Curve, parameter: float, lo: np.ndarray, hi: np.ndarray) -> None:
+        flushed = (lo < NORMAL) & (hi > -NORMAL)
+        self.curve, self.lo, self.hi = curve, np.where(flushed, np.minimum(lo, 0), lo), np.where(flushed, np.maximum(hi, 0), hi)
+        self.ends = tuple(curve.value(v, parameter) for v in (self.lo, self.hi))
+
+    def _most(self, k: np.ndarray, lo: np.ndarray | float, hi: np.ndarray | float) -> np.ndarray:
+        """The greatest k x, moved up by its rounding."""
+        found = np.maximum(k * lo, k * hi)
+        return np.asarray(found + 2 * U64 * np.maximum(np.abs(k * lo), np.abs(k * hi)) + TINY)
+
+    def greatest(self, side: int, k: np.ndarray) -> np.ndarray:
+        best = np.maximum(side * self.ends[0], side * self.ends[1]) + self._most(-side * k, self.lo, self.hi)
+        if np.isfinite(self.curve.band[0]):
+            along = [side * (x - k * x) + 4 * U64 * (np.abs(x) + np.abs(k * x)) for x in (self.lo, self.hi)]
+            best = np.minimum(best, np.maximum(*along) + (max(side * v for v in self.curve.band) + NORMAL))
+        else:
+            low = (self.lo, np.minimum(self.hi, -NORMAL)) if side > 0 else (np.maximum(self.lo, NORMAL), self.hi)
+            high = (np.maximum(self.lo, -NORMAL), self.hi) if side > 0 else (self.lo, np.minimum(self.hi, NORMAL))
+            apart = np.maximum(self._most(-side * k, *low) - 1, self._most(-side * k, *high) + 1)
+            best = np.where((self.lo < -NORMAL) & (self.hi > NORMAL), np.minimum(best, apart), best)
+        return best + 8 * U64 * np.abs(best)
+
+    def touch(self, side: int) -> np.ndarray:
+        """Of a level line and one along the band, or from the end to the jump, the nearer at the middle."""
+        middle, zero = 0.5 * self.lo + 0.5 * self.hi, np.zeros_like(self.lo)
+        if np.isfinite(self.curve.band[0]):
+            along = side * middle + max(side * v for v in self.curve.band)
+            return np.where(along < np.maximum(side * self.ends[0], side * self.ends[1]), 1.0, 0.0)
+        end = self.lo if side > 0 else self.hi
+        steep = (self.lo < -NORMAL) & (self.hi > NORMAL) & (side * middle < 0)
+        return np.where(steep, np.divide(2.0, np.abs(end), out=zero, where=steep), 0.0)
+
+
 def _bounded(curve: Curve, lo: Tensor, hi: Tensor) -> Tensor:
     """Where f has a bound: the box is finite and inside the domain, what is flushed there included."""
     found = torch.isfinite(lo) & torch.isfinite(hi)
     return found & (lo > curve.domain[0] + NORMAL) if curve.domain[0] > float("-inf") else found
 
 
-def _boxes(node: Node, lo: Tensor, hi: Tensor) -> Iterator[tuple[slice, Boxed]]:
+def _boxes(node: Node, lo: Tensor, hi: Tensor) -> Iterator[tuple[slice, Boxed | Stepped]]:
     """The curve over all boxes, some at once; where there is no bound, over [1, 1]."""
     curve, parameter = curve_of(node)
     there = _bounded(curve, lo, hi)
     low, high = (torch.where(there, v, torch.ones((), dtype=v.dtype)).flatten().numpy() for v in (lo, hi))
+    kind = Stepped if curve.jumps else Boxed
     for at in range(0, low.size, CELLS):
         part = slice(at, at + CELLS)
-        yield part, Boxed(curve, parameter, low[part], high[part])
+        yield part, kind(curve, parameter, low[part], high[part])
 
 
 def curve_range(node: Node, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:

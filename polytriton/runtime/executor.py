@@ -80,6 +80,7 @@ SMOOTH: dict[str, Forward] = {
     "log": torch.log, "sqrt": torch.sqrt, "reciprocal": torch.reciprocal, "gelu": F.gelu, "silu": F.silu, "hardswish": F.hardswish,
     "square": torch.square, "cube": _cube, "share": _share,
     "capped": _capped, "sin": torch.sin, "cos": torch.cos, "gelu_tanh": partial(F.gelu, approximate="tanh"), "mish": F.mish,
+    "sign": torch.sign, "floor": torch.floor, "ceil": torch.ceil, "round": torch.round,
 }  # fmt: skip
 
 RUN: dict[str, Run] = {

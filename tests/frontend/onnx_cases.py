@@ -285,6 +285,7 @@ CURVED = [
     case("mish", node("Mish"), [1, 9], opset=18),
     case("sin", node("Sin"), [1, 9]),
     case("cos", node("Cos"), [1, 9]),
+    *(case(op.lower(), node(op), [1, 9], opset=13) for op in ("Sign", "Floor", "Ceil", "Round")),
     case("swish", node("Swish"), [1, 9], opset=24),
     case("silu", [node("Sigmoid", "x", "s"), node("Mul", "x s")], IMAGE),
     case("silu-turned", [node("Neg", "x", "h"), node("Sigmoid", "h", "s"), node("Mul", "s h", "g"), node("Add", "g s")], IMAGE),

@@ -7,6 +7,7 @@ from tests.mutation.mutant import Mutant, m
 
 TABLE, LINES, WALK, SEMANTICS = "ir/curves.py", "runtime/curves.py", "runtime/walk.py", "runtime/soundness.py"
 IMPORT, MADE, PLANES = "frontend/onnx_curves.py", "frontend/onnx_products.py", "runtime/planes.py"
+STEPPED = "tests/runtime/test_stepped.py"
 FLAT, MULTIPLIED = "tests/runtime/test_planes.py", "tests/soundness/test_products.py"
 FACTS, HELD, NETS, CASES = "tests/ir/test_curves.py", "tests/runtime/test_curve_lines.py", "tests/soundness/test_curves.py", "tests/frontend/test_onnx.py"
 
@@ -54,6 +55,15 @@ CURVES: tuple[Mutant, ...] = (
     m("periods: multiples are exact", LINES, "room = 2.0**-50 * (np.abs(base) + 16)", "room = 0.0", HELD, argued="the value of f that far out is charged off (1 + |x|), which is more than what the place of a bend changes"),
     m("periods: wide boxes have two turns", LINES, "(self.hi - self.lo > 2 * curve.period) | ", "(self.hi - self.lo > 200 * curve.period) | ", HELD),
     m("periods: the span is a slope's", LINES, "span + np.maximum(-side * k * self.lo, -side * k * self.hi)", "0.5 * span + np.maximum(-side * k * self.lo, -side * k * self.hi)", HELD),
+    m("jumps: flushed operands keep their sign", LINES, "np.where(flushed, np.minimum(lo, 0), lo), np.where(flushed, np.maximum(hi, 0), hi)", "lo, hi", STEPPED),
+    m("jumps: the end on the left alone", LINES, "best = np.maximum(side * self.ends[0], side * self.ends[1]) + ", "best = side * self.ends[0] + ", STEPPED),
+    m("jumps: the band of another side", LINES, "(max(side * v for v in self.curve.band) + NORMAL)", "(max(-side * v for v in self.curve.band) + NORMAL)", STEPPED),
+    m("jumps: along the band from one end", LINES, "np.minimum(best, np.maximum(*along) +", "np.minimum(best, along[0] +", STEPPED),
+    m("jumps: one side of zero counts", LINES, "apart = np.maximum(self._most(-side * k, *low) - 1, self._most(-side * k, *high) + 1)", "apart = self._most(-side * k, *low) - 1", STEPPED),
+    m("jumps: boxes that end at zero hold one side", LINES, "best = np.where((self.lo < -NORMAL) & (self.hi > NORMAL), np.minimum(best, apart), best)", "best = np.minimum(best, self._most(-side * k, *low) - 1)", STEPPED),
+    m("jumps: halves are rounded up", TABLE, '_jumping(np.rint,', '_jumping(lambda x: np.floor(x + 0.5),', STEPPED),
+    m("jumps: a floor's band is a rounding's", TABLE, 'band=(-1.0, 0.0)', 'band=(-0.5, 0.5)', STEPPED),
+    m("jumps: any operand is on its own side", "frontend/onnx_enclosure.py", "np.where(low == high, np.abs(value), np.inf)", "np.abs(value)", STEPPED, CASES),
     m("softmax: terms are cut early", TABLE, "CAP = 30.0", "CAP = 3.0", FACTS),
     m("softmax: terms above the cap are its value in full", TABLE, "slack=2.0**-43", "slack=0.0", FACTS),
     m("powers: a root is a square", IMPORT, '0.5: "sqrt"', '0.5: "square"', CASES),

@@ -12,9 +12,9 @@ from polytriton.ir.curves import CURVES, SLOPE, VALUE, Curve
 from polytriton.ir.net import Builder, Net, Node
 from polytriton.runtime.curves import Boxed, curve_lines, curve_range
 from polytriton.runtime.soundness import find_semantics, state_functions
-from tests.ir.test_curves import exact, piece_of
+from tests.ir.test_curves import SMOOTH, exact, piece_of
 
-NAMES = list(CURVES)
+NAMES = SMOOTH
 
 
 def boxes(name: str, seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
