@@ -10,20 +10,24 @@ import polytriton
 from tools import messages, reference
 
 
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return reference.pages()
+
+
 @pytest.mark.parametrize("name", ["reference-cli.md", "reference-api.md", "reference-errors.md"])
-def test_reference_pages_are_up_to_date(name: str) -> None:
+def test_reference_pages_are_up_to_date(name: str, pages: dict[str, str]) -> None:
     """Parsers of other versions show types otherwise; names, defaults and help must agree."""
-    assert (reference.DOCS / name).read_text(encoding="utf-8") == reference.pages()[name], "run `python -m tools.reference`"
+    assert (reference.DOCS / name).read_text(encoding="utf-8") == pages[name], "run `python -m tools.reference`"
 
 
-def test_every_public_name_and_every_kind_of_error_is_there() -> None:
-    made = reference.pages()
+def test_every_public_name_and_every_kind_of_error_is_there(pages: dict[str, str]) -> None:
     for name in polytriton.__all__:
         if callable(getattr(polytriton, name)):
-            assert f"\n## {name}\n" in made["reference-api.md"], name
+            assert f"\n## {name}\n" in pages["reference-api.md"], name
     kinds = {m.kind for m in messages.found()}
     assert kinds >= {"UsageError", "UnsupportedModel", "UnsupportedProperty", "ArtifactError", "ResourceError", "InvalidIR", "KernelError"}
-    listed = re.findall(r"^\| (.*) \| (.*) \|$", made["reference-errors.md"], re.M)
+    listed = re.findall(r"^\| (.*) \| (.*) \|$", pages["reference-errors.md"], re.M)
     assert len(listed) > 400 and all(m and r for m, r in listed)
 
 

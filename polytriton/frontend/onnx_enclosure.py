@@ -109,10 +109,8 @@ def enclose(node: Node, net: Net, operands: Sequence[Numbers], a: Arithmetic) ->
         if not slope:
             return Numbers(value, x.size, before, slack)
         return Numbers(value, _size(x, a) * a.size(max(1.0, abs(slope))) + a.size(a.least), before + 1, slack)
-    if node.op in CURVES and CURVES[node.op].jumps:  # exact, but where the operand's own rounding may carry it over a jump
-        room = x.allowance(a) + a.least
-        value, low, high = (OPS[node.op].run(node, [v], net.weights) for v in (x.value, x.value - room, x.value + room))
-        return Numbers(value, np.where(low == high, np.abs(value), np.inf).astype(a.size), before, slack)
+    if node.op in CURVES and CURVES[node.op].jumps:  # exact, on the runtime's own operand
+        return Numbers(OPS[node.op].run(node, [x.value], net.weights), None, before, slack)
     if node.op in CURVES:  # a library's function is no correctly rounded one
         value = OPS[node.op].run(node, [x.value], net.weights)
         size = np.abs(value) + 1 + curve_of(node)[1] + (np.abs(x.value) if CURVES[node.op].made_of else 0)

@@ -351,10 +351,11 @@ assert any((v != v[0]).any() for v in made), "no worker was spoilt"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "back"),
     [
-        pytest.param("torch.set_flush_denormal(True)", "torch.set_flush_denormal(False)", marks=pytest.mark.slow),
+        ("torch.set_flush_denormal(True)", "torch.set_flush_denormal(False)"),
         ("import ctypes; fenv = ctypes.CDLL(None); fenv.fesetround(0x800)", "fenv.fesetround(0)"),
     ],
     ids=["flush", "upward"],
@@ -367,6 +368,7 @@ def test_workers_of_torch_that_began_in_another_arithmetic(change: str, back: st
     assert threads == "3" and got == alone
 
 
+@pytest.mark.slow
 def test_workers_of_numpy_that_began_in_another_arithmetic() -> None:
     script = """
 import ctypes, sys

@@ -46,7 +46,7 @@ def precision() -> str:
     return str(newer or torch.get_float32_matmul_precision())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [toy_conv, toy_residual, lambda: random_net(7, steps=5)], ids=["conv", "residual", "random"])
 def test_bounds_of_many_threads_are_those_of_one(make: Callable[[], Any], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net, engines = make(), list[object]()

@@ -14,9 +14,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(
-    "name, bounded, tensor, single", [("digits_conv_ibp", 2, 26, 5), pytest.param("digits_resnet_ibp", 5, 33, 7, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name, bounded, tensor, single", [("digits_conv_ibp", 2, 26, 5), ("digits_resnet_ibp", 5, 33, 7)])
 def test_tensor_operations_beside_the_kernels(name: str, bounded: int, tensor: int, single: int) -> None:
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "ignore", "-m", "bench.host_ops", f"examples/{name}.onnx"]

@@ -148,6 +148,7 @@ def test_properties_are_those_of_the_engines_reader(path: Path) -> None:
     same(path.read_text(), 64, 10)
 
 
+@pytest.mark.slow
 def test_properties_of_every_published_group(data: Path) -> None:
     seen = set()
     for path in sorted((data / "specs").glob("*/*.vnnlib")):

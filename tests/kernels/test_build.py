@@ -84,7 +84,7 @@ def copy(name: str = "copy", before: str = "", c: int = 1) -> Kernel:
 
 
 @compiles
-@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
+@pytest.mark.parametrize("target", [pytest.param("cuda:80", marks=pytest.mark.slow), "cuda:90"])
 def test_instructions_and_spills(target: str, tmp_path: Path) -> None:
     heard: list[tuple[int, int, str]] = []
     split = "HGMMA" if target == "cuda:90" else "HMMA"

@@ -312,7 +312,8 @@ def some_kernels() -> Iterator[Kernel]:
         yield ForwardKernels(net, CPU, interpret=True).kernel(layer, counted)
 
 
-@pytest.mark.parametrize("target", [pytest.param("cuda:80", marks=pytest.mark.slow), "cuda:90"])
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
 def test_machine_code_multiplies_on_tensor_cores_and_spills_nothing(target: str, tmp_path: Path) -> None:
     try:
         triton_version()

@@ -54,8 +54,9 @@ def kernel(function: str, bits: int) -> Kernel:
     return make_kernel(function, tuple(sorted(given.items())), f"interval{bits}", 1 if function in PRODUCTS else 4, 3)
 
 
-@pytest.mark.parametrize("bits", [pytest.param(32, marks=pytest.mark.slow), 64])
-@pytest.mark.parametrize("target", [pytest.param("cuda:80", marks=pytest.mark.slow), "cuda:90"])
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
 def test_emitted_kernels_round_as_said_and_do_not_spill(target: str, bits: int, tmp_path: Path) -> None:
     """Specialised text holds the GPU form alone; in the machine code a product is rounded down or up, never to nearest."""
     kernels = [kernel(function, bits) for function in CASES]

@@ -111,7 +111,7 @@ def small(pool: bool = False, slope: float = 0.0, residual: bool = False) -> Net
 
 
 @pytest.mark.parametrize("form", [{}, {"pool": True}, {"slope": 0.125}, {"residual": True}], ids=["plain", "pool", "leaky", "residual"])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_forms_of_a_small_network(form: dict[str, Any], dtype: str) -> None:
     engine = agree(small(**form), 8, dtype, early="pool" not in form)
     assert engine.kernels is not None

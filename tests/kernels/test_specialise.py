@@ -43,7 +43,7 @@ programs = load("specialiser_programs", HERE / "programs.py")
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_random_kernels_store_the_same(seed: int) -> None:
     source, draw = programs.Writer(seed).text, random.Random(seed)
     constants = {name: draw.choice(values) for name, values in programs.CONSTANTS.items()}

@@ -245,7 +245,7 @@ def compare(engine: Engine, tables: Tables, asked: list[tuple[str, str]]) -> set
 
 
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_tables_are_those_of_the_tensor_form(name: str, dtype: str) -> None:
     semantics = {"small": "tf32", "leaky": "float32", "pools": "real", "scales": "float32", "concats": "bf16", "gathers": "real"}.get(
         name, "float32"

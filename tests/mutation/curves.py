@@ -63,7 +63,6 @@ CURVES: tuple[Mutant, ...] = (
     m("jumps: boxes that end at zero hold one side", LINES, "best = np.where((self.lo < -NORMAL) & (self.hi > NORMAL), np.minimum(best, apart), best)", "best = np.minimum(best, self._most(-side * k, *low) - 1)", STEPPED),
     m("jumps: halves are rounded up", TABLE, '_jumping(np.rint,', '_jumping(lambda x: np.floor(x + 0.5),', STEPPED),
     m("jumps: a floor's band is a rounding's", TABLE, 'band=(-1.0, 0.0)', 'band=(-0.5, 0.5)', STEPPED),
-    m("jumps: any operand is on its own side", "frontend/onnx_enclosure.py", "np.where(low == high, np.abs(value), np.inf)", "np.abs(value)", STEPPED, CASES),
     m("softmax: terms are cut early", TABLE, "CAP = 30.0", "CAP = 3.0", FACTS),
     m("softmax: terms above the cap are its value in full", TABLE, "slack=2.0**-43", "slack=0.0", FACTS),
     m("powers: a root is a square", IMPORT, '0.5: "sqrt"', '0.5: "square"', CASES),

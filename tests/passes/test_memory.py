@@ -122,7 +122,7 @@ NETS = [toy_conv(), toy_residual(), *(random_net(s, limit=600, scale="normal") f
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_row_never_holds_more_than_the_plan_says(dtype: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the scalars of a row. The forms without Numba widen float32 rows to float64: half the budget is kept for that."""
     if fast and not fused.AVAILABLE:

@@ -37,7 +37,7 @@ def within(got: Tensor, want: list[Fraction], size: list[Fraction], relative: fl
 @pytest.mark.parametrize("fast", [pytest.param(True, marks=numba), False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(seed=st.integers(0, 10**6))
-@limits(max_examples=40)
+@limits(max_examples=25)
 def test_row_passes_are_what_they_say_to_within_dot_error(fast: bool, dtype: torch.dtype, seed: int) -> None:
     s = Scene(seed, dtype)
     b, bound = backend(fast), dot_error(s.terms)

@@ -158,6 +158,17 @@ def test_far_out_and_in_wide_boxes_a_period_counts(name: str) -> None:
     assert (lines.lower_slope.numpy()[np.abs(middle) > 1e7] == 0).all()
 
 
+@pytest.mark.parametrize("name", [n for n in NAMES if CURVES[n].period])
+def test_over_many_turns_any_slope_has_an_intercept(name: str) -> None:
+    rng = np.random.default_rng(9)
+    middle, width = rng.standard_normal(80) * 50, rng.uniform(4, 40, 80)
+    lo, hi, k = middle - width, middle + width, rng.standard_normal(80) * rng.choice([1e-3, 0.1, 1.0], 80)
+    for side in (1, -1):
+        most = Boxed(CURVES[name], 0.0, lo, hi).greatest(side, k)
+        x = np.linspace(lo, hi, 4001)
+        assert (side * (CURVES[name].value(x, 0.0) - k * x) <= most).all()
+
+
 def test_what_overflows_is_no_bound() -> None:
     lo, hi = torch.tensor([700.0, 0.0]).double(), torch.tensor([800.0, 709.0]).double()
     least, most = curve_range(node("exp", 2), lo, hi)
@@ -185,6 +196,8 @@ def test_stated_errors() -> None:
     # a product with a sigmoid that errs: the operand times that error
     assert find_semantics("float32,sigmoid=10").function_error(node("silu", 1), 0 * one, 50 * one).item() >= 500 * unit
     assert find_semantics("float32,sigmoid=10").function_error(node("sigmoid", 1), 0 * one, 50 * one).item() < 11 * unit
+    for name in ("gelu", "gelu_tanh", "mish"):
+        assert find_semantics("float32").function_error(node(name, 1), 0 * one, 50 * one).item() >= 300 * unit
     assert find_semantics("real").function_error(node("silu", 1), one, one).item() == 0
     for large in (2.0**61, float("inf"), float("nan")):
         assert find_semantics("float32").function_error(node("silu", 1), one, large * one).item() == float("inf")

@@ -160,7 +160,7 @@ def results(dtype: str) -> list[np.ndarray]:
 PLAIN: dict[str, list[np.ndarray]] = {}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_bounds_do_not_see_the_setting_and_leave_it(name: str, dtype: str) -> None:
     if dtype not in PLAIN:

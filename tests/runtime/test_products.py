@@ -52,7 +52,7 @@ def conv_case(case: tuple[int, int, int, dict[str, tuple[int, ...]], tuple[int, 
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(case=convolutions())
-@limits(max_examples=50)
+@limits(max_examples=30)
 def test_substituting_a_convolution_is_its_gradient(fast: bool, direct: bool, dtype: torch.dtype, case: tuple) -> None:  # type: ignore[type-arg]
     """For rows on a window anywhere: what autograd finds, to within gamma_K |M||W| with the K that the error vector charges."""
     net, node, weight, rng = conv_case(case)  # type: ignore[misc]

@@ -86,7 +86,7 @@ def sign_at(y: float, slope: float, k: float, c: float) -> int:
 @pytest.mark.parametrize("slope", [0.0, 0.1, -1.0, 2.0])
 def test_stored_lines_hold_at_every_break_point(slope: float, dtype: torch.dtype) -> None:
     """f is linear between l, 0 and u: a line that holds there holds everywhere. In fractions, from the stored numbers."""
-    lo, hi = pairs(10_000)
+    lo, hi = pairs(4_000)
     lines = relu_lines(torch.from_numpy(lo), torch.from_numpy(hi), slope, dtype)
     zero = torch.zeros(len(lo))
     stored = [lines.lower_slope, zero if lines.lower_cut is None else lines.lower_cut, lines.upper_slope, lines.upper_cut]

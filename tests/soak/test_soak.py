@@ -31,10 +31,10 @@ def burst(seeds: range | list[int]) -> Outcome:
 
 
 def test_a_burst_of_cases() -> None:
-    total = burst(range(1_000_000, 1_000_150))
-    assert total.compared > 50_000
-    assert total.finite > 8_000
-    assert 0.4 < total.ratio < 1, "executions come near the bounds, and stay inside"
+    total = burst(range(1_000_000, 1_000_080))
+    assert total.compared > 25_000
+    assert total.finite > 4_000
+    assert 0.35 < total.ratio < 1, "executions come near the bounds, and stay inside"
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton has no wheels for this platform")

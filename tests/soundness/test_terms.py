@@ -23,7 +23,7 @@ from polytriton.runtime.tables import Tables
 from tests.oracle.adversary import Opponent
 from tests.oracle.nets import random_box, random_net
 
-NETS = 60
+NETS = 30
 
 
 @dataclass

@@ -198,8 +198,11 @@ def run(made: bytes, x: np.ndarray) -> np.ndarray:
     return np.asarray(ort.InferenceSession(made, options).run(None, {"x": x})[0])
 
 
+FORMS = {"a": Forms(), "b": Forms(1, 1, 1, 1, 1), "c": Forms(0, 2, 2, 0, 0), "d": Forms(0, 0, 3, 0, 0)}
+
+
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("forms", [Forms(), Forms(1, 1, 1, 1, 1), Forms(0, 2, 2, 0, 0), Forms(0, 0, 3, 0, 0)], ids=["a", "b", "c", "d"])
+@pytest.mark.parametrize("forms", [pytest.param(f, id=i, marks=() if i in "ab" else pytest.mark.slow) for i, f in FORMS.items()])
 def test_operators_agree_with_onnxruntime(name: str, forms: Forms) -> None:
     nodes, shape, constants, opset = CASES[name]
     made = model(nodes, shape, constants, opset)
