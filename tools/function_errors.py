@@ -74,7 +74,8 @@ def measure(name: str, kernel: Kernel, stride: int) -> tuple[float, float]:
         with np.errstate(all="ignore"):
             wide = x.astype(np.float64)
             f = curve.value(wide, curve.parameter[1])
-            unit = np.maximum(1, np.maximum(np.abs(f), np.abs(wide) if curve.made_of else 0)) * 2.0**-23
+            size = np.maximum(np.abs(f), np.abs(wide) if curve.made_of else 0)
+            unit = size * 2.0**-23 + 2.0**-125 if curve.relative else np.maximum(1, size) * 2.0**-23
             off = np.abs(kernel(x).astype(np.float64) - f) / unit
         off = np.where(np.abs(f) <= 2.0**60, np.nan_to_num(off, nan=np.inf), 0)
         if off.size and off.max() > worst:

@@ -139,6 +139,8 @@ def _foreign(path: Path, data: bytes, said: str) -> tuple[str, str]:
         return f"{path} is a TensorFlow Lite file, not an ONNX model", export
     if data.startswith(b"PK\x03\x04"):
         return f"{path} is a zip archive (of torch, Keras or NumPy), not an ONNX model", "torch: compile(module, example); Keras: tf2onnx"
+    if data.startswith(b"version https://git-lfs.github.com/"):
+        return f"{path} is a pointer of Git LFS, not the file itself", "fetch the file: run `git lfs pull` in its repository"
     return f"{path} is not an ONNX model ({said[:120]})", DAMAGED
 
 
@@ -197,8 +199,11 @@ def _inline(tensors: Iterable[onnx.TensorProto], folder: Path | None) -> bool:
 
 
 def _opset(proto: onnx.ModelProto) -> int:
-    found = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
-    if len(found) != 1 or not OLDEST_OPSET <= found[0] <= NEWEST_OPSET:
+    """A model may name the default domain twice: tools that cut models write that."""
+    found = sorted({o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")})
+    if len(found) > 1:
+        raise UnsupportedModel(f"the model says that it uses opsets {found[0]} and {found[-1]}", "export it again: it has one opset")
+    if not found or not OLDEST_OPSET <= found[0] <= NEWEST_OPSET:
         raise UnsupportedModel(
             f"the model uses opset {found[0] if found else 'none'}; {OLDEST_OPSET} to {NEWEST_OPSET} are supported",
             "export it for one of these, or use onnx.version_converter",
@@ -388,7 +393,7 @@ def _pruned(
     """The model of these nodes alone; only a batch axis that is written as 0 or less is changed, to 1."""
     m = onnx.ModelProto()
     m.ir_version, m.producer_name = proto.ir_version, proto.producer_name
-    m.opset_import.extend(o for o in proto.opset_import if o.domain in ("", "ai.onnx"))
+    m.opset_import.add(domain="", version=_opset(proto))
     m.graph.name = proto.graph.name or "graph"
     m.graph.node.extend(nodes)
     for t in initial:

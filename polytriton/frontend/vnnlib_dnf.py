@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 
 from polytriton.errors import UnsupportedProperty
 
-MAX_DISJUNCTS = 10_000
+MAX_DISJUNCTS = 200_000
 MAX_LITERALS = 20_000_000  # comparisons over all disjuncts: what an expansion costs in memory
 
 T = TypeVar("T")

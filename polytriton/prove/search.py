@@ -91,8 +91,8 @@ class Refuting:
 
 
 def free_inputs(q: Questions) -> int:
-    """The most inputs that some box leaves free."""
-    return int((q.lo < q.hi).sum(1).max(initial=0))
+    """The most inputs that some box leaves free; one fixed at a decimal lies between two neighbours."""
+    return int((np.nextafter(q.lo, np.inf) < q.hi).sum(1).max(initial=0))
 
 
 class InputSearch:

@@ -110,13 +110,17 @@ class Semantics:
         """e of a smooth function: so many units of 2^-23 max(1, |f|), or of |x| where f is x times another function of x.
 
         `size` is the greatest |f|, `operand` the greatest |x|. A flush of either moves the result by less than a unit. An elu is `alpha`
-        times a difference that cancels: its unit is 2^-23 max(1, |f|, alpha).
+        times a difference that cancels: its unit is 2^-23 max(1, |f|, alpha). What is `relative` (ir/curves.py) errs by its own size.
         """
         name = stated_name(node)
         if self.real or name == "nothing":
             return torch.zeros_like(size)
-        unit = torch.maximum(size, operand) if CURVES[node.op].made_of else size
-        error = self.ulps(name) * 2.0**-23 * unit.clamp(min=max(1.0, curve_of(node)[1]))
+        curve, parameter = curve_of(node)
+        if curve.relative and name == node.op:
+            error = self.ulps(name) * 2.0**-23 * size + 2.0**-125
+        else:
+            unit = torch.maximum(size, operand) if curve.made_of else size
+            error = self.ulps(name) * 2.0**-23 * unit.clamp(min=max(1.0, parameter))
         return torch.where((size <= BIG) & (operand <= BIG), up(error), torch.full_like(error, float("inf")))
 
 

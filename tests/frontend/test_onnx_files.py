@@ -232,6 +232,12 @@ def test_refusals_of_whole_models() -> None:
             load_onnx(model(node("Relu"), dims))
     with pytest.raises(UnsupportedModel, match="float16, float32 or float64"):
         load_onnx(model(node("Relu"), [1, 3], dtype=np.int64))
+    twice = model(node("Relu"), [1, 3])
+    twice.opset_import.add(domain="", version=twice.opset_import[0].version)
+    assert load_onnx(twice).source.opset == twice.opset_import[0].version, "cut by onnx.utils.extract_model, say"
+    twice.opset_import.add(domain="ai.onnx", version=7)
+    with pytest.raises(UnsupportedModel, match="uses opsets 7 and"):
+        load_onnx(twice)
     for opset in (6, 99):
         with pytest.raises(UnsupportedModel, match=f"opset {opset}"):
             load_onnx(model(node("Relu"), [1, 3], opset=opset))

@@ -77,7 +77,7 @@ def test_large_files_read_fast() -> None:
         (legacy("(<= X_0 " + "9" * 2000 + ")"), "2000 digits"),
         (legacy("(<= (*" + " 1e400" * 100 + " X_0) 1)"), "grows beyond any use"),
         (legacy("(and " * 5000 + "(<= X_0 1)" + ")" * 5000), "nest deeper"),
-        (legacy(*["(or (<= Y_0 0) (>= Y_1 1))"] * 14), "16,384 disjuncts"),
+        (legacy(*["(or (<= Y_0 0) (>= Y_1 1))"] * 18), "262,144 disjuncts"),
         (legacy(*["(or (<= Y_0 0) (>= Y_1 1))"] * 5000), "over 10^12 disjuncts"),
         ("(declare-const X_0 Int)", "declare-const is not understood"),
         ("(declare-const Z_0 Real)", "neither an input"),

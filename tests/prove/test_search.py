@@ -16,7 +16,7 @@ import pytest
 
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.prove.questions import questions
-from polytriton.prove.search import InputSearch
+from polytriton.prove.search import InputSearch, free_inputs
 from tests.prove.audited import Box, around, audit, cube, lowered, over, spread
 from tests.prove.piecewise import Form, Small, drawn, least, uneven
 from tests.prove.watched import Watched, asked, compiled, searched
@@ -49,6 +49,14 @@ def test_conjunctions_that_no_single_row_decides(seed: int) -> None:
     forms = [over(net, *rng.integers(-2, 3, 2), d=[float(rng.integers(-2, 3))]) for _ in range(2 + seed % 2)]
     forms = [Form(f.c, f.d, least(net, [f], *cube(1))[0] + spread(net, [f], cube(1)) / 3) for f in forms]
     around(net, forms, cube(1), rounds=6)
+
+
+def test_inputs_fixed_at_decimals_are_not_free() -> None:
+    """0.1 is no float64: it lies between two neighbours. Whoever counted it as free divided nothing where 64 are."""
+    fixed = "".join(f"(declare-const X_{i} Real)\n(assert (<= X_{i} 0.{1 + i % 9}))(assert (>= X_{i} 0.{1 + i % 9}))\n" for i in range(80))
+    free = "(declare-const X_80 Real)\n(assert (<= X_80 0.3))(assert (>= X_80 0.1))\n(declare-const Y_0 Real)\n(assert (<= Y_0 0))\n"
+    q = questions(read_vnnlib(fixed + free, n_in=81, n_out=1))
+    assert q is not None and free_inputs(q) == 1
 
 
 def test_a_conjunction_that_needs_dividing_is_divided() -> None:

@@ -99,7 +99,8 @@ class Drawn:
                 name = NAMES[self.functions[k]]
                 with ctx.workprec(80):
                     f = np.array([float(exact(name, float(v), piece_of(name, float(v)))[0]) for v in values])
-                size = np.maximum(1, np.maximum(np.abs(f), np.abs(values) if name in ("silu", "gelu", "gelu_tanh", "mish") else 0))
+                operand = np.abs(values) if name in ("silu", "gelu", "gelu_tanh", "mish") else 0
+                size = np.abs(f) if name == "square" else np.maximum(1, np.maximum(np.abs(f), operand))
                 moved = f + ulps * 2.0**-23 * size * rng.choice([-1, 0, 1], len(f), p=[0.45, 0.1, 0.45])
                 values = (moved - np.sign(moved - f) * 2.0**-24 * np.abs(moved)).astype(np.float32)  # rounded, and within what is allowed
                 if k == 0:

@@ -273,6 +273,27 @@ def test_the_sum_of_a_softmax_may_be_taken_in_any_order(terms: int) -> None:
             assert (np.asarray(found.lo) <= y).all() and (y <= np.asarray(found.hi)).all()
 
 
+@pytest.mark.parametrize("size", [1e-4, 1.0, 100.0])
+def test_a_share_of_large_or_small_sums_keeps_its_digits(size: float) -> None:
+    """x^3 / sum x^3: the inverse of a sum of a million errs by its own last places, not by those of 1."""
+    nodes = [helper.make_node("Pow", ["x", "three"], ["p"]), helper.make_node("ReduceSum", ["p"], ["s"], keepdims=1)]
+    nodes.append(helper.make_node("Div", ["p", "s"], ["y"]))
+    net = polytriton.compile(finish(nodes, {"three": np.float32(3)}, [1, 5], [1, 5]))
+    rng = np.random.default_rng(6)
+    for _ in range(20):
+        x = (rng.uniform(1, 2, (1, 5)) * size).astype(np.float32)
+        found = net.bounds(x, x)
+        low, high = np.asarray(found.lo, np.float64), np.asarray(found.hi, np.float64)
+        assert (high - low < 1e-4).all()
+        for order in (np.arange(5), np.arange(5)[::-1]):
+            p = x * x * x
+            total = np.float32(0)
+            for k in order:
+                total = np.float32(total + p[0, k])
+            for y in (p / total, p * (np.float32(1) / total), net.predict(x)):
+                assert (low <= y).all() and (y <= high).all()
+
+
 @pytest.mark.parametrize("semantics", ["real", "float32"])
 @pytest.mark.parametrize("gap", [29.0, 31.0, 80.0, 1e4])
 def test_a_softmax_of_far_apart_logits_has_bounds(gap: float, semantics: str) -> None:
