@@ -189,7 +189,7 @@ def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYTRITON_CACHE", "off")
 
 
-@pytest.mark.parametrize("state", hostile.STATES)
+@pytest.mark.parametrize("state", [pytest.param(s, marks=pytest.mark.slow if k % 2 else ()) for k, s in enumerate(hostile.STATES)])
 def test_no_state_reaches_a_result(state: str, clean: dict[str, Any], tmp_path: Path) -> None:
     small(tmp_path)
     before = hostile.seen()

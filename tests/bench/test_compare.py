@@ -51,6 +51,7 @@ def run(*arguments: str) -> int:
     return compare.main(["auto_lirpa", "--onnx", str(NET), *arguments])
 
 
+@pytest.mark.slow
 def test_a_pair(stand_in: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "pair.csv"
     assert run("--peer-path", str(stand_in), "--rounds", "3", "--batch", "2", "--eps", "1/1000", "--out", str(out)) == 0

@@ -57,6 +57,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     return subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_goals_from_the_command_line(nets: Path, tmp_path: Path) -> None:
     done = command("bench.cpu", "--nets", str(nets), "--quick", "--only", "fc6x500", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr

@@ -345,7 +345,7 @@ def long_run(here: Path, *extra: str) -> tuple[list[str], subprocess.Popen[str]]
     return args, process
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_killed_run_loses_nothing(cli: Cli, here: Path, workers: str) -> None:
     args, process = long_run(here, "--workers", workers)
     process.kill()

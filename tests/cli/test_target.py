@@ -273,6 +273,7 @@ def test_dumped_ir_has_standard_output_for_itself(cli: Cli, compiler: list[Any])
 # ---- the real compiler ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_triton_compiles_the_kernels(cli: Cli, here: Path) -> None:
     try:
         build.triton_version()

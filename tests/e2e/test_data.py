@@ -96,7 +96,8 @@ def test_all_crown_margins(data: Path) -> None:
     crown_margins(data, rows_of(data, crown_verified="1"))
 
 
-@pytest.mark.parametrize("semantics", ["float32", pytest.param("real", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("semantics", ["float32", "real"])
 def test_never_unsat_where_a_counterexample_is_known(semantics: str, data: Path) -> None:
     rows = rows_of(data, verdict="sat")
     assert len(rows) == 32

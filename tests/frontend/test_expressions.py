@@ -241,11 +241,11 @@ def test_mistakes_are_told(case: str) -> None:
 
 
 def test_limits_are_those_of_files() -> None:
-    either = [(Y[0] >= k) | (Y[1] >= k) for k in range(14)]
+    either = [(Y[0] >= k) | (Y[1] >= k) for k in range(18)]
     every = either[0]
     for more in either[1:]:
         every &= more
-    with pytest.raises(UnsupportedProperty, match="expands to 16,384 disjuncts"):
+    with pytest.raises(UnsupportedProperty, match="expands to 262,144 disjuncts"):
         Property(BOX, every)
     with pytest.raises(PolytritonError, match="beyond float64"):
         Property(BOX, Y[0] * 1e300 * 1e300 >= 1)

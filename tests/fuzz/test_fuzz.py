@@ -26,7 +26,7 @@ def test_the_corpus_stays_small() -> None:
     assert sum(p.stat().st_size for p in CORPUS.rglob("*") if p.is_file()) < 300_000
 
 
-@pytest.mark.parametrize("name, executions", [(n, {"compile": 300, "artifact": 300, "instances": 400}.get(n, 1500)) for n in TARGETS])
+@pytest.mark.parametrize("name, executions", [(n, {"compile": 150, "artifact": 150, "instances": 200}.get(n, 800)) for n in TARGETS])
 def test_a_short_search_finds_nothing(name: str, executions: int, tmp_path: Path) -> None:
     tally = engine.plain(TARGETS[name], 60.0, seed=executions, findings=tmp_path, executions=executions)
     assert not tally.findings

@@ -242,6 +242,7 @@ def cubins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cubins")
 
 
+@pytest.mark.slow
 def test_a_line_that_lies_is_found(cubins: Path) -> None:
     """Against the compiler itself: every figure of a line counts."""
     kernels = [kernel(1), tile()]

@@ -47,6 +47,7 @@ def sizes_of(engine: Engine, kind: str) -> dict[int, int]:
     return {size: n for (what, size), n in engine.replays.seen.items() if what == kind}
 
 
+@pytest.mark.slow
 def test_batches_of_many_counts_share_a_recording(compiled: Compiled) -> None:
     ours, plain = (Decider(compiled, Options(device=INTERPRET, semantics="real", dtype="float64")) for _ in range(2))
     counts = (5, 6, 5, 6, 5)

@@ -121,6 +121,7 @@ def test_instructions_and_spills(target: str, tmp_path: Path) -> None:
         check([double], [replace(kernels[0], instruction="HGMMA")])
 
 
+@pytest.mark.slow
 @compiles
 def test_same_bytes_again_and_alignment(tmp_path: Path) -> None:
     """A kernel's cubin does not tell when or where it was made; what is known of its pointers changes it."""

@@ -316,6 +316,7 @@ def test_partial_sums_of_many_nodes_are_paid(nodes: int, part: float, numerics: 
 # ---- what programs are launched with --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_programs_are_launched_with_the_factors_tested_here() -> None:
     """Every row pass of networks of every operator: factors by rounding.py from the kernel's own sizes, what pends by its readers."""
     seen: set[Any] = set()

@@ -116,10 +116,10 @@ def test_random_networks_against_exact_values_and_executions(examples: int) -> N
     assert tally.finite > 0.5 * tally.total, "most bounds said nothing"
 
 
-OTHERS = [("float64", 27), ("float32", 56)]  # than the power that swallows in each type
+OTHERS = [("float32", 27), ("float64", 27), ("float32", 56)]  # float32's own, and powers that swallow nothing in their type
 
 
-@pytest.mark.parametrize("dtype, power", [("float64", 56), ("float32", 27), *(pytest.param(*v, marks=pytest.mark.slow) for v in OTHERS)])
+@pytest.mark.parametrize("dtype, power", [("float64", 56), *(pytest.param(*v, marks=pytest.mark.slow) for v in OTHERS)])
 def test_cancelling_weights_swallow_a_unit(dtype: str, power: int) -> None:
     """relu([B, 1, -B] x + 2) at x = (1, [0, 1], 1): 3 at (1, 1, 1), where sums to nearest answer at most 2.5."""
     big = 2.0**power

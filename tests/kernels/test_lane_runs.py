@@ -113,7 +113,7 @@ def test_any_order_of_a_refinement_gives_the_same_bits(name: str, candidates: st
     assert changed >= 2
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NETS)
 def test_with_and_without_lanes(name: str, dtype: str) -> None:
     """To within what both have charged; and no value of the network lies below a bound."""

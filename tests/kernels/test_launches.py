@@ -71,7 +71,7 @@ def test_arena_of_random_lives(buffers: list[tuple[int, int, int]]) -> None:
     check_arena(launches, lay_out(launches))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if k % 2 else pytest.mark.slow) for k, n in enumerate(NAMES)])
 def test_arena_of_plans(name: str) -> None:
     for launches in some(name):
         check_arena(launches, lay_out(launches))

@@ -348,6 +348,7 @@ def test_rows_that_are_left_go_all_the_way(played: Played) -> None:
         assert one == [(0, one[0][1]), (one[0][1], None), (0, None)]
 
 
+@pytest.mark.slow
 def test_no_neurons_and_more_than_there_is_room_for(played: Played) -> None:
     """The number is known after the one wait either way: none are closed, too many begin again."""
     played.boxes(*EARLY)

@@ -89,7 +89,7 @@ def scattered(n: np.ndarray, w: np.ndarray, lead: tuple[int, int], stride: tuple
 
 
 @given(seeds, st.booleans(), works, st.booleans(), forms)
-@limits(max_examples=60)
+@limits(max_examples=30)
 def test_conv_step(seed: int, slots: bool, work: str, mask: bool, numerics: str) -> None:
     """Strides above the kernel, dilation, groups, padding on one side, windows cut and widened, cells off the image."""
     rng = np.random.default_rng(seed)

@@ -60,9 +60,11 @@ def bounds(engine: Engine, refined: bool) -> list[torch.Tensor]:
     return [*found.lo.values(), *found.hi.values(), engine.query(found, forms(engine, 5, 2)).best]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "numerics", "semantics"), [("float32", "folded", "real"), ("float32", "folded", "float32"), ("float64", "interval", "real")]
-)
+KINDS = [("float32", "folded", "float32"), ("float64", "interval", "real")]
+OTHER = pytest.param("float32", "folded", "real", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("dtype", "numerics", "semantics"), [*KINDS, OTHER])
 def test_a_run_makes_nothing(compiled: Compiled, monkeypatch: pytest.MonkeyPatch, dtype: str, numerics: str, semantics: str) -> None:
     made, folded = Made(monkeypatch), numerics == "folded"
     options = {"dtype": dtype, "numerics": numerics, "semantics": semantics, "kernels": "interpret"}

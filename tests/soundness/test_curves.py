@@ -133,7 +133,7 @@ def points(lo: np.ndarray, hi: np.ndarray, rng: np.random.Generator, count: int)
     return np.clip((lo + (hi - lo) * share).astype(np.float32), lo, hi)
 
 
-@pytest.mark.parametrize("seed", [*range(14), *(pytest.param(k, marks=pytest.mark.slow) for k in range(14, 160))])
+@pytest.mark.parametrize("seed", [*range(9), *(pytest.param(k, marks=pytest.mark.slow) for k in range(9, 160))])
 def test_nothing_leaves_the_bounds(seed: int) -> None:
     drawn, lo, hi = draw(seed)
     rng = np.random.default_rng([7, seed])

@@ -91,6 +91,7 @@ def test_what_goes_wrong_costs_one_trial(poly: Path, monkeypatch: pytest.MonkeyP
     assert load(poly).options.config == DEFAULT
 
 
+@pytest.mark.slow
 def test_a_slow_default_is_found(poly: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from polytriton.commands.tune import _report
 
