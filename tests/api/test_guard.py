@@ -351,11 +351,10 @@ assert any((v != v[0]).any() for v in made), "no worker was spoilt"
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "back"),
     [
-        ("torch.set_flush_denormal(True)", "torch.set_flush_denormal(False)"),
+        pytest.param("torch.set_flush_denormal(True)", "torch.set_flush_denormal(False)", marks=pytest.mark.slow),
         ("import ctypes; fenv = ctypes.CDLL(None); fenv.fesetround(0x800)", "fenv.fesetround(0)"),
     ],
     ids=["flush", "upward"],

@@ -115,7 +115,6 @@ def test_an_interval_pass_with_max_pools_is_not() -> None:
     assert ours.replays is not None and not ours.replays.seen
 
 
-@pytest.mark.slow
 def test_both_kinds_in_turn(lost: Engine, plain: Engine) -> None:
     """As a proof asks: interval bounds first, then refined ones of the same boxes; tables are those of whichever is asked."""
     for seed in range(BEFORE + 2):
