@@ -82,7 +82,9 @@ class _Boxes:
         self.lo: Side = {}
         self.hi: Side = {}
         self.rows: dict[int, Row] = {}  # by the leaf's identity: disjuncts share leaves
-        self.made: dict[tuple, Disjunct | None] = {}
+        self.bounds: dict[int, tuple[int, bool, Bound] | None] = {}  # as rows: the input, whether from above, and the bound
+        self.same: dict[Bound, Bound] = {}
+        self.made: dict[tuple, Disjunct | None] = {}  # by the identity of their bounds
         self.full: list[_Edge] = []  # the common box written out, lower and upper, once a disjunct needs it
 
     def disjuncts(self) -> tuple[Disjunct, ...]:
@@ -111,18 +113,27 @@ class _Boxes:
         """Tightens the sides by the bounds among the leaves, where they say more than the common box, and returns the rows."""
         rows = []
         for leaf in leaves:
-            if len(leaf.terms) == 1:
-                ((i, c),) = leaf.terms.items()
-                if i >= 0:
-                    value = leaf.const if c == 1 else -leaf.const if c == -1 else leaf.const / c
-                    upper = c > 0
-                    side, common = (hi, self.hi) if upper else (lo, self.lo)
-                    old = side.get(i) or common.get(i)
-                    if old is None or (value < old[0] if upper else value > old[0]) or (value == old[0] and leaf.strict and not old[1]):
-                        side[i] = (value, leaf.strict)
-                    continue
-            rows.append(self._row(leaf))
+            if id(leaf) not in self.bounds:
+                self.bounds[id(leaf)] = self._bound(leaf)
+            known = self.bounds[id(leaf)]
+            if known is None:
+                rows.append(self._row(leaf))
+                continue
+            i, upper, bound = known
+            side, common = (hi, self.hi) if upper else (lo, self.lo)
+            old = side.get(i) or common.get(i)
+            if old is None or (bound[0] < old[0] if upper else bound[0] > old[0]) or (bound[0] == old[0] and bound[1] and not old[1]):
+                side[i] = bound
         return tuple(rows)
+
+    def _bound(self, leaf: Leaf) -> tuple[int, bool, Bound] | None:
+        """The input that the comparison bounds, whether from above, and by what; None where it is a row. Equal bounds are one object."""
+        if len(leaf.terms) != 1:
+            return None
+        ((i, c),) = leaf.terms.items()
+        value = leaf.const if c == 1 else -leaf.const if c == -1 else leaf.const / c
+        bound = self.same.setdefault((value, leaf.strict), (value, leaf.strict))
+        return (i, c > 0, bound) if i >= 0 else None
 
     def _row(self, leaf: Leaf) -> Row:
         row = self.rows.get(id(leaf))
@@ -138,7 +149,7 @@ class _Boxes:
 
     def _box(self, lo: Side, hi: Side) -> Disjunct | None:
         """The common box cut by these bounds, as a disjunct without rows; None where nothing is left."""
-        key = tuple(sorted(lo.items())), tuple(sorted(hi.items()))
+        key = tuple(tuple(sorted((i, id(bound)) for i, bound in side.items())) for side in (lo, hi))
         if key not in self.made:
             self.made[key] = self._build(lo, hi)
         return self.made[key]

@@ -103,12 +103,13 @@ def _line(text: str, at: int) -> int:
 
 
 class _Reader:
-    """The reductions, one method a keyword, and the tables of declared names and of numbers seen."""
+    """The reductions, one method a keyword, and the tables of declared names, of numbers and of comparisons seen."""
 
     def __init__(self) -> None:
         self.doc = Document()
         self.codes: dict[str, int] = {}
         self.numbers: dict[str, Fraction] = {}
+        self.compared: dict[tuple[str, str, str], Formula] = {}  # of two words: disjuncts say the same of most inputs
         self.tensors: dict[str, Decl] = {}
         self.networks = 0
         self.statements = 0
@@ -240,6 +241,12 @@ class _Reader:
     def compare(self, op: str, args: list[Value]) -> Formula:
         if len(args) < 2 or (len(args) > 2 and op in ("!=", "distinct")):
             raise BadLine(f"`{op}` with {len(args)} operands", "compare two expressions")
+        a, b = args[:2]
+        if len(args) == 2 and isinstance(a, str) and isinstance(b, str):
+            known = self.compared.get((op, a, b))
+            if known is None:
+                known = self.compared[op, a, b] = self.relation(op, a, b)
+            return known
         made = [self.relation(op, a, b) for a, b in pairwise(args)]
         return made[0] if len(made) == 1 else Junction("and", made)
 
