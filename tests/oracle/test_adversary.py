@@ -35,7 +35,7 @@ def test_values_are_the_interpreters(seed: int) -> None:
         assert np.allclose(near[name], value.reshape(len(x), -1), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(k, marks=pytest.mark.slow) for k in range(6, 12))])
 @pytest.mark.parametrize("fma", [0, 1])
 @pytest.mark.parametrize("mode,plain", [("nearest", NEAREST), ("down", -1), ("up", 1)])
 def test_one_direction_for_all_is_the_plain_machine(mode: str, plain: int, fma: int, seed: int) -> None:

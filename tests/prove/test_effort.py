@@ -95,11 +95,14 @@ def test_more_effort_is_never_looser(kind: str) -> None:
     assert gained
 
 
+MORE = [pytest.param(effort, nets, marks=pytest.mark.slow) for effort, nets in (("tight", 12), ("best", 6))]
+
+
+@pytest.mark.parametrize(("effort", "nets"), [("tight", 6), ("best", 4), *MORE])
 @pytest.mark.parametrize("semantics", ["real", "float32"])
-@pytest.mark.parametrize("effort", ["tight", "best"])
-def test_bounds_enclose_executions(effort: str, semantics: str) -> None:
+def test_bounds_enclose_executions(effort: str, nets: int, semantics: str) -> None:
     finite = 0
-    for seed in range(6 if effort == "tight" else 4):
+    for seed in range(nets):
         rng = np.random.default_rng(seed)
         net = random_net(seed, steps=5, scale="normal", limit=60)
         lo, hi = random_box(rng, net, "ordinary", 2)

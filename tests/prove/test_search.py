@@ -110,7 +110,7 @@ def drawn_pieces(
 
 
 @pytest.mark.parametrize("inputs", [1, 2])
-@pytest.mark.parametrize("seed", [0, 4, 5])
+@pytest.mark.parametrize("seed", [0, 4, 5, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 3))])
 def test_many_pieces(seed: int, inputs: int) -> None:
     """One group is unsafe, or all are safe; each is settled on its own."""
     rng = np.random.default_rng(50 + seed)
