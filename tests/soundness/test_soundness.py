@@ -120,10 +120,11 @@ def choices(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def test_random_nets_boxes_and_settings() -> None:
+@pytest.mark.parametrize("examples", [60, pytest.param(120, marks=pytest.mark.slow)])
+def test_random_nets_boxes_and_settings(examples: int) -> None:
     tally = Tally()
 
-    @settings(derandomize=True, deadline=None, max_examples=60, database=None, suppress_health_check=list(HealthCheck))
+    @settings(derandomize=True, deadline=None, max_examples=examples, database=None, suppress_health_check=list(HealthCheck))
     @given(nets(), st.sampled_from(BOXES), choices(), st.integers(0, 2**31 - 1))
     def search(net: Net, kind: str, knobs: dict[str, Any], seed: int) -> None:
         tally.failures.clear()  # an example that hypothesis replays starts afresh

@@ -121,9 +121,10 @@ def _magnitudes(net: Net) -> Net:
 
 @pytest.mark.parametrize("semantics", ["real", "float32"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_step_vector_has_every_term(dtype: str, semantics: str) -> None:
+@pytest.mark.parametrize("nets", [NETS, pytest.param(2 * NETS, marks=pytest.mark.slow)])
+def test_the_step_vector_has_every_term(nets: int, dtype: str, semantics: str) -> None:
     seen = set()
-    for seed in range(NETS):
+    for seed in range(nets):
         net = random_net(seed, steps=6, limit=60, scale="normal")
         engine = Engine(compile_net(net), dtype=dtype, semantics=semantics)
         lo, hi = random_box(np.random.default_rng(seed), net, "ordinary")
