@@ -66,3 +66,10 @@ def test_the_versions_fit_one_another(python: str, tmp_path: Path) -> None:
     (tmp_path / "constraints.txt").write_text("\n".join(needed(pins(), python)))
     done = resolve(python, "-c", str(tmp_path / "constraints.txt"), *needed(wanted(), python), *OF_TORCH)
     assert done.returncode == 0, "\n".join(line for line in done.stderr.splitlines() if not line.startswith("WARNING"))
+
+
+def test_types_are_checked_for_the_oldest_python() -> None:
+    """What newer ones alone have, by name or by syntax, is refused before anybody runs it."""
+    text = (ROOT / "pyproject.toml").read_text()
+    (floor,), (target,) = (re.findall(rf'\n{name} = "(?:>=)?([\d.]+)"', text) for name in ("requires-python", "python_version"))
+    assert floor == target == PYTHONS[0]

@@ -197,7 +197,8 @@ def gather_points(s: Site) -> Result:
     shape = (*index.shape[:-1], *v.shape[batch + depth :])
     s.spend(8 * (cells(v.shape) + cells(shape)))
     lead = np.indices(index.shape[:-1], sparse=True)[:batch] if batch else ()
-    return take(s, v, np.arange(cells(v.shape)).reshape(v.shape)[(*lead, *(at[..., k] for k in range(depth)))])
+    where = (*lead, *(at[..., k] for k in range(depth)))
+    return take(s, v, np.arange(cells(v.shape)).reshape(v.shape)[where])
 
 
 def take(s: Site, v: Value, index: np.ndarray) -> Value:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING
 
 from polytriton.ir.launch_text import parse_launches
 from polytriton.ir.launches import Filed, Kernel, Launches, MachineCode
@@ -20,6 +20,9 @@ from polytriton.kernels.emit import make_kernel
 from polytriton.kernels.load import Launchable
 from polytriton.kernels.specialise import Constant
 from polytriton.knobs import tell
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable  # by its other name it is of Python 3.11
 
 LIBRARY = ("ir", "kernels", "passes")  # kernels, and what their constants and launches are read from
 Given = tuple[tuple[str, Constant], ...]
