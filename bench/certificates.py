@@ -1,8 +1,10 @@
 """Certificates of published properties: what finding the proof, writing it and checking it cost.
 
     python -m bench.certificates [--only GROUP ...] [--ids v0001 ...] [--semantics real float32] [--timeout 60] [--out FILE]
+    python -m bench.certificates --notes 5 --ids v0003 v0065    so many searches with notes for a certificate and without, in turns
 
 Seconds are CPU seconds of one thread, so that what else the machine does hardly shows. Instances that are in the file already are left out.
+`further`: how often the checker divided what the certificate's tree leaves open.
 """
 
 from __future__ import annotations
@@ -19,15 +21,19 @@ from pathlib import Path
 import polytriton
 from bench.machine import data_folder, processor
 from polytriton import checker
+from polytriton.certificate.guide import Guide, enough
 from polytriton.certificate.write import write
 from polytriton.checker_files import Refused
 from polytriton.errors import PolytritonError
+from polytriton.frontend.vnnlib import read_vnnlib
+from polytriton.prove.trail import Trail
 
 DATA = data_folder()
 OUT = Path(__file__).parent / "results" / "certificates-cpu-1thread.csv"
-HEAD = ["id", "group", "network", "semantics", "verdict", "search_s", "write_s", "check_s", "bytes", "nodes", "leaves", "margin", "note",
-        "machine", "date"]  # fmt: skip
-WRITING = 300.0  # seconds of the clock that a tree may take
+HEAD = ["id", "group", "network", "semantics", "verdict", "search_s", "write_s", "check_s", "bytes", "nodes", "leaves", "further", "margin",
+        "note", "machine", "date"]  # fmt: skip
+CHECKING = 600.0  # seconds of the clock that a check may take
+NOTES = 1 << 28  # bytes
 
 
 def instances(ids: list[str], groups: list[str]) -> Iterator[dict[str, str]]:
@@ -44,22 +50,37 @@ def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) 
     net, spec, target = DATA / row["net"], DATA / row["spec"], folder / "a.cert"
     found: dict[str, object] = {"id": row["id"], "group": row["group"], "network": net.stem, "semantics": semantics}
     began = time.process_time()
-    verifier = polytriton.compile(net, semantics=semantics, device="cpu")
-    found["verdict"] = verdict = verifier.verify_property(spec, timeout=timeout, falsifier=False, search="auto").verdict
+    verifier, trail = polytriton.compile(net, semantics=semantics, device="cpu"), Trail(NOTES)
+    prop = read_vnnlib(spec, n_in=verifier.inputs, n_out=verifier.outputs)
+    found["verdict"] = verdict = verifier.verify_property(prop, timeout=timeout, falsifier=False, search="auto", trail=trail).verdict
     found["search_s"] = round(time.process_time() - began, 2)
     if verdict != "unsat":
         return found
     try:
         began = time.process_time()
-        found["bytes"] = write(net, spec, target, semantics, seconds=WRITING)
+        found["bytes"] = write(net, spec, target, semantics, trail=trail, prop=prop)
         found["write_s"] = round(time.process_time() - began, 2)
-        began = time.process_time()
-        told = checker.check(net, spec, target)
-        found |= {"check_s": round(time.process_time() - began, 2), "nodes": told.nodes, "leaves": told.leaves}
+        began, guide = time.process_time(), Guide(enough(1 << 20), time.monotonic() + CHECKING)
+        told = checker.check(net, spec, target, guide=guide)
+        found |= {"check_s": round(time.process_time() - began, 2), "nodes": told.nodes, "leaves": told.leaves, "further": guide.count}
         found["margin"] = f"{min(told.margins):.3g}"
     except (Refused, PolytritonError) as error:
         found["note"] = str(error)[:100]
     return found
+
+
+def notes_cost(row: dict[str, str], semantics: str, timeout: float, rounds: int) -> tuple[float, float]:
+    """CPU seconds of a search without notes and with them, medians of so many in turns."""
+    verifier = polytriton.compile(DATA / row["net"], semantics=semantics, device="cpu")
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for k in range(rounds + 1):
+        for noted in (False, True):
+            began = time.process_time()
+            trail = Trail(NOTES) if noted else None
+            verifier.verify_property(DATA / row["spec"], timeout=timeout, falsifier=False, search="auto", trail=trail)
+            if k:  # the first warms up
+                seconds[noted].append(time.process_time() - began)
+    return statistics.median(seconds[0]), statistics.median(seconds[1])
 
 
 def summary(rows: list[dict[str, str]]) -> str:
@@ -68,10 +89,10 @@ def summary(rows: list[dict[str, str]]) -> str:
     if not held:
         return "nothing is certified"
     times = {key: sum(float(r[key]) for r in held) for key in ("search_s", "write_s", "check_s")}
-    sizes = [int(r["bytes"]) for r in held]
+    sizes, of_search = [int(r["bytes"]) for r in held], {key: times[key] / times["search_s"] for key in times}
     return (
         f"{len(held)} of {len(proved)} proofs certified; CPU seconds: search {times['search_s']:.0f}, write {times['write_s']:.0f}, "
-        f"check {times['check_s']:.0f} ({times['check_s'] / times['search_s']:.2f} of the search); "
+        f"check {times['check_s']:.0f} ({of_search['write_s']:.3f} and {of_search['check_s']:.2f} of the search); "
         f"bytes: median {statistics.median(sizes):,.0f}, most {max(sizes):,}"
     )
 
@@ -83,7 +104,14 @@ def main() -> None:
     parser.add_argument("--semantics", nargs="*", default=["real", "float32"], choices=checker.SEMANTICS)
     parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--notes", type=int, default=0, metavar="ROUNDS")
     a = parser.parse_args()
+    if a.notes:
+        for row in instances(a.ids, a.only):
+            for semantics in a.semantics:
+                plain, noted = notes_cost(row, semantics, a.timeout, a.notes)
+                print(f"{row['id']} {semantics}: {plain:.3f} s, with notes {noted:.3f} s, {noted / plain:.3f}")
+        return
     done: list[dict[str, str]] = []
     if a.out.exists():
         with open(a.out, newline="") as file:

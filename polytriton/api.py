@@ -36,6 +36,7 @@ from polytriton.prove.origin import digest, image_results, origin
 from polytriton.prove.questions import Questions
 from polytriton.prove.strategy import Decision, check_search
 from polytriton.prove.together import decide_together
+from polytriton.prove.trail import Trail
 from polytriton.results import Bounds, Counterexample, Picture, Result
 from polytriton.runtime.attack import Aim, Attack, Replay, falsify_all, replayer
 from polytriton.runtime.engine import Progress, _silent
@@ -372,12 +373,13 @@ class Verifier:
         label: int | None = None,
         seed: int = 0,
         search: str = "auto",
+        trail: Trail | None = None,
     ) -> Result:
         """Proves the unsafe set empty, or finds a point of it that the original model confirms.
 
         `prop` may be the path of a .vnnlib file, or VNN-LIB text. What one bound leaves open is searched until `timeout`, or for a minute
         without one: "auto" divides boxes of few inputs ("input"), and executions by the signs of neurons where there are more ("neurons");
-        "slopes" chooses slopes of relaxations alone, "none" takes the first answer.
+        "slopes" chooses slopes of relaxations alone, "none" takes the first answer. `trail` notes what a certificate wants to know.
         """
         path = sha = ""
         if not isinstance(prop, Property):
@@ -385,7 +387,7 @@ class Verifier:
             prop = read_vnnlib(source if isinstance(source, str) else Path(source), n_in=self.inputs, n_out=self.outputs)
             path, sha = digest(source)
         self.check_property(prop)
-        result = Decision(self, prop, timeout, falsifier, progress, seed, search).run(label)
+        result = Decision(self, prop, timeout, falsifier, progress, seed, search, trail).run(label)
         asked = {"timeout": timeout, "falsifier": falsifier, "seed": seed, "search": search}
         return replace(result, origin=origin(self, prop.name, path=path, digest=sha, **asked))
 

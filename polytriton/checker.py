@@ -1,11 +1,13 @@
 """The independent checker of certificates (`polytriton check`): numpy, exact rationals, and `checker_files.py`, which reads files.
 
-A property's unsafe set is a union of pieces {x in a box, every row C y + D x <= k}. A certificate gives for each box a tree. The root is
-every execution of every x in the box. An inner node names an input and a number in its range: its children are the two boxes that share
-that number; or a neuron: the executions in which its operand is >= 0, and those in which it is <= 0. Neither leaves anything out, so a
-piece is empty if on every path some node refutes it: one of its rows exceeds k there, or the node has no execution. The checker makes the
-children itself, and all bounds; the certificate says where to divide, how hard to work where, and which row is refuted where. Bounds of a
-node hold for its children.
+A property's unsafe set is a union of pieces {x in a box, every row C y + D x <= k}. A certificate gives trees, each about some pieces of
+one box, every piece in one at least. The root is every execution of every x in the box. An inner node names an input and a number in its
+range: its children are the two boxes that share that number; or a neuron: the executions in which its operand is >= 0, and those in which
+it is <= 0. Neither leaves anything out, so a piece is empty if on every path some node refutes it: one of its rows exceeds k there, or the
+node has no execution. The checker makes the children itself, and all bounds; the certificate says where to divide, how hard to work where,
+and which row to try where. An end of a tree with an open piece is refused, or divided as an inner node is, by whatever a `Guide` says; who
+proposes that, and slopes (`checker_slopes.py`), need not be trusted, but must not write to what it is given. Bounds of a node hold for its
+children.
 1. The network comes from the ONNX file, the unsafe set from the VNN-LIB file in exact rationals, its boxes rounded outward.
 2. In the network's order each value gets an interval from its operands' (`Boxes.interval`). Operands of undecided ReLUs are bounded again
    by backward substitution (`Boxes.lower`); two bounds that cross, both being proved, show that the node has no execution.
@@ -13,7 +15,7 @@ node hold for its children.
    row by row; relu is convex, so a line above both ends, m >= -t l and m >= u (1 - t), is above it between them. Otherwise the ReLU is the
    identity or zero. Where the node's executions have sigma z >= 0, sigma = 1 or -1, a row may lose sigma b over z for any b >= 0, since
    A.z >= A.z - b sigma z. What chooses s and b (`Boxes.choose`) is gradient ascent in float32, and nobody need trust it.
-4. The named row's least value, by the same substitution, exceeds k, compared in exact rationals.
+4. A row's least value, by the same substitution, exceeds k, compared in exact rationals.
 Rounding. u = 2^-53, n the largest number of terms of any sum. A sum of n products in any order, fused or not, is off by at most g times
 the sum of magnitudes, g = n u / (1 - n u) (Higham, section 3.1). G = 4 (n + 64) u > 3.9 g + 250 u. |z| is the largest magnitude in z's
 interval. A row (A, c) means: target >= A.z + c for every execution of the node; z are values of operators, A floats as stored:
@@ -55,21 +57,22 @@ import math
 import random
 import sys
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from operator import gt, lt
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from polytriton.checker_files import HUGE, MAX_TEXT, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
+from polytriton.checker_slopes import Choice, ascend
 
-FORMAT, SEMANTICS = {"format": "polytriton certificate", "version": "2"}, ("real", "float32")
+FORMAT, SEMANTICS = {"format": "polytriton certificate", "version": "3"}, ("real", "float32")
 U, FLOOR, V, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-23, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
 BLOCK, BATCH, STEPS, NODES = 1 << 22, 1 << 18, 1000, 1 << 24  # coefficients and values of a node at a time; limits of what may be asked
 PROBE, ROUNDED = (np.resize(np.array(bits), 255) for bits in ([1 << 30, 0x3FFC << 48, (0x3FF << 52) + 1], [0, 2, 1]))  # tiny, 1.75, 1 + 2 u
-TENSORS = {"split": "<i4", "cut": "<f8", "inner": "<i4", "query": "<i4", "node": "<i4", "piece": "<i4", "row": "<i4"}
+TENSORS = dict.fromkeys(("own", "split", "inner", "query", "node", "piece", "row"), "<i4") | {"cut": "<f8"}
 Progress = Callable[[str, int, int], None]
 def plain(function: Any) -> Any:
     """It runs where this thread rounds to nearest, keeps subnormal numbers and traps nothing; its caller gets back what was set."""
@@ -212,61 +215,7 @@ class Boxes:
         frontier[k] = a + frontier[k]
         return down(c - dot(4 * U * self.mag[k] + FLOOR, np.abs(frontier[k]), at))
     def choose(self, draft: Network, start: dict[int, Array], at: Array, steps: int, goal: Array) -> Choice:
-        """Slopes and multipliers for rows, by Adam's ascent on their bounds. Nothing here is trusted, so `draft` computes in float32.
-        With L over a ReLU's output and N = (s or t) L - sigma b over its operand, down to a corner of the box, and z and the lines' values
-        forward from there, d bound / d s = max(L, 0) z and d bound / d b = -sigma z.
-        """
-        f32 = np.float32
-        ends = [of(v[0], at).astype(f32) for v in (self.lo, self.hi)]
-        held: dict[int, list[Array]] = {}  # s, t, m, where both signs are possible, sigma, b, moments of s and b
-        for k in sorted(self.lines):
-            if k <= max(start):
-                (low, high, _), sigma, shape = self.z[k], self.signs.get(k, np.zeros((1, 1))), (self.net.sizes[k], len(at))
-                some, zeros = [of(v, at).astype(f32) for v in self.lines[k]], [np.zeros(shape, f32) for _ in range(5)]
-                sigma = sigma * (((sigma > 0) & (low >= 0)) | ((sigma < 0) & (high <= 0)))
-                mixed = of(((low < 0) & (high > 0)).astype(f32), at)
-                held[k] = [np.array(np.broadcast_to(some[0], shape)), *some[1:], mixed, of(sigma.astype(f32), at), *zeros]
-        enough, best, kept = goal, np.full(len(at), -np.inf), dict[int, tuple[Array, Array]]()
-        first = {k: a.astype(f32) for k, a in start.items()}
-        for step in range(1, steps + 2):
-            frontier, met = dict(first), dict[int, Array]()
-            while (k := max(frontier)) > 0:
-                op, a = draft.ops[k], frontier.pop(k)
-                met[k] = a if op.kind == "relu" else NONE
-                if op.kind == "relu":
-                    s, t, _, _, sigma, b, *_ = held[k]
-                    a = np.where(a >= 0, s, t) * a - sigma * b
-                elif op.kind == "affine":
-                    a = op.pull(a)
-                for i, sign in zip(op.inputs, op.signs or (1.0,), strict=True):
-                    frontier[i] = frontier[i] + f32(sign) * a if i in frontier else f32(sign) * a
-            slope = frontier[0]
-            values, penalty = {0: np.where(slope >= 0, *ends)}, np.zeros(len(at), f32)
-            for k in sorted(met):
-                op = draft.ops[k]
-                y = [values[i] for i in op.inputs]
-                if op.kind == "relu":
-                    s, t, m, _, sigma, b, *_ = held[k]
-                    values[k] = np.where(met[k] >= 0, s * y[0], t * y[0] + m)
-                    penalty += (sigma * b * y[0]).sum(0)
-                else:
-                    values[k] = op.push(y[0], np.asarray) + op.b[:, None] if op.push else y[0] + f32(op.signs[1]) * y[1]
-            bound = sum(((a * values[k]).sum(0) for k, a in first.items()), -penalty)
-            better = (bound > best) & ~(best > enough)  # a row goes its own way, whatever is asked beside it
-            best = np.where(better, bound, best)
-            for k, (s, _, _, _, _, b, *_) in held.items():
-                kept[k] = (np.where(better, s, kept[k][0]), np.where(better, b, kept[k][1])) if k in kept else (s.copy(), b.copy())
-            enough = goal + np.abs(best - goal) / 64 if step == 1 else enough
-            if step > steps or (best > enough).all():
-                break
-            for k, a in met.items():
-                if k in held:
-                    (s, _, _, mixed, sigma, b, *moments), z = held[k], values[draft.ops[k].inputs[0]]
-                    rate = f32(0.2 * 0.98**step)
-                    np.clip(s + rate * _adam(np.maximum(a, 0) * z * mixed, moments[0], moments[1], step), 0, 1, out=s)
-                    if sigma.any():
-                        np.maximum(b + rate / 4 * _adam(-sigma * z, moments[2], moments[3], step), 0, out=b)
-        return Choice(kept, met, slope)
+        return ascend(self, draft, start, at, steps, goal)
     def neurons(self, draft: Network, k: int, at: Array, box: Array, sign: Array, goal: Array, steps: int) -> Array:
         """Lower bounds of sign * value `at` of operator k over a box each. Neighbours in an image go together: their zeros coincide."""
         best, order = np.full(len(at), -np.inf), np.lexsort((at % math.prod(self.net.ops[k].shape[2:]), box))
@@ -301,11 +250,6 @@ class Boxes:
             least = self.lower(dict(frontier), c, np.full(len(some), np.inf), box, choices[-1].lines if steps else {})
             found += [Fraction(v) - k if math.isfinite(v) else Fraction(-1) for v, (_, k) in zip(least.tolist(), some, strict=True)]
         return found, choices
-Choice = namedtuple("Choice", "lines met slope")  # slopes and multipliers by ReLU; the last coefficients met at ReLUs and at the input
-def _adam(slope: Array, first: Array, second: Array, step: int) -> Array:
-    first += 0.1 * (slope - first)
-    second += 0.001 * (slope * slope - second)
-    return (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
 # executions of a box, with signs of some neurons' operands; bounds of all ReLUs' operands that hold for them; pieces not refuted yet;
 # operands of ReLUs behind the `since`-th have not been bounded since a sign was assumed
 Part = namedtuple("Part", "lo hi signs low high open since")
@@ -316,10 +260,13 @@ class Prover:
         self.relus = [k for k, op in enumerate(self.net.ops) if op.kind == "relu"]
         self.sizes, self.batch = [self.net.sizes[k] for k in self.relus], max(1, BATCH // sum(self.net.sizes))  # parts at a time
         self.first = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
-    def root(self, box: Box, pieces: int) -> Part:
+    def root(self, box: Box, pieces: Iterable[int]) -> Part:
         n = self.first[-1]
-        return Part(*outward(box), np.zeros(n, np.int8), np.full(n, -np.inf), np.full(n, np.inf), frozenset(range(pieces)), -1)
-    def divide(self, part: Part, split: int, cut: float) -> tuple[Part, Part]:
+        return Part(*outward(box), np.zeros(n, np.int8), np.full(n, -np.inf), np.full(n, np.inf), frozenset(pieces), -1)
+    def divide(self, part: Part, split: int, cut: float) -> tuple[Part, ...]:
+        """Both halves; the whole for split -1."""
+        if split < 0:
+            return (part,)
         if split < len(part.lo):
             need(part.lo[split] < cut < part.hi[split], f"a cut of input {split} outside its box", Refused)
             lo, hi = (np.where(np.arange(len(side)) == split, cut, side) for side in (part.lo, part.hi))
@@ -367,19 +314,21 @@ class Prover:
             boxes.narrow(k, lo, hi)
 
 class Tree:
-    """By node how it is divided, how it is bounded, and which rows of which pieces it refutes. Node 0 is the root; the children of the
-    j-th divided node are nodes 2 j + 1 and 2 j + 2, so none can be missing."""
+    """Of which box and of which of its pieces it is; by node how it is divided and bounded, and which rows of which pieces it refutes.
+    Node 0 is the root; the children of the j-th divided node are nodes 2 j + 1 and 2 j + 2, so none can be missing."""
     def __init__(self, tensors: dict[str, Array]) -> None:
-        self.split, self.cut, self.inner, self.query, self.node, self.piece, self.row = (tensors[name] for name in TENSORS)
-        n, divided = len(self.split), np.flatnonzero(self.split >= 0)
+        own, self.split, self.inner, self.query, self.node, self.piece, self.row, self.cut = (tensors[name] for name in TENSORS)
+        self.box, self.own, n, divided = int([*own, 0][0]), own[1:].tolist(), len(self.split), np.flatnonzero(self.split >= 0)
         same = len({n, len(self.cut), len(self.inner), len(self.query)}) == len({len(self.node), len(self.piece), len(self.row)}) == 1
-        need(same and n == 2 * len(divided) + 1 <= NODES, "a tree whose nodes do not fit together", Refused)
+        need(same and self.own and n == 2 * len(divided) + 1 <= NODES, "a tree whose nodes do not fit together", Refused)
         need((np.arange(len(divided)) * 2 + 1 > divided).all(), "a node above its parent", Refused)
         ordered = (np.diff(self.node, prepend=0, append=n - 1) >= 0).all()
         need(ordered and max(self.inner.max(), self.query.max()) <= STEPS, f"more than {STEPS} steps, or rows out of order", Refused)
         self.child = np.full(n, -1)
         self.child[divided] = 2 * np.arange(len(divided)) + 1
         self.closed = np.searchsorted(self.node, np.arange(n + 1))
+    def ends(self, n: int) -> bool:
+        return n < 0 or bool(self.child[n] < 0)
     def above(self, leaves: Array) -> Array:
         parent, wanted = np.zeros(len(self.split), dtype=np.int64), np.zeros(len(self.split), dtype=bool)
         parent[1::2] = parent[2::2] = np.flatnonzero(self.child >= 0)
@@ -387,53 +336,76 @@ class Tree:
         for k in range(len(wanted) - 1, 0, -1):
             wanted[parent[k]] |= wanted[k]
         return wanted
-def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wanted: Array, told: Callable[[int], None]) -> list[float]:
-    """Walks a tree, or its `wanted` nodes; the least margin proved for each piece. Raises Refused where anything does not follow."""
-    stack, least, done = [(0, prover.root(box, len(pieces)))], [math.inf] * len(pieces), 0
+    def asked(self, n: int, open_: frozenset[int], pieces: list[list[Atom]]) -> list[tuple[int, int]]:
+        """Rows worth bounding at a node: those named; at an end, and below it, all rows of an open piece for which none is."""
+        at = slice(*self.closed[n : n + 2]) if n >= 0 else slice(0)
+        named = list(zip(self.piece[at].tolist(), self.row[at].tolist(), strict=True))
+        need(all(0 <= p < len(pieces) and 0 <= r < len(pieces[p]) for p, r in named), f"node {n}: a row that is none", Refused)
+        rest = open_.difference(p for p, _ in named) if self.ends(n) else ()
+        return [(p, r) for p, r in named if p in open_] + [(p, r) for p in sorted(rest) for r in range(len(pieces[p]))]
+Work = namedtuple("Work", "node inner query part")  # nodes below the ends of a tree have numbers below 0
+Hint = tuple[int, float, int, int]
+class Guide(Protocol):
+    """For nodes left open, bounded in columns `at` of `boxes`: split or -1, cut, and how what comes of it is bounded. Nobody trusts it."""
+    def divide(self, prover: Prover, pieces: list[list[Atom]], boxes: Boxes, left: list[Work], at: Array) -> list[Hint]: ...
+    def note(self, node: int, piece: int, row: int) -> None: ...
+def _below(prover: Prover, tree: Tree, w: Work, part: Part, wanted: Array) -> list[Work]:
+    both = prover.divide(part, int(tree.split[w.node]), float(tree.cut[w.node]))
+    return [Work(n, int(tree.inner[n]), int(tree.query[n]), half) for n, half in enumerate(both, int(tree.child[w.node])) if wanted[n]]
+def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wanted: Array, told: Callable[[int], None],
+           guide: Guide | None = None) -> dict[int, float]:  # fmt: skip
+    """Walks a tree, or its `wanted` nodes; the least margin proved for each of its pieces. An end that is left open is divided further, or
+    bounded once more, as `guide` says, which may say anything. Raises Refused where anything does not follow."""
+    stack, least = [Work(0, int(tree.inner[0]), int(tree.query[0]), prover.root(box, tree.own))], dict.fromkeys(tree.own, math.inf)
+    done = below = 0
     while stack:
-        work = [stack.pop()]
-        how = tree.inner[work[0][0]], tree.query[work[0][0]]
-        while stack and len(work) < prover.batch and (tree.inner[stack[-1][0]], tree.query[stack[-1][0]]) == how:
-            work.append(stack.pop())
-        nodes, parts = map(list, zip(*work, strict=True))
-        begin, end = tree.closed[nodes], tree.closed[[n + 1 for n in nodes]]
-        if how[0] >= 0 or (end > begin).any():
-            boxes, parts = prover.bound(parts, int(how[0]))
-            which = np.concatenate([np.arange(a, b) for a, b in zip(begin, end, strict=True)])
-            at, rows = np.repeat(np.arange(len(nodes)), end - begin), list[Atom]()
-            for p, row in zip(tree.piece[which].tolist(), tree.row[which].tolist(), strict=True):
-                need(0 <= p < len(pieces) and 0 <= row < len(pieces[p]), f"piece {p}, row {row}: there is none", Refused)
-                rows.append(pieces[p][row])
-            found, _ = boxes.margins(prover.draft, rows, at, max(0, int(how[1])))
-            for j, margin in enumerate(found):
-                here, p = int(at[j]), int(tree.piece[which[j]])
-                if not boxes.empty[here]:
-                    need(margin > 0, f"node {nodes[here]}: its bound does not refute piece {p}", Refused)
-                    least[p] = min(least[p], float(margin))
-                parts[here] = parts[here]._replace(open=parts[here].open - {p})
-            parts = [p._replace(open=frozenset()) if boxes.empty[j] else p for j, p in enumerate(parts)]
-        done += len(nodes)
-        for n, part in zip(nodes, parts, strict=True):
-            if tree.child[n] >= 0:
-                both = prover.divide(part, int(tree.split[n]), float(tree.cut[n]))
-                stack += [(k, half) for k, half in zip((tree.child[n], tree.child[n] + 1), both, strict=True) if wanted[k]]
+        work, others = list[Work](), list[Work]()  # nodes to be bounded together, and those that are bounded otherwise
+        while stack and len(work) < prover.batch:
+            w = stack.pop()
+            if w.inner < 0 and not tree.ends(w.node) and tree.closed[w.node] == tree.closed[w.node + 1]:
+                stack += _below(prover, tree, w, w.part, wanted)
+                done += 1
             else:
-                need(not part.open, f"node {n}: pieces {sorted(part.open)[:3]} are left open", Refused)
-        told(done)
+                (work if not work or w[1:3] == work[0][1:3] else others).append(w)
+        stack += others
+        parts, left, best = [w.part for w in work], list[int](), dict[tuple[int, int], tuple[Fraction, int]]()
+        asked = [(j, p, r) for j, w in enumerate(work) for p, r in tree.asked(w.node, w.part.open, pieces)]
+        if work:
+            boxes, parts = prover.bound(parts, work[0].inner)
+            rows, at = [pieces[p][r] for _, p, r in asked], np.array([j for j, _, _ in asked], dtype=np.int64)
+            for (j, p, r), margin in zip(asked, boxes.margins(prover.draft, rows, at, max(0, work[0].query))[0], strict=True):
+                best[j, p] = max(best.get((j, p), (margin, r)), (margin, r))
+            for (j, p), (margin, r) in best.items():
+                if margin > 0 and not boxes.empty[j]:
+                    least[p], parts[j] = min(least[p], float(margin)), parts[j]._replace(open=parts[j].open - {p})
+                    if guide:
+                        guide.note(work[j].node, p, r)
+            parts = [p._replace(open=frozenset()) if boxes.empty[j] else p for j, p in enumerate(parts)]
+        for j, (w, part) in enumerate(zip(work, parts, strict=True)):
+            if not tree.ends(w.node):
+                stack += _below(prover, tree, w, part, wanted)
+            elif part.open:
+                need(guide, f"node {w.node}: pieces {sorted(part.open)[:3]} are left open", Refused)
+                left.append(j)
+        open_ = [work[j]._replace(part=parts[j]) for j in left]
+        hints = guide.divide(prover, pieces, boxes, open_, np.array(left)) if guide and left else []
+        for j, (split, cut, inner, query) in zip(left, hints, strict=True):
+            stack += [Work(below := below - 1, inner, query, half) for half in prover.divide(parts[j], split, cut)]
+        told(done := done + sum(w.node >= 0 for w in work))
     return least
 def digest(meta: dict[str, Any], body: bytes) -> str:
-    return hashlib.sha256(json.dumps([meta[k] for k in ("semantics", "onnx", "vnnlib", "boxes")]).encode() + body).hexdigest()
+    return hashlib.sha256(json.dumps([meta[k] for k in ("semantics", "onnx", "vnnlib", "trees")]).encode() + body).hexdigest()
 def read(data: bytes) -> tuple[dict[str, str], list[dict[str, Array]]]:
-    """A safetensors file: header length, JSON header, numbers. Tensor `B.NAME` is of box B."""
+    """A safetensors file: header length, JSON header, numbers. Tensor `T.NAME` is of tree T."""
     try:
         size = int.from_bytes(data[:8], "little")
         header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
         meta = header.pop("__metadata__")
         need(FORMAT.items() <= meta.items(), f"no {FORMAT}: written by another version of polytriton", Refused)
         need(meta["data"] == digest(meta, body) and meta["semantics"] in SEMANTICS, "a damaged certificate, or other semantics", Refused)
-        need(len(header) == len(TENSORS) * (boxes := int(meta["boxes"])) and boxes < NODES, "tensors missing, or others", Refused)
+        need(len(header) == len(TENSORS) * (count := int(meta["trees"])) and count < NODES, "tensors missing, or others", Refused)
         need(all(("F64" if n.endswith(".cut") else "I32") == t["dtype"] for n, t in header.items()), "a tensor of another type", Refused)
-        trees = [{n: np.frombuffer(body[slice(*header[f"{b}.{n}"]["data_offsets"])], TENSORS[n]) for n in TENSORS} for b in range(boxes)]
+        trees = [{n: np.frombuffer(body[slice(*header[f"{b}.{n}"]["data_offsets"])], TENSORS[n]) for n in TENSORS} for b in range(count)]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
         raise Refused(f"no certificate: {type(error).__name__} in its header") from None
     return meta, trees
@@ -452,19 +424,24 @@ def opened(onnx: Path, vnnlib: Path, certificate: Path) -> tuple[str, Prover, Pi
     tried: Array = np.diag(PROBE.view(np.float64)) @ np.diag(np.resize(PROBE[2:3].view(np.float64), len(PROBE)))  # numpy's workers too
     need((np.diag(tried).copy().view(np.int64) == PROBE + ROUNDED).all(), "this machine flushes subnormal numbers, or rounds otherwise")
     (net, pieces, hashes), (meta, tensors) = load(onnx, vnnlib), read(certificate.read_bytes())
-    need(meta | hashes == meta and len(tensors) == len(pieces), "the certificate belongs to another network or property file", Refused)
-    return meta["semantics"], Prover(net.data, meta["semantics"] == "float32"), pieces, list(map(Tree, tensors))
+    trees, every = list(map(Tree, tensors)), {(b, p) for b, group in enumerate(pieces.values()) for p in range(len(group))}
+    need(meta | hashes == meta, "the certificate belongs to another network or property file", Refused)
+    need(every == {(t.box, p) for t in trees for p in t.own}, "a piece that no tree is about, or that is none", Refused)
+    return meta["semantics"], Prover(net.data, meta["semantics"] == "float32"), pieces, trees
 Checked = namedtuple("Checked", "semantics margins nodes leaves")  # by piece the least margin, nodes walked, leaves among them
 @plain
-def check(onnx: Path, vnnlib: Path, certificate: Path, sample: int | None = None, progress: Progress = lambda *_: None) -> Checked:
+def check(onnx: Path, vnnlib: Path, certificate: Path, sample: int | None = None, progress: Progress = lambda *_: None,
+          guide: Guide | None = None) -> Checked:  # fmt: skip
     """What the certificate proves, or Refused. `sample`: only so many leaves, drawn at random, are looked at: evidence, not proof."""
     semantics, prover, pieces, trees = opened(onnx, vnnlib, certificate)
     ends = [(b, leaf) for b, tree in enumerate(trees) for leaf in np.flatnonzero(tree.child < 0).tolist()]
     drawn = ends if sample is None else random.SystemRandom().sample(ends, min(sample, len(ends)))
     wanted = [tree.above(np.array([leaf for a, leaf in drawn if a == b], dtype=np.int64)) for b, tree in enumerate(trees)]
-    margins, total = list[float](), int(sum(w.sum() for w in wanted))
+    margins = {(b, p): math.inf for b, group in enumerate(pieces.values()) for p in range(len(group))}
+    total, groups = int(sum(w.sum() for w in wanted)), list(pieces.items())
     need(sample is not None or all(w.all() for w in wanted), "a node that no leaf is below")
-    for (box, group), tree, some in zip(pieces.items(), trees, wanted, strict=True):
+    for tree, some in zip(trees, wanted, strict=True):
         if some.any():
-            margins += follow(prover, box, group, tree, some, lambda n: progress("nodes", n, total))
-    return Checked(semantics, margins, total, len(drawn))
+            found = follow(prover, *groups[tree.box], tree, some, lambda n: progress("nodes", n, total), guide)
+            margins |= {(tree.box, p): min(margins[tree.box, p], m) for p, m in found.items()}
+    return Checked(semantics, list(margins.values()), total, len(drawn))

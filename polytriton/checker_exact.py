@@ -180,13 +180,13 @@ class Descent:
 
     def __init__(self, prover: Prover, made: dict[int, Affine], pieces: list[list[Atom]], tree: Tree) -> None:
         self.prover, self.made, self.pieces, self.tree, self.net = prover, made, pieces, tree, prover.net
-        self.least: list[Any] = [math.inf] * len(pieces)
+        self.least: dict[int, Any] = dict.fromkeys(tree.own, math.inf)
 
-    def run(self, box: Box, told: Callable[[int], None]) -> list[Any]:
+    def run(self, box: Box, told: Callable[[int], None]) -> dict[int, Any]:
         """The least margin proved for each piece; Refused where anything does not follow."""
         lo, hi = (np.array([sign * math.floor(sign * v * 2**GRID) for v in side], object) for sign, side in ((1, box[0]), (-1, box[1])))
-        every = frozenset(range(len(self.pieces)))
-        stack, done, tree = [(0, Reached(lo, hi, {}, every, -1, self.prover.root(box, len(self.pieces))))], 0, self.tree
+        tree, done = self.tree, 0
+        stack = [(0, Reached(lo, hi, {}, frozenset(tree.own), -1, self.prover.root(box, tree.own)))]
         while stack:
             k, node = stack.pop()
             node = self.bound(k, node)
@@ -209,8 +209,8 @@ class Descent:
 
     def bound(self, k: int, node: Reached) -> Reached:
         tree, p = self.tree, self.prover
-        begin, end, inner, query = int(tree.closed[k]), int(tree.closed[k + 1]), int(tree.inner[k]), max(0, int(tree.query[k]))
-        if inner < 0 and begin == end:
+        inner, query, asked = int(tree.inner[k]), max(0, int(tree.query[k])), tree.asked(k, node.open, self.pieces)
+        if inner < 0 and not asked and tree.child[k] >= 0:
             return node
         floats, (part,) = p.bound([node.part], inner)
         pairs = {relu: slice(*p.first[r : r + 2]) for r, relu in enumerate(p.relus)}
@@ -229,7 +229,7 @@ class Descent:
                 bounds.relax(n, steps(floats.lines[n][0], 1.0)[0])
                 known[n] = bounds.lo[i], bounds.hi[i]
             bounds.interval(n)
-        left = frozenset() if bounds.empty else node.open - self.refuted(k, bounds, floats, begin, end, query)
+        left = frozenset() if bounds.empty else node.open - self.refuted(asked, bounds, floats, query)
         since = len(p.relus) if inner >= 0 else node.since
         return node._replace(known=known, open=left, since=since, part=part._replace(open=left, since=since))
 
@@ -255,10 +255,9 @@ class Descent:
         found = floats.choose(self.prover.draft, start, np.zeros(count, np.int64), tried, np.full(count, np.inf)).lines
         return {k: (steps(s, 1.0), steps(b, 2.0**40)) for k, (s, b) in found.items()}
 
-    def refuted(self, k: int, bounds: Ends, floats: Boxes, begin: int, end: int, query: int) -> set[int]:
-        closed, tree, output = set[int](), self.tree, self.net.output
-        for p, r in zip(tree.piece[begin:end].tolist(), tree.row[begin:end].tolist(), strict=True):
-            need(0 <= p < len(self.pieces) and 0 <= r < len(self.pieces[p]), f"piece {p}, row {r}: there is none", Refused)
+    def refuted(self, asked: list[tuple[int, int]], bounds: Ends, floats: Boxes, query: int) -> set[int]:
+        best, output = dict[int, Any](), self.net.output
+        for p, r in asked:
             row, limit = self.pieces[p][r]
             by = math.lcm(*(q.denominator for q in row.values()))
             frontier = {n: np.zeros((1, self.net.sizes[n]), dtype=object) for n in (0, output)}
@@ -266,9 +265,9 @@ class Descent:
                 frontier[0 if v >= 0 else output][0, max(v, ~v)] = int(q * by)
             chosen = self.choose(floats, floats.start([(row, limit)], np.zeros(1, np.int64))[0], query)
             (found,) = bounds.lower({n: Whole(a, 0) for n, a in frontier.items()}, Whole(np.zeros(1, object), 0), chosen)
-            need(found > limit * by, f"node {k}: its bound does not refute piece {p}", Refused)
-            self.least[p] = min(self.least[p], found / by - limit)
-            closed.add(p)
+            best[p] = max(best.get(p, -math.inf), found / by - limit)
+        closed = {p for p, margin in best.items() if margin > 0}
+        self.least |= {p: min(self.least[p], best[p]) for p in closed}
         return closed
 
 
@@ -276,14 +275,23 @@ def _further(progress: Progress, before: int, total: int, done: int) -> None:
     progress("nodes", before + done, total)
 
 
+Complete = Callable[[Prover, Box, list[list[Atom]], Tree], Tree]
+
+
 @plain
-def check(onnx: Path, vnnlib: Path, certificate: Path, progress: Progress = lambda *_: None) -> Checked:
-    """What a `real` certificate proves, with margins as fractions, or Refused."""
+def check(
+    onnx: Path, vnnlib: Path, certificate: Path, progress: Progress = lambda *_: None, complete: Complete = lambda *tree: tree[-1]
+) -> Checked:
+    """What a `real` certificate proves, with margins as fractions, or Refused. `complete` may divide a tree further, as floats find."""
     semantics, prover, pieces, trees = opened(onnx, vnnlib, certificate)
     need(semantics == "real", "whole numbers check certificates of exact arithmetic, not of float32 executions", Unsupported)
     need(sum(prover.net.sizes) <= MOST_CELLS, f"more than {MOST_CELLS} values: whole numbers would take too long", Unsupported)
-    made, margins, walked, total = layers(prover.net), list[Any](), 0, sum(len(t.split) for t in trees)
-    for (box, group), tree in zip(pieces.items(), trees, strict=True):
-        margins += Descent(prover, made, group, tree).run(box, partial(_further, progress, walked, total))
+    made, groups, walked = layers(prover.net), list(pieces.items()), 0
+    trees = [complete(prover, *groups[t.box], t) for t in trees]
+    total = sum(len(t.split) for t in trees)
+    margins: dict[tuple[int, int], Any] = {(b, p): math.inf for b, (_, group) in enumerate(groups) for p in range(len(group))}
+    for tree in trees:
+        found = Descent(prover, made, groups[tree.box][1], tree).run(groups[tree.box][0], partial(_further, progress, walked, total))
+        margins |= {(tree.box, p): min(margins[tree.box, p], m) for p, m in found.items()}
         walked += len(tree.split)
-    return Checked(semantics, margins, total, (total + len(trees)) // 2)
+    return Checked(semantics, list(margins.values()), total, (total + len(trees)) // 2)

@@ -222,7 +222,8 @@ def unsafe(text: str, n_in: int, n_out: int) -> Pieces:
     for atoms in alternatives(["and", *asserted]):
         sides: list[dict[int, Fraction]] = [{}, {}]  # bounds of x from above, and of -x
         for ((v, c),), k in ((row.items(), k) for row, k in atoms if len(row) == 1 and min(row) >= 0):
-            sides[c < 0][v] = min(sides[c < 0].get(v, k / abs(c)), k / abs(c))
+            end = k / abs(c)
+            sides[c < 0][v] = min(sides[c < 0].get(v, end), end)
         need(all(len(side) == n_in for side in sides), "an input without a lower or an upper bound")
         hi, lo = (tuple(sign * side[i] for i in range(n_in)) for sign, side in zip((1, -1), sides, strict=True))
         if all(a <= b for a, b in zip(lo, hi, strict=True)):

@@ -18,9 +18,10 @@ ALLOWED = {
     "api": "artifact errors frontend guard ir kernels known passes prove results runtime tuned",
     "artifact": "errors frontend guard ir kernels limit passes tuned",
     "cache": "api artifact errors frontend guard knobs limit passes",
-    "certificate": "checker checker_files guard prove",
-    "checker": "checker_files",
+    "certificate": "checker checker_files frontend guard prove",
+    "checker": "checker_files checker_slopes",
     "checker_exact": "checker checker_files",
+    "checker_slopes": "checker_files",
     "child": "knobs",
     "cli": "commands errors guard heap knobs",
     "commands": "api artifact certificate checker checker_exact checker_files child errors explain frontend ir "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "polytriton"
 ALONE = ("checker.py", "checker_files.py")  # the checker imports nothing of the package: a name of its own is not met elsewhere
-TWICE = {"Node": "of a certificate's tree and of a network"}  # and why
+TWICE: dict[str, str] = {}  # and why
 WORDS = """
 allowed answered apart around asked began beside bounded branched chosen cleaned commented compiled counted covered described divided
 enclosed ended exactly failed grouped held inside known late later made measured of parsed passed pinned profiled reached recorded

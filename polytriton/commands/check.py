@@ -6,7 +6,7 @@ import json as json_
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +16,7 @@ from polytriton.commands.screen import Live, complain
 from polytriton.errors import ArtifactError, UnsupportedModel, UsageError
 
 if TYPE_CHECKING:
+    from polytriton.certificate.write import Read
     from polytriton.checker import Checked
     from polytriton.runs.asker import Answer
     from polytriton.runs.records import Record
@@ -98,12 +99,14 @@ def _way(sample: int | None, workers: int | None, exact: bool) -> Way:
     """Which program confirms a certificate."""
     if exact:
         from polytriton import checker_exact
+        from polytriton.certificate.guide import complete_where_floats_do as complete
 
-        return checker_exact.check
+        return partial(checker_exact.check, complete=complete)
     if sample is not None:
         from polytriton import checker
+        from polytriton.certificate.guide import LEAST, Guide
 
-        return partial(checker.check, sample=sample)
+        return partial(checker.check, sample=sample, guide=Guide(LEAST))
     from polytriton.commands import shares
 
     return partial(shares.confirm, workers=workers)
@@ -153,8 +156,8 @@ def check_covered(semantics: str, network: Path | None) -> None:
         raise UsageError(f"a certificate is about an ONNX file, {network} is compiled", "give NET.onnx; the cache keeps its compilation")
 
 
-def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> None:
-    """Says before a long run what would keep its certificate from being written."""
+def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> Read:
+    """Says before a long run what would keep its certificate from being written; returns both files as the checker reads them."""
     from polytriton.checker import load
     from polytriton.checker_files import Refused
 
@@ -162,27 +165,30 @@ def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> None
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise UsageError(f"cannot write a certificate to {target}", "name a file in an existing folder")
     try:
-        net, _, _ = load(network, prop)
+        read = load(network, prop)
     except Refused as error:
         raise UnsupportedModel(f"no certificate can be made: {error}", REMEDY) from error
-    if semantics != "real" and net.strange:
-        raise UnsupportedModel(f"no certificate of {semantics} executions can be made: {net.strange[0]}", "add --semantics real")
+    if semantics != "real" and (strange := read[0].strange):
+        raise UnsupportedModel(f"no certificate of {semantics} executions can be made: {strange[0]}", "add --semantics real")
+    return read
 
 
-def certify(network: Path, prop: Path, target: Path, semantics: str, verdict: str, progress: Callable[[str, int, int], None]) -> int:
+def certify(
+    network: Path, prop: Path, target: Path, semantics: str, answer: Answer, read: Read, progress: Callable[[str, int, int], None]
+) -> int:
     """Writes the certificate of an unsat; the exit code."""
     from polytriton.certificate.write import write
     from polytriton.checker_files import Refused
 
-    if verdict != "unsat":
-        print(f"polytriton: no certificate of {verdict}; {target} is left as it was", file=sys.stderr)
+    if answer.record.verdict != "unsat":
+        print(f"polytriton: no certificate of {answer.record.verdict}; {target} is left as it was", file=sys.stderr)
         return 0
     began = time.monotonic()
     try:
-        size = write(network, prop, target, semantics, progress)
+        size = write(network, prop, target, semantics, progress, trail=answer.trail, prop=answer.prop, read=read)
     except Refused as error:
         return complain(UnsupportedModel(f"unsat stands, but there is no certificate: {error}", "POLYTRITON_DEBUG=1 shows where it failed"))
-    print(f"{target}: {size:,} bytes, {time.monotonic() - began:.3f} s", file=sys.stderr)
+    print(f"{target}: {size:,} bytes, {time.monotonic() - began:.3f} s; next: polytriton check {network} {prop} {target}", file=sys.stderr)
     return 0
 
 
@@ -191,26 +197,33 @@ def certificate_file(folder: Path, record: Record) -> Path:
     return folder / f"{record.key}.cert"
 
 
-def certify_run(answers: Sequence[Answer], folder: Path, semantics: str, progress: Callable[[str, int, int], None]) -> None:
-    """Writes a certificate of every unsat, named by its record's key; of earlier answers, where there is none."""
-    from polytriton.certificate.write import write
-    from polytriton.checker_files import Refused
-    from polytriton.runs.queries import VnnlibFile
+class RunCertificates:
+    """Writes a certificate of every unsat of a run as it comes, named by its record's key; of earlier answers, where there is none."""
 
-    proved = [a for a in answers if a.record.verdict == "unsat" and a.record.key]
-    kept = failed = 0
-    for k, answer in enumerate(proved, 1):
-        record, query, target = answer.record, answer.query, certificate_file(folder, answer.record)
+    def __init__(self, folder: Path, semantics: str, progress: Callable[[str, int, int], None]) -> None:
+        self.folder, self.semantics, self.progress = folder, semantics, progress
+        self.proved = self.kept = self.failed = 0
+
+    def add(self, answer: Answer) -> None:
+        from polytriton.certificate.write import write
+        from polytriton.checker_files import Refused
+        from polytriton.runs.queries import VnnlibFile
+
+        record, query, target = answer.record, answer.query, certificate_file(self.folder, answer.record)
+        if record.verdict != "unsat" or not record.key:
+            return
+        self.proved += 1
         if answer.resumed and target.is_file():
-            kept += 1
-            continue
+            self.kept += 1
+            return
         assert query is not None and isinstance(query.subject, VnnlibFile)
         try:
-            size = write(Path(query.network), Path(query.subject.path), target, semantics, progress)
+            files = Path(query.network), Path(query.subject.path)
+            write(*files, target, self.semantics, self.progress, trail=answer.trail, prop=answer.prop)
         except Refused as error:
-            failed += 1
-            print(f"[{k}/{len(proved)}] {record.property}: no certificate: {error}", file=sys.stderr, flush=True)
-        else:
-            print(f"[{k}/{len(proved)}] {record.property}: {target.name}, {size:,} bytes", file=sys.stderr, flush=True)
-    earlier = f", {kept} of them from an earlier run" if kept else ""
-    print(f"{folder}: certificates of {len(proved) - failed} of {len(proved)} unsat{earlier}", file=sys.stderr)
+            self.failed += 1
+            print(f"{record.property}: no certificate: {error}", file=sys.stderr, flush=True)
+
+    def summary(self) -> str:
+        earlier = f", {self.kept} of them from an earlier run" * bool(self.kept)
+        return f"{self.folder}: certificates of {self.proved - self.failed} of {self.proved} unsat{earlier}"

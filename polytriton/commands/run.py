@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from polytriton.commands.check import certify_run, check_covered
+from polytriton.commands.check import RunCertificates, check_covered
 from polytriton.commands.groups import Asking, Competition, EngineOptions, ImageOptions, ResultOptions, Spread
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import INTERRUPTED, Live, summary
@@ -31,7 +32,7 @@ def run(
     ] = None,
     certificates: Annotated[
         Path | None,
-        option("--certificates", metavar="FOLDER", help="In the end, write of every unsat what polytriton check needs to confirm it."),
+        option("--certificates", metavar="FOLDER", help="Write of every unsat what polytriton check needs to confirm it."),
     ] = None,
     *,
     images: ImageOptions,
@@ -65,7 +66,7 @@ def run(
         raise UsageError("--resume needs a results file to go on with", "name it with --json FILE or --csv FILE")
     if certificates is not None:
         _certifiable(certificates, network, engine.semantics, images=balls is not None)
-    settings = asking.settings(engine, here=spread.engine != "ray")
+    settings = replace(asking.settings(engine, here=spread.engine != "ray"), trail=certificates is not None)
     here = {"device": "cpu", "dtype": "auto", "numerics": "folded"} if spread.engine == "ray" else {}
     networks = Networks({**settings.engine, **here})
     listed: list[Instance] = []
@@ -96,6 +97,8 @@ def run(
                 asker.progress, asked.began = live.stage, live.show_query
                 asked.troubled = lambda message: print(f"polytriton: {message}", file=sys.stderr)
                 asked.listeners.append(live.show_answer)
+                if certificates is not None:
+                    asked.listeners.append((writer := RunCertificates(certificates, engine.semantics, live.stage)).add)
                 stopped = _ask(asked, queries)
         finally:
             work.close()
@@ -107,8 +110,7 @@ def run(
             )
             return INTERRUPTED
         if certificates is not None:
-            with Live(1) as live:
-                certify_run(asked.answers, certificates, engine.semantics, live.stage)
+            print(writer.summary(), file=sys.stderr)
         return asked.exit_code()
     finally:
         for sink in sinks:

@@ -24,6 +24,7 @@ from typing import Any, cast
 import numpy as np
 
 from polytriton import checker
+from polytriton.certificate.guide import Guide, enough
 from polytriton.checker import Checked, Progress, Tree
 from polytriton.checker_files import Array, Pieces, Refused, Unsupported
 from polytriton.child import Child, ChildLost, serve
@@ -31,7 +32,7 @@ from polytriton.errors import PolytritonError, ResourceError
 
 MOST, LEAST = 64, 24  # shares; nodes of a subtree that is divided for each of those above it, which are walked once more
 FEW = 4e8  # nodes times squared cells, about a second: below it no process is started unasked
-Share = dict[int, Array]  # by box some leaves
+Share = dict[int, Array]  # by tree some leaves
 
 
 class Snapshot:
@@ -102,12 +103,14 @@ class Reading:
         return sum(len(t.child) for t in self.trees)
 
     def confirm(self, k: int, told: Callable[[int], None]) -> dict[int, list[float]]:
-        """By box of the k-th share the least margins; or Refused."""
+        """By tree of the k-th share the least margins, in the order of its pieces; or Refused."""
         groups, least, before = list(self.pieces.items()), dict[int, list[float]](), 0
-        for b, leaves in self.shares[k].items():
-            wanted = self.trees[b].above(leaves)
-            so_far = partial(_further, told, before)
-            least[b] = checker.plain(checker.follow)(self.prover, *groups[b], self.trees[b], wanted, so_far)
+        for t, leaves in self.shares[k].items():
+            tree = self.trees[t]
+            wanted, so_far = tree.above(leaves), partial(_further, told, before)
+            guide = Guide(enough(len(tree.split)))
+            found = checker.plain(checker.follow)(self.prover, *groups[tree.box], tree, wanted, so_far, guide)
+            least[t] = [found[p] for p in tree.own]
             before += int(wanted.sum())
         return least
 
@@ -116,7 +119,7 @@ def _further(told: Callable[[int], None], before: int, done: int) -> None:
     told(before + done)
 
 
-Answer = tuple[int, dict[int, list[float]], dict[int, list[int]]]  # which share, its margins, the leaves that were looked at
+Answer = tuple[int, dict[int, list[float]], dict[int, list[int]]]  # which share, by tree its margins and the leaves that were looked at
 
 
 def confirm(network: Path, prop: Path, certificate: Path, workers: int | None, progress: Progress) -> Checked:
@@ -125,7 +128,7 @@ def confirm(network: Path, prop: Path, certificate: Path, workers: int | None, p
     work = Reading.read(files)
     count = min(len(work.shares), fitting(work) if workers is None else workers)
     answers = _asked(work, files, count) if count > 1 else _here(work, progress)
-    least = [[math.inf] * len(group) for group in work.pieces.values()]
+    least = {(b, p): math.inf for b, group in enumerate(work.pieces.values()) for p in range(len(group))}
     open_ = [tree.child < 0 for tree in work.trees]
     walked = 0
     with closing(answers):
@@ -136,11 +139,12 @@ def confirm(network: Path, prop: Path, certificate: Path, workers: int | None, p
                     raise RuntimeError(f"share {k}: a leaf that is none, or was confirmed before")
                 open_[b][at] = False
                 walked += 2 * len(at)
-                least[b] = list(map(min, least[b], margins[b]))
+                at_pieces = [(work.trees[b].box, p) for p in work.trees[b].own]
+                least |= {place: min(least[place], m) for place, m in zip(at_pieces, margins[b], strict=True)}
             progress("nodes", min(walked, work.nodes), work.nodes)
     if any(some.any() for some in open_):
         raise RuntimeError("leaves of the certificate were looked at by nobody")
-    return Checked(work.semantics, [m for some in least for m in some], work.nodes, (work.nodes + len(work.trees)) // 2)
+    return Checked(work.semantics, list(least.values()), work.nodes, (work.nodes + len(work.trees)) // 2)
 
 
 def fitting(work: Reading) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,12 +68,11 @@ def verify(
     name, net, path = _files(files, network or [])
     calls, file = named_network(str(net))
     net = Path(file)
-    settings = asking.settings(engine, search="auto")
+    settings = replace(asking.settings(engine, search="auto"), trail=certificate is not None)
     net, path = shipped_file(net), shipped_file(path)
     if not path.is_file():
         raise UsageError(f"no property file {path}", "check the path; it is taken relative to the current folder")
-    if certificate is not None:
-        certifiable(net, path, certificate, engine.semantics)
+    read = None if certificate is None else certifiable(net, path, certificate, engine.semantics)
     networks = Networks(settings.engine)
     limit = None if settings.timeout is None or prepare else start_time() + settings.timeout
     with time_limit(limit), suppress(OutOfTime):  # the query meets the same limit, and answers timeout
@@ -85,10 +85,14 @@ def verify(
     try:
         with Live(1) as live, time_limit(limit):
             asker = Asker(networks, settings, live.stage, start_time())
-            answer = Run(Local(asker), settings, sinks).ask([vnnlib_query(net, path)])[0]
+            run = Run(Local(asker), settings, sinks)
+            told: list[Answer] = []
+            run.listeners.append(told.append)
+            run.ask([vnnlib_query(net, path)])
     finally:
         for sink in sinks:
             sink.close()
+    (answer,) = told
     if answer.error is not None:
         return complain(answer.error)
     if results.json != "-":
@@ -100,9 +104,9 @@ def verify(
     print(f"{record.property}: {record.verdict}, {margin}{how}{_searched(record)}{record.seconds:.3f} s{earlier}", file=sys.stderr)
     if record.verdict in ("unknown", "timeout"):
         print("polytriton: what to try next: docs/unknown.md", file=sys.stderr)
-    if certificate is not None:
+    if certificate is not None and read is not None:
         with Live(1) as live:
-            return certify(net, path, certificate, engine.semantics, record.verdict, live.stage)
+            return certify(net, path, certificate, engine.semantics, answer, read, live.stage)
     return 0
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from polytriton.prove.methods import INTERVALS, output_forms
 from polytriton.prove.options import OWN
 from polytriton.prove.questions import Questions
+from polytriton.prove.trail import Trail
 from polytriton.results import LayerStats
 from polytriton.runtime.engine import Engine, Progress
 from polytriton.runtime.forward import Boxes
@@ -34,6 +35,13 @@ class Answers:
     expired: bool = False
     statistics: tuple[LayerStats, ...] = ()
     slopes: dict[int, np.ndarray] | None = None  # wanted: over the user's inputs, of some open forms' linear lower bounds, float32
+    trail: Trail | None = None  # wanted: what a certificate needs to know
+
+    def settle(self, q: Questions, forms: np.ndarray, chosen: bool = False) -> None:
+        """These forms are above zero over their whole boxes, by lines chosen for them, or the usual ones."""
+        if self.trail is not None:
+            self.trail.bound(q.group[forms], forms, chosen)
+        self.settled[q.group[forms]] = True
 
     def tell(self, trace: Trace | None) -> None:
         """Statistics are those of the try that decided, else of the first that refined bounds."""
@@ -110,7 +118,7 @@ class Attempt:
         best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()
         answers.best[rows] = np.maximum(answers.best[rows], best)
         answers.raw[rows] = np.maximum(answers.raw[rows], raw)
-        answers.settled[np.unique(q.group[rows[best > 0]])] = True
+        answers.settle(q, rows[best > 0])
 
     def _note_slopes(self, boxes: Boxes, rows: np.ndarray, images: np.ndarray, slopes: dict[int, np.ndarray]) -> None:
         """One more walk for what is left open, the worst bounds first: where it ends, over the user's inputs."""

@@ -7,6 +7,7 @@ import numpy as np
 U = 2.0**-53
 TINY = 1e-300
 FLAT = 0.1
+FEW = 64  # free inputs up to which boxes of them are divided
 
 
 def clip(

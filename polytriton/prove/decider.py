@@ -28,6 +28,7 @@ from polytriton.prove.attempt import Answers, Attempt
 from polytriton.prove.methods import INTERVALS, output_forms
 from polytriton.prove.options import INTERPRET, OWN, SPLIT, Options, pick_device
 from polytriton.prove.questions import Questions
+from polytriton.prove.trail import Trail
 from polytriton.runtime import settings
 from polytriton.runtime.engine import Engine, Progress, _silent
 from polytriton.runtime.forward import Boxes, Forward
@@ -223,15 +224,16 @@ class Decider:
         exhaustive: bool = False,
         slopes: bool = False,
         statistics: bool = True,
+        trail: Trail | None = None,
     ) -> Answers:
         """Goes through `tries` (by default the quickest and its rescue) with what is still open, on top of earlier `answers`.
 
         `exhaustive`: forms never leave early, so every bound is the best one. `slopes`: note for the falsifier where bounds are least.
-        `statistics`: what was done is told of every layer.
+        `statistics`: what was done is told of every layer. `trail`: note for a certificate how it went.
         """
         if answers is None:
             count = int(q.group.max()) + 1 if len(q.group) else 0
-            answers = Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(count, dtype=bool))
+            answers = Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(count, dtype=bool), trail=trail)
         if slopes and answers.slopes is None:
             answers.slopes = {}
         with self.turn, settings.pin_settings(self.device), self._threads():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from polytriton.prove.questions import Questions
+from polytriton.prove.trail import Trail
 
 
 @dataclass
@@ -14,7 +15,7 @@ class Domains:
     """Parts of boxes [n, inputs]. `root` is the box of the questions that a part belongs to, `open` which of that box's groups it may
     still hold an unsafe point of [n, groups of a box], `bound` the least lower bound that left one of them open, `depth` its cuts.
     `layers` are bounds of the network's nodes that a box around the part has given, [n, 2 cells], float32 rounded outward; no cells where
-    they are not kept.
+    they are not kept. `name`: its number in the trail.
     """
 
     lo: np.ndarray
@@ -24,6 +25,7 @@ class Domains:
     bound: np.ndarray
     depth: np.ndarray
     layers: np.ndarray
+    name: np.ndarray
 
     def __len__(self) -> int:
         return len(self.root)
@@ -38,7 +40,7 @@ class Domains:
     @property
     def each(self) -> int:
         """Bytes that one takes."""
-        return 16 * self.lo.shape[1] + self.open.shape[1] + 20 + 4 * self.layers.shape[1]
+        return 16 * self.lo.shape[1] + self.open.shape[1] + 28 + 4 * self.layers.shape[1]
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,16 @@ class Pieces:
             groups[b, : len(mine)] = mine
         return Pieces(groups, forms, first)
 
-    def roots(self, q: Questions, settled: np.ndarray, cells: int) -> Domains:
+    def roots(self, q: Questions, settled: np.ndarray, cells: int, trail: Trail) -> Domains:
         """The boxes in which some group is not settled, whole, with so many cells of which nothing is known."""
         held = (self.groups >= 0) & ~settled[self.groups]
         boxes = np.flatnonzero(held.any(1))
         n = len(boxes)
         layers = np.repeat(np.array([[-np.inf], [np.inf]], dtype=np.float32), cells, axis=1).reshape(1, -1)
         whole = np.repeat(layers, n, axis=0)
-        return Domains(q.lo[boxes], q.hi[boxes], boxes, held[boxes], np.full(n, -np.inf), np.zeros(n, dtype=np.int32), whole)
+        names = [trail.plant(b, self.groups[b][held[b]].tolist(), signs=False) for b in boxes.tolist()]
+        bound, depth = np.full(n, -np.inf), np.zeros(n, dtype=np.int32)
+        return Domains(q.lo[boxes], q.hi[boxes], boxes, held[boxes], bound, depth, whole, np.array(names, dtype=np.int64))
 
     def rows(self, domains: Domains) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The forms that are to be bounded: for each its domain, its group within the domain's box, and its place in the questions."""

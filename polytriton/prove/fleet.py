@@ -15,6 +15,7 @@ from polytriton.prove.attempt import Answers
 from polytriton.prove.decider import Decider, Try
 from polytriton.prove.options import INTERPRET, Options, pick_device
 from polytriton.prove.questions import Questions
+from polytriton.prove.trail import Trail
 from polytriton.runtime import loops
 from polytriton.runtime.engine import Progress, _silent
 
@@ -54,15 +55,18 @@ class Fleet(Decider):
         exhaustive: bool = False,
         slopes: bool = False,
         statistics: bool = True,
+        trail: Trail | None = None,
     ) -> Answers:
-        """A box, with all the groups over it, is one member's: what members find never overlaps."""
+        """A box, with all the groups over it, is one member's: what members find never overlaps. Their proofs are not on the `trail`."""
         shares = [share for share in np.array_split(np.unique(q.image), len(self.members)) if len(share)]
         if len(shares) < 2:
             return super().prove(
-                q, tries, answers=answers, deadline=deadline, progress=progress, exhaustive=exhaustive, slopes=slopes, statistics=statistics
-            )
+                q, tries, answers=answers, deadline=deadline, progress=progress, exhaustive=exhaustive, slopes=slopes,
+                statistics=statistics, trail=trail,
+            )  # fmt: skip
         groups = int(q.group.max()) + 1
-        whole = answers or Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(groups, dtype=bool))
+        none = np.full(len(q.image), -np.inf)
+        whole = answers or Answers(none, none.copy(), np.zeros(groups, dtype=bool), trail=trail)
         lock = Lock()
 
         def told(stage: str, done: int, total: int) -> None:

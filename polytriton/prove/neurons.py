@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,8 +23,9 @@ from polytriton.prove.decider import Decider, Try
 from polytriton.prove.options import Options
 from polytriton.prove.parts import Parts
 from polytriton.prove.tight import AGAIN, QUERY, Known, Tight, pick_forms
+from polytriton.prove.trail import Trail
 from polytriton.runtime.forward import Boxes
-from polytriton.runtime.layers import to_physical
+from polytriton.runtime.layers import order, to_physical
 from polytriton.runtime.relax import round_down, round_up
 from polytriton.runtime.results import Forms
 
@@ -75,6 +77,7 @@ class NeuronSearch:
         course: Course | None = None,
         probe: FormProbe | None = None,
         crew: Crew | None = None,
+        trail: Trail | None = None,
     ) -> None:
         self.tight, self.forms, self.box, self.deadline, self.probe = tight, forms, box, deadline, probe
         self.course = course or Course("parts")
@@ -84,9 +87,14 @@ class NeuronSearch:
         self.sizes = [e.nodes[r].size for r in self.relus]
         self.lo, self.hi = (torch.cat([v[self.operand[r]].flatten(1) for r in self.relus], 1) for v in (boxes.lo, boxes.hi))
         self.neurons = torch.nonzero(((self.lo < 0) & (self.hi > 0))[0]).flatten()
+        places = torch.cat([torch.from_numpy(order(e.nodes[r].shape)) + sum(self.sizes[:k]) for k, r in enumerate(self.relus)])
+        self.cells = places[self.neurons]  # in the trail's order
         self.layer = torch.repeat_interleave(torch.arange(len(self.relus)), torch.tensor(self.sizes))[self.neurons]
         every = torch.arange(len(forms.image))
-        self.waiting = Parts.roots(every[None] if tight.chain is not None else every[:, None], len(self.neurons))
+        trees, self.trail = every[None] if tight.chain is not None else every[:, None], trail or Trail(0)
+        self.trail.relus = tuple(zip(self.relus, self.sizes, strict=True))
+        names = [self.trail.plant(0, some, signs=True) for some in trees.tolist()]
+        self.waiting = Parts.roots(trees, len(self.neurons), torch.tensor(names))
         self.waiting.below[:] = torch.where(self.hi > -self.lo, 1.0, 0.0)[:, self.neurons].half()
         self.gains, self.trees = Gains(len(self.waiting), self.layer), len(self.waiting)
         self.refuted = torch.full((len(forms.image),), torch.inf, dtype=torch.float64)
@@ -106,6 +114,7 @@ class NeuronSearch:
     def begin(self) -> None:
         """Bounds every form over the whole box."""
         roots = self._bounds(self.waiting, QUERY)
+        self._note(roots.name, ~roots.open, roots.forms)
         self.waiting = roots.pick(torch.nonzero(roots.open.any(1)).flatten())
         self.course.close(roots.depth[~roots.open.any(1)].numpy())
         self._tell()
@@ -128,11 +137,24 @@ class NeuronSearch:
         tried = self._bounds(batch.divide(part, neuron, self.layer[neuron]), STEPS)
         best = self.gains.best(batch, part, neuron, tried)
         both = torch.cat([best, best + len(part)])
+        self._divided(batch.pick(part[best]), neuron[best], tried, both)
         left = tried.pick(both[tried.open[both].any(1)])
         self.waiting = Parts.join(rest, left)
         self.deepest = max(self.deepest, int(left.depth.max()) if len(left) else 0)
         self.course.close(tried.depth[both[~tried.open[both].any(1)]].numpy())
         self._tell()
+
+    def _divided(self, parents: Parts, neuron: Tensor, tried: Parts, both: Tensor) -> None:
+        """The children that are kept, those with the neuron on and those with it off, get numbers, and the trail hears of them."""
+        names = torch.from_numpy(self.trail.names(len(both)))
+        tried.name[both] = names
+        cut = np.zeros(len(neuron))
+        self.trail.divide(parents.name.numpy(), ~self.cells[neuron].numpy(), cut, *names.view(2, -1).numpy())
+        self._note(names, parents.open.repeat(2, 1) & ~tried.open[both], tried.forms[both])
+
+    def _note(self, names: Tensor, closed: Tensor, forms: Tensor) -> None:
+        at, column = torch.nonzero(closed).T
+        self.trail.close(names[at].numpy(), forms[at, column].numpy())
 
     def _tell(self) -> None:
         """What a round has come to, and now and then a look for counterexamples where bounds are least."""

@@ -16,7 +16,7 @@ class Parts:
     Of the neurons that the whole box leaves undecided, [n, neurons]: `signs`, 1 or -1 where an operand's sign is assumed; `lo` and `hi`,
     bounds of the operands that hold for these executions, float32 rounded outward. `behind` [n]: the last ReLU, counted from 0, whose
     operand's bounds know of every sign assumed before it. For each form [n, forms of a tree, neurons]: `below` and `multipliers`, where
-    the ascent begins, and `loss`, what each neuron's relaxation costs the `bound` [n, forms of a tree].
+    the ascent begins, and `loss`, what each neuron's relaxation costs the `bound` [n, forms of a tree]. `name`: its number in the trail.
     """
 
     tree: Tensor
@@ -31,9 +31,10 @@ class Parts:
     loss: Tensor
     bound: Tensor
     depth: Tensor
+    name: Tensor
 
     @staticmethod
-    def roots(forms: Tensor, neurons: int) -> Parts:
+    def roots(forms: Tensor, neurons: int, names: Tensor | None = None) -> Parts:
         """All executions, for every tree of `forms` [trees, forms of a tree]; nothing is known of their neurons."""
         trees = len(forms)
         zeros, half = torch.zeros(trees, neurons), torch.zeros(*forms.shape, neurons, dtype=torch.float16)
@@ -41,6 +42,7 @@ class Parts:
             torch.arange(trees), forms, torch.ones_like(forms, dtype=torch.bool), zeros.to(torch.int8), zeros - torch.inf,
             zeros + torch.inf, torch.full((trees,), 1 << 30), half, half.clone(), half.clone(),
             torch.full(forms.shape, -torch.inf, dtype=torch.float64), torch.zeros(trees, dtype=torch.int32),
+            torch.zeros(trees, dtype=torch.int64) if names is None else names,
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -64,7 +66,7 @@ class Parts:
     @property
     def each(self) -> int:
         """Bytes that one takes."""
-        return (9 + 6 * self.forms.shape[1]) * self.signs.shape[1] + 17 * self.forms.shape[1] + 20
+        return (9 + 6 * self.forms.shape[1]) * self.signs.shape[1] + 17 * self.forms.shape[1] + 28
 
     @property
     def worst(self) -> Tensor:

@@ -26,6 +26,7 @@ from polytriton.prove.decider import Decider
 from polytriton.prove.domains import Domains, Pieces
 from polytriton.prove.options import Options
 from polytriton.prove.questions import Questions
+from polytriton.prove.trail import Trail
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
 from polytriton.runtime.engine import Engine, Progress, _silent
@@ -34,7 +35,6 @@ from polytriton.runtime.lines import input_lines
 from polytriton.runtime.relax import round_down, round_up
 from polytriton.runtime.results import Forms, Stopped
 
-FEW = 64  # free inputs up to which dividing them is tried without being asked for
 OPERATIONS = 2e10  # of a batch: a fraction of a second, so that clocks and progress are looked at
 MOST = 4096  # domains of a batch
 KEPT = 64  # domains that must fit in what waits with the bounds of all nodes, or none keeps them
@@ -45,7 +45,7 @@ POINTS = 2048  # places where bounds are least, tried as counterexamples at a ti
 MEMORY = 8  # of the budget an eighth for what waits; beyond it the deepest come first
 
 _LOG = logging.getLogger(__name__)
-BoxBatch = tuple[Domains, int, bool]  # parts, how many ways of bounding are left, and whether their points are tried: always here
+BoxBatch = tuple[Domains, int, bool, int]  # parts, ways of bounding left, whether points are tried (always here), the first free name
 Probe = Callable[[np.ndarray, list[int]], bool]  # points worth trying, and pieces still open: whether a counterexample was found
 
 
@@ -54,6 +54,7 @@ class BoxesTold(NamedTuple):
 
     left: Domains | None
     closed: np.ndarray
+    trail: Trail
     least: np.ndarray
     depth: int
     ways: int
@@ -83,9 +84,10 @@ class Refuting:
     best: np.ndarray
     settled: np.ndarray
     inherits: bool
+    most: int
 
     def open(self) -> Callable[[BoxBatch], BoxesTold]:
-        answers = Answers(self.best, self.best, self.settled)
+        answers = Answers(self.best, self.best, self.settled, trail=Trail(self.most))
         search = InputSearch(Decider(self.compiled, self.options), self.q, answers, deadline=None, inherits=self.inherits)
         return search.bound_batch
 
@@ -119,7 +121,8 @@ class InputSearch:
         total = sum(self.cells)
         if inherits is None:  # kernels replay whole refinements
             inherits = not decider.kernels and 8 * total * KEPT <= decider.options.memory // MEMORY
-        self.waiting = self.pieces.roots(q, answers.settled, total if inherits else 0)
+        self.trail = answers.trail or Trail(0)
+        self.waiting = self.pieces.roots(q, answers.settled, total if inherits else 0, self.trail)
         self.whole = float(self.waiting.open.sum())
         self.size = self._size()
         self.least = np.full(len(answers.settled), np.inf)  # of a group's refuted parts the least bound
@@ -134,7 +137,8 @@ class InputSearch:
         self._closed: list[np.ndarray] = []
         self._looks = False
         self.crew = Crew.for_search(decider, threads)
-        work = Refuting(decider.compiled, self.crew.options(decider.options), q, answers.best.copy(), answers.settled.copy(), inherits)
+        options = self.crew.options(decider.options)
+        work = Refuting(decider.compiled, options, q, answers.best.copy(), answers.settled.copy(), inherits, self.trail.most)
         self._every = self.crew.share(work, self.bound_batch, deadline)
 
     def _begin(self) -> None:
@@ -202,7 +206,8 @@ class InputSearch:
         parts = [batch.pick(np.arange(a, min(a + each, len(batch)))) for a in range(0, len(batch), each)]
         look = self.probe is not None and self.rounds & (self.rounds + 1) == 0  # rounds 0, 1, 3, 7, ...
         try:
-            told = self._every([(part, len(self.ways), look and k == 0) for k, part in enumerate(parts)])
+            names = [int(self.trail.names(self._names(len(part)))[0]) for part in parts]
+            told = self._every([(part, len(self.ways), look and k == 0, names[k]) for k, part in enumerate(parts)])
         except Stopped:
             self.waiting = Domains.join(self.waiting, batch)
             raise
@@ -212,17 +217,24 @@ class InputSearch:
             self.least, self.depth, self.ended = np.minimum(self.least, t.least), max(self.depth, t.depth), self.ended or t.ended
             self.ways = self.ways[-min(t.ways, len(self.ways)) :]
             self.course.close(t.closed)
+            self.trail.add(t.trail)
             if t.left is not None:
                 self.waiting = Domains.join(self.waiting, t.left)
         self.course.tell(self.domains, len(self.waiting), self.depth, float(self.waiting.bound.min(initial=np.inf)), self.share())
 
     def bound_batch(self, asked: BoxBatch) -> BoxesTold:
         """Bounds a batch in the last `ways` ways, and tells what changed."""
-        batch, ways, self._looks = asked
+        batch, ways, self._looks, first = asked
         self.ways = self.ways[-ways:]
         self._closed = []
+        whole, self.trail = self.trail, Trail(self.trail.most, first=first)
         left = self._refute(batch)
-        return BoxesTold(left, np.concatenate(self._closed), self.least, self.depth, len(self.ways), self.ended)
+        mine, self.trail = self.trail, whole
+        return BoxesTold(left, np.concatenate(self._closed), mine, self.least, self.depth, len(self.ways), self.ended)
+
+    def _names(self, count: int) -> int:
+        """How many numbers the halves of so many parts, and halves of halves, need at most."""
+        return 2 * count + 4 * FILL
 
     def _size(self) -> int:
         """Domains of a batch: as many as keep it short, whatever the machine, so that a search can be repeated."""
@@ -296,6 +308,8 @@ class InputSearch:
         closed = batch.open & (best > 0)
         at, local = np.nonzero(closed)
         np.minimum.at(self.least, self.pieces.groups[batch.root[at], local], best[at, local])
+        first = closed[found.at, found.local] & (found.best == best[found.at, found.local])
+        self.trail.close(batch.name[found.at[first]], found.form[first])
         batch.open &= ~closed
         batch.bound[:] = np.where(batch.open, best, np.inf).min(1)
 
@@ -350,8 +364,10 @@ class InputSearch:
                 self.ended = "rounding"
             parts = left.pick(~whole)
             lo, hi = cuts.halves(parts.lo, parts.hi, axis[~whole])
-            twice = Domains.join(parts, parts)
-            left = Domains.join(left.pick(whole), replace(twice, lo=lo, hi=hi, depth=twice.depth + 1))
+            twice, names = Domains.join(parts, parts), self.trail.names(2 * len(parts))
+            at = np.arange(len(parts))
+            self.trail.divide(parts.name, axis[~whole], hi[at, axis[~whole]], names[: len(at)], names[len(at) :])
+            left = Domains.join(left.pick(whole), replace(twice, lo=lo, hi=hi, depth=twice.depth + 1, name=names))
             self.depth = max(self.depth, int(left.depth.max()))
             if whole.any() or 2 * len(left) > few:
                 return left

@@ -13,12 +13,14 @@ import torch
 from polytriton.errors import UsageError
 from polytriton.frontend.query import Property
 from polytriton.ir.net import Net
+from polytriton.prove.cuts import FEW
 from polytriton.prove.forest import Forest
 from polytriton.prove.hints import aim
 from polytriton.prove.options import OWN
 from polytriton.prove.questions import Questions, questions, rivals
-from polytriton.prove.search import FEW, InputSearch, free_inputs
+from polytriton.prove.search import InputSearch, free_inputs
 from polytriton.prove.tight import DENSE, tighten
+from polytriton.prove.trail import Trail
 from polytriton.results import ENDED_BY, Counterexample, LayerStats, Result, SearchStats
 from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent
@@ -57,12 +59,13 @@ class Decision:
     """One property on its way to a verdict."""
 
     def __init__(
-        self, verifier: Verifier, prop: Property, timeout: float | None, falsifier: bool, progress: Progress, seed: int, search: str
+        self, verifier: Verifier, prop: Property, timeout: float | None, falsifier: bool, progress: Progress, seed: int, search: str,
+        trail: Trail | None = None,
     ) -> None:
         check_search(search)
         self.verifier, self.prop, self.falsifier, self.progress, self.seed = verifier, prop, falsifier, progress, seed
         self.search = search if verifier.options.method == OWN else "none"
-        self.start = time.monotonic()
+        self.trail, self.start = trail, time.monotonic()
         self.deadline = None if timeout is None else self.start + timeout
         self.proof = None if timeout is None else self.start + timeout * (FOR_PROOFS if falsifier else 1)
         self.margins = np.full(len(prop.disjuncts), -np.inf)
@@ -92,7 +95,7 @@ class Decision:
         """The steps, from the cheapest on, until one decides."""
         decider = self.verifier._decider
         wanted = self.falsifier or self._divides(q)
-        answers = decider.prove(q, deadline=self.proof, progress=self.progress, slopes=wanted)
+        answers = decider.prove(q, deadline=self.proof, progress=self.progress, slopes=wanted, trail=self.trail)
         self._take(answers)
         self._falsify(q, answers, QUICK)
         if self._open() and not self.expired:

@@ -205,7 +205,7 @@ class Tight:
         got = self.query(boxes, self.decider.forms(q, rows, np.zeros(len(rows), dtype=np.int64)), (lo, hi), deadline)
         best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()
         answers.best[rows], answers.raw[rows] = np.maximum(answers.best[rows], best), np.maximum(answers.raw[rows], raw)
-        answers.settled[q.group[rows[best > 0]]] = True
+        answers.settle(q, rows[best > 0], chosen=True)
         return boxes, (lo, hi), rows
 
     def form_rows(self, forms: Forms, boxes: Boxes, box: tuple[Tensor, Tensor]) -> AscentRows:

@@ -24,6 +24,7 @@ from polytriton.knobs import SUMMARY, note
 from polytriton.limit import OutOfTime, go_on
 from polytriton.prove.options import OWN
 from polytriton.prove.together import decide_together
+from polytriton.prove.trail import Trail
 from polytriton.results import Counterexample, Result
 from polytriton.runs.image_record import with_image
 from polytriton.runs.queries import Asked, Ball, Query
@@ -32,6 +33,7 @@ from polytriton.runtime.attack import inner_box
 from polytriton.runtime.engine import Progress, _silent
 
 OPEN_NETWORKS = 8  # networks kept in memory at once
+TRAIL = 16  # of the budget a sixteenth for notes of how a proof went
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Settings:
     falsify: bool = True
     seed: int = 0
     search: str = "none"
+    trail: bool = False  # how proofs went is kept, for certificates
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -62,7 +65,7 @@ class Opened(msgspec.Struct, frozen=True):
 class Answer:
     """A record and, where there is one, the property it answers, for those who print a counterexample.
 
-    `prepare`: seconds spent on opening the network for this query.
+    `prepare`: seconds spent on opening the network for this query. `trail`: how an unsat was proved, where that is wanted.
     """
 
     record: Record
@@ -72,6 +75,7 @@ class Answer:
     resumed: bool = False
     prepare: float = 0.0
     query: Query | None = None
+    trail: Trail | None = None
 
 
 @dataclass(frozen=True)
@@ -173,12 +177,13 @@ class Asker:
     def _decide(self, verifier: Verifier, query: Query, begun: Begun, blank: Record, prepare: float) -> Answer:
         start, asked, result, remark = time.monotonic(), begun.asked, begun.result, begun.remark
         s = self.settings
+        trail = Trail(verifier.options.memory // TRAIL) if s.trail else None
         if result is None or (result.verdict == "unknown" and s.search != "none"):  # a batch is decided without a search
             go_on()
             timeout = blank.timeout if self.started is None or blank.timeout is None else max(blank.timeout - (start - self.started), 0.0)
             result = verifier.verify_property(
                 asked.prop, timeout=timeout, falsifier=s.falsify, progress=self.progress, label=asked.label, seed=s.seed,
-                search=s.search,
+                search=s.search, trail=trail,
             )  # fmt: skip
         ended = result.ended_by
         if ended == "query-time" and self.started is not None:
@@ -186,7 +191,7 @@ class Asker:
         record = fill_in(blank, replace(result, ended_by=ended), asked.label, remark)
         if isinstance(query.subject, Ball):
             record = with_image(record, query.subject, verifier, self.progress)
-        return Answer(record, asked.prop, result, prepare=prepare, query=query)
+        return Answer(record, asked.prop, result, prepare=prepare, query=query, trail=trail if result.verdict == "unsat" else None)
 
 
 @guarded

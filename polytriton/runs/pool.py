@@ -13,6 +13,7 @@ import msgspec
 
 from polytriton.errors import ResourceError
 from polytriton.explain import explain
+from polytriton.prove.trail import Trail
 from polytriton.runs.asker import Answer, failed_answer
 from polytriton.runs.task import Backlog, Began, Done, Event, Job, Outcome, Reply, Task, Trouble, Turn
 
@@ -172,7 +173,8 @@ class Pool:
         if reply.opened is not None:
             return msgspec.structs.replace(reply.opened, seconds=round(seconds, 6))  # with the way there
         if reply.record is not None:
-            return Answer(reply.record, error=error, prepare=reply.prepare, query=task.job.query)
+            trail = Trail.unpacked(reply.trail) if reply.trail else None
+            return Answer(reply.record, error=error, prepare=reply.prepare, query=task.job.query, trail=trail)
         assert error is not None  # a network that could not be opened
         return error
 

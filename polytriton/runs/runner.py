@@ -132,9 +132,9 @@ class Run:
             held = sink.held.get(answer.record.key) if answer.record.key else None  # what was not opened has no key
             if held is None or not held.final(answer.record.timeout):
                 sink.write(answer.record)
-        self._answers[k] = answer
         for listener in self.listeners:
             listener(answer)
+        self._answers[k] = replace(answer, trail=None)  # many would not fit
 
     def _keyed(self, query: Query, opened: Opened, blank: Record) -> Record:
         o, key = opened, self._keys.key(query.subject.identity(), opened, self.settings)

@@ -60,6 +60,7 @@ class Reply(msgspec.Struct, frozen=True):
     record: Record | None = None
     failure: Failure | None = None
     prepare: float = 0.0
+    trail: bytes = b""
 
 
 @dataclass(frozen=True, order=True)

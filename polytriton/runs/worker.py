@@ -51,4 +51,5 @@ class Host:
                 return Reply(failure=Failure.from_error(error))
         answer = self._asker.answer(job.query, job.blank)
         failure = None if answer.error is None else Failure.from_error(answer.error)
-        return Reply(record=answer.record, failure=failure, prepare=answer.prepare)
+        trail = b"" if answer.trail is None else answer.trail.packed()
+        return Reply(record=answer.record, failure=failure, prepare=answer.prepare, trail=trail)

@@ -31,10 +31,12 @@ import onnx
 
 from polytriton import __version__, checker_exact
 from polytriton import checker as ours
-from polytriton.certificate import grow
+from polytriton.certificate import guide as guides
+from polytriton.certificate.guide import Guide, complete
 from polytriton.certificate.write import certify
 from tests.certificate.cases import Case, Piece, above, changed, coarse, draw, execution, located, model, pick, written
 from tests.certificate.forge import KINDS, RARE, Mutant, Rng, Tree, Victim, forge, judged
+from tests.certificate.nodes import Node
 
 
 class Held:
@@ -114,7 +116,7 @@ def attack_one(rng: Rng, checker: ModuleType, mutants: int, kinds: Sequence[str]
     first = case.pieces[0]
     tally.networks += 1
     tally.regions_of[case.form] += 1
-    grow.FEW = 64 if rng.random() < 0.6 else 0  # divided by inputs, or by signs
+    guides.FEW = 64 if rng.random() < 0.6 else 0  # divided by inputs, or by signs
     true, data, files = donor(case, rng, "real" if semantics == "float32" and rng.random() < 0.3 else semantics, first.least)
     if data is not None:
         tally.true += 1
@@ -143,7 +145,7 @@ def attack_one(rng: Rng, checker: ModuleType, mutants: int, kinds: Sequence[str]
     prover = checker.Prover(attacked[0].data, semantics == "float32")
     boxes, sides = list(pieces.items()), [tuple(map(tuple, b)) for b in pieces]
     trees: list[Tree] = ours.read(data)[1] if data is not None else []
-    trees = trees or [grow.Node(0, 0, [(p, 0) for p in range(len(group))]).arrays() for _, group in boxes]
+    trees = trees or [Node(0, 0, [(p, 0) for p in range(len(group))]).arrays(b) for b, (_, group) in enumerate(boxes)]
     at = tuple(float(v) for v in witness)
     victim = Victim(case.net.inputs, int(prover.first[-1]), boxes, at, sides.index(first.box), semantics, names, hashes, prover)
     for _ in range(mutants):
@@ -187,7 +189,7 @@ def attack(
     told: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
     """Every network from its own seed; ends early where something was wrongly confirmed, or the CPU seconds are up."""
-    tally, few = Tally(), grow.FEW
+    tally, few = Tally(), guides.FEW
     begun = time.process_time()
     try:
         with remembered(ours), remembered(checker), np.errstate(all="ignore"):
@@ -198,15 +200,19 @@ def attack(
                 if tally.wrong or time.process_time() - begun > seconds:
                     break
     finally:
-        grow.FEW = few
+        guides.FEW = few
     return tally
 
 
-def exact() -> ModuleType:
+def exact(program: ModuleType = checker_exact) -> ModuleType:
     """The checker in whole numbers (`check --exact`), in the other's place."""
     made = ModuleType("exact")
     made.__dict__.update(vars(ours))
-    made.check = checker_exact.check  # type: ignore[attr-defined]
+
+    def check(*files: Any, guide: Guide | None = None) -> ours.Checked:
+        return program.check(*files, **({} if guide is None else {"complete": lambda *tree: complete(*tree, guide)}))
+
+    made.check = check  # type: ignore[attr-defined]
     return made
 
 

@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from polytriton.certificate.grow import Grower
-from polytriton.certificate.tree import Node
-from polytriton.certificate.write import pack, silent
+from polytriton.certificate.draft import Draft
+from polytriton.certificate.guide import Guide, complete
+from polytriton.certificate.write import pack
 from polytriton.checker import Choice, Refused
+from polytriton.checker import Tree as CheckerTree
 from tests.certificate.cases import Rng, pick
 from tests.certificate.models import random_tree
+from tests.certificate.nodes import Node
 
 Tree = dict[str, np.ndarray]
 NODES, ROWS = ("split", "cut", "inner", "query"), ("node", "piece", "row")
@@ -43,11 +45,14 @@ class Victim:
 
 @dataclass
 class Mutant:
-    """Bytes, and perhaps slopes and multipliers that the checker is to be given in place of those that it chooses."""
+    """Bytes, and perhaps slopes and multipliers that the checker is to be given in place of those that it chooses; whether it may divide
+    further what the tree leaves open.
+    """
 
     kind: str
     data: bytes
     choice: Rng | None = None
+    guided: bool = False
 
 
 # ---- trees ----------------------------------------------------------------------------------------------------------
@@ -165,13 +170,28 @@ def grafted(rng: Rng, trees: list[Tree], v: Victim) -> None:
     other = claims(Node(0), v, min(k, len(v.boxes) - 1), rng) if rng.random() < 0.5 else old
     sides = (old, other) if rng.random() < 0.5 else (other, old)
     root.divide(int(rng.integers(v.inputs + v.neurons)), float(pick(rng, [0.0, 0.25, -0.5, *v.at])), *sides)
-    trees[k] = root.arrays()
+    trees[k] = _of_box(root, v, k)
+
+
+def _of_box(root: Node, v: Victim, k: int) -> Tree:
+    """A tree about all pieces of a box."""
+    box = min(k, len(v.boxes) - 1)
+    return root.arrays(box, range(len(v.boxes[box][1])))
+
+
+def own_changed(rng: Rng, trees: list[Tree], v: Victim) -> None:
+    """Of another box, or about other pieces, or fewer."""
+    t, name, k = _any(rng, trees, "own")
+    if rng.random() < 0.5:
+        t[name] = t[name][: 1 + int(rng.integers(len(t[name]) + 1))].copy()
+    else:
+        _put(t, name, k, pick(rng, [-1, 0, 1, 2, 2**31 - 1, -(2**31)]))
 
 
 def drawn_tree(rng: Rng, trees: list[Tree], v: Victim) -> None:
     for k in range(len(trees)):
         pieces = len(v.boxes[min(k, len(v.boxes) - 1)][1])
-        trees[k] = random_tree(rng, v.inputs, v.neurons, pieces, int(rng.integers(1, 5))).arrays()
+        trees[k] = _of_box(random_tree(rng, v.inputs, v.neurons, pieces, int(rng.integers(1, 5))), v, k)
 
 
 def closing_in(rng: Rng, trees: list[Tree], v: Victim) -> None:
@@ -192,22 +212,22 @@ def closing_in(rng: Rng, trees: list[Tree], v: Victim) -> None:
             here, other = (first, second) if below else (second, first)
             claims(other, v, v.wrong, rng)
         claims(here, v, v.wrong, rng)
-        trees[v.wrong] = root.arrays()
+        trees[v.wrong] = _of_box(root, v, v.wrong)
 
 
 def grown(rng: Rng, trees: list[Tree], v: Victim) -> None:
     """The writer's own attempt at what is false, for some milliseconds; what it leaves open is claimed."""
     if v.wrong < len(trees):
         box, group = v.boxes[v.wrong]
-        grower = Grower(v.prover, box, group, time.monotonic() + 0.02, silent)
+        guide, alone = Guide(1 << 20, time.monotonic() + 0.02), CheckerTree(Draft(v.wrong, list(range(len(group)))).arrays())
         with suppress(Refused):
-            grower.grow()
-        waiting = [grower.root]
+            complete(v.prover, box, group, alone, guide)
+        waiting = [root := rebuilt(guide.completed(alone).arrays())]
         for node in waiting:
             waiting += node.children or ()
             if node.children is None:
                 claims(node, v, v.wrong, rng)
-        trees[v.wrong] = grower.root.arrays()
+        trees[v.wrong] = _of_box(root, v, v.wrong)
 
 
 def claims(node: Node, v: Victim, box: int, rng: Rng) -> Node:
@@ -233,7 +253,7 @@ TREES: dict[str, Callable[[Rng, list[Tree], Victim], None]] = {
     f.__name__.replace("_", " "): f
     for f in (
         leaf_missing, leaf_or_not, subtree_dropped, children_swapped, nodes_shuffled, rows_dropped, rows_repeated, rows_out_of_order,
-        row_moved, cut_moved, split_changed, steps_changed, boxes_changed, grafted, drawn_tree, closing_in, grown,
+        row_moved, cut_moved, split_changed, steps_changed, boxes_changed, own_changed, grafted, drawn_tree, closing_in, grown,
     )
 }  # fmt: skip
 
@@ -273,7 +293,7 @@ def header_changed(rng: Rng, data: bytes) -> bytes:
     name = pick(rng, [n for n in header if n != "__metadata__"] or ["__metadata__"])
     what = int(rng.integers(6))
     if name == "__metadata__" or what == 0:
-        header["__metadata__"]["boxes"] = pick(rng, ["0", "1", "2", "-1", "1e3", "nan", ""])
+        header["__metadata__"]["trees"] = pick(rng, ["0", "1", "2", "-1", "1e3", "nan", ""])
     elif what == 1:
         a, b = header[name]["data_offsets"]
         header[name]["data_offsets"] = pick(rng, [[a + 4, b], [a, b - 4], [0, 10**18], [-8, 8], [b, a], [None, None], [a + 1, b + 1]])
@@ -322,6 +342,7 @@ def hostile(rng: Rng) -> Callable[..., Choice]:
 
 KINDS = ("as it is", "other semantics", "slopes", "slopes in a forged tree", "several changes", *TREES, *BYTES)
 RARE = ("grown",)  # it costs twenty milliseconds
+GUIDED = 24  # divisions that the checker may add
 
 
 def forge(rng: Rng, kind: str, trees: list[Tree], v: Victim) -> Mutant:
@@ -345,7 +366,7 @@ def forge(rng: Rng, kind: str, trees: list[Tree], v: Victim) -> Mutant:
     elif kind == "other semantics":
         semantics = pick(rng, ["real", "float32", "float64", "REAL", "", "tf32"])
     data = pack(trees, semantics, v.hashes)
-    return Mutant(kind, BYTES[kind](rng, data) if kind in BYTES else data, choice)
+    return Mutant(kind, BYTES[kind](rng, data) if kind in BYTES else data, choice, guided=choice is None and rng.random() < 0.5)
 
 
 def judged(checker: ModuleType, files: Any, mutant: Mutant, held: Callable[[bytes], Any]) -> tuple[str, str]:
@@ -354,7 +375,7 @@ def judged(checker: ModuleType, files: Any, mutant: Mutant, held: Callable[[byte
     if mutant.choice is not None:
         checker.Boxes.choose = hostile(mutant.choice)
     try:
-        return checker.check(*files, held(mutant.data)).semantics, ""
+        return checker.check(*files, held(mutant.data), guide=Guide(GUIDED) if mutant.guided else None).semantics, ""
     except Refused as error:
         return "", str(error)
     finally:

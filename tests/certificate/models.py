@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 
 from polytriton import checker
 from polytriton.certificate import write
-from polytriton.certificate.tree import Node
+from tests.certificate.nodes import Node
 
 ROOT = Path(__file__).parents[2]
 NODE = helper.make_node
@@ -103,7 +103,7 @@ def change(data: bytes, tensors: Forge | None = None, meta: Forge | None = None)
         meta(held)
     made = save(numbers, held)
     body = made[8 + int.from_bytes(made[:8], "little") :]
-    whole = {"data", "semantics", "onnx", "vnnlib", "boxes"} <= set(held)
+    whole = {"data", "semantics", "onnx", "vnnlib", "trees"} <= set(held)
     return save(numbers, held | ({"data": checker.digest(held, body)} if whole else {}))
 
 

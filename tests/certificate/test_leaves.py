@@ -15,10 +15,10 @@ import pytest
 import polytriton
 from polytriton import checker
 from polytriton.certificate import leaves
-from polytriton.certificate.tree import Node
 from polytriton.certificate.write import pack
 from polytriton.checker_files import Box, unsafe
 from tests.certificate.models import certify, dense, prop
+from tests.certificate.nodes import Node
 from tests.cli.conftest import Cli, cli, here  # noqa: F401  fixtures
 
 IDENTITY = [(np.eye(2), np.zeros(2)), (np.eye(2), np.zeros(2))]

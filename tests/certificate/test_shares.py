@@ -16,13 +16,13 @@ import onnx
 import pytest
 
 from polytriton import checker
-from polytriton.certificate.tree import Node
 from polytriton.certificate.write import pack
 from polytriton.child import Child, ChildLost
 from polytriton.cli import main
 from polytriton.commands import shares
 from polytriton.errors import ResourceError
 from tests.certificate.models import ROOT, prop, random_tree
+from tests.certificate.nodes import Node
 from tests.prove.piecewise import drawn
 
 Files = tuple[Path, Path, Path]
@@ -54,7 +54,7 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         ends = " ".join(f"(>= X_{i} {lo}) (<= X_{i} 1)" for i in range(3))
         parts += [f"(and {ends} {row})" for row in ("(<= Y_0 -2000)", "(>= Y_0 1000)")]
     text = prop(folder / "p.vnnlib", [(-1, 1)] * 3, 1, f"(or {' '.join(parts)})")
-    trees = [tree(request.param, [lo] * 3, [1.0] * 3).arrays() for lo in (-1.0, -0.5)]
+    trees = [tree(request.param, [lo] * 3, [1.0] * 3).arrays(b) for b, lo in enumerate((-1.0, -0.5))]
     (folder / "c.cert").write_bytes(pack(trees, "real", checker.load(path, text)[2]))
     return path, text, folder / "c.cert"
 
@@ -85,12 +85,12 @@ def test_every_number_of_processes_says_the_same(large: Files) -> None:
 
 def test_a_refusal_is_one_whoever_meets_it(large: Files, tmp_path: Path) -> None:
     meta, tensors = checker.read(large[2].read_bytes())
-    some = tensors[-1]["piece"] == 0
-    last = tensors[-1] | {name: tensors[-1][name][some] for name in ("node", "piece", "row")}
+    last = tensors[-1] | {"row": tensors[-1]["row"].copy()}
+    last["row"][-1] = 7
     hashes = {k: meta[k] for k in ("onnx", "vnnlib")}
     (bad := tmp_path / "bad.cert").write_bytes(pack([*tensors[:-1], last], meta["semantics"], hashes))
     for n in (1, 2):
-        with pytest.raises(checker.Refused, match="left open"):
+        with pytest.raises(checker.Refused, match="a row that is none"):
             shares.confirm(*large[:2], bad, n, silent)
 
 

@@ -46,12 +46,12 @@ def random_choice(rng: np.random.Generator, boxes: checker.Boxes, rows: int) -> 
 def prepared(rng: np.random.Generator, path: Path, layers: Layers, lo: list[Fraction], hi: list[Fraction], float32: bool) -> Any:
     """Boxes of a random part of the executions, bounded as a certificate may ask; and the signs assumed."""
     prover = checker.Prover(path.read_bytes(), float32)
-    part = prover.root((tuple(lo), tuple(hi)), 1)
+    part = prover.root((tuple(lo), tuple(hi)), [0])
     for neuron in rng.permutation(prover.first[-1])[: rng.integers(0, 4)].tolist():
         part = prover.divide(part, len(lo) + neuron, 0.0)[int(rng.integers(2))]
         if rng.random() < 0.5:
             part = prover.bound([part], int(rng.integers(-1, 4)))[1][0]
-    other = prover.root((tuple(lo), tuple(hi)), 1)
+    other = prover.root((tuple(lo), tuple(hi)), [0])
     boxes, _ = prover.bound([part, other] if rng.random() < 0.5 else [part], int(rng.integers(-1, 4)))
     return prover, boxes, part
 
@@ -210,7 +210,7 @@ def test_no_line_cuts_a_relu(tmp_path: Path, slope: float, multiplier: float, si
     """relu(x) - q x over [-1, 1], or the half of one sign, for many q, against its values at the ends and the kink."""
     path = model(tmp_path / "r.onnx", [NODE("Relu", ["x"], ["y"])], [1, 1], {})
     prover = checker.Prover(path.read_bytes(), False)
-    part = prover.root(((Fraction(-1),), (Fraction(1),)), 1)
+    part = prover.root(((Fraction(-1),), (Fraction(1),)), [0])
     part = part if sigma == 0 else prover.divide(part, 1, 0.0)[0 if sigma > 0 else 1]
     boxes, _ = prover.bound([part], 0)
     for sign in (1, -1):

@@ -14,10 +14,10 @@ import onnx
 import pytest
 
 from polytriton import checker
-from polytriton.certificate import grow
-from polytriton.certificate.tree import Node
+from polytriton.certificate import guide as guides
 from polytriton.certificate.write import pack
 from tests.certificate.models import ROOT, certify, change, dense, prop, refused
+from tests.certificate.nodes import Node
 from tests.prove.piecewise import Form, Small, drawn, least
 
 SPECS = ROOT / "examples" / "specs"
@@ -27,7 +27,7 @@ Files = tuple[Path, Path]
 
 def written(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, semantics: str) -> tuple[Files, Files, bytes, Small]:
     """A network, a property with a certificate whose tree divides by `kind`, and one that misses being true by nothing."""
-    monkeypatch.setattr(grow, "FEW", 64 if kind == "cuts" else 0)
+    monkeypatch.setattr(guides, "FEW", 64 if kind == "cuts" else 0)
     for seed in range(100):
         rng = np.random.default_rng(seed)
         net = drawn(rng, 2, (4, 4))
@@ -85,16 +85,21 @@ FORGERIES: dict[str, tuple[Callable[[Tensors], Any], str]] = {
     "a leaf calls itself divided": (at("split", -1, 0), "fit together"),
     "no node at all": (lambda t: t.update({k: v[:0].copy() for k, v in t.items()}), "fit together"),
     "leaves above, nodes below": (lambda t: t.update({"0.split": t["0.split"][::-1].copy()}), "parent"),
-    "nothing is refuted": (short(10**6, *ROWS), "left open"),
-    "the last leaf is not refuted": (short(1, *ROWS), "left open"),
+    "about another box": (at("own", 0, 1), "that is none"),
+    "about a negative box": (at("own", 0, -1), "that is none"),
+    "about another piece": (at("own", 1, 1), "that is none"),
+    "about a negative piece": (at("own", 1, -1), "that is none"),
+    "about one more piece": (lambda t: t.update({"0.own": np.array([0, 0, 1], np.int32)}), "that is none"),
+    "about no piece": (short(1, "own"), "fit together"),
+    "about nothing": (short(2, "own"), "fit together"),
     "refuted in a node that is none": (lambda t: t["0.node"].__setitem__(-1, len(t["0.split"])), "out of order"),
     "refuted in a negative node": (at("node", 0, -1), "out of order"),
     "refuted out of order": (lambda t: t.update({"0.node": t["0.node"][::-1].copy()}), "out of order"),
-    "another piece": (at("piece", -1, 1), "there is none"),
-    "a negative piece": (at("piece", -1, -1), "there is none"),
-    "another row": (at("row", -1, 1), "there is none"),
-    "a negative row": (at("row", -1, -1), "there is none"),
-    "a vast row": (at("row", -1, 2**31 - 1), "there is none"),
+    "another piece": (at("piece", -1, 1), "a row that is none"),
+    "a negative piece": (at("piece", -1, -1), "a row that is none"),
+    "another row": (at("row", -1, 1), "a row that is none"),
+    "a negative row": (at("row", -1, -1), "a row that is none"),
+    "a vast row": (at("row", -1, 2**31 - 1), "a row that is none"),
     "steps without end": (at("inner", -1, 2**31 - 1), "steps"),
     "queries without end": (at("query", -1, 1001), "steps"),
     "a neuron that is none": (cell("split", divided, lambda t: 2**31 - 1), "there is none"),
@@ -214,10 +219,10 @@ HUGE = 1 << 40
     "forge",
     [
         lambda m: m.update(onnx="0" * 64), lambda m: m.update(vnnlib="0" * 64), lambda m: m.update(semantics="tf32"),
-        lambda m: m.update(semantics=""), lambda m: m.update(version="1"), lambda m: m.update(version="3"), lambda m: m.pop("data"),
-        lambda m: m.pop("boxes"), lambda m: m.pop("semantics"), lambda m: m.update(boxes="0"), lambda m: m.update(boxes="2"),
-        lambda m: m.update(boxes="-1"), lambda m: m.update(boxes=str(HUGE)), lambda m: m.update(format="other"),
-        *(lambda m, n=n: m.update(boxes=n) for n in ODD),
+        lambda m: m.update(semantics=""), lambda m: m.update(version="1"), lambda m: m.update(version="2"), lambda m: m.pop("data"),
+        lambda m: m.pop("trees"), lambda m: m.pop("semantics"), lambda m: m.update(trees="0"), lambda m: m.update(trees="2"),
+        lambda m: m.update(trees="-1"), lambda m: m.update(trees=str(HUGE)), lambda m: m.update(format="other"),
+        *(lambda m, n=n: m.update(trees=n) for n in ODD),
     ],
 )  # fmt: skip
 def test_other_headers(small: Any, tmp_path: Path, forge: Callable[[dict[str, Any]], Any]) -> None:
@@ -231,7 +236,7 @@ def test_other_headers(small: Any, tmp_path: Path, forge: Callable[[dict[str, An
     "header",
     [
         b"[" * 1_000_000, b'{"a":' * 1_000_000, b"", b"null", b"[]", b"{}", b'{"__metadata__": null}', b'{"__metadata__": []}',
-        b'{"__metadata__": {"format": "polytriton certificate", "version": "2", "boxes": 1e999}}', b"\xff" * 100,
+        b'{"__metadata__": {"format": "polytriton certificate", "version": "3", "trees": 1e999}}', b"\xff" * 100,
     ],
 )  # fmt: skip
 def test_headers_that_are_none(small: Any, tmp_path: Path, header: bytes) -> None:
@@ -285,7 +290,7 @@ def test_exact_arithmetic_does_not_certify_what_rounding_breaks(tmp_path: Path) 
     files = path, prop(tmp_path / "p.vnnlib", [(0.5, 1), (0.25, 0.75)], 1, "(<= Y_0 0.25)")
     data = certify(*files)
     assert refused(files, data, tmp_path) is None
-    assert "does not refute" in str(refused(files, rehashed(data, files, semantics="float32"), tmp_path))
+    assert "left open" in str(refused(files, rehashed(data, files, semantics="float32"), tmp_path))
 
 
 # ---- violated properties of networks of some size

@@ -24,7 +24,6 @@ import numpy as np
 import polytriton
 from polytriton import artifact as A
 from polytriton import checker
-from polytriton.certificate.tree import Node
 from polytriton.certificate.write import pack
 from polytriton.commands.opt import invent, run_passes
 from polytriton.errors import INTERNAL, ArtifactError, PolytritonError
@@ -38,6 +37,7 @@ from polytriton.ir.text import parse_net, print_net
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.runs.records import CsvSink, JsonSink, Point, Record
 from polytriton.tuned import TUNED, Tuned
+from tests.certificate.nodes import Node
 from tests.cli import tiny
 from tests.frontend import onnx_cases as catalogue
 from tests.frontend.onnx_models import model as onnx_model
@@ -229,7 +229,8 @@ def certificates() -> list[bytes]:
     small, large = Node(0, 5, [(0, 0)]), Node(-1, 0)
     large.divide(0, 0.5, Node(3, 2, [(0, 0), (1, 2)]), Node(0, 0, [(0, 1), (1, 0)]))
     hashes = {"onnx": "0" * 64, "vnnlib": "1" * 64}
-    return [pack([tree.arrays() for tree in trees], kind, hashes) for trees, kind in (([small], "real"), ([large, small], "float32"))]
+    kinds = (([small], "real"), ([large, small], "float32"))
+    return [pack([tree.arrays(b) for b, tree in enumerate(trees)], kind, hashes) for trees, kind in kinds]
 
 
 def _resealed(data: bytes, rng: random.Random) -> bytes:

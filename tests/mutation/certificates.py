@@ -11,6 +11,7 @@ POINTS, EXECUTIONS = f"{SOUND}::test_no_point_lies_below_a_bound", f"{SOUND}::te
 LINES, TREES, FILES = (f"{TAMPERING}::test_{n}" for n in ("no_mutant_proves_what_is_false", "what_no_tree_says_is_refused", "other_headers"))
 COST = f"{READING}::test_few_bytes_do_not_cost_gigabytes"
 SHARES = "tests/certificate/test_shares.py"
+GUIDE, WRITTEN = "tests/certificate/test_guide.py", "tests/certificate/test_trees.py"
 EXACT = "tests/certificate/test_exact.py"
 EXACTLY = f"{EXACT}::test_bounds_hold_at_every_corner_of_the_regions", f"{EXACT}::test_no_false_property_is_confirmed"
 _C, _F, _S, _E = "checker.py", "checker_files.py", "commands/shares.py", "checker_exact.py"
@@ -46,18 +47,28 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: float32 semantics are taken for real", _C, "Prover(net.data, meta[\"semantics\"] == \"float32\")", "Prover(net.data, False)", f"{TAMPERING}::test_exact_arithmetic_does_not_certify_what_rounding_breaks"),
     m("checker: a row goes on because others do", _C, "(found > best[open_]) & (best[open_] < goal[open_])", "(found > best[open_])", f"{SOUND}::test_a_row_is_bounded_as_it_is_alone"),
     # trees
-    m("checker: a row refutes without a bound", _C, "need(margin > 0,", "need(True,", LINES),
-    m("checker: pieces left open are forgotten", _C, "need(not part.open,", "need(True,", TREES),
-    m("checker: the second child is not walked", _C, "zip((tree.child[n], tree.child[n] + 1), both, strict=True)", "zip((tree.child[n],), both[:1], strict=True)", TREES, LINES),
+    m("checker: a row refutes without a bound", _C, "if margin > 0 and not boxes.empty[j]:", "if not boxes.empty[j]:", LINES),
+    m("checker: a bound of zero refutes", _C, "if margin > 0 and not boxes.empty[j]:", "if margin >= 0 and not boxes.empty[j]:", f"{GUIDE}::test_a_bound_of_zero_refutes_nothing"),
+    m("checker: pieces left open are forgotten", _C, "elif part.open:", "elif False:", LINES, f"{GUIDE}::test_it_ends_where_it_must"),
+    m("checker: the second child is not walked", _C, "int(tree.child[w.node])) if wanted[n]]", "int(tree.child[w.node])) if wanted[n]][:1]", LINES),
+    m("checker: the second half below an end is not walked", _C, "for half in prover.divide(parts[j], split, cut)]", "for half in prover.divide(parts[j], split, cut)[:1]]", f"{GUIDE}::test_whatever_it_says_proves_nothing_false"),
+    m("checker: what is left open is forgotten where somebody divides", _C, "_replace(open=parts[j].open - {p})", "_replace(open=frozenset())", f"{GUIDE}::test_a_piece_that_is_reached_is_not_refuted_beside_one_that_is_not"),
+    m("checker: a piece may have no tree", _C, "need(every == {", "need(every >= {", f"{GUIDE}::test_of_several_pieces_none_is_forgotten"),
+    m("checker: nodes that nobody bounds are ends", _C, "stack += _below(prover, tree, w, w.part, wanted)\n", "pass\n", f"{GUIDE}::test_a_piece_that_is_reached_is_not_refuted_beside_one_that_is_not"),
     m("checker: cuts may lie anywhere", _C, "need(part.lo[split] < cut < part.hi[split],", "need(True,", f"{TAMPERING}::test_cuts_outside_the_box_are_refused"),
     m("checker: a sign may be assumed twice", _C, "need(not known,", "need(True,", f"{TAMPERING}::test_a_sign_assumed_twice_is_refused"),
-    m("checker: negative rows count from the end", _C, "0 <= row < len(pieces[p])", "row < len(pieces[p])", TREES),
+    m("checker: negative rows count from the end", _C, "0 <= r < len(pieces[p])", "r < len(pieces[p])", TREES),
     # files
     m("checker: combinations add up without end", _F, "spent[0] += ", "spent[0] = ", COST),
     m("checker: values without end", _F, "sum(self.sizes) <= MAX_CELLS", "True", COST),
     m("checker: products without end", _F, "<= MAX_WORK,", "<= 1 << 62,", COST),
-    m("checker: any property", _C, "need(meta | hashes == meta and len", "need(len", f"{TAMPERING}::test_the_files_themselves"),
+    m("checker: any property", _C, "need(meta | hashes == meta,", "need(True,", f"{TAMPERING}::test_the_files_themselves"),
     m("checker: any version", _C, "need(FORMAT.items() <= meta.items(),", "need(True,", FILES),
+    # who writes it
+    m("certificates: neurons in the runtime's order", "prove/neurons.py", "torch.from_numpy(order(e.nodes[r].shape)) +", "torch.arange(e.nodes[r].size) +", f"{WRITTEN}::test_the_searchs_tree_is_the_certificates"),
+    m("certificates: both neurons' children change places", "prove/neurons.py", "both = torch.cat([best, best + len(part)])", "both = torch.cat([best + len(part), best])", f"{WRITTEN}::test_the_searchs_tree_is_the_certificates"),
+    m("certificates: rows by another's number", "certificate/trees.py", "self.rows[form + k].append((p, rows[key]))", "self.rows[form + k].append((p, (rows[key] + 1) % len(rows)))", f"{WRITTEN}::test_pieces_and_rows_are_found_by_what_they_say"),
+    m("certificates: a branch begins where its trail did", "prove/trail.py", "return Trail(self.most - self._bytes, self.end)", "return Trail(self.most - self._bytes, self.first)", f"{WRITTEN}::test_numbers_of_branches_and_of_others_fit_together"),
     # processes that share a tree
     m("shares: leaves that nobody looked at", _S, "if any(some.any() for some in open_):", "if False:", f"{SHARES}::test_a_share_that_nobody_answers_for_is_no_proof"),
     m("shares: whatever a process looked at", _S, "if {b: v.tolist() for b, v in work.shares[k].items()} != pairs[1]:", "if False:", f"{SHARES}::test_a_process_that_looks_elsewhere_is_an_error"),

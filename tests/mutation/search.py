@@ -111,7 +111,7 @@ SEARCHES: tuple[Mutant, ...] = (
     m("rows of inner neurons take another part's tables", _TIGHT, "(image, h, w, channel), rows", "(image * 0, h, w, channel), rows", NEURONS),
     m("an upper bound with chosen slopes keeps a tenth", _TIGHT, "high.view(-1)[some], -down)", "high.view(-1)[some], -0.9 * down)", TIGHT),
     m("a lower bound with chosen slopes is the upper one's", _TIGHT, "low.view(-1)[some], up)", "low.view(-1)[some], down)", TIGHT),
-    m("a tight bound below zero proves", _TIGHT, "answers.settled[q.group[rows[best > 0]]] = True", "answers.settled[q.group[rows[best > -2000]]] = True", TIGHT),
+    m("a tight bound below zero proves", _TIGHT, "answers.settle(q, rows[best > 0], chosen=True)", "answers.settled[q.group[rows[best > -2000]]] = True", TIGHT),
     m("a multiplier needs no sign", _CHOSEN, "(((b > 0) & (lo >= 0)) | ((b < 0) & (hi <= 0)))", "(b == b)", TIGHT, NEURONS),
     m("a multiplier takes the other sign", _CHOSEN, "((b > 0) & (lo >= 0)) | ((b < 0) & (hi <= 0))", "((b > 0) & (hi <= 0)) | ((b < 0) & (lo >= 0))", TIGHT, NEURONS),
     m("a multiplier is added", _CHOSEN, "out = out - torch.where(may", "out = out + torch.where(may", TIGHT, NEURONS),

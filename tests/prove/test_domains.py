@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from polytriton.prove.domains import Domains, Pieces
+from polytriton.prove.trail import Trail
 
 
 def questions(image: list[int], group: list[int], boxes: int) -> Any:
@@ -18,7 +19,8 @@ def questions(image: list[int], group: list[int], boxes: int) -> Any:
 
 def domains(q: Any, root: np.ndarray, held: np.ndarray) -> Domains:
     n = len(root)
-    return Domains(q.lo[root], q.hi[root], root, held, np.zeros(n), np.zeros(n, dtype=np.int32), np.zeros((n, 0), dtype=np.float32))
+    zeros, none = np.zeros(n, dtype=np.int32), np.zeros((n, 0), dtype=np.float32)
+    return Domains(q.lo[root], q.hi[root], root, held, np.zeros(n), zeros, none, np.arange(n))
 
 
 SHAPES = {
@@ -50,7 +52,7 @@ def test_roots_are_the_boxes_with_open_groups(name: str) -> None:
     p, groups = Pieces.of_questions(q), max(group) + 1
     for code in range(2**groups):
         settled = np.array([code >> g & 1 for g in range(groups)], dtype=bool)
-        r = p.roots(q, settled, 3)
+        r = p.roots(q, settled, 3, Trail(0))
         wanted = {b: {g for i, g in zip(image, group, strict=True) if i == b and not settled[g]} for b in range(boxes)}
         assert [int(b) for b in r.root] == [b for b in range(boxes) if wanted[b]]
         for k, b in enumerate(r.root):
@@ -87,7 +89,7 @@ def test_a_domain_without_open_groups_asks_nothing() -> None:
 
 def test_parts_are_picked_and_joined_whole() -> None:
     q = questions([0, 1, 2], [0, 1, 2], 3)
-    r = Pieces.of_questions(q).roots(q, np.zeros(3, dtype=bool), 1)
+    r = Pieces.of_questions(q).roots(q, np.zeros(3, dtype=bool), 1, Trail(0))
     r.bound, r.depth = np.array([1.0, 2.0, 3.0]), np.array([4, 5, 6], dtype=np.int32)
     r.layers = np.arange(6, dtype=np.float32).reshape(3, 2)
     both = Domains.join(r.pick(np.array([2, 0])), r.pick(np.array([False, True, False])))

@@ -1,7 +1,8 @@
-"""The tree of a certificate as its author builds it, and the arrays that are written of it."""
+"""Trees of certificates as these tests draw them by hand."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,12 +25,15 @@ class Node:
         self.split, self.cut, self.children = split, cut, (first or Node(), second or Node())
         return self.children
 
-    def arrays(self) -> dict[str, Array]:
-        """Nodes are numbered from above, so that those of the j-th divided one are 2 j + 1 and 2 j + 2."""
+    def arrays(self, box: int = 0, own: Sequence[int] | None = None) -> dict[str, Array]:
+        """Nodes are numbered from above, so that those of the j-th divided one are 2 j + 1 and 2 j + 2. By default it is about all pieces
+        up to the last one that it names.
+        """
         nodes = [self]
         for node in nodes:
             nodes += node.children or ()
         closed = [(k, piece, row) for k, node in enumerate(nodes) for piece, row in node.closed]
-        columns = [[n.split for n in nodes], [n.cut for n in nodes], [n.inner for n in nodes], [n.query for n in nodes]]
-        columns += [[c[k] for c in closed] for k in range(3)]
-        return {name: np.array(values, dtype=kind) for (name, kind), values in zip(TENSORS.items(), columns, strict=True)}
+        columns = {name: [getattr(n, name) for n in nodes] for name in ("split", "cut", "inner", "query")}
+        columns |= {name: [c[k] for c in closed] for k, name in enumerate(("node", "piece", "row"))}
+        columns["own"] = [box, *(range(max((p for _, p, _ in closed), default=0) + 1) if own is None else own)]
+        return {name: np.array(columns[name], dtype=kind) for name, kind in TENSORS.items()}

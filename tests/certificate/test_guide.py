@@ -1,0 +1,243 @@
+"""What divides a certificate's tree further: it finds trees that need nobody, within limits, and whatever it says proves nothing false."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from polytriton import checker
+from polytriton.certificate import guide as guides
+from polytriton.certificate.draft import Draft
+from polytriton.certificate.guide import Guide, complete
+from tests.certificate.models import certify, change, dense, prop, random_tree
+from tests.prove.piecewise import Form, Small, drawn, least
+
+Files = tuple[Path, Path]
+
+
+def case(folder: Path, seed: int, gap: float, rows: int = 1) -> tuple[Files, Small]:
+    """A small network, and that its output stays above its exact minimum less `gap`."""
+    rng = np.random.default_rng(seed)
+    net = drawn(rng, 2, (5, 4))
+    onnx.save(net.model(), path := folder / "n.onnx")
+    best, _ = least(net, [Form((Fraction(1),), (Fraction(0),) * 2, Fraction(0))], [Fraction(-1)] * 2, [Fraction(1)] * 2)
+    asked = " ".join(["(<= Y_0 1e6)"] * (rows - 1) + [f"(<= Y_0 {float(best) - gap})"])
+    return (path, prop(folder / "p.vnnlib", [(-1, 1)] * 2, 1, f"(and {asked})" if rows > 1 else asked)), net
+
+
+def opened(files: Files, semantics: str) -> tuple[checker.Prover, Any, Any]:
+    net, pieces, _ = checker.load(*files)
+    ((box, group),) = pieces.items()
+    return checker.plain(checker.Prover)(net.data, semantics == "float32"), box, group
+
+
+def follow(prover: checker.Prover, box: Any, group: Any, tree: checker.Tree, guide: checker.Guide | None = None) -> dict[int, float]:
+    return checker.plain(checker.follow)(prover, box, group, tree, np.ones(len(tree.split), bool), lambda n: None, guide)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("few", [64, 0])
+@pytest.mark.parametrize("semantics", checker.SEMANTICS)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_completed_tree_needs_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, semantics: str, seed: int) -> None:
+    """By cuts or signs, from a root or from any tree that says nothing false; margins are the same, and every row is named."""
+    monkeypatch.setattr(guides, "FEW", few)
+    files, net = case(tmp_path, seed, 0.05, rows=1 + seed % 2)
+    prover, box, group = opened(files, semantics)
+    divided = 0
+    for k in range(4):
+        root = checker.Tree(Draft(0, [0]).arrays())
+        if k:
+            drawn_ = random_tree(np.random.default_rng(k), 2, sum(len(b) for _, b in net.layers[:-1]), 1)
+            try:
+                root = checker.Tree(drawn_.arrays())
+                follow(prover, box, group, root, Guide(1000))
+            except checker.Refused:  # cuts outside their boxes, signs assumed twice
+                continue
+        guide = Guide(1000)
+        margins = follow(prover, box, group, root, guide)
+        tree = checker.Tree(guide.completed(root).arrays())
+        assert follow(prover, box, group, tree) == pytest.approx(margins, rel=1e-3)
+        assert len(tree.split) == len(root.split) + 2 * guide.count
+        divided += guide.count
+        ends = set(np.flatnonzero(tree.child < 0).tolist())
+        assert all(len(tree.asked(n, frozenset([0]), group)) == 1 for n in ends & set(tree.node.tolist()))
+    assert divided
+
+
+def test_it_ends_where_it_must(tmp_path: Path) -> None:
+    files, _ = case(tmp_path, 1, 0.0)  # reached: nobody ends
+    prover, box, group = opened(files, "real")
+    root = checker.Tree(Draft(0, [0]).arrays())
+    seen: list[int] = []
+    with pytest.raises(checker.Refused, match="still open after 40 divisions"):
+        follow(prover, box, group, root, Guide(40, progress=lambda stage, done, total: seen.append(done)))
+    assert max(seen) <= 41
+    with pytest.raises(checker.Refused, match="time"):
+        follow(prover, box, group, root, Guide(1 << 40, time.monotonic() - 1))
+    with pytest.raises(checker.Refused, match="left open"):
+        follow(prover, box, group, root)
+
+
+def test_a_point_is_not_divided(tmp_path: Path) -> None:
+    path = dense(tmp_path / "n.onnx", [(np.array([[1.0]]), np.zeros(1))])
+    files = path, prop(tmp_path / "p.vnnlib", [("0.1", "0.1")], 1, "(<= Y_0 0.1)")
+    prover, box, group = opened(files, "real")
+    with pytest.raises(checker.Refused, match=r"divides|undecided"):
+        follow(prover, box, group, checker.Tree(Draft(0, [0]).arrays()), Guide(1000))
+
+
+class Liar:
+    """Says whatever comes to its mind."""
+
+    def __init__(self, rng: np.random.Generator, cells: int) -> None:
+        self.rng, self.cells, self.left = rng, cells, 40
+
+    def divide(self, prover: checker.Prover, pieces: Any, boxes: checker.Boxes, left: list[Any], at: np.ndarray) -> list[checker.Hint]:
+        self.left -= len(left)
+        checker.need(self.left > 0, "enough", checker.Refused)
+        rng = self.rng
+        splits = [-1, *range(2 + self.cells)] if rng.random() < 0.97 else [2 + self.cells, 10**9]
+        cuts = [float(rng.normal() / 3)] if rng.random() < 0.97 else [np.nan, np.inf, -1.0, 1.0]
+        hints = [(int(rng.choice(splits)), float(rng.choice(cuts)), int(rng.integers(-3, 3)), int(rng.integers(-2, 3))) for _ in left]
+        return hints if rng.random() < 0.99 else hints[1:]
+
+    def note(self, node: int, piece: int, row: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("semantics", checker.SEMANTICS)
+def test_whatever_it_says_proves_nothing_false(tmp_path: Path, semantics: str) -> None:
+    """What is true is proved by chance at times."""
+    proved = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        for gap in (0.0, 0.2):
+            files, net = case(tmp_path, seed, gap)
+            prover, box, group = opened(files, semantics)
+            for _ in range(6):
+                tree = checker.Tree(random_tree(rng, 2, 9, 1, int(rng.integers(0, 3))).arrays())
+                with suppress(checker.Refused, ValueError):  # the latter where answers are fewer than questions
+                    follow(prover, box, group, tree, Liar(rng, sum(len(b) for _, b in net.layers[:-1])))
+                    assert gap
+                    proved += 1
+    assert proved > 5
+
+
+def test_it_changes_nothing_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does what chooses slopes: whoever need not be trusted must not write to what the checker reads afterwards."""
+    asked = [0]
+
+    def lock(boxes: checker.Boxes) -> None:
+        asked[0] += 1
+        held = [v for some in (boxes.lo, boxes.hi, boxes.mid, boxes.rad, boxes.mag, boxes.R, boxes.T, boxes.M, boxes.E) for v in some]
+        for v in (*held, *(v for some in (*boxes.z.values(), *boxes.lines.values()) for v in some), *boxes.signs.values()):
+            v.setflags(write=False)
+
+    def choose(boxes: checker.Boxes, draft: Any, start: Any, at: Any, steps: int, goal: Any) -> checker.Choice:
+        lock(boxes)
+        for v in (*start.values(), at, goal):
+            v.setflags(write=False)
+        empty = boxes.empty.copy()  # the checker writes here itself
+        made = checker.ascend(boxes, draft, start, at, steps, goal)
+        assert (boxes.empty == empty).all()
+        return made
+
+    class Locked(Guide):
+        def divide(self, prover: checker.Prover, pieces: Any, boxes: checker.Boxes, left: list[Any], at: np.ndarray) -> list[checker.Hint]:
+            lock(boxes)
+            for part in (w.part for w in left):
+                for v in (part.lo, part.hi, part.signs, part.low, part.high):
+                    v.setflags(write=False)
+            return super().divide(prover, pieces, boxes, left, at)
+
+    monkeypatch.setattr(checker.Boxes, "choose", choose)
+    for few in (64, 0):
+        monkeypatch.setattr(guides, "FEW", few)
+        files, _ = case(tmp_path, 2, 0.05)
+        prover, box, group = opened(files, "float32")
+        guide = Locked(1000)
+        follow(prover, box, group, checker.Tree(Draft(0, [0]).arrays()), guide)
+        assert guide.count
+    assert asked[0] > 20
+
+
+def test_the_command_divides_further(tmp_path: Path) -> None:
+    """Leaves that name no row, and a root in place of a tree."""
+    files, _ = case(tmp_path, 3, 0.05)
+    data = certify(*files)
+    none = change(data, lambda t: t.update({f"0.{n}": t[f"0.{n}"][:0].copy() for n in ("node", "piece", "row")}))
+    first = {"split": -1, "cut": 0.0, "inner": 0, "query": 0}
+
+    def root(t: dict[str, Any]) -> None:
+        t.update({f"0.{n}": np.array([v], t[f"0.{n}"].dtype) for n, v in first.items()})
+        t.update({f"0.{n}": t[f"0.{n}"][:0].copy() for n in ("node", "piece", "row")})
+
+    (cert := tmp_path / "c").write_bytes(none)
+    assert checker.check(*files, cert).margins[0] > 0
+    cert.write_bytes(change(data, root))
+    with pytest.raises(checker.Refused, match="left open"):
+        checker.check(*files, cert)
+    found = checker.check(*files, cert, guide=Guide(1000))
+    assert found.margins[0] > 0 and found.nodes == found.leaves == 1
+
+
+def test_of_several_pieces_none_is_forgotten(tmp_path: Path) -> None:
+    """Trees about one piece each, or about the same; and one that leaves a piece out."""
+    path = dense(tmp_path / "n.onnx", [(np.array([[1.0]]), np.zeros(1))])
+    files = path, prop(tmp_path / "p.vnnlib", [(0, 1)], 1, "(or (<= Y_0 -1) (>= Y_0 2))")
+    from polytriton.certificate.write import pack
+
+    hashes = checker.load(*files)[2]
+    cert = tmp_path / "c"
+    for own, right in (([[0], [1]], True), ([[0, 1], [1]], True), ([[1, 0]], True), ([[0]], False), ([[1], [1]], False), ([], False)):
+        cert.write_bytes(pack([Draft(0, some).arrays() for some in own], "real", hashes))
+        if right:
+            assert min(checker.check(*files, cert).margins) == pytest.approx(1, abs=1e-6)
+        else:
+            with pytest.raises(checker.Refused, match="no tree is about"):
+                checker.check(*files, cert)
+
+
+def test_what_floats_do_not_prove_is_left_as_it_is(tmp_path: Path) -> None:
+    files, _ = case(tmp_path, 1, 0.0)
+    prover, box, group = opened(files, "real")
+    root = checker.Tree(Draft(0, [0]).arrays())
+    assert guides.complete_where_floats_do(prover, box, group, checker.Tree(Draft(0, [0]).arrays())).split.tolist() == root.split.tolist()
+    with pytest.raises(checker.Refused):
+        complete(prover, box, group, root, Guide(10))
+
+
+@pytest.mark.parametrize(("margin", "right"), [(Fraction(0), False), (Fraction(1, 10**40), True), (Fraction(-1), False)])
+def test_a_bound_of_zero_refutes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, margin: Fraction, right: bool) -> None:
+    files, _ = case(tmp_path, 1, 0.0)
+    prover, box, group = opened(files, "real")
+    monkeypatch.setattr(checker.Boxes, "margins", lambda boxes, draft, rows, at, steps: ([margin] * len(rows), []))
+    root = checker.Tree(Draft(0, [0]).arrays())
+    if right:
+        assert follow(prover, box, group, root)[0] > 0
+    else:
+        with pytest.raises(checker.Refused, match="left open"):
+            follow(prover, box, group, root)
+
+
+def test_a_piece_that_is_reached_is_not_refuted_beside_one_that_is_not(tmp_path: Path) -> None:
+    """In one tree, in any order; and below nodes that nobody bounds."""
+    path = dense(tmp_path / "n.onnx", [(np.array([[1.0]]), np.zeros(1))])
+    for k, rows in enumerate(("(<= Y_0 -1) (>= Y_0 1)", "(>= Y_0 1) (<= Y_0 -1)")):
+        files = path, prop(tmp_path / f"{k}.vnnlib", [(0, 1)], 1, f"(or {rows})")
+        prover, box, group = opened(files, "real")
+        split = np.array([0, -1, -1])
+        for inner in (-1, 0):
+            trees = Draft(0, [0, 1]), Draft(0, [0, 1], split, np.full(3, 0.5), np.full(3, inner), np.zeros(3, np.int64))
+            for tree in trees:
+                with pytest.raises(checker.Refused, match="left open"):
+                    follow(prover, box, group, checker.Tree(tree.arrays()))
+                with pytest.raises(checker.Refused, match=r"divides|undecided|divisions"):
+                    follow(prover, box, group, checker.Tree(tree.arrays()), Guide(100))
