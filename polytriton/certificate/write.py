@@ -54,6 +54,7 @@ def certify(
     return pack([draft.arrays() for draft in made], semantics, hashes)
 
 
+@guarded
 def seek(prover: checker.Prover, pieces: Pieces, deadline: float, progress: checker.Progress) -> list[Draft]:
     """A tree for each box, from nothing."""
     made = []

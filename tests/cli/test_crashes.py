@@ -18,7 +18,7 @@ IMAGES = ("run", "net.onnx", "--images", "x.npy", "--epsilon")
 def test_odd_numbers_in_a_certificate(cli: Cli, here: Path, number: str) -> None:
     cli("verify", "net.onnx", "safe.vnnlib", "--semantics", "real", "--certificate", "a.cert")
     data = (here / "a.cert").read_bytes()
-    (here / "a.cert").write_bytes(change(data, meta=lambda m: m.update(boxes=number)))
+    (here / "a.cert").write_bytes(change(data, meta=lambda m: m.update(trees=number)))
     began = time.process_time()
     said = cli("check", "net.onnx", "safe.vnnlib", "a.cert")
     assert (said.code, said.out) == (2, "refused\n") and said.err.count("polytriton: ") == 1 and len(said.err) < 1000
