@@ -404,6 +404,9 @@ def read(data: bytes) -> tuple[dict[str, str], list[dict[str, Array]]]:
         need(FORMAT.items() <= meta.items(), f"no {FORMAT}: written by another version of polytriton", Refused)
         need(meta["data"] == digest(meta, body) and meta["semantics"] in SEMANTICS, "a damaged certificate, or other semantics", Refused)
         need(len(header) == len(TENSORS) * (count := int(meta["trees"])) and count < NODES, "tensors missing, or others", Refused)
+        spans = [t["data_offsets"] for t in header.values()]
+        tile = all(0 <= a <= b for a, b in spans) and sum(b - a for a, b in spans) == len(body)
+        need(tile, "numbers that are named twice, or never", Refused)
         need(all(("F64" if n.endswith(".cut") else "I32") == t["dtype"] for n, t in header.items()), "a tensor of another type", Refused)
         trees = [{n: np.frombuffer(body[slice(*header[f"{b}.{n}"]["data_offsets"])], TENSORS[n]) for n in TENSORS} for b in range(count)]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError) as error:

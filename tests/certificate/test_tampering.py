@@ -257,6 +257,27 @@ def test_numbers_from_elsewhere_in_the_file(small: Any, tmp_path: Path, offsets:
     assert refused(true, len(text).to_bytes(8, "little") + text + data[8 + size :], tmp_path) is not None
 
 
+def test_numbers_that_are_named_twice_or_never(small: Any, tmp_path: Path) -> None:
+    """Else a file of a few bytes asks for as many copies of them as it has tensors: 1.4 MB once took 6 GB."""
+    true, _, data, _ = small["cuts real"]
+    size = int.from_bytes(data[:8], "little")
+    whole, body = json.loads(data[8 : 8 + size]), data[8 + size :]
+    meta = whole.pop("__metadata__")
+    one = {name: {**t, "data_offsets": [0, len(body)]} for name, t in whole.items()}
+    many = {f"{k}.{name}": t for k in range(3000) for name, t in {n.partition(".")[2]: t for n, t in one.items()}.items()}
+    body_of_many = bytes(1 << 18)
+    for header, numbers, trees in ((one, body, "1"), (whole, body + b"more", "1"), (many, body_of_many, "3000")):
+        for t in header.values():
+            if header is many:
+                t["data_offsets"] = [0, len(numbers)]
+        held = meta | {"trees": trees}
+        held["data"] = checker.digest(held, numbers)
+        text = json.dumps({**header, "__metadata__": held}).encode()
+        began = time.process_time()
+        assert "twice, or never" in str(refused(true, len(text).to_bytes(8, "little") + text + numbers, tmp_path))
+        assert time.process_time() - began < 1
+
+
 def test_bits_flipped_anywhere_are_noticed(small: Any, tmp_path: Path) -> None:
     """Header or numbers, whole or cut short: refused, and never by another exception."""
     true, _, data, _ = small["cuts real"]

@@ -63,6 +63,7 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: values without end", _F, "sum(self.sizes) <= MAX_CELLS", "True", COST),
     m("checker: products without end", _F, "<= MAX_WORK,", "<= 1 << 62,", COST),
     m("checker: any property", _C, "need(meta | hashes == meta,", "need(True,", f"{TAMPERING}::test_the_files_themselves"),
+    m("checker: numbers may be named twice", _C, "sum(b - a for a, b in spans) == len(body)", "True", f"{TAMPERING}::test_numbers_that_are_named_twice_or_never"),
     m("checker: any version", _C, "need(FORMAT.items() <= meta.items(),", "need(True,", FILES),
     # who writes it
     m("certificates: neurons in the runtime's order", "prove/neurons.py", "torch.from_numpy(order(e.nodes[r].shape)) +", "torch.arange(e.nodes[r].size) +", f"{WRITTEN}::test_the_searchs_tree_is_the_certificates"),
