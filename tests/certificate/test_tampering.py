@@ -172,7 +172,7 @@ def mutate(rng: np.random.Generator, t: Tensors) -> None:
         k, j = (int(i) for i in rng.integers(len(v), size=2))
         what = int(rng.integers(6))
         if what == 0:
-            v[k] += rng.integers(-3, 4)
+            v[k : k + 1] += v.dtype.type(rng.integers(-3, 4))  # an array: it wraps
         elif what == 1:
             v[k] = rng.choice([-1, 0, 1, 2, 9, 10, 1000, 2**31 - 1] if v.dtype.kind == "i" else [np.nan, np.inf, 0.0, 0.5, 1e300, -1e-300])
         elif what == 2:
