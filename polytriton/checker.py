@@ -377,7 +377,7 @@ def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wante
                 best[j, p] = max(best.get((j, p), (margin, r)), (margin, r))
             for (j, p), (margin, r) in best.items():
                 if margin > 0 and not boxes.empty[j]:
-                    least[p], parts[j] = min(least[p], float(margin)), parts[j]._replace(open=parts[j].open - {p})
+                    least[p], parts[j] = min(least[p], float(min(margin, Fraction(HUGE)))), parts[j]._replace(open=parts[j].open - {p})
                     if guide:
                         guide.note(work[j].node, p, r)
             parts = [p._replace(open=frozenset()) if boxes.empty[j] else p for j, p in enumerate(parts)]

@@ -94,19 +94,23 @@ def export(onnx_file: Path, vnnlib_file: Path, certificate_file: Path, folder: P
     net, pieces, hashes = checker.load(onnx_file, vnnlib_file)
     data = certificate_file.read_bytes()
     meta, tensors = checker.read(data)
-    need(meta | hashes == meta and len(tensors) == len(pieces), "the certificate belongs to another network or property file", Refused)
-    for tree in tensors:
-        checker.Tree(tree)  # its nodes fit together, or it is refused
+    need(meta | hashes == meta, "the certificate belongs to another network or property file", Refused)
+    trees, held = list(map(checker.Tree, tensors)), list(pieces.items())  # their nodes fit together, or they are refused
+    every = {(b, p) for b, (_, group) in enumerate(held) for p in range(len(group))}
+    need(every == {(t.box, p) for t in trees for p in t.own}, "a piece that no tree is about, or that is none", Refused)
     part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     leaves: list[dict[str, object]] = []
     try:
         part.mkdir()
         with open(part / LIST, "w", newline="") as listed:
             network = os.path.relpath(onnx_file, folder)
-            for b, ((root, group), tree) in enumerate(zip(pieces.items(), tensors, strict=True)):
-                for node, box in boxes(tree["split"], tree["cut"], root):
-                    name = f"box-{b}-node-{node}.vnnlib"
-                    made = text(box, group, net.sizes[net.output], f"node {node} of box {b} of {hashes['vnnlib']}").encode()
+            for k, tree in enumerate(trees):
+                b, (root, group) = tree.box, held[tree.box]
+                several = f"tree-{k}-" * (sum(t.box == b for t in trees) > 1)
+                for node, box in boxes(tree.split, tree.cut, root):
+                    name = f"box-{b}-{several}node-{node}.vnnlib"
+                    comment = f"node {node} of box {b} of {hashes['vnnlib']}"
+                    made = text(box, [group[p] for p in tree.own], net.sizes[net.output], comment).encode()
                     (part / name).write_bytes(made)
                     csv.writer(listed, lineterminator="\n").writerow([network, name, SECONDS])
                     leaves.append({"file": name, "box": b, "node": node, "sha256": hashlib.sha256(made).hexdigest()})
