@@ -70,7 +70,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
-	$(BIN)/python -m polytriton.runtime.loops
+	$(BIN)/python -m polytriton.runtime.cpu.loops
 	touch $@
 
 $(DEVELOP): $(STAMP)

@@ -22,7 +22,7 @@ from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
-from polytriton.runtime.replay import BEFORE
+from polytriton.runtime.gpu.replay import BEFORE
 from polytriton.runtime.results import Forms
 from polytriton.runtime.settings import pin_settings
 from polytriton.runtime.soundness import KERNELS

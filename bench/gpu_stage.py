@@ -16,10 +16,10 @@ from polytriton.kernels.choose import Sizes, Tiles, power
 from polytriton.kernels.emit import Constants, Numerics
 from polytriton.kernels.launches import Lowering
 from polytriton.passes.pipeline import Compiled
-from polytriton.runtime.binding import ALIGN, Binding, Ready
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.kernel_arguments import LAYER
-from polytriton.runtime.triton_backend import MOST
+from polytriton.runtime.gpu.binding import ALIGN, Binding, Ready
+from polytriton.runtime.gpu.kernel_arguments import LAYER
+from polytriton.runtime.gpu.triton_backend import MOST
 
 NEVER = float("inf")
 # what all rows read

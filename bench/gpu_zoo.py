@@ -23,7 +23,7 @@ from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.runtime.engine import Engine, Tally
-from polytriton.runtime.replay import BEFORE
+from polytriton.runtime.gpu.replay import BEFORE
 from polytriton.runtime.results import Forms, Stopped
 from polytriton.runtime.settings import pin_settings
 

@@ -33,7 +33,7 @@ from polytriton.ir.net import Net
 from polytriton.ir.text import parse_net, print_net
 from polytriton.kernels import load
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.recording import NOTHING
+from polytriton.runtime.gpu.recording import NOTHING
 
 VIEWS = NOTHING | {"lift_fresh"}  # the latter makes constants into tensors
 # kernels over rows, which are counted and left out: bounds then stay the interval pass's, and every layer has its rows all the same.
@@ -79,7 +79,7 @@ class _Launched:
 @contextmanager
 def _watched() -> Iterator[_Launched]:
     """Kernels are counted while it lasts. What is captured on a GPU (`TritonBackend.part`) stands for a graph."""
-    from polytriton.runtime.triton_backend import TritonBackend
+    from polytriton.runtime.gpu.triton_backend import TritonBackend
 
     seen, plain, part = _Launched([0]), load.function, TritonBackend.part
 

@@ -21,7 +21,7 @@ from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.sequence import Frames
 from polytriton.kernels.spec import Report
 from polytriton.rounding import PARTS
-from polytriton.runtime.kernel_arguments import LAYER, READERS
+from polytriton.runtime.gpu.kernel_arguments import LAYER, READERS
 from polytriton.tuning.device import Gpu
 from polytriton.tuning.gpu_cost import HIDING, SPILL, kernel_cost, work
 

@@ -21,7 +21,7 @@ from bench.gpu_report import Setting, ceiling
 from bench.table import Table, slug
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.replay import Replays
+from polytriton.runtime.gpu.replay import Replays
 from polytriton.runtime.soundness import KERNELS
 
 ROOT = Path(__file__).parents[1]

@@ -86,7 +86,7 @@ def run(
         if not isinstance(work, Local):
             networks.close()  # they are opened elsewhere
             if spread.engine != "ray" and settings.engine["device"] == "cpu":
-                from polytriton.runtime import loops
+                from polytriton.runtime.cpu import loops
 
                 loops.prepare()  # once, not by every worker
         asked = Run(work, settings, sinks)

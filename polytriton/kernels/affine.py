@@ -1,4 +1,4 @@
-"""The interval pass's affine layers: which kernel each takes, told from the network alone; see kernels/forward.py."""
+"""The interval pass's affine layers: which kernel each takes, told from the network alone; see kernels/device/forward.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels make a node's box and its tables (kernels/boxes.py, kernels/tables.py), told from the network alone."""
+"""Which kernels make a node's box and its tables (kernels/device/boxes.py, kernels/device/tables.py), told from the network alone."""
 
 from __future__ import annotations
 

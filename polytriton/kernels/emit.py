@@ -72,7 +72,7 @@ NUMERICS = {
 
 @cache
 def module_text(module: str) -> str:
-    return resources.files("polytriton.kernels").joinpath(f"{module}.py").read_text()
+    return resources.files("polytriton.kernels.device").joinpath(f"{module}.py").read_text()
 
 
 def blank_name(function: str) -> str:
@@ -91,7 +91,7 @@ def make_kernel(function: str, constants: tuple[tuple[str, Constant], ...], nume
     The text is made once, under a name of the same length, so that its lines are broken where the final name wants it.
     """
     module, arithmetic, blank = MODULES[function], NUMERICS[numerics], blank_name(function)
-    helpers = {f"polytriton.kernels.{h}": module_text(h) for h in (DIRECTED if "interval" in module else HELPERS) if h != module}
+    helpers = {f"polytriton.kernels.device.{h}": module_text(h) for h in (DIRECTED if "interval" in module else HELPERS) if h != module}
     made = specialise(module_text(module), function, dict(constants), blank, helpers=helpers)
     types = tuple(pointer(p, arithmetic) for p in made.parameters)
     name = kernel_name(function, made.text, types, warps, stages)

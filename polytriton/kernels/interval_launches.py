@@ -1,8 +1,8 @@
-"""Plan program -> launches in the paper's interval arithmetic: the invariant of kernels/interval.py, step by step.
+"""Plan program -> launches in the paper's interval arithmetic: the invariant of kernels/device/interval.py, step by step.
 
 An entry's coefficients are two buffers, the lower and the upper ends; `upper` maps one to the other. Buffers that hold exact
 coefficients (a query's forms, slices of the weights) are both ends at once. The row arrays `constant` and `error` hold the lower
-and the upper end of the constant interval here, so that rows that leave move as they do everywhere (kernels/compact.py).
+and the upper end of the constant interval here, so that rows that leave move as they do everywhere (kernels/device/compact.py).
 """
 
 from __future__ import annotations

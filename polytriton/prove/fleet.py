@@ -16,7 +16,7 @@ from polytriton.prove.decider import Decider, Try
 from polytriton.prove.options import INTERPRET, Options, pick_device
 from polytriton.prove.questions import Questions
 from polytriton.prove.trail import Trail
-from polytriton.runtime import loops
+from polytriton.runtime.cpu import loops
 from polytriton.runtime.engine import Progress, _silent
 
 

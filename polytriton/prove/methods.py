@@ -13,10 +13,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.results import Forms, Identity, Results
-from polytriton.runtime.walk import Walk
 
 INTERVALS = ("ibp", "crown-ibp")  # those that bound no neuron by rows
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Window
+from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.relax import round_up
 from polytriton.runtime.results import Rows
 from polytriton.runtime.tables import Tables
-from polytriton.runtime.torch_backend import TorchBackend
 
 
 @dataclass

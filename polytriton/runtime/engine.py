@@ -25,18 +25,18 @@ from polytriton.passes.memory import chunk_rows
 from polytriton.passes.pipeline import Compiled, replan
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.config import DEFAULT, Config
+from polytriton.runtime.cpu.torch_backend import TorchBackend
+from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.forward import Boxes, Forward
-from polytriton.runtime.forward_kernels import ForwardKernels
-from polytriton.runtime.interval_backend import IntervalBackend
-from polytriton.runtime.neurons import NeuronLayer
-from polytriton.runtime.replay import Progress, Replays
+from polytriton.runtime.gpu.forward_kernels import ForwardKernels
+from polytriton.runtime.gpu.interval_backend import IntervalBackend
+from polytriton.runtime.gpu.neurons import NeuronLayer
+from polytriton.runtime.gpu.replay import Progress, Replays
+from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, relation_error
 from polytriton.runtime.soundness import FLOAT32, FLOAT64, KERNELS, Coefficients, find_semantics
 from polytriton.runtime.tables import Kit, Tables
-from polytriton.runtime.torch_backend import TorchBackend
 from polytriton.runtime.trace import Trace, sums
-from polytriton.runtime.triton_backend import TritonBackend
-from polytriton.runtime.walk import Walk
 
 W = TypeVar("W", bound=Walk)
 

@@ -16,9 +16,9 @@ from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import count_source
 from polytriton.limit import go_on
-from polytriton.runtime.box_kernels import BoxKernels, Sizes
 from polytriton.runtime.curves import curve_range
-from polytriton.runtime.forward_kernels import AffineParts, ForwardKernels
+from polytriton.runtime.gpu.box_kernels import BoxKernels, Sizes
+from polytriton.runtime.gpu.forward_kernels import AffineParts, ForwardKernels
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
 from polytriton.runtime.planes import product_range
 from polytriton.runtime.relax import Winners, maxpool_winners

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from polytriton.passes.windows import whole
 from polytriton.rounding import dot_error
+from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.results import Forms, Results
-from polytriton.runtime.walk import Walk
 
 
 @dataclass(frozen=True)

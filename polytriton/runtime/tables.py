@@ -16,13 +16,13 @@ from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Plan, extent
 from polytriton.rounding import dot_error, one_rounding
+from polytriton.runtime.cpu.torch_backend import Compact, Frame
 from polytriton.runtime.curves import curve_lines
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.planes import Planes, product_planes
 from polytriton.runtime.relax import relu_lines, round_down, round_up
 from polytriton.runtime.soundness import Coefficients, gamma, up
-from polytriton.runtime.torch_backend import Compact, Frame
 
 _SERIAL = count()
 COMPACT = 1 << 14  # weights below which leaving some out gains nothing

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from polytriton.ir.plan import Program
 from polytriton.results import LayerStats
-from polytriton.runtime.walk import Results
+from polytriton.runtime.cpu.walk import Results
 
 Mark: TypeAlias = "float | torch.cuda.Event"
 Told: TypeAlias = tuple[Tensor, Tensor]  # before and after refinement, each as `sums` or BoxKernels.tell has it

@@ -10,7 +10,7 @@ import torch
 
 from polytriton.ir.plan import Axis, Window
 from polytriton.runtime.config import GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config
-from polytriton.runtime.torch_backend import ConvShape, Frame, Rows, TorchBackend
+from polytriton.runtime.cpu.torch_backend import ConvShape, Frame, Rows, TorchBackend
 from polytriton.tuned import device_name
 from polytriton.tuning.cpu_cost import features, fit
 from polytriton.tuning.device import TYPICAL, Cpu

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Step
+from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Results
-from polytriton.runtime.walk import Walk
 
 Skips = dict[str, list[str]]
 RARE = 0.01  # the share of its rows that a check may decide, or find the best bound of, to be left out of a bolder choice

@@ -13,7 +13,7 @@ from math import ceil
 import numpy as np
 
 from polytriton.runtime.config import AUTO, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config
-from polytriton.runtime.torch_backend import FEW, LONG
+from polytriton.runtime.cpu.torch_backend import FEW, LONG
 from polytriton.tuning.device import Cpu
 from polytriton.tuning.space import Conv
 

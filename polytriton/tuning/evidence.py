@@ -28,12 +28,12 @@ from polytriton.prove.decider import Try
 from polytriton.prove.options import SPLIT, Options
 from polytriton.prove.questions import Questions
 from polytriton.runtime import settings
+from polytriton.runtime.cpu.walk import Identity, Results, Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.results import Forms
 from polytriton.runtime.soundness import KERNELS, Coefficients
 from polytriton.runtime.tables import Kit
-from polytriton.runtime.walk import Identity, Results, Walk
 from polytriton.tuning import work
 from polytriton.tuning.checks import Seen, watch_checks
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from polytriton.ir.plan import Window
 from polytriton.runtime.config import conv_key
+from polytriton.runtime.cpu.torch_backend import ConvShape, TorchBackend
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.torch_backend import ConvShape, TorchBackend
 from polytriton.tuning.cpu_cost import Load
 
 CONV, LINEAR, PASSES = "conv", "linear", ("concretize", "weigh", "relax", "charge", "relax_and_charge")

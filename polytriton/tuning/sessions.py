@@ -17,8 +17,8 @@ from polytriton.errors import UsageError
 from polytriton.kernels.choose import Tiles
 from polytriton.kernels.emit import NUMERICS
 from polytriton.runtime.config import LIBRARY, Config
+from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.soundness import KERNELS
-from polytriton.runtime.torch_backend import TorchBackend
 from polytriton.tuned import Tuned, device_name, plan_key, versions
 from polytriton.tuning import work
 from polytriton.tuning.checks import Seen

@@ -18,8 +18,8 @@ import torch
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan, Window
 from polytriton.runtime.config import AUTO, DEFAULT, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, Tile, conv_key
-from polytriton.runtime.torch_backend import TorchBackend
-from polytriton.runtime.walk import conv_shape
+from polytriton.runtime.cpu.torch_backend import TorchBackend
+from polytriton.runtime.cpu.walk import conv_shape
 
 Point = dict[str, Any]
 MIB = 1 << 20
@@ -191,7 +191,7 @@ def plan_choices(shares: Sequence[float], skips: Sequence[Mapping[str, Sequence[
 def conv_shape_of(conv: Conv) -> Any:
     """The backend's description of it, on a window of its own."""
     from polytriton.ir.plan import Axis
-    from polytriton.runtime.torch_backend import ConvShape
+    from polytriton.runtime.cpu.torch_backend import ConvShape
 
     return ConvShape(
         conv.kernel, conv.stride, conv.dilation, (0, 0, 0, 0), conv.groups, Window(Axis(conv.window[0], 1, 0), Axis(conv.window[1], 1, 0))

@@ -14,8 +14,8 @@ from polytriton.ir.net import Attr, Builder, Net
 from polytriton.ir.ops import OPS
 from polytriton.ir.text import parse_net, print_net
 from polytriton.passes.pipeline import compile_net
+from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.executor import RUN, torch_forward
-from polytriton.runtime.walk import Walk
 
 RNG = np.random.default_rng(0)
 SHAPE = (2, 4, 4)

@@ -16,7 +16,7 @@ import torch
 from polytriton.kernels import interval_launches
 from polytriton.kernels.choose import GPU
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.triton_backend import TritonBackend
+from polytriton.runtime.gpu.triton_backend import TritonBackend
 
 Order = Callable[[int], np.ndarray]  # of so many programs: the place in the usual order of the one that runs k-th
 ORDERS: dict[str, Order] = {

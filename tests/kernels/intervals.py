@@ -9,7 +9,7 @@ import torch
 import triton.language as tl
 from hypothesis import strategies as st
 
-from polytriton.kernels.interval import interval_dense
+from polytriton.kernels.device.interval import interval_dense
 
 TYPES = {np.float32: tl.float32, np.float64: tl.float64}
 UNIT = 1074  # exact values are integers, in units of 2**-UNIT (a number), 2**-2*UNIT (a product of two)

@@ -9,10 +9,10 @@ import torch
 
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, compile_net
-from polytriton.runtime import replay
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
-from polytriton.runtime.replay import BEFORE, REFINED, Script
+from polytriton.runtime.gpu import replay
+from polytriton.runtime.gpu.replay import BEFORE, REFINED, Script
 from polytriton.runtime.results import Forms
 from tests.kernels.test_device_runs import small_net
 from tests.kernels.test_kernel_runs import small

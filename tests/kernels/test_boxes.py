@@ -19,10 +19,10 @@ from polytriton.ir.plan import extent
 from polytriton.kernels import cell_kernels
 from polytriton.passes.pipeline import compile_net
 from polytriton.rounding import GROW
-from polytriton.runtime.box_kernels import BoxKernels
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes, Forward
-from polytriton.runtime.forward_kernels import ForwardKernels
+from polytriton.runtime.gpu.box_kernels import BoxKernels
+from polytriton.runtime.gpu.forward_kernels import ForwardKernels
 from polytriton.runtime.layers import from_physical, to_physical
 from polytriton.runtime.soundness import SEMANTICS
 from tests.kernels.steps import run

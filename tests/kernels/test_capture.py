@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from polytriton.passes.pipeline import Compiled, compile_net
-from polytriton.runtime import triton_backend
-from polytriton.runtime.binding import Bound, Part
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.triton_backend import TritonBackend
+from polytriton.runtime.gpu import triton_backend
+from polytriton.runtime.gpu.binding import Bound, Part
+from polytriton.runtime.gpu.triton_backend import TritonBackend
 from tests.kernels.test_device_runs import boxes_of, small_net
 from tests.kernels.test_neurons import equal
 

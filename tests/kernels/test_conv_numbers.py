@@ -19,8 +19,8 @@ from polytriton.ir.plan import Window
 from polytriton.kernels.emit import NUMERICS, Constants
 from polytriton.passes.windows import input_axis
 from polytriton.rounding import gamma
-from polytriton.runtime.products import ConvShape
-from polytriton.runtime.torch_backend import TorchBackend
+from polytriton.runtime.cpu.products import ConvShape
+from polytriton.runtime.cpu.torch_backend import TorchBackend
 from tests.kernels.steps import ETA, FLOATS, Scene, blocks, draw, exact, run, scalars, scene
 from tests.kernels.test_steps import _shifted, scattered
 

@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_leaves
 from polytriton.errors import ResourceError
 from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import Compiled, compile_net
-from polytriton.runtime import triton_backend
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.gpu import triton_backend
+from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.results import Forms
-from polytriton.runtime.triton_backend import TritonBackend
 
 EPS = 0.06
 CAUGHT = "aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select"  # what makes the host wait for a device

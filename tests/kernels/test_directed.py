@@ -20,7 +20,7 @@ import triton.language as tl
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from polytriton.kernels.directed import (
+from polytriton.kernels.device.directed import (
     add_down_emulated,
     add_up_emulated,
     fma_down_emulated,
@@ -195,7 +195,7 @@ PROGRAM = """
 import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from polytriton.kernels.directed import add_down, add_up, fma_down, fma_up, mul_down, mul_up
+from polytriton.kernels.device.directed import add_down, add_up, fma_down, fma_up, mul_down, mul_up
 
 @triton.jit
 def six(a_ptr, b_ptr, out_ptr):

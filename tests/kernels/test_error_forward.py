@@ -1,7 +1,7 @@
 """The interval pass's affine kernels against exact rationals: what centre, spread and magnitude are charged holds and is reached for.
 
 Over K terms the centre is off by at most gamma64_(K+4) (magnitude + |b|); spread and magnitude are sums of one sign that 1 + 2^-34
-enlarges past the exact ones, for K up to half a million (kernels/forward.py).
+enlarges past the exact ones, for K up to half a million (kernels/device/forward.py).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import torch
 
 from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.binding import Binding
 from polytriton.runtime.engine import Engine
+from polytriton.runtime.gpu.binding import Binding
 from polytriton.runtime.tables import Kit
 from tests.kernels.test_device_runs import Waits, asking
 from tests.kernels.test_kernel_runs import agree, boxes, forms

@@ -22,7 +22,7 @@ from polytriton.ir.plan import extent
 from polytriton.kernels.build import check, compile_all, triton_version
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.forward import Boxes, Forward
-from polytriton.runtime.forward_kernels import AffineParts, ForwardKernels, _aligned
+from polytriton.runtime.gpu.forward_kernels import AffineParts, ForwardKernels, _aligned
 from polytriton.runtime.layers import Layer, from_physical, load_layer, to_physical
 from polytriton.runtime.soundness import SEMANTICS, deployed_error, gamma
 from tests.oracle.exact import Dyadic, terms

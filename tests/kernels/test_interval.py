@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from polytriton.kernels.interval import interval_conv
+from polytriton.kernels.device.interval import interval_conv
 from tests.kernels.intervals import (
     BLOCK,
     TYPES,

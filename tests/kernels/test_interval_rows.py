@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polytriton.kernels.interval import interval_concretize, interval_relax
+from polytriton.kernels.device.interval import interval_concretize, interval_relax
 from tests.kernels.intervals import (
     TYPES,
     UNIT,

@@ -17,7 +17,7 @@ from polytriton.ir.net import Builder, Net
 from polytriton.kernels.interval_launches import check_supported
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.interval_backend import ball_ends
+from polytriton.runtime.gpu.interval_backend import ball_ends
 from polytriton.runtime.results import Forms
 from tests.kernels.test_kernel_runs import boxes, forms, proved
 from tests.oracle.exact import Machine, exact, execute

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polytriton.kernels.interval_steps import interval_check, interval_join, interval_neurons, interval_scale
+from polytriton.kernels.device.interval_steps import interval_check, interval_join, interval_neurons, interval_scale
 from tests.kernels.intervals import (
     UNIT,
     above,

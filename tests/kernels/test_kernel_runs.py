@@ -13,10 +13,10 @@ from torch import Tensor
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import Compiled, compile_net, fold_net
+from polytriton.runtime.cpu.walk import Results
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.results import Forms
-from polytriton.runtime.walk import Results
 from tests.oracle.deeppoly import DeepPoly
 from tests.oracle.nets import random_box, random_net, toy_dense
 

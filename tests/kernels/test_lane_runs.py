@@ -14,11 +14,11 @@ import torch
 
 from polytriton.ir.launches import Launch, Launches
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.binding import Binding, Bound, Part, Ready, Streams
 from polytriton.runtime.config import Config
+from polytriton.runtime.cpu.walk import Results
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
-from polytriton.runtime.walk import Results
+from polytriton.runtime.gpu.binding import Binding, Bound, Part, Ready, Streams
 from tests.kernels.branches import dense_branches, faults, projections, regions, twins
 from tests.kernels.test_kernel_runs import boxes, engines, forms, same_boxes, same_results
 

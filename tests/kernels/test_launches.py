@@ -22,7 +22,7 @@ from polytriton.kernels.emit import MODULES, NUMERICS
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Frames, Lowering
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.kernel_arguments import LAYER
+from polytriton.runtime.gpu.kernel_arguments import LAYER
 from tests.oracle.nets import random_net, toy_conv, toy_dense, toy_residual
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import Compiled, compile_net
-from polytriton.runtime import triton_backend
-from polytriton.runtime.binding import Bound
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.gpu import triton_backend
+from polytriton.runtime.gpu.binding import Bound
+from polytriton.runtime.gpu.triton_backend import TritonBackend, out_of_memory
 from polytriton.runtime.results import Stopped
-from polytriton.runtime.triton_backend import TritonBackend, out_of_memory
 from tests.kernels.steps import run
 from tests.kernels.test_boxes import UNSHRUNK
 from tests.kernels.test_device_runs import asking, boxes_of, small_net

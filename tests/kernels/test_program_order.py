@@ -17,7 +17,7 @@ from polytriton.ir.net import Net
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Forward
-from polytriton.runtime.forward_kernels import ForwardKernels
+from polytriton.runtime.gpu.forward_kernels import ForwardKernels
 from polytriton.runtime.soundness import SEMANTICS
 from tests.kernels.branches import dense_branches, projections, twins
 from tests.kernels.grids import ORDERS, nan_is_lost, ordered, small_tiles, soil, soiled

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from polytriton.ir.launches import Launch
-from polytriton.runtime.binding import Binding
+from polytriton.runtime.gpu.binding import Binding
 from tests.kernels.grids import Launched, Traffic, crooked, meetings, outside
 from tests.kernels.test_program_order import Case, answer, engine_of
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 
-from polytriton.runtime.recording import Recording, issue, pause_recording, record_launches, recording
+from polytriton.runtime.gpu.recording import Recording, issue, pause_recording, record_launches, recording
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_recording_does_not_import_torchs_compiler() -> None:
     """It would take the better part of a second, in the third batch of whoever runs one."""
     script = """
 import sys, torch
-from polytriton.runtime.recording import record_launches
+from polytriton.runtime.gpu.recording import record_launches
 before = "torch._dynamo" in sys.modules
 with record_launches() as made:
     torch.zeros(3).add_(1)

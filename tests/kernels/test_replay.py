@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from polytriton.passes.pipeline import Compiled, compile_net
-from polytriton.runtime import replay
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
-from polytriton.runtime.recording import _mine, recording
-from polytriton.runtime.replay import BEFORE, REFINED
+from polytriton.runtime.gpu import replay
+from polytriton.runtime.gpu.recording import _mine, recording
+from polytriton.runtime.gpu.replay import BEFORE, REFINED
+from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.results import Stopped
-from polytriton.runtime.triton_backend import TritonBackend
 from tests.kernels.replays import KINDS, NETS, asked, balls, compiled, engine, having_recorded, launching, lost, plain, ready, script
 from tests.kernels.test_device_runs import Waits, asking
 from tests.kernels.test_kernel_runs import small

@@ -16,8 +16,8 @@ from polytriton.kernels.files import Kernels
 from polytriton.kernels.load import makes_room, prepare
 from polytriton.kernels.spec import Report, room
 from polytriton.prove.options import capability
-from polytriton.runtime import binding
 from polytriton.runtime.config import Config
+from polytriton.runtime.gpu import binding
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_conv_ibp.onnx"
 KERNEL = Kernel("copy", "", ("a_ptr",), ("*fp64",))

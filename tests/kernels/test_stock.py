@@ -147,7 +147,10 @@ def test_machine_code_is_of_this_very_kernel(compiled: Compiled) -> None:
     assert not isinstance(Stock(replace(compiled.filed, code=code), target="cuda:90").function(kernel), load.LoadedCode)
 
 
-@pytest.mark.parametrize("name", ["rounding.py", "ir/addends.py", "kernels/dense.py", "kernels/partial/folding.py", "passes/windows.py"])
+DECIDES = ["rounding.py", "ir/addends.py", "kernels/device/dense.py", "kernels/partial/folding.py", "passes/windows.py"]
+
+
+@pytest.mark.parametrize("name", DECIDES)
 def test_the_library_is_all_that_decides_kernels_and_launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A Plan's text does not say what max pools charge, or which rows share an addition: the functions that do belong to the library."""
     shutil.copytree(Path(stock.__file__).parents[1], tmp_path / "polytriton", ignore=shutil.ignore_patterns("__pycache__"))

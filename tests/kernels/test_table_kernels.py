@@ -19,15 +19,15 @@ from torch import Tensor
 
 from polytriton.ir.net import Net
 from polytriton.kernels import cell_kernels
+from polytriton.kernels.device.tables import rounded_up
 from polytriton.kernels.emit import NUMERICS
-from polytriton.kernels.tables import rounded_up
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.kernel_arguments import batch_table
+from polytriton.runtime.gpu.kernel_arguments import batch_table
+from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.relax import round_up
 from polytriton.runtime.results import Forms
 from polytriton.runtime.tables import Tables
-from polytriton.runtime.triton_backend import TritonBackend
 from tests.kernels.steps import guarded, intact, run
 from tests.kernels.test_boxes import SLOPES, UNSHRUNK, WHERE, blocks_of, some_box
 from tests.kernels.test_device_runs import boxes_of, small_net

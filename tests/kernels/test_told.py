@@ -13,7 +13,7 @@ import torch
 from polytriton.passes.pipeline import Compiled, compile_net
 from polytriton.results import LayerStats
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.replay import BEFORE, INTERVAL, REFINED
+from polytriton.runtime.gpu.replay import BEFORE, INTERVAL, REFINED
 from polytriton.runtime.results import Stopped
 from polytriton.runtime.trace import Trace
 from tests.kernels.replays import KINDS, NETS, asked, balls, compiled, engine, forms_of, launching, lost, plain, ready, script

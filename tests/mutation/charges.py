@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant, m
 
-PASS, CHECK, WALK, LAUNCHES = "passes/charge.py", "ir/check.py", "runtime/walk.py", "kernels/launches.py"
+PASS, CHECK, WALK, LAUNCHES = "passes/charge.py", "ir/check.py", "runtime/cpu/walk.py", "kernels/launches.py"
 CHARGES = "tests/passes/test_charge.py"
 COUNTS, ALIKE, LAUNCHED = f"{CHARGES}::test_the_checker_counts", f"{CHARGES}::test_whoever_pays_rows_pay_the_same", f"{CHARGES}::test_whoever_pays_launches_are_the_same"
 

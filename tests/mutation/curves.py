@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant, m
 
-TABLE, LINES, WALK, SEMANTICS = "ir/curves.py", "runtime/curves.py", "runtime/walk.py", "runtime/soundness.py"
+TABLE, LINES, WALK, SEMANTICS = "ir/curves.py", "runtime/curves.py", "runtime/cpu/walk.py", "runtime/soundness.py"
 IMPORT, MADE, PLANES = "frontend/onnx_curves.py", "frontend/onnx_products.py", "runtime/planes.py"
 STEPPED = "tests/runtime/test_stepped.py"
 FLAT, MULTIPLIED = "tests/runtime/test_planes.py", "tests/soundness/test_products.py"

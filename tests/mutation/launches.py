@@ -25,7 +25,7 @@ LAUNCHES: tuple[Mutant, ...] = (
     m("orders: constants do not matter", STOCK, "repr((function, constants, numerics, warps, stages))", "repr((function, numerics, warps, stages))", TAKEN),
     m("orders: arithmetic does not matter", STOCK, "repr((function, constants, numerics, warps, stages))", "repr((function, constants, warps, stages))", TAKEN),
     m("stock: launches of another plan", STOCK, "if self.filed is None or not self.programs or key", "if self.filed is None or key", TAKEN),
-    m("stock: launches without lanes", "runtime/triton_backend.py", "if self.default else None", "if True else None", TAKEN),
+    m("stock: launches without lanes", "runtime/gpu/triton_backend.py", "if self.default else None", "if True else None", TAKEN),
     m("stock: machine code of another kernel", STOCK, "or self.filed.kernels[kernel.name] != kernel", "", "tests/kernels/test_filed_code.py", TAKEN),
     m("stock: machine code of another release", STOCK, "and filed.triton == load.version():", ":", "tests/kernels/test_filed_code.py"),
     m("code: tensors begin anywhere", "kernels/load.py", "if any(t.data_ptr() % 16 for t in tensors):", "if False:", "tests/kernels/test_filed_code.py"),

@@ -16,9 +16,10 @@ from polytriton.ir.net import Net
 from polytriton.ir.plan import Program, extent
 from polytriton.passes import memory
 from polytriton.passes.pipeline import compile_net, fold_net, make_plan
-from polytriton.runtime import engine, fused
-from polytriton.runtime.torch_backend import TorchBackend
-from polytriton.runtime.walk import Identity, Results, Walk
+from polytriton.runtime import engine
+from polytriton.runtime.cpu import fused
+from polytriton.runtime.cpu.torch_backend import TorchBackend
+from polytriton.runtime.cpu.walk import Identity, Results, Walk
 from tests.filecheck import filecheck
 from tests.meter import Meter
 from tests.oracle.nets import nets, random_box, random_net, toy_conv, toy_dense, toy_residual

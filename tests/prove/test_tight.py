@@ -26,11 +26,11 @@ from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent, AscentRows, Found, _ReluLines
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
+from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.results import Forms, Rows
 from polytriton.runtime.soundness import FLOAT32, FLOAT64, SEMANTICS
 from polytriton.runtime.tables import Kit, Tables
-from polytriton.runtime.torch_backend import TorchBackend
 from tests.oracle.exact import attack_points, exact, exact_forms, float32_points, float32_runs
 from tests.oracle.nets import random_box, random_net
 from tests.oracle.small import dense

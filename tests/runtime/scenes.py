@@ -8,9 +8,9 @@ from torch import Tensor
 
 from polytriton.ir.plan import Axis, Window
 from polytriton.passes import windows as win
-from polytriton.runtime import fused
+from polytriton.runtime.cpu import fused
+from polytriton.runtime.cpu.torch_backend import Frame, Place, Rows, TorchBackend
 from polytriton.runtime.soundness import FLOAT32, FLOAT64
-from polytriton.runtime.torch_backend import Frame, Place, Rows, TorchBackend
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.float64)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from polytriton.passes import windows as win
 from polytriton.rounding import dot_error
-from polytriton.runtime import fused
-from polytriton.runtime.torch_backend import Frame
-from polytriton.runtime.walk import Results
+from polytriton.runtime.cpu import fused
+from polytriton.runtime.cpu.torch_backend import Frame
+from polytriton.runtime.cpu.walk import Results
 from tests.runtime.scenes import DTYPES, Scene, backend, numba, rows_at
 
 

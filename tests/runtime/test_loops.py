@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polytriton.runtime import fused, loops, sums
+from polytriton.runtime.cpu import fused, loops, sums
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not loops.AVAILABLE, reason="Numba is not installed")
@@ -79,14 +79,14 @@ def test_sums_are_written_where_they_belong_or_not_at_all() -> None:
 def test_a_damaged_file_is_compiled_again_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import llvmlite.binding as llvm
 
-    key = loops._key(llvm, "polytriton.runtime.scalars")
+    key = loops._key(llvm, "polytriton.runtime.cpu.scalars")
     data = loops._read(key)
     assert data is not None
     (tmp_path / f"loops-{key}.o").write_bytes(hashlib.sha256(data).digest() + data[:-1] + b"?")
     monkeypatch.setattr(loops, "_folders", lambda: [tmp_path / "none" / "here", tmp_path])
     (tmp_path / "none").write_text("no folder")
     assert loops._read(key) is None
-    from polytriton.runtime import loops_build
+    from polytriton.runtime.cpu import loops_build
 
     def build(known: list[loops.Loop], machine: object, tell: Callable[[int, int], None]) -> bytes:
         assert [one.function.__name__ for one in known] == ["_settle", "_leaving", "_pay"]
@@ -96,7 +96,7 @@ def test_a_damaged_file_is_compiled_again_and_said(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(loops_build, "build", build)
     said: list[str] = []
     for _ in range(2):
-        assert loops._object(llvm, "polytriton.runtime.scalars", said.append) == data
+        assert loops._object(llvm, "polytriton.runtime.cpu.scalars", said.append) == data
     assert said == ["compiling loops of scalars for this machine, once: 0/3"]
     assert loops._read(key) == data
 
@@ -115,7 +115,7 @@ def test_other_compilers_cost_time_only(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_verifier_has_its_loops_before_any_query() -> None:
     code = (
         "import polytriton, sys\n"
-        "from polytriton.runtime import loops\n"
+        "from polytriton.runtime.cpu import loops\n"
         "assert all(one._found is None for one in loops._known)\n"
         "net = polytriton.compile('examples/digits_conv_ibp.onnx')\n"
         "print(all(one._found for one in loops._known), 'numba' in sys.modules)\n"

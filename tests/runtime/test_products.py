@@ -18,9 +18,9 @@ from polytriton.ir.net import Builder
 from polytriton.ir.plan import Axis, Window
 from polytriton.passes import windows as win
 from polytriton.runtime.config import Config
+from polytriton.runtime.cpu.torch_backend import ConvShape, TorchBackend, crop
 from polytriton.runtime.layers import load_layer
 from polytriton.runtime.soundness import gamma
-from polytriton.runtime.torch_backend import ConvShape, TorchBackend, crop
 from tests.runtime.scenes import CPU, DTYPES, UNIT, backend, numba, rows_at
 
 # ---- products -----------------------------------------------------------------------------------------------

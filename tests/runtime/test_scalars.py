@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytriton.runtime import fused, scalars
+from polytriton.runtime.cpu import fused, scalars
+from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.results import Results, Rows
-from polytriton.runtime.torch_backend import TorchBackend
 
 FORMS = [pytest.param(True, marks=pytest.mark.skipif(not fused.AVAILABLE, reason="Numba is not installed")), False]
 

@@ -10,7 +10,7 @@ import torch
 
 from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime import fused
+from polytriton.runtime.cpu import fused
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Forms
 

@@ -17,7 +17,8 @@ import torch
 from polytriton.api import Verifier
 from polytriton.errors import UnsupportedModel
 from polytriton.ir.net import Builder, Net
-from polytriton.runtime import fused, products, settings
+from polytriton.runtime import settings
+from polytriton.runtime.cpu import fused, products
 from polytriton.runtime.soundness import GROW, up
 from tests.oracle.small import linear, net_of, output
 

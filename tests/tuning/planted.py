@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from polytriton.runtime.torch_backend import TorchBackend
-from polytriton.runtime.walk import Walk
+from polytriton.runtime.cpu.torch_backend import TorchBackend
+from polytriton.runtime.cpu.walk import Walk
 from polytriton.tuning import worker
 
 

@@ -22,9 +22,9 @@ from polytriton.kernels.choose import GPU
 from polytriton.kernels.emit import NUMERICS
 from polytriton.prove.decider import Decider
 from polytriton.rounding import INNER
-from polytriton.runtime.binding import Part
 from polytriton.runtime.config import DEFAULT, Config, Tile
-from polytriton.runtime.triton_backend import TritonBackend
+from polytriton.runtime.gpu.binding import Part
+from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.tuning import sessions
 from polytriton.tuning.checks import Check, Seen
 from polytriton.tuning.cross import kinds

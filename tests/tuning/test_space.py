@@ -19,7 +19,7 @@ from polytriton.kernels.choose import GPU, Tiles, retile
 from polytriton.kernels.emit import NUMERICS
 from polytriton.rounding import INNER
 from polytriton.runtime.config import DEFAULT, FORMS, Config, Tile, conv_key
-from polytriton.runtime.torch_backend import ConvShape, TorchBackend, crop
+from polytriton.runtime.cpu.torch_backend import ConvShape, TorchBackend, crop
 from polytriton.tuning.space import cpu_space, name, plan_convs
 
 CPU = torch.device("cpu")

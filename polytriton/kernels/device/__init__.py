@@ -1,0 +1,1 @@
+"""Triton kernels: ordinary functions whose shapes are constant parameters."""

@@ -1,0 +1,90 @@
+"""Rows that are one neuron, +x or -x: their first affine layer is a slice of its weights, no product."""
+
+import triton
+import triton.language as tl
+
+from polytriton.kernels.device.numerics import pay
+
+
+@triton.jit
+def charge_neurons(
+    sign_ptr, channel_ptr, image_ptr, row_h_ptr, row_w_ptr, bias_ptr, first_ptr, constant_ptr, error_ptr, rows, live,
+    BIAS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """constant += sign * bias, error += first: what substituting the neuron itself costs, its coefficients being exact."""
+    sign = tl.load(sign_ptr + rows, mask=live, other=0.0).to(tl.float64)
+    channel = tl.load(channel_ptr + rows, mask=live, other=0)
+    image = tl.load(image_ptr + rows, mask=live, other=0)
+    row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
+    row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
+    more = sign * 0.0
+    if BIAS == "line":
+        more = sign * tl.load(bias_ptr + channel, mask=live, other=0.0)
+    if BIAS == "image":
+        more = sign * tl.load(bias_ptr + (row_h * W + row_w) * C + channel, mask=live, other=0.0)
+    charge = tl.load(first_ptr + ((image * H + row_h) * W + row_w) * C + channel, mask=live, other=0.0)
+    constant = tl.load(constant_ptr + rows, mask=live, other=0.0)
+    error = tl.load(error_ptr + rows, mask=live, other=0.0)
+    constant, error = pay(constant, error, more, charge)
+    tl.store(constant_ptr + rows, constant, mask=live)
+    tl.store(error_ptr + rows, error, mask=live)
+
+
+@triton.jit
+def start_rows(
+    sign_ptr, channel_ptr, image_ptr, row_h_ptr, row_w_ptr, bias_ptr, first_ptr, constant_ptr, error_ptr, w_ptr, out_ptr, count_ptr,
+    T: tl.constexpr, CHARGE: tl.constexpr, SLICE: tl.constexpr, BIAS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    NH: tl.constexpr, NW: tl.constexpr, CI: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
+    GAP_RH: tl.constexpr, GAP_H: tl.constexpr, GAP_RW: tl.constexpr, GAP_W: tl.constexpr,
+    MASK: tl.constexpr, IH: tl.constexpr, IW: tl.constexpr, RH: tl.constexpr, OH: tl.constexpr, RW: tl.constexpr, OW: tl.constexpr,
+    BR: tl.constexpr, BQ: tl.constexpr,
+):  # fmt: skip
+    """SLICE: row r gets sign[r] * w[channel[r]], weights [C, NH, NW, CI] as the layer spreads them over its input, laid onto the
+    window [HO, WO]: cell y of the window is cell y - row_h GAP_RH - GAP_H of the weights. A product with +-1 is exact.
+    Otherwise the row is written out on its own node: sign[r] at channel[r] of CI. MASK: cells off the image IH x IW get zero.
+    """
+    count = tl.load(count_ptr)
+    first = tl.program_id(0) * BR
+    if first >= count:
+        return
+    rows = first + tl.arange(0, BR)
+    live = rows < count
+    if CHARGE and tl.program_id(1) == 0:
+        charge_neurons(
+            sign_ptr, channel_ptr, image_ptr, row_h_ptr, row_w_ptr, bias_ptr, first_ptr, constant_ptr, error_ptr, rows, live,
+            BIAS, H, W, C,
+        )  # fmt: skip
+    sign = tl.load(sign_ptr + rows, mask=live, other=0.0).to(T)
+    channel = tl.load(channel_ptr + rows, mask=live, other=0)
+    SIZE: tl.constexpr = HO * WO * CI
+    q = tl.program_id(1) * BQ + tl.arange(0, BQ)
+    inside = live[:, None] & (q < SIZE)[None, :]
+    if SLICE:
+        row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
+        row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
+        y = (q // (WO * CI))[None, :] - (row_h * GAP_RH + GAP_H)[:, None]
+        x = (q % (WO * CI) // CI)[None, :] - (row_w * GAP_RW + GAP_W)[:, None]
+        on = inside & (y >= 0) & (y < NH) & (x >= 0) & (x < NW)
+        if MASK:
+            on_y = (row_h * RH - OH)[:, None] + (q // (WO * CI))[None, :]
+            on_x = (row_w * RW - OW)[:, None] + (q % (WO * CI) // CI)[None, :]
+            on = on & (on_y >= 0) & (on_y < IH) & (on_x >= 0) & (on_x < IW)
+        at = channel[:, None] * (NH * NW * CI) + (y * NW + x) * CI + (q % CI)[None, :]
+        out = tl.load(w_ptr + at, mask=on, other=0.0) * sign[:, None]
+    else:
+        out = tl.where(q[None, :] == channel[:, None], sign[:, None], 0.0)
+    tl.store(out_ptr + rows.to(tl.int64)[:, None] * SIZE + q[None, :], out.to(T), mask=inside)
+
+
+@triton.jit
+def pay_neurons(
+    sign_ptr, channel_ptr, image_ptr, row_h_ptr, row_w_ptr, bias_ptr, first_ptr, constant_ptr, error_ptr, count_ptr,
+    BIAS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, BR: tl.constexpr,
+):  # fmt: skip
+    """charge_neurons on its own: the node substituted is a sum of others, so the rows stay single neurons."""
+    count = tl.load(count_ptr)
+    rows = tl.program_id(0) * BR + tl.arange(0, BR)
+    charge_neurons(
+        sign_ptr, channel_ptr, image_ptr, row_h_ptr, row_w_ptr, bias_ptr, first_ptr, constant_ptr, error_ptr, rows, rows < count,
+        BIAS, H, W, C,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The interpreter of Plans: a program walked step by step on torch tensors, with compiled loops."""

@@ -1,0 +1,274 @@
+"""The row passes of a step fused into one loop each, compiled by Numba where it is installed.
+
+Every kernel walks the cells of each row's window: rows M are flat [row, height, width*channels]; tables are flat
+[image, padded height, padded width, channels] and a row's window starts at base[row] (in values), one image line every
+`pitch` values. Sums are float64 over exact products of coefficients of either type; re-association is allowed, since the
+bound counts any order, but NaN and infinity keep their meaning. Two neighbouring rows on the same window share what is
+read from the tables; what is written never lies in the memory that is read, or the loops would not be vectorised.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from polytriton.runtime.cpu import loops
+
+AVAILABLE = loops.AVAILABLE
+REORDERED = {"reassoc", "contract", "nsz"}
+
+
+def compile_loop(form: str, flags: set[str] = REORDERED) -> Callable[[Callable[..., Any]], Any]:
+    """A loop of this form (see `loops.Loop`); without Numba the torch forms in torch_backend.py serve instead."""
+    return loops.loop(form, flags)
+
+
+@compile_loop("T I i i i T T D D")
+def concretize(m, base, pitch, height, line, lo, hi, value, weight):  # type: ignore[no-untyped-def]
+    """value = sum of m*lo where m > 0 and m*hi where m < 0; weight = sum of |m| max(|lo|, |hi|)."""
+    r, size = 0, height * line
+    while r < len(base):
+        total = 0.0
+        large = 0.0
+        if r + 1 < len(base) and base[r] == base[r + 1]:
+            total2 = 0.0
+            large2 = 0.0
+            for i in range(height):
+                a = r * size + i * line
+                t = base[r] + i * pitch
+                mm, m2, ll, hh = m[a : a + line], m[a + size : a + size + line], lo[t : t + line], hi[t : t + line]
+                for q in range(line):
+                    low = np.float64(ll[q])
+                    high = np.float64(hh[q])
+                    most = max(abs(low), abs(high))
+                    x = np.float64(mm[q])
+                    y = np.float64(m2[q])
+                    total += x * (high if x < 0 else low)
+                    large += abs(x) * most
+                    total2 += y * (high if y < 0 else low)
+                    large2 += abs(y) * most
+            value[r] = total
+            weight[r] = large
+            value[r + 1] = total2
+            weight[r + 1] = large2
+            r += 2
+            continue
+        for i in range(height):
+            a = r * size + i * line
+            t = base[r] + i * pitch
+            mm, ll, hh = m[a : a + line], lo[t : t + line], hi[t : t + line]
+            for q in range(line):
+                x = np.float64(mm[q])
+                low = np.float64(ll[q])
+                high = np.float64(hh[q])
+                total += x * (high if x < 0 else low)
+                large += abs(x) * max(abs(low), abs(high))
+        value[r] = total
+        weight[r] = large
+        r += 1
+
+
+@compile_loop("T I i i i T D")
+def weigh(m, base, pitch, height, line, xabs, weight):  # type: ignore[no-untyped-def]
+    """weight = sum of |m| xabs."""
+    for r in range(len(base)):
+        size = 0.0
+        for i in range(height):
+            a = (r * height + i) * line
+            t = base[r] + i * pitch
+            mm, xx = m[a : a + line], xabs[t : t + line]
+            for q in range(line):
+                size += np.float64(abs(mm[q])) * np.float64(xx[q])
+        weight[r] = size
+
+
+@compile_loop("T I i i i T T T D")
+def relax(m, base, pitch, height, line, below, above, cut, total):  # type: ignore[no-untyped-def]
+    """m *= slope chosen by the sign of m, in place; total = sum of m * upper cut over m < 0."""
+    for r in range(len(base)):
+        acc = 0.0
+        for i in range(height):
+            a = (r * height + i) * line
+            t = base[r] + i * pitch
+            mm, bb, aa, cc = m[a : a + line], below[t : t + line], above[t : t + line], cut[t : t + line]
+            for q in range(line):
+                x = mm[q]
+                acc += np.float64(x) * np.float64(cc[q]) if x < 0 else 0.0
+                mm[q] = x * (aa[q] if x < 0 else bb[q])
+        total[r] = acc
+
+
+@compile_loop("T I i i i T D")
+def positive_dot(m, base, pitch, height, line, cut, total):  # type: ignore[no-untyped-def]
+    """total = sum of m * cut over m > 0."""
+    for r in range(len(base)):
+        acc = 0.0
+        for i in range(height):
+            a = (r * height + i) * line
+            t = base[r] + i * pitch
+            mm, cc = m[a : a + line], cut[t : t + line]
+            for q in range(line):
+                x = mm[q]
+                acc += np.float64(x) * np.float64(cc[q]) if x > 0 else 0.0
+        total[r] = acc
+
+
+@compile_loop("T I i i i T D i D D")
+def charge(m, base, pitch, height, line, t_table, bias, bias_step, constant, error):  # type: ignore[no-untyped-def]
+    """constant = sum of m * bias, error = sum of |m| t: the scalars of an affine step."""
+    for r in range(len(base)):
+        acc = 0.0
+        err = 0.0
+        for i in range(height):
+            a = (r * height + i) * line
+            t = base[r] + i * pitch
+            b = i * bias_step
+            mm, tt, bb = m[a : a + line], t_table[t : t + line], bias[b : b + line]
+            for q in range(line):
+                x = np.float64(mm[q])
+                acc += x * np.float64(bb[q])
+                err += abs(x) * np.float64(tt[q])
+        constant[r] = acc
+        error[r] = err
+
+
+@compile_loop("T I i i i T I T T T I i T D i D D D")
+def relax_and_charge(  # type: ignore[no-untyped-def]
+    out, base, pitch, height, line, m, start, below, above, cut, then, next_pitch, t_table, bias, bias_step, total, constant, error
+):
+    """`relax` of the rows that begin at start[r] in m, written one behind the other, and `charge` for the affine node behind it."""
+    r, size = 0, height * line
+    while r < len(base):
+        acc = 0.0
+        con = 0.0
+        err = 0.0
+        if r + 1 < len(base) and base[r] == base[r + 1] and then[r] == then[r + 1]:
+            acc2 = 0.0
+            con2 = 0.0
+            err2 = 0.0
+            for i in range(height):
+                t = base[r] + i * pitch
+                s = then[r] + i * next_pitch
+                b = i * bias_step
+                lo, hi, cc = below[t : t + line], above[t : t + line], cut[t : t + line]
+                tt, bb = t_table[s : s + line], bias[b : b + line]
+                a, a2, o = start[r] + i * line, start[r + 1] + i * line, r * size + i * line
+                mm, m2, oo, o2 = m[a : a + line], m[a2 : a2 + line], out[o : o + line], out[o + size : o + size + line]
+                for q in range(line):
+                    low, high, c, tq, bq = lo[q], hi[q], np.float64(cc[q]), np.float64(tt[q]), np.float64(bb[q])
+                    x, y = mm[q], m2[q]
+                    acc += np.float64(x) * c if x < 0 else 0.0
+                    acc2 += np.float64(y) * c if y < 0 else 0.0
+                    n = x * (high if x < 0 else low)
+                    n2 = y * (high if y < 0 else low)
+                    oo[q] = n
+                    o2[q] = n2
+                    con += np.float64(n) * bq
+                    err += abs(np.float64(n)) * tq
+                    con2 += np.float64(n2) * bq
+                    err2 += abs(np.float64(n2)) * tq
+            total[r] = acc
+            constant[r] = con
+            error[r] = err
+            total[r + 1] = acc2
+            constant[r + 1] = con2
+            error[r + 1] = err2
+            r += 2
+            continue
+        for i in range(height):
+            t = base[r] + i * pitch
+            s = then[r] + i * next_pitch
+            b = i * bias_step
+            lo, hi, cc = below[t : t + line], above[t : t + line], cut[t : t + line]
+            tt, bb = t_table[s : s + line], bias[b : b + line]
+            a, o = start[r] + i * line, r * size + i * line
+            mm, oo = m[a : a + line], out[o : o + line]
+            for q in range(line):
+                x = mm[q]
+                acc += np.float64(x) * np.float64(cc[q]) if x < 0 else 0.0
+                n = x * (hi[q] if x < 0 else lo[q])
+                oo[q] = n
+                con += np.float64(n) * np.float64(bb[q])
+                err += abs(np.float64(n)) * np.float64(tt[q])
+        total[r] = acc
+        constant[r] = con
+        error[r] = err
+        r += 1
+
+
+@dataclass(frozen=True)
+class PerRow:
+    """An argument with one value a row, cut with the rows."""
+
+    values: np.ndarray
+
+
+def _part(value: Any, a: int, b: int) -> Any:
+    return value.values[a:b] if isinstance(value, PerRow) else value
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Kept for the process: a kernel call is shorter than the start of a thread. A forked child makes its own."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="polytriton")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def over_rows(
+    kernel: Any,
+    threads: int,
+    m: np.ndarray,
+    base: np.ndarray,
+    pitch: int,
+    height: int,
+    line: int,
+    *rest: Any,
+    outputs: tuple[np.ndarray, ...],
+    least: int,
+) -> None:
+    """Runs a kernel on slices of the rows, one a thread (from `least` values on); the kernels release the interpreter lock."""
+    rows, size = len(base), height * line
+    if threads <= 1 or rows * size < least:
+        kernel(m, base, pitch, height, line, *(_part(v, 0, rows) for v in rest), *outputs)
+        return
+    cuts = [rows * k // threads for k in range(threads + 1)]
+    jobs = [
+        _pool(threads).submit(
+            kernel, m[a * size : b * size], base[a:b], pitch, height, line, *(_part(v, a, b) for v in rest), *(o[a:b] for o in outputs)
+        )
+        for a, b in pairwise(cuts)
+    ]
+    for job in jobs:
+        job.result()
+
+
+def over_slices(kernel: Any, threads: int, source: np.ndarray, out: np.ndarray, *rest: Any, least: int) -> None:
+    """Runs a kernel on slices of the leading axis of two arrays, one a thread."""
+    rows = len(source)
+    if threads <= 1 or source.size < least:
+        kernel(source, out, *rest)
+        return
+    cuts = [rows * k // threads for k in range(threads + 1)]
+    for job in [_pool(threads).submit(kernel, source[a:b], out[a:b], *rest) for a, b in pairwise(cuts)]:
+        job.result()
+
+
+def over_ranges(kernel: Any, threads: int, source: np.ndarray, out: np.ndarray, *rest: Any, least: int) -> None:
+    """Runs a kernel on ranges of the rows of `out`, which it is told, one a thread."""
+    rows = len(out)
+    if threads <= 1 or source.size < least:
+        kernel(source, out, *rest, 0, rows)
+        return
+    cuts = [rows * k // threads for k in range(threads + 1)]
+    for job in [_pool(threads).submit(kernel, source, out, *(*rest, a, b)) for a, b in pairwise(cuts)]:
+        job.result()

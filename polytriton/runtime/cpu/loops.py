@@ -1,0 +1,224 @@
+"""Loops compiled ahead: Numba makes their machine code once a machine, every later process loads it without Numba.
+
+Importing Numba and having it find its own compiled functions again costs more than a small query; loading an object file costs
+a hundredth. A loop says its arguments' types as a form, so that all are compiled together, before any query is timed. The object
+file lies beside this module, or in the cache folder where nobody may write there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import secrets
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from polytriton import knobs
+
+Tell = Callable[[str], None]
+AVAILABLE = find_spec("numba") is not None and find_spec("llvmlite") is not None
+FAILED = -(1 << 63)  # what a compiled loop returns for arrays of other types or layouts
+DTYPES = tuple(np.dtype(t) for t in ("float32", "float64", "int64", "bool"))  # in the order of a call's first slots
+COEFFICIENTS = ("float32", "float64")
+KEPT = 12  # object files beside one another: of other releases, or of other processors that share the folder
+_LOCK = RLock()
+_known: list[Loop] = []
+_held: list[Any] = []  # what owns the machine code
+
+
+class Loop:
+    """One loop. `form` names the type of each argument: T an array of coefficients, I, D and B one of int64, float64 and bool, a digit
+    its axes where they are not one; i, d and b are scalars. Arrays are C-contiguous; for others Numba compiles a version of its own.
+    """
+
+    def __init__(self, function: Callable[..., Any], form: str, flags: set[str]) -> None:
+        self.function, self.form, self.flags = function, form.split(), flags
+        self.name = f"{function.__module__}.{function.__qualname__}".replace(".", "_")
+        self._arrays = tuple(k for k, kind in enumerate(self.form) if kind[0].isupper())
+        self._typed = next((k for k, kind in enumerate(self.form) if kind[0] == "T"), None)
+        self._slots = struct.Struct("4q" + "".join("d" if kind == "d" else "q" for kind in self.form))
+        self._found: dict[Any, Any] | None = None
+        self._slow: Any = None
+        _known.append(self)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The types of coefficients it is compiled for."""
+        return COEFFICIENTS if self._typed is not None else ("",)
+
+    def __call__(self, *args: Any) -> Any:
+        if self._found is None:
+            prepare()
+            assert self._found is not None
+        compiled = self._found.get(None if self._typed is None else args[self._typed].dtype)
+        if compiled is not None:
+            given = list(args)
+            for k in self._arrays:
+                given[k] = id(args[k])
+            made = compiled(self._slots.pack(*_IDS, *given))
+            if made != FAILED:
+                return made
+        return self.slow()(*args)
+
+    def slow(self) -> Any:
+        """Numba's own version, for arguments of any type and layout."""
+        if self._slow is None:
+            import numba
+
+            how: dict[str, Any] = {"nogil": True, "fastmath": self.flags, "error_model": "numpy"}
+            try:
+                self._slow = numba.njit(cache=True, **how)(self.function)
+            except RuntimeError:  # no writable place for the cache: compile anew in every process
+                self._slow = numba.njit(**how)(self.function)
+        return self._slow
+
+
+_IDS = tuple(map(id, DTYPES))
+
+
+def loop(form: str, flags: set[str]) -> Callable[[Callable[..., Any]], Any]:
+    """A loop of this form; the function itself where Numba is not installed."""
+
+    def made(function: Callable[..., Any]) -> Any:
+        return Loop(function, form, flags) if AVAILABLE else function
+
+    return made
+
+
+def prepare(tell: Tell = knobs.tell) -> None:
+    """Loads every loop; where this machine has none of this release yet, compiles them, which takes some seconds, and says so."""
+    if not AVAILABLE:
+        return
+    from polytriton.runtime.cpu import fused, scalars, sums  # noqa: F401  those that are to be known
+
+    with _LOCK:
+        left = [one for one in _known if one._found is None]
+        if not left:
+            return
+        try:
+            found = _addresses(tell)
+        except Exception as error:  # another release of Numba or LLVM: its own dispatcher serves, slower to start
+            knobs.note(knobs.SUMMARY, f"loops are compiled when first used: {error}")
+            found = {}
+        for one in left:
+            one._found = {
+                None if not version else np.dtype(version): found[f"{one.name}_{version}"]
+                for version in one.versions
+                if f"{one.name}_{version}" in found
+            }
+
+
+def _addresses(tell: Tell) -> dict[str, Any]:
+    """Every version's machine code as a function of one call's slots."""
+    import llvmlite.binding as llvm
+
+    for begin in ("initialize", "initialize_native_target", "initialize_native_asmprinter"):
+        with suppress(RuntimeError):  # newer releases begin by themselves
+            getattr(llvm, begin)()
+    if not _layout_is_known():
+        raise RuntimeError("this NumPy keeps its arrays another way")
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine(llvm))
+    for source in dict.fromkeys(one.function.__module__ for one in _known):
+        engine.add_object_file(llvm.ObjectFileRef.from_data(_object(llvm, source, tell)))
+    engine.finalize_object()
+    _held.append(engine)
+    of = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)
+    names = [f"{one.name}_{version}" for one in _known for version in one.versions]
+    return {name: of(place) for name in names if (place := engine.get_function_address(name))}
+
+
+def _object(llvm: Any, source: str, tell: Tell) -> bytes:
+    """The machine code of a module's loops, made where there is none of it."""
+    key = _key(llvm, source)
+    data = _read(key)
+    if data is None:
+        from polytriton.runtime.cpu.loops_build import build
+
+        def told(done: int, total: int) -> None:
+            tell(f"compiling loops of {source.rpartition('.')[2]} for this machine, once: {done}/{total}")
+
+        data = build([one for one in _known if one.function.__module__ == source], machine(llvm), told)
+        _keep(key, data)
+    return data
+
+
+def machine(llvm: Any) -> Any:
+    """This processor, as Numba asks for it."""
+    target = llvm.Target.from_default_triple()
+    features = llvm.get_host_cpu_features().flatten()
+    how = {"opt": 3, "reloc": "default", "codemodel": "jitdefault", "jit": True}
+    return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, **how)
+
+
+def _layout_is_known() -> bool:
+    """Whether arrays lie in memory as NumPy's C interface has had them since 1.0: compiled loops read their places and sizes there."""
+    probe = np.zeros((3, 5), dtype=np.float32)
+    raw = (ctypes.c_int64 * 7).from_address(id(probe) + object.__basicsize__)
+    flags = probe.flags
+    shape = (ctypes.c_int64 * 2).from_address(raw[2])
+    wanted = 1 * flags.c_contiguous + 0x100 * flags.aligned
+    return (
+        raw[0] == probe.ctypes.data and raw[1] & 0xFFFFFFFF == 2 and tuple(shape) == (3, 5)
+        and raw[5] == id(DTYPES[0]) and raw[6] & 0x101 == wanted == 0x101
+    )  # fmt: skip
+
+
+# ---- the object file --------------------------------------------------------------------------------------------
+
+
+def _key(llvm: Any, source: str) -> str:
+    """What the machine code depends on: the loops' source, their compiler, the processor."""
+    digest = hashlib.sha256()
+    room, spec = Path(__file__).parent, find_spec("numba")
+    assert spec is not None and spec.origin is not None
+    own = [room / f"{name}.py" for name in (source.rpartition(".")[2], "loops", "loops_build")]
+    for path in (*own, Path(spec.origin).parent / "_version.py"):
+        digest.update(path.read_bytes())
+    here = llvm.llvm_version_info, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), object.__basicsize__
+    digest.update(repr(here).encode())
+    return digest.hexdigest()[:24]
+
+
+def _folders() -> Sequence[Path]:
+    kept = knobs.knobs().cache
+    return [Path(__file__).parent / "__pycache__", *([] if kept is None else [kept])]
+
+
+def _read(key: str) -> bytes | None:
+    for folder in _folders():
+        with suppress(OSError):
+            data = (folder / f"loops-{key}.o").read_bytes()
+            if hashlib.sha256(data[32:]).digest() == data[:32]:
+                return data[32:]
+    return None
+
+
+def _keep(key: str, data: bytes) -> None:
+    """In the first folder that can be written; nowhere is no error."""
+    for folder in _folders():
+        made = folder / f".loops-{key}.{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            made.write_bytes(hashlib.sha256(data).digest() + data)
+            os.replace(made, folder / f"loops-{key}.o")
+            for old in sorted(folder.glob("loops-*.o"), key=lambda p: -p.stat().st_mtime)[KEPT:]:
+                old.unlink()
+            return
+        except OSError as error:
+            knobs.note(knobs.SUMMARY, f"compiled loops are not kept in {folder}: {error.strerror or error}")
+            with suppress(OSError):
+                made.unlink()
+
+
+if __name__ == "__main__":  # `make` compiles ahead
+    from polytriton.runtime.cpu import loops
+
+    loops.prepare(lambda message: print(f"polytriton: {message}", flush=True))

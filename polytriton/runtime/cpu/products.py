@@ -1,0 +1,234 @@
+"""Products of rows with a layer's weights: the library's GEMM and direct transposed convolution, and forms made of GEMMs and sums.
+
+Rounding: an entry of a product is a sum of K terms in some order, with or without FMA (no Winograd, FFT or Strassen;
+settings.py pins the library's precision), so gamma_K covers it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polytriton.ir.plan import Axis, Window
+from polytriton.runtime.config import AUTO, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, conv_key
+from polytriton.runtime.cpu import fused, sums
+
+WIDE = 16  # values of neighbouring cells from which on their sums are worth GEMMs of their own
+FEW, LONG = 4, 20  # `auto` sums planes rather than cells up to so many input channels, from lines of so many cells on
+
+
+@dataclass(frozen=True)
+class Compact:
+    """A dense layer without the outputs that no row refers to and the inputs that are always zero."""
+
+    w: Tensor
+    outputs: Tensor
+    inputs: Tensor | None  # None: all of them
+
+
+class Products:
+    """The part of a backend that multiplies rows by weights."""
+
+    config: Config
+    threads: int
+    fast: bool  # Numba's loops are there and the device is a CPU
+    direct: bool  # the library's convolutions sum plainly
+
+    def linear(self, m: Tensor, w: Tensor | Compact, shape: tuple[int, int, int]) -> Tensor:
+        flat = m.reshape(len(m), -1)
+        if isinstance(w, Tensor):
+            return (flat @ w).view(len(m), *shape)
+        product = flat.index_select(1, w.outputs) @ w.w
+        if w.inputs is None:
+            return product.view(len(m), *shape)
+        out = m.new_zeros(len(m), shape[0] * shape[1] * shape[2])
+        out.index_copy_(1, w.inputs, product)
+        return out.view(len(m), *shape)
+
+    def conv(self, m: Tensor, w: Tensor, conv: ConvShape, window: Window) -> Tensor:
+        """Transposed convolution of every row's window, cut to the window the plan asks for.
+
+        An entry of the result sums the same products in every form, in another order.
+        """
+        lead = conv.lead(window)
+        form = self.form(m, w, conv)
+        if form == PLANES:
+            return self._product_and_planes(m, w, conv, lead, window)
+        if form == GATHER:
+            return self._gathered_product(m, w, conv, lead, window)
+        if form == SHIFTS:
+            return self._product_and_shift(m, w, conv, lead, window)
+        full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(m.shape[1:3], conv.stride, conv.kernel, conv.dilation, strict=True)]
+        # the library drops `cut` cells on both sides and gives back `grow` at the end: no work on cells nobody asked for
+        cut, grow = [], []
+        for begin, size, f, s, d in zip(lead, (window.h.size, window.w.size), full, conv.stride, conv.dilation, strict=True):
+            end = min(begin + size, f)
+            room = max(s, d) - 1
+            c = max(0, min(begin, f - end + room, (f - 1) // 2))
+            cut.append(c)
+            grow.append(max(0, end - (f - c)))
+        x = m.permute(0, 3, 1, 2)
+        if form == PLANAR:
+            x, w = x.contiguous(), w.contiguous()
+        y = F.conv_transpose2d(x, w, None, conv.stride, cut, grow, conv.groups, conv.dilation)
+        return crop(y.permute(0, 2, 3, 1), (lead[0] - cut[0], lead[1] - cut[1]), window)
+
+    def form(self, m: Tensor, w: Tensor, conv: ConvShape) -> str:
+        """The form asked for where it is one that this convolution, type and machine admit, else a sound default."""
+        asked = self.config.convs.get(conv_key((m.shape[1], m.shape[2], m.shape[3]), tuple(w.shape), conv.stride, conv.groups), AUTO)
+        forms = self.forms(m.dtype, conv)
+        if asked in forms:
+            return asked
+        ci, line = w.shape[1], m.shape[2] * w.shape[1]
+        if LIBRARY not in forms or (self.fast and conv.groups == 1 and (ci <= self.config.narrow or line <= self.config.short)):
+            return PLANES if PLANES in forms and ci <= FEW and m.shape[2] >= LONG else SHIFTS
+        return LIBRARY
+
+    def forms(self, dtype: torch.dtype, conv: ConvShape) -> list[str]:
+        """The forms whose sums are plain here: a library's float64 convolution is slow, and elsewhere it may be Winograd's."""
+        found = [LIBRARY, PLANAR] if self.direct and dtype != torch.float64 else []
+        found.append(SHIFTS)
+        if self.fast and conv.groups == 1 and conv.stride[1] == 1:
+            found.append(PLANES)
+        if conv.groups == 1 and conv.dilation == (1, 1):
+            found.append(GATHER)
+        return found
+
+    def _some(self, each: int) -> int:
+        """Rows whose products, `each` values a row, stay in the cache."""
+        return max(1, self.threads * self.config.taps // max(1, each))
+
+    def _product_and_planes(self, m: Tensor, w: Tensor, conv: ConvShape, lead: tuple[int, int], window: Window) -> Tensor:
+        """One GEMM whose cells lie side by side, then sums of whole lines: the better, the fewer input channels there are."""
+        r, h, wd, c = m.shape
+        (kh, kw), ci = conv.kernel, w.shape[1]
+        by_tap = w.permute(2, 3, 1, 0).reshape(kh * kw * ci, c)
+        out = m.new_empty(r, window.h.size, window.w.size * ci)
+        some = self._some(h * wd * kh * kw * ci)
+        for a in range(0, r, some):
+            part, to = m[a : a + some], out[a : a + some]
+            taps = torch.mm(by_tap, part.reshape(-1, c).t()).view(kh, kw, ci, len(part), h, wd)
+            fused.over_ranges(
+                sums.plane_sums, self.threads, taps.numpy(), to.numpy(), *lead, conv.stride[0], *conv.dilation, least=self.config.split
+            )
+        return out.view(r, window.h.size, window.w.size, ci)
+
+    def _gathered_product(self, m: Tensor, w: Tensor, conv: ConvShape, lead: tuple[int, int], window: Window) -> Tensor:
+        """For every phase of the stride a GEMM over the cells and taps that meet in an output cell (im2col).
+
+        Cell f of the full result is sum over q of m[t - q] w[a + s q] with f = s t + a: the taps of its phase a = f mod s.
+        """
+        r, _, _, c = m.shape
+        (kh, kw), (sh, sw), ci = conv.kernel, conv.stride, w.shape[1]
+        out = m.new_zeros(r, window.h.size, window.w.size, ci)
+        by_tap = w.permute(2, 3, 0, 1)  # [kh, kw, c, ci]
+        some = self._some(window.cells * kh * kw * c // (sh * sw))
+        for a in range(0, r, some):
+            for ph in range(min(sh, kh)):
+                th, oh, nh = _phase(lead[0], window.h.size, ph, sh)
+                for pw in range(min(sw, kw)):
+                    tw, ow, nw = _phase(lead[1], window.w.size, pw, sw)
+                    if nh <= 0 or nw <= 0:
+                        continue
+                    weights = by_tap[ph::sh, pw::sw]
+                    qh, qw = weights.shape[:2]
+                    need = Window(Axis(nh + qh - 1, 1, 0), Axis(nw + qw - 1, 1, 0))
+                    padded = crop(m[a : a + some], (th - qh + 1, tw - qw + 1), need)
+                    cells = [padded[:, qh - 1 - i : qh - 1 - i + nh, qw - 1 - j : qw - 1 - j + nw] for i in range(qh) for j in range(qw)]
+                    product = torch.cat(cells, 3).view(-1, qh * qw * c) @ weights.reshape(-1, ci)
+                    out[a : a + some, oh::sh, ow::sw] = product.view(-1, nh, nw, ci)
+        return out
+
+    def _product_and_runs(self, m: Tensor, w: Tensor, conv: ConvShape, lead: tuple[int, int], window: Window) -> Tensor:
+        """A GEMM for every line of the kernel and every stride across it, so that what meets in a line of cells lies in lines."""
+        r, h, wd, c = m.shape
+        (kh, kw), (sh, sw), ci = conv.kernel, conv.stride, w.shape[1]
+        across, run = kw // sw, sw * ci
+        by_run = w.view(c, ci, kh, across, sw).permute(2, 3, 0, 4, 1).reshape(kh * across, c, run)
+        out = m.new_empty(r, window.h.size, window.w.size * ci)
+        each = h * wd * kh * kw * ci
+        some = min(r, self._some(each))
+        taps = m.new_empty(some * each + wd * run)
+        for a in range(0, r, some):
+            part, to = m[a : a + some].reshape(-1, c), out[a : a + some]
+            made = taps[: len(to) * each]
+            torch.bmm(part.expand(kh * across, -1, -1), by_run, out=made.view(kh * across, len(part), run))
+            taps[len(made) : len(made) + wd * run] = 0
+            fused.over_ranges(
+                sums.run_sums, self.threads, taps.numpy(), to.numpy(), h, wd, kh, across, ci, *lead, sh, sw, least=self.config.split
+            )
+        return out.view(r, window.h.size, window.w.size, ci)
+
+    def _product_and_shift(self, m: Tensor, w: Tensor, conv: ConvShape, lead: tuple[int, int], window: Window) -> Tensor:
+        """One GEMM over channels, then shifted sums: float64 has no fast direct convolution on CPUs, nor have a few channels."""
+        r, h, wd, c = m.shape
+        g, (kh, kw), (sh, sw), (dh, dw) = conv.groups, conv.kernel, conv.stride, conv.dilation
+        ci = w.shape[1]
+        if self.fast and g == 1 and (dh, dw) == (1, 1) and kw % sw == 0 and sw * ci >= WIDE:
+            return self._product_and_runs(m, w, conv, lead, window)
+        if self.fast and g == 1:
+            by_cell = w.permute(0, 2, 3, 1).reshape(c, -1)  # [c, kh*kw*ci]
+            out = m.new_empty(r, window.h.size, window.w.size * ci)
+            some = self._some(h * wd * kh * kw * ci)
+            taps = m.new_empty(min(r, some), h, wd, kh, kw * ci)
+            for a in range(0, r, some):
+                part, to, made = m[a : a + some].reshape(-1, c), out[a : a + some], taps[: r - a]
+                torch.mm(part, by_cell, out=made.view(-1, kh * kw * ci))
+                fused.over_slices(
+                    sums.shifted_sums, self.threads, made.numpy(), to.numpy(), ci, *lead, sh, sw, dh, dw, least=self.config.split
+                )
+            return out.view(r, window.h.size, window.w.size, ci)
+        by_tap = w.view(g, c // g, ci, kh, kw).permute(0, 3, 4, 1, 2)  # [g, kh, kw, c/g, ci]
+        x = m.reshape(-1, g, c // g).transpose(0, 1)  # [g, cells, c/g]
+        full = m.new_zeros(r, (h - 1) * sh + (kh - 1) * dh + 1, (wd - 1) * sw + (kw - 1) * dw + 1, g * ci)
+        for i in range(kh):
+            for j in range(kw):
+                tap = (x @ by_tap[:, i, j]).transpose(0, 1).reshape(r, h, wd, g * ci)
+                full[:, i * dh : i * dh + (h - 1) * sh + 1 : sh, j * dw : j * dw + (wd - 1) * sw + 1 : sw] += tap
+        return crop(full, lead, window)
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """The constants of a convolution (or pool) as back-substitution sees it, from the window `source` over its output."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    groups: int
+    source: Window
+
+    def lead(self, window: Window) -> tuple[int, int]:
+        """How many cells the full transposed result begins before `window` (negative: after)."""
+        source = self.source
+        return source.h.offset * self.stride[0] + self.padding[0] - window.h.offset, source.w.offset * self.stride[1] + self.padding[
+            1
+        ] - window.w.offset
+
+
+def _phase(lead: int, size: int, phase: int, stride: int) -> tuple[int, int, int]:
+    """Of a window that begins at cell `lead`: the first t with stride t + phase in it, where that lies in it, and how many there are."""
+    first = -((phase - lead) // stride)
+    at = stride * first + phase - lead
+    return first, at, -((at - size) // stride)
+
+
+def crop(full: Tensor, lead: tuple[int, int], window: Window) -> Tensor:
+    """[rows, H, W, C] cut (or widened with zeros) to begin `lead` cells later and to have the window's size."""
+    for axis, (skip, size) in ((1, (lead[0], window.h.size)), (2, (lead[1], window.w.size))):
+        if skip > 0:
+            full = full.narrow(axis, skip, max(0, full.shape[axis] - skip)) if skip < full.shape[axis] else full.narrow(axis, 0, 0)
+            skip = 0
+        missing_tail = size + skip - full.shape[axis]
+        if missing_tail < 0:
+            full = full.narrow(axis, 0, max(0, size + skip))
+            skip, missing_tail = max(skip, -size), 0
+        if skip < 0 or missing_tail > 0:
+            pad = [0] * 6
+            pad[2 * (3 - axis)], pad[2 * (3 - axis) + 1] = -skip, missing_tail
+            full = F.pad(full, pad)
+    return full.contiguous()

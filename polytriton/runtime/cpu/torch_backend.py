@@ -1,0 +1,216 @@
+"""The backend on torch tensors: row passes in one compiled loop each, products by libraries (products.py).
+
+Any device torch knows works; on the CPU the row passes are fused (fused.py) where Numba is there.
+Coefficients are [rows, height, width, channels], channels last in memory. Row sums are float64, `DOT` bounds their relative error.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polytriton.ir.plan import Axis, Window
+from polytriton.runtime.config import DEFAULT, Config
+from polytriton.runtime.cpu import fused
+from polytriton.runtime.cpu.products import FEW, LONG, Compact, ConvShape, Products, crop
+from polytriton.runtime.cpu.scalars import Scalars
+from polytriton.runtime.results import Rows
+
+__all__ = ["FEW", "LONG", "Compact", "ConvShape", "Frame", "Place", "Rows", "TorchBackend", "crop"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where rows' windows lie in a node's tables: start values, values an image line, window height, values a window line."""
+
+    base: Tensor
+    pitch: int
+    height: int
+    width: int
+    channels: int
+
+    @property
+    def line(self) -> int:
+        return self.width * self.channels
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A node's image and the margin its tables carry: tables are [batch, top+h+bottom, left+w+right, channels]."""
+
+    h: int
+    w: int
+    channels: int
+    halo: tuple[int, int, int, int]
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        t, left, b, right = self.halo
+        return t + self.h + b, left + self.w + right
+
+    def table(self, values: Tensor) -> Tensor:
+        """[batch, h, w, channels] inside a margin of zeros."""
+        t, left, b, right = self.halo
+        return F.pad(values, (0, 0, left, right, t, b)).contiguous() if any(self.halo) else values.contiguous()
+
+    def place(self, rows: Rows, window: Window) -> Place:
+        height, width = self.padded
+        if window.whole:  # the same cells for every row of an image
+            start = (self.halo[0] * width + self.halo[1]) * self.channels
+            base = rows.image * (height * width * self.channels) + start
+            return Place(base, width * self.channels, window.h.size, window.w.size, self.channels)
+        pitch = width * self.channels
+        base = rows.image * (height * pitch) + ((self.halo[0] - window.h.offset) * pitch + (self.halo[1] - window.w.offset) * self.channels)
+        base.add_(rows.h, alpha=window.h.stride * pitch).add_(rows.w, alpha=window.w.stride * self.channels)
+        return Place(base, pitch, window.h.size, window.w.size, self.channels)
+
+
+class TorchBackend(Products, Scalars):
+    """Stateless operations on rows; `threads` splits the fused passes, `config` chooses among forms that mean the same."""
+
+    def __init__(self, device: torch.device, threads: int = 1, config: Config = DEFAULT) -> None:
+        self.device, self.config = device, config
+        self.threads = threads
+        self.fast = fused.AVAILABLE and device.type == "cpu"
+        # oneDNN's direct convolutions sum plainly; other libraries may choose Winograd, which no bound here covers
+        self.direct = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
+
+    def padded(self, index: Tensor) -> Tensor:
+        """Row numbers, the first repeated up to one of few counts: libraries prepare a convolution anew for every count."""
+        n = len(index)
+        if n == 0 or self.device.type != "cpu":
+            return index
+        step = max(4, 1 << max(0, n.bit_length() - self.config.counts))
+        return torch.cat([index, index[:1].expand(-n % step)])
+
+    # ---- row passes ------------------------------------------------------------------------------------
+
+    def _gather(self, table: Tensor, place: Place) -> Tensor:
+        """Every row's window of a table, [rows, height, line]."""
+        step = torch.arange(place.height, device=self.device)[:, None] * place.pitch + torch.arange(place.line, device=self.device)
+        return table.reshape(-1)[place.base[:, None, None] + step]
+
+    def _fused(self, kernel: object, m: Tensor, place: Place, *tables: Tensor | int | fused.PerRow, count: int) -> tuple[Tensor, ...]:
+        outputs = torch.empty(count, m.shape[0], dtype=torch.float64, device=m.device)
+        rest = [t.numpy().reshape(-1) if isinstance(t, Tensor) else t for t in tables]
+        fused.over_rows(
+            kernel, self.threads, m.view(-1).numpy(), place.base.numpy(), place.pitch, place.height, place.line,
+            *rest, outputs=tuple(outputs.numpy()), least=self.config.split,
+        )  # fmt: skip
+        return outputs.unbind()
+
+    def concretize(self, m: Tensor, place: Place, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+        """Least value of each row over its boxes, to within dot_error * weight; weight = sum |m| max(|lo|, |hi|)."""
+        if self.fast:
+            value, weight = self._fused(fused.concretize, m, place, lo, hi, count=2)
+            return value, weight
+        x = m.reshape(len(m), place.height, place.line).double()
+        low, high = self._gather(lo, place).double(), self._gather(hi, place).double()
+        return (x * torch.where(x < 0, high, low)).sum((1, 2)), (x.abs() * torch.maximum(low.abs(), high.abs())).sum((1, 2))
+
+    def weigh(self, m: Tensor, place: Place, xabs: Tensor) -> Tensor:
+        """Sum of |m| xabs over every row's window."""
+        if self.fast:
+            return self._fused(fused.weigh, m, place, xabs, count=1)[0]
+        return self.table_dot(m.abs(), place, xabs)
+
+    def relax(
+        self, m: Tensor, place: Place, below: Tensor, above: Tensor, lower_cut: Tensor | None, upper_cut: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Rows over f(y) become rows over y, in place; also the sum of intercepts, all of one sign (<= 0)."""
+        if self.fast:
+            extra = self._fused(fused.positive_dot, m, place, lower_cut, count=1)[0] if lower_cut is not None else None
+            (total,) = self._fused(fused.relax, m, place, below, above, upper_cut, count=1)
+            return m, total if extra is None else total + extra
+        x = m.reshape(len(m), place.height, place.line)
+        negative = x < 0
+        total = (x.clamp(max=0).double() * self._gather(upper_cut, place).double()).sum((1, 2))
+        if lower_cut is not None:
+            total = total + (x.clamp(min=0).double() * self._gather(lower_cut, place).double()).sum((1, 2))
+        return (x * torch.where(negative, self._gather(above, place), self._gather(below, place))).view_as(m), total
+
+    def charge(self, m: Tensor, place: Place, t: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """The scalars of an affine step: sum of m * bias and of |m| * t. bias is [1 or height, width*channels]."""
+        if self.fast:
+            step = bias.shape[-1] if bias.shape[0] > 1 else 0
+            constant, error = self._fused(fused.charge, m, place, t, bias, step, count=2)
+            return constant, error
+        x = m.reshape(len(m), place.height, place.line).double()
+        return (x * bias.double()).sum((1, 2)), (x.abs() * self._gather(t, place).double()).sum((1, 2))
+
+    def relax_and_charge(
+        self,
+        m: Tensor,
+        place: Place,
+        below: Tensor,
+        above: Tensor,
+        upper_cut: Tensor,
+        then: Place,
+        t: Tensor,
+        bias: Tensor,
+        stay: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`relax` without a lower cut, then `charge` at `then` (the operand's place): one pass where a fused form exists.
+
+        m is left as it is. With `stay` the result has those rows of m, and the places are theirs.
+        """
+        if self.fast:
+            step = bias.shape[-1] if bias.shape[0] > 1 else 0
+            rows = torch.arange(len(m), device=m.device) if stay is None else stay
+            out = m.new_empty(len(rows), *m.shape[1:])
+            start = fused.PerRow((rows * (place.height * place.line)).numpy())
+            after = fused.PerRow(then.base.numpy())
+            total, constant, error = self._fused(
+                fused.relax_and_charge, out, place, m, start, below, above, upper_cut, after, then.pitch, t, bias, step, count=3
+            )
+            return out, total, constant, error
+        m = m.clone() if stay is None else m.index_select(0, stay)
+        m, total = self.relax(m, place, below, above, None, upper_cut)
+        return m, total, *self.charge(m, then, t, bias)
+
+    def table_dot(self, m: Tensor, place: Place, table: Tensor) -> Tensor:
+        """Sum of m * table over every row's window."""
+        x = m.reshape(len(m), place.height, place.line).double()
+        return (x * self._gather(table, place).double()).sum((1, 2))
+
+    def table_product(self, m: Tensor, place: Place, table: Tensor) -> Tensor:
+        return (m.reshape(len(m), place.height, place.line) * self._gather(table, place)).view_as(m)
+
+    # ---- windows ---------------------------------------------------------------------------------------
+
+    def embed(self, m: Tensor, rows: Rows, old: Window, new: Window) -> Tensor:
+        """The same coefficients on a window that contains the old one (or on the whole image: cells off it are dropped)."""
+        if old == new:
+            return m
+        if old.h.stride == new.h.stride and old.w.stride == new.w.stride and old.h.size + old.w.size <= new.h.size + new.w.size:
+            top, left = new.h.offset - old.h.offset, new.w.offset - old.w.offset
+            tail = (new.h.size - old.h.size - top, new.w.size - old.w.size - left)
+            if min(top, left, *tail) >= 0:  # the same origin for every row, up to a constant
+                return F.pad(m, (0, 0, left, tail[1], top, tail[0]))
+        out = m.new_zeros(len(m), new.h.size + 1, new.w.size + 1, m.shape[-1])  # one line more takes what is dropped
+        ih, iw = self._cells(rows.h, old.h, new.h), self._cells(rows.w, old.w, new.w)
+        row = torch.arange(len(m), device=self.device)[:, None, None]
+        out[row, ih[:, :, None], iw[:, None, :]] = m
+        return out[:, : new.h.size, : new.w.size].contiguous()
+
+    def union(self, rows: Rows, first: tuple[Tensor, Window], second: tuple[Tensor, Window], new: Window) -> Tensor:
+        """The sum of two contributions on a window that contains both; the arguments may be overwritten."""
+        if second[1] == new:
+            first, second = second, first
+        out = self.embed(first[0], rows, first[1], new)
+        m, window = second
+        if window.h.stride == new.h.stride and window.w.stride == new.w.stride:
+            top, left = new.h.offset - window.h.offset, new.w.offset - window.w.offset
+            out[:, top : top + window.h.size, left : left + window.w.size] += m
+            return out
+        return out.add_(self.embed(m, rows, window, new))
+
+    def _cells(self, position: Tensor, old: Axis, new: Axis) -> Tensor:
+        """For every row and old cell its index on the new axis, or new.size where it lies outside."""
+        shift = position * (old.stride - new.stride) - old.offset + new.offset
+        index = shift[:, None] + torch.arange(old.size, device=self.device)
+        return torch.where((index >= 0) & (index < new.size), index, torch.full_like(index, new.size))

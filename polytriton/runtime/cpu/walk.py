@@ -1,0 +1,409 @@
+"""Walks one program of the Plan over a block of rows: the only interpreter of Plan steps.
+
+Invariant of every row before and after every step: target >= sum over the frontier of M.x + constant - error.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from polytriton.ir.curves import CURVES
+from polytriton.ir.net import Node
+from polytriton.ir.plan import Axis, Program, Step, Window
+from polytriton.passes.windows import input_axis, whole, windows_per_cell
+from polytriton.rounding import dot_error, one_rounding, sum_error
+from polytriton.runtime.chosen import Chosen
+from polytriton.runtime.cpu.products import ConvShape, crop
+from polytriton.runtime.cpu.torch_backend import Place, Rows, TorchBackend
+from polytriton.runtime.results import Identity, Results
+from polytriton.runtime.soundness import gamma
+from polytriton.runtime.tables import Tables
+
+__all__ = ["Identity", "Results", "Walk", "conv_shape"]
+
+Entry = tuple["Tensor | Identity", Window]
+
+
+class Walk:
+    """One block of rows on its way from the target to the input."""
+
+    def __init__(
+        self, backend: TorchBackend, tables: Tables, program: Program, rows: Rows, results: Results, chosen: Chosen | None = None
+    ) -> None:
+        self.backend, self.tables, self.program, self.rows, self.results = backend, tables, program, rows, results
+        self.chosen = chosen
+        self.kit = tables.kit
+        self.frontier: dict[str, Entry] = {}
+        self.arriving: dict[str, list[Entry]] = {}
+        self.step = program.steps[0]
+        self.extra: Tensor | None = None
+        self.left: list[int] = []
+        self.stay: Tensor | None = None  # rows of the only entry that this ReLU is to read: those that left are still there
+
+    @torch.inference_mode()
+    def run(self, start: Tensor | Identity, extra: Tensor | None = None) -> None:
+        """`extra` are coefficients over the input that a query brings along: bounded on their own until the input is reached."""
+        self.extra = extra
+        self.results.left.append(self.left)
+        for step in self.program.steps:
+            self.step = step
+            if step.op == "start":
+                self.frontier[step.node] = (start, step.windows[0])
+                continue
+            if step.op == "input" and extra is not None:
+                self._add_input(step, extra)
+                self.extra = None
+            if step.check and not self._check(step.op == "input"):
+                return
+            self.results.ops += step.ops * len(self.rows)
+            if step.op != "input":
+                getattr(self, "_curve" if step.op in CURVES else "_" + step.op)(self.kit.nodes[step.node], step)
+
+    # ---- bounds -----------------------------------------------------------------------------------------
+
+    def _check(self, last: bool) -> bool:
+        """Takes a candidate bound; rows of decided groups leave. False when no row is left."""
+        raw, slack, entries = self.rows.constant, self.rows.error, self._entries()
+        for k, (name, (m, window)) in enumerate(entries):
+            matrix = m if isinstance(m, Tensor) else self._matrix(name, m)
+            place = self._place(name, window)
+            least, weight = self.backend.concretize(matrix, place, *self.tables.box(name))
+            # coefficients that a ReLU multiplied are charged their rounding when their node is substituted: do it here too
+            terms, floor = place.height * place.line + len(entries) - 1, self.tables.floor(name)  # a cell's own sum, then the nodes'
+            charged = dot_error(terms) + self.kit.pending.get(name, 0.0)
+            if k + 1 == len(entries):
+                self.backend.settle(self.rows, self.results, raw, slack, least, weight, charged, floor, len(entries))
+            else:
+                slack = torch.add(slack, weight, alpha=charged) + floor[self.rows.image]
+                raw = raw + least
+        if self.results.group is None:
+            return True
+        stay, total = self.backend.open_rows(self.rows, self.results), len(self.rows)
+        if last:
+            return False
+        self.left.append(len(stay))
+        if total - len(stay) > self.backend.config.leave * total or not len(stay):
+            stay = self.backend.padded(stay)[:total]
+            self.rows = self.rows.keep(stay)
+            if self._moves_by_relaxing():
+                self.stay = stay
+            else:
+                self.frontier = {
+                    k: (m.keep(stay) if isinstance(m, Identity) else m.index_select(0, stay), w) for k, (m, w) in self.frontier.items()
+                }
+        return len(stay) > 0
+
+    def _place(self, name: str, window: Window) -> Place:
+        """Where the rows' windows lie in the node's tables."""
+        return self.kit.frames[name].place(self.rows, window)
+
+    def _entries(self) -> list[tuple[str, Entry]]:
+        """The frontier, and what a query brings along over the input."""
+        entries = list(self.frontier.items())
+        if self.extra is not None:
+            name = self.kit.net.input.name
+            f = self.kit.frames[name]
+            rows = self.extra[self.rows.index].to(self.kit.coefficients.dtype).view(-1, f.h, f.w, f.channels).contiguous()
+            entries.append((name, (rows, whole(f.h, f.w))))
+        return entries
+
+    def _pay_pending(self, step: Step, m: Tensor, window: Window) -> None:
+        """Charges the rounding of M_j lambda_j at once, where the step pays it and has no vector that contains it."""
+        if step.pays("relu"):
+            name, place = step.node, self._place(step.node, window)
+            weight = self.backend.weigh(m, place, self.tables.xabs(name))
+            scale = self.kit.pending[name] * sum_error(place.height * place.line)
+            self.backend.pay(self.rows, None, 0.0, weight, scale, self.tables.floor(name))
+
+    # ---- scalars ----------------------------------------------------------------------------------------
+
+    def _pay_product(self, step: Step, m: Tensor | Identity, window: Window) -> None:
+        """Charges substituting the step's affine node, where the step pays it."""
+        if not step.pays("product"):
+            return
+        if isinstance(m, Identity):
+            self._charge_identity(step.node, m)
+        else:
+            self._charge(step.node, m, window)
+
+    def _charge(self, name: str, m: Tensor, window: Window) -> None:
+        """The constant and the error of substituting an affine node."""
+        place = self._place(name, window)
+        t, floor = self.tables.charge(name)
+        spatial = self.kit.varies(name) and not window.whole
+        bias = torch.zeros(1, place.line, dtype=torch.float64, device=m.device) if spatial else self.kit.bias_line(name, place.width)
+        constant, error = self.backend.charge(m, place, t, bias)
+        if spatial:
+            b = self.kit.forward.layers[name].b
+            table = self.kit.frames[name].table(b.expand(self.tables.boxes.batch, *b.shape))
+            constant = self.backend.table_dot(m, place, table)
+        self.backend.pay(self.rows, constant, 1.0, error, sum_error(place.height * place.line), floor)
+
+    def _charge_identity(self, name: str, m: Identity) -> None:
+        """The same for a row that is one neuron: no sum, so no rounding but the vector's own."""
+        at = (self.rows.image, self.rows.h, self.rows.w, m.channel)
+        layer = self.kit.forward.layers.get(name)
+        constant = None
+        if layer is not None:
+            constant = m.sign * (layer.b[m.channel] if layer.node.op == "conv" else layer.b[at[1:]])
+        self.backend.pay(self.rows, constant, 1.0, self.tables.first(name)[at])
+
+    # ---- frontier ---------------------------------------------------------------------------------------
+
+    def _take(self, node: Node) -> Entry:
+        return self.frontier.pop(node.name)
+
+    def _give(self, step: Step, *entries: Tensor | Identity) -> None:
+        for name, window, entry in zip(step.to, step.windows, entries, strict=True):
+            if name in self.frontier:
+                self.arriving.setdefault(name, []).append((entry, window))
+            else:
+                self.frontier[name] = (entry, window)
+
+    def _matrix(self, name: str, m: Identity) -> Tensor:
+        """Identity rows written out on a 1x1 window (or on a vector)."""
+        frame = self.kit.frames[name]
+        out = torch.zeros(len(self.rows), 1, 1, frame.channels, dtype=self.kit.coefficients.dtype, device=self.backend.device)
+        out[torch.arange(len(out), device=out.device), 0, 0, m.channel] = m.sign.to(out.dtype)
+        return out
+
+    def _own(self, m: Tensor) -> Tensor:
+        """Coefficients that may be overwritten: copied where another entry lies in the same memory."""
+        memory = m.untyped_storage().data_ptr()
+        waiting = (entry for entries in self.arriving.values() for entry in entries)
+        others = (o for o, _ in chain(self.frontier.values(), waiting) if isinstance(o, Tensor))
+        return m.clone() if any(o.untyped_storage().data_ptr() == memory for o in others) else m
+
+    def _dense_entry(self, name: str, entry: Entry) -> tuple[Tensor, Window]:
+        m, window = entry
+        return (m if isinstance(m, Tensor) else self._matrix(name, m)), window
+
+    # ---- steps ------------------------------------------------------------------------------------------
+
+    def _linear(self, node: Node, step: Step) -> None:
+        m, window = self._take(node)
+        w = self.kit.weights[node.name]
+        self._pay_product(step, m, window)
+        if isinstance(m, Identity):
+            rows = w.rows.index_select(0, m.channel).mul_(m.sign.to(w.rows.dtype)[:, None])
+            self._give(step, rows.view(len(m.sign), *self._extent(step.to[0])))
+            return
+        active = self.tables.active(node, self.rows.image)
+        self._give(step, self.backend.linear(m, w.back if active is None else active, self._extent(step.to[0])))
+
+    def _extent(self, name: str) -> tuple[int, int, int]:
+        f = self.kit.frames[name]
+        return f.h, f.w, f.channels
+
+    def _conv(self, node: Node, step: Step) -> None:
+        m, window = self._take(node)
+        w, out = self.kit.weights[node.name], step.windows[0]
+        shape = conv_shape(node, window)
+        self._pay_product(step, m, window)
+        if isinstance(m, Identity):
+            full = w.rows.index_select(0, m.channel).mul_(m.sign.to(w.rows.dtype)[:, None, None, None])
+            natural = Window(_grown(window.h, node, 0), _grown(window.w, node, 1))
+            result = self.backend.embed(full, self.rows, natural, out)
+        else:
+            result = self.backend.conv(m, w.back, shape, out)
+        if step.mask:
+            place = self._place(step.to[0], out)
+            result = self.backend.table_product(result, place, self.tables.image_mask(step.to[0]))
+        self._give(step, result)
+
+    def _scale(self, node: Node, step: Step) -> None:
+        m, window = self._dense_entry(node.name, self._take(node))
+        self._pay_product(step, m, window)
+        frame, a = self.kit.frames[node.name], self.kit.weights[node.name].back
+        if window.whole:
+            self._give(step, m * a)
+        else:
+            table = frame.table(a.expand(self.tables.boxes.batch, *a.shape))
+            self._give(step, self.backend.table_product(m, self._place(node.name, window), table))
+
+    def _add(self, node: Node, step: Step, sign: float = 1.0) -> None:
+        m, window = self._take(node)
+        self._pay_product(step, m, window)
+        if isinstance(m, Identity):
+            self._give(step, m, Identity(m.sign * sign, m.channel))
+        else:
+            self._give(step, m, m if sign == 1.0 else m * sign)  # shared until a step works in place
+
+    def _sub(self, node: Node, step: Step) -> None:
+        self._add(node, step, -1.0)
+
+    def _concat(self, node: Node, step: Step) -> None:
+        m, window = self._dense_entry(node.name, self._take(node))
+        self._pay_product(step, m, window)
+        parents = [self.kit.nodes[i] for i in node.inputs]
+        if len(node.shape) == 1 or (len(node.shape) == 3 and node.integer("axis") == 0):
+            parts = torch.split(m, [self._extent(p.name)[2] for p in parents], dim=3)
+        elif len(node.shape) == 3:
+            axis = node.integer("axis")
+            parts = torch.split(m, [p.shape[axis] for p in parents], dim=axis)
+        else:
+            logical = m.reshape(len(m), *node.shape)
+            parts = torch.split(logical, [p.shape[node.integer("axis")] for p in parents], dim=node.integer("axis") + 1)
+        self._give(
+            step, *(p.reshape(len(m), *part_shape(p, self._extent(q.name))).contiguous() for p, q in zip(parts, parents, strict=True))
+        )
+
+    def _gather(self, node: Node, step: Step) -> None:
+        m, window = self._dense_entry(node.name, self._take(node))
+        self._pay_product(step, m, window)
+        moves, source = self.kit.forward.moves[node.name], step.to[0]
+        if moves.channels is not None:
+            out = m.new_zeros(*m.shape[:3], self._extent(source)[2])
+            self._give(step, out.index_add_(3, moves.channels, m))
+            return
+        h, w, c = self._extent(source)
+        out = m.new_zeros(len(m), h * w * c + 1)  # the last cell takes what falls on padding
+        out.index_add_(1, torch.where(moves.cells >= 0, moves.cells, h * w * c), m.reshape(len(m), -1))
+        self._give(step, out[:, :-1].reshape(len(m), h, w, c).contiguous())
+
+    def _fuses(self, step: Step) -> bool:
+        """Whether one loop serves a ReLU and what it pays for the affine step behind it."""
+        if step.op != "relu" or not step.pays("behind") or self.kit.nodes[step.to[0]].op not in ("conv", "linear"):
+            return False
+        node = self.kit.nodes[step.node]
+        return self.tables.lines(node).lower_cut is None and not self._chooses(node)
+
+    def _chooses(self, node: Node) -> bool:
+        return self.chosen is not None and node.name in self.chosen.below
+
+    def _moves_by_relaxing(self) -> bool:
+        """Whether the pass to come may leave out the rows that left: it writes the others anew, and nothing else reads them."""
+        if len(self.frontier) > 1 or self.step.pays("relu") or not self._fuses(self.step):
+            return False
+        ((m, _),) = self.frontier.values()
+        return isinstance(m, Tensor)
+
+    def _relu(self, node: Node, step: Step) -> None:
+        m, window = self._dense_entry(node.name, self._take(node))
+        self._pay_pending(step, m, window)
+        lines = self.tables.lines(node)
+        place = self._place(node.name, window)
+        terms = place.height * place.line
+        source = node.inputs[0]
+        if self._fuses(step):
+            then = self._place(source, window)
+            t, floor = self.tables.charge(source)
+            bias = self.kit.bias_line(source, place.width)
+            m, total, constant, error = self.backend.relax_and_charge(
+                m, place, lines.below, lines.above, lines.upper_cut, then, t, bias, self.stay
+            )
+            self.stay = None
+            # the intercepts' sum has one sign (at most zero): enlarging it covers the rounding of its sum
+            self.backend.pay(self.rows, total, sum_error(terms))
+            self.backend.pay(self.rows, constant, 1.0, error, sum_error(terms), floor)
+            self._give(step, m)
+            return
+        if self.chosen is not None and self._chooses(node):
+            m, total = self.chosen.relax(self.backend, self.tables, self.rows, node, window, m)
+        else:
+            m, total = self.backend.relax(self._own(m), place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
+        self.backend.pay(self.rows, total, sum_error(terms))
+        if step.pays("behind"):
+            self._charge(source, m, window)
+        self._give(step, m)
+
+    def _curve(self, node: Node, step: Step) -> None:
+        """A smooth function, by the lines beside it."""
+        m, window = self._dense_entry(node.name, self._take(node))
+        self._pay_pending(step, m, window)
+        lines, place = self.tables.lines(node), self._place(node.name, window)
+        assert lines.lower_cut is not None
+        self._give(step, self._by_cuts(self._own(m), place, lines.below, lines.above, lines.lower_cut, lines.upper_cut))
+
+    def _mul(self, node: Node, step: Step) -> None:
+        """A product of two activations, by the planes beside it: a coefficient for each of them."""
+        m, window = self._dense_entry(node.name, self._take(node))
+        self._pay_pending(step, m, window)
+        planes, place = self.tables.planes(node), self._place(node.name, window)
+        second = self.backend.table_product(m, place, planes.second)
+        self._give(step, self._by_cuts(self._own(m), place, planes.first, planes.first, planes.lower_cut, planes.upper_cut), second)
+
+    def _by_cuts(self, m: Tensor, place: Place, below: Tensor, above: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """Rows over f become rows over its operand. Cuts have both signs: what their sum rounds is charged by their magnitudes."""
+        terms, weight = place.height * place.line, self.backend.weigh(m, place, torch.maximum(lower.abs(), upper.abs()))
+        m, total = self.backend.relax(m, place, below, above, lower, upper)
+        self.backend.pay(self.rows, total, 1.0, weight, 2 * dot_error(terms) * sum_error(terms))
+        return m
+
+    def _maxpool(self, node: Node, step: Step) -> None:
+        """A row over max(x) becomes one over the winners (lower side, and upper where sure) and a constant."""
+        m, window = self._dense_entry(node.name, self._take(node))
+        self._pay_pending(step, m, window)
+        tap, sure, most, largest = self.tables.pool(node)
+        place, b = self._place(node.name, window), self.backend
+        winner = b._gather(tap, place).view_as(m)
+        linear = (m > 0) | (b._gather(sure, place).view_as(m) > 0)
+        rest = torch.where(linear, torch.zeros_like(m), m)
+        constant = b.table_dot(rest, place, most) + (m * 0).double().sum((1, 2, 3))  # NaN must survive the selection
+        shape = conv_shape(node, window)
+        (kh, kw), (sh, sw), (dh, dw) = shape.kernel, shape.stride, shape.dilation
+        _, h, w, c = m.shape
+        out = m.new_zeros(len(m), (h - 1) * sh + (kh - 1) * dh + 1, (w - 1) * sw + (kw - 1) * dw + 1, c)
+        for i in range(kh):
+            for j in range(kw):
+                part = torch.where((winner == i * kw + j) & linear, m, torch.zeros_like(m))
+                out[:, i * dh : i * dh + (h - 1) * sh + 1 : sh, j * dw : j * dw + (w - 1) * sw + 1 : sw] += part
+        u, terms = self.kit.coefficients.u, place.height * place.line
+        size = b.table_dot(m.abs(), place, largest)
+        # windows that meet in a cell add up; the constants' sum is charged its own rounding
+        meets = windows_per_cell(kh, sh, dh) * windows_per_cell(kw, sw, dw)
+        scale = (gamma(meets - 1, u) + dot_error(terms)) * sum_error(terms)
+        self.backend.pay(self.rows, constant, 1.0, size, scale, self.tables.floor(node.inputs[0]) * sum_error(terms))
+        self._give(step, crop(out, shape.lead(step.windows[0]), step.windows[0]))
+
+    def _dense(self, node: Node, step: Step) -> None:
+        m, window = self._dense_entry(node.name, self._take(node))
+        self.frontier[node.name] = (self.backend.embed(m, self.rows, window, step.windows[0]), step.windows[0])
+
+    def _merge(self, node: Node, step: Step) -> None:
+        """Contributions of several readers add up on the union of their windows: one rounding a coefficient.
+
+        A product rounded before the sum may cancel in it, so contributions that are products are charged theirs first.
+        """
+        window, xabs = step.windows[0], self.tables.xabs(node.name)
+        parts, weights = [], []
+        for take in (lambda: self.frontier.pop(node.name), lambda: self.arriving[node.name].pop(0)):
+            part, at = self._dense_entry(node.name, take())
+            if step.pays("relu"):
+                weights.append(self.backend.weigh(part, self._place(node.name, at), xabs))
+            parts.append((self._own(part), at))
+        m = self.backend.union(self.rows, parts[0], parts[1], window)
+        place = self._place(node.name, window)
+        if step.pays("sum"):
+            weights.append(self.backend.weigh(m, place, xabs))
+        scale = one_rounding(self.kit.coefficients.u) * sum_error(place.height * place.line)
+        self.backend.pay(self.rows, None, 0.0, torch.stack(weights).sum(0), scale, len(weights) * self.tables.floor(node.name))
+        self.frontier[node.name] = (m, window)
+
+    def _add_input(self, step: Step, extra: Tensor) -> None:
+        m, window = self._dense_entry(step.node, self.frontier[step.node])
+        self._pay_pending(step, m, window)  # a rounded product may cancel against what the query brings
+        total = m + extra[self.rows.index].to(m.dtype).view_as(m)
+        place = self._place(step.node, window)
+        weight = self.backend.weigh(total, place, self.tables.xabs(step.node))
+        scale = 2 * self.kit.coefficients.u * sum_error(place.height * place.line)
+        self.backend.pay(self.rows, None, 0.0, weight, scale, self.tables.floor(step.node))
+        self.frontier[step.node] = (total, window)
+
+
+def part_shape(part: Tensor, extent: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The physical shape of an operand's coefficients; a window keeps its own height and width."""
+    return (part.shape[1], part.shape[2], extent[2]) if part.dim() == 4 and part.shape[3] == extent[2] else extent
+
+
+def conv_shape(node: Node, window: Window) -> ConvShape:
+    k, s, d, p = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1)), node.ints("p", (0, 0, 0, 0))
+    return ConvShape((k[0], k[1]), (s[0], s[1]), (d[0], d[1]), (p[0], p[1], p[2], p[3]), node.integer("g", 1), window)
+
+
+def _grown(axis: Axis, node: Node, side: int) -> Axis:
+    k, s, d, p = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1)), node.ints("p", (0, 0, 0, 0))
+    return input_axis(axis, k[side], s[side], p[side], d[side])

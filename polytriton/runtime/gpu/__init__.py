@@ -1,0 +1,1 @@
+"""Generated kernels at work: launches bound to tensors and played."""

@@ -1,0 +1,191 @@
+"""A program's launches with what their symbols stand for, at one capacity and batch size: tensors, and on a GPU streams.
+
+The second lane of a region (kernels/lanes.py) runs on a stream beside the caller's. Every tensor that a launch touches was
+allocated on the caller's stream before and is held until after the program, the arena too, and both streams wait for each other
+at a region's ends. So memory is never handed out anew while the side stream uses it, and needs no record_stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from polytriton.ir.launches import Launch, Launches
+from polytriton.kernels.arena import Arena
+from polytriton.kernels.choose import power
+from polytriton.kernels.lanes import OWN
+from polytriton.kernels.spec import FUSION, room
+from polytriton.runtime.gpu.kernel_arguments import LAYER
+from polytriton.runtime.tables import Tables
+
+if TYPE_CHECKING:
+    from polytriton.runtime.gpu.triton_backend import TritonBackend
+
+ALIGN = 64  # capacities are multiples of this, so every buffer of the arena starts aligned
+STATES = 4096  # of rows: more than any program has checks
+
+
+def round_size(size: int) -> int:
+    """A size that buffers come in, so that few differ."""
+    return power(size, ALIGN, 1 << 40)
+
+
+class Streams:
+    """The stream of lane 1 beside the caller's: a fork and a join are an event each, which graph capture follows too.
+
+    Graphs are captured on a third.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.side, self.capture = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self.forked = False
+
+    def fork(self) -> None:
+        self.forked = True
+        self.side.wait_stream(torch.cuda.current_stream(self.device))
+
+    def join(self) -> None:
+        torch.cuda.current_stream(self.device).wait_stream(self.side)
+        self.forked = False
+
+    def settle(self) -> None:
+        """After a program was broken off: joins what a region had forked."""
+        if self.forked:
+            self.join()
+
+    def on_side(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        """The call, made on the stream beside."""
+
+        def on_side() -> Any:
+            with torch.cuda.stream(self.side):
+                return call()
+
+        return on_side
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A program's launches with the arena's layout for one row."""
+
+    launches: Launches
+    arena: Arena
+
+
+@dataclass
+class Part:
+    """Some of a program's launches, which are captured as one graph; `states`: how many states rows have been through behind it."""
+
+    calls: list[Callable[[], Any]]
+    states: int
+    played: int = 0
+    graph: Any = None
+
+
+@dataclass
+class Bound:
+    """Launches with their tensors: one row capacity, one batch size."""
+
+    ready: Ready
+    capacity: int
+    parts: list[Part]
+    tables: list[tuple[str, str, Tensor]]  # what has to be copied in for a new batch
+    ops: Tensor  # by row state
+    turn: int = -1  # when its tables were last filled
+    limit: float | None = None  # what lies in that tensor
+    starts: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Binding:
+    """What each symbol of a program stands for, at one capacity and batch size."""
+
+    def __init__(self, backend: TritonBackend, ready: Ready, tables: Tables, capacity: int, results: int) -> None:
+        self.backend, self.ready, self.tables, self.capacity, self.results = backend, ready, tables, capacity, results
+        self.copied: dict[str, tuple[str, str, Tensor]] = {}
+        self.limit = torch.zeros(1, dtype=torch.float64, device=backend.device)
+
+    def bind(self) -> Bound:
+        assert self.ready.launches.states < STATES, "more row states than counts"
+        parts = [Part(list(self._calls(begin, end)), states) for begin, end, states in self.ready.launches.parts()]
+        names = ("image", "row_h", "row_w", "constant", "error", "index", "sign", "channel", "count")
+        starts = {name: self.rows(name, 0) for name in names}
+        starts |= {"count": self.backend.counts()[1:], "found": self.backend.counts()[:1]}
+        starts |= {name: self.tensor(name) for name in ("group", "done", "limit", "best", "raw_best")}
+        starts["begin"] = self.backend.kept("begin", 1, torch.int64)
+        starts["room"] = torch.full((1,), self.capacity, dtype=torch.int64, device=self.backend.device)
+        launches = self.ready.launches
+        starts |= {name: self.tensor(name) for name in OWN.values() if any(name in s.bind for s in launches.steps)}
+        if launches.buffers:
+            starts["start"] = self.buffer(0)
+        ops = torch.tensor([launches.ops.get(k, 0) for k in range(launches.states)], dtype=torch.float64, device=self.backend.device)
+        return Bound(self.ready, self.capacity, parts, list(self.copied.values()), ops, starts=starts)
+
+    def _calls(self, begin: int, end: int) -> Iterator[Callable[[], Any]]:
+        """In the list's order, which is right on one stream; with two, a region is forked off before it and joined behind it.
+
+        No part ends in a region: parts end behind compactions.
+        """
+        streams, region = self.backend.streams, 0
+        for step in self.ready.launches.steps[begin:end]:
+            if streams is not None and step.region != region:
+                if region:
+                    yield streams.join
+                if step.region:
+                    yield streams.fork
+            region = step.region
+            yield streams.on_side(self._call(step)) if streams is not None and step.lane else self._call(step)
+
+    def _call(self, launch: Launch) -> Callable[[], Any]:
+        kernel, tensors = self.backend.stock.function(launch.kernel)[launch.grid(self.capacity)], [self.tensor(s) for s in launch.bind]
+        options = {**launch.kernel.options, **FUSION, **room(self.backend.rooms.get(launch.kernel.name, 0))}
+        return lambda: kernel(*tensors, **options)
+
+    def rows(self, name: str, state: int) -> Tensor:
+        """A row array of one state: two sets, taken in turns, since only neighbours meet. Counts take a cell each."""
+        if name == "count":
+            return self.backend.counts()[1 + state : 2 + state]
+        dtype = torch.float64 if name in ("constant", "error", "sign") else torch.int64
+        return self.backend.kept(f"{name}:{state % 2}", self.capacity, dtype)
+
+    def buffer(self, number: int) -> Tensor:
+        word, arena = self.backend.word, self.ready.arena
+        begin = arena.offsets[number] * self.capacity * word
+        size = self.ready.launches.buffers[number] * self.capacity * word
+        return self.backend.arena(arena.size * self.capacity * word)[begin : begin + size].view(self.backend.kit.coefficients.dtype)
+
+    def tensor(self, symbol: str) -> Tensor:
+        kind, _, name = symbol.partition(":")
+        keep = self.backend.kept
+        if kind == "buf":
+            return self.buffer(int(name))
+        if kind in ("from", "slot"):
+            return keep(symbol, self.capacity, torch.int64)
+        if kind in ("value", "raw", "slack", *OWN.values()):
+            return keep(kind, self.capacity, torch.float64)
+        if kind == "blocks":
+            return keep(kind, 1024, torch.int64)
+        if kind in LAYER:
+            return self.backend.weight(kind, name)
+        if kind == "bias":
+            return self.backend.kit.bias_line(name, 1)
+        if kind in ("best", "raw_best", "group", "done"):
+            return keep(kind, self.results, {"group": torch.int64, "done": torch.int8}.get(kind, torch.float64))
+        if kind == "limit":
+            return self.limit
+        if name.isdigit():
+            return self.rows(kind, int(name))
+        return self._table(symbol, kind, name)
+
+    def _table(self, symbol: str, kind: str, name: str) -> Tensor:
+        if symbol not in self.copied:
+            if self.backend.writer.makes(kind):
+                made = self.backend.kept_table(kind, name, self.tables.boxes.batch)
+            else:
+                value = self.backend.table(self.tables, kind, name)
+                made = self.backend.kept(symbol, value.numel(), value.dtype).view(value.shape)
+            self.copied[symbol] = kind, name, made
+        return self.copied[symbol][2]
