@@ -21,8 +21,8 @@ from bench.gpu_warm import compile_ahead
 from bench.table import Row, first_line
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Program
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU, Sizes
-from polytriton.kernels.emit import NUMERICS
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sequence import Frames
 from polytriton.passes.pipeline import Compiled, compile_net

@@ -12,8 +12,8 @@ from bench.gpu_report import Setting
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Program, Step, extent
 from polytriton.kernels.arena import lay_out
+from polytriton.kernels.arithmetic import Constants, Numerics
 from polytriton.kernels.choose import Sizes, Tiles, power
-from polytriton.kernels.emit import Constants, Numerics
 from polytriton.kernels.launches import Lowering
 from polytriton.passes.pipeline import Compiled
 from polytriton.runtime.engine import Engine

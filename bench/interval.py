@@ -72,9 +72,9 @@ class WindowLayer:
         """[lo, hi] W, rounded outward."""
         import triton.language as tl
 
+        from polytriton.kernels.arithmetic import NUMERICS
         from polytriton.kernels.choose import GPU, INTERPRETER
         from polytriton.kernels.device.interval import interval_conv, interval_dense
-        from polytriton.kernels.emit import NUMERICS
         from polytriton.kernels.interval_launches import product_tiles
 
         rows, cells, host = len(lo), self.new_size**2, lo.device.type == "cpu"

@@ -15,9 +15,9 @@ from bench.roofline_model import STEPS, Code, estimate, peak, traffic
 from bench.sass_loop import MATRIX, Instruction, inner_loop, mix, read
 from bench.table import Row, say
 from polytriton.ir.launches import COUNTED, Kernel, Launch, Launches
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.build import Built, Failed, compile_each
 from polytriton.kernels.choose import GPU
-from polytriton.kernels.emit import NUMERICS
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.sequence import Frames

@@ -16,7 +16,7 @@ from bench.sass_loop import LANES, MATRIX, Instruction, inner_loop, pipe_cycles
 from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Net
 from polytriton.ir.plan import extent
-from polytriton.kernels.emit import NUMERICS, Numerics
+from polytriton.kernels.arithmetic import NUMERICS, Numerics
 from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.sequence import Frames
 from polytriton.kernels.spec import Report

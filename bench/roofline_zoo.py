@@ -30,9 +30,9 @@ from polytriton.ir.ops import relaxed_nodes
 from polytriton.ir.plan import Program, extent
 from polytriton.kernels.affine import AFFINE, choose
 from polytriton.kernels.arena import lay_out
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.build import Built, compile_each
 from polytriton.kernels.choose import GPU
-from polytriton.kernels.emit import NUMERICS
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sequence import Frames
 from polytriton.runtime.engine import Engine

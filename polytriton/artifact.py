@@ -4,7 +4,7 @@
     net.ptir             the folded network          plan.ptir     its plan
     weights.safetensors  the arrays `net.ptir` names  model.onnx    the original model, on which counterexamples are replayed
     tuned.json           configurations that `polytriton tune` chose, where it has been run
-    kernels/             for targets that run generated kernels: their texts, launches and reports (kernels/files.py)
+    kernels/             for targets that run generated kernels: which they are, their launches, machine code and reports
 
 The hashes find damage and mistakes, not forgery: an artifact deserves the trust of the folder it lies in. The plan is made again from
 the network and compared. Reading runs nothing: whose kernels are run is said in known.py.
@@ -40,19 +40,19 @@ from polytriton.ir.check import check_net
 from polytriton.ir.net import Net
 from polytriton.ir.plan_text import print_plan
 from polytriton.ir.text import parse_net, print_net
-from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.files import FOLDER, INDEX, LAUNCHES, REPORT, TARGETS, Kernels, Stale, code_path, read_files
 from polytriton.kernels.sass import LIMITS
 from polytriton.limit import CHUNK, go_on, sha256
 from polytriton.passes.pipeline import Compiled, make_plan
 from polytriton.tuned import TUNED, Tuned, decode
 
-FORMAT, VERSION = "polytriton artifact", 6
+FORMAT, VERSION = "polytriton artifact", 7
 MANIFEST, NET, PLAN, WEIGHTS, MODEL = "manifest.json", "net.ptir", "plan.ptir", "weights.safetensors", "model.onnx"
 FILES = (NET, PLAN, WEIGHTS, MODEL)
 CODE = {target: code_path(target) for target in LIMITS}
-OTHERS = (REPORT, INDEX, LAUNCHES, *CODE.values())
-KERNEL = re.compile(rf"{FOLDER}/[a-z][a-z0-9_]{{0,99}}\.py|{'|'.join(map(re.escape, OTHERS))}", re.ASCII)  # all that a manifest may add
+KERNELS = frozenset({REPORT, INDEX, LAUNCHES, *CODE.values()})  # all that a manifest may add
+FORMER = re.compile(rf"{FOLDER}/[a-z][a-z0-9_]{{0,99}}\.py", re.ASCII)  # a kernel in artifacts up to format 6, which may be replaced
 MAX_MANIFEST = 1 << 20
 AGAIN = "compile it again: polytriton compile NET.onnx -o {path}"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -130,9 +130,7 @@ class _Packable(Protocol):
 
 
 @guarded
-def write_artifact(
-    verifier: _Packable, path: str | os.PathLike[str], kernels: Kernels | None = None, tuned: Tuned | None = None
-) -> Path:
+def write_artifact(verifier: _Packable, path: str | os.PathLike[str], kernels: Kernels | None = None, tuned: Tuned | None = None) -> Path:
     """Writes the artifact beside its place and moves it there; an artifact that lies there is replaced."""
     if verifier.imported is None:
         raise UnsupportedModel("this verifier was made without an ONNX model: there is nothing to replay on", "compile the ONNX file")
@@ -173,7 +171,7 @@ def _check_replaceable(target: Path, given: Path) -> None:
             continue
         if (before.st_ino, before.st_dev) != (after.st_ino, after.st_dev):
             continue
-        own = {name for name in held if name in (*FILES, MANIFEST, TUNED) or KERNEL.fullmatch(name)}
+        own = {name for name in held if name in (*FILES, MANIFEST, TUNED) or name in KERNELS or FORMER.fullmatch(name)}
         if held and not (held == own and held & {NET, PLAN}):
             what = "a file" if held == {""} else "a folder that is no artifact"
             raise UsageError(f"{given} is {what}: it is not overwritten", "choose another place with -o, for example NET.poly")
@@ -358,7 +356,7 @@ def _whole(manifest: Manifest) -> bool:
     options, more = manifest.options, manifest.files.keys() - {*FILES, TUNED}
     if min((entry.bytes for entry in manifest.files.values()), default=0) < 0:
         return False
-    if not manifest.files.keys() >= set(FILES) or not all(KERNEL.fullmatch(name) for name in more):
+    if not manifest.files.keys() >= set(FILES) or not more <= KERNELS:
         return False
     if "target" not in options:
         return not more and "numerics" not in options
@@ -378,7 +376,7 @@ def _contents(path: Path, name: str, entry: FileEntry, again: str) -> bytes:
 
 
 def _read(path: Path, name: str, limit: int, again: str, missing: str) -> bytes:
-    """One regular file of the artifact. Names are the fixed ones above or match KERNEL: nothing outside is opened."""
+    """One regular file of the artifact. Names are the fixed ones above or of KERNELS: nothing outside is opened."""
     try:
         info = os.stat(path / name)
         if not stat.S_ISREG(info.st_mode):

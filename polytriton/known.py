@@ -1,8 +1,9 @@
-"""Whose generated code is run: what this user's polytriton has made, or has made again and found the same.
+"""Whose launches and machine code are run: what this user's polytriton has made, or has made again and found the same.
 
-A kernel is Python and machine code is anything, so no artifact may bring its own. A mark in the cache's folder names a digest of all
-that decides and holds an artifact's kernels. Without a mark the texts and launches are made again and compared, once, and machine
-code, which takes a compiler to compare, is left to Triton to compile, or to the user to trust.
+Kernels are the library's own, whoever filed them: an artifact says which family and which constants, and their names are digests of
+that. But launches say what runs on what, and machine code is anything. A mark in the cache's folder names a digest of all that decides
+and holds them. Without a mark the launches are made again and compared, once, and machine code, which takes a compiler to compare, is
+left to Triton to compile, or to the user to trust.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from polytriton.kernels.files import FOLDER, REPORT, differing
 from polytriton.kernels.stock import library_digest
 from polytriton.knobs import knobs, tell
 
-TEXTS, MACHINE = "texts", "machine"  # what a mark is about: texts and launches, or machine code
+LAUNCHED, MACHINE = "launches", "machine"  # what a mark is about
 MARKS = 4096  # the oldest beyond these are dropped
 
 
 def kernels_digest(manifest: Manifest, what: str) -> str:
-    """Of the network, the plan and the library, which decide the texts, and of the texts; or of machine code as well."""
+    """Of the network, the plan and the library, which decide the launches, and of the launches; or of machine code as well."""
     compiled = {REPORT, *CODE.values()}
     held = {name for name in manifest.files if name in (NET, PLAN, WEIGHTS) or name.startswith(f"{FOLDER}/")}
-    if what == TEXTS:
+    if what == LAUNCHED:
         held -= compiled
     lines = [f"{name} {manifest.files[name].sha256}" for name in sorted(held)]
     return hashlib.sha256("\n".join([what, library_digest(), str(sorted(manifest.options.items())), *lines]).encode()).hexdigest()
@@ -68,7 +69,7 @@ def _own(folder: Path) -> bool:
 
 
 def compare_kernels(artifact: Artifact) -> None:
-    """ArtifactError where this version would make another kernel or other launches of the network; else they are known from now on."""
+    """ArtifactError where this version would take another kernel or other launches for the network; else they are known from now on."""
     assert artifact.kernels is not None
     odd = differing(artifact.kernels, artifact.compiled)
     if odd:
@@ -76,15 +77,15 @@ def compare_kernels(artifact: Artifact) -> None:
         targets = ",".join(artifact.kernels.targets)
         again = f"compile it again: polytriton compile NET.onnx -o NET.poly --target {targets}"
         raise ArtifactError(f"the artifact's {odd[0]} is not what this version makes of its network{more}", again)
-    remember(artifact.manifest, TEXTS)
+    remember(artifact.manifest, LAUNCHED)
 
 
 def filed_kernels(artifact: Artifact) -> Filed | None:
     """What a run may take from the artifact's kernels."""
     if artifact.kernels is None:
         return None
-    if not is_known(artifact.manifest, TEXTS):
-        tell("the artifact's kernels were made elsewhere: making them again to compare them, once")
+    if not is_known(artifact.manifest, LAUNCHED):
+        tell("the artifact's launches were made elsewhere: making them again to compare them, once")
         compare_kernels(artifact)
     filed = replace(artifact.kernels.filed, plan=artifact.compiled.plan)
     if not filed.code or is_known(artifact.manifest, MACHINE):

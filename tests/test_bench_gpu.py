@@ -170,14 +170,12 @@ import sys, time
 from bench.gpu_kernels import _steps
 from bench.gpu_nets import tiny
 from bench.gpu_report import Setting
-from polytriton.kernels import emit
 from polytriton.passes.pipeline import compile_net
-compiled, original = compile_net(tiny()), emit.module_text
+from tests.kernels.planted import planted
+compiled = compile_net(tiny())
 for module, right, wrong, step, what in {WRONG}:
-    assert right in original(module), (module, right)
-    emit.module_text = lambda m: original(m).replace(right, wrong) if m == module else original(m)
-    emit.make_kernel.cache_clear()
-    rows = _steps(compiled, "float64", Setting(True, time.time() + 300))
+    with planted(module, right, wrong):
+        rows = _steps(compiled, "float64", Setting(True, time.time() + 300))
     found = {{(row["step"], row["what"]) for row in rows if not row["fraction"] <= 1}}
     assert (step, what) in found, (wrong, found)
 """

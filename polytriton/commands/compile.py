@@ -51,9 +51,9 @@ def compile(
     kernels = order.carry_out(verifier.compiled) if order else None
     write_artifact(verifier, place, kernels)
     if kernels is not None and verifier.imported is not None:
-        from polytriton.known import MACHINE, TEXTS, remember
+        from polytriton.known import LAUNCHED, MACHINE, remember
 
-        remember(pack(verifier.compiled, verifier.imported, kernels)[0], TEXTS, MACHINE)
+        remember(pack(verifier.compiled, verifier.imported, kernels)[0], LAUNCHED, MACHINE)
     if as_json:
         print(as_text({"artifact": str(place), **describe_kernels(kernels)}))
     else:

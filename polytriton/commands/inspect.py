@@ -23,7 +23,9 @@ def inspect(
     as_json: Annotated[bool, option("--json", help="The same as one JSON document.")] = False,
     ir: Annotated[bool, option("--ir", help="Print the folded network and the plan as text.")] = False,
     cost: Annotated[bool, option("--cost", help="Predicted and measured time of every kernel of a run, and which limit binds.")] = False,
-    kernel: Annotated[str | None, option("--kernel", metavar="NAME", help="Print the source of one kernel of the artifact.")] = None,
+    kernel: Annotated[
+        str | None, option("--kernel", metavar="NAME", help="Print one kernel of the artifact: its family's source and its constants.")
+    ] = None,
     launches: Annotated[bool, option("--launches", help="Print the artifact's launches: which kernel runs on what, in order.")] = False,
     remake: Annotated[bool, option("--remake", help="Make the artifact's kernels and launches again and compare every byte.")] = False,
     trust: Annotated[bool, option("--trust", help="The same, and run its machine code from now on: you trust who made it.")] = False,
@@ -86,7 +88,7 @@ def _remake(path: Path, trust: bool) -> int:
     artifact = read_artifact(path)
     kernels = _held(path, artifact.kernels)
     compare_kernels(artifact)
-    print(f"{path}: {len(kernels.files)} kernels and their launches, made again and the same in every byte")
+    print(f"{path}: {len(kernels.steps)} kernels and their launches, made again and the same in every byte")
     if trust:
         if not remember(artifact.manifest, MACHINE):
             raise UsageError("there is no cache to remember it in", "set POLYTRITON_CACHE to a folder that is yours alone")
@@ -95,16 +97,14 @@ def _remake(path: Path, trust: bool) -> int:
 
 
 def _source(path: Path, kernels: Kernels | None, name: str) -> str:
-    """The file of a kernel; the beginning of its name will do where no other begins so."""
+    """A kernel to read; the beginning of its name will do where no other begins so."""
     kernels = _held(path, kernels)
-    from polytriton.kernels.files import kernel_path
-
     found = [k for k in kernels.steps if k == name] or [k for k in kernels.steps if k.startswith(name)]
     if len(found) != 1:
         problem = f"{len(found)} kernels in {path} begin with {name!r}" if found else f"there is no kernel {name!r} in {path}"
         some = ", ".join((found or list(kernels.steps))[:6])
         raise UsageError(problem, f"name one of: {some}{', ...' if len(found or kernels.steps) > 6 else ''}")
-    return kernels.files[kernel_path(found[0])]
+    return kernels.kernel_text(found[0])
 
 
 def _operators(as_json: bool) -> int:

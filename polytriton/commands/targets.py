@@ -48,8 +48,8 @@ class Targets:
 
     def order(self) -> Order | None:
         """What is asked for, checked before any work is done; None where the artifact needs no kernels."""
+        from polytriton.kernels.arithmetic import NUMERICS
         from polytriton.kernels.build import triton_version
-        from polytriton.kernels.emit import NUMERICS
 
         targets = _targets(_names(self.target or ["cpu"]))
         gpus = [t for t in targets if t.startswith("cuda")]

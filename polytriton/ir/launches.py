@@ -1,4 +1,4 @@
-"""Launches: the third of the intermediate representations. Which specialised kernel runs on which buffers, in what order.
+"""Launches: the third of the intermediate representations. Which kernel runs on which buffers, in what order.
 
 Everything is static: buffers, slots, tables and the order depend on no image, and on no count that is known on the device alone.
 Symbols name tensors: `buf:3` coefficients, `image:1` a row array of state 1, `from:1` where the rows of state 1 lay in the state
@@ -15,36 +15,38 @@ from polytriton.ir.plan import Plan, Program
 COUNTED = ("DMMA", "HGMMA", "HMMA", "FFMA", "DFMA")  # the instructions that do a kernel's arithmetic
 
 
+Constant = int | float | bool | str | None
+
+
 @dataclass(frozen=True)
 class Kernel:
-    """Ready to compile or launch: no constexpr parameter is left.
+    """A family of the library under constants: ready to compile or launch.
 
-    `types` are Triton's names ("*fp64", "*i64", "i32"), one a parameter; `instruction` is the one of COUNTED the kernel was
-    written for, "" where none is asked; `divisible` parameters are 16-byte aligned pointers or multiples of 16.
+    `parameters` are the pointers that the family reads under them, all of them 16-byte aligned, in its own order; those it does not
+    read are no arguments of the machine code. `types` are Triton's names ("*fp64", "*i64"), one a parameter. A constant "tl.float64"
+    is that Triton type. `instruction` is the one of COUNTED that the kernel was written for, "" where none is asked.
     """
 
     name: str
-    source: str
+    family: str
+    constants: tuple[tuple[str, Constant], ...]
     parameters: tuple[str, ...]
     types: tuple[str, ...]
     warps: int = 4
     stages: int = 3
     instruction: str = ""
-    divisible: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise ValueError(f"a kernel's name is an identifier, not {self.name!r}")
         if len(self.types) != len(self.parameters):
             raise ValueError(f"kernel {self.name} has {len(self.parameters)} parameters and {len(self.types)} types")
-        if strange := set(self.divisible) - set(self.parameters):
-            raise ValueError(f"kernel {self.name} has no parameter {', '.join(sorted(strange))} to be divisible")
         if self.instruction and self.instruction not in COUNTED:
             raise ValueError(f"kernel {self.name} asks for {self.instruction}: only {', '.join(COUNTED)} are counted")
 
     @property
     def options(self) -> dict[str, int]:
-        """What Triton is told besides the source."""
+        """What Triton is told besides the family, its constants and types."""
         return {"num_warps": self.warps, "num_stages": self.stages}
 
 
@@ -66,8 +68,8 @@ class Launch:
 
     @property
     def function(self) -> str:
-        """The library kernel that it is a specialisation of."""
-        return self.kernel.name.rpartition("_")[0]
+        """The library's function that it launches."""
+        return self.kernel.family
 
     def grid(self, capacity: int) -> tuple[int, int]:
         """CUDA's limits: a launcher beyond them may launch nothing and say nothing."""
@@ -116,12 +118,11 @@ class MachineCode:
 
 @dataclass(frozen=True)
 class Filed:
-    """What compiling left for runs: kernels by name, the kernel that answers each order, the launches of programs as text
-    (kernels/stock.py), and kernels' machine code by target, made by the release `triton`. `plan`: the one whose programs they are.
+    """What compiling left for runs: kernels by name, the launches of programs as text (kernels/stock.py), and kernels' machine code
+    by target, made by the release `triton`. `plan`: the one whose programs they are.
     """
 
     kernels: Mapping[str, Kernel]
-    orders: Mapping[str, str]
     programs: Mapping[str, str]
     code: Mapping[str, Mapping[str, MachineCode]] = field(default_factory=dict)
     triton: str = ""

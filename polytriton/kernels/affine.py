@@ -9,8 +9,8 @@ from math import prod
 from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
+from polytriton.kernels.arithmetic import NUMERICS, Constants
 from polytriton.kernels.choose import Tiles, power
-from polytriton.kernels.emit import NUMERICS, Constants
 from polytriton.kernels.emitter import Emitter
 
 WHERE = "the interval pass"

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from polytriton.ir.addends import find_addends
-from polytriton.ir.launches import Kernel
+from polytriton.ir.launches import Constant, Kernel
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import AFFINE, WHERE
+from polytriton.kernels.arithmetic import NUMERICS, Constants, Numerics
 from polytriton.kernels.choose import Tiles, power
-from polytriton.kernels.emit import NUMERICS, Constants, Numerics
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sequence import Frames
-from polytriton.kernels.specialise import Constant
 from polytriton.kernels.stock import Stock
 from polytriton.rounding import flush_loss, gamma
 
@@ -54,15 +53,19 @@ def affine_box(node: Node, source: Node, real: bool, emulate: bool) -> Constants
     size, (_, _, c) = cells(node, emulate), extent(node)
     dense = node.op == "linear"
     share = size["SIZE"] if dense else c // node.integer("g", 1)
-    return {"REAL": real, "SHARE": share, "BIAS": size["SIZE"] if dense else c, **read_parts(parts(source, emulate)), **size}
+    read: Constants = {"SHARE": share, **read_parts(parts(source, emulate))}
+    return {"REAL": real, "BIAS": size["SIZE"] if dense else c, **(dict.fromkeys(read, 1) if real else read), **size}
 
 
 def elementwise_box(node: Node, operations: int, emulate: bool) -> tuple[str, Constants]:
     """A ReLU's, a sum's or a difference's kernel; charged as runtime.soundness.elementwise_error says. No operations: exact arithmetic."""
-    lost = flush_loss(ETA, node.number("slope")) if operations else 0.0
+    slope = node.number("slope")
+    if node.op == "relu" and slope in (0.0, 1.0):
+        operations = 0  # exact, deployed or not
+    lost = flush_loss(ETA, slope) if operations else 0.0
     of: Constants = {"GAMMA": gamma(operations, 2.0**-23) if operations else 0.0, "LOST": lost, **cells(node, emulate)}
     if node.op == "relu":
-        return "relu_boxes", {"SLOPE": node.number("slope"), **of}
+        return "relu_boxes", {"SLOPE": slope, **of}
     return "sum_boxes", {"MINUS": node.op == "sub", **of}
 
 

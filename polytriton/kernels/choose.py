@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from polytriton.rounding import PARTS
 
 if TYPE_CHECKING:
-    from polytriton.kernels.emit import Numerics
+    from polytriton.kernels.arithmetic import Numerics
 
 
 LARGEST = 1 << 20  # values of a product's tile that Triton takes

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from polytriton.ir.launches import Kernel, Launches
+from polytriton.ir.launches import Constant, Kernel, Launches
+from polytriton.kernels.arithmetic import Numerics
+from polytriton.kernels.catalogue import Given, tile_key
 from polytriton.kernels.choose import Tiles, Tiling, retile
-from polytriton.kernels.emit import Numerics, tile_key
-from polytriton.kernels.specialise import Constant
-from polytriton.kernels.stock import Stock, order_digest
+from polytriton.kernels.stock import Stock
 
 
 @dataclass(frozen=True)
 class Use:
-    """A step that launches a kernel: `%conv2 in bound %relu3`. Steps share a kernel where what differs is not in its text."""
+    """A step that launches a kernel: `%conv2 in bound %relu3`."""
 
     step: str
     function: str
-    constants: tuple[tuple[str, Constant], ...]
+    constants: Given
     numerics: str
 
 
@@ -31,7 +31,6 @@ class Emitter:
     tiles: Mapping[str, Tiling] = field(default_factory=dict)  # by tile_key: what is used in place of the defaults
     asked: dict[str, Tiles] = field(default_factory=dict)  # by tile_key, what every kernel is emitted with
     stock: Stock = field(default_factory=Stock)
-    orders: dict[str, str] = field(default_factory=dict)  # what kernels were asked for by, and their names
     programs: dict[str, Launches] = field(default_factory=dict)  # by stock.program_key
 
     def tiles_of(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, default: Tiles) -> Tiles:
@@ -42,11 +41,9 @@ class Emitter:
         return tiles
 
     def kernel(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, tiles: Tiles, *, step: str) -> Kernel:
-        given = tuple(sorted(constants.items()))
         made = self.stock.kernel(function, constants, numerics.name, tiles.warps, tiles.stages)
         self.kernels.setdefault(made.name, made)
-        self.orders[order_digest(function, given, numerics.name, tiles.warps, tiles.stages)] = made.name
-        use = Use(step, function, given, numerics.name)
+        use = Use(step, function, made.constants, numerics.name)
         uses = self.uses.setdefault(made.name, [])
         if use not in uses:
             uses.append(use)

@@ -1,15 +1,13 @@
-"""The kernels of a compiled network as files: NAME.py for every specialisation, which orders it answers and what launches it, and what
-became of it as machine code.
+"""The kernels of a compiled network as files: of every kernel what makes it, what launches it, and what became of it as machine code.
 
-    kernels/NAME.py        one specialised kernel      kernels/launches.ptir  every program's launches, by arithmetic and machine
-    kernels/index.json     the library they are of, and of every kernel its orders, parameters and steps (kernels/stock.py)
-    kernels/report.json    for GPUs: registers, spills, instructions, and what a launcher is told
-    kernels/cuda_90.safetensors  the machine code for a GPU, by kernel
+kernels/index.json     the library they are of, and of every kernel its family, constants, pointers, and the steps that launch it
+kernels/launches.ptir  every program's launches, by arithmetic and machine
+kernels/report.json    for GPUs: registers, spills, instructions, and what a launcher is told
+kernels/cuda_90.safetensors  the machine code for a GPU, by kernel
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,11 +19,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from polytriton.ir.launch_text import print_launches
-from polytriton.ir.launches import Filed, Kernel, MachineCode
+from polytriton.ir.launches import Constant, Filed, Kernel, MachineCode
+from polytriton.kernels.arithmetic import NUMERICS
+from polytriton.kernels.catalogue import CATALOGUE, make_kernel
 from polytriton.kernels.choose import GPU, INTERPRETER
-from polytriton.kernels.emit import blank_name, kernel_name
 from polytriton.kernels.emitter import Emitter
-from polytriton.kernels.header import SHA256, header
+from polytriton.kernels.header import header, source
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.spec import Report
@@ -48,16 +47,16 @@ class _Filed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What index.json holds of a kernel beside its text. `machine`: it is compiled for the artifact's GPUs."""
+    """What index.json holds of a kernel. `parameters`: its pointers and their types; `machine`: it is compiled for the artifact's GPUs."""
 
-    parameters: tuple[str, ...]
-    types: tuple[str, ...]
+    family: str
+    constants: dict[str, Constant]
+    parameters: dict[str, str]
     warps: int
     stages: int
-    instruction: str
     machine: bool
+    numerics: tuple[str, ...]
     steps: tuple[str, ...]
-    orders: tuple[str, ...]
 
 
 class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,11 +68,6 @@ class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Stale(ValueError):
     """Kernels of another library than this one's."""
-
-
-def kernel_path(name: str) -> str:
-    """A kernel's place in an artifact."""
-    return f"{FOLDER}/{name}.py"
 
 
 def code_path(target: str) -> str:
@@ -94,12 +88,12 @@ def unpack_code(data: bytes) -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class Kernels:
-    """A network's kernels for some targets: `files` by their path in the artifact, and by kernel the steps that use it."""
+    """A network's kernels for some targets, and by kernel the arithmetics it is for and the steps that launch it."""
 
     targets: tuple[str, ...]
     numerics: tuple[str, ...]
-    files: dict[str, str]
     steps: dict[str, tuple[str, ...]]
+    used: dict[str, tuple[str, ...]]
     machine: tuple[Kernel, ...]  # those that are compiled for GPUs
     filed: Filed  # what runs take from them
     reports: tuple[Report, ...] = ()
@@ -115,8 +109,7 @@ class Kernels:
 
     def contents(self) -> dict[str, bytes]:
         """The files to write. The same machine code gives the same report, however long it took and wherever it was found."""
-        out = {path: text.encode() for path, text in self.files.items()}
-        out[INDEX] = msgspec.json.format(msgspec.json.encode(self._index()), indent=2) + b"\n"
+        out = {INDEX: msgspec.json.format(msgspec.json.encode(self._index()), indent=2) + b"\n"}
         out[LAUNCHES] = self.launches_text().encode()
         if self.reports:
             lasting = [{k: v for k, v in asdict(r).items() if k not in ("seconds", "cached")} for r in self.reports]
@@ -129,14 +122,18 @@ class Kernels:
         """Every program's, each under the arithmetic and machine it is for."""
         return "".join(f"launches {key}\n{text}\n" for key, text in self.filed.programs.items())
 
+    def kernel_text(self, name: str) -> str:
+        """A kernel for people to read: what it is for and what became of it, and its family's source."""
+        kernel = self.filed.kernels[name]
+        return header(kernel, self.steps[name], self.used[name], [r for r in self.reports if r.name == name]) + source(kernel)
+
     def _index(self) -> _Index:
-        orders: dict[str, list[str]] = {name: [] for name in self.filed.kernels}
-        for order, name in self.filed.orders.items():
-            orders[name].append(order)
         compiled = {k.name for k in self.machine}
         return _Index(library_digest(), self.targets, self.numerics, {
-            name: _Entry(k.parameters, k.types, k.warps, k.stages, k.instruction, name in compiled, self.steps[name], tuple(orders[name]))
-            for name, k in self.filed.kernels.items()
+            name: _Entry(
+                k.family, dict(k.constants), dict(zip(k.parameters, k.types, strict=True)), k.warps, k.stages, name in compiled,
+                self.used[name], self.steps[name],
+            ) for name, k in self.filed.kernels.items()
         })  # fmt: skip
 
     def with_reports(self, data: bytes, code: Mapping[str, bytes]) -> Kernels:
@@ -171,58 +168,51 @@ def emit_files(compiled: Compiled, targets: Sequence[str], numerics: Sequence[st
     machine = network_kernels(compiled, numerics, GPU, emitter) if any(t in LIMITS for t in targets) else []
     if INTERPRET in targets:
         network_kernels(compiled, numerics, INTERPRETER, emitter)
-    files = {kernel_path(name): header(kernel, emitter.uses[name]) + kernel.source for name, kernel in emitter.kernels.items()}
-    steps = {name: tuple(dict.fromkeys(use.step for use in uses)) for name, uses in emitter.uses.items()}
+    steps, used = ({n: tuple(dict.fromkeys(getattr(u, of) for u in us)) for n, us in emitter.uses.items()} for of in ("step", "numerics"))
     programs = {key: print_launches(launches) for key, launches in emitter.programs.items()}
-    filed = Filed(emitter.kernels, emitter.orders, programs, plan=compiled.plan)
-    return Kernels(tuple(targets), tuple(numerics), files, steps, tuple(machine), filed)
+    filed = Filed(emitter.kernels, programs, plan=compiled.plan)
+    return Kernels(tuple(targets), tuple(numerics), steps, used, tuple(machine), filed)
 
 
 def read_files(contents: Mapping[str, bytes], targets: Sequence[str], numerics: Sequence[str]) -> Kernels:
-    """What `Kernels.contents` wrote, without its reports; neither emits nor compiles. Stale where another library made it,
-    ValueError where the files do not fit each other.
+    """What `Kernels.contents` wrote, without its reports; nothing is compiled. Stale where another library made it, ValueError where
+    the files do not fit each other, or a kernel is not what its name says.
     """
     index = msgspec.json.decode(contents[INDEX], type=_Index)
     if index.library != library_digest():
         raise Stale("another version of polytriton made them")
-    files = {path: data.decode("ascii") for path, data in contents.items() if path.endswith(".py")}
-    if odd := sorted(files.keys() ^ {kernel_path(name) for name in index.kernels}):
-        raise ValueError(f"{INDEX} and the folder do not both have {odd[0]}")
     if (index.targets, index.numerics) != (tuple(targets), tuple(numerics)):
         raise ValueError(f"{INDEX} is of {', '.join(index.targets)} in {', '.join(index.numerics)}")
-    kernels = {name: _kernel(name, files[kernel_path(name)], entry) for name, entry in index.kernels.items()}
-    orders = {order: name for name, entry in index.kernels.items() for order in entry.orders}
+    kernels = {name: _kernel(name, entry) for name, entry in index.kernels.items()}
     launches = contents[LAUNCHES].decode("ascii")
     said = "".join(step for entry in index.kernels.values() for step in entry.steps)
-    if not all(map(_printable, (*files.values(), launches, said))):  # a terminal does what control characters say
+    if not all(map(_printable, (launches, said))):  # a terminal does what control characters say
         raise ValueError("they hold characters that cannot be printed")
     if bare := [name for name, entry in index.kernels.items() if not entry.steps]:
         raise ValueError(f"{INDEX} names no step of {bare[0]}")
     texts = _PROGRAM.split(launches)
     programs = {key: text.removesuffix("\n") for key, text in zip(texts[1::2], texts[2::2], strict=True)}
     machine = tuple(kernels[name] for name, entry in index.kernels.items() if entry.machine)
-    steps = {name: entry.steps for name, entry in index.kernels.items()}
-    return Kernels(tuple(targets), tuple(numerics), files, steps, machine, Filed(kernels, orders, programs))
+    steps, used = ({name: getattr(entry, of) for name, entry in index.kernels.items()} for of in ("steps", "numerics"))
+    return Kernels(tuple(targets), tuple(numerics), steps, used, machine, Filed(kernels, programs))
 
 
 def _printable(text: str) -> bool:
     return text.replace("\n", "").isprintable()
 
 
-def _kernel(name: str, text: str, entry: _Entry) -> Kernel:
-    """A kernel from its file: its name and the last line of its head hold hashes of what follows."""
-    head, said, rest = text.partition(SHA256)
-    digest, _, source = rest.partition("\n")
-    function = name.rpartition("_")[0]
-    own = kernel_name(function, source.replace(name, blank_name(function)), entry.types, entry.warps, entry.stages)
-    remarks = all(line.startswith("#") for line in head.splitlines())
-    if not (said and remarks) or hashlib.sha256(source.encode()).hexdigest() != digest or own != name:
-        raise ValueError(f"{kernel_path(name)} is not as it was emitted")
-    return Kernel(name, source, entry.parameters, entry.types, entry.warps, entry.stages, entry.instruction, entry.parameters)
+def _kernel(name: str, entry: _Entry) -> Kernel:
+    """The kernel that the library makes of an entry, which must be the one that the entry says."""
+    if entry.family not in CATALOGUE or not entry.numerics or not NUMERICS.keys() >= set(entry.numerics):
+        raise ValueError(f"{name} is of no family or arithmetic that there is")
+    kernel = make_kernel(entry.family, tuple(sorted(entry.constants.items())), entry.numerics[0], entry.warps, entry.stages)
+    if (kernel.name, kernel.parameters, kernel.types) != (name, tuple(entry.parameters), tuple(entry.parameters.values())):
+        raise ValueError(f"{name} is not what its family and constants make")
+    return kernel
 
 
 def differing(kernels: Kernels, compiled: Compiled) -> list[str]:
-    """The files that this library would write otherwise for the network: made again, all of them, and compared."""
+    """The files that this library would write otherwise for the network: made again and compared."""
     want, held = emit_files(compiled, kernels.targets, kernels.numerics).contents(), kernels.contents()
     made_by_triton = {REPORT, *map(code_path, kernels.gpus)}
     return sorted(name for name in want.keys() | (held.keys() - made_by_triton) if want.get(name) != held.get(name))

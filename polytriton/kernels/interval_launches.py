@@ -14,8 +14,8 @@ import numpy as np
 from polytriton.errors import UnsupportedModel
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import Program, Step, Window, extent
+from polytriton.kernels.arithmetic import Constants, Numerics
 from polytriton.kernels.choose import GPU, Sizes, Tiles, power
-from polytriton.kernels.emit import Constants, Numerics
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Frames, FrontierEntry, place

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polytriton.ir.launches import Launch, Launches
+from polytriton.kernels.arithmetic import Numerics
 from polytriton.kernels.choose import Tiles
-from polytriton.kernels.emit import Numerics
 from polytriton.kernels.emitter import Emitter
 
 ADDS = (  # kernels that write a buffer and add to scalars, and nothing else; everything waits for the others

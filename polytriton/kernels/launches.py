@@ -15,8 +15,8 @@ from dataclasses import replace
 from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Program, Step, Window, extent
+from polytriton.kernels.arithmetic import Constants, Numerics
 from polytriton.kernels.choose import GPU, Sizes, Tiles
-from polytriton.kernels.emit import Constants, Numerics
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sequence import Frames, FrontierEntry, place
 from polytriton.kernels.steps import concat, gather, maxpool, scale, slope
@@ -301,7 +301,8 @@ class Lowering:
 
     def _mask(self, step: Step) -> Constants:
         h, w, _ = extent(self.nodes[step.to[0]])
-        return {"MASK": step.mask, "IH": h, "IW": w, **place(step.windows[0], "TO_")}
+        known: Constants = {"MASK": step.mask, "IH": h, "IW": w, **place(step.windows[0], "TO_")}
+        return known if step.mask else {**dict.fromkeys(known, 0), "MASK": False}  # else nobody reads them
 
     def _slice(self, node: Node, step: Step, entry: FrontierEntry, window: Window, charge: bool) -> None:
         """Single neurons of an affine layer become slices of its weights."""

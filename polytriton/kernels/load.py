@@ -1,9 +1,9 @@
-"""Emitted kernels become callable: written to a folder and imported, since Triton reads a kernel's source from its file."""
+"""Kernels become callable: the library's function with the constants given, and what compiling filed."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import sys
 import tempfile
 from collections.abc import Callable
@@ -14,10 +14,11 @@ from threading import Lock
 from typing import Any, Protocol
 
 from polytriton.errors import UnsupportedModel, UsageError
-from polytriton.ir.launches import Kernel, MachineCode
+from polytriton.ir.launches import Constant, Kernel, MachineCode
+from polytriton.kernels.catalogue import place
 from polytriton.knobs import interpret_triton, triton_interpreted
 
-_MAKING = Lock()  # every device has a thread: none may write a file that another is reading
+_MAKING = Lock()  # every device has a thread: none may make what another is making
 
 
 def prepare(interpret: bool) -> None:
@@ -57,7 +58,28 @@ class Launchable(Protocol):
 def function(kernel: Kernel) -> Launchable:
     """The kernel as Triton's runtime launches it: function(kernel)[grid](tensors...)."""
     with _MAKING:
-        return _made(kernel)
+        return _given(kernel)
+
+
+class GivenConstants:
+    """A family's function under a kernel's constants, which Triton compiles or interprets; pointers that are not read are None."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.run = kernel, _named(kernel)
+        told = {name: _value(constant) for name, constant in kernel.constants}
+        self.given = [told.get(name) for name in self.run.arg_names]
+        self.places = [self.run.arg_names.index(p) for p in kernel.parameters]
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
+        run = self.run[grid]
+
+        def launch(*tensors: Any, **options: Any) -> object:
+            given = list(self.given)
+            for at, tensor in zip(self.places, tensors, strict=True):
+                given[at] = tensor
+            return run(*given, **options)
+
+        return launch
 
 
 class LoadedCode:
@@ -92,18 +114,29 @@ def _revive(kernel: Kernel, code: MachineCode) -> Any:
     files = {f"{kernel.name}.json": stem.with_suffix(".json"), f"{kernel.name}.cubin": stem.with_suffix(".cubin")}
     stem.with_suffix(".json").write_text(code.launch)
     stem.with_suffix(".cubin").write_bytes(code.cubin)
-    return CompiledKernel(triton_source(kernel, _made(kernel)), files, hashlib.sha256(code.cubin).hexdigest())
+    return CompiledKernel(_launcher_source(kernel), files, hashlib.sha256(code.cubin).hexdigest())
 
 
-def triton_source(kernel: Kernel, function: Any) -> Any:
-    """The kernel, read as `function`, as Triton's compiler takes it and as its launcher knows it again."""
+def _launcher_source(kernel: Kernel) -> Any:
+    """What Triton's launcher wants to know of a compiled kernel: the types of the tensors that it is launched with."""
     from triton.compiler import ASTSource
 
+    return ASTSource(_named(kernel), signature=dict(zip(kernel.parameters, kernel.types, strict=True)))
+
+
+def triton_source(kernel: Kernel) -> Any:
+    """The kernel as Triton's compiler takes it. ValueError where the function has no such parameters."""
+    from triton.compiler import ASTSource
+
+    made = _named(kernel)
+    types, told, names = dict(zip(kernel.parameters, kernel.types, strict=True)), dict(kernel.constants), list(made.arg_names)
+    if [n for n in names if n in types] != list(types) or not told.keys() <= set(names):
+        raise ValueError(f"{kernel.family} takes ({', '.join(names)}), not ({', '.join([*types, *told])})")
     return ASTSource(
-        function,
-        signature=dict(zip(kernel.parameters, kernel.types, strict=True)),
-        constexprs={},
-        attrs={(k,): [["tt.divisibility", 16]] for k, name in enumerate(kernel.parameters) if name in kernel.divisible},
+        made,
+        signature={name: types.get(name, "constexpr") for name in names},
+        constexprs={(k,): _value(told.get(name)) for k, name in enumerate(names) if name not in types},
+        attrs={(k,): [["tt.divisibility", 16]] for k, name in enumerate(names) if name in types},
     )
 
 
@@ -114,13 +147,28 @@ def version() -> str:
     return str(triton.__version__)
 
 
+_given = cache(GivenConstants)
+
+
+def _value(constant: Constant) -> Any:
+    """A constant as Triton knows it."""
+    import triton.language as tl
+
+    return getattr(tl, constant.removeprefix("tl.")) if isinstance(constant, str) and constant.startswith("tl.") else constant
+
+
+def library_function(family: str) -> Any:
+    """As it stands in its module."""
+    module, name = place(family)
+    return getattr(importlib.import_module(module), name)
+
+
 @cache
-def _made(kernel: Kernel) -> Any:
-    digest = hashlib.sha256(kernel.source.encode()).hexdigest()[:16]
-    path = Path(_folder().name, f"{kernel.name}_{digest}.py")
-    path.write_text(kernel.source)
-    spec = importlib.util.spec_from_file_location(f"polytriton_emitted_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, kernel.name)
+def _named(kernel: Kernel) -> Any:
+    """The family's function; compiled, it is called as the kernel is, so that profiles tell kernels of a family apart."""
+    found = library_function(kernel.family)
+    if triton_interpreted():
+        return found
+    from triton.runtime.jit import JITFunction
+
+    return JITFunction(found.fn, repr=lambda _: kernel.name)

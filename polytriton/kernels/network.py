@@ -11,9 +11,9 @@ from polytriton.ir.launch_check import check_launches
 from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
 from polytriton.kernels.affine import forward_kernels
+from polytriton.kernels.arithmetic import INTERVAL, NUMERICS
 from polytriton.kernels.cell_kernels import box_kernels, form_kernels, neuron_kernels, table_kernels
 from polytriton.kernels.choose import GPU, Sizes
-from polytriton.kernels.emit import INTERVAL, NUMERICS
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.interval_launches import IntervalLowering
 from polytriton.kernels.lanes import add_lanes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan, Window, extent
-from polytriton.kernels.emit import Constants
+from polytriton.kernels.arithmetic import Constants
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the compiler is told of a kernel beside its source, and what is known of it once it is machine code."""
+"""What the compiler is told of a kernel beside its family, constants and types, and what is known of it once it is machine code."""
 
 from __future__ import annotations
 

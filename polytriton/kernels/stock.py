@@ -1,7 +1,7 @@
-"""Where a run's kernels and launches come from: what compiling filed, else the library, specialised here and now.
+"""Where a run's kernels and launches come from: the library's families under constants; launches and machine code as compiling filed them.
 
-An order is all that decides a kernel: the library function, its constants, the arithmetic, warps and stages. The same library answers
-the same order with the same text, so an artifact names the orders of its kernels and the library they are of (`library_digest`).
+A kernel's name tells all that its machine code depends on, so what is filed under a name is of that very kernel. The rest that decides
+a program's launches is the library they are of (`library_digest`).
 """
 
 from __future__ import annotations
@@ -13,23 +13,17 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from polytriton.ir.launch_text import parse_launches
-from polytriton.ir.launches import Filed, Kernel, Launches, MachineCode
+from polytriton.ir.launches import Constant, Filed, Kernel, Launches, MachineCode
 from polytriton.ir.plan import Plan, Program
 from polytriton.kernels import load
-from polytriton.kernels.emit import make_kernel
+from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.load import Launchable
-from polytriton.kernels.specialise import Constant
 from polytriton.knobs import tell
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # by its other name it is of Python 3.11
 
 LIBRARY = ("ir", "kernels", "passes")  # kernels, and what their constants and launches are read from
-Given = tuple[tuple[str, Constant], ...]
-
-
-def order_digest(function: str, constants: Given, numerics: str, warps: int, stages: int) -> str:
-    return hashlib.sha256(repr((function, constants, numerics, warps, stages)).encode()).hexdigest()
 
 
 def program_key(numerics: str, emulate: bool, program: Program) -> str:
@@ -39,7 +33,7 @@ def program_key(numerics: str, emulate: bool, program: Program) -> str:
 
 @cache
 def library_digest() -> str:
-    """Of everything that decides what an order is answered with, and what a program's launches are."""
+    """Of everything that decides what kernels there are, and what a program's launches are."""
     own = hashlib.sha256(resources.files("polytriton").joinpath("rounding.py").read_bytes())
     for name, text in sorted(s for room in LIBRARY for s in _sources(resources.files("polytriton").joinpath(room), f"{room}/")):
         own.update(f"{name}\n{len(text)}\n".encode() + text)
@@ -72,22 +66,16 @@ class Stock:
     def __init__(self, filed: Filed | None = None, plan: Plan | None = None, target: str = "") -> None:
         self.filed = filed
         self.programs = filed is not None and filed.plan is not None and filed.plan == plan
-        self._answers: dict[tuple[object, ...], Kernel] = {}
         self._code = _code_for(filed, target) if target else {}
         self._loaded: dict[str, Launchable] = {}
 
     def kernel(self, function: str, constants: Mapping[str, Constant], numerics: str, warps: int, stages: int) -> Kernel:
-        given = tuple(sorted(constants.items()))
-        key = (function, given, numerics, warps, stages)
-        if key not in self._answers:
-            name = None if self.filed is None else self.filed.orders.get(order_digest(*key))
-            self._answers[key] = make_kernel(*key) if self.filed is None or name is None else self.filed.kernels[name]
-        return self._answers[key]
+        return make_kernel(function, tuple(sorted(constants.items())), numerics, warps, stages)
 
     def function(self, kernel: Kernel) -> Launchable:
         """The kernel as it is launched: function(kernel)[grid](tensors...); by filed machine code where it is for this GPU."""
         code = self._code.get(kernel.name)
-        if code is None or self.filed is None or self.filed.kernels[kernel.name] != kernel:
+        if code is None or self.filed is None or self.filed.kernels.get(kernel.name) != kernel:
             return load.function(kernel)
         if kernel.name not in self._loaded:
             self._loaded[kernel.name] = load.LoadedCode(kernel, code)

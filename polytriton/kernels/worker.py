@@ -12,9 +12,8 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
@@ -71,17 +70,16 @@ def _private_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def build(kernel: Kernel, target: str, stem: Path) -> BuildReply:
-    """Machine code for `target` and what is in it. Triton reads a function's source from its file: it is written beside `stem`.
+    """Machine code for `target` and what is in it; files are written beside `stem`.
 
     Where ptxas spills, mostly a word or two for one block more on an SM, it is asked to make room for that many blocks, then for
     ever fewer, which gives a thread more registers; the first code without a spill is taken, else its first choice.
     """
     began = time.perf_counter()
-    function = load(kernel, stem.with_suffix(".py"))
-    report, cubin = _compiled(kernel, function, target, stem, 0)
+    report, cubin = _compiled(kernel, target, stem, 0)
     most = report.occupancy // kernel.warps if report.spills and report.registers < THREAD else 0
     for blocks in range(most, 0, -1):
-        other, code = _compiled(kernel, function, target, stem, blocks)
+        other, code = _compiled(kernel, target, stem, blocks)
         if not other.spills:
             report, cubin = other, code
         if not other.spills or other.registers >= THREAD:
@@ -89,18 +87,18 @@ def build(kernel: Kernel, target: str, stem: Path) -> BuildReply:
     return BuildReply(replace(report, seconds=time.perf_counter() - began), cubin)
 
 
-def _compiled(kernel: Kernel, function: Any, target: str, stem: Path, blocks: int) -> tuple[Report, bytes]:
+def _compiled(kernel: Kernel, target: str, stem: Path, blocks: int) -> tuple[Report, bytes]:
     import triton
     from triton.backends.compiler import GPUTarget
 
     backend, arch = target.split(":")
     options = {**kernel.options, **room(blocks), **FUSION}
-    compiled = triton.compile(triton_source(kernel, function), target=GPUTarget(backend, int(arch), 32), options=options)
+    compiled = triton.compile(triton_source(kernel), target=GPUTarget(backend, int(arch), 32), options=options)
     cubin: bytes = compiled.asm["cubin"]
     file = stem.with_suffix(".cubin")
     file.write_bytes(cubin)
     shown = dump(file)
-    registers, stack = usage(shown, kernel.name)
+    registers, stack = usage(shown, compiled.metadata.name)
     counts = opcodes(shown)
     shared = int(compiled.metadata.shared)
     report = Report(
@@ -127,20 +125,6 @@ def launch_facts(files: Mapping[str, str]) -> str:
     (path,) = (file for name, file in files.items() if name.endswith(".json"))
     facts = json.loads(Path(path).read_text(encoding="utf-8"))
     return json.dumps({key: facts[key] for key in sorted(facts.keys() - {"extern_libs", "hash"})})
-
-
-def load(kernel: Kernel, file: Path) -> Any:
-    """The kernel as Triton knows it."""
-    file.write_text(kernel.source, encoding="utf-8")
-    spec = spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function = getattr(module, kernel.name, None)
-    names = tuple(getattr(function, "arg_names", ()))
-    if names != kernel.parameters:
-        raise ValueError(f"{kernel.name} of this file takes ({', '.join(names)}), not ({', '.join(kernel.parameters)})")
-    return function
 
 
 def dump(cubin: Path) -> str:

@@ -15,9 +15,10 @@ from typing import Any
 from polytriton.artifact import Artifact, write_artifact
 from polytriton.errors import UsageError
 from polytriton.ir.launches import Kernel
+from polytriton.kernels.arithmetic import NUMERICS, Numerics
 from polytriton.kernels.build import Built, compile_each
+from polytriton.kernels.catalogue import make_kernel, tile_key
 from polytriton.kernels.choose import GPU, retile
-from polytriton.kernels.emit import NUMERICS, Numerics, make_kernel, tile_key
 from polytriton.kernels.emitter import Emitter, Use
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Frames

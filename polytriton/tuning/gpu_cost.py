@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.spec import Report
 from polytriton.tuning.cpu_cost import Cost

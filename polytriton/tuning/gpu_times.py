@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from polytriton.ir.plan import extent
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU, Tiles, retile
-from polytriton.kernels.emit import NUMERICS
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Frames

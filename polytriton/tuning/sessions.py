@@ -14,8 +14,8 @@ import polytriton
 from polytriton.api import Verifier
 from polytriton.artifact import Artifact, write_artifact
 from polytriton.errors import UsageError
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import Tiles
-from polytriton.kernels.emit import NUMERICS
 from polytriton.runtime.config import LIBRARY, Config
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.soundness import KERNELS

@@ -21,8 +21,8 @@ from bench.sass_loop import LANES, MATRIX, inner_loop, mix, pipe_cycles, read
 from bench.table import slug
 from polytriton.ir.ops import relaxed_nodes
 from polytriton.ir.plan import Step
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU
-from polytriton.kernels.emit import NUMERICS
 from polytriton.kernels.sass import occupancy
 from polytriton.kernels.spec import Report
 from polytriton.passes.pipeline import compile_net

@@ -15,8 +15,8 @@ from polytriton.ir.launch_text import parse_launches, print_launches
 from polytriton.ir.launches import Launches
 from polytriton.ir.net import Net
 from polytriton.kernels import network
+from polytriton.kernels.arithmetic import INTERVAL, NUMERICS
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes
-from polytriton.kernels.emit import INTERVAL, NUMERICS
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.interval_launches import IntervalLowering
 from polytriton.kernels.lanes import add_lanes

@@ -3,9 +3,9 @@
     python -m tests.kernels.aot_ledger        compile what the ledger lacks, drop what no network needs any more
 
 aot/SET-TYPE-SM.csv names the Triton that compiled, then holds a line a kernel: its function, a digest, its report. The digest is
-of all that the machine code depends on (`identity` of kernels/store.py), names, comments and docstrings left out, so a line stands as
-long as its kernel says the same: a test emits every kernel and looks it up, which takes seconds where compiling them all takes an
-hour. Lines drawn anew every day are compiled again and must come out as they are written.
+of all that the machine code depends on (`identity` of kernels/store.py), comments and docstrings of the family's source left out, so
+a line stands as long as its kernel says the same: a test makes every kernel and looks it up, which takes seconds where compiling
+them all takes an hour. Lines drawn anew every day are compiled again and must come out as they are written.
 
 Cubins stay in FOLDER/SM: a command that was stopped goes on there. Exit code 1 where a kernel does not compile, spills, fits no SM
 or lacks its instruction.
@@ -17,7 +17,6 @@ import argparse
 import hashlib
 import os
 import random
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.launches import COUNTED, Kernel
 from polytriton.ir.net import Net
 from polytriton.kernels.build import Built, Failed, check, compile_all, compile_each, triton_version
+from polytriton.kernels.catalogue import place
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.pool import tools
 from polytriton.kernels.spec import Report
@@ -52,9 +52,6 @@ HERE = 150  # kernels of a set and a type that a test compiles itself where the 
 SAMPLE = 12  # lines of a file that are compiled again
 FIGURES = ("registers", "shared", "spill_loads", "spill_stores", "occupancy", "blocks")
 COLUMNS = ("function", "digest", *FIGURES, "instructions")
-STRING = r'"""(?:[^"]|"(?!""))*"""|"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)*'"
-DOCSTRING = r'(?<=\):\n)[ \t]*"""(?:[^"]|"(?!""))*"""[ \t]*\n'
-SAID = re.compile(rf"{DOCSTRING}|({STRING})|[ \t]*#[^\n]*")
 
 
 @dataclass(frozen=True)
@@ -108,22 +105,15 @@ class Ledger:
 
 
 def function(kernel: Kernel) -> str:
-    return kernel.name.rpartition("_")[0]
-
-
-def bare(source: str) -> str:
-    """Without docstrings, comments and empty lines."""
-    return re.sub(r"\n\s*\n", "\n", SAID.sub(lambda found: found[1] or "", source))
+    return place(kernel.family)[1]
 
 
 @cache
 def digest(kernel: Kernel, target: str) -> str:
-    name = function(kernel)
-    plain = replace(kernel, name=name, source=bare(kernel.source.replace(kernel.name, name)))
-    return hashlib.sha256(identity(plain, target, triton_version(), {})).hexdigest()[:DIGITS]
+    return hashlib.sha256(identity(replace(kernel, name=function(kernel)), target, triton_version(), {})).hexdigest()[:DIGITS]
 
 
-def place(name: str, numerics: str, target: str) -> Path:
+def book_path(name: str, numerics: str, target: str) -> Path:
     return FOLDER / f"{name}-{numerics}-{target.removeprefix('cuda:')}.csv"
 
 
@@ -159,7 +149,7 @@ def networks(name: str, data: Path | None) -> Iterator[Net]:
             yield load_onnx(file).net
 
 
-def emitted(nets: Iterable[Net], numerics: str) -> list[Kernel]:
+def needed(nets: Iterable[Net], numerics: str) -> list[Kernel]:
     """Every kernel of the networks in their default configuration; kernels of one name are one kernel."""
     return list({k.name: k for net in nets for k in network_kernels(compile_net(net), [numerics])}.values())
 
@@ -271,14 +261,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if replaced := tools(os.environ):
             raise UsageError(f"{', '.join(replaced)} would compile otherwise than the wheel of Triton does", "unset it")
         wrong: list[str] = []
-        kernels = cache(lambda name, numerics: emitted(networks(name, data), numerics))
+        kernels = cache(lambda name, numerics: needed(networks(name, data), numerics))
         for name in a.sets:
             if name == "data" and data is None:
                 print("no verification data: data-*.csv stay as they are; set POLYTRITON_DATA", file=sys.stderr)
                 continue
             for target in a.target:
                 for numerics in a.numerics:
-                    wrong += refresh(place(name, numerics, target), kernels(name, numerics), target, jobs=a.jobs, cubins=a.cubins)
+                    wrong += refresh(book_path(name, numerics, target), kernels(name, numerics), target, jobs=a.jobs, cubins=a.cubins)
     except PolytritonError as error:
         print(error, file=sys.stderr)
         return error.exit_code

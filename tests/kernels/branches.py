@@ -5,20 +5,18 @@ The checker knows nothing of kernels/lanes.py: what a launch reads and writes is
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Builder, Net
 from polytriton.kernels.arena import Arena
+from tests.kernels.accesses import WRITTEN, accesses
 
 Place = tuple[str, int, int]  # a memory, and the first and the last but one of its cells that are meant
 Where = Callable[[str], Place]
-READ, WRITTEN = "read", "written"
 ROWS = ("image", "row_h", "row_w", "constant", "error", "index", "sign", "channel")
 
 
@@ -74,39 +72,7 @@ def twins(seed: int = 0) -> Net:
     return n.b.build(n.linear(n.relu(n.b.add("add", (left, right))), 2))
 
 
-# ---- what a kernel reads and writes ---------------------------------------------------------------------------------
-
-
-@cache
-def accesses(source: str, name: str) -> dict[str, frozenset[str]]:
-    """Of every pointer of a kernel, whether it is read or written, also in the functions it calls.
-
-    A pointer that is used in any other way than as the address of a load or store or as an argument counts as both.
-    """
-    functions = {f.name: f for f in ast.parse(source).body if isinstance(f, ast.FunctionDef)}
-
-    def of(function: str) -> dict[str, set[str]]:
-        node = functions[function]
-        found: dict[str, set[str]] = {a.arg: set() for a in node.args.args}
-        told: set[int] = set()
-        for call in (c for c in ast.walk(node) if isinstance(c, ast.Call)):
-            if isinstance(call.func, ast.Attribute) and call.func.attr in ("load", "store"):
-                address = [n for n in ast.walk(call.args[0]) if isinstance(n, ast.Name)]
-                for used in (n for n in address if n.id.endswith("_ptr")):
-                    found[used.id].add(READ if call.func.attr == "load" else WRITTEN)
-                    told.add(id(used))
-            elif isinstance(call.func, ast.Name) and call.func.id in functions:
-                inner = of(call.func.id)
-                for parameter, given in zip(functions[call.func.id].args.args, call.args, strict=True):
-                    if isinstance(given, ast.Name) and given.id in found:
-                        found[given.id] |= inner[parameter.arg]
-                        told.add(id(given))
-        for used in (n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in found and n.id.endswith("_ptr")):
-            if id(used) not in told:
-                found[used.id] |= {READ, WRITTEN}
-        return found
-
-    return {p: frozenset(kinds) for p, kinds in of(name).items()}
+# ---- what launches touch -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -119,7 +85,7 @@ class Access:
 
 
 def touched(step: Launch, where: Where) -> list[Access]:
-    how = accesses(step.kernel.source, step.kernel.name)
+    how = accesses(step.kernel)
     return [Access(s, where(s), WRITTEN in how[p]) for p, s in zip(step.kernel.parameters, step.bind, strict=True)]
 
 

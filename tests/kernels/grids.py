@@ -56,7 +56,7 @@ def ordered(order: Order) -> Iterator[dict[str, int]]:
     running: list[Any] = [None, "", (1, 1, 1)]
 
     def note(self: Any, *given: Any, **options: Any) -> None:
-        running[1] = library_name(self.fn.__name__)
+        running[1] = self.fn.__name__
         call(self, *given, **options)
 
     def set_grid_dim(*grid: int) -> None:
@@ -72,12 +72,6 @@ def ordered(order: Order) -> Iterator[dict[str, int]]:
         patch.setattr(builder, "set_grid_dim", set_grid_dim)
         patch.setattr(builder, "set_grid_idx", set_grid_idx)
         yield most
-
-
-def library_name(name: str) -> str:
-    """Of a specialised kernel: NAME_HASH."""
-    head, _, tail = name.rpartition("_")
-    return head if len(tail) == 10 and set(tail) <= set("0123456789abcdef") else name
 
 
 # ---- memory that nobody wrote, and NaN ------------------------------------------------------------------------------
@@ -213,7 +207,7 @@ class Traffic:
         def launch(executor: Any, *given: Any, **options: Any) -> None:
             pairs = zip(executor.arg_names, given, strict=False)
             tensors = [(p, t.data_ptr(), t.data_ptr() + t.nbytes) for p, t in pairs if isinstance(t, torch.Tensor)]
-            self.now, self.program = Launched(library_name(executor.fn.__name__), tensors, 0, self.lane, self.region), -1
+            self.now, self.program = Launched(executor.fn.__name__, tensors, 0, self.lane, self.region), -1
             call(executor, *given, **options)
             made, self.now = self.now, None
             made.programs = self.program + 1

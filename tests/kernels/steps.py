@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polytriton.ir.launches import Constant
 from polytriton.ir.plan import Axis, Window
-from polytriton.kernels import emit
-from polytriton.kernels.emit import Constants
+from polytriton.kernels import catalogue
+from polytriton.kernels.arithmetic import Constants
 from polytriton.kernels.load import function, prepare
-from polytriton.kernels.specialise import Constant
 from polytriton.passes.windows import overhang
 from polytriton.rounding import dot_error
 
@@ -55,7 +55,7 @@ def run(
     A value that is a tensor is used in place; what no constant asks for may be left out.
     """
     prepare(interpret=True)
-    kernel = emit.make_kernel(name, tuple(sorted(constants.items())), numerics, 4, 1)
+    kernel = catalogue.make_kernel(name, tuple(sorted(constants.items())), numerics, 4, 1)
     tensors = {p: values[p.removesuffix("_ptr")] if p.removesuffix("_ptr") in values else np.zeros(0) for p in kernel.parameters}
     made = {p: v if isinstance(v, Tensor) else guarded(v) for p, v in tensors.items()}
     function(kernel)[grid](*(made[p] for p in kernel.parameters), num_warps=4, num_stages=1)

@@ -16,8 +16,9 @@ import pytest
 from polytriton.errors import KernelError
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.launches import Kernel
+from polytriton.kernels.arithmetic import NUMERICS, Constants
 from polytriton.kernels.build import check, compile_all, triton_version
-from polytriton.kernels.emit import NUMERICS, Constants, make_kernel
+from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.sass import LIMITS
 from polytriton.passes.pipeline import compile_net
@@ -62,8 +63,7 @@ def test_an_example_on_hopper(numerics: str, cubins: Path) -> None:
     kernels = of_file(EXAMPLES / "digits_conv_normal.onnx", numerics)
     products = [k for k in kernels if k.name.startswith(PRODUCTS)]
     assert products and all(k.instruction == NUMERICS[numerics].instruction for k in products)
-    assert all(k.divisible == k.parameters for k in kernels)
-    of_function = {k.name.rpartition("_")[0]: k for k in sorted(kernels, key=lambda k: -len(k.source))}
+    of_function = {k.family: k for k in sorted(kernels, key=lambda k: -len(k.parameters))}
     assert len(of_function) >= 8 and all(any(name.startswith(p) for name in of_function) for p in PRODUCTS)
     chosen = [
         k for name, k in of_function.items() if numerics == "float64" or name.startswith(PRODUCTS)
@@ -80,7 +80,7 @@ def test_split_products_on_hopper(numerics: str, each: bool, cubins: Path) -> No
     """
     products = [k for k in of_file(EXAMPLES / "digits_conv_normal.onnx", numerics) if k.name.startswith(PRODUCTS)]
     assert products and all(k.instruction == "HGMMA" for k in products)
-    of_function = {k.name.rpartition("_")[0]: k for k in sorted(products, key=lambda k: len(k.source))}
+    of_function = {k.family: k for k in sorted(products, key=lambda k: len(k.parameters))}
     assert sorted(of_function) == sorted(PRODUCTS) and len(products) > len(PRODUCTS)
     compiled_clean(products if each else list(of_function.values()), "cuda:90", cubins)
 
@@ -98,10 +98,10 @@ def test_examples(model: str, numerics: str, target: str, cubins: Path) -> None:
 @pytest.mark.parametrize("name", SETS)
 def test_networks_of_the_paper_and_the_data(name: str, numerics: str, cubins: Path, request: pytest.FixtureRequest) -> None:
     """All of them: by the ledger, of which some lines are compiled again; see aot_ledger.py."""
-    books = {target: ledger.read(ledger.place(name, numerics, target)) for target in TARGETS}
+    books = {target: ledger.read(ledger.book_path(name, numerics, target)) for target in TARGETS}
     if reason := ledger.unusable(books):
         pytest.skip(reason)
-    kernels = ledger.emitted(ledger.networks(name, request.getfixturevalue("data") if name == "data" else None), numerics)
+    kernels = ledger.needed(ledger.networks(name, request.getfixturevalue("data") if name == "data" else None), numerics)
     assert {k.instruction for k in kernels if k.name.startswith(PRODUCTS)} == {NUMERICS[numerics].instruction}
     missing, stale = ledger.prove(books, kernels, cubins)
     differ = [text for target, book in books.items() for text in ledger.compiled_again(book, kernels, target, ledger.today())]

@@ -15,11 +15,12 @@ from polytriton.errors import KernelError, UsageError
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.launches import Kernel
 from polytriton.kernels.build import Built, Failed, compile_all
+from polytriton.kernels.closure import plain
 from polytriton.kernels.sass import occupancy
 from polytriton.kernels.spec import Report
 from tests.kernels import aot_ledger as ledger
 from tests.kernels.aot_ledger import COMMAND, DIGITS, FIGURES, HERE, SAMPLE, SETS, TARGETS, TYPES, Ledger, Line
-from tests.kernels.test_build import compiles, copy, spilling
+from tests.kernels.test_build import COPY, compiles, copy, spilling
 
 HOPPER = "cuda:90"
 ROOT = Path(__file__).parents[2]
@@ -63,7 +64,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_committed_files_are_of_the_pinned_triton() -> None:
     pinned = re.search(r"^triton==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    files = {ledger.place(name, numerics, target) for name in SETS for numerics in TYPES for target in TARGETS}
+    files = {ledger.book_path(name, numerics, target) for name in SETS for numerics in TYPES for target in TARGETS}
     assert pinned and set(ledger.FOLDER.iterdir()) == files
     for file in files:
         found = ledger.read(file)
@@ -111,57 +112,54 @@ def test_a_file_that_was_edited_is_refused(edit: str, tmp_path: Path) -> None:
 def test_a_digest_is_of_what_is_compiled() -> None:
     """Names, docstrings and comments are not; every token of code, the options and the types are."""
     one = kernel(1)
-    body = "    at = tl.arange(0, 128)\n"
+    body, load = "    at = tl.arange(0, 128)\n", "tl.load(a_ptr + at)"
     same = [
-        replace(one, name="copy_9", source=one.source.replace("copy_1", "copy_9")),
-        replace(one, source=one.source.replace(body, f'    """Says "so",\n\n    # in two lines."""\n{body}')),
-        replace(one, source=one.source.replace(body, f"    # first\n\n{body.rstrip()}  # 128\n")),
+        replace(one, name="copy_9"),
+        copy(text=COPY.replace(body, f'    """Says "so",\n\n    # in two lines."""\n{body}')),
+        copy(text=COPY.replace(body, f"    # first\n\n{body.rstrip()}  # 128\n")),
     ]
     other = [
-        replace(one, source=one.source.replace("1.0", "2.0")),
-        replace(one, source=one.source.replace("128", "256")),
-        replace(one, source=one.source.replace(body, f'{body}    tl.device_assert(at < 9, "#1")\n')),
-        replace(one, source=one.source.replace(body, f'{body}    tl.device_assert(at < 9, "#2")\n')),
+        replace(one, constants=(("C", 2),)),
+        copy(text=COPY.replace("128", "256")),
+        copy(text=COPY.replace(body, f'{body}    tl.device_assert(at < 9, "#1")\n')),
+        copy(text=COPY.replace(body, f'{body}    tl.device_assert(at < 9, "#2")\n')),
+        copy(text=COPY.replace(load, f"twice({load})"), before="@triton.jit\ndef twice(x):\n    return 2 * x"),
+        copy(text=COPY.replace(load, f"twice({load})"), before="@triton.jit\ndef twice(x):\n    return x + x"),
+        copy(text=COPY.replace(load, f"{load} * SCALE"), before="SCALE = tl.constexpr(2.0)"),
+        copy(text=COPY.replace(load, f"{load} * SCALE"), before="SCALE = tl.constexpr(3.0)"),
         replace(one, warps=2),
         replace(one, stages=1),
         replace(one, types=("*fp64", "*fp64")),
-        replace(one, divisible=("a_ptr",)),
-        replace(one, name="move_1", source=one.source.replace("copy_1", "move_1")),
+        spilling(),
     ]
     digests = [ledger.digest(k, HOPPER) for k in other]
     assert {ledger.digest(k, HOPPER) for k in same} == {ledger.digest(one, HOPPER)}
     assert len({*digests, ledger.digest(one, HOPPER), ledger.digest(one, "cuda:80")}) == len(other) + 2
 
 
-STRINGS = """def f():
-    '''One # "two".
+STRINGS = """a = '''x # y'''  # z
+b = "\\"#", '#'
 
-    Three.'''
-    a = '''x # y'''  # z
-    b = "\\"#", '#'
-
-    # "
-    return g(
-        '''asm;'''
-        , 1)
+# "
+c = g(
+    '''asm;'''
+    , 1)
 """.replace("'''", '"""')
-KEPT = """def f():
-    a = '''x # y'''
-    b = "\\"#", '#'
-    return g(
-        '''asm;'''
-        , 1)
-""".replace("'''", '"""')
+KEPT = """a = '''x # y'''
+b = "\\"#", '#'
+c = g(
+    '''asm;'''
+    , 1)""".replace("'''", '"""')
 
 
 def test_strings_are_kept() -> None:
-    assert ledger.bare(STRINGS) == KEPT
+    assert plain(STRINGS) == KEPT
 
 
 @pytest.mark.parametrize("name", ["mnist-6x500", "mnist-convbig"])
 def test_kernels_are_the_same_whatever_the_weights(name: str) -> None:
     """So the ledger holds those of the robust networks too."""
-    normal, robust = ([*ledger.emitted([load_onnx(zoo.build(name, kind)).net], "float64")] for kind in zoo.KINDS)
+    normal, robust = ([*ledger.needed([load_onnx(zoo.build(name, kind)).net], "float64")] for kind in zoo.KINDS)
     assert len(normal) > 10 and {k.name: k for k in normal} == {k.name: k for k in robust}
 
 
@@ -269,7 +267,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Kernel]:
     """The networks are these kernels, the ledger is empty, and there is no data."""
     kernels = [kernel(n) for n in range(4)]
     monkeypatch.setattr(ledger, "FOLDER", tmp_path / "aot")
-    monkeypatch.setattr(ledger, "emitted", lambda nets, numerics: list(kernels))
+    monkeypatch.setattr(ledger, "needed", lambda nets, numerics: list(kernels))
     monkeypatch.setattr(ledger, "found_data", lambda: None)
     return kernels
 
@@ -282,7 +280,7 @@ def test_the_command_compiles_what_is_new_and_drops_what_is_old(
     out, err = capsys.readouterr()
     assert out == "zoo-float64-90: 4 kernels, 4 new, 0 gone\n" and "POLYTRITON_DATA" in err
     (path,) = ledger.FOLDER.iterdir()
-    assert path == ledger.place("zoo", "float64", HOPPER) and ledger.read(path) == book(small)
+    assert path == ledger.book_path("zoo", "float64", HOPPER) and ledger.read(path) == book(small)
     small[:] = [*small[1:], kernel(5), kernel(13)]
     compiler.clear()
     assert ledger.main(command) == 1
@@ -298,7 +296,7 @@ def test_the_command_tells_of_a_kernel_that_spills(small: list[Kernel], cubins: 
     assert ledger.main(command) == 1
     assert re.search(r"tile_2: \d+ loads and \d+ stores", capsys.readouterr().err)
     assert len(list((cubins / "90").glob("*.cubin"))) == 2
-    path = ledger.place("zoo", "float32", HOPPER)
+    path = ledger.book_path("zoo", "float32", HOPPER)
     before = path.read_text()
     path.unlink()
     assert ledger.main(command) == 1 and path.read_text() == before
@@ -310,7 +308,7 @@ def test_a_stopped_command_leaves_the_ledger(
     def stopped(*_: Any, **__: Any) -> list[Built | Failed]:
         raise KeyboardInterrupt
 
-    path = ledger.place("zoo", "float64", "cuda:80")
+    path = ledger.book_path("zoo", "float64", "cuda:80")
     path.parent.mkdir()
     path.write_text(book(small[:2]).text())
     before = path.read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polytriton.kernels.files import emit_files, kernel_path
+from polytriton.kernels.files import emit_files
 from polytriton.kernels.network import network_kernels
 from polytriton.passes.pipeline import compile_net
 from tests.kernels.test_aot import TARGETS, TYPES, compiled_clean, cubins, pytestmark
@@ -44,18 +44,18 @@ def large() -> Layers:
 def test_no_kernel_spills(size: str, numerics: str, target: str, cubins: Path) -> None:
     compiled = compile_net(every() if size == "small" else large().net())
     kernels = [k for k in network_kernels(compiled, [numerics]) if k.name.startswith(MADE)]
-    assert {k.name.rpartition("_")[0] for k in kernels} == set(MADE)
+    assert {k.family for k in kernels} == set(MADE)
     compiled_clean(kernels, target, cubins)
 
 
 def test_an_artifact_lists_them_with_their_headers() -> None:
-    """Every kernel of the programs is a file of its own, whose header tells its step and what its sums cost."""
+    """Every kernel of the programs has a head that tells its steps and what its sums cost."""
     found = emit_files(compile_net(every()), ["cuda:90", "interpret"], ["float64", "float32"])
     for function in MADE:
-        mine = [text for name, text in found.files.items() if name.startswith(kernel_path(function).removesuffix(".py"))]
+        mine = [found.kernel_text(k.name) for k in found.filed.kernels.values() if k.family == function]
         assert mine, function
         for text in mine:
             head = text[: text.index("import triton")]
             assert "#   steps     %" in head and "#   error     " in head and "#   constants " in head
-    machine = {k.name.rpartition("_")[0] for k in found.machine}
+    machine = {k.family for k in found.machine}
     assert set(MADE) <= machine

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import hashlib
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,20 +32,20 @@ HEAD = "import triton\nimport triton.language as tl\n\n\n"
 POINTERS = ("a_ptr", "b_ptr", "out_ptr")
 
 DOT = """@triton.jit
-def {name}(a_ptr, b_ptr, out_ptr):
+def dot(a_ptr, b_ptr, out_ptr, T: tl.constexpr, PRECISION: tl.constexpr):
     m = tl.arange(0, 64)
     k = tl.arange(0, 32)
-    acc = tl.full((64, 64), 0.0, tl.{type})
+    acc = tl.full((64, 64), 0.0, T)
     for i in range(0, 256, 32):
         a = tl.load(a_ptr + m[:, None] * 256 + (i + k)[None, :])
         b = tl.load(b_ptr + (i + k)[:, None] * 64 + m[None, :])
-        acc = tl.dot(a, b, acc, input_precision="{precision}", out_dtype=tl.{type})
+        acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=T)
     tl.store(out_ptr + m[:, None] * 64 + m[None, :], acc)
 """
 
 # a tile of 256 numbers a thread, needed twice, where a thread has 255 registers; twice as many take ptxas a minute
 SPILL = """@triton.jit
-def {name}(a_ptr, out_ptr):
+def spill(a_ptr, out_ptr):
     at = tl.arange(0, 64)[:, None] * 128 + tl.arange(0, 128)[None, :]
     a = tl.load(a_ptr + at)
     s = tl.sum(a, 1)
@@ -48,9 +53,9 @@ def {name}(a_ptr, out_ptr):
 """
 
 COPY = """@triton.jit
-def {name}(a_ptr, out_ptr):
+def copy(a_ptr, out_ptr, C: tl.constexpr):
     at = tl.arange(0, 128)
-    tl.store(out_ptr + at, tl.load(a_ptr + at) + {c}.0)
+    tl.store(out_ptr + at, tl.load(a_ptr + at) + C)
 """
 
 
@@ -65,19 +70,35 @@ def _missing() -> str:
 compiles = pytest.mark.skipif(bool(_missing()), reason=_missing())
 
 
+@cache
+def _library() -> Path:
+    """A folder of modules, each a library of one function, which workers import too."""
+    folder = tempfile.mkdtemp(prefix="polytriton-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    sys.path.insert(0, folder)
+    return Path(folder)
+
+
+def family(name: str, text: str) -> str:
+    """Of a function that stands in a module of its own."""
+    module = f"one_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    (_library() / f"{module}.py").write_text(HEAD + text)
+    return f"{module}.{name}"
+
+
 def dot(name: str, dtype: str, precision: str = "ieee", instruction: str = "") -> Kernel:
-    text = HEAD + DOT.format(name=name, type={"fp64": "float64", "fp32": "float32"}[dtype], precision=precision)
-    return Kernel(name, text, POINTERS, (f"*{dtype}",) * 3, instruction=instruction, divisible=POINTERS)
+    constants = (("PRECISION", precision), ("T", {"fp64": "tl.float64", "fp32": "tl.float32"}[dtype]))
+    return Kernel(name, family("dot", DOT), constants, POINTERS, (f"*{dtype}",) * 3, instruction=instruction)
 
 
 def spilling(name: str = "spill") -> Kernel:
-    return Kernel(name, HEAD + SPILL.format(name=name), ("a_ptr", "out_ptr"), ("*fp32", "*fp32"), warps=1)
+    return Kernel(name, family("spill", SPILL), (), ("a_ptr", "out_ptr"), ("*fp32", "*fp32"), warps=1)
 
 
-def copy(name: str = "copy", before: str = "", c: int = 1) -> Kernel:
-    """A small kernel; `before` is run by whoever imports its file: the worker, at the moment of compiling."""
-    source = HEAD + (f"{before}\n\n\n" if before else "") + COPY.format(name=name, c=c)
-    return Kernel(name, source, ("a_ptr", "out_ptr"), ("*fp32", "*fp32"), warps=1)
+def copy(name: str = "copy", before: str = "", c: int = 1, text: str = COPY) -> Kernel:
+    """A small kernel; `before` is run by whoever imports its module: the worker, at the moment of compiling."""
+    made = family("copy", (f"{before}\n\n\n" if before else "") + text)
+    return Kernel(name, made, (("C", c),), ("a_ptr", "out_ptr"), ("*fp32", "*fp32"), warps=1)
 
 
 # ---- what comes out -------------------------------------------------------------------------------------------------
@@ -109,7 +130,7 @@ def test_instructions_and_spills(target: str, tmp_path: Path) -> None:
     assert single.instructions["FFMA"] > 100 and single.instructions["HGMMA"] == single.instructions["HMMA"] == 0
     assert all(r.spills == 0 and r.stack == 0 for r in (double, matrix, single))
     assert double.shared >= 2 * 8 * (64 * 32)  # at least one stage of both tiles
-    assert spill.spill_loads > 10 and spill.spill_stores > 10 and spill.stack > 40
+    assert spill.spill_loads > 4 and spill.spill_stores > 4 and spill.stack > 30
     assert spill.shared == 0 and 0 < spill.occupancy <= 64
 
     check([m.report for m in made[:3]], kernels[:3])
@@ -123,14 +144,12 @@ def test_instructions_and_spills(target: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @compiles
-def test_same_bytes_again_and_alignment(tmp_path: Path) -> None:
-    """A kernel's cubin does not tell when or where it was made; what is known of its pointers changes it."""
+def test_same_bytes_again(tmp_path: Path) -> None:
+    """A kernel's cubin does not tell when or where it was made."""
     kernel = dot("double", "fp64")
-    first, second, loose = compile_all([kernel, replace(kernel, stages=1), replace(kernel, divisible=())], "cuda:90", cache=None, jobs=1)
+    first, second = compile_all([kernel, replace(kernel, stages=1)], "cuda:90", cache=None, jobs=1)
     again = compile_all([kernel], "cuda:90", cache=tmp_path)[0]
-    assert again.cubin == first.cubin and not again.report.cached
-    assert len({m.cubin for m in (first, second, loose)}) == 3
-    assert loose.report.spills == 0 and len(loose.cubin) > len(first.cubin)  # narrower loads are more of them
+    assert again.cubin == first.cubin != second.cubin and not again.report.cached
     assert str(tmp_path).encode() not in first.cubin and b"polytriton-" not in first.cubin
 
 
@@ -168,7 +187,7 @@ def test_one_bad_kernel_costs_itself(tmp_path: Path) -> None:
     hang = (
         f"import subprocess, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(subprocess.Popen(['sleep', '900']).pid))\ntime.sleep(900)"
     )
-    wrong = replace(copy("wrong"), source=copy("wrong").source.replace("tl.load(a_ptr + at)", "tl.load(a_ptr + at, masc=1)"))
+    wrong = copy("wrong", text=COPY.replace("tl.load(a_ptr + at)", "tl.load(a_ptr + at, masc=1)"))
     kernels = [
         copy("first"),
         copy("noisy", NOISE),
@@ -177,7 +196,7 @@ def test_one_bad_kernel_costs_itself(tmp_path: Path) -> None:
         copy("hangs", hang),
         copy("raises", "raise SystemError('not today')"),
         wrong,
-        replace(copy("renamed"), name="other"),
+        replace(copy("strange"), constants=(("C", 1), ("D", 2))),
         replace(copy("swapped"), parameters=("out_ptr", "a_ptr")),
         copy("last"),
     ]
@@ -191,8 +210,8 @@ def test_one_bad_kernel_costs_itself(tmp_path: Path) -> None:
     assert reasons["hangs"] == "it took longer than 6 s"
     assert reasons["raises"] == "SystemError: not today"
     assert "masc" in reasons["wrong"]
-    assert "takes (), not (a_ptr, out_ptr)" in reasons["other"]
-    assert "takes (a_ptr, out_ptr), not (out_ptr, a_ptr)" in reasons["swapped"]
+    assert "takes (a_ptr, out_ptr, C), not (a_ptr, out_ptr, C, D)" in reasons["strange"]
+    assert "takes (a_ptr, out_ptr, C), not (out_ptr, a_ptr, C)" in reasons["swapped"]
     assert not alive(int((tmp_path / "pid").read_text()))
     with pytest.raises(KernelError) as caught:
         compile_all([copy("first"), copy("exits", "import os\nos._exit(7)")], "cuda:80", cache=tmp_path / "cache")
@@ -206,7 +225,7 @@ ASM = """b = tl.inline_asm_elementwise("{code}", "{constraints}", [tl.load(a_ptr
 @compiles
 def test_what_llvm_and_ptxas_said_is_passed_on() -> None:
     def asm(name: str, **parts: object) -> Kernel:
-        return replace(copy(name), source=re.sub(r"tl\.store.*", lambda _: ASM.format(**parts), copy(name).source))
+        return copy(name, text=re.sub(r"tl\.store.*", lambda _: ASM.format(**parts), COPY))
 
     kernels = [
         asm("fine", code="add.f32 $0, $1, $1;", constraints="=f,f", pack=1),
@@ -374,13 +393,12 @@ def test_room_is_made_until_nothing_spills(
     """The most blocks that need no spill; the first choice where spills never end, or where there are none."""
     asked: list[int] = []
 
-    def compiled(kernel: Kernel, function: object, target: str, stem: Path, blocks: int) -> tuple[Report, bytes]:
+    def compiled(kernel: Kernel, target: str, stem: Path, blocks: int) -> tuple[Report, bytes]:
         asked.append(blocks)
         spills = 0 if blocks in clean else 2
         return Report(kernel.name, target, 40, 0, spills, spills, 8, dict.fromkeys(COUNTED, 1), 4, 9, 0.0, False, blocks), bytes([blocks])
 
     monkeypatch.setattr(worker, "_compiled", compiled)
-    monkeypatch.setattr(worker, "load", lambda kernel, file: None)
     reply = worker.build(copy(), "cuda:90", tmp_path / "k")
     assert reply.report is not None and reply.report.seconds > 0
     assert (reply.report.blocks, reply.cubin, asked) == (wanted, bytes([wanted]), tried)
@@ -393,16 +411,16 @@ import msgspec
 from polytriton.kernels import worker
 from polytriton.ir.launches import Kernel
 kernel = msgspec.json.decode(sys.stdin.read(), type=Kernel)
-function = worker.load(kernel, Path("double.py"))
-print(*(worker._compiled(kernel, function, "cuda:90", Path("double"), blocks)[0].registers for blocks in (8, 1)))
+print(*(worker._compiled(kernel, "cuda:90", Path("double"), blocks)[0].registers for blocks in (8, 1)))
 """
 
 
 @compiles
 def test_ptxas_makes_room(tmp_path: Path) -> None:
     """Fewer blocks on an SM leave a thread more registers."""
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(Path(build.__file__).parents[2])}
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     kernel = msgspec.json.encode(dot("double", "fp64")).decode()
+    env["PYTHONPATH"] = os.pathsep.join([str(_library()), str(Path(build.__file__).parents[2])])
     ran = subprocess.run([sys.executable, "-c", ROOM], input=kernel, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     many, one = map(int, ran.stdout.split())
     assert many <= 64 < one

@@ -16,7 +16,7 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from polytriton.ir.plan import Window
-from polytriton.kernels.emit import NUMERICS, Constants
+from polytriton.kernels.arithmetic import NUMERICS, Constants
 from polytriton.passes.windows import input_axis
 from polytriton.rounding import gamma
 from polytriton.runtime.cpu.products import ConvShape

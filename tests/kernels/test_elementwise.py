@@ -11,7 +11,7 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from polytriton.ir.plan import Axis, Window
-from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.rounding import dot_error, sum_error
 from tests.kernels.steps import ETA, FLOATS, KINDS, Scene, blocks, covers, draw, exact, run, scene
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from polytriton.kernels.emit import NUMERICS, Constants
+from polytriton.kernels.arithmetic import NUMERICS, Constants
 from tests.kernels.steps import ETA, FLOATS, draw, exact, run
 
 pytest.importorskip("triton", reason="Triton is not installed")

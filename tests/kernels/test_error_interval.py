@@ -17,8 +17,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from polytriton.kernels.emit import NUMERICS, Constants
-from polytriton.kernels.specialise import Constant
+from polytriton.ir.launches import Constant
+from polytriton.kernels.arithmetic import NUMERICS, Constants
 from tests.kernels.steps import exact, run
 
 pytest.importorskip("triton", reason="Triton is not installed")

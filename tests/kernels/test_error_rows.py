@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polytriton.ir.launches import Constant
+from polytriton.kernels.arithmetic import NUMERICS, Constants
 from polytriton.kernels.choose import INTERPRETER
-from polytriton.kernels.emit import NUMERICS, Constants
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.lanes import MERGE
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Frames
-from polytriton.kernels.specialise import Constant
 from polytriton.passes.pipeline import compile_net
 from polytriton.rounding import U64, dot_error, gamma, one_rounding, sum_error
 from tests.kernels.steps import FLOATS, draw, exact, run

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from polytriton.ir.launches import Kernel
+from polytriton.ir.launches import Constant, Kernel
 from polytriton.ir.net import Builder, Net
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.build import check, compile_all
+from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.choose import GPU
-from polytriton.kernels.emit import NUMERICS, make_kernel
 from polytriton.kernels.emitter import Emitter
+from polytriton.kernels.header import source
 from polytriton.kernels.interval_launches import product_tiles
 from polytriton.kernels.network import network_kernels
-from polytriton.kernels.specialise import Constant
 from polytriton.kernels.worker import dump
 from polytriton.passes.pipeline import compile_net
 from tests.kernels.test_interval import Shape
@@ -57,15 +58,15 @@ def kernel(function: str, bits: int) -> Kernel:
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
-def test_emitted_kernels_round_as_said_and_do_not_spill(target: str, bits: int, tmp_path: Path) -> None:
-    """Specialised text holds the GPU form alone; in the machine code a product is rounded down or up, never to nearest."""
+def test_kernels_round_as_said_and_do_not_spill(target: str, bits: int, tmp_path: Path) -> None:
+    """In the machine code a product is rounded down or up, never to nearest."""
     kernels = [kernel(function, bits) for function in CASES]
     built = compile_all(kernels, target, cache=tmp_path, jobs=1)
     check([b.report for b in built], kernels)
     for made, report, cubin in built:
         assert report.spills == 0, (made.name, report)
-        assert "_emulated" not in made.source and "INTERPRET" not in made.source and ".ftz" not in made.source
-        function, single = made.name.rpartition("_")[0], "*fp32" in made.types
+        assert ".ftz" not in source(made)
+        function, single = made.family, "*fp32" in made.types
         file = tmp_path / made.name
         file.write_bytes(cubin)
         found = Counter(re.findall(r"\b([FD](?:FMA|MUL|ADD))((?:\.\w+)*) ", dump(file)))

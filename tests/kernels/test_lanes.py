@@ -16,12 +16,13 @@ from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Net
 from polytriton.kernels import lanes
 from polytriton.kernels.arena import lay_out
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes
-from polytriton.kernels.emit import NUMERICS
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Frames, Lowering
 from polytriton.passes.pipeline import compile_net
-from tests.kernels.branches import READ, WRITTEN, accesses, dense_branches, faults, places, projections, regions, twins
+from tests.kernels.accesses import READ, WRITTEN, accesses
+from tests.kernels.branches import dense_branches, faults, places, projections, regions, twins
 from tests.kernels.test_launches import check_arena, check_order
 from tests.oracle.nets import random_net, toy_residual
 
@@ -157,7 +158,7 @@ def test_kernels_in_lanes_write_coefficients_and_scalars_only() -> None:
     """What lanes.ADDS says of them, read off their source; and what it leaves out writes something else."""
     steps = {s.kernel: s for name in NETS for _, p in programs(name) for s in p.steps if isinstance(s, Launch)}
     for kernel, step in steps.items():
-        how = accesses(kernel.source, kernel.name)
+        how = accesses(kernel)
         written = {p for p, kinds in how.items() if WRITTEN in kinds}
         if step.function in lanes.ADDS:
             assert written <= {"out_ptr", "constant_ptr", "error_ptr"} and READ not in how.get("out_ptr", ())

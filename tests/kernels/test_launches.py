@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
@@ -17,12 +16,14 @@ from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Net
 from polytriton.kernels.arena import Arena, lay_out
+from polytriton.kernels.arithmetic import NUMERICS
+from polytriton.kernels.catalogue import CATALOGUE
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes, power
-from polytriton.kernels.emit import MODULES, NUMERICS
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Frames, Lowering
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.gpu.kernel_arguments import LAYER
+from tests.kernels.accesses import READ, WRITTEN, accesses
 from tests.oracle.nets import random_net, toy_conv, toy_dense, toy_residual
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -88,8 +89,8 @@ def test_arena_reuses_what_is_free() -> None:
 
 def touched(step: Launch) -> tuple[list[str], list[str]]:
     """Symbols that a step reads and symbols that it writes."""
-    source, pairs = step.kernel.source, list(zip(step.kernel.parameters, step.bind, strict=True))
-    read, written = ([s for p, s in pairs if re.search(rf"tl\.{verb}\(\s*{p}\b", source)] for verb in ("load", "store"))
+    how, pairs = accesses(step.kernel), list(zip(step.kernel.parameters, step.bind, strict=True))
+    read, written = ([s for p, s in pairs if kind in how[p]] for kind in (READ, WRITTEN))
     return read, written
 
 
@@ -118,9 +119,9 @@ def test_what_is_read_was_written_before(name: str) -> None:
 def test_random_networks_reach_every_kernel() -> None:
     steps = [s for name in NAMES for launches in some(name) for s in launches.steps]
     names = {s.function for s in steps}
-    between = {name for name, module in MODULES.items() if module in ("forward", "boxes", "tables", "neurons", "forms")}  # programs
+    between = {name for name, row in CATALOGUE.items() if row.module in ("forward", "boxes", "tables", "neurons", "forms")}  # programs
     others = {"merge_scalars", "sum_parts"}  # lanes' and tuned tiles'
-    assert names == {name for name in MODULES if not name.startswith("interval_")} - between - others
+    assert names == {name for name in CATALOGUE if not name.startswith("interval_")} - between - others
 
 
 # ---- tiles and grids ------------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from polytriton.errors import KernelError
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.build import check, compile_all, triton_version
-from polytriton.kernels.emit import NUMERICS, make_kernel
+from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.emitter import Emitter
-from polytriton.kernels.header import header
+from polytriton.kernels.header import header, source
 from polytriton.kernels.lanes import MERGE
 from tests.kernels.steps import blocks, covers, draw, run
 
@@ -70,10 +71,10 @@ def test_text_and_header_can_be_read() -> None:
     emitter = Emitter()
     kernel = emitter.kernel("merge_scalars", MERGE.constants, NUMERICS["float32"], MERGE, step="branches of query %y")
     assert kernel.types == ("*fp64",) * 4 + ("*i64",) and kernel.parameters[-1] == "count_ptr"
-    text = header(kernel, emitter.uses[kernel.name]) + kernel.source
+    text = header(kernel, [use.step for use in emitter.uses[kernel.name]], ["float32"]) + source(kernel)
     why = "target >= sum M x + (constant + lane_constant) - (error + lane_error)"
     assert all(line in text for line in ("branches of query %y", "2 terms a row", why, "def pay("))
-    assert "B: tl.constexpr" not in text
+    assert f"constants B={MERGE.constants['B']}" in text
 
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])

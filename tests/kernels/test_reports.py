@@ -25,7 +25,7 @@ from polytriton.kernels.spec import Report
 
 # ---- the store -------------------------------------------------------------------------------------------------------
 
-KERNEL = Kernel("copy", "import triton\n", ("a_ptr", "out_ptr"), ("*fp32", "*fp32"), warps=1)
+KERNEL = Kernel("copy", "count_staying", (("B", 1024),), ("a_ptr", "out_ptr"), ("*fp32", "*fp32"), warps=1)
 REPORT = Report("k", "cuda:80", 32, 0, 0, 0, 0, {"DMMA": 3}, 64, 4, 0.5, False)
 
 
@@ -33,12 +33,12 @@ def test_cache_key_tells_apart_what_compiles_differently() -> None:
     base = KERNEL
     others = [
         replace(base, name="other"),
-        replace(base, source=base.source + "#"),
+        replace(base, family="measure_boxes"),
+        replace(base, constants=(("B", 2048),)),
         replace(base, types=("*fp64", "*fp32")),
         replace(base, parameters=("out_ptr", "a_ptr")),
         replace(base, warps=2),
         replace(base, stages=2),
-        replace(base, divisible=("a_ptr",)),
     ]
     keys = [store.key(k, "cuda:80", "3.7.1", {}) for k in (base, *others)]
     keys += [store.key(base, "cuda:90", "3.7.1", {}), store.key(base, "cuda:80", "3.6.0", {})]
@@ -159,7 +159,6 @@ def test_a_kernel_that_fits_no_sm_is_refused() -> None:
     [
         ({"name": "../k"}, "identifier"),
         ({"types": ("*fp32",)}, "2 parameters and 1 types"),
-        ({"divisible": ("b_ptr",)}, "no parameter b_ptr"),
         ({"instruction": "IMMA"}, "asks for IMMA"),
     ],
 )

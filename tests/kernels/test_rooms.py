@@ -20,14 +20,14 @@ from polytriton.runtime.config import Config
 from polytriton.runtime.gpu import binding
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_conv_ibp.onnx"
-KERNEL = Kernel("copy", "", ("a_ptr",), ("*fp64",))
+KERNEL = Kernel("copy", "copy", (), ("a_ptr",), ("*fp64",))
 REPORT = Report("copy", "cuda:90", 40, 0, 0, 0, 0, dict.fromkeys(COUNTED, 0), 48, 9, 0.0, False, blocks=9)
 
 
 def test_reports_tell_the_rooms_of_their_target() -> None:
     plain = replace(REPORT, name="plain", blocks=0)
     reports = (REPORT, plain, replace(REPORT, target="cuda:80", blocks=3))
-    kernels = Kernels(("cuda:80", "cuda:90"), ("float64",), {}, {}, (KERNEL,), Filed({}, {}, {}), reports)
+    kernels = Kernels(("cuda:80", "cuda:90"), ("float64",), {}, {}, (KERNEL,), Filed({}, {}), reports)
     assert (kernels.rooms("cuda:90"), kernels.rooms("cuda:80"), kernels.rooms("")) == ({"copy": 9}, {"copy": 3}, {})
     assert room(9) == {"ptx_options": "--minnctapersm 9"} and room(0) == {}
 

@@ -12,7 +12,7 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from polytriton.ir.plan import Axis, Window
-from polytriton.kernels.emit import NUMERICS, Constants
+from polytriton.kernels.arithmetic import NUMERICS, Constants
 from polytriton.passes.windows import input_axis, windows_per_cell
 from polytriton.rounding import dot_error, gamma, sum_error
 from tests.kernels.steps import FLOATS, KINDS, Scene, blocks, covers, draw, exact, run, scene

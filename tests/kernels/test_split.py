@@ -13,8 +13,8 @@ import torch
 from polytriton.ir.launches import Launch
 from polytriton.ir.net import Builder, Net
 from polytriton.kernels.arena import lay_out
+from polytriton.kernels.arithmetic import NUMERICS, Constants
 from polytriton.kernels.choose import GPU, INTERPRETER, Tiles, retile
-from polytriton.kernels.emit import NUMERICS, Constants
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Frames
@@ -178,7 +178,7 @@ def buffers(step: Launch) -> list[int]:
 def test_split_products_compile_without_spills(numerics: str, target: str, tmp_path: Path) -> None:
     """Every split of the search space, with the ReLU in front and the scalars beside."""
     from polytriton.kernels.build import check, compile_all
-    from polytriton.kernels.emit import make_kernel
+    from polytriton.kernels.catalogue import make_kernel
     from polytriton.tuning.space import gpu_space
 
     arithmetic, k, n = NUMERICS[numerics], 1000, 500

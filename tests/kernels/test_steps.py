@@ -15,7 +15,7 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from polytriton.ir.plan import Axis, Window
-from polytriton.kernels.emit import NUMERICS, Constants
+from polytriton.kernels.arithmetic import NUMERICS, Constants
 from polytriton.passes.windows import input_axis
 from polytriton.rounding import sum_error
 from tests.kernels.steps import ETA, FLOATS, KINDS, Scene, blocks, covers, draw, exact, run, scalars, scene

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from polytriton.ir.net import Net
 from polytriton.kernels import cell_kernels
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.device.tables import rounded_up
-from polytriton.kernels.emit import NUMERICS
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.gpu.kernel_arguments import batch_table

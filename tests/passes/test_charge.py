@@ -16,7 +16,7 @@ from polytriton.ir.check import check_plan
 from polytriton.ir.launches import Launches
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan, Program
-from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.interval_launches import IntervalLowering
 from polytriton.kernels.launches import Lowering

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from polytriton.artifact import read_artifact
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU, retile
-from polytriton.kernels.emit import NUMERICS
 from polytriton.kernels.spec import Report
 from polytriton.runtime.config import GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, Tile
 from polytriton.tuned import TUNED

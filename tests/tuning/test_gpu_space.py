@@ -18,8 +18,8 @@ from polytriton.artifact import Artifact, read_artifact
 from polytriton.cli import app
 from polytriton.commands.tune import _allowed
 from polytriton.errors import UsageError
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU
-from polytriton.kernels.emit import NUMERICS
 from polytriton.prove.decider import Decider
 from polytriton.rounding import INNER
 from polytriton.runtime.config import DEFAULT, Config, Tile

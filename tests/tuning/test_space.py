@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from polytriton.api import Verifier
 from polytriton.artifact import read_artifact
 from polytriton.ir.plan import Axis, Window
+from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU, Tiles, retile
-from polytriton.kernels.emit import NUMERICS
 from polytriton.rounding import INNER
 from polytriton.runtime.config import DEFAULT, FORMS, Config, Tile, conv_key
 from polytriton.runtime.cpu.torch_backend import ConvShape, TorchBackend, crop

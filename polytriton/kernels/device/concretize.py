@@ -33,7 +33,7 @@ def concretize_rows(
     first = tl.program_id(0) * BR
     if first >= count:
         return
-    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, RH, RW, BR)
     base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     sums = tl.full((BR, BQ), 0.0, tl.float64)
     sizes = tl.full((BR, BQ), 0.0, tl.float64)
@@ -48,8 +48,9 @@ def concretize_rows(
         sizes += tl.abs(x) * tl.maximum(tl.abs(lo), tl.abs(hi))
     least = tl.sum(sums, 1)
     slack = REL * tl.sum(sizes, 1) + tl.load(floor_ptr + image, mask=live, other=0.0)
-    constant = tl.load(constant_ptr + rows, mask=live, other=0.0)
-    error = tl.load(error_ptr + rows, mask=live, other=0.0)
+    if FIRST or LAST:
+        constant = tl.load(constant_ptr + rows, mask=live, other=0.0)
+        error = tl.load(error_ptr + rows, mask=live, other=0.0)
     if FIRST:
         value = constant - error + least
         raw = constant + least

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from polytriton.kernels.device.numerics import position
 from polytriton.kernels.device.products import multiply
 from polytriton.kernels.device.rows import row_scalars
 
@@ -117,8 +118,8 @@ def conv_step(
     at = at_row * SIZE + group * COG
     if RELU:
         image = tl.load(image_ptr + row, mask=live, other=0)
-        row_h = tl.load(row_h_ptr + row, mask=live, other=0)
-        row_w = tl.load(row_w_ptr + row, mask=live, other=0)
+        row_h = position(row_h_ptr, row, live, RH != 0)
+        row_w = position(row_w_ptr, row, live, RW != 0)
         base = image * PLANE + START + (row_h * RH - OH) * PITCH + (row_w * RW - OW) * CO + group * COG
     BLOCKS: tl.constexpr = (COG + BK - 1) // BK
     acc = tl.full((BM, BN), 0.0, tl.float64)
@@ -148,8 +149,8 @@ def conv_step(
         w = tl.load(w_ptr + at_w, mask=(k < COG)[:, None] & (n < CIG)[None, :], other=0.0)
         acc = multiply(m, w, acc, T, FORM)
     if MASK:
-        row_h = tl.load(row_h_ptr + row, mask=live, other=0)
-        row_w = tl.load(row_w_ptr + row, mask=live, other=0)
+        row_h = position(row_h_ptr, row, live, TO_RH != 0)
+        row_w = position(row_w_ptr, row, live, TO_RW != 0)
         on_y = row_h * TO_RH - TO_OH + to_y
         on_x = row_w * TO_RW - TO_OW + to_x
         on = (on_y >= 0) & (on_y < IH) & (on_x >= 0) & (on_x < IW)

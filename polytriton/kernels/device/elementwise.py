@@ -29,7 +29,7 @@ def slope_rows(
     first = tl.program_id(0) * BR
     if first >= count:
         return
-    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, RH, RW, BR)
     base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     total = tl.full((BR, BQ), 0.0, tl.float64)
     if PENDING > 0:
@@ -81,7 +81,7 @@ def scale_rows(
     first = tl.program_id(0) * BR
     if first >= count:
         return
-    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, RH, RW, BR)
     plain = table_base(image * 0, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     charged = tl.full((BR, BQ), 0.0, tl.float64)
     fixed = tl.full((BR, BQ), 0.0, tl.float64)

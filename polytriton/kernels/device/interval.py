@@ -35,7 +35,7 @@ from polytriton.kernels.device.directed import (
     mul_up,
     mul_up_emulated,
 )  # fmt: skip
-from polytriton.kernels.device.numerics import U64, table_base, taken_rows
+from polytriton.kernels.device.numerics import U64, position, table_base, taken_rows
 
 
 @triton.jit
@@ -242,8 +242,8 @@ def interval_conv(
             far = tl.where(w >= 0, hi, lo)
             low, high = outward(near, far, w, low, high, INTERPRET)
     if MASK:
-        on_y = tl.load(row_h_ptr + row, mask=live, other=0) * TO_RH - TO_OH + to_y
-        on_x = tl.load(row_w_ptr + row, mask=live, other=0) * TO_RW - TO_OW + to_x
+        on_y = position(row_h_ptr, row, live, TO_RH != 0) * TO_RH - TO_OH + to_y
+        on_x = position(row_w_ptr, row, live, TO_RW != 0) * TO_RW - TO_OW + to_x
         on = (on_y >= 0) & (on_y < IH) & (on_x >= 0) & (on_x < IW)
         low = tl.where(on[:, None], low, 0.0)
         high = tl.where(on[:, None], high, 0.0)
@@ -276,7 +276,7 @@ def interval_relax(
     first = tl.program_id(0) * BR
     if first >= count:
         return
-    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, RH, RW, BR)
     base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     low = tl.full((BR, BQ), 0.0, tl.float64)
     high = tl.full((BR, BQ), 0.0, tl.float64)
@@ -341,7 +341,7 @@ def interval_concretize(
     first = tl.program_id(0) * BR
     if first >= count:
         return
-    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, RH, RW, BR)
     base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     low = tl.full((BR, BQ), 0.0, tl.float64)
     high = tl.full((BR, BQ), 0.0, tl.float64)

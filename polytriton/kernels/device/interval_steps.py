@@ -20,7 +20,7 @@ from polytriton.kernels.device.directed import (
     mul_up_emulated,
 )  # fmt: skip
 from polytriton.kernels.device.interval import down_by, plus_lanes_down
-from polytriton.kernels.device.numerics import finite_or_worst, table_base, taken_rows
+from polytriton.kernels.device.numerics import finite_or_worst, position, table_base, taken_rows
 
 
 @triton.jit
@@ -101,8 +101,8 @@ def interval_join(
         return
     rows = first + tl.arange(0, BR)
     live = rows < count
-    row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
-    row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
+    row_h = position(row_h_ptr, rows, live, A_RH != RH or (SECOND and B_RH != RH))
+    row_w = position(row_w_ptr, rows, live, A_RW != RW or (SECOND and B_RW != RW))
     a_row = rows.to(tl.int64)
     if A_SLOT:
         a_row = tl.load(a_slot_ptr + rows, mask=live, other=0)
@@ -153,8 +153,8 @@ def interval_scale(
         return
     rows = first + tl.arange(0, BR)
     live = rows < count
-    row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
-    row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
+    row_h = position(row_h_ptr, rows, live, RH != 0)
+    row_w = position(row_w_ptr, rows, live, RW != 0)
     base = table_base(row_h * 0, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     at_row = rows.to(tl.int64)
     if SLOT:
@@ -200,7 +200,7 @@ def interval_check(
     first = tl.program_id(0) * BR
     if first >= count:
         return
-    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, RH, RW, BR)
     base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     low = tl.full((BR, BQ), 0.0, tl.float64)
     better = tl.full((BR, BQ), 0.0, tl.float64)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from polytriton.kernels.device.numerics import pay, table_base
+from polytriton.kernels.device.numerics import pay, position, table_base
 
 
 @triton.jit
@@ -29,8 +29,8 @@ def join_rows(
         return
     rows = first + tl.arange(0, BR)
     live = rows < count
-    row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
-    row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
+    row_h = position(row_h_ptr, rows, live, A_RH != RH or (SECOND and (RH != 0 or B_RH != 0)))
+    row_w = position(row_w_ptr, rows, live, A_RW != RW or (SECOND and (RW != 0 or B_RW != 0)))
     a_row = rows.to(tl.int64)
     if A_SLOT:
         a_row = tl.load(a_slot_ptr + rows, mask=live, other=0)

@@ -78,7 +78,7 @@ def pool_rows(
     first = tl.program_id(0) * BR
     if first >= count:
         return
-    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, RH, RW, BR)
     base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     SIZE: tl.constexpr = H * W * C
     OUT: tl.constexpr = HO * WO * C

@@ -23,13 +23,24 @@ def pay(constant, error, more, charge):
 
 
 @triton.jit
-def taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT: tl.constexpr, BR: tl.constexpr):
+def position(row_ptr, rows, live, MOVES: tl.constexpr):
+    """Where rows stand along an axis; 0, and nothing is read, where windows do not move with them."""
+    at = rows.to(tl.int64) * 0
+    if MOVES:
+        at = tl.load(row_ptr + rows, mask=live, other=0)
+    return at
+
+
+@triton.jit
+def taken_rows(
+    first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr, BR: tl.constexpr
+):  # fmt: skip
     """Rows first to first + BR: their numbers, which of them count, image and position of each, and where its coefficients lie."""
     rows = first + tl.arange(0, BR)
     live = rows < count
     image = tl.load(image_ptr + rows, mask=live, other=0)
-    row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
-    row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
+    row_h = position(row_h_ptr, rows, live, RH != 0)
+    row_w = position(row_w_ptr, rows, live, RW != 0)
     at_row = rows.to(tl.int64)
     if SLOT:
         at_row = tl.load(slot_ptr + rows, mask=live, other=0)

@@ -24,7 +24,7 @@ def row_scalars(
     CHARGE constant += sum N_j bias_j, error += sum |N_j| t_j (enlarged by SUM_ERROR) + floor of the row's image.
     The sums are float64 over exact products (float32 coefficients) or products whose rounding SUM_ERROR and t count, in any order.
     """
-    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, BR)
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, RH, RW, BR)
     base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
     t_base = table_base(image, row_h, row_w, T_START, T_PLANE, T_PITCH, C, RH, OH, RW, OW)
     total = tl.full((BR, BQ), 0.0, tl.float64)

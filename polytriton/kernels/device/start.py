@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from polytriton.kernels.device.numerics import pay
+from polytriton.kernels.device.numerics import pay, position
 
 
 @triton.jit
@@ -60,8 +60,8 @@ def start_rows(
     q = tl.program_id(1) * BQ + tl.arange(0, BQ)
     inside = live[:, None] & (q < SIZE)[None, :]
     if SLICE:
-        row_h = tl.load(row_h_ptr + rows, mask=live, other=0)
-        row_w = tl.load(row_w_ptr + rows, mask=live, other=0)
+        row_h = position(row_h_ptr, rows, live, GAP_RH != 0 or (MASK and RH != 0))
+        row_w = position(row_w_ptr, rows, live, GAP_RW != 0 or (MASK and RW != 0))
         y = (q // (WO * CI))[None, :] - (row_h * GAP_RH + GAP_H)[:, None]
         x = (q % (WO * CI) // CI)[None, :] - (row_w * GAP_RW + GAP_W)[:, None]
         on = inside & (y >= 0) & (y < NH) & (x >= 0) & (x < NW)

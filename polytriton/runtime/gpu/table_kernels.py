@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polytriton.ir.launches import Kernel
 from polytriton.kernels import cell_kernels
-from polytriton.kernels.emit import Numerics
+from polytriton.kernels.arithmetic import Numerics
 from polytriton.kernels.sequence import Frames
 from polytriton.rounding import dot_error, gamma, one_rounding
 from polytriton.runtime.gpu.forward_kernels import _aligned

@@ -22,8 +22,8 @@ from polytriton.errors import ResourceError
 from polytriton.ir.launches import Launches
 from polytriton.ir.plan import Program
 from polytriton.kernels.arena import lay_out
+from polytriton.kernels.arithmetic import NUMERICS, Numerics
 from polytriton.kernels.choose import GPU, INTERPRETER, power
-from polytriton.kernels.emit import NUMERICS, Numerics
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.lanes import OWN, add_lanes
 from polytriton.kernels.launches import Lowering

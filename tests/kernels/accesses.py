@@ -1,0 +1,78 @@
+"""What a kernel reads and writes, told by the source of its family under its constants: branches that these decide are taken or left."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from polytriton.ir.launches import Kernel
+from polytriton.kernels.catalogue import place
+from polytriton.kernels.closure import read_closure
+
+READ, WRITTEN = "read", "written"
+_OPEN = object()  # what constants do not decide
+
+
+@cache
+def accesses(kernel: Kernel) -> dict[str, frozenset[str]]:
+    """Of every pointer of a kernel, whether it is read or written, also in the functions it calls.
+
+    A pointer that is used in any other way than as the address of a load or store or as an argument counts as both.
+    """
+    module, name = place(kernel.family)
+    parsed = [ast.parse(d.text).body[0] for d in read_closure(module, name)]
+    found = _accesses({f.name: f for f in parsed if isinstance(f, ast.FunctionDef)}, name, dict(kernel.constants))
+    return {p: frozenset(kinds) for p, kinds in found.items() if p in kernel.parameters or kinds}
+
+
+def _accesses(functions: Mapping[str, ast.FunctionDef], name: str, told: dict[str, object]) -> dict[str, set[str]]:
+    node = functions[name]
+    found: dict[str, set[str]] = {a.arg: set() for a in node.args.args if a.annotation is None}
+    parts = list(_taken(node.body, told))
+    placed: set[int] = set()
+    for call in (c for part in parts for c in ast.walk(part) if isinstance(c, ast.Call)):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("load", "store"):
+            for used in (n for n in ast.walk(call.args[0]) if isinstance(n, ast.Name) and n.id.endswith("_ptr")):
+                found[used.id].add(READ if call.func.attr == "load" else WRITTEN)
+                placed.add(id(used))
+        elif isinstance(call.func, ast.Name) and call.func.id in functions:
+            given = dict(zip((a.arg for a in functions[call.func.id].args.args), call.args, strict=True))
+            constant = {p for p in functions[call.func.id].args.args if p.annotation is not None}
+            inner = _accesses(functions, call.func.id, {p.arg: _value(given[p.arg], told) for p in constant})
+            for parameter, argument in given.items():
+                if isinstance(argument, ast.Name) and argument.id in found and parameter in inner:
+                    found[argument.id] |= inner[parameter]
+                    placed.add(id(argument))
+    for used in (n for part in parts for n in ast.walk(part) if isinstance(n, ast.Name) and n.id.endswith("_ptr")):
+        if used.id in found and id(used) not in placed:
+            found[used.id] |= {READ, WRITTEN}
+    return found
+
+
+def _taken(body: list[ast.stmt], told: dict[str, object]) -> Iterator[ast.AST]:
+    """The expressions and plain statements that may be reached."""
+    for statement in body:
+        if isinstance(statement, ast.If):
+            way = _value(statement.test, told)
+            if way is _OPEN:
+                yield statement.test
+            for taken, arm in ((True, statement.body), (False, statement.orelse)):
+                if way is _OPEN or bool(way) == taken:
+                    yield from _taken(arm, told)
+        elif isinstance(statement, ast.For):
+            yield statement.iter
+            yield from _taken(statement.body, told)
+        else:
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value is not None:
+                told[statement.target.id] = _value(statement.value, told)
+            yield statement
+
+
+def _value(expression: ast.expr, told: Mapping[str, object]) -> object:
+    """What the expression is, if constants decide it."""
+    names = {n.id for n in ast.walk(expression) if isinstance(n, ast.Name)} - {"min", "max"}
+    if any(told.get(name, _OPEN) is _OPEN for name in names):
+        return _OPEN
+    code = compile(ast.fix_missing_locations(ast.Expression(expression)), "<constants>", "eval")
+    return eval(code, {"__builtins__": {"min": min, "max": max}}, dict(told))  # the library's own text
