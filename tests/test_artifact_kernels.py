@@ -29,7 +29,7 @@ import polytriton
 from polytriton import artifact as A
 from polytriton.errors import ArtifactError, ResourceError, UsageError
 from polytriton.ir.launches import COUNTED, Constant
-from polytriton.kernels import stock
+from polytriton.kernels import catalogue, stock
 from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.choose import Sizes
 from polytriton.kernels.emitter import Emitter
@@ -153,7 +153,7 @@ def test_the_same_code_is_one_kernel(emitted: Emitter) -> None:
     assert re.search(r"^# +and \d+ more$", said(emitted, moves[0]), re.M)
 
 
-def test_a_name_tells_all_that_decides_machine_code() -> None:
+def test_a_name_tells_all_that_decides_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
     order = ("relax_rows", dict(EXAMPLE), "float32", 4, 3)
     others = [
         ("relax_rows", {**EXAMPLE, "BR": 8}, *order[2:]), ("relax_rows", {**EXAMPLE, "RELU": False}, *order[2:]),
@@ -163,6 +163,9 @@ def test_a_name_tells_all_that_decides_machine_code() -> None:
     assert len(names) == 1 + len(others)
     same = make_kernel("relax_rows", tuple(sorted(EXAMPLE.items())), "tf32x3", 4, 3)
     assert same.name in names, "a row pass is float32 in either"
+    digest = catalogue.closure_digest
+    monkeypatch.setattr(catalogue, "closure_digest", lambda module, function: digest(module, function)[::-1])
+    assert make_kernel.__wrapped__("relax_rows", tuple(sorted(EXAMPLE.items())), "float32", 4, 3).name not in names
 
 
 def test_constants_that_are_missing_or_strange_are_refused() -> None:

@@ -70,7 +70,12 @@ def _taken(body: list[ast.stmt], told: dict[str, object]) -> Iterator[ast.AST]:
 
 
 def _value(expression: ast.expr, told: Mapping[str, object]) -> object:
-    """What the expression is, if constants decide it."""
+    """What the expression is, if constants decide it; so may one part of an `and` or `or`."""
+    if isinstance(expression, ast.BoolOp):
+        parts = [_value(part, told) for part in expression.values]
+        decides = isinstance(expression.op, ast.Or)
+        known = [bool(part) for part in parts if part is not _OPEN]
+        return decides if decides in known else _OPEN if len(known) < len(parts) else not decides
     names = {n.id for n in ast.walk(expression) if isinstance(n, ast.Name)} - {"min", "max"}
     if any(told.get(name, _OPEN) is _OPEN for name in names):
         return _OPEN

@@ -61,7 +61,7 @@ DEPLOYED_SUMS: tuple[Mutant, ...] = (
     m("alpha moves no intermediate sum", OPS, '| {"gain": reach(alpha)}', '| {"gain": 0}', STORAGE),
     m("a vanishing variance is taken", OPS, "(spread > TINY_SPREAD).all()", "(spread > 0).all()", STORAGE),
     m("a steep slope flushes like a flat one", "rounding.py", "return 4 * eta * max(1.0, abs(factor))", "return 4 * eta", STORAGE),
-    m("a kernel's steep slope flushes like a flat one", "kernels/cell_kernels.py", 'flush_loss(ETA, node.number("slope"))', "flush_loss(ETA)", STORAGE),
+    m("a kernel's steep slope flushes like a flat one", "kernels/cell_kernels.py", 'flush_loss(ETA, slope)', "flush_loss(ETA)", STORAGE),
     m("a subnormal slope is taken", "ir/ops.py", "slope == 0 or slope >= NORMAL", "slope >= 0", STORAGE),
     # the import, and its check
     m("windows that crop are taken", "frontend/onnx_windows.py", "            if total < 0:  #", "            if total < -size:  #", DRAWN),

@@ -1,5 +1,5 @@
 # ruff: noqa: E501  one row a mutant
-"""Faults in what an artifact brings to a run: launches that break their rules, kernels that answer other orders, code of others."""
+"""Faults in what an artifact brings to a run: launches that break their rules, kernels that are others than their names say, code of others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from tests.mutation.mutant import Mutant, m
 
 CHECK, RULES = "ir/launch_check.py", "tests/ir/test_launches.py"
 TEXT, STOCK, TAKEN = "ir/launch_text.py", "kernels/stock.py", "tests/kernels/test_stock.py"
+CATALOGUE, READS = "kernels/catalogue.py", "tests/kernels/test_reads.py"
 KNOWN, WHOSE, FILES, READ = "known.py", "tests/test_known.py", "kernels/files.py", "tests/test_artifact_kernels.py"
 
 LAUNCHES: tuple[Mutant, ...] = (
@@ -21,20 +22,24 @@ LAUNCHES: tuple[Mutant, ...] = (
     m("launches: parameters in any order", TEXT, "tuple(p for p, _ in bound) != kernel.parameters", "len(bound) != len(kernel.parameters)", RULES),
     m("launches: states in any order", TEXT, "and int(m[1]) == out.states:", ":", RULES),
     m("launches: nobody checks them", "kernels/network.py", "            check_launches(launches)\n", "", RULES),
-    m("orders: warps do not matter", STOCK, "repr((function, constants, numerics, warps, stages))", "repr((function, constants, numerics, stages))", TAKEN),
-    m("orders: constants do not matter", STOCK, "repr((function, constants, numerics, warps, stages))", "repr((function, numerics, warps, stages))", TAKEN),
-    m("orders: arithmetic does not matter", STOCK, "repr((function, constants, numerics, warps, stages))", "repr((function, constants, warps, stages))", TAKEN),
+    m("names: warps do not matter", CATALOGUE, "tuple(types.items()), warps, stages)", "tuple(types.items()), stages)", READ),
+    m("names: constants do not matter", CATALOGUE, "constants, tuple(types.items()), warps", "tuple(types.items()), warps", READ),
+    m("names: types do not matter", CATALOGUE, "constants, tuple(types.items()), warps", "constants, warps", READ),
+    m("names: sources do not matter", CATALOGUE, "made_of = (closure_digest(*place(family)), constants", "made_of = (constants", READ),
+    m("closure: what is called does not matter", "kernels/closure.py", "            take(where, read)\n", "            pass\n", "tests/kernels/test_aot_ledger.py"),
+    m("catalogue: a pointer too many", CATALOGUE, '_when("w", lambda c: c.SLICE)', '_when("w", lambda c: True)', READS),
+    m("catalogue: a pointer too few", CATALOGUE, '_when("own_floor", lambda c: c.PENDING)', '_when("own_floor", lambda c: False)', READS),
+    m("catalogue: positions that do not move are read", CATALOGUE, 'c.RW or c.A_RW or c.B_RW if c.SECOND else c.A_RW != c.RW', 'c.RW or c.A_RW or c.B_RW', READS),
     m("stock: launches of another plan", STOCK, "if self.filed is None or not self.programs or key", "if self.filed is None or key", TAKEN),
     m("stock: launches without lanes", "runtime/gpu/triton_backend.py", "if self.default else None", "if True else None", TAKEN),
-    m("stock: machine code of another kernel", STOCK, "or self.filed.kernels[kernel.name] != kernel", "", "tests/kernels/test_filed_code.py", TAKEN),
+    m("stock: machine code of another kernel", STOCK, "or self.filed.kernels.get(kernel.name) != kernel", "", "tests/kernels/test_filed_code.py", TAKEN),
     m("stock: machine code of another release", STOCK, "and filed.triton == load.version():", ":", "tests/kernels/test_filed_code.py"),
     m("code: tensors begin anywhere", "kernels/load.py", "if any(t.data_ptr() % 16 for t in tensors):", "if False:", "tests/kernels/test_filed_code.py"),
-    m("files: texts of another hash", FILES, "or hashlib.sha256(source.encode()).hexdigest() != digest or own != name", "or own != name", f"{READ}::test_a_kernel_of_another_hand_is_refused", READ),
-    m("files: names of another hash", FILES, " != digest or own != name:", " != digest:", READ),
+    m("files: kernels are not what their names say", FILES, "if (kernel.name, kernel.parameters, kernel.types) != (name,", "if () and (name,", READ),
     m("files: kernels of another library", FILES, "if index.library != library_digest():", "if False:", READ),
     m("known: everything is", KNOWN, "os.path.isfile(folder / \"known\" / kernels_digest(manifest, what))", "True", WHOSE),
     m("known: whatever the library", KNOWN, "[what, library_digest(), str(", "[what, str(", WHOSE),
     m("known: a comparison that finds is passed", KNOWN, "    if odd:\n", "    if False:\n", WHOSE),
-    m("known: machine code with its texts", KNOWN, "if not filed.code or is_known(artifact.manifest, MACHINE):", "if True:", WHOSE),
+    m("known: machine code with its launches", KNOWN, "if not filed.code or is_known(artifact.manifest, MACHINE):", "if True:", WHOSE),
     m("known: the network does not matter", KNOWN, "if name in (NET, PLAN, WEIGHTS) or name", "if name", WHOSE),
 )

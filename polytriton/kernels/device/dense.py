@@ -12,7 +12,7 @@ from polytriton.kernels.device.rows import row_scalars
 
 @triton.jit
 def dense_step(
-    m_ptr, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, below_ptr, above_ptr, cut_ptr, t_ptr, bias_ptr, floor_ptr,
+    m_ptr, slot_ptr, image_ptr, below_ptr, above_ptr, cut_ptr, t_ptr, bias_ptr, floor_ptr,
     constant_ptr, error_ptr, w_ptr, out_ptr, count_ptr,
     T: tl.constexpr, FORM: tl.constexpr, RELU: tl.constexpr, CHARGE: tl.constexpr, SLOT: tl.constexpr,
     K: tl.constexpr, N: tl.constexpr, LINE: tl.constexpr, C: tl.constexpr,
@@ -40,7 +40,7 @@ def dense_step(
     if (RELU or CHARGE) and tl.program_id(1) == (N + BN - 1) // BN * SK:
         for start in range(first, tl.minimum(first + BM, count), BR):
             row_scalars(
-                m_ptr, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, below_ptr, above_ptr, cut_ptr, t_ptr, bias_ptr, floor_ptr,
+                m_ptr, slot_ptr, image_ptr, None, None, below_ptr, above_ptr, cut_ptr, t_ptr, bias_ptr, floor_ptr,
                 constant_ptr, error_ptr, out_ptr, count, start,
                 RELU, CHARGE, False, SLOT, K, LINE, C, 0, 0, 0, 0, START, PLANE, PITCH, T_START, T_PLANE, T_PITCH,
                 BIAS, SUM_ERROR, BR, BQ,
