@@ -1,4 +1,4 @@
-"""Whose kernels are run: those that this user's polytriton made, or made again and found the same."""
+"""Whose kernels are run: launches that are made again and found the same, machine code that this user's polytriton made."""
 
 from __future__ import annotations
 
@@ -38,44 +38,20 @@ def cache(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path / "cache"
 
 
-@pytest.fixture
-def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How often kernels were made again."""
-    seen, own = list[str](), known.differing
-
-    def counted(*given: object) -> list[str]:
-        seen.append("again")
-        return own(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(known, "differing", counted)
-    return seen
-
-
 def sealed(verifier: polytriton.Verifier, kernels: Kernels) -> Manifest:
     assert verifier.imported is not None
     return pack(verifier.compiled, verifier.imported, kernels)[0]
 
 
-def test_made_elsewhere_they_are_made_again_once(
-    verifier: polytriton.Verifier, kernels: Kernels, cache: Path, tmp_path: Path, compared: list[str]
-) -> None:
+def test_machine_code_from_elsewhere_is_not_run(verifier: polytriton.Verifier, kernels: Kernels, cache: Path, tmp_path: Path) -> None:
     path = write_artifact(verifier, tmp_path / "net.poly", kernels)
-    polytriton.load(path)
-    assert compared == [], "nothing of it is run on the CPU"
-    for _ in range(2):
-        held = polytriton.load(path, device="interpret").compiled.filed
-        assert held == replace(kernels.filed, code={}, triton="")
-        assert compared == ["again"]
-    with scope(cache=None):
-        polytriton.load(path, device="interpret")
-    assert compared == ["again"] * 2
+    assert polytriton.load(path, device="interpret").compiled.filed == replace(kernels.filed, code={}, triton="")
 
 
-def test_ones_own_are_known(verifier: polytriton.Verifier, kernels: Kernels, cache: Path, tmp_path: Path, compared: list[str]) -> None:
+def test_ones_own_is_known(verifier: polytriton.Verifier, kernels: Kernels, cache: Path, tmp_path: Path) -> None:
     path = write_artifact(verifier, tmp_path / "net.poly", kernels)
-    known.remember(sealed(verifier, kernels), known.LAUNCHED, known.MACHINE)
+    known.remember(sealed(verifier, kernels))
     assert polytriton.load(path, device="interpret").compiled.filed == kernels.filed
-    assert compared == []
 
 
 @pytest.mark.parametrize("what", ["library", "kernel", "network", "code"])
@@ -83,15 +59,14 @@ def test_a_mark_is_of_everything_that_decides(
     verifier: polytriton.Verifier, kernels: Kernels, cache: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     manifest = sealed(verifier, kernels)
-    known.remember(manifest, known.LAUNCHED, known.MACHINE)
-    assert known.is_known(manifest, known.LAUNCHED) and known.is_known(manifest, known.MACHINE)
+    known.remember(manifest)
+    assert known.is_known(manifest)
     if what == "library":
         monkeypatch.setattr(known, "library_digest", lambda: "0" * 64)
     else:
         name = {"kernel": INDEX, "network": "net.ptir", "code": f"{FOLDER}/cuda_90.safetensors"}[what]
         manifest.files[name] = type(manifest.files[name])("0" * 64, 1)
-    assert known.is_known(manifest, known.LAUNCHED) == (what == "code")
-    assert not known.is_known(manifest, known.MACHINE)
+    assert not known.is_known(manifest)
 
 
 def forge(path: Path, target: str) -> None:
@@ -112,30 +87,19 @@ def test_a_forgery_is_read_but_never_run(verifier: polytriton.Verifier, cache: P
             polytriton.load(path, device="interpret")
 
 
-def test_a_cache_that_cannot_be_written_costs_time(
-    verifier: polytriton.Verifier, kernels: Kernels, tmp_path: Path, compared: list[str]
-) -> None:
-    path = write_artifact(verifier, tmp_path / "net.poly", kernels)
-    (tmp_path / "file").write_text("no folder")
-    with scope(cache=tmp_path / "file"):
-        for _ in range(2):
-            assert polytriton.load(path, device="interpret").compiled.filed is not None
-    assert compared == ["again"] * 2
-
-
 @pytest.mark.parametrize("mode", [0o777, 0o720, "link"])
 def test_a_mark_that_another_user_may_have_made_is_none(
     verifier: polytriton.Verifier, kernels: Kernels, cache: Path, tmp_path: Path, mode: int | str
 ) -> None:
     manifest = sealed(verifier, kernels)
-    assert known.remember(manifest, known.LAUNCHED)
+    assert known.remember(manifest)
     if mode == "link":
         (cache / "known").rename(tmp_path / "elsewhere")
         (cache / "known").symlink_to(tmp_path / "elsewhere")
     else:
         os.chmod(cache / "known", int(mode))
-    assert not known.is_known(manifest, known.LAUNCHED)
-    assert not known.remember(manifest, known.LAUNCHED)
+    assert not known.is_known(manifest)
+    assert not known.remember(manifest)
 
 
 def test_trust_that_cannot_be_kept_is_refused(
@@ -174,5 +138,5 @@ def test_marks_do_not_pile_up(verifier: polytriton.Verifier, kernels: Kernels, c
     monkeypatch.setattr(known, "MARKS", 3)
     manifest = sealed(verifier, kernels)
     for k in range(6):
-        known.remember(msgspec.structs.replace(manifest, options={"output": str(k)}), known.LAUNCHED)
+        known.remember(msgspec.structs.replace(manifest, options={"output": str(k)}))
     assert len(list((cache / "known").iterdir())) == 3

@@ -50,10 +50,10 @@ def compile(
     cross_check_folded(verifier)
     kernels = order.carry_out(verifier.compiled) if order else None
     write_artifact(verifier, place, kernels)
-    if kernels is not None and verifier.imported is not None:
-        from polytriton.known import LAUNCHED, MACHINE, remember
+    if kernels is not None and kernels.gpus and verifier.imported is not None:
+        from polytriton.known import remember
 
-        remember(pack(verifier.compiled, verifier.imported, kernels)[0], LAUNCHED, MACHINE)
+        remember(pack(verifier.compiled, verifier.imported, kernels)[0])
     if as_json:
         print(as_text({"artifact": str(place), **describe_kernels(kernels)}))
     else:

@@ -83,14 +83,14 @@ def _held(path: Path, kernels: Kernels | None) -> Kernels:
 def _remake(path: Path, trust: bool) -> int:
     """Says that the kernels are this version's own, and whose the machine code is from now on."""
     from polytriton.artifact import read_artifact
-    from polytriton.known import MACHINE, compare_kernels, remember
+    from polytriton.known import compare_kernels, remember
 
     artifact = read_artifact(path)
     kernels = _held(path, artifact.kernels)
     compare_kernels(artifact)
     print(f"{path}: {len(kernels.steps)} kernels and their launches, made again and the same in every byte")
     if trust:
-        if not remember(artifact.manifest, MACHINE):
+        if not remember(artifact.manifest):
             raise UsageError("there is no cache to remember it in", "set POLYTRITON_CACHE to a folder that is yours alone")
         print(f"{path}: machine code for {', '.join(kernels.gpus) or 'no GPU'}, run as it is from now on")
     return 0

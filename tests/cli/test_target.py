@@ -63,7 +63,7 @@ def test_interpret_compiles_nothing(cli: Cli, here: Path) -> None:
     names = kernels(here / "net.poly")
     assert len(names) > 4
     assert {p.name for p in (here / "net.poly" / "kernels").iterdir()} == {"index.json", "launches.ptir"}
-    assert {p.name for p in (here / "cache").iterdir()} == {"known"}, "no compiler was asked"
+    assert not (here / "cache").exists(), "no compiler was asked"
     assert cli("verify", "net.poly", "safe.vnnlib").out == "unsat\n"
 
     text = cli("inspect", "net.poly").out

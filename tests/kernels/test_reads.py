@@ -5,7 +5,6 @@ Triton's compiler and its interpreter do not live in one process, so another loo
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -18,7 +17,6 @@ import pytest
 
 from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.catalogue import CATALOGUE, LIBRARY
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.closure import read_module

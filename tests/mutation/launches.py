@@ -37,9 +37,9 @@ LAUNCHES: tuple[Mutant, ...] = (
     m("code: tensors begin anywhere", "kernels/load.py", "if any(t.data_ptr() % 16 for t in tensors):", "if False:", "tests/kernels/test_filed_code.py"),
     m("files: kernels are not what their names say", FILES, "if (kernel.name, kernel.parameters, kernel.types) != (name,", "if () and (name,", READ),
     m("files: kernels of another library", FILES, "if index.library != library_digest():", "if False:", READ),
-    m("known: everything is", KNOWN, "os.path.isfile(folder / \"known\" / kernels_digest(manifest, what))", "True", WHOSE),
-    m("known: whatever the library", KNOWN, "[what, library_digest(), str(", "[what, str(", WHOSE),
+    m("known: everything is", KNOWN, "os.path.isfile(folder / \"known\" / code_digest(manifest))", "True", WHOSE),
+    m("known: whatever the library", KNOWN, "[library_digest(), str(", "[str(", WHOSE),
     m("known: a comparison that finds is passed", KNOWN, "    if odd:\n", "    if False:\n", WHOSE),
-    m("known: machine code with its launches", KNOWN, "if not filed.code or is_known(artifact.manifest, MACHINE):", "if True:", WHOSE),
+    m("known: machine code with its launches", KNOWN, "if not filed.code or is_known(artifact.manifest):", "if True:", WHOSE),
     m("known: the network does not matter", KNOWN, "if name in (NET, PLAN, WEIGHTS) or name", "if name", WHOSE),
 )
