@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from bench.gpu_report import Setting
 from bench.table import first_line, say
@@ -15,25 +15,35 @@ from polytriton.kernels.network import network_kernels
 from polytriton.kernels.spec import FUSION
 from polytriton.passes.pipeline import Compiled
 from polytriton.runtime.engine import Engine
+from polytriton.workers.pool import Missing, Pool, Taken
+from polytriton.workers.process import Process
 
 FEW = 8  # kernels that are not worth starting processes for
 
 
-def _compile(kernel: Kernel) -> str:
-    """As a launch would, where every tensor begins at a multiple of 16 bytes; and what launches it, which a C compiler makes.
+class Warmer(Process):
+    """A process that compiles one kernel after another."""
 
-    "" or what went wrong.
-    """
+    def __init__(self) -> None:
+        super().__init__(__name__)
+
+    def ask(self, kernel: Kernel) -> None:
+        self.exchange(msgspec.json.encode(kernel))
+
+
+def handler() -> Callable[[bytes], bytes]:
+    return lambda data: _compile(msgspec.json.decode(data, type=Kernel))
+
+
+def _compile(kernel: Kernel) -> bytes:
+    """As a launch would, where every tensor begins at a multiple of 16 bytes; and what launches it, which a C compiler makes."""
     import torch
 
     kinds = {"*fp64": torch.float64, "*fp32": torch.float32, "*i64": torch.int64, "*i8": torch.int8}
-    try:
-        given = [torch.empty(16, dtype=kinds[kind], device="cuda") for kind in kernel.types]
-        made = function(kernel).warmup(*given, grid=(1,), **kernel.options, **FUSION)
-        _ = made.run
-    except Exception as error:  # whoever launches it will hear about it
-        return first_line(error)
-    return ""
+    given = [torch.empty(16, dtype=kinds[kind], device="cuda") for kind in kernel.types]
+    made = function(kernel).warmup(*given, grid=(1,), **kernel.options, **FUSION)
+    _ = made.run
+    return b""
 
 
 def warm(engines: Sequence[Engine], setting: Setting) -> int:
@@ -54,12 +64,24 @@ def compile_ahead(kernels: Sequence[Kernel], setting: Setting) -> None:
     if setting.dry or len(kernels) <= FEW:
         return
     jobs = min(len(kernels), max(1, (os.cpu_count() or 2) - 2), 16)
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    pool: Pool[Kernel, None] = Pool([Warmer() for _ in range(jobs)])
+    for kernel in kernels:
+        pool.submit(kernel)
+    pool.begin()
+    left = len(kernels)
     try:
-        for done in as_completed([pool.submit(_compile, k) for k in kernels], timeout=max(1.0, setting.left)):
-            if done.result():
-                say(f"   cannot compile ahead: {done.result()}")
-        pool.shutdown()
-    except Exception as error:
-        say(f"   compiling ahead stopped: {first_line(error)}")
-        pool.shutdown(wait=False, cancel_futures=True)
+        while left:
+            event = pool.hear(max(0.0, setting.left))
+            if event is None:
+                say(f"   compiling ahead stopped: the time is up, {left} kernels are left")
+                return
+            if isinstance(event, Missing):
+                say(f"   compiling ahead goes on with {event.left} processes: {first_line(event.why)}")
+                if not event.left:
+                    return
+            elif not isinstance(event, Taken):
+                left -= 1
+                if event.error is not None:  # whoever launches it will hear about it
+                    say(f"   cannot compile ahead: {first_line(event.error)}")
+    finally:
+        pool.close()

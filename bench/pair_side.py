@@ -1,4 +1,4 @@
-"""One side of bench.compare: a verifier kept warm in a process of its own, asked over a pipe. `python -m bench.pair_side NAME`.
+"""One side of bench.compare: a verifier kept warm in a process of its own, asked over a pipe. It is started with the side's NAME.
 
     {"about": true}                                                 -> {"version": ..., "torch": ..., "threads": ...}
     {"net": FILE, "boxes": FILE.npz, "dtype": ..., "device": ..., "candidates": ...} -> {"y": answers at the images}
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from bench.serve import Message, serve
+from bench.serve import Message, speak_json
 
 
 class PairSide(Protocol):
@@ -116,5 +116,5 @@ def answerer(kind: Any) -> Callable[[Message], Message]:
     return answer
 
 
-if __name__ == "__main__":
-    serve(answerer(SIDES[sys.argv[1]]))
+def handler() -> Callable[[bytes], bytes]:
+    return speak_json(answerer(SIDES[sys.argv[1]]))

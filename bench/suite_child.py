@@ -1,15 +1,15 @@
-"""A group's process of bench.suite: rows on demand. `python -m bench.suite_child [PART GROUP]`, asked over a pipe."""
+"""A group's process of bench.suite: rows on demand, for the part and the group that it was started with."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
 from bench.measure import PartJob, convolution_rate
-from bench.serve import Message, serve
+from bench.serve import Message, speak_json
 from bench.suite import module_of
 from bench.table import Row
 from polytriton.heap import keep_memory
@@ -34,6 +34,6 @@ class SuiteWork:
         return {"row": next(self.rows, None)}
 
 
-if __name__ == "__main__":
+def handler() -> Callable[[bytes], bytes]:
     keep_memory()  # as the commands do
-    serve(SuiteWork(*sys.argv[1:]).answer)
+    return speak_json(SuiteWork(*sys.argv[1:]).answer)

@@ -168,7 +168,7 @@ def retime(network: Path, config: dict[str, Any], seed: int) -> float:
 
         return 1 / median(duel(pair, MOST, MOST).ratios)
     finally:
-        worker.close()
+        worker.end()
 
 
 def convbig(nets: Path) -> int:
