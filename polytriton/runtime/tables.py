@@ -21,7 +21,7 @@ from polytriton.runtime.curves import curve_lines
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.planes import Planes, product_planes
-from polytriton.runtime.relax import relu_lines, round_down, round_up
+from polytriton.runtime.relax import relu_lines, round_outward, round_up
 from polytriton.runtime.soundness import Coefficients, gamma, up
 
 _SERIAL = count()
@@ -111,7 +111,7 @@ class Tables:
     def box(self, name: str) -> tuple[Tensor, Tensor]:
         if name not in self._box:
             frame = self.kit.frames[name]
-            lo, hi = round_down(self.boxes.lo[name], self.dtype), round_up(self.boxes.hi[name], self.dtype)
+            lo, hi = round_outward(self.boxes.lo[name], self.boxes.hi[name], self.dtype)
             self._box[name] = frame.table(lo), frame.table(hi)
         return self._box[name]
 
