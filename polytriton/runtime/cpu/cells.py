@@ -14,6 +14,12 @@ from polytriton.runtime.cpu import fused
 
 PLAIN: set[str] = set()  # no flags: nothing is reordered or contracted
 
+# The float32 number beside y lies between half a step and a step and a half from it, where a step is between |y| 2^-24 and |y| 2^-23,
+# or 2^-149: y + max(|y| STEP, LEAST) rounds to it. Loops compiled ahead call no library, nextafter neither.
+STEP = 2.0**-24 * (1 + 2.0**-20)
+LEAST = 2.0**-150 * (1 + 2.0**-20)
+LARGEST = 2.0**128 - 2.0**104
+
 
 @fused.compile_loop("D D T T T", PLAIN)
 def _relu_cells(lo, hi, below, above, cut):  # type: ignore[no-untyped-def]
@@ -42,19 +48,22 @@ def _relu_cells(lo, hi, below, above, cut):  # type: ignore[no-untyped-def]
             if not moved <= worst and worst == worst:  # NaN stays
                 worst = moved
         cut[i] = worst
-        if np.float64(cut[i]) < worst:
-            cut[i] = np.nextafter(cut[i], cut.dtype.type(np.inf))
+        near = np.float64(cut[i])
+        if near < worst:
+            cut[i] = -LARGEST if near == -np.inf else near + max(abs(near) * STEP, LEAST)
 
 
 @fused.compile_loop("D D T T", PLAIN)
 def _outward_cells(lo, hi, low, high):  # type: ignore[no-untyped-def]
     for i in range(len(lo)):
         low[i] = lo[i]
-        if np.float64(low[i]) > lo[i]:
-            low[i] = np.nextafter(low[i], low.dtype.type(-np.inf))
+        near = np.float64(low[i])
+        if near > lo[i]:
+            low[i] = LARGEST if near == np.inf else near - max(abs(near) * STEP, LEAST)
         high[i] = hi[i]
-        if np.float64(high[i]) < hi[i]:
-            high[i] = np.nextafter(high[i], high.dtype.type(np.inf))
+        near = np.float64(high[i])
+        if near < hi[i]:
+            high[i] = -LARGEST if near == -np.inf else near + max(abs(near) * STEP, LEAST)
 
 
 def serves(values: Tensor) -> bool:
@@ -68,9 +77,9 @@ def _flat(values: Tensor) -> np.ndarray:
 
 def relu_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Slopes below and above an exact ReLU, and the cut above it: `relax.relu_lines` for slope 0."""
-    made = tuple(torch.empty(lo.shape, dtype=dtype) for _ in range(3))
-    _relu_cells(_flat(lo), _flat(hi), *map(_flat, made))
-    return made
+    below, above, cut = (torch.empty(lo.shape, dtype=dtype) for _ in range(3))
+    _relu_cells(_flat(lo), _flat(hi), _flat(below), _flat(above), _flat(cut))
+    return below, above, cut
 
 
 def outward_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
