@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polytriton.ir.net import Ref
+from polytriton.passes.pipeline import Compiled
 from polytriton.results import Picture, Result
 from polytriton.show.oneline import radius_words
 from polytriton.show.picture import difference, figure, is_picture, plane
 from polytriton.show.verdicts import look, named
-
-if TYPE_CHECKING:
-    from polytriton.api import Verifier
 
 ROWS = 20  # of a list of results
 
@@ -80,14 +77,14 @@ def _images(result: Result, clean: Picture) -> str:
     return f"<p>{''.join(tags)}</p>"
 
 
-def verifier_html(verifier: Verifier) -> str:
+def verifier_html(compiled: Compiled, title: str) -> str:
     """The folded network, one line a layer; rows are what bounding a layer takes at most, two a neuron."""
-    programs = {p.target: p for p in verifier.compiled.plan if p.kind == "bound"}
+    programs = {p.target: p for p in compiled.plan if p.kind == "bound"}
     rows = []
-    for node in verifier.net:
+    for node in compiled.net:
         program = programs.get(node.name)
         parameters = sum(
-            verifier.net.weights[ref.name].size for key, ref in node.attrs.items() if key in ("w", "b", "a", "c") and isinstance(ref, Ref)
+            compiled.net.weights[ref.name].size for key, ref in node.attrs.items() if key in ("w", "b", "a", "c") and isinstance(ref, Ref)
         )
         rows.append(
             (
@@ -98,4 +95,4 @@ def verifier_html(verifier: Verifier) -> str:
                 f"{2 * node.size:,}" if program else "",
             )
         )
-    return f"<div><p>{escape(repr(verifier)[1:-1])}</p>{table(('layer', 'operator', 'shape', 'parameters', 'rows'), rows)}</div>"
+    return f"<div><p>{escape(title)}</p>{table(('layer', 'operator', 'shape', 'parameters', 'rows'), rows)}</div>"

@@ -37,7 +37,7 @@ class Worker(Protocol[J_in, A_out]):
     def stop(self) -> None: ...
 
 
-class Waiting(Protocol[J]):
+class JobQueue(Protocol[J]):
     """Jobs that nobody has begun."""
 
     def __bool__(self) -> bool: ...
@@ -89,11 +89,11 @@ class Missing:
 
 class Pool(Generic[J, A]):
     def __init__(
-        self, workers: Sequence[Worker[J, A]], waiting: Waiting[J] | None = None, *, starts: int = 1, again: bool = True
+        self, workers: Sequence[Worker[J, A]], waiting: JobQueue[J] | None = None, *, starts: int = 1, again: bool = True
     ) -> None:
         """`starts`: how often in a row a worker may fail to start; `again`: one that dies is started again."""
         self._workers, self._starts, self._again = workers, starts, again
-        self._waiting: Waiting[J] = InOrder() if waiting is None else waiting
+        self._waiting: JobQueue[J] = InOrder() if waiting is None else waiting
         self._changed, self._closed = Condition(), False
         self._events: SimpleQueue[Taken[J] | Ended[J, A] | Missing | BaseException] = SimpleQueue()
         self._open, self._left = 0, len(workers)  # jobs that have not ended; workers
