@@ -153,7 +153,7 @@ class Verifier(NetProver):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the network's layers and what bounding each costs."""
-        from polytriton.show.notebook import verifier_html
+        from polytriton.results.notebook import verifier_html
 
         return verifier_html(self.compiled, repr(self)[1:-1])
 

@@ -13,7 +13,7 @@ import polytriton
 from polytriton import Bounds, Counterexample, Interval, Picture, Radius, Result, ResultList
 from polytriton.errors import UsageError
 from polytriton.results import SearchStats
-from polytriton.show.frames import float_below
+from polytriton.results.frames import float_below
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOUND = Radius(Fraction(433, 10000), Fraction(438, 10000), "unknown", True, 9, 1.53)

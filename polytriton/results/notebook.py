@@ -11,7 +11,7 @@ import numpy as np
 from polytriton.ir.net import Ref
 from polytriton.passes.pipeline import Compiled
 from polytriton.results import Picture, Result
-from polytriton.show.oneline import radius_words
+from polytriton.results.oneline import radius_words
 from polytriton.show.picture import difference, figure, is_picture, plane
 from polytriton.show.verdicts import look, named
 

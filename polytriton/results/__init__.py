@@ -1,4 +1,4 @@
-"""What a verifier answers: plain data."""
+"""What a verifier answers: plain data, which tells itself in a line (`oneline.py`), as a table (`frames.py`) and in a notebook."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Interval:
     hi: np.ndarray
 
     def __repr__(self) -> str:
-        from polytriton.show.oneline import interval_line
+        from polytriton.results.oneline import interval_line
 
         return interval_line(self)
 
@@ -45,13 +45,13 @@ class Bounds:
     layers: dict[str, Interval] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        from polytriton.show.oneline import bounds_line
+        from polytriton.results.oneline import bounds_line
 
         return bounds_line(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a box and neuron: layer, box, neuron, lo, hi; the outputs are the layer "output"."""
-        from polytriton.show.frames import to_pandas
+        from polytriton.results.frames import to_pandas
 
         return to_pandas(self)
 
@@ -64,7 +64,7 @@ class Counterexample:
     y: np.ndarray
 
     def __repr__(self) -> str:
-        from polytriton.show.oneline import counterexample_line
+        from polytriton.results.oneline import counterexample_line
 
         return counterexample_line(self)
 
@@ -80,7 +80,7 @@ class Picture:
     std: tuple[Fraction, ...] = (Fraction(1),)
 
     def __repr__(self) -> str:
-        from polytriton.show.oneline import picture_line
+        from polytriton.results.oneline import picture_line
 
         return picture_line(self)
 
@@ -155,7 +155,7 @@ class SearchStats:
     levels: tuple[Level, ...] = ()
 
     def __repr__(self) -> str:
-        from polytriton.show.oneline import search_line
+        from polytriton.results.oneline import search_line
 
         return search_line(self)
 
@@ -177,13 +177,13 @@ class Radius:
     seconds: float = 0.0
 
     def __repr__(self) -> str:
-        from polytriton.show.oneline import radius_line
+        from polytriton.results.oneline import radius_line
 
         return radius_line(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table of one row; `polytriton.to_pandas` makes one of many radii."""
-        from polytriton.show.frames import to_pandas
+        from polytriton.results.frames import to_pandas
 
         return to_pandas(self)
 
@@ -250,19 +250,19 @@ class Result:
     origin: Origin | None = None
 
     def __repr__(self) -> str:
-        from polytriton.show.oneline import result_line
+        from polytriton.results.oneline import result_line
 
         return result_line(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table of one row; `polytriton.to_pandas` makes one of many results."""
-        from polytriton.show.frames import to_pandas
+        from polytriton.results.frames import to_pandas
 
         return to_pandas(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict, the margins and, for a ball around an image, the pictures."""
-        from polytriton.show.notebook import result_html
+        from polytriton.results.notebook import result_html
 
         return result_html(self)
 
@@ -287,19 +287,19 @@ class ResultList(list[Result]):
         return ResultList([*self, *other])
 
     def __repr__(self) -> str:
-        from polytriton.show.oneline import results_line
+        from polytriton.results.oneline import results_line
 
         return results_line(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: how many there are of each verdict, and a line for each of the first."""
-        from polytriton.show.notebook import results_html
+        from polytriton.results.notebook import results_html
 
         return results_html(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table with one row a result."""
-        from polytriton.show.frames import to_pandas
+        from polytriton.results.frames import to_pandas
 
         return to_pandas(self)
 
@@ -311,6 +311,6 @@ class ResultList(list[Result]):
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Writes JSON Lines, whole or not at all: one record a result, as `polytriton run --json` writes them."""
-        from polytriton.runs.saved import save_results
+        import polytriton  # runs make records, and know results: the package's face knows where
 
-        return save_results(self, Path(path), overwrite=overwrite)
+        return polytriton.save_results(self, Path(path), overwrite=overwrite)
