@@ -142,7 +142,7 @@ def test_a_process_that_looks_elsewhere_is_an_error(large: Files, monkeypatch: p
 
 def test_processes_end_with_an_interrupt(large: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     started, start = list[Process](), Process.start
-    monkeypatch.setattr(Process, "start", lambda child: (start(child), started.append(child))[0])
+    monkeypatch.setattr(Process, "start", lambda child: (started.append(child), start(child))[1])
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
