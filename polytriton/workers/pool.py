@@ -88,18 +88,14 @@ class Missing:
 
 
 class Pool(Generic[J, A]):
-    def __init__(
-        self, workers: Sequence[Worker[J, A]], waiting: JobQueue[J] | None = None, *, starts: int = 1, again: bool = True
-    ) -> None:
+    def __init__(self, workers: Sequence[Worker[J, A]], waiting: JobQueue[J] | None = None, *, starts: int = 1, again: bool = True) -> None:
         """`starts`: how often in a row a worker may fail to start; `again`: one that dies is started again."""
         self._workers, self._starts, self._again = workers, starts, again
         self._waiting: JobQueue[J] = InOrder() if waiting is None else waiting
         self._changed, self._closed = Condition(), False
         self._events: SimpleQueue[Taken[J] | Ended[J, A] | Missing | BaseException] = SimpleQueue()
         self._open, self._left = 0, len(workers)  # jobs that have not ended; workers
-        self._threads = [
-            Thread(target=self._employ, args=(w,), daemon=True, name=f"polytriton-worker-{k}") for k, w in enumerate(workers)
-        ]
+        self._threads = [Thread(target=self._employ, args=(w,), daemon=True, name=f"polytriton-worker-{k}") for k, w in enumerate(workers)]
 
     def submit(self, job: J) -> None:
         self._open += 1
