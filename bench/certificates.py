@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import polytriton
-from bench.machine import data_folder, processor
+from bench.core.machine import data_folder, processor
 from polytriton import checker
 from polytriton.certificate.guide import Guide, enough
 from polytriton.certificate.write import write

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import onnx
 
-from bench.machine import describe
-from bench.table import Row, Table
+from bench.core.machine import describe
+from bench.core.table import Row, Table
 
 COLUMNS = ("benchmark", "networks", "input", "operators", "property", "loads", "bounded", "verdict", "margin", "seconds", "message")
 SHOWN = ("benchmark", "networks", "loads", "bounded", "verdict", "seconds", "message")

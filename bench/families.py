@@ -17,8 +17,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.core.machine import data_folder
 from bench.instances import listed
-from bench.machine import data_folder
 
 PARTS = {"256x2": "256x2", "256x4": "256x4", "9_200": "9x200", "resnet_2b": "resnet_2b", "resnet_3b2": "sri_resnet_a"}  # of names
 GOALS = {"256x2": 19, "256x4": 19, "9x200": 24, "acasxu": 22, "resnet_2b": 14, "sri_resnet_a": 8, "cifar_biasfield": 6}

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.gpu_nets import NetGrower
-from bench.machine import ROOT
+from bench.core.machine import ROOT
+from bench.nets.grow import NetGrower
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
@@ -166,7 +166,7 @@ def _pads(node: Any) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def of_net(net: Net, seed: int = 0) -> HostOps:
-    """One refinement and one query of nine margins, as bench.gpu_zoo runs them."""
+    """One refinement and one query of nine margins, as bench.gpu.zoo runs them."""
     from polytriton.runtime.engine import Engine
     from polytriton.runtime.results import Forms
     from polytriton.runtime.settings import pin_settings

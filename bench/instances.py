@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import polytriton
-from bench.machine import data_folder, describe
-from bench.measure import PartJob
-from bench.table import Row, Table
+from bench.core.machine import data_folder, describe
+from bench.core.measure import PartJob
+from bench.core.table import Row, Table
 from polytriton.frontend.vnnlib import read_vnnlib
 
 CONTRADICTS = {("sat", "unsat"), ("unsat", "sat")}

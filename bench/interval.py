@@ -28,8 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.machine import describe
-from bench.table import Table
+from bench.core.machine import describe
+from bench.core.table import Table
 from polytriton.ir.net import Builder, Net, Ref
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine

@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import gpu, gpu_kernels, gpu_report
-from bench.gpu_nets import NETWORKS
-from bench.gpu_reference import Oracle
-from bench.gpu_report import Setting, ceiling
-from bench.table import Table, slug
+from bench.core.table import Table, slug
+from bench.gpu import __main__ as gpu
+from bench.gpu import kernels as gpu_kernels
+from bench.gpu import setting as gpu_report
+from bench.gpu.reference import Oracle
+from bench.gpu.setting import Setting, ceiling
+from bench.nets.grow import NETWORKS
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.gpu.replay import Replays
@@ -167,9 +169,9 @@ WRONG = [
 ]
 MUTATE = """
 import sys, time
-from bench.gpu_kernels import _steps
-from bench.gpu_nets import tiny
-from bench.gpu_report import Setting
+from bench.gpu.kernels import _steps
+from bench.nets.grow import tiny
+from bench.gpu.setting import Setting
 from polytriton.kernels import emit
 from polytriton.passes.pipeline import compile_net
 compiled, original = compile_net(tiny()), emit.module_text

@@ -140,4 +140,4 @@ def test_variables_of_the_environment_are_described_and_exist() -> None:
     described = named(*PAGES)
     assert "POLYTRITON_CACHE" in read and "POLYTRITON_VENV" in scripts
     assert scripts | read <= described
-    assert described <= scripts | read | named(ROOT / "tests" / "conftest.py", *(ROOT / "bench").glob("*.py"))
+    assert described <= scripts | read | named(ROOT / "tests" / "conftest.py", *(ROOT / "bench").rglob("*.py"))

@@ -22,13 +22,13 @@ from pathlib import Path
 
 import torch
 
-from bench.machine import describe
+from bench.core.machine import describe
+from bench.core.table import say
 from bench.paper import standins
 from bench.paper.ask import Answer, Answers, Question, ask
 from bench.paper.images import Images, images_for
 from bench.paper.rows import EVERY, METHODS, PARTS, PaperRow
 from bench.paper.tables import COLUMNS, Measured, csv_rows, page
-from bench.table import say
 from polytriton.errors import PolytritonError
 
 LARGE = 50_000  # neurons: larger networks take minutes to train on a CPU, and are left out unless asked for by name or --large

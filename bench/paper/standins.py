@@ -25,9 +25,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bench import zoo
+from bench.core.table import say
 from bench.paper.images import Images, images_for
 from bench.paper.rows import EVERY, PaperRow
-from bench.table import say
 
 RECIPE = 1  # of all that follows: another one makes other networks
 BATCH, RATE = 64, 1e-3

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import figures
-from bench.page import document, figure, table
 from bench.paper.ask import Answer
 from bench.paper.rows import EVERY, HOW, METHODS, PaperRow
+from bench.report import figures
+from bench.report.page import document, figure, table
 from polytriton.pages import html
 
 COLUMNS = (

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.children import Gone, MeasuringChild
+from bench.core.children import Gone, MeasuringChild
 
 SCRIPT = """
 import os, sys, time
-from bench.serve import serve
+from bench.core.serve import serve
 
 def answer(question):
     print("noise on standard output", flush=True)
