@@ -26,7 +26,7 @@ from polytriton.runtime.engine import Engine
 from polytriton.runtime.gpu.replay import Replays
 from polytriton.runtime.soundness import KERNELS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ABSENT = ("msgspec", "safetensors", "typer", "numba", "hypothesis")  # what a bare machine may lack
 HIDE = f"""
 import importlib.util, sys

@@ -15,8 +15,8 @@ from polytriton.pages.style import STYLE
 from polytriton.runs.records import VERDICTS, Certified, Image, Point, Record
 from polytriton.show.pixels import pack
 from polytriton.show.verdicts import LOOKS, named
-from tests.report.made import image, mixed, record
-from tests.report.test_page import checked, made
+from tests.pages.made import image, mixed, record
+from tests.pages.test_page import checked, made
 
 
 def ball(k: int, verdict: str, epsilon: str = "1/20", **more: object) -> Record:

@@ -17,7 +17,7 @@ from polytriton.pages.facts import facts
 from polytriton.pages.page import STEP, page
 from polytriton.results import LayerStats, Level, Sample, SearchStats
 from polytriton.runs.records import Certified, Image, Point, Record
-from tests.report.made import HOSTILE, image, many, mixed, record
+from tests.pages.made import HOSTILE, image, many, mixed, record
 
 VOID = {"meta", "link", "img", "br", "input"}
 TAGS = {"script": 1, "style": 1, "iframe": 0, "object": 0, "base": 0}

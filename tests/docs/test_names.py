@@ -12,7 +12,7 @@ import pytest
 
 from tests.mutation.__main__ import RESULTS, read_results, summary
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 EXAMPLES = {"net", "onnx", "pixels", "spec"}  # what the pages' own examples and other packages call things

@@ -10,7 +10,7 @@ from polytriton.errors import PolytritonError, ResourceError, UnsupportedModel
 from polytriton.runs import asker
 from polytriton.runs.asker import Networks
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "digits_conv_ibp.onnx"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_conv_ibp.onnx"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from polytriton.pages.facts import facts
 from polytriton.pages.page import STEP, page
 from polytriton.runs.records import Record
-from tests.report.made import HOSTILE, image, many, mixed, record
+from tests.pages.made import HOSTILE, image, many, mixed, record
 
 
 class Seen:

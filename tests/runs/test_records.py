@@ -13,7 +13,7 @@ from polytriton.errors import UsageError
 from polytriton.results import ENDS
 from polytriton.runs.records import CsvSink, JsonSink, Record, read_records
 from polytriton.show.pixels import MOST, pack, unpack
-from tests.report.made import mixed, record
+from tests.pages.made import mixed, record
 
 EARLIER = (  # a line as version 0.1.0 wrote it before records held statistics, images and radii
     '{"network":"net.onnx","property":"digits[0]","verdict":"sat","margin":-1.5,"seconds":0.25,"label":3,"epsilon":"1/20","note":"",'

@@ -20,7 +20,7 @@ from polytriton.pages.facts import (
 )
 from polytriton.runs.records import Image, Record
 from polytriton.show.words import decimal_above, decimal_below
-from tests.report.made import mixed, record, stats
+from tests.pages.made import mixed, record, stats
 
 
 @given(st.fractions(0, 1, max_denominator=10**30))

@@ -13,9 +13,9 @@ import pytest
 from polytriton.pages import searches
 from polytriton.results import Level, Sample, SearchStats
 from polytriton.runs.records import Record
-from tests.report.made import HOSTILE, mixed, searched
-from tests.report.test_browser import Seen, wrote
-from tests.report.test_page import checked, made
+from tests.pages.made import HOSTILE, mixed, searched
+from tests.pages.test_browser import Seen, wrote
+from tests.pages.test_page import checked, made
 
 
 def stats(r: Record) -> SearchStats:

@@ -1,6 +1,6 @@
 """Kernels in an artifact: readable files that say what they are, and none is read but those this version makes.
 
-After a change that is meant to be seen in the headers: `python -m tests.test_artifact_kernels` writes them anew; read the diff.
+After a change that is meant to be seen in the headers: `python -m tests.artifact.test_artifact_kernels` writes them anew; read the diff.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from polytriton.kernels.header import SHA256, header
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.spec import Report
 from polytriton.passes.pipeline import Compiled, compile_net
+from tests.artifact.test_artifact import DAMAGE
 from tests.cli import tiny
 from tests.oracle.nets import random_net, toy_residual
-from tests.test_artifact import DAMAGE
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "toy_residual_headers.txt"
 HASH = re.compile(r"(?<=_)[0-9a-f]{10}\b|\b[0-9a-f]{64}\b")
 TILES = Sizes(values=512, line=512, pairs=64, columns=64, terms=16)  # whatever the tuned ones are
@@ -169,7 +169,7 @@ def headers() -> str:
 
 
 def test_headers_are_as_filed() -> None:
-    assert headers() == GOLDEN.read_text(), "run `python -m tests.test_artifact_kernels` and read the diff"
+    assert headers() == GOLDEN.read_text(), "run `python -m tests.artifact.test_artifact_kernels` and read the diff"
 
 
 # ---- round trip -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from polytriton.prove import fleet
 from polytriton.prove.decider import Decider
 from polytriton.prove.questions import Questions
 
-NET = Path(__file__).parents[1] / "examples" / "digits_conv_ibp.onnx"
+NET = Path(__file__).parents[2] / "examples" / "digits_conv_ibp.onnx"
 
 
 def test_two_workers_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_same_bytes_in_every_process(model: Path, tmp_path: Path) -> None:
     for seed in ("1", "2"):
         path = tmp_path / f"{seed}.poly"
         code = f"import polytriton; polytriton.compile({str(model)!r}).save({str(path)!r})"
-        root = str(Path(__file__).parents[1])
+        root = str(Path(__file__).parents[2])
         subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": root})
         made.append(contents(path))
     assert made[0] == made[1]

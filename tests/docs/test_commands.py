@@ -24,7 +24,7 @@ import pytest
 import torch
 
 from polytriton.cli import main
-from tests.test_docs import PAGES, ROOT
+from tests.docs.test_docs import PAGES, ROOT
 
 FORM = re.compile(r"(?<![\w/.-])[A-Z]{3,}\b|(?<![\w.-])[A-Z](?![\w:])|\[[-No]|\|")
 START = re.compile(r"^(?:    )?(\$ )?((?:polytriton|python|make|pip|vnncomp_scripts/\w+\.sh) .*)$")

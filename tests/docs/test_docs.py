@@ -13,7 +13,7 @@ import typer
 import polytriton
 from polytriton.cli import app
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 

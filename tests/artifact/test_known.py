@@ -20,8 +20,8 @@ from polytriton.errors import ArtifactError
 from polytriton.kernels.emit import blank_name, kernel_name
 from polytriton.kernels.files import FOLDER, INDEX, LAUNCHES, REPORT, Kernels, emit_files
 from polytriton.knobs import scope
+from tests.artifact.test_artifact_kernels import rehash, reseal, with_reports
 from tests.cli import tiny
-from tests.test_artifact_kernels import rehash, reseal, with_reports
 
 
 @pytest.fixture(scope="module")

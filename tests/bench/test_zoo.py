@@ -21,7 +21,7 @@ from polytriton.ir import interp
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SMALL = ("mnist-6x500", "mnist-convbig")
 ALL = [pytest.param(n, marks=() if n in SMALL else pytest.mark.slow) for n in zoo.NETS]
 # exact counts; the paper prints thousands, some cut off and some rounded
