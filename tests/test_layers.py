@@ -1,4 +1,4 @@
-"""Which room of the package imports which: the table, and no circle in it. Imports for types and those inside functions count."""
+"""Which room imports which: the table, and no circle in it, imports for types and inside functions counted; and where rooms are tested."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "polytriton"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "polytriton"
 
 # a room, and the rooms that it imports; `polytriton` itself, which imports its face when it is first asked for, is no room
 ALLOWED = {
@@ -53,6 +54,14 @@ AGAINST = {
     ("results", "show"): "answers show themselves in a notebook and turn into tables",
     ("guard", "runtime"): "torch's settings are put in order once torch is there",
 }
+
+# rooms whose tests lie under another name, and why
+TESTED_ELSEWHERE = {"commands": "cli: commands are asked as a user asks them, through polytriton.cli"}
+# tests that are of no room
+OF_NO_ROOM = {
+    "test_constraints": "the versions that are installed", "test_filecheck": "a helper of tests", "test_heap": "polytriton/heap.py",
+    "test_interpreter": "a helper of tests", "test_layers": "all rooms", "test_names": "all rooms",
+}  # fmt: skip
 
 
 def imports(text: str) -> Iterator[tuple[str, bool]]:
@@ -111,6 +120,14 @@ def test_what_runs_against_the_layers_closes_a_circle_and_waits(arrow: tuple[str
         reached |= new
         ahead += new
     assert room in reached
+
+
+def test_every_room_has_a_folder_of_tests() -> None:
+    rooms = {p.parent.name for p in PACKAGE.glob("*/__init__.py")} | {"bench"}
+    tested = {p.parent.name for p in TESTS.glob("*/test_*.py")}
+    assert rooms - tested == TESTED_ELSEWHERE.keys()
+    assert {why.split(":")[0] for why in TESTED_ELSEWHERE.values()} <= tested
+    assert {p.stem for p in TESTS.glob("test_*.py")} == OF_NO_ROOM.keys(), "a test lies in the folder of its room"
 
 
 def test_every_kind_of_import_is_seen() -> None:
