@@ -9,7 +9,6 @@ whether they have undecided neurons, not on sizes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -25,6 +24,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bench.core.command import parser
 from bench.core.machine import ROOT
 from bench.nets.grow import NetGrower
 from polytriton.frontend.onnx import load_onnx
@@ -202,7 +202,7 @@ def of_depth(net: Net, timeout: float = 600.0) -> HostOps:
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(prog="bench.host_ops", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("host_ops", __doc__)
     p.add_argument("net", type=Path, metavar="NET.onnx")
     path = p.parse_args().net
     net = compile_net(load_onnx(path).net).net if path.suffix == ".onnx" else parse_net(path.read_text())

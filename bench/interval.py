@@ -16,7 +16,6 @@ interval ms, folded ms. Times need a CUDA device; without one all kernels run in
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bench.core.command import parser
 from bench.core.machine import describe
 from bench.core.table import Table
 from polytriton.ir.net import Builder, Net, Ref
@@ -215,7 +215,7 @@ def whole(case: Whole, dtype: str, device: str) -> dict[str, object]:
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("interval", __doc__)
     p.add_argument("--csv", type=Path)
     a = p.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -13,8 +13,6 @@ winner shows again.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 import os
 import subprocess
@@ -26,6 +24,9 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+
+from bench.core.command import parser
+from bench.core.table import read_rows
 
 HELD_OUT = (32, 32, 4, 2, 6)  # convbig's second convolution seen from the third's neurons
 MORE = ((64, 32, 3, 1, 16), (32, 3, 3, 1, 32), (64, 64, 4, 2, 8))
@@ -104,8 +105,7 @@ def verdict(result: dict[str, Any], trials: Path) -> tuple[str, bool]:
     Trials are minutes apart, in which a machine may come to be a tenth faster or slower: turns count, single trials are only told.
     A trial counts where its configuration was timed and nothing speaks against it; one that was given up as slower was timed too.
     """
-    with open(trials, newline="") as file:
-        rows = [r for r in csv.DictReader(file) if float(r["median_s"]) > 0 and r["verdict"] in ("ok", "slower")]
+    rows = [r for r in read_rows(trials) if float(r["median_s"]) > 0 and r["verdict"] in ("ok", "slower")]
     times = [float(r["median_s"]) for r in rows]
     sampled, speedup = len({r["key"] for r in rows}), float(result["speedup"] or 1.0)  # none where no winner was found beyond noise
     behind = max(0.0, speedup - 1)
@@ -178,7 +178,7 @@ def convbig(nets: Path) -> int:
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("tuning", __doc__)
     sub = p.add_subparsers(dest="what", required=True)
     sub.add_parser("rank").add_argument("--kept", action="store_true", help="take the table that `tune --calibrate` kept")
     d = sub.add_parser("default")

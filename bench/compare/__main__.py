@@ -33,8 +33,10 @@ import onnxruntime
 
 from bench import cpu, zoo
 from bench.core.children import Gone, MeasuringChild
+from bench.core.command import check_known, parser
 from bench.core.machine import describe
 from bench.core.measure import summary
+from bench.core.remote import answer_of
 from bench.core.serve import Message
 from bench.core.table import END_TO_END, Row, Table, say
 from bench.suite.zoo import groups as zoo_groups
@@ -52,7 +54,7 @@ PAUSE = 0.3  # seconds between turns where threads of the side that waits may st
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    p = argparse.ArgumentParser(prog="bench.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("compare", __doc__)
     p.add_argument("peer", choices=PEERS)
     p.add_argument("--nets", type=Path, help="folder of bench.cpu's networks")
     p.add_argument("--zoo", nargs="+", metavar="NAME-KIND", help="networks of bench.zoo")
@@ -73,8 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     a = p.parse_args(arguments)
     if min(a.batch, a.rounds, a.threads) < 1:
         p.error("--batch, --rounds and --threads are 1 or more")
-    if a.zoo and (unknown := [n for n in a.zoo if n not in zoo_groups(False)]):
-        p.error(f"there is no network {unknown[0]!r}: choose from {', '.join(zoo_groups(False))}")
+    check_known(p, "network", a.zoo or [], zoo_groups(False))
     if a.eps:
         try:
             if Fraction(a.eps) < 0:
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         p.error(f"no file {absent[0]}")
     try:
         with peer(a) as child:
-            about = answer(child, {"about": True, "threads": a.threads}, a.limit)
+            about = answer_of(child, {"about": True, "threads": a.threads}, a.limit)
     except OSError as error:
         p.error(f"--peer-python {a.peer_python}: {error.strerror}")
     except Gone as error:
@@ -152,18 +153,9 @@ def write_boxes(path: Path, net: Path, x: np.ndarray, eps: float) -> np.ndarray:
     name = session.get_inputs()[0].name
     x = x.astype(np.float32)
     y = np.stack([np.asarray(session.run(None, {name: v.reshape(shape)})[0]).ravel() for v in x])
-    eye = np.eye(y.shape[1])
-    forms = np.stack([eye[k] - np.delete(eye, k, 0) for k in y.argmax(1)])
     lo, hi = (np.clip(x + np.float32(d), 0, 1).astype(np.float64) for d in (-eps, eps))
-    np.savez(path, x=x.astype(np.float64), lo=lo, hi=hi, forms=forms)
+    np.savez(path, x=x.astype(np.float64), lo=lo, hi=hi, forms=zoo.margins_of(y))
     return y
-
-
-def answer(child: MeasuringChild, question: Message, seconds: float) -> Message:
-    found = child.ask(question, seconds)
-    if "error" in found:
-        raise Gone(found["error"])
-    return found
 
 
 def pair(a: argparse.Namespace, file: Path, boxes: Path, x: np.ndarray, eps: float) -> Iterator[Row]:
@@ -175,9 +167,9 @@ def pair(a: argparse.Namespace, file: Path, boxes: Path, x: np.ndarray, eps: flo
         first: dict[str, Message] = {}
         for name, child in sides.items():
             try:
-                answer(child, {"about": True, "threads": a.threads}, a.limit)
-                told = np.array(answer(child, question, a.limit)["y"])
-                first[name] = answer(child, {"run": True}, a.limit)
+                answer_of(child, {"about": True, "threads": a.threads}, a.limit)
+                told = np.array(answer_of(child, question, a.limit)["y"])
+                first[name] = answer_of(child, {"run": True}, a.limit)
             except Gone as error:
                 raise Gone(f"{name}: {error}", error.late) from None
             if not np.allclose(told, y, rtol=0, atol=SAME * max(1.0, np.abs(y).max())):
@@ -188,7 +180,7 @@ def pair(a: argparse.Namespace, file: Path, boxes: Path, x: np.ndarray, eps: flo
             for name, child in [*sides.items()][:: 1 if k % 2 == 0 else -1]:
                 if a.threads > 1:
                     time.sleep(PAUSE)
-                times[name].append(answer(child, {"run": True}, a.limit)["seconds"])
+                times[name].append(answer_of(child, {"run": True}, a.limit)["seconds"])
             if k >= 2 and (time.monotonic() - begin) * (k + 2) / (k + 1) > a.budget:
                 break
     margins = {name: np.array(first[name]["margins"]) for name in sides}

@@ -23,9 +23,9 @@ class UnsupportedNetwork(ValueError):
 class OnnxModule(nn.Module):
     """Weights are parameters in the dtype of the module; integers (shapes, axes) stay numpy arrays, known when the file is read."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, net: str | onnx.ModelProto) -> None:
         super().__init__()
-        graph = onnx.load(path).graph
+        graph = (onnx.load(net) if isinstance(net, str) else net).graph
         self.constants: dict[str, np.ndarray] = {}
         self.weights: dict[str, str] = {}
         for held in graph.initializer:

@@ -60,7 +60,7 @@ class Polytriton:
 class AutoLirpa:
     """CROWN with the adaptive lower slope (DeepPoly's), not sound against rounding."""
 
-    def __init__(self, net: str, held: Any, dtype: str, device: str, candidates: str) -> None:
+    def __init__(self, net: Any, held: Any, dtype: str, device: str, candidates: str) -> None:
         from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
 
         from bench.compare.onnx_module import OnnxModule

@@ -6,7 +6,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from bench import zoo
 from bench.core.table import Row
 from polytriton.api import Verifier
 
@@ -73,8 +74,8 @@ def summary(times: Sequence[float], share: int = 1) -> Row:
     return {"seconds": statistics.median(times) / share, "spread": (max(times) - min(times)) / share, "runs": len(times)}
 
 
-def convolution_rate(threads: int) -> float:
-    """The best float32 transposed convolution of convbig's shapes, GFLOP/s."""
+def convolution_rate(threads: int) -> Iterator[Row]:
+    """The best float32 transposed convolution of convbig's shapes, GFLOP/s: one row."""
     torch.set_num_threads(threads)
     best = 0.0
     for co, ci, n, k, s, p in ((64, 32, 16, 3, 1, 1), (64, 64, 8, 4, 2, 1), (32, 32, 16, 4, 2, 1)):
@@ -86,7 +87,7 @@ def convolution_rate(threads: int) -> float:
             F.conv_transpose2d(m, w, stride=s, padding=p)
             times.append(time.perf_counter() - start)
         best = max(best, 2 * 64 * co * n * n * ci * k * k / statistics.median(times[1:]) / 1e9)
-    return best
+    yield {"conv_gflops": best}
 
 
 class Case:
@@ -96,9 +97,7 @@ class Case:
         self.net = net
         self.x = images.reshape(len(images), -1).astype(np.float64)
         self.lo, self.hi = np.clip(self.x - eps, 0, 1), np.clip(self.x + eps, 0, 1)
-        eye = np.eye(net.outputs)
-        best = net.predict(self.x).argmax(1)
-        self.forms = np.stack([eye[k] - np.delete(eye, k, 0) for k in best])
+        self.forms = zoo.margins_of(net.predict(self.x))
 
     def worst(self, batch: int) -> float:
         """The least bound of the first `batch` images' margins."""

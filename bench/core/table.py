@@ -24,12 +24,14 @@ END_TO_END = (*NETWORK, *FOUND, "kernels", "note")
 
 @dataclass
 class Table:
-    """Rows of one part: each goes to the file and the screen as soon as it is known. `path` None: to the screen alone."""
+    """Rows of one part: each goes to the file and the screen as soon as it is known. `path` None: to the screen alone. `goes_on`: behind
+    the rows that are in the file."""
 
     columns: Sequence[str]
     path: Path | None
     about: Mapping[str, Any]
     shown: Sequence[str] = ()
+    goes_on: bool = False
     rows: list[Row] = field(default_factory=list)
     _file: TextIOWrapper | None = None
 
@@ -43,8 +45,10 @@ class Table:
         if self.path is not None:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self.path.open("w", newline="", encoding="utf-8")
-                csv.DictWriter(self._file, [*self.columns, *self.about]).writeheader()
+                begun = self.goes_on and self.path.exists()
+                self._file = self.path.open("a" if begun else "w", newline="", encoding="utf-8")
+                if not begun:
+                    csv.DictWriter(self._file, [*self.columns, *self.about]).writeheader()
             csv.DictWriter(self._file, [*self.columns, *self.about]).writerow({**row, **self.about})
             self._file.flush()
 
@@ -55,6 +59,11 @@ class Table:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as f:
+        return list(csv.DictReader(f))
 
 
 def width(column: str) -> int:

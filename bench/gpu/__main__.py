@@ -16,48 +16,39 @@ Exit code: 0, 1 where a check failed or a process died, 2 where there is no GPU 
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import os
 import shutil
-import subprocess
-import sys
 import sysconfig
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from bench.core.command import add_parts, check_known, parser, run_groups
 from bench.core.machine import ROOT, describe
-from bench.core.table import Row, Table, first_line, say, slug
-from bench.gpu.setting import Setting, device_name
+from bench.core.remote import rows_of
+from bench.core.table import Row, Table, say, slug
+from bench.gpu.setting import Setting, all_groups, device_name
 
 PARTS = ("kernels", "micro", "zoo", "interval")
 LEAST = 45.0  # seconds a group gets at least, where the part has them and names no other number
 GRACE = 15.0  # seconds past its end after which a process is stopped
-MARK = "@row "
-FAILED, NO_DEVICE = 1, 2
+NO_DEVICE = 2
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(prog="bench.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    p = parser("gpu", __doc__)
+    add_parts(p, PARTS)
     p.add_argument("--out", type=Path, default=ROOT / "build" / "bench-gpu", help="folder of the CSV files (%(default)s)")
     p.add_argument("--minutes", type=float, default=8.0, help="time of a part (%(default)g)")
-    p.add_argument("--only", nargs="+", default=[], metavar="GROUP", help="some groups of the parts")
     p.add_argument("--dry", action="store_true", help="tiny sizes in Triton's interpreter")
-    p.add_argument("--child", metavar="PART", choices=PARTS, help=argparse.SUPPRESS)
-    p.add_argument("--end", type=float, help=argparse.SUPPRESS)
     a = p.parse_args()
-    if unknown := [part for part in a.parts if part not in PARTS]:
-        p.error(f"there is no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
-    if a.child:
-        return child(a.child, a.only, Setting(a.dry, a.end))
+    check_known(p, "part", a.parts, PARTS)
     if missing := absent(a.dry):
         say(missing)
         return NO_DEVICE
+    os.environ["TRITON_INTERPRET"] = str(int(a.dry))  # the groups' processes read it
     device = device_name(a.dry)
     about = describe(device)
     say(f"{device}; torch {about['torch']}, triton {about['triton']}")
@@ -89,16 +80,13 @@ def no_compiler() -> str:
     return "" if header.exists() else f"Triton needs Python's C headers to launch kernels, and {header} is missing: install them"
 
 
-# ---- the command's own process --------------------------------------------------------------------------------------
-
-
 def part_module(part: str) -> ModuleType:
     return importlib.import_module(f"bench.gpu.{part}")
 
 
 def run_part(part: str, only: list[str], seconds: float, dry: bool, out: Path, device: str, about: Row) -> int:
     """All groups of a part, one after another; 0 or FAILED."""
-    end, code = time.time() + seconds, 0
+    end = time.time() + seconds
     say(f"== {part}: up to {seconds / 60:g} minutes")
     module = part_module(part)
     least = getattr(module, "LEAST", LEAST)
@@ -107,68 +95,25 @@ def run_part(part: str, only: list[str], seconds: float, dry: bool, out: Path, d
     table = Table(module.COLUMNS, path, {"part": part, **about}, module.SHOWN)
     wanted = [g for g in module.groups(dry) if not only or g in only]
     batches = [wanted] * bool(wanted) if dry else [[g] for g in wanted]  # a dry run can lose no device
-    for k, names in enumerate(batches):
-        left = end - time.time()
+    named = {", ".join(some): (some, len(batches) - k) for k, some in enumerate(batches)}
+
+    def rows_within(batch: str) -> Iterator[Row]:
+        """Of a process of its own, which gets its share of the time that is left."""
+        (some, share), left = named[batch], end - time.time()
         if left < min(LEAST, seconds) / 3:
-            say(f"   left out, no time: {', '.join(n for some in batches[k:] for n in some)}")
-            break
-        limit = min(left, max(least, 2 * left / (len(batches) - k)))
-        say(f"   {', '.join(names)}: up to {limit:.0f} s")
-        for row in rows_of(part, names, dry, time.time() + limit):
-            code |= FAILED * (row.get("verdict") == "FAIL" or row.pop("died", False))
-            table.add(row)
-    table.close()
+            say(f"   {batch}: left out, no time")
+            return
+        limit = min(left, max(least, 2 * left / share))
+        say(f"   {batch}: up to {limit:.0f} s")
+        until = time.time() + limit
+        yield from rows_of(all_groups, module.work, some, Setting(dry, until), seconds=lambda: max(0.0, until - time.time()) + GRACE)
+
+    code = run_groups(table, named, rows_within)
     if path is not None and table.rows:
         say(f"   {len(table.rows)} rows in {path}")
     if not table.rows:
         say(f"   no rows; groups: {', '.join(module.groups(dry))}")
     return code
-
-
-def rows_of(part: str, names: list[str], dry: bool, end: float) -> Iterator[Row]:
-    """What a process of its own finds; one row more where it dies."""
-    command = [sys.executable, "-m", "bench.gpu", "--child", part, "--end", str(end), "--only", *names, *["--dry"] * dry]
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "TRITON_INTERPRET": str(int(dry)), "PYTHONPATH": os.pathsep.join(paths)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
-    late = threading.Event()
-
-    def stop() -> None:
-        late.set()
-        process.kill()
-
-    timer = threading.Timer(max(0.0, end - time.time()) + GRACE, stop)
-    timer.start()
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith(MARK):
-                yield json.loads(line[len(MARK) :])
-        code = process.wait()
-    finally:
-        timer.cancel()
-        process.kill()
-    if code:
-        columns = part_module(part).COLUMNS
-        why = "stopped: over its time" if late.is_set() else f"its process ended with code {code}"
-        yield {columns[0]: ", ".join(names), "note": why, "died": not late.is_set()}
-
-
-# ---- a group's process ----------------------------------------------------------------------------------------------
-
-
-def child(part: str, names: list[str], setting: Setting) -> int:
-    module = part_module(part)
-    for name in names:
-        try:
-            for row in module.work(name, setting):
-                print(MARK + json.dumps(row), flush=True)
-        except Exception as error:
-            say(f"   {name}: {first_line(error)}")
-            return FAILED
-        if setting.left < 0:
-            say(f"   {name}: out of time")
-    return 0
 
 
 if __name__ == "__main__":

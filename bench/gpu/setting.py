@@ -5,9 +5,13 @@ from __future__ import annotations
 import gc
 import re
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
+
+from bench.core.table import Row
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,11 @@ class Setting:
     def synchronize(self) -> None:
         if not self.dry:
             torch.cuda.synchronize()
+
+
+def all_groups(work: Callable[[str, Setting], Iterator[Row]], names: Sequence[str], setting: Setting) -> Iterator[Row]:
+    """Rows of several groups by one process."""
+    return chain.from_iterable(work(name, setting) for name in names)
 
 
 def device_name(dry: bool) -> str:

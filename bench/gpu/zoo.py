@@ -13,9 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from onnx import ModelProto
+from torch import Tensor
 
 from bench import zoo
+from bench.compare.side import AutoLirpa
 from bench.core.table import END_TO_END, Row, first_line, say
 from bench.gpu.setting import Setting, ceiling, device_name, lost
 from bench.gpu.warm import warm
@@ -64,11 +66,11 @@ class Problem:
 
     def __init__(self, name: str, kind: str, count: int) -> None:
         self.name, self.kind = name, kind
-        self.params: zoo.Params = {}
+        self.model: ModelProto | None = None
         if name in zoo.NETS:
-            self.params = zoo.weights(name, kind)  # type: ignore[arg-type]
+            self.model = zoo.build(name, kind)  # type: ignore[arg-type]
             self.eps = zoo.EPS[name, kind]  # type: ignore[index]
-            self.net: Net = load_onnx(zoo.to_onnx(name, kind, self.params)).net  # type: ignore[arg-type]
+            self.net: Net = load_onnx(self.model).net
             self.images = torch.from_numpy(zoo.image(name, count=count).reshape(count, -1)).double()
         else:
             self.eps, self.net = 1 / 255, grow.NETWORKS[name]()  # type: ignore[assignment]
@@ -131,19 +133,15 @@ class Ours:
         )
         self.kernels = warm([self.engine], setting) if kernels else 0
         self.end = time.monotonic() + setting.left
-        self.labels: dict[int, Tensor] = {}
 
     def prepare(self, batch: int) -> None:
         """Boxes and margins against the class that the network answers at each image; counts begin anew."""
         self.engine.tally, self.before = Tally(), self.engine.operations - self.engine.tally.ops
         lo, hi = self.problem.boxes(batch)
         self.lo, self.hi = lo.to(self.setting.device), hi.to(self.setting.device)
-        self.labels_of = labels(self.engine, self.problem.images[:batch])
-        outputs = self.engine.net.node(self.engine.net.output).size
-        eye = torch.eye(outputs, dtype=torch.float64, device=self.setting.device)
-        over = torch.cat([eye[k] - eye[[j for j in range(outputs) if j != k]] for k in self.labels_of.tolist()])
-        image = torch.arange(batch, device=self.setting.device).repeat_interleave(outputs - 1)
-        self.forms = Forms(image, over)
+        over = torch.from_numpy(zoo.margins_of(answers(self.engine, self.problem.images[:batch]))).to(self.setting.device)
+        image = torch.arange(batch, device=self.setting.device).repeat_interleave(over.shape[1])
+        self.forms = Forms(image, over.flatten(0, 1))
 
     def run(self) -> float:
         """The worst margin."""
@@ -160,75 +158,33 @@ class Ours:
         return {**row, "kernels": self.kernels} if self.kernels else row
 
 
-def labels(engine: Engine, images: Tensor) -> Tensor:
-    """The class at the images themselves."""
+def answers(engine: Engine, images: Tensor) -> np.ndarray:
+    """The network's at the images themselves."""
     with pin_settings():
         boxes = engine.interval(images, images)
         output = engine.net.output
-        return (boxes.lo[output] + boxes.hi[output]).flatten(1).argmax(1).cpu()
+        return (boxes.lo[output] + boxes.hi[output]).flatten(1).cpu().numpy()
 
 
-class Peer:
-    """auto_LiRPA's CROWN with the adaptive lower slope, float32, not sound against rounding."""
+class Peer(AutoLirpa):
+    """auto_LiRPA's CROWN with the adaptive lower slope, float32, not sound against rounding: bench.compare's other side."""
 
     def __init__(self, problem: Problem, setting: Setting) -> None:
-        from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
-
-        if not problem.params:
+        if problem.model is None:
             raise ImportError("needs a network of the zoo")
         self.problem, self.setting = problem, setting
-        self.tensor, self.norm = BoundedTensor, PerturbationLpNorm
-        shape = zoo.NETS[problem.name][0]
-        self.shape = shape
-        self.module = ZooModule(problem).to(setting.device)
-        options = {"conv_mode": "patches", "activation_bound_option": "adaptive"}
-        like, device = torch.zeros(1, *shape, device=setting.device), str(setting.device)
-        self.bounded = BoundedModule(self.module, like, bound_opts=options, device=device)
 
     def prepare(self, batch: int) -> None:
         lo, hi = self.problem.boxes(batch)
-        self.x, self.lo, self.hi = (v.float().view(-1, *self.shape).to(self.setting.device) for v in (self.problem.images[:batch], lo, hi))
-        with torch.no_grad():
-            best = self.module(self.x).argmax(1).tolist()
-        eye = torch.eye(10, device=self.setting.device)
-        self.margins = torch.stack([eye[k] - eye[[j for j in range(10) if j != k]] for k in best])
+        held = {"x": self.problem.images[:batch].numpy(), "lo": lo.numpy(), "hi": hi.numpy(), "forms": np.zeros((batch, 0, 0))}
+        super().__init__(self.problem.model, held, "float32", str(self.setting.device), "input")
+        self.forms = torch.from_numpy(zoo.margins_of(self.answers())).to(self.x)
 
     def run(self) -> float:
-        x = self.tensor(self.x, self.norm(norm=float("inf"), x_L=self.lo, x_U=self.hi))
-        with torch.no_grad():
-            found, _ = self.bounded.compute_bounds(x=(x,), C=self.margins, method="CROWN", bound_upper=False)
-        return float(found.min())
+        return float(self.margins().min())
 
     def about(self, batch: int, seconds: float, runs: int) -> Row:
         return {}
-
-
-class ZooModule(nn.Module):
-    """The zoo's network in torch."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__()
-        self.layers = zoo.network(problem.name)
-        self.parts = nn.ModuleDict()
-        for n in self.layers:
-            if n.weight:
-                conv = n.op == "conv"
-                part = nn.Conv2d(n.weight[1], n.weight[0], n.weight[2], n.stride, n.pad) if conv else nn.Linear(n.weight[1], n.weight[0])
-                for to, values in zip((part.weight, part.bias), problem.params[n.name], strict=True):
-                    assert to is not None
-                    to.data = torch.from_numpy(values)
-                self.parts[n.name.replace(".", "_")] = part
-
-    def forward(self, x: Tensor) -> Tensor:
-        value = {"input": x}
-        for n in self.layers:
-            a = value[n.inputs[0]]
-            if n.op == "add":
-                y = a + value[n.inputs[1]]
-            else:
-                y = self.parts[n.name.replace(".", "_")](a.flatten(1) if n.op == "dense" and a.ndim > 2 else a)
-            value[n.name] = torch.relu(y) if n.relu else y
-        return y
 
 
 def measured(made: Ours | Peer, batch: int, setting: Setting) -> Row:

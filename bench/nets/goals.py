@@ -1,12 +1,11 @@
 """Writes the networks and inputs of the part `goals`, random weights from fixed seeds: every machine measures the same numbers.
 
-    python -m bench.nets.goals FOLDER
+python -m bench.nets.goals FOLDER
 """
 
 from __future__ import annotations
 
-import os
-import secrets
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from polytriton.whole import write_whole
 
 INPUTS = {"mnist_x": (1, 1, 28, 28), "cifar_x": (1, 3, 32, 32)}
 
@@ -105,17 +106,11 @@ def write(folder: Path) -> None:
     rng = np.random.default_rng(7)
     points = {name: rng.random(shape, dtype=np.float32) for name, shape in INPUTS.items()}
     for name, model in NETS.items():
-        _place(folder / f"{name}.onnx", model())
+        write_whole(folder / f"{name}.onnx", model())
     for name, x in points.items():
-        draft = folder / f".{secrets.token_hex(4)}.npy"
-        np.save(draft, x)
-        os.replace(draft, folder / f"{name}.npy")
-
-
-def _place(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    draft.write_bytes(data)
-    os.replace(draft, path)
+        held = io.BytesIO()
+        np.save(held, x)
+        write_whole(folder / f"{name}.npy", held.getvalue())
 
 
 if __name__ == "__main__":

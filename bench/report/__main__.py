@@ -12,25 +12,24 @@ Exit code: 0, with --check 1 where something became worse, 2 for wrong usage.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.core.command import parser
 from bench.core.table import say
 from bench.report.fit import FLOOR
 from bench.report.page import page
 from bench.report.runs import BAD, Finding, MeasuredRun, Unreadable, compare, read_run, same_place
+from polytriton.whole import write_whole
 
 WORSE = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    p = argparse.ArgumentParser(prog="bench.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("report", __doc__)
     p.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     p.add_argument("--out", type=Path, default=Path("bench.html"), help="(%(default)s)")
     p.add_argument("--floor", type=float, default=FLOOR, help="relative change that is never named (%(default)g)")
@@ -48,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not judged:
         findings = [f for f in findings if f.change is None]
     try:
-        write(a.out, page(runs, findings, judged, a.floor))
+        a.out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(a.out, page(runs, findings, judged, a.floor).encode())
     except OSError as error:
         p.error(f"cannot write {a.out}: {error.strerror}")
     worse = [f for f in findings if f.what in BAD]
@@ -97,20 +97,6 @@ def plain(f: Finding) -> dict[str, object]:
         noise = f.change.noise if f.change.noise < float("inf") else None
         row |= {"before": f.change.before, "after": f.change.after, "ratio": f.change.ratio, "noise": noise}
     return row
-
-
-def write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            f.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 if __name__ == "__main__":

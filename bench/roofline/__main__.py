@@ -16,14 +16,15 @@ Exit code: 0, 1 where a group failed, 2 where there is no Triton or no such grou
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from bench.core.machine import ROOT, describe
+from bench.core.children import Gone
+from bench.core.command import add_parts, check_known, parser, run_folder, run_groups
+from bench.core.machine import describe
 from bench.core.table import Row, Table, first_line, say, slug
 from bench.roofline import kernels, zoo
 from polytriton.errors import PolytritonError
@@ -32,26 +33,23 @@ from polytriton.knobs import knobs
 from polytriton.tuning.device import SHEETS
 
 PARTS = ("kernels", "zoo")
-FAILED, MISSING = 1, 2
+MISSING = 2
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(prog="bench.roofline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    p = parser("roofline", __doc__)
+    add_parts(p, PARTS)
     p.add_argument("--target", choices=SHEETS, default="cuda:90", help="the GPU (%(default)s)")
     p.add_argument("--out", type=Path, help="folder of the CSV files (build/bench/DATE-COMMIT)")
-    p.add_argument("--only", nargs="+", default=[], metavar="GROUP", help="some groups of the parts")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile (%(default)s)")
     p.add_argument("--seconds", type=float, default=60.0, help="zoo: how long a refinement on the CPU may take; 0: none (%(default)g)")
     p.add_argument("--code", action="store_true", help="zoo: compile every kernel and use its registers and loop: many minutes")
     p.add_argument("--no-host", action="store_true", help="zoo: do not count the host's tensor operations")
     a = p.parse_args()
-    if unknown := [part for part in a.parts if part not in PARTS]:
-        p.error(f"there is no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
+    check_known(p, "part", a.parts, PARTS)
     parts = a.parts or PARTS
     every = {"kernels": list(kernels.cases()), "zoo": zoo.groups()}
-    if unknown := [name for name in a.only if not any(name in every[part] for part in parts)]:
-        p.error(f"there is no group {unknown[0]!r}: choose from {', '.join(g for part in parts for g in every[part])}")
+    check_known(p, "group", a.only, [g for part in parts for g in every[part]])
     try:
         triton_version()
     except PolytritonError as error:
@@ -61,14 +59,18 @@ def main() -> int:
     cache = None if folder is None else folder / "cubins"
     gpu = SHEETS[a.target].source
     about = describe(f"{gpu}: estimated, not measured")
-    out = a.out or ROOT / "build" / "bench" / f"{time.strftime('%Y%m%d-%H%M%S')}-{about['commit']}"
+    out = a.out or run_folder(about)
     print(f"estimates from machine code and a model, nothing was measured: {gpu}", flush=True)
 
-    def of_zoo(group: str) -> Iterator[Row]:
-        return zoo.work(group, a.target, cache, a.jobs, seconds=a.seconds, with_code=a.code, hosts=not a.no_host)
-
-    def of_kernels(group: str) -> Iterator[Row]:
-        return kernels.work(group, a.target, cache, a.jobs)
+    def work(part: str, group: str) -> Iterator[Row]:
+        say(f"   {group}")
+        try:
+            if part == "kernels":
+                yield from kernels.work(group, a.target, cache, a.jobs)
+            else:
+                yield from zoo.work(group, a.target, cache, a.jobs, seconds=a.seconds, with_code=a.code, hosts=not a.no_host)
+        except Exception as error:
+            raise Gone(first_line(error)) from error
 
     code = 0
     for part in parts:
@@ -76,7 +78,7 @@ def main() -> int:
         wanted = [g for g in every[part] if g in a.only] if a.only else module.groups()
         path = out / f"roofline_{name_of(gpu)}_estimate_{part}.csv"
         table = Table(module.COLUMNS, path, {"part": part, "target": a.target, **about}, module.SHOWN)
-        code |= run_part(table, wanted, of_kernels if part == "kernels" else of_zoo)
+        code |= run_groups(table, wanted, partial(work, part))
         if table.rows:
             say(f"   {len(table.rows)} estimates in {path}")
     return code
@@ -85,22 +87,6 @@ def main() -> int:
 def name_of(source: str) -> str:
     """The GPU of a data sheet, for a file's name."""
     return slug(source.split()[0])
-
-
-def run_part(table: Table, groups: list[str], work: Callable[[str], Iterator[Row]]) -> int:
-    """Every group; one that fails leaves a row that says why."""
-    code = 0
-    for group in groups:
-        say(f"   {group}")
-        try:
-            for row in work(group):
-                table.add(row)
-        except Exception as error:
-            code = FAILED
-            say(f"   {group}: {first_line(error)}")
-            table.add({table.columns[0]: group, "note": first_line(error)})
-    table.close()
-    return code
 
 
 if __name__ == "__main__":

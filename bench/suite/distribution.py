@@ -7,7 +7,6 @@ untimed. A network gets three times --budget seconds, and as many images as fit 
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Iterator
 from itertools import groupby
@@ -20,7 +19,7 @@ import polytriton
 from bench import zoo
 from bench.core.machine import data_folder, found_data
 from bench.core.measure import PartJob
-from bench.core.table import NETWORK, Row
+from bench.core.table import NETWORK, Row, read_rows
 from bench.suite.zoo import split
 
 COLUMNS = (*NETWORK, "image", "seconds", "verdict", "margin", "note")
@@ -30,8 +29,7 @@ IMAGES, QUICK = 100, 5
 
 def instances(data: Path) -> dict[str, list[dict[str, str]]]:
     """Image instances by network."""
-    with (data / "image_instances.csv").open(newline="") as f:
-        rows = sorted(csv.DictReader(f), key=lambda r: r["net"])
+    rows = sorted(read_rows(data / "image_instances.csv"), key=lambda r: r["net"])
     return {Path(net).stem: list(some) for net, some in groupby(rows, key=lambda r: r["net"])}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.core.command import FAILED
 from bench.core.table import Table, slug
 from bench.gpu import __main__ as gpu
 from bench.gpu import kernels as gpu_kernels
@@ -25,6 +25,7 @@ from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.gpu.replay import Replays
 from polytriton.runtime.soundness import KERNELS
+from tests.bench import dying
 
 ROOT = Path(__file__).parents[2]
 ABSENT = ("msgspec", "safetensors", "typer", "numba", "hypothesis")  # what a bare machine may lack
@@ -250,11 +251,8 @@ def test_a_device_names_its_files() -> None:
 def test_a_process_that_dies_leaves_a_row_and_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    line = gpu.MARK + json.dumps({"layer": "a"})
-    script = f"import os; print({line!r}, flush=True); os._exit(9)"
-    real = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **given: real([sys.executable, "-c", script], **given))
-    assert gpu.run_part("interval", [], 60, False, tmp_path, "Device 1", {}) == gpu.FAILED
+    monkeypatch.setattr(gpu, "part_module", lambda part: dying)
+    assert gpu.run_part("interval", [], 60, False, tmp_path, "Device 1", {}) == FAILED
     with (tmp_path / "device-1_interval.csv").open(newline="") as f:
         rows = list(csv.DictReader(f))
     assert [r["layer"] for r in rows] == ["a", "layers", "a", "networks"]
@@ -263,19 +261,18 @@ def test_a_process_that_dies_leaves_a_row_and_a_failure(
 
 
 def test_a_process_over_its_time_is_stopped_and_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **given: real([sys.executable, "-c", "import time; time.sleep(60)"], **given))
+    monkeypatch.setattr(gpu, "part_module", lambda part: dying)
     monkeypatch.setattr(gpu, "GRACE", 0.2)
     start = time.monotonic()
-    assert gpu.run_part("interval", [], 0.5, True, tmp_path, "D", {}) == 0
+    assert gpu.run_part("interval", ["sleep"], 0.5, True, tmp_path, "D", {}) == 0
     assert time.monotonic() - start < 20
 
 
 def test_a_failed_check_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     verdicts = iter(["pass", "FAIL", "pass"])
-    monkeypatch.setattr(gpu, "rows_of", lambda *_: iter([{"network": "n", "verdict": v} for v in verdicts]))
-    assert gpu.run_part("kernels", [], 60, True, tmp_path, "D", {}) == gpu.FAILED
-    monkeypatch.setattr(gpu, "rows_of", lambda *_: iter([{"network": "n", "verdict": "pass"}]))
+    monkeypatch.setattr(gpu, "rows_of", lambda *_, **__: iter([{"network": "n", "verdict": v} for v in verdicts]))
+    assert gpu.run_part("kernels", [], 60, True, tmp_path, "D", {}) == FAILED
+    monkeypatch.setattr(gpu, "rows_of", lambda *_, **__: iter([{"network": "n", "verdict": "pass"}]))
     assert gpu.run_part("kernels", [], 60, True, tmp_path, "D", {}) == 0
 
 

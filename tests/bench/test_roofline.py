@@ -11,6 +11,7 @@ import pytest
 import torch
 from msgspec import structs
 
+from bench.core.command import FAILED
 from bench.core.table import slug
 from bench.gpu.micro import MicroCase
 from bench.gpu.stage import Note
@@ -343,7 +344,7 @@ def test_a_group_that_fails_leaves_a_row_and_an_exit_code(
     needs_triton()
     monkeypatch.setattr(roofline_zoo, "work", broken)
     monkeypatch.setattr("sys.argv", ["bench.roofline", "zoo", "--only", "resnet18-robust", "--out", str(tmp_path)])
-    assert roofline.main() == roofline.FAILED
+    assert roofline.main() == FAILED
     with (tmp_path / "roofline_h100_estimate_zoo.csv").open(newline="") as f:
         (row,) = csv.DictReader(f)
     assert (row["network"], row["note"]) == ("resnet18-robust", "RuntimeError: broken")
