@@ -1,6 +1,6 @@
 """Writes the networks and inputs of the part `goals`, random weights from fixed seeds: every machine measures the same numbers.
 
-python -m bench.nets.goals FOLDER
+    python -m bench.nets.goals FOLDER
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bench.report.fit import Power
 from polytriton.pages import html
-from polytriton.pages.plots import BOTTOM, RIGHT, TOP, Axes, H, W, decades
+from polytriton.pages.plots import BOTTOM, RIGHT, TOP, Axes, H, W, around, decades, stairs
 
 WIDE = 640.0
 COLOURS = 6  # classes r0 to r5; more runs share them
@@ -33,12 +33,6 @@ def colour(run: int) -> str:
     return f"r{run % COLOURS}"
 
 
-def around(values: Sequence[float]) -> tuple[float, float]:
-    """Powers of ten on both sides."""
-    lo, hi = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    return 10.0**lo, 10.0 ** max(hi, lo + 1)
-
-
 def ticks(lo: float, hi: float) -> list[float]:
     """Powers of ten, and twice and five times them where there are few."""
     tens = [v for v in decades(lo, hi) if lo <= v <= hi * 1.0001]
@@ -50,14 +44,10 @@ def _frame(axes: Axes, y: tuple[float, float], x: Sequence[tuple[float, str]], t
     return axes.frame(x, [(math.log10(v), html.time(v)) for v in ticks(*y)], title)
 
 
-def dot(x: float, y: float, css: str, tip: str) -> str:
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" class="dot {css}"><title>{html.text(tip)}</title></circle>'
-
-
 def growth(axis: str, runs: Sequence[tuple[str, Sequence[tuple[float, float]], Power | None]]) -> str:
     """Seconds over a size, both logarithmic; each run's points and the power through the larger half of them."""
     xs, ys = [x for _, p, _ in runs for x, _ in p], [y for _, p, _ in runs for _, y in p]
-    y = around(ys)
+    y = around(min(ys), max(ys))
     lo, hi = min(xs) / 1.1, max(xs) * 1.1
     axes = Axes((lo, hi), (math.log10(y[0]), math.log10(y[1])), logarithmic=True)
     sizes = sorted(set(xs))
@@ -66,7 +56,7 @@ def growth(axis: str, runs: Sequence[tuple[str, Sequence[tuple[float, float]], P
     for k, (name, points, fitted) in enumerate(runs):
         held = sorted(points)
         parts.append(html.path([axes.at(a, math.log10(b)) for a, b in held], f"run {colour(k)}"))
-        parts += [dot(*axes.at(a, math.log10(b)), colour(k), f"{name}: {axis} {a:g}, {html.time(b)}") for a, b in held]
+        parts += [html.circle(*axes.at(a, math.log10(b)), f"dot {colour(k)}", f"{name}: {axis} {a:g}, {html.time(b)}") for a, b in held]
         if fitted is not None:
             ends = [(x, min(max(fitted.at(x), y[0]), y[1])) for x in (held[0][0], held[-1][0])]
             parts.append(html.path([axes.at(a, math.log10(b)) for a, b in ends], f"fitted {colour(k)}"))
@@ -76,17 +66,15 @@ def growth(axis: str, runs: Sequence[tuple[str, Sequence[tuple[float, float]], P
 
 def cdf(network: str, runs: Sequence[tuple[str, Sequence[float]]]) -> str:
     """The share of images that were decided within a time."""
-    lo, hi = around([t for _, times in runs for t in times])
+    every = [t for _, times in runs for t in times]
+    lo, hi = around(min(every), max(every))
     axes = Axes((lo, hi), (0.0, 1.0), logarithmic=True)
     parts = axes.frame([(v, html.time(v)) for v in ticks(lo, hi)], [(v, f"{100 * v:.0f} %") for v in (0, 0.5, 1)], "at most")
     said = []
     for k, (name, times) in enumerate(runs):
         held = sorted(times)
-        points, share = [axes.at(held[0], 0.0)], 0.0
-        for n, t in enumerate(held, 1):
-            points += [axes.at(t, share), axes.at(t, n / len(held))]
-            share = n / len(held)
-        parts.append(html.path([*points, axes.at(hi, 1.0)], f"run {colour(k)}"))
+        climbs = [(held[0], 0.0), *((v, n / len(held)) for n, v in enumerate(held, 1))]
+        parts.append(html.path(stairs(axes, climbs, hi), f"run {colour(k)}"))
         said.append(f"{name}: half of {len(held)} within {html.time(held[(len(held) - 1) // 2])}, all within {html.time(held[-1])}")
     return html.svg(W, H, f"Runtimes of {network}. {'; '.join(said)}.", parts)
 
@@ -95,7 +83,8 @@ def medians(rows: Sequence[tuple[str, Sequence[tuple[int, float, float]]]]) -> s
     """Networks below each other: (run, seconds, spread) as a dot on a logarithmic axis with its spread."""
     step, left = 22.0, 190.0
     height = TOP + BOTTOM + step * len(rows)
-    lo, hi = around([s for _, some in rows for _, s, _ in some])
+    every = [s for _, some in rows for _, s, _ in some]
+    lo, hi = around(min(every), max(every))
 
     def at(value: float) -> float:
         share = math.log10(min(max(value, lo), hi) / lo) / math.log10(hi / lo)
@@ -110,5 +99,5 @@ def medians(rows: Sequence[tuple[str, Sequence[tuple[int, float, float]]]]) -> s
         for run, value, spread in some:
             shift = y + 4 * (run - (len(some) - 1) / 2)
             parts.append(html.path([(at(value - spread / 2), shift), (at(value + spread / 2), shift)], f"run {colour(run)}"))
-            parts.append(dot(at(value), shift, colour(run), f"{name}: {html.time(value)}, spread {html.time(spread)}"))
+            parts.append(html.circle(at(value), shift, f"dot {colour(run)}", f"{name}: {html.time(value)}, spread {html.time(spread)}"))
     return html.svg(WIDE, height, f"Seconds an image of {len(rows)} rows; bars are the spreads.", parts)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +10,7 @@ from bench.report import figures
 from bench.report.fit import Power, power, tail
 from bench.report.runs import BAD, Finding, MeasuredRun, Row, key, label, number, seconds
 from polytriton.pages import html
+from polytriton.pages.document import document
 from polytriton.pages.style import STYLE
 
 ALL_STYLE = STYLE + figures.STYLE
@@ -34,22 +33,7 @@ def page(runs: Sequence[MeasuredRun], findings: Sequence[Finding], judged: bool,
         body = {"growth": _growth, "distribution": _distribution, "data": _data, "peer": _peer}.get(part, _medians)(part, runs)
         sections.append((f"part-{part}", TITLES.get(part, part), body))
     keys = "".join(f'<span><i class="{figures.colour(k)}"></i>{html.text(r.name)}</span>' for k, r in enumerate(runs))
-    return document("bench.report", "polytriton benchmarks", f'<p class="keys">{keys}</p>', sections)
-
-
-def document(maker: str, title: str, beginning: str, sections: Sequence[tuple[str, str, str]]) -> str:
-    """A page that loads nothing: its title, what stands below it, and sections, each its key, its title and its body."""
-    links = "".join(f'<a href="#{html.text(k)}">{html.text(name)}</a>' for k, name, _ in sections)
-    body = "".join(f'<section id="{html.text(k)}"><h2>{html.text(name)}</h2>{text}</section>' for k, name, text in sections)
-    hashed = base64.b64encode(hashlib.sha256(ALL_STYLE.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{hashed}'; img-src data:; base-uri 'none'; form-action 'none'"
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="generator" content="{maker}"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f'<link rel="icon" href="data:,"><title>{html.text(title)}</title><style>{ALL_STYLE}</style></head><body>'
-        f'<header><h1>{html.text(title)}</h1>{beginning}<nav aria-label="Sections">{links}</nav></header>'
-        f"<main>{body}</main></body></html>\n"
-    )
+    return document("bench.report", "polytriton benchmarks", f'<p class="keys">{keys}</p>', sections, style=ALL_STYLE)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> str:
@@ -61,11 +45,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> st
     for (_, name), *cells in listed:
         shown = "".join(f'<td class="{css}">{html.text(words)}</td>' for css, words in cells)
         body.append(f'<tr><th scope="row">{html.text(name)}</th>{shown}</tr>')
-    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
-
-
-def figure(title: str, picture: str) -> str:
-    return f"<figure><figcaption>{html.text(title)}</figcaption>{picture}</figure>"
+    return html.table(html.text(heads[0]), f"<thead><tr>{titles}</tr></thead>", "".join(body))
 
 
 def cell(value: float | None, shown: Callable[[float], str] = html.short) -> tuple[str, str]:
@@ -180,7 +160,7 @@ def _growth(part: str, runs: Sequence[MeasuredRun]) -> str:
     pictures, rows = [], []
     for axis in axes:
         curves = [(run.name, _points(run, axis), power(tail(_points(run, axis)))) for run in runs]
-        pictures.append(figure(f"Time over {axis}", figures.growth(axis, [c for c in curves if c[1]])))
+        pictures.append(html.figure(html.text(f"Time over {axis}"), figures.growth(axis, [c for c in curves if c[1]])))
         for run, (_, points, late) in zip(runs, curves, strict=True):
             ops = power(_points(run, axis, "gflop"))
             rows.append([("", axis), ("", run.name), *map(_exponent, (power(points), late, ops)), ("num", str(len(points)))])
@@ -188,7 +168,7 @@ def _growth(part: str, runs: Sequence[MeasuredRun]) -> str:
         "<p class=note>Time grows as size to the power of the exponent, +- its standard error; dashed: the fit through the larger half.</p>"
     )
     heads = ("size", "run", "exponent", "of the larger half", "of the operations", "points")
-    return f'{said}<div class="plots">{"".join(pictures)}</div>{table(heads, rows)}{_notes(part, runs)}'
+    return f'{said}{html.plots(pictures)}{table(heads, rows)}{_notes(part, runs)}'
 
 
 def _exponent(p: Power | None) -> tuple[str, str]:
@@ -210,7 +190,7 @@ def _distribution(part: str, runs: Sequence[MeasuredRun]) -> str:
     for name, times in _networks(part, runs):
         curves = [(run.name, some) for run, some in zip(runs, times, strict=True) if len(some) >= FEW]
         if curves:
-            pictures.append(figure(name, figures.cdf(name, curves)))
+            pictures.append(html.figure(html.text(name), figures.cdf(name, curves)))
         for run, some in zip(runs, times, strict=True):
             if some:
                 held = sorted(some)
@@ -218,7 +198,7 @@ def _distribution(part: str, runs: Sequence[MeasuredRun]) -> str:
                 shown = (held[0], statistics.median(held), p90, held[-1])
                 rows.append([("", name), ("", run.name), ("num", str(len(held))), *(cell(v, html.time) for v in shown)])
     heads = ("network", "run", "images", "least", "median", "90 %", "most")
-    return f'<div class="plots">{"".join(pictures)}</div>{table(heads, rows)}{_notes(part, runs)}'
+    return f'{html.plots(pictures)}{table(heads, rows)}{_notes(part, runs)}'
 
 
 def _data(part: str, runs: Sequence[MeasuredRun]) -> str:

@@ -13,8 +13,9 @@ import numpy as np
 import polytriton
 from polytriton.errors import NoSpace, UsageError
 from polytriton.guard import guarded
+from polytriton.pages.document import beginning
 from polytriton.pages.facts import facts
-from polytriton.pages.page import START, page
+from polytriton.pages.page import MAKER, page
 from polytriton.results import Result
 from polytriton.runs.records import Image
 from polytriton.show.words import plural
@@ -50,10 +51,10 @@ def check_replaceable(target: Path) -> None:
     """Only an earlier page may be overwritten: a wrong -o must not cost anybody results."""
     if not os.path.lexists(target):
         return
-    beginning = START.encode()
+    begins = beginning(MAKER).encode()
     try:
         with target.open("rb") as file:
-            own = target.is_file() and file.read(len(beginning)) in (beginning, b"")
+            own = target.is_file() and file.read(len(begins)) in (begins, b"")
     except OSError:
         own = False
     if not own:
