@@ -26,7 +26,7 @@ ALLOWED = {
     "child": "knobs",
     "cli": "commands errors guard heap knobs",
     "commands": "api artifact certificate checker checker_exact checker_files child errors explain frontend ir "
-    "kernels known knobs limit pages passes prove runs runtime show tuning",
+    "kernels known knobs limit pages passes prove runs runtime show tuning whole",
     "explain": "errors",
     "frontend": "errors guard ir limit whole",
     "guard": "errors",
@@ -34,15 +34,16 @@ ALLOWED = {
     "kernels": "errors ir knobs passes rounding",
     "knobs": "errors",
     "known": "artifact errors ir kernels knobs",
-    "pages": "errors guard results runs show",
+    "pages": "errors guard results runs show whole",
     "passes": "errors ir limit",
     "prove": "child errors frontend guard ir kernels passes results runtime",
     "results": "errors guard",
     "runs": "api artifact cache child errors explain frontend guard heap knobs limit prove results runtime show whole",
     "runtime": "errors frontend guard heap ir kernels knobs limit passes results rounding",
-    "show": "errors guard ir results",
+    "show": "errors guard results",
     "tuned": "ir knobs passes runtime",
     "tuning": "api artifact errors heap ir kernels knobs passes prove runtime tuned whole",
+    "whole": "errors",
 }
 
 # What still runs against the layers and closes a circle, and why. None of them is followed when its file is imported.

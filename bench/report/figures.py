@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bench.report.fit import Power
 from polytriton.pages import html
-from polytriton.pages.plots import BOTTOM, RIGHT, TOP, Axes, H, W, around, decades, stairs
+from polytriton.pages.plots import BOTTOM, RIGHT, TOP, Axes, H, W, decade_ends, decades, stairs
 
 WIDE = 640.0
 COLOURS = 6  # classes r0 to r5; more runs share them
@@ -47,7 +47,7 @@ def _frame(axes: Axes, y: tuple[float, float], x: Sequence[tuple[float, str]], t
 def growth(axis: str, runs: Sequence[tuple[str, Sequence[tuple[float, float]], Power | None]]) -> str:
     """Seconds over a size, both logarithmic; each run's points and the power through the larger half of them."""
     xs, ys = [x for _, p, _ in runs for x, _ in p], [y for _, p, _ in runs for _, y in p]
-    y = around(min(ys), max(ys))
+    y = decade_ends(min(ys), max(ys))
     lo, hi = min(xs) / 1.1, max(xs) * 1.1
     axes = Axes((lo, hi), (math.log10(y[0]), math.log10(y[1])), logarithmic=True)
     sizes = sorted(set(xs))
@@ -67,7 +67,7 @@ def growth(axis: str, runs: Sequence[tuple[str, Sequence[tuple[float, float]], P
 def cdf(network: str, runs: Sequence[tuple[str, Sequence[float]]]) -> str:
     """The share of images that were decided within a time."""
     every = [t for _, times in runs for t in times]
-    lo, hi = around(min(every), max(every))
+    lo, hi = decade_ends(min(every), max(every))
     axes = Axes((lo, hi), (0.0, 1.0), logarithmic=True)
     parts = axes.frame([(v, html.time(v)) for v in ticks(lo, hi)], [(v, f"{100 * v:.0f} %") for v in (0, 0.5, 1)], "at most")
     said = []
@@ -84,7 +84,7 @@ def medians(rows: Sequence[tuple[str, Sequence[tuple[int, float, float]]]]) -> s
     step, left = 22.0, 190.0
     height = TOP + BOTTOM + step * len(rows)
     every = [s for _, some in rows for _, s, _ in some]
-    lo, hi = around(min(every), max(every))
+    lo, hi = decade_ends(min(every), max(every))
 
     def at(value: float) -> float:
         share = math.log10(min(max(value, lo), hi) / lo) / math.log10(hi / lo)

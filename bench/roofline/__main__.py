@@ -55,8 +55,7 @@ def main() -> int:
     except PolytritonError as error:
         say(str(error))
         return MISSING
-    folder = knobs().cache
-    cache = None if folder is None else folder / "cubins"
+    cache = knobs().cubins
     gpu = SHEETS[a.target].source
     about = describe(f"{gpu}: estimated, not measured")
     out = a.out or run_folder(about)

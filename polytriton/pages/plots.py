@@ -81,7 +81,7 @@ def decades(lo: float, hi: float) -> list[float]:
     return marks[:: max(1, len(marks) // 6)]
 
 
-def around(lo: float, hi: float) -> tuple[float, float]:
+def decade_ends(lo: float, hi: float) -> tuple[float, float]:
     """Powers of ten on both sides, two at least."""
     least, most = math.floor(math.log10(lo)), math.ceil(math.log10(hi))
     return 10.0**least, 10.0 ** max(most, least + 1)
@@ -97,7 +97,7 @@ def runtimes(records: Sequence[Record]) -> str:
     groups = [("unsat", look("unsat").word), ("sat", look("sat").word), ("", "all results")]
     times = {key: sorted(min(max(r.seconds, 1e-4), LARGEST) for r in records if key in ("", r.verdict)) for key, _ in groups}
     every = times[""]
-    lo, hi = around(every[0], every[-1])
+    lo, hi = decade_ends(every[0], every[-1])
     axes = Axes((lo, hi), (0, len(every)), logarithmic=True, top=LEGEND)
     parts = axes.frame([(v, html.time(v)) for v in decades(lo, hi) if lo <= v <= hi], counts(len(every)), "seconds of a query, at most")
     shown = [(key, words) for key, words in groups if times[key] and (key == "" or len(times[key]) < len(every) or key == "unsat")]

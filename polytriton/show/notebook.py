@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polytriton.ir.net import Ref
 from polytriton.results import Picture, Result
 from polytriton.show.oneline import radius_words
 from polytriton.show.picture import difference, figure, is_picture, plane
@@ -82,20 +81,10 @@ def _images(result: Result, clean: Picture) -> str:
 
 def verifier_html(verifier: Verifier) -> str:
     """The folded network, one line a layer; rows are what bounding a layer takes at most, two a neuron."""
-    programs = {p.target: p for p in verifier.compiled.plan if p.kind == "bound"}
+    programs = {p.target for p in verifier.compiled.plan if p.kind == "bound"}
     rows = []
     for node in verifier.net:
-        program = programs.get(node.name)
-        parameters = sum(
-            verifier.net.weights[ref.name].size for key, ref in node.attrs.items() if key in ("w", "b", "a", "c") and isinstance(ref, Ref)
-        )
-        rows.append(
-            (
-                node.name,
-                node.op,
-                "x".join(map(str, node.shape)),
-                f"{parameters:,}" if parameters else "",
-                f"{2 * node.size:,}" if program else "",
-            )
-        )
+        parameters, rows_most = verifier.net.parameters(node), 2 * node.size if node.name in programs else 0
+        numbers = (f"{n:,}" if n else "" for n in (parameters, rows_most))
+        rows.append((node.name, node.op, "x".join(map(str, node.shape)), *numbers))
     return f"<div><p>{escape(repr(verifier)[1:-1])}</p>{table(('layer', 'operator', 'shape', 'parameters', 'rows'), rows)}</div>"
