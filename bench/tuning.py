@@ -3,7 +3,6 @@
     python -m bench.tuning rank                      the cost model on layers that calibration never saw
     python -m bench.tuning default NET.poly [...]    the default against the best of at least 60 sampled configurations
     python -m bench.tuning believe NET.poly [...]    what sessions tell against re-timings of their winners in processes of their own
-    python -m bench.tuning convbig --nets FOLDER     the convbig line: end to end against the machine's own convolution rate
 
 `rank` calibrates first (or takes the kept table with --kept), times every form of a held-out layer in many settings and prints
 Spearman's correlation of predicted and measured times. `default` runs a session of at most --budget with --trials configurations and
@@ -14,7 +13,6 @@ winner shows again.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -171,12 +169,6 @@ def retime(network: Path, config: dict[str, Any], seed: int) -> float:
         worker.close()
 
 
-def convbig(nets: Path) -> int:
-    """Through bench.cpu, whose last columns this is about."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-m", "bench.cpu", "--nets", str(nets), "--threads", "1"], env=env, check=False).returncode
-
-
 def main() -> int:
     p = parser("tuning", __doc__)
     sub = p.add_subparsers(dest="what", required=True)
@@ -190,7 +182,6 @@ def main() -> int:
     b.add_argument("--sessions", type=int, default=2, help="of each network (%(default)s)")
     b.add_argument("--budget", default="60s")
     b.add_argument("--seed", type=int, default=0)
-    sub.add_parser("convbig").add_argument("--nets", type=Path, required=True)
     a, more = p.parse_known_args()
     if more and a.what != "default":
         p.error(f"unrecognized arguments: {' '.join(more)}")
@@ -198,7 +189,7 @@ def main() -> int:
         return rank(a.kept)
     if a.what == "believe":
         return believe(a.networks, a.sessions, a.budget, a.seed)
-    return default(a.network, a.budget, a.trials, more) if a.what == "default" else convbig(a.nets)
+    return default(a.network, a.budget, a.trials, more)
 
 
 if __name__ == "__main__":

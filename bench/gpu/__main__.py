@@ -30,6 +30,7 @@ from bench.core.machine import ROOT, describe
 from bench.core.remote import rows_of
 from bench.core.table import Row, Table, say, slug
 from bench.gpu.setting import Setting, all_groups, device_name
+from polytriton.knobs import interpret_triton
 
 PARTS = ("kernels", "micro", "zoo", "interval")
 LEAST = 45.0  # seconds a group gets at least, where the part has them and names no other number
@@ -48,7 +49,7 @@ def main() -> int:
     if missing := absent(a.dry):
         say(missing)
         return NO_DEVICE
-    os.environ["TRITON_INTERPRET"] = str(int(a.dry))  # the groups' processes read it
+    interpret_triton(a.dry)  # in the groups' processes
     device = device_name(a.dry)
     about = describe(device)
     say(f"{device}; torch {about['torch']}, triton {about['triton']}")

@@ -110,16 +110,15 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
     emitter = Emitter()
     for case in some:
         compiled, program = made[case.name]
-        for numerics, fuse, (_, sizes, inner) in product(case.numerics, case.fuse, case.sizes):
+        for numerics, fuse, sizes, inner, _ in variants(case):
             arithmetic = carried(NUMERICS[numerics], inner)
             Noted(emitter, Frames(compiled.net, compiled.plan), arithmetic, program, sizes or GPU, fuse=fuse).run()
     compile_ahead(list(emitter.kernels.values()), replace(setting, end=time.time() + setting.left / 2))
     for case in some:
         compiled, program = made.pop(case.name)
-        for numerics, fuse, (label, sizes, inner) in product(case.numerics, case.fuse, case.sizes):
+        for numerics, fuse, sizes, inner, variant in variants(case):
             if setting.left < 0:
                 return
-            variant = " ".join(v for v in (label, {True: "fused", False: "apart", None: ""}[fuse]) if v)
             about: Row = {"case": case.name, "numerics": numerics, "variant": variant, "rows": case.rows}
             try:
                 for row in bench.steps(
@@ -131,6 +130,12 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
                     raise
                 yield {**about, "note": first_line(error)}
             setting.give_back()  # before the next stage is made
+
+
+def variants(case: MicroCase) -> Iterator[tuple[str, bool | None, Sizes | None, int, str]]:
+    """Coefficients, whether a ReLU is fused, tiles, terms between float64 sums, and what rows call it."""
+    for numerics, fuse, (label, sizes, inner) in product(case.numerics, case.fuse, case.sizes):
+        yield numerics, fuse, sizes, inner, " ".join(v for v in (label, {True: "fused", False: "apart", None: ""}[fuse]) if v)
 
 
 def compiled_case(make: Callable[[], tuple[Net, str]]) -> tuple[Compiled, Program]:

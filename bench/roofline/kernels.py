@@ -5,11 +5,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 from bench.core.table import Row, say
-from bench.gpu.micro import MicroCase, compiled_case
+from bench.gpu.micro import MicroCase, compiled_case, variants
 from bench.gpu.micro import cases as micro_cases
 from bench.gpu.stage import Note, Noted, carried
 from bench.roofline.model import STEPS, Code, estimate, peak, traffic
@@ -72,10 +71,9 @@ def work(group: str, target: str, cache: Path | None, jobs: int) -> Iterator[Row
 def launches_of(case: MicroCase) -> list[Timed]:
     compiled, program = compiled_case(case.make)
     frames, emitter, found = Frames(compiled.net, compiled.plan), Emitter(), []
-    for numerics, fuse, (label, sizes, inner) in product(case.numerics, case.fuse, case.sizes):
+    for numerics, fuse, sizes, inner, variant in variants(case):
         lowering = Noted(emitter, frames, carried(NUMERICS[numerics], inner), program, sizes or GPU, fuse=fuse)
         launches = lowering.run()
-        variant = " ".join(v for v in (label, {True: "fused", False: "apart", None: ""}[fuse]) if v)
         found += [
             Timed(case, numerics, variant, launches.steps[k], launches, note, frames)
             for k, note in lowering.notes.items()
