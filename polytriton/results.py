@@ -22,32 +22,32 @@ ENDS = ("", "method", "query-time", "process-time", "memory", "worker")  # what 
 ENDED_BY = {"unsat": "", "sat": "", "unknown": "method", "timeout": "query-time"}  # a query of its own
 
 
-@guarded_class
-class Told:
-    """An answer that says itself in one line."""
-
-    def __repr__(self) -> str:
-        from polytriton.show.oneline import line_of
-
-        return line_of(self)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class Interval(Told):
+class Interval:
     """Bounds of one layer, [batch, *shape]."""
 
     lo: np.ndarray
     hi: np.ndarray
 
+    def __repr__(self) -> str:
+        from polytriton.show.oneline import interval_line
+
+        return interval_line(self)
+
 
 @guarded_class
 @dataclass(frozen=True, eq=False, repr=False)
-class Bounds(Told):
+class Bounds:
     """Output bounds [batch, outputs]; `layers` holds the bounds of every nonlinear operator's input by node name."""
 
     lo: np.ndarray
     hi: np.ndarray
     layers: dict[str, Interval] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        from polytriton.show.oneline import bounds_line
+
+        return bounds_line(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a box and neuron: layer, box, neuron, lo, hi; the outputs are the layer "output"."""
@@ -57,22 +57,32 @@ class Bounds(Told):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Counterexample(Told):
+class Counterexample:
     """An input of the unsafe set and what the original model answers there, replayed in onnxruntime."""
 
     x: np.ndarray
     y: np.ndarray
 
+    def __repr__(self) -> str:
+        from polytriton.show.oneline import counterexample_line
+
+        return counterexample_line(self)
+
 
 @guarded_class
 @dataclass(frozen=True, eq=False, repr=False)
-class Picture(Told):
+class Picture:
     """The ball a result is about: the image [*shape] as it was given, its radius, and how pixels become network inputs."""
 
     pixels: np.ndarray
     epsilon: Fraction
     mean: tuple[Fraction, ...] = (Fraction(0),)
     std: tuple[Fraction, ...] = (Fraction(1),)
+
+    def __repr__(self) -> str:
+        from polytriton.show.oneline import picture_line
+
+        return picture_line(self)
 
     @property
     def shown(self) -> np.ndarray:
@@ -124,7 +134,7 @@ class Level(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class SearchStats(Told):
+class SearchStats:
     """What a search did. kind: what it divides, "input" or "neurons", or "slopes" where it chose them instead. domains: parts bounded,
     open: parts left, depth: most cuts of one.
 
@@ -144,10 +154,15 @@ class SearchStats(Told):
     samples: tuple[Sample, ...] = ()
     levels: tuple[Level, ...] = ()
 
+    def __repr__(self) -> str:
+        from polytriton.show.oneline import search_line
+
+        return search_line(self)
+
 
 @guarded_class
 @dataclass(frozen=True, repr=False)
-class Radius(Told):
+class Radius:
     """The bracket [proved, not_proved] in pixel space.
 
     proved: the largest radius a query proved; None where not even the image itself was. not_proved: the least radius above it at
@@ -160,6 +175,11 @@ class Radius(Told):
     finished: bool = True
     queries: int = 0
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        from polytriton.show.oneline import radius_line
+
+        return radius_line(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table of one row; `polytriton.to_pandas` makes one of many radii."""
@@ -200,7 +220,7 @@ class Origin:
 
 @guarded_class
 @dataclass(frozen=True, eq=False, repr=False)
-class Result(Told):
+class Result:
     """One query's verdict: unsat (the property holds, proved), sat (violated), unknown or timeout.
 
     margins: for each unsafe piece the best lower bound by which one of its rows is missed; positive means the piece is
@@ -229,6 +249,11 @@ class Result(Told):
     radius: Radius | None = None
     origin: Origin | None = None
 
+    def __repr__(self) -> str:
+        from polytriton.show.oneline import result_line
+
+        return result_line(self)
+
     def to_pandas(self) -> pandas.DataFrame:
         """A table of one row; `polytriton.to_pandas` makes one of many results."""
         from polytriton.show.frames import to_pandas
@@ -248,7 +273,7 @@ class Result(Told):
 
 
 @guarded_class
-class ResultList(Told, list[Result]):
+class ResultList(list[Result]):
     """A list of results that turns into a table, and into records that `polytriton report` and `run --resume` read."""
 
     @overload
@@ -260,6 +285,11 @@ class ResultList(Told, list[Result]):
 
     def __add__(self, other: list[Result]) -> ResultList:  # type: ignore[override]
         return ResultList([*self, *other])
+
+    def __repr__(self) -> str:
+        from polytriton.show.oneline import results_line
+
+        return results_line(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: how many there are of each verdict, and a line for each of the first."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from polytriton.results import Bounds, Counterexample, Interval, Picture, Radius, Result, ResultList, SearchStats, Told
+from polytriton.results import Bounds, Counterexample, Interval, Picture, Radius, Result, SearchStats
 from polytriton.show.verdicts import LOOKS, named
 from polytriton.show.words import decimal_above, decimal_below, plural, share
 
@@ -89,13 +88,3 @@ def results_line(results: Sequence[Result]) -> str:
     found = sum(r.radius is not None for r in results)
     radii = f"; {plural(found, 'radius', 'radii')}" if found else ""
     return f"<ResultList of {len(results):,}: {', '.join(told)}{radii}; {sum(r.seconds for r in results):.3g} s>"
-
-
-LINES: dict[type, Callable[[Any], str]] = {
-    Interval: interval_line, Bounds: bounds_line, Counterexample: counterexample_line, Picture: picture_line, SearchStats: search_line,
-    Radius: radius_line, Result: result_line, ResultList: results_line,
-}  # fmt: skip
-
-
-def line_of(answer: Told) -> str:
-    return next(line(answer) for kind, line in LINES.items() if isinstance(answer, kind))
