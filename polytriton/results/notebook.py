@@ -8,7 +8,6 @@ from html import escape
 
 import numpy as np
 
-from polytriton.ir.net import Ref
 from polytriton.passes.pipeline import Compiled
 from polytriton.results import Picture, Result
 from polytriton.results.oneline import radius_words
@@ -79,20 +78,10 @@ def _images(result: Result, clean: Picture) -> str:
 
 def verifier_html(compiled: Compiled, title: str) -> str:
     """The folded network, one line a layer; rows are what bounding a layer takes at most, two a neuron."""
-    programs = {p.target: p for p in compiled.plan if p.kind == "bound"}
+    programs = {p.target for p in compiled.plan if p.kind == "bound"}
     rows = []
     for node in compiled.net:
-        program = programs.get(node.name)
-        parameters = sum(
-            compiled.net.weights[ref.name].size for key, ref in node.attrs.items() if key in ("w", "b", "a", "c") and isinstance(ref, Ref)
-        )
-        rows.append(
-            (
-                node.name,
-                node.op,
-                "x".join(map(str, node.shape)),
-                f"{parameters:,}" if parameters else "",
-                f"{2 * node.size:,}" if program else "",
-            )
-        )
+        parameters, rows_most = compiled.net.parameters(node), 2 * node.size if node.name in programs else 0
+        numbers = (f"{n:,}" if n else "" for n in (parameters, rows_most))
+        rows.append((node.name, node.op, "x".join(map(str, node.shape)), *numbers))
     return f"<div><p>{escape(title)}</p>{table(('layer', 'operator', 'shape', 'parameters', 'rows'), rows)}</div>"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.children import Gone, MeasuringChild
+from bench.core.children import Gone, MeasuringChild
 
 SCRIPT = """
 import os, sys, time
-from bench.serve import speak_json
+from bench.core.serve import speak_json
 
 def answer(question):
     print("noise on standard output", flush=True)
