@@ -99,9 +99,9 @@ def _way(sample: int | None, workers: int | None, exact: bool) -> Way:
     """Which program confirms a certificate."""
     if exact:
         from polytriton import checker_exact
-        from polytriton.certificate.guide import complete_where_floats_do as complete
+        from polytriton.certificate.guide import Completion
 
-        return partial(checker_exact.check, complete=complete)
+        return lambda *files, progress: checker_exact.check(*files, progress, Completion())
     if sample is not None:
         from polytriton import checker
         from polytriton.certificate.guide import LEAST, Guide

@@ -209,7 +209,7 @@ def test_what_floats_do_not_prove_is_left_as_it_is(tmp_path: Path) -> None:
     files, _ = case(tmp_path, 1, 0.0)
     prover, box, group = opened(files, "real")
     root = checker.Tree(Draft(0, [0]).arrays())
-    assert guides.complete_where_floats_do(prover, box, group, checker.Tree(Draft(0, [0]).arrays())).split.tolist() == root.split.tolist()
+    assert guides.Completion()(prover, box, group, checker.Tree(Draft(0, [0]).arrays())).split.tolist() == root.split.tolist()
     with pytest.raises(checker.Refused):
         complete(prover, box, group, root, Guide(10))
 
