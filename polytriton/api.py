@@ -45,6 +45,7 @@ from polytriton.tuned import config_here
 
 if TYPE_CHECKING:
     from polytriton.artifact import Artifact
+    from polytriton.certificate.ask import Certifying
     from polytriton.kernels.files import Kernels
     from polytriton.tuned import Tuned
 
@@ -374,22 +375,34 @@ class Verifier:
         seed: int = 0,
         search: str = "auto",
         trail: Trail | None = None,
+        certificate: str | os.PathLike[str] | None = None,
     ) -> Result:
         """Proves the unsafe set empty, or finds a point of it that the original model confirms.
 
         `prop` may be the path of a .vnnlib file, or VNN-LIB text. What one bound leaves open is searched until `timeout`, or for a minute
         without one: "auto" divides boxes of few inputs ("input"), and executions by the signs of neurons where there are more ("neurons");
-        "slopes" chooses slopes of relaxations alone, "none" takes the first answer. `trail` notes what a certificate wants to know.
+        "slopes" chooses slopes of relaxations alone, "none" takes the first answer. `trail` notes what a certificate wants to know;
+        `certificate` is a file to which that of an unsat is written, of a model compiled from its path and a property's path.
         """
+        writing = None if certificate is None else self._certifying(prop, Path(certificate))
         path = sha = ""
         if not isinstance(prop, Property):
             source = prop
             prop = read_vnnlib(source if isinstance(source, str) else Path(source), n_in=self.inputs, n_out=self.outputs)
             path, sha = digest(source)
         self.check_property(prop)
-        result = Decision(self, prop, timeout, falsifier, progress, seed, search, trail).run(label)
+        result = Decision(self, prop, timeout, falsifier, progress, seed, search, writing.trail if writing else trail).run(label)
+        if writing and result.verdict == "unsat":
+            writing.write(prop)
         asked = {"timeout": timeout, "falsifier": falsifier, "seed": seed, "search": search}
         return replace(result, origin=origin(self, prop.name, path=path, digest=sha, **asked))
+
+    def _certifying(self, prop: Property | str | os.PathLike[str], target: Path) -> Certifying:
+        from polytriton.certificate.ask import Certifying
+
+        if isinstance(prop, Property) or not self.path:
+            raise UsageError("a certificate is about an ONNX file and a property file", "compile the model's path, and give the .vnnlib's")
+        return Certifying(Path(self.path), Path(prop), target, self.options.semantics, self.options.memory)
 
     def check_property(self, prop: Property) -> None:
         """Raises UsageError where the property is of a network of other sizes or shapes, or of another output of this one."""

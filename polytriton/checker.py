@@ -5,7 +5,7 @@ one box, every piece in one at least. The root is every execution of every x in 
 range: its children are the two boxes that share that number; or a neuron: the executions in which its operand is >= 0, and those in which
 it is <= 0. Neither leaves anything out, so a piece is empty if on every path some node refutes it: one of its rows exceeds k there, or the
 node has no execution. The checker makes the children itself, and all bounds; the certificate says where to divide, how hard to work where,
-and which row to try where. An end of a tree with an open piece is refused, or divided as an inner node is, by whatever a `Guide` says; who
+and which row to try where. An end of a tree with an open piece is refused or divided as an inner node is, by what a `Divider` says; who
 proposes that, and slopes (`checker_slopes.py`), need not be trusted, but must not write to what it is given. Bounds of a node hold for its
 children.
 1. The network comes from the ONNX file, the unsafe set from the VNN-LIB file in exact rationals, its boxes rounded outward.
@@ -67,7 +67,7 @@ from typing import Any
 import numpy as np
 
 from polytriton.checker_files import HUGE, MAX_TEXT, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
-from polytriton.checker_slopes import Choice, Guide, ascend
+from polytriton.checker_slopes import Choice, Divider, ascend
 
 FORMAT, SEMANTICS = {"format": "polytriton certificate", "version": "3"}, ("real", "float32")
 U, FLOOR, V, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-23, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
@@ -350,7 +350,7 @@ def _below(prover: Prover, tree: Tree, w: Work, part: Part, wanted: Array) -> li
     both = prover.divide(part, int(tree.split[w.node]), float(tree.cut[w.node]))
     return [Work(n, int(tree.inner[n]), int(tree.query[n]), half) for n, half in enumerate(both, int(tree.child[w.node])) if wanted[n]]
 def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wanted: Array, told: Callable[[int], None],
-           guide: Guide | None = None) -> dict[int, float]:  # fmt: skip
+           guide: Divider | None = None) -> dict[int, float]:  # fmt: skip
     """Walks a tree, or its `wanted` nodes; the least margin proved for each of its pieces. An end that is left open is divided further, or
     bounded once more, as `guide` says, which may say anything. Raises Refused where anything does not follow."""
     least, stacks, done, below = dict.fromkeys(tree.own, math.inf), dict[tuple[int, ...], list[Work]](), 0, 0
@@ -434,7 +434,7 @@ def opened(onnx: Path, vnnlib: Path, certificate: Path) -> tuple[str, Prover, Pi
 Checked = namedtuple("Checked", "semantics margins nodes leaves")  # by piece the least margin, nodes walked, leaves among them
 @plain
 def check(onnx: Path, vnnlib: Path, certificate: Path, sample: int | None = None, progress: Progress = lambda *_: None,
-          guide: Guide | None = None) -> Checked:  # fmt: skip
+          guide: Divider | None = None) -> Checked:  # fmt: skip
     """What the certificate proves, or Refused. `sample`: only so many leaves, drawn at random, are looked at: evidence, not proof."""
     semantics, prover, pieces, trees = opened(onnx, vnnlib, certificate)
     ends = [(b, leaf) for b, tree in enumerate(trees) for leaf in np.flatnonzero(tree.child < 0).tolist()]

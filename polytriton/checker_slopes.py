@@ -18,7 +18,7 @@ Choice = namedtuple("Choice", "lines met slope")  # slopes and multipliers by Re
 Hint = tuple[int, float, int, int]  # split or -1, cut, and how what comes of it is bounded: `inner` and `query`
 
 
-class Guide(Protocol):
+class Divider(Protocol):
     """Proposes how nodes that are left open are divided, given a prover, pieces, and boxes that bound the nodes in some columns."""
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from polytriton.certificate.draft import Draft
-from polytriton.checker import BLOCK, STEPS, Boxes, Part, Progress, Prover, Tree, Work, follow
+from polytriton.checker import BLOCK, Boxes, Part, Progress, Prover, Tree, Work, follow
 from polytriton.checker_files import Array, Atom, Box, Refused, need
 from polytriton.checker_slopes import Hint
 from polytriton.prove.cuts import FEW, middle, widest_effect
@@ -20,6 +20,7 @@ from polytriton.prove.cuts import FEW, middle, widest_effect
 DENSE = 1 << 13  # values of a network up to which the operands of ReLUs are bounded with slopes of their own
 INNER, QUERY = 20, 60  # steps of ascent over a whole box
 AGAIN, ASKED = 8, 20  # the same over a part of its executions
+LAST = 100  # of ascent for rows, where no neuron of a part is undecided
 MORE, LEAST = 10, 10_000  # divisions, for every node of a tree, and for any tree
 
 
@@ -61,8 +62,8 @@ class Guide:
             if (w.inner, w.query) < wanted:
                 hints[k] = (-1, 0.0, *wanted)
             elif not few and not _undecided(w.part).any():  # what is left is the choice of multipliers
-                need(w.query < STEPS, "a part without undecided neurons is still open", Refused)
-                hints[k] = (-1, 0.0, w.inner, min(STEPS, 4 * max(w.query, ASKED)))
+                need(w.query < LAST, "a part without undecided neurons is still open", Refused)
+                hints[k] = (-1, 0.0, w.inner, LAST)
             else:
                 (cut if few else signed).append(k)
         self.count += len(cut) + len(signed)

@@ -38,7 +38,7 @@ def opened(files: Files, semantics: str) -> tuple[checker.Prover, Any, Any]:
     return checker.plain(checker.Prover)(net.data, semantics == "float32"), box, group
 
 
-def follow(prover: checker.Prover, box: Any, group: Any, tree: checker.Tree, guide: checker.Guide | None = None) -> dict[int, float]:
+def follow(prover: checker.Prover, box: Any, group: Any, tree: checker.Tree, guide: checker.Divider | None = None) -> dict[int, float]:
     return checker.plain(checker.follow)(prover, box, group, tree, np.ones(len(tree.split), bool), lambda n: None, guide)  # type: ignore[no-any-return]
 
 
