@@ -11,7 +11,6 @@ from polytriton.certificate.write import Read, write
 from polytriton.checker import SEMANTICS, Boxes, load, outward
 from polytriton.checker_files import Network, Pieces, Refused
 from polytriton.errors import UnsupportedModel, UsageError
-from polytriton.frontend.query import Property
 from polytriton.guard import guarded
 from polytriton.prove.trail import Trail
 
@@ -70,9 +69,9 @@ class Certifying:
         self.files, self.semantics, self.trail = (network, prop, target), semantics, Trail.within(memory)
         self.read = certifiable(*self.files, semantics)
 
-    def write(self, prop: Property) -> None:
+    def write(self) -> None:
         """After an unsat."""
         try:
-            write(*self.files, self.semantics, trail=self.trail, prop=prop, read=self.read)
+            write(*self.files, self.semantics, trail=self.trail, read=self.read)
         except Refused as error:
             raise UnsupportedModel(f"unsat stands, but there is no certificate: {error}", REMEDY) from error

@@ -13,6 +13,7 @@ from polytriton.commands.groups import Asking, Competition, EngineOptions, Image
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import INTERRUPTED, Live, summary
 from polytriton.errors import UnsupportedModel, UsageError
+from polytriton.whole import told_of_writing
 
 if TYPE_CHECKING:
     from polytriton.frontend.instances import Instance
@@ -124,10 +125,8 @@ def _certifiable(folder: Path, network: Path | None, semantics: str, *, images: 
     from polytriton.certificate.ask import check_covered
 
     check_covered(semantics, network)
-    try:
+    with told_of_writing(f"to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror or error}", "choose a folder you may write to") from error
 
 
 def _ask(run: Run, queries: Sequence[Query]) -> bool:

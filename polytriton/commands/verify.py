@@ -15,6 +15,7 @@ from polytriton.commands.options import argument, option
 from polytriton.commands.screen import Live, complain
 from polytriton.errors import UnsupportedProperty, UsageError
 from polytriton.show.words import share
+from polytriton.whole import told_of_writing
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier
@@ -177,9 +178,7 @@ def _tell(answer: Answer, *, standard: bool, folder: Path | None) -> None:
     if folder is None:
         print(write_counterexample(prop, found.x, found.y), end="")
         return
-    try:
+    with told_of_writing(f"to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for tensor, data in assignments(prop, found.x, found.y).items():
             (folder / f"{tensor}.pb").write_bytes(data)
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror or error}", "choose a folder you may write to") from error

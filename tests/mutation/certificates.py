@@ -85,7 +85,7 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("certificates: a branch begins where its trail did", "prove/trail.py", "return Trail(self.most - self._bytes, self.end)", "return Trail(self.most - self._bytes, self.first)", f"{WRITTEN}::test_numbers_of_branches_and_of_others_fit_together"),
     # processes that share a tree
     m("shares: leaves that nobody looked at", _S, "if any(some.any() for some in open_):", "if False:", f"{SHARES}::test_a_share_that_nobody_answers_for_is_no_proof"),
-    m("shares: whatever a process looked at", _S, "if {b: v.tolist() for b, v in work.shares[k].items()} != pairs[1]:", "if False:", f"{SHARES}::test_a_process_that_looks_elsewhere_is_an_error"),
+    m("shares: whatever a process looked at", _S, "if {b: v.tolist() for b, v in work.shares[event.job].items()} != leaves:", "if False:", f"{SHARES}::test_a_process_that_looks_elsewhere_is_an_error"),
     # in whole numbers
     m("exact: bounds to the nearest inner multiple", _E, "return w.n >> (w.e - GRID) if", "return -(-w.n >> (w.e - GRID)) if", *EXACTLY),
     m("exact: lines change sides", _E, "above * s + below * t", "above * t + below * s", *EXACTLY),

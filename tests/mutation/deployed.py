@@ -79,8 +79,8 @@ DEPLOYED_SUMS: tuple[Mutant, ...] = (
     m("a callback may change the arithmetic", "guard.py", '            _need("a function that was called meanwhile has changed how this thread rounds")\n', "", f"{GUARD}::test_what_a_callback_changes_does_not_pass_unseen"),
     m("spoilt workers compute", "runtime/settings.py", "    if alone:\n        torch.set_num_threads(1)", "    if alone:\n        pass", f"{GUARD}::test_workers_of_torch_that_began_in_another_arithmetic"),
     m("the default type is the caller's", "runtime/settings.py", "        torch.set_default_dtype(torch.float32)\n", "        pass\n", f"{GUARD}::test_a_generators_caller_has_its_own_settings_between_the_steps"),
-    m("the cache reads a model twice", "cache.py", "verifier = compile_bytes(data, stem,", "verifier = compile_bytes(_read(path) or data, stem,", "tests/test_cache.py::test_a_file_replaced_in_between_is_never_kept_as_the_old_one"),
-    m("a cached network of another file is used", "cache.py", "if (source, made) != (sha256(data), candidates):", "if made != candidates:", "tests/test_cache.py::test_an_entry_of_another_file_is_not_used"),
+    m("the cache reads a model twice", "cache.py", "verifier = compile_bytes(data, stem,", "verifier = compile_bytes(_read(path) or data, stem,", "tests/artifact/test_cache.py::test_a_file_replaced_in_between_is_never_kept_as_the_old_one"),
+    m("a cached network of another file is used", "cache.py", "if (source, made) != (sha256(data), candidates):", "if made != candidates:", "tests/artifact/test_cache.py::test_an_entry_of_another_file_is_not_used"),
     m("integers are rounded to nearest", "frontend/numbers.py", 'odd = np.abs(near) >= WHOLE if kind in "ui"', 'odd = np.abs(near) >= np.inf if kind in "ui"', f"{NUMBERS}::test_ends_are_rounded_outward"),
     m("narrow pixels narrow epsilon", "frontend/balls.py", 'return pixels if pixels.dtype.kind in "ui" else as_float64(pixels, "the image")', "return pixels", f"{NUMBERS}::test_balls_around_narrow_pixels_hold_epsilon_as_it_is"),
     # sums that a runtime makes inside a layer
