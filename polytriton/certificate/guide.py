@@ -113,6 +113,7 @@ def enough(nodes: int) -> int:
 def complete(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, guide: Guide | None = None) -> Tree:
     """A tree that needs no guide, or Refused."""
     guide = guide or Guide(enough(len(tree.split)))
+    guide.below, guide.closed, guide.last = {}, [], 0  # what it says is of this tree
     follow(prover, box, pieces, tree, np.ones(len(tree.split), dtype=bool), lambda n: None, guide)
     return Tree(guide.completed(tree).arrays())
 
