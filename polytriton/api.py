@@ -272,3 +272,15 @@ class Verifier(NetProver):
         from polytriton.prove.radius import radii
 
         return radii(self, x, label, **options)
+
+    def certify(self, path: str | os.PathLike[str], certificate: str | os.PathLike[str], **options: Any) -> Result:
+        """The property of a .vnnlib file as `verify_property` decides it, with its options; the certificate of an unsat is written, for
+        `polytriton check`. The model must have been compiled from its path. What would keep the file from being written is said first.
+        """
+        from polytriton.certificate.ask import Certifying
+
+        wanted = Certifying(Path(self.path), Path(path), Path(certificate), self.options.semantics, self.options.memory)
+        result = self.verify_property(Path(path), trail=wanted.trail, **options)
+        if result.verdict == "unsat":
+            wanted.write()
+        return result

@@ -254,8 +254,8 @@ def test_a_process_that_dies_leaves_a_row_and_a_failure(
     with (tmp_path / "device-1_interval.csv").open(newline="") as f:
         rows = list(csv.DictReader(f))
     assert [r["layer"] for r in rows] == ["a", "layers", "a", "networks"]
-    assert all("ended with code 9" in rows[k]["note"] for k in (1, 3))
-    assert "code 9" in capsys.readouterr().out
+    assert all("ended with exit code 9" in rows[k]["note"] for k in (1, 3))
+    assert "exit code 9" in capsys.readouterr().out
 
 
 def test_a_process_over_its_time_is_stopped_and_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
