@@ -24,12 +24,16 @@ END_TO_END = (*NETWORK, *FOUND, "kernels", "note")
 
 @dataclass
 class Table:
-    """Rows of one part: each goes to the file and the screen as soon as it is known. `path` None: to the screen alone."""
+    """Rows of one part: each goes to the file and the screen as soon as it is known. `path` None: to the screen alone.
+
+    `append`: what an earlier run wrote stays before them.
+    """
 
     columns: Sequence[str]
     path: Path | None
     about: Mapping[str, Any]
     shown: Sequence[str] = ()
+    append: bool = False
     rows: list[Row] = field(default_factory=list)
     _file: TextIOWrapper | None = None
 
@@ -43,8 +47,9 @@ class Table:
         if self.path is not None:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self.path.open("w", newline="", encoding="utf-8")
-                csv.DictWriter(self._file, [*self.columns, *self.about]).writeheader()
+                self._file = self.path.open("a" if self.append else "w", newline="", encoding="utf-8")
+                if not self._file.tell():
+                    csv.DictWriter(self._file, [*self.columns, *self.about]).writeheader()
             csv.DictWriter(self._file, [*self.columns, *self.about]).writerow({**row, **self.about})
             self._file.flush()
 
