@@ -33,6 +33,7 @@ from bench.instances import CONTRADICTS, TIMEOUT, benchmark, listed, select
 from bench.machine import commit, data_folder, describe
 from bench.search_side import ERROR, TURN, AlphaBetaCrown, OurSearch, Turn, complaint, config, run_turn
 from bench.table import Row, Table, say
+from polytriton.show.words import plural
 
 PEER = "peer_"
 COLUMNS = (
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         p.error(f"{a.out} was measured with {other}: name another file with --out")
     left = [r for r in rows if r["id"] not in earlier or earlier[r["id"]]["peer_verdict"] == ERROR]
     say(f"polytriton {about['polytriton']} beside {name} on the CPU, {a.threads} thread(s) each, {a.timeout:g} s: {about['machine']}")
-    say(f"{len(rows)} instances, {len(rows) - len(left)} of them in {a.out} already" if earlier else f"{len(rows)} instances")
+    say(plural(len(rows), "instance") + (f", {len(rows) - len(left)} of them in {a.out} already" if earlier else ""))
     table = Table(COLUMNS, a.out, about, SHOWN, append=True)
     begin = time.monotonic()
     try:
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for k, r in enumerate(left):
             spent = time.monotonic() - begin
             if a.budget is not None and spent > a.budget:
-                say(f"{len(left) - k} instances are left: the same command goes on with them")
+                say(f"{plural(len(left) - k, 'instance')} left: the same command goes on")
                 break
             say(f"{r['id']}, {k + 1} of {len(left)}" + (f", about {spent / k * (len(left) - k) / 60:.0f} min left" if k else ""))
             table.add(pair(r, data, [ours, theirs], a.timeout, a.threads) | fixed)
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known: list[Mapping[str, object]] = [*({**earlier, **{r["id"]: r for r in table.rows}}).values()]
     asked = [r for r in known if r["id"] in {row["id"] for row in rows}]
     print("\n".join(["", *summary(asked, a.timeout, name)]))
-    return FAILED if any(r["note"] for r in asked if ERROR in (r["verdict"], r["peer_verdict"]) or "CONTRADICTS" in str(r["note"])) else 0
+    return FAILED if any(ERROR in (r["verdict"], r["peer_verdict"]) or "CONTRADICTS" in str(r["note"]) for r in asked) else 0
 
 
 def sample(rows: Sequence[dict[str, str]], each: int) -> list[dict[str, str]]:

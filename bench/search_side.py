@@ -127,9 +127,19 @@ class AlphaBetaCrown:
 
     def version(self) -> str:
         """Of its torch; OSError or CalledProcessError where it does not run."""
-        subprocess.run([self.python, str(self.program), "--help"], capture_output=True, text=True, check=True)
-        told = [self.python, "-c", "import torch; print(torch.__version__)"]
-        return f"torch {subprocess.run(told, capture_output=True, text=True, check=True).stdout.strip()}"
+
+        def told(*words: str) -> str:
+            env = environment(1, ours=False)
+            return subprocess.run([self.python, *words], env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+        told(str(self.program), "--help")  # imports all that it needs
+        return f"torch {told('-c', 'import torch; print(torch.__version__)')}"
+
+
+def environment(threads: int, ours: bool) -> dict[str, str]:
+    """So many threads, no GPU, and of this checkout only what is ours."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])) if ours else ""
+    return {**os.environ, **dict.fromkeys(THREADS, str(threads)), "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
 
 
 def run_turn(side: SearchSide, net: Path, spec: Path, timeout: float, threads: int) -> Turn:
@@ -138,8 +148,7 @@ def run_turn(side: SearchSide, net: Path, spec: Path, timeout: float, threads: i
         folder = Path(name) / net.parent.name  # the benchmark's name chooses the configuration
         folder.mkdir()
         copies = Path(shutil.copy(net, folder)), Path(shutil.copy(spec, folder))
-        env = {**os.environ, **dict.fromkeys(THREADS, str(threads)), "POLYTRITON_CACHE": str(folder / "cache"), "CUDA_VISIBLE_DEVICES": ""}
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])) if side.name == OurSearch.name else ""
+        env = environment(threads, ours=side.name == OurSearch.name) | {"POLYTRITON_CACHE": str(folder / "cache")}
         code, wall, cpu, output = run_process(side.command(*copies, timeout), env, folder, timeout + GRACE)
     verdict, seconds = side.answer(output)
     if code is None:
