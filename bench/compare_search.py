@@ -31,7 +31,7 @@ from pathlib import Path
 from bench.families import family
 from bench.instances import CONTRADICTS, TIMEOUT, benchmark, listed, select
 from bench.machine import commit, data_folder, describe
-from bench.search_side import ERROR, TURN, AlphaBetaCrown, OurSearch, Turn, complaint, config, run_turn
+from bench.search_side import ERROR, TURN, AlphaBetaCrown, OurSearch, SearchSide, complaint, config, run_turn
 from bench.table import Row, Table, say
 from polytriton.show.words import plural
 
@@ -98,7 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 say(f"{plural(len(left) - k, 'instance')} left: the same command goes on")
                 break
             say(f"{r['id']}, {k + 1} of {len(left)}" + (f", about {spent / k * (len(left) - k) / 60:.0f} min left" if k else ""))
-            table.add(pair(r, data, [ours, theirs], a.timeout, a.threads) | fixed)
+            sides = [ours, theirs] if rows.index(r) % 2 == 0 else [theirs, ours]  # by its place, whatever an earlier run has asked
+            table.add(pair(r, data, sides, a.timeout, a.threads) | fixed)
     except KeyboardInterrupt:
         say("stopped: the same command goes on")
     table.close()
@@ -129,18 +130,17 @@ def held(path: Path | None) -> dict[str, dict[str, str]]:
     return rows
 
 
-def pair(r: dict[str, str], data: Path, sides: Sequence[OurSearch | AlphaBetaCrown], timeout: float, threads: int) -> Row:
-    """Both turns at one instance."""
-    load, turns = os.getloadavg()[0], dict[str, Turn]()
-    order = sides if sum(map(ord, r["id"])) % 2 == 0 else sides[::-1]  # by the instance, whatever an earlier run has asked
-    for side in order:
-        turns[side.name] = run_turn(side, data / r["net"], data / r["spec"], timeout, threads)
+def pair(r: dict[str, str], data: Path, sides: Sequence[SearchSide], timeout: float, threads: int) -> Row:
+    """Both turns at one instance, in this order."""
+    load = os.getloadavg()[0]
+    turns = {side.name: run_turn(side, data / r["net"], data / r["spec"], timeout, threads) for side in sides}
     notes = [f"{name} CONTRADICTS" for name, turn in turns.items() if (r["verdict"], turn.verdict) in CONTRADICTS]
     net = Path(r["net"])
     return {
         "network": net.stem, "benchmark": benchmark(r), "family": family(r), "id": r["id"], "official": r["verdict"],
-        "crown_verified": r["crown_verified"], **turns[sides[0].name].row(""), **turns[sides[1].name].row(PEER), "config": config(net),
-        "first": order[0].name, "load": round(load, 1), "note": "; ".join(notes + [turn.note for turn in turns.values() if turn.note]),
+        "crown_verified": r["crown_verified"], **turns[OurSearch.name].row(""), **turns[AlphaBetaCrown.name].row(PEER),
+        "config": config(net), "first": sides[0].name, "load": round(load, 1),
+        "note": "; ".join(notes + [turn.note for turn in turns.values() if turn.note]),
     }  # fmt: skip
 
 

@@ -105,7 +105,8 @@ def test_verdicts_seconds_and_a_summary(place: Place, capsys: pytest.CaptureFixt
     assert (first["seconds"], first["peer_seconds"], first["limit"], first["threads"], first["device"]) == ("1.5", "2.5", "60", "1", "cpu")
     assert 0 < float(first["peer_cpu_seconds"]) and 0 < float(first["peer_wall"]) < 60 and "(torch 9.9)" in first["peer"]
     assert rows["v1"]["config"] == "vnncomp21/acasxu.yaml" and rows["v1"]["note"] == ""
-    assert {r["first"] for r in rows.values()} == {"polytriton", "alpha-beta-CROWN"}, "whoever begins ends the next"
+    assert [r["first"] for r in rows.values()] == ["polytriton", "alpha-beta-CROWN", "polytriton"], "whoever begins ends the one before"
+    assert [w[0] for w in place.asked()[1:]] == ["polytriton", "peer", "peer", "polytriton", "polytriton", "peer"], "the first warms up"
     words = next(w for w in place.asked() if w[:2] == ["peer", "v1"])
     assert words[words.index("--timeout") + 1] == "60" and "--complete_verifier" in words and words[words.index("--device") + 1] == "cpu"
     said = capsys.readouterr()
