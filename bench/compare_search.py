@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not rows:
         p.error("no instance is left: --only names groups or ids of instances.csv")
     ours, theirs = OurSearch(a.threads), AlphaBetaCrown(a.peer, a.peer_python)
+    sides: list[SearchSide] = [ours, theirs]
     if not theirs.program.is_file():
         say(f"{theirs.name} is not installed in {a.peer}: there is no {theirs.program}; name its folder with --peer")
         return NO_PEER
@@ -98,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 say(f"{plural(len(left) - k, 'instance')} left: the same command goes on")
                 break
             say(f"{r['id']}, {k + 1} of {len(left)}" + (f", about {spent / k * (len(left) - k) / 60:.0f} min left" if k else ""))
-            sides = [ours, theirs] if rows.index(r) % 2 == 0 else [theirs, ours]  # by its place, whatever an earlier run has asked
-            table.add(pair(r, data, sides, a.timeout, a.threads) | fixed)
+            turns = sides[:: 1 if rows.index(r) % 2 == 0 else -1]  # by its place, whatever an earlier run has asked
+            table.add(pair(r, data, turns, a.timeout, a.threads) | fixed)
     except KeyboardInterrupt:
         say("stopped: the same command goes on")
     table.close()
