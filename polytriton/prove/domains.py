@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -43,6 +44,83 @@ class Domains:
         return 16 * self.lo.shape[1] + self.open.shape[1] + 28 + 4 * self.layers.shape[1]
 
 
+def _without_layers(domains: Domains) -> Domains:
+    return replace(domains, layers=domains.layers[:, :0])
+
+
+class Waiting:
+    """Domains that wait. What is taken makes room for what comes: the nodes' bounds, nearly all that a domain holds, stay where they are
+    from the one to the other, in blocks of so many bytes.
+    """
+
+    BLOCK = 1 << 24
+
+    def __init__(self, domains: Domains) -> None:
+        self.each, self._cells = domains.each, domains.layers.shape[1]
+        self._rows = max(1, self.BLOCK // max(1, 4 * self._cells))
+        self._blocks: list[np.ndarray] = []
+        self._free = np.zeros(0, dtype=np.int64)
+        none = np.zeros(0, dtype=np.int64)
+        self._few, self._at = _without_layers(domains.pick(none)), none
+        self.add(domains)
+
+    def __len__(self) -> int:
+        return len(self._few)
+
+    @property
+    def lo(self) -> np.ndarray:
+        return self._few.lo
+
+    @property
+    def hi(self) -> np.ndarray:
+        return self._few.hi
+
+    @property
+    def root(self) -> np.ndarray:
+        return self._few.root
+
+    @property
+    def open(self) -> np.ndarray:
+        return self._few.open
+
+    @property
+    def bound(self) -> np.ndarray:
+        return self._few.bound
+
+    @property
+    def depth(self) -> np.ndarray:
+        return self._few.depth
+
+    def add(self, more: Domains) -> None:
+        """They come last."""
+        while self._cells and len(self._free) < len(more):
+            first = self._rows * len(self._blocks)
+            self._blocks.append(np.empty((self._rows, self._cells), dtype=np.float32))
+            self._free = np.concatenate([self._free, np.arange(first, first + self._rows)])
+        at, self._free = (self._free[: len(more)], self._free[len(more) :]) if self._cells else (np.zeros(len(more), dtype=np.int64),) * 2
+        for block, mine in self._shares(at):
+            block[at[mine] % self._rows] = more.layers[mine]
+        self._few = Domains.join(self._few, _without_layers(more))
+        self._at = np.concatenate([self._at, at])
+
+    def take(self, which: np.ndarray) -> Domains:
+        """Those at these places, in the order of their places; the others wait on in theirs."""
+        taken = np.zeros(len(self), dtype=bool)
+        taken[which] = True
+        at, found = self._at[taken], self._few.pick(taken)
+        found.layers = np.empty((len(found), self._cells), dtype=np.float32)
+        for block, mine in self._shares(at):
+            found.layers[mine] = block[at[mine] % self._rows]
+        self._few, self._at = self._few.pick(~taken), self._at[~taken]
+        self._free = np.concatenate([self._free, at]) if self._cells else self._free
+        return found
+
+    def _shares(self, at: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The blocks in which these places lie, each with which of them."""
+        for k in np.unique(at // self._rows) if self._cells else ():
+            yield self._blocks[k], np.flatnonzero(at // self._rows == k)
+
+
 @dataclass(frozen=True)
 class Pieces:
     """The groups of every box of some questions, and the forms of every group. Groups of a box are numbered from 0: `groups[box, k]`
@@ -76,7 +154,7 @@ class Pieces:
         bound, depth = np.full(n, -np.inf), np.zeros(n, dtype=np.int32)
         return Domains(q.lo[boxes], q.hi[boxes], boxes, held[boxes], bound, depth, whole, np.array(names, dtype=np.int64))
 
-    def rows(self, domains: Domains) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def rows(self, domains: Domains | Waiting) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The forms that are to be bounded: for each its domain, its group within the domain's box, and its place in the questions."""
         at, local = np.nonzero(domains.open)
         group = self.groups[domains.root[at], local]

@@ -23,7 +23,7 @@ from polytriton.prove.attempt import Answers
 from polytriton.prove.course import Course
 from polytriton.prove.crew import Crew
 from polytriton.prove.decider import Decider
-from polytriton.prove.domains import Domains, Pieces
+from polytriton.prove.domains import Domains, Pieces, Waiting
 from polytriton.prove.options import Options
 from polytriton.prove.questions import Questions
 from polytriton.prove.trail import Trail
@@ -122,7 +122,7 @@ class InputSearch:
         if inherits is None:  # kernels replay whole refinements
             inherits = not decider.kernels and 8 * total * KEPT <= decider.options.memory // MEMORY
         self.trail = answers.trail or Trail(0)
-        self.waiting = self.pieces.roots(q, answers.settled, total if inherits else 0, self.trail)
+        self.waiting = Waiting(self.pieces.roots(q, answers.settled, total if inherits else 0, self.trail))
         self.whole = float(self.waiting.open.sum())
         self.size = self._size()
         self.least = np.full(len(answers.settled), np.inf)  # of a group's refuted parts the least bound
@@ -154,8 +154,8 @@ class InputSearch:
             self.domains += int((~unknown).sum())
             weight = np.zeros(w.lo.shape)
             np.add.at(weight, at[rows], np.abs([slopes[f] for f in form[rows].tolist()]))
-            begun = w.pick(~unknown)
-            self.waiting = Domains.join(w.pick(unknown), self._halves(begun, weight[~unknown], np.ones(len(begun), dtype=bool)))
+            begun = w.take(np.flatnonzero(~unknown))
+            w.add(self._halves(begun, weight[~unknown], np.ones(len(begun), dtype=bool)))
 
     def run(self) -> SearchStats:
         """Until everything is refuted, `probe` finds a counterexample, or nothing can be divided any more."""
@@ -209,7 +209,7 @@ class InputSearch:
             names = [int(self.trail.names(self._names(len(part)))[0]) for part in parts]
             told = self._every([(part, len(self.ways), look and k == 0, names[k]) for k, part in enumerate(parts)])
         except Stopped:
-            self.waiting = Domains.join(self.waiting, batch)
+            self.waiting.add(batch)
             raise
         self.domains += len(batch)
         self.rounds += 1
@@ -219,7 +219,7 @@ class InputSearch:
             self.course.close(t.closed)
             self.trail.add(t.trail)
             if t.left is not None:
-                self.waiting = Domains.join(self.waiting, t.left)
+                self.waiting.add(t.left)
         self.course.tell(self.domains, len(self.waiting), self.depth, float(self.waiting.bound.min(initial=np.inf)), self.share())
 
     def bound_batch(self, asked: BoxBatch) -> BoxesTold:
@@ -246,15 +246,11 @@ class InputSearch:
     def _take(self, count: int) -> Domains:
         """The worst bounds first; the deepest where memory runs out."""
         w = self.waiting
-        if len(w) <= count:
-            self.waiting = w.pick(np.zeros(0, dtype=np.int64))
-            return w
         if len(w) * w.each > self.decider.options.memory // MEMORY:
             order = np.argsort(-w.depth, kind="stable")
         else:
             order = np.argsort(w.bound, kind="stable")
-        self.waiting = w.pick(np.sort(order[count:]))
-        return w.pick(np.sort(order[:count]))
+        return w.take(order[:count])
 
     def _refute(self, batch: Domains) -> Domains | None:
         """The parts that are left of a batch, already divided."""

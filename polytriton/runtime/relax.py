@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from polytriton.runtime.cpu import cells
 from polytriton.runtime.soundness import U64
 
 
@@ -27,6 +28,11 @@ def round_down(x: Tensor, dtype: torch.dtype) -> Tensor:
     return -round_up(-x, dtype)
 
 
+def round_outward(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The narrowest boxes in `dtype` around float64 ones."""
+    return cells.outward_cells(lo, hi, dtype) if cells.serves(lo) else (round_down(lo, dtype), round_up(hi, dtype))
+
+
 @dataclass(frozen=True)
 class Lines:
     """lower_slope*y + lower_cut <= f(y) <= upper_slope*y + upper_cut; cuts are None where all are zero."""
@@ -39,6 +45,9 @@ class Lines:
 
 def relu_lines(lo: Tensor, hi: Tensor, slope: float, dtype: torch.dtype, error: Tensor | None = None) -> Lines:
     """Relaxation of every neuron over its float64 box; `error` >= 0 is the deployed operator's own."""
+    if slope == 0.0 and error is None and cells.serves(lo):
+        below, above, cut = cells.relu_cells(lo, hi, dtype)
+        return Lines(below, above, None, cut)
     on, off = lo >= 0, hi <= 0
     one, low = torch.ones_like(lo), torch.full_like(lo, slope)
     chord = (hi - slope * lo) / (hi - lo)

@@ -21,7 +21,7 @@ from polytriton.runtime.curves import curve_lines
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.planes import Planes, product_planes
-from polytriton.runtime.relax import relu_lines, round_down, round_up
+from polytriton.runtime.relax import relu_lines, round_outward, round_up
 from polytriton.runtime.soundness import Coefficients, gamma, up
 
 _SERIAL = count()
@@ -111,7 +111,7 @@ class Tables:
     def box(self, name: str) -> tuple[Tensor, Tensor]:
         if name not in self._box:
             frame = self.kit.frames[name]
-            lo, hi = round_down(self.boxes.lo[name], self.dtype), round_up(self.boxes.hi[name], self.dtype)
+            lo, hi = round_outward(self.boxes.lo[name], self.boxes.hi[name], self.dtype)
             self._box[name] = frame.table(lo), frame.table(hi)
         return self._box[name]
 
@@ -150,25 +150,30 @@ class Tables:
     def first(self, name: str) -> Tensor:
         """t of an identity row's own node, float64 without margin: its coefficients are weights, not a rounded product."""
         if name not in self._first:
-            self._first[name] = self._vector(name, product=False)
+            self._first[name] = self._vector(name, *self._largest(name), product=False)
         return self._first[name]
 
     def charge(self, name: str) -> tuple[Tensor, Tensor]:
         """t as a table in the coefficient type, and what underflow may cost a row whatever its coefficients [batch]."""
         if name not in self._charge:
-            t = round_up(self._vector(name, product=True), self.dtype)
-            self._charge[name] = self.kit.frames[name].table(t), self._floor(name)
+            own, below = self._largest(name)
+            t = round_up(self._vector(name, own, below, product=True), self.dtype)
+            self._charge[name] = self.kit.frames[name].table(t), self._floor(name, own, below)
         return self._charge[name]
 
-    def _vector(self, name: str, product: bool) -> Tensor:
+    def _largest(self, name: str) -> tuple[Tensor, Tensor | None]:
+        """The largest magnitudes of a node, and of an affine layer's operand, in float64 without margin."""
+        layered = name in self.kit.forward.layers
+        return self.boxes.absmax(name), self.boxes.absmax(self.kit.nodes[name].inputs[0]) if layered else None
+
+    def _vector(self, name: str, xabs: Tensor, below: Tensor | None, *, product: bool) -> Tensor:
         c = self.kit.coefficients
         node, boxes = self.kit.nodes[name], self.boxes
-        xabs = boxes.absmax(name)
         zero = torch.zeros_like(xabs)
         t = boxes.error.get(name, zero) if OPS[node.op].kind != "nonlinear" else zero  # the lines have theirs
         terms = xabs[0].numel()
         layer = self.kit.forward.layers.get(name)
-        if layer is not None:
+        if layer is not None and below is not None:
             nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else one_rounding(c.u)
             t = t + (layer.rho + nu) * boxes.magnitude[name] + (layer.rho + dot_error(terms)) * layer.babs
             if product:
@@ -177,10 +182,9 @@ class Tables:
                 if node.op == "linear":
                     t = t + k * boxes.magnitude[name]
                 else:
-                    below = boxes.absmax(node.inputs[0])
                     t = t + self.kit.forward.product(layer, layer.wabs, torch.where(below > 0, k * below, torch.zeros_like(below)))
             if c.dtype == torch.float32:  # a weight below the smallest normal is off by at most eta
-                t = t + c.eta * boxes.absmax(node.inputs[0]).sum((1, 2, 3), keepdim=True)
+                t = t + c.eta * below.sum((1, 2, 3), keepdim=True)
         if node.op == "gather" and product:
             repeats = self.kit.forward.moves[name].repeats
             t = t + (gamma(repeats - 1, c.u) if repeats > 1 else 0.0) * xabs
@@ -225,16 +229,14 @@ class Tables:
             self._active[key] = compact if small else None
         return self._active[key]
 
-    def _floor(self, name: str) -> Tensor:
+    def _floor(self, name: str, xabs: Tensor, below: Tensor | None) -> Tensor:
         """K eta a coefficient for the product, eta for the ReLU's, times the largest values they multiply."""
         c = self.kit.coefficients
-        node = self.kit.nodes[name]
         layer = self.kit.forward.layers.get(name)
-        own = self.boxes.absmax(name).sum((1, 2, 3))
-        if layer is None:
+        own = xabs.sum((1, 2, 3))
+        if layer is None or below is None:
             return up(2 * c.eta * own)
-        below = self.boxes.absmax(node.inputs[0]).sum((1, 2, 3))
-        return up(2 * c.eta * (own + (layer.fan + 1) * (1 + layer.w_max) * below))
+        return up(2 * c.eta * (own + (layer.fan + 1) * (1 + layer.w_max) * below.sum((1, 2, 3))))
 
     def floor(self, name: str) -> Tensor:
         """Underflow of one rounded operation a coefficient, [batch]."""

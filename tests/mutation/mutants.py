@@ -19,6 +19,7 @@ PROCESS, SOUND, FOLD = "tests/soundness/test_process.py", "tests/soundness/test_
 SOAK = "tests/soak/test_soak.py::test_a_burst_of_cases"
 BACKEND, WINDOWS = "tests/runtime/test_backend.py", "tests/passes/test_windows.py"
 PRODUCTS, RELAXATIONS = "tests/runtime/test_products.py", "tests/runtime/test_relaxations.py"
+CELLS, COMPILED = "runtime/cpu/cells.py", f"{RELAXATIONS}::test_compiled_cells_are_the_tensor_forms"
 LINES = f"{TRAPS}::test_relu_lines_enclose_the_function_in_rationals"
 OVERFLOW = f"{TRAPS}::test_overflow_never_makes_a_finite_wrong_bound"
 BORDER = f"{TRAPS}::test_no_cell_is_lost_at_a_border"
@@ -80,13 +81,13 @@ MUTANTS: tuple[Mutant, ...] = (
     m("t without the bias's sum", TABLES, "+ (layer.rho + dot_error(terms)) * layer.babs", "+ layer.rho * layer.babs", TERMS),
     m("t without a dense product", TABLES, "t = t + k * boxes.magnitude[name]", "t = t + 0", TERMS),
     m("t without a convolution's product", TABLES, "torch.where(below > 0, k * below,", "torch.where(below > 0, 0 * below,", TERMS),
-    m("t without subnormal weights", TABLES, "t = t + c.eta * boxes", "t = t + 0 * boxes", TERMS),
+    m("t without subnormal weights", TABLES, "t = t + c.eta * below", "t = t + 0 * below", TERMS),
     m("t without repeats of a gather", TABLES, "gamma(repeats - 1, c.u) if repeats > 1", "gamma(repeats - 1, c.u) if repeats > 1e9", TERMS),
     m("t without the ReLU's product", TABLES, "t = t + self.kit.pending[name] * xabs", "t = t + 0", TERMS),
-    m("t rounded to nearest", TABLES, "t = round_up(self._vector(name, product=True), self.dtype)", "t = self._vector(name, product=True).to(self.dtype)", TERMS, SOAK),
-    m("a layer's underflow is forgotten", TABLES, "(own + (layer.fan + 1) * (1 + layer.w_max) * below)", "own", TERMS),
+    m("t rounded to nearest", TABLES, "t = round_up(self._vector(name, own, below, product=True), self.dtype)", "t = self._vector(name, own, below, product=True).to(self.dtype)", TERMS, SOAK),
+    m("a layer's underflow is forgotten", TABLES, "(own + (layer.fan + 1) * (1 + layer.w_max) * below.sum((1, 2, 3)))", "own", TERMS),
     m("a coefficient's underflow is forgotten", TABLES, "up(2 * self.kit.coefficients.eta *", "up(0 * self.kit.coefficients.eta *", TERMS),
-    m("boxes rounded to nearest", TABLES, "round_down(self.boxes.lo[name], self.dtype), round_up(self.boxes.hi[name], self.dtype)", "self.boxes.lo[name].to(self.dtype), self.boxes.hi[name].to(self.dtype)", TERMS),
+    m("boxes rounded to nearest", TABLES, "round_outward(self.boxes.lo[name], self.boxes.hi[name], self.dtype)", "self.boxes.lo[name].to(self.dtype), self.boxes.hi[name].to(self.dtype)", TERMS),
     m("a cell of the box [0, 0] is dead", TABLES, "~(boxes.hi[name] <= 0) | (boxes.lo[name] >= 0)", "~(boxes.hi[name] <= 0)", GAPS),
     m("dense layers are cut for the first image", TABLES, "self.live(node.name)[key[1]]", "self.live(node.name)[0]", GAPS, DEEPPOLY),
     m("tables' margins are ones", TORCH, "F.pad(values, (0, 0, left, right, t, b)).contiguous()", "F.pad(values, (0, 0, left, right, t, b), value=1).contiguous()", FRAME),
@@ -96,6 +97,12 @@ MUTANTS: tuple[Mutant, ...] = (
     m("slopes swapped", RELAX, "(steep, chord) if slope <= 1 else (chord, steep)", "(chord, steep) if slope <= 1 else (steep, chord)", LINES),
     m("the upper end of a box is no break point", RELAX, "torch.maximum(torch.maximum(gap_lo, gap_hi), zero)", "torch.maximum(gap_lo, zero)", LINES),
     m("a leaky ReLU rounds nothing", RELAX, "lower_cut - error, (upper_cut + error)", "lower_cut, upper_cut", BETWEEN),
+    m("compiled lines without their own rounding", CELLS, "moved = moved + (8 * U64 * (abs(f) + abs(product)) + 1e-300)", "moved = moved + 0.0", COMPILED),
+    m("compiled intercepts rounded to nearest", CELLS, "if near < worst:", "if near < -np.inf:", COMPILED),
+    m("compiled lines look at one end of the box", CELLS, "for y in (low, high):", "for y in (low, low):", COMPILED),
+    m("a compiled ReLU is on from its upper end", CELLS, "above[i] = 1.0 if low >= 0 else 0.0", "above[i] = 1.0 if high >= 0 else 0.0", COMPILED),
+    m("compiled boxes are rounded to nearest below", CELLS, "if near > lo[i]:", "if near > np.inf:", COMPILED),
+    m("compiled boxes are rounded to nearest above", CELLS, "if near < hi[i]:", "if near < -np.inf:", COMPILED),
     m("every winner is sure", RELAX, "sure = best >= others", "sure = best >= best", WINNERS),
     m("the runner-up is forgotten", RELAX, "most = hi.amax(-1)", "most = best", WINNERS),
     # the walk

@@ -43,10 +43,12 @@ SEARCHES: tuple[Mutant, ...] = (
     # how parts are kept
     m("the last half is dropped", _SEARCH, "> few:\n                return left\n", "> few:\n                return left.pick(np.arange(len(left) - 1))\n", SEARCH),
     m("upper halves are dropped", _SEARCH, "> few:\n                return left\n", "> few:\n                return left.pick(np.arange(len(left) // 2))\n", SEARCH),
-    m("a batch is lost when the time is up", _SEARCH, "            self.waiting = Domains.join(self.waiting, batch)\n            raise\n", "            raise\n", f"{ENDS}::test_time_that_ends_anywhere", ENDS),
-    m("what waits is replaced by what is left of a batch", _SEARCH, "self.waiting = Domains.join(self.waiting, t.left)", "self.waiting = t.left", SEARCH),
-    m("a part is lost when a batch is taken", _SEARCH, "self.waiting = w.pick(np.sort(order[count:]))", "self.waiting = w.pick(np.sort(order[count + 1 :]))", f"{ENDS}::test_little_memory_takes_the_deepest_first", ENDS),
-    m("boxes that were not tried are not searched", _SEARCH, "Domains.join(w.pick(unknown), self._halves(", "Domains.join(w.pick(unknown & False), self._halves(", f"{SEARCH}::test_boxes_of_which_some_have_been_tried", SEARCH),
+    m("a batch is lost when the time is up", _SEARCH, "            self.waiting.add(batch)\n            raise\n", "            raise\n", f"{ENDS}::test_time_that_ends_anywhere", ENDS),
+    m("what waits is replaced by what is left of a batch", _SEARCH, "self.waiting.add(t.left)", "self.waiting = Waiting(t.left)", SEARCH),
+    m("a part is lost when a batch is taken", _SEARCH, "return w.take(order[:count])", "return w.take(order[: count + 1]).pick(np.arange(min(count, len(order))))", f"{ENDS}::test_little_memory_takes_the_deepest_first", ENDS),
+    m("a part that waits keeps another's bounds", _DOMAINS, "block[at[mine] % self._rows] = more.layers[mine]", "block[at[mine] % self._rows] = more.layers[mine][::-1]", DOMAINS),
+    m("room is given away before it is empty", _DOMAINS, "self._free = np.concatenate([self._free, at]) if self._cells else self._free", "self._free = np.concatenate([self._free, at + 1]) if self._cells else self._free", DOMAINS),
+    m("boxes that were not tried are not searched", _SEARCH, "begun = w.take(np.flatnonzero(~unknown))", "begun = w.take(np.arange(len(w))).pick(np.flatnonzero(~unknown))", f"{SEARCH}::test_boxes_of_which_some_have_been_tried", SEARCH),
     m("parts with one closed group are done", _SEARCH, "which = np.flatnonzero(batch.open.any(1))", "which = np.flatnonzero(batch.open.all(1))", SEARCH),
     # what a search claims
     m("time that is up proves", _SEARCH, "        self._settle()\n        return", '        if self.ended == "time":\n            self.waiting.open[:] = False\n        self._settle()\n        return', ENDS),

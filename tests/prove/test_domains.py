@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from polytriton.prove.domains import Domains, Pieces
+from polytriton.prove.domains import Domains, Pieces, Waiting
 from polytriton.prove.trail import Trail
 
 
@@ -100,3 +101,26 @@ def test_parts_are_picked_and_joined_whole() -> None:
     picked = r.pick(np.array([1]))
     picked.lo += 7
     assert (r.lo == q.lo).all(), "a part is a copy"
+
+
+def test_what_waits_keeps_its_own_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a plain list: domains of seeded numbers come and go, in blocks of three rows."""
+    monkeypatch.setattr(Waiting, "BLOCK", 24)
+    q, rng = questions([0, 1, 2], [0, 1, 2], 3), np.random.default_rng(3)
+    roots = Pieces.of_questions(q).roots(q, np.zeros(3, dtype=bool), 1, Trail(0))
+    waiting, listed = Waiting(roots.pick(np.zeros(0, dtype=np.int64))), []
+    for number in range(60):
+        some = roots.pick(rng.integers(0, 3, rng.integers(0, 6)))
+        some.layers = rng.normal(size=some.layers.shape).astype(np.float32)
+        some.bound, some.name = rng.normal(size=len(some)), 100 * number + np.arange(len(some))
+        waiting.add(some)
+        listed += [some.pick(np.array([k])) for k in range(len(some))]
+        which = rng.permutation(len(listed))[: rng.integers(0, 5)]
+        taken, told = waiting.take(which), [listed[k] for k in np.sort(which)]
+        listed = [d for k, d in enumerate(listed) if k not in which]
+        assert len(waiting) == len(listed) and waiting.bound.tolist() == [float(d.bound[0]) for d in listed]
+        assert len(taken) == len(told)
+        for k, d in enumerate(told):
+            one = taken.pick(np.array([k]))
+            assert all((getattr(one, f.name) == getattr(d, f.name)).all() for f in fields(Domains))
+    assert listed and waiting.each == roots.each

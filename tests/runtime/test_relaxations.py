@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from polytriton.ir.net import Builder
 from polytriton.passes.pipeline import compile_net
+from polytriton.runtime.cpu import cells
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.relax import maxpool_winners, relu_lines, round_down, round_up
+from polytriton.runtime.relax import Lines, maxpool_winners, relu_lines, round_down, round_outward, round_up
 from polytriton.runtime.results import Forms
 from polytriton.runtime.soundness import SEMANTICS, deployed_error, elementwise_error, gamma, gammas
 from tests.runtime.scenes import DTYPES
@@ -152,6 +153,24 @@ def test_the_operators_own_error_lies_between_the_lines(dtype: torch.dtype) -> N
             f = Fraction(y) * (1 if y >= 0 else Fraction(0.1))
             assert Fraction(a) * Fraction(y) + Fraction(b) <= f - Fraction(e)
             assert Fraction(c) * Fraction(y) + Fraction(d) >= f + Fraction(e)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_compiled_cells_are_the_tensor_forms(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, NaN and infinity included: what is proved of the one is then true of the other."""
+    if not cells.serves(torch.zeros(1)):
+        pytest.skip("Numba is not installed: there are no compiled loops")
+    rng = np.random.default_rng(5)
+    odd = [*SPECIAL, *(-v for v in SPECIAL), math.inf, -math.inf, math.nan]
+    drawn = np.sort(rng.normal(size=(20_000, 2)) * np.exp(4 * rng.normal(size=(20_000, 2))), axis=1)
+    lo, hi = (torch.from_numpy(v.copy()) for v in np.concatenate([np.array(list(product(odd, odd))), drawn]).T)
+    made = relu_lines(lo, hi, 0.0, dtype), round_outward(lo, hi, dtype)
+    monkeypatch.setattr(cells, "serves", lambda values: False)
+    told = relu_lines(lo, hi, 0.0, dtype), round_outward(lo, hi, dtype)
+    for one, other in zip(made, told, strict=True):
+        parts = [(v.lower_slope, v.upper_slope, v.upper_cut) if isinstance(v, Lines) else v for v in (one, other)]
+        for a, b in zip(*parts, strict=True):
+            assert torch.equal(a.nan_to_num(nan=-7.0), b.nan_to_num(nan=-7.0)) and a.dtype == b.dtype == dtype
 
 
 def test_winners_of_a_pool() -> None:

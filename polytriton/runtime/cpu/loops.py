@@ -97,7 +97,7 @@ def prepare(tell: Tell = knobs.tell) -> None:
     """Loads every loop; where this machine has none of this release yet, compiles them, which takes some seconds, and says so."""
     if not AVAILABLE:
         return
-    from polytriton.runtime.cpu import fused, scalars, sums  # noqa: F401  those that are to be known
+    from polytriton.runtime.cpu import cells, fused, scalars, sums  # noqa: F401  those that are to be known
 
     with _LOCK:
         left = [one for one in _known if one._found is None]

@@ -1,0 +1,91 @@
+"""Tables that are made cell by cell, in one compiled loop each: a search's many small batches spend more on calls than on numbers.
+
+The loops round as the tensor forms in runtime/relax.py do, operation by operation, so both give the same numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polytriton.rounding import U64
+from polytriton.runtime.cpu import fused
+
+PLAIN: set[str] = set()  # no flags: nothing is reordered or contracted
+
+# The float32 number beside y lies between half a step and a step and a half from it, where a step is between |y| 2^-24 and |y| 2^-23,
+# or 2^-149: y + max(|y| STEP, LEAST) rounds to it. Loops compiled ahead call no library, nextafter neither.
+STEP = 2.0**-24 * (1 + 2.0**-20)
+LEAST = 2.0**-150 * (1 + 2.0**-20)
+LARGEST = 2.0**128 - 2.0**104
+
+
+@fused.compile_loop("D D T T T", PLAIN)
+def _relu_cells(lo, hi, below, above, cut):  # type: ignore[no-untyped-def]
+    for i in range(len(lo)):
+        low, high = lo[i], hi[i]
+        if low >= 0 or high <= 0:
+            below[i] = above[i] = 1.0 if low >= 0 else 0.0
+            cut[i] = 0.0
+            continue
+        chord = (high - 0.0 * low) / (high - low)
+        below[i] = 1.0 if high > -low else 0.0
+        above[i] = chord if abs(chord) < np.inf else 0.0
+        k = np.float64(above[i])
+        worst = 0.0
+        for y in (low, high):
+            f = y if y >= 0 else 0.0 * y
+            product = k * y
+            moved = f - product
+            if k == 0 and not abs(y) < np.inf:
+                moved = f
+            moved = moved + (8 * U64 * (abs(f) + abs(product)) + 1e-300)
+            if (k == 1 and y >= 0) or (k == 0 and y < 0) or y == 0:
+                moved = 0.0
+            elif k == 0 and y >= 0:
+                moved = f
+            if not moved <= worst and worst == worst:  # NaN stays
+                worst = moved
+        cut[i] = worst
+        near = np.float64(cut[i])
+        if near < worst:
+            cut[i] = -LARGEST if near == -np.inf else near + max(abs(near) * STEP, LEAST)
+
+
+@fused.compile_loop("D D T T", PLAIN)
+def _outward_cells(lo, hi, low, high):  # type: ignore[no-untyped-def]
+    for i in range(len(lo)):
+        low[i] = lo[i]
+        near = np.float64(low[i])
+        if near > lo[i]:
+            low[i] = LARGEST if near == np.inf else near - max(abs(near) * STEP, LEAST)
+        high[i] = hi[i]
+        near = np.float64(high[i])
+        if near < hi[i]:
+            high[i] = -LARGEST if near == -np.inf else near + max(abs(near) * STEP, LEAST)
+
+
+def serves(values: Tensor) -> bool:
+    """Whether there are loops for tensors like this one."""
+    return fused.AVAILABLE and values.device.type == "cpu"
+
+
+def _flat(values: Tensor) -> np.ndarray:
+    return values.contiguous().view(-1).numpy()
+
+
+def relu_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Slopes below and above an exact ReLU, and the cut above it: `relax.relu_lines` for slope 0."""
+    below, above, cut = (torch.empty(lo.shape, dtype=dtype) for _ in range(3))
+    _relu_cells(_flat(lo), _flat(hi), _flat(below), _flat(above), _flat(cut))
+    return below, above, cut
+
+
+def outward_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Boxes in the coefficient type: `relax.round_down` and `relax.round_up`."""
+    if dtype == torch.float64:
+        return lo, hi
+    low, high = (torch.empty(lo.shape, dtype=dtype) for _ in range(2))
+    _outward_cells(_flat(lo), _flat(hi), _flat(low), _flat(high))
+    return low, high
