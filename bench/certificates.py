@@ -9,8 +9,6 @@ Seconds are CPU seconds of one thread, so that what else the machine does hardly
 
 from __future__ import annotations
 
-import argparse
-import csv
 import statistics
 import tempfile
 import time
@@ -19,7 +17,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import polytriton
-from bench.machine import data_folder, processor
+from bench.core.command import parser
+from bench.core.machine import data_folder, processor
+from bench.core.table import Row, Table, read_rows
 from polytriton import checker
 from polytriton.certificate.guide import Guide, enough
 from polytriton.certificate.write import write
@@ -30,25 +30,26 @@ from polytriton.prove.trail import Trail
 
 DATA = data_folder()
 OUT = Path(__file__).parent / "results" / "certificates-cpu-1thread.csv"
-HEAD = ["id", "group", "network", "semantics", "verdict", "search_s", "write_s", "check_s", "bytes", "nodes", "leaves", "further", "margin",
-        "note", "machine", "date"]  # fmt: skip
+COLUMNS = (
+    "id", "group", "network", "semantics", "verdict", "search_s", "write_s", "check_s", "bytes", "nodes", "leaves", "further", "margin",
+    "note",
+)  # fmt: skip
 CHECKING = 600.0  # seconds of the clock that a check may take
 NOTES = 1 << 28  # bytes
 
 
 def instances(ids: list[str], groups: list[str]) -> Iterator[dict[str, str]]:
     """Those named; else the published ones that hold and that one bound does not prove."""
-    with open(DATA / "instances.csv", newline="") as file:
-        for row in csv.DictReader(file):
-            wanted = row["id"] in ids if ids else row["verdict"] == "unsat" and row["kind"] == "official" and row["crown_verified"] == "0"
-            if wanted and (not groups or row["group"] in groups):
-                yield row
+    for row in read_rows(DATA / "instances.csv"):
+        wanted = row["id"] in ids if ids else row["verdict"] == "unsat" and row["kind"] == "official" and row["crown_verified"] == "0"
+        if wanted and (not groups or row["group"] in groups):
+            yield row
 
 
-def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) -> dict[str, object]:
+def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) -> Row:
     """One row of the table."""
     net, spec, target = DATA / row["net"], DATA / row["spec"], folder / "a.cert"
-    found: dict[str, object] = {"id": row["id"], "group": row["group"], "network": net.stem, "semantics": semantics}
+    found: Row = {"id": row["id"], "group": row["group"], "network": net.stem, "semantics": semantics}
     began = time.process_time()
     verifier, trail = polytriton.compile(net, semantics=semantics, device="cpu"), Trail(NOTES)
     prop = read_vnnlib(spec, n_in=verifier.inputs, n_out=verifier.outputs)
@@ -98,38 +99,30 @@ def summary(rows: list[dict[str, str]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ids", nargs="*", default=[])
-    parser.add_argument("--only", nargs="*", default=[], metavar="GROUP")
-    parser.add_argument("--semantics", nargs="*", default=["real", "float32"], choices=checker.SEMANTICS)
-    parser.add_argument("--timeout", type=float, default=60.0)
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--notes", type=int, default=0, metavar="ROUNDS")
-    a = parser.parse_args()
+    p = parser("certificates", __doc__)
+    p.add_argument("--ids", nargs="*", default=[])
+    p.add_argument("--only", nargs="*", default=[], metavar="GROUP")
+    p.add_argument("--semantics", nargs="*", default=["real", "float32"], choices=checker.SEMANTICS)
+    p.add_argument("--timeout", type=float, default=60.0)
+    p.add_argument("--out", type=Path, default=OUT)
+    p.add_argument("--notes", type=int, default=0, metavar="ROUNDS")
+    a = p.parse_args()
     if a.notes:
         for row in instances(a.ids, a.only):
             for semantics in a.semantics:
                 plain, noted = notes_cost(row, semantics, a.timeout, a.notes)
                 print(f"{row['id']} {semantics}: {plain:.3f} s, with notes {noted:.3f} s, {noted / plain:.3f}")
         return
-    done: list[dict[str, str]] = []
-    if a.out.exists():
-        with open(a.out, newline="") as file:
-            done = list(csv.DictReader(file))
-    known = {(r["id"], r["semantics"]) for r in done}
+    known = {(r["id"], r["semantics"]) for r in read_rows(a.out)} if a.out.exists() else set()
     stamp = {"machine": processor(), "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")}
-    with tempfile.TemporaryDirectory() as folder, open(a.out, "a", newline="") as file:
-        writer = csv.DictWriter(file, HEAD, restval="")
-        if not done:
-            writer.writeheader()
+    table = Table(COLUMNS, a.out, stamp, goes_on=True)
+    with tempfile.TemporaryDirectory() as folder:
         for row in instances(a.ids, a.only):
             for semantics in a.semantics:
                 if (row["id"], semantics) not in known:
-                    writer.writerow(found := measured(row, semantics, a.timeout, Path(folder)) | stamp)
-                    file.flush()
-                    print(*(found.get(k, "") for k in HEAD[:-2]))
-    with open(a.out, newline="") as file:
-        print(summary(list(csv.DictReader(file))))
+                    table.add(measured(row, semantics, a.timeout, Path(folder)))
+    table.close()
+    print(summary(read_rows(a.out)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Exit code 1 where fewer than `--goal` of the benchmarks whose files are there lo
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
 import json
@@ -24,8 +23,9 @@ from pathlib import Path
 
 import onnx
 
-from bench.machine import describe
-from bench.table import Row, Table
+from bench.core.command import parser
+from bench.core.machine import describe
+from bench.core.table import Row, Table
 
 COLUMNS = ("benchmark", "networks", "input", "operators", "property", "loads", "bounded", "verdict", "margin", "seconds", "message")
 SHOWN = ("benchmark", "networks", "loads", "bounded", "verdict", "seconds", "message")
@@ -119,7 +119,7 @@ def summary(rows: Sequence[Row], absent: dict[str, int]) -> tuple[list[str], flo
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("competition", __doc__)
     p.add_argument("folder", type=Path)
     p.add_argument("--only", nargs="+", metavar="BENCHMARK")
     p.add_argument("--timeout", type=float, default=20.0, help="seconds a kind (20)")

@@ -3,7 +3,7 @@
     python -m bench.cpu [--nets FOLDER] [--threads 1] [--runs 5] [--out FOLDER]
 
 is `python -m bench.suite goals`. FOLDER holds fc6x500.onnx, resnet_small.onnx and convbig.onnx with mnist_x.npy and cifar_x.npy, as
-`python -m bench.goal_nets` writes them (done first where no folder is named). Seconds, peak memory over the process's base, operations
+`python -m bench.nets.goals` writes them (done first where no folder is named). Seconds, peak memory over the process's base, operations
 counted by the Plan for the rows that ran, and `of_peak`, their rate as a fraction of this machine's own float32 convolution rate
 measured in the same run. Goals are for one thread and one image, alone; a batch of eight follows.
 """
@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 import polytriton
-from bench import goal_nets
-from bench.measure import Case, PartJob
-from bench.table import END_TO_END, Row
+from bench.core.measure import Case, PartJob
+from bench.core.table import END_TO_END, Row
+from bench.nets import goals
 
 NETS = {"fc6x500": ("mnist_x", 0.06), "resnet_small": ("cifar_x", 0.1), "convbig": ("cifar_x", 1.0)}
 COLUMNS = END_TO_END
@@ -37,11 +37,11 @@ def folder(given: Path | None) -> Path:
     """Where the networks are; they are written there first if nobody named a folder."""
     if given is not None:
         if missing := [n for n in NETS if not (given / f"{n}.onnx").exists()]:
-            raise SystemExit(f"no {missing[0]}.onnx in {given}: python -m bench.goal_nets {given} writes it")
+            raise SystemExit(f"no {missing[0]}.onnx in {given}: python -m bench.nets.goals {given} writes it")
         return given
     made = Path(tempfile.gettempdir()) / "polytriton-goal-nets"
-    if not all((made / f"{name}.npy").exists() for name in goal_nets.INPUTS):  # the last files that are written
-        goal_nets.write(made)
+    if not all((made / f"{name}.npy").exists() for name in goals.INPUTS):  # the last files that are written
+        goals.write(made)
     return made
 
 
@@ -60,6 +60,6 @@ def work(name: str, job: PartJob) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    from bench.suite import main
+    from bench.suite.__main__ import main
 
     raise SystemExit(main(["goals", *sys.argv[1:]]))

@@ -7,7 +7,6 @@ By default the networks of examples/. Every line: medians of the seconds, their 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Sequence
@@ -16,6 +15,8 @@ from pathlib import Path
 import numpy as np
 
 import polytriton
+from bench.core.command import parser
+from bench.zoo import margins_of
 from polytriton.heap import keep_memory
 from polytriton.prove.effort import EFFORTS
 
@@ -23,7 +24,7 @@ NETS = sorted(Path("examples").glob("digits_*.onnx"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    p = argparse.ArgumentParser(prog="bench.effort", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("effort", __doc__)
     p.add_argument("nets", nargs="*", type=Path, default=NETS, metavar="NET.onnx")
     p.add_argument("--runs", type=int, default=7, help="images, each asked once with every effort (%(default)s)")
     p.add_argument("--epsilon", type=float, default=0.05)
@@ -47,9 +48,7 @@ def compare(path: Path, runs: int, epsilon: float) -> tuple[dict[str, list[float
     seconds: dict[str, list[float]] = {e: [] for e in EFFORTS}
     margins: dict[str, list[float]] = {e: [] for e in EFFORTS}
     for k, x in enumerate(images):
-        label = int(net.predict(x).argmax())
-        eye = np.eye(net.outputs)
-        forms = eye[label] - np.delete(eye, label, 0)
+        (forms,) = margins_of(net.predict(x[None]))
         lo, hi = np.clip(x - epsilon, 0, 1), np.clip(x + epsilon, 0, 1)
         for effort in EFFORTS:
             start = time.perf_counter()

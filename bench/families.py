@@ -9,16 +9,15 @@ one bound's (`python -m bench.instances --crown` shows that it does).
 
 from __future__ import annotations
 
-import argparse
-import csv
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.instances import listed
-from bench.machine import data_folder
+from bench.core.command import parser
+from bench.core.machine import data_folder
+from bench.core.table import read_rows
 
 PARTS = {"256x2": "256x2", "256x4": "256x4", "9_200": "9x200", "resnet_2b": "resnet_2b", "resnet_3b2": "sri_resnet_a"}  # of names
 GOALS = {"256x2": 19, "256x4": 19, "9x200": 24, "acasxu": 22, "resnet_2b": 14, "sri_resnet_a": 8, "cifar_biasfield": 6}
@@ -53,15 +52,12 @@ def table(instances: Sequence[dict[str, str]], answers: Sequence[dict[str, str]]
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("families", __doc__)
     p.add_argument("files", nargs="+", type=Path)
     p.add_argument("--data", type=Path)
     a = p.parse_args()
-    answers: list[dict[str, str]] = []
-    for path in a.files:
-        with path.open(newline="") as f:
-            answers += csv.DictReader(f)
-    print("\n".join(table(listed(a.data or data_folder()), answers)))
+    answers = [row for path in a.files for row in read_rows(path)]
+    print("\n".join(table(read_rows((a.data or data_folder()) / "instances.csv"), answers)))
     return 0
 
 

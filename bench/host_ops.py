@@ -9,7 +9,6 @@ whether they have undecided neurons, not on sizes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -25,8 +24,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.gpu_nets import NetGrower
-from bench.machine import ROOT
+from bench.core.command import parser
+from bench.core.machine import ROOT
+from bench.nets.grow import NetGrower
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
@@ -166,7 +166,7 @@ def _pads(node: Any) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def of_net(net: Net, seed: int = 0) -> HostOps:
-    """One refinement and one query of nine margins, as bench.gpu_zoo runs them."""
+    """One refinement and one query of nine margins, as bench.gpu.zoo runs them."""
     from polytriton.runtime.engine import Engine
     from polytriton.runtime.results import Forms
     from polytriton.runtime.settings import pin_settings
@@ -202,7 +202,7 @@ def of_depth(net: Net, timeout: float = 600.0) -> HostOps:
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(prog="bench.host_ops", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("host_ops", __doc__)
     p.add_argument("net", type=Path, metavar="NET.onnx")
     path = p.parse_args().net
     net = compile_net(load_onnx(path).net).net if path.suffix == ".onnx" else parse_net(path.read_text())

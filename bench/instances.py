@@ -11,8 +11,6 @@ bench.suite runs the same, a benchmark a process.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import statistics
 import sys
 import time
@@ -22,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import polytriton
-from bench.machine import data_folder, describe
-from bench.measure import PartJob
-from bench.table import Row, Table
+from bench.core.command import parser
+from bench.core.machine import data_folder, describe
+from bench.core.measure import PartJob
+from bench.core.table import Row, Table, read_rows
 from polytriton.frontend.vnnlib import read_vnnlib
 
 CONTRADICTS = {("sat", "unsat"), ("unsat", "sat")}
@@ -37,7 +36,7 @@ TIMEOUT, QUICK = 60.0, 3  # seconds an instance; instances of a benchmark in a q
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("instances", __doc__)
     p.add_argument("--data", type=Path)
     p.add_argument("--semantics", default="real")
     p.add_argument("--candidates", default="all")
@@ -51,7 +50,7 @@ def main() -> int:
     p.add_argument("--csv", type=Path)
     a = p.parse_args()
     data = a.data or data_folder()
-    rows = select(listed(data), a.only, undecided=a.open)
+    rows = select(read_rows(data / "instances.csv"), a.only, undecided=a.open)
     if a.crown:
         rows = [r for r in rows if r["crown_verified"] == "1"]
     if not rows:
@@ -63,11 +62,6 @@ def main() -> int:
     table.close()
     summarise(table.rows)
     return 1 if any(r["note"] == "CONTRADICTS" for r in table.rows) else 0
-
-
-def listed(data: Path) -> list[dict[str, str]]:
-    with (data / "instances.csv").open(newline="") as f:
-        return list(csv.DictReader(f))
 
 
 def select(rows: list[dict[str, str]], only: Sequence[str], undecided: bool) -> list[dict[str, str]]:
@@ -114,12 +108,12 @@ def answers(
 
 
 def groups(quick: bool) -> list[str]:
-    return list(dict.fromkeys(benchmark(r) for r in listed(data_folder())))[: 2 if quick else None]
+    return list(dict.fromkeys(benchmark(r) for r in read_rows(data_folder() / "instances.csv")))[: 2 if quick else None]
 
 
 def work(group: str, job: PartJob) -> Iterator[Row]:
     data = data_folder()
-    rows = [r for r in listed(data) if benchmark(r) == group]
+    rows = [r for r in read_rows(data / "instances.csv") if benchmark(r) == group]
     options = {**job.options(), "dtype": "auto"}
     yield from answers(data, rows[: QUICK if job.quick else None], options, 2.0 if job.quick else TIMEOUT, True)
 

@@ -16,11 +16,10 @@ interval ms, folded ms. Times need a CUDA device; without one all kernels run in
 
 from __future__ import annotations
 
-import argparse
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +27,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.machine import describe
-from bench.table import Table
+from bench.core.command import parser
+from bench.core.machine import describe
+from bench.core.table import Row, Table
 from polytriton.ir.net import Builder, Net, Ref
+from polytriton.knobs import interpret_triton
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Forms
@@ -102,6 +103,7 @@ WIDE, DEEP = WindowLayer("dense 500 to 784", 500, 784), WindowLayer("dense 500, 
 LARGE = (WIDE, DEEP, WindowLayer("conv 3x3, 64 to 64", 64, 64, 3, size=5), WindowLayer("conv 4x4 by 2, 32 to 32", 32, 32, 4, 2, size=4))
 
 
+TYPES = (torch.float32, torch.float64)
 COLUMNS = ("layer", "type", "rows", "interval loss", "folded loss", "interval MB", "folded MB", "interval ms", "folded ms")
 
 
@@ -122,7 +124,7 @@ def losses(layer: WindowLayer, m: Tensor, w: Tensor) -> tuple[float, float]:
     return (width / size).mean().item(), (error / size).mean().item()
 
 
-def measure(layer: WindowLayer, dtype: torch.dtype, rows: int, device: str) -> dict[str, object]:
+def measure(layer: WindowLayer, dtype: torch.dtype, rows: int, device: str) -> Row:
     torch.manual_seed(0)
     m = torch.randn(rows, layer.size**2 * layer.source, dtype=torch.float64).to(device, dtype)
     taps = (layer.kernel, layer.kernel) if layer.kernel else ()
@@ -177,6 +179,9 @@ FULL = (
 )
 
 
+CASES: dict[str, tuple[Sequence[WindowLayer | Whole], Sequence[WindowLayer | Whole]]] = {"layers": (SMALL, LARGE), "networks": (TINY, FULL)}
+
+
 def bounds(engine: Engine, lo: Tensor, hi: Tensor) -> tuple[Tensor, int]:
     """Widths of the outputs after refining every layer, and how many neurons that took."""
     boxes = engine.refine(lo, hi)
@@ -186,13 +191,13 @@ def bounds(engine: Engine, lo: Tensor, hi: Tensor) -> tuple[Tensor, int]:
     return -(best[: len(eye)] + best[len(eye) :]).cpu(), rows
 
 
-def whole(case: Whole, dtype: str, device: str) -> dict[str, object]:
+def whole(case: Whole, dtype: str, device: str) -> Row:
     """Both arithmetics on the device's kernels, and what they lose against float64 folded rows by torch."""
     compiled = compile_net(case.net())
     centre = torch.rand(1, int(np.prod(case.inputs)), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     lo, hi = centre - case.epsilon, centre + case.epsilon
     best, _ = bounds(Engine(compiled, semantics="real", dtype="float64"), lo, hi)
-    row: dict[str, object] = {"layer": case.name, "type": dtype, "rows": 0}
+    row: Row = {"layer": case.name, "type": dtype, "rows": 0}
     for numerics in ("interval", "folded"):
         kernels, where = "triton" if device == "cuda" else "interpret", torch.device(device)
         engine = Engine(compiled, semantics="real", dtype=dtype, device=where, kernels=kernels, numerics=numerics, memory=8 << 30)
@@ -214,29 +219,27 @@ def whole(case: Whole, dtype: str, device: str) -> dict[str, object]:
     return {c: row[c] for c in COLUMNS}
 
 
+def measured(case: WindowLayer | Whole, dtype: torch.dtype, rows: int, device: str) -> Row:
+    """One case in one type; `rows` of a layer."""
+    with pin_settings():
+        if isinstance(case, Whole):
+            return whole(case, str(dtype).removeprefix("torch."), device)
+        return measure(case, dtype, rows, device)
+
+
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("interval", __doc__)
     p.add_argument("--csv", type=Path)
     a = p.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     about = describe(torch.cuda.get_device_name() if device == "cuda" else "cpu")
-    if device == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"
+    interpret_triton(device == "cpu")
     print(f"{about['machine']}; {about['device']}")
-    table = None
-    for layer in LARGE if device == "cuda" else SMALL:
-        for dtype in (torch.float32, torch.float64):
-            with pin_settings():
-                row = measure(layer, dtype, 4096 if device == "cuda" else 8, device)
-            table = table or Table(list(row), a.csv, {"part": "interval", **about})
-            table.add(row)
-    for case in FULL if device == "cuda" else TINY:
-        for kind in ("float32", "float64"):
-            assert table is not None
-            with pin_settings():
-                table.add(whole(case, kind, device))
-    if table is not None:
-        table.close()
+    table = Table(COLUMNS, a.csv, {"part": "interval", **about})
+    cases = [case for sizes in CASES.values() for case in sizes[device == "cuda"]]
+    for case, dtype in product(cases, TYPES):
+        table.add(measured(case, dtype, 4096 if device == "cuda" else 8, device))
+    table.close()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
     python -m bench.tuning rank                      the cost model on layers that calibration never saw
     python -m bench.tuning default NET.poly [...]    the default against the best of at least 60 sampled configurations
     python -m bench.tuning believe NET.poly [...]    what sessions tell against re-timings of their winners in processes of their own
-    python -m bench.tuning convbig --nets FOLDER     the convbig line: end to end against the machine's own convolution rate
 
 `rank` calibrates first (or takes the kept table with --kept), times every form of a held-out layer in many settings and prints
 Spearman's correlation of predicted and measured times. `default` runs a session of at most --budget with --trials configurations and
@@ -13,10 +12,7 @@ winner shows again.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
-import os
 import subprocess
 import sys
 import time
@@ -26,6 +22,9 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+
+from bench.core.command import parser
+from bench.core.table import read_rows
 
 HELD_OUT = (32, 32, 4, 2, 6)  # convbig's second convolution seen from the third's neurons
 MORE = ((64, 32, 3, 1, 16), (32, 3, 3, 1, 32), (64, 64, 4, 2, 8))
@@ -104,8 +103,7 @@ def verdict(result: dict[str, Any], trials: Path) -> tuple[str, bool]:
     Trials are minutes apart, in which a machine may come to be a tenth faster or slower: turns count, single trials are only told.
     A trial counts where its configuration was timed and nothing speaks against it; one that was given up as slower was timed too.
     """
-    with open(trials, newline="") as file:
-        rows = [r for r in csv.DictReader(file) if float(r["median_s"]) > 0 and r["verdict"] in ("ok", "slower")]
+    rows = [r for r in read_rows(trials) if float(r["median_s"]) > 0 and r["verdict"] in ("ok", "slower")]
     times = [float(r["median_s"]) for r in rows]
     sampled, speedup = len({r["key"] for r in rows}), float(result["speedup"] or 1.0)  # none where no winner was found beyond noise
     behind = max(0.0, speedup - 1)
@@ -168,17 +166,11 @@ def retime(network: Path, config: dict[str, Any], seed: int) -> float:
 
         return 1 / median(duel(pair, MOST, MOST).ratios)
     finally:
-        worker.close()
-
-
-def convbig(nets: Path) -> int:
-    """Through bench.cpu, whose last columns this is about."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-m", "bench.cpu", "--nets", str(nets), "--threads", "1"], env=env, check=False).returncode
+        worker.end()
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("tuning", __doc__)
     sub = p.add_subparsers(dest="what", required=True)
     sub.add_parser("rank").add_argument("--kept", action="store_true", help="take the table that `tune --calibrate` kept")
     d = sub.add_parser("default")
@@ -190,7 +182,6 @@ def main() -> int:
     b.add_argument("--sessions", type=int, default=2, help="of each network (%(default)s)")
     b.add_argument("--budget", default="60s")
     b.add_argument("--seed", type=int, default=0)
-    sub.add_parser("convbig").add_argument("--nets", type=Path, required=True)
     a, more = p.parse_known_args()
     if more and a.what != "default":
         p.error(f"unrecognized arguments: {' '.join(more)}")
@@ -198,7 +189,7 @@ def main() -> int:
         return rank(a.kept)
     if a.what == "believe":
         return believe(a.networks, a.sessions, a.budget, a.seed)
-    return default(a.network, a.budget, a.trials, more) if a.what == "default" else convbig(a.nets)
+    return default(a.network, a.budget, a.trials, more)
 
 
 if __name__ == "__main__":

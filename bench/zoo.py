@@ -14,7 +14,6 @@ on them are to be called synthetic.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -32,6 +31,8 @@ import torch
 import torch.nn.functional as F
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
+
+from bench.core.command import parser
 
 Kind = Literal["normal", "robust"]
 Params = dict[str, tuple[np.ndarray, np.ndarray]]  # weight and bias of a layer, float32
@@ -188,6 +189,12 @@ def image(name: str, seed: int = 0, count: int = 1) -> np.ndarray:
     """`count` input images, [count, channels, height, width] float32; more images begin with the same ones."""
     shape = NETS[name][0]
     return _generator(seed, f"{name} image").random((count, *shape), dtype=np.float32)
+
+
+def margins_of(answers: np.ndarray) -> np.ndarray:
+    """Forms of each row's best class over every other: [rows, outputs - 1, outputs]."""
+    eye = np.eye(answers.shape[1])
+    return np.stack([eye[k] - np.delete(eye, k, 0) for k in answers.argmax(1)])
 
 
 def _generator(seed: int, purpose: str) -> np.random.Generator:
@@ -373,7 +380,7 @@ def build(name: str, kind: Kind, seed: int = 0) -> onnx.ModelProto:
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("zoo", __doc__)
     p.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "polytriton-zoo", help="folder to write into (%(default)s)")
     p.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS), metavar="NAME", help=", ".join(NETS))
     p.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from polytriton.frontend.vnnlib import read_vnnlib
     from polytriton.pages.file import report
     from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Radius, Result, ResultList
-    from polytriton.show.frames import to_pandas
+    from polytriton.results.frames import to_pandas
+    from polytriton.runs.saved import save_results as save_results
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides what is shown
 
@@ -34,7 +35,8 @@ _HOMES = {
     "Property": "polytriton.frontend.query",
     "read_vnnlib": "polytriton.frontend.vnnlib",
     "report": "polytriton.pages.file",
-    "to_pandas": "polytriton.show.frames",
+    "to_pandas": "polytriton.results.frames",
+    "save_results": "polytriton.runs.saved",  # as `ResultList.save`
     "PolytritonError": "polytriton.errors",
 }
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,31 +15,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.frontend.arrays import as_array, as_ends, as_pixels, as_radius, exact_numbers, is_path, normalised
-from polytriton.frontend.balls import ball, lazy_ball
+from polytriton.frontend.arrays import as_ends, as_pixels, as_radius, exact_numbers, is_path
 from polytriton.frontend.expressions import Variables, variables
-from polytriton.frontend.numbers import as_float64, as_fraction, as_numpy
-from polytriton.frontend.onnx import Imported, Source, cross_check, load_onnx
+from polytriton.frontend.numbers import as_float64
+from polytriton.frontend.onnx import Imported, cross_check, load_onnx
 from polytriton.frontend.query import Property
-from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.guard import guarded, guarded_class
-from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
 from polytriton.prove import effort as effort_of
-from polytriton.prove.decider import Try
-from polytriton.prove.fleet import make_decider
-from polytriton.prove.hints import reaches
 from polytriton.prove.options import DEFAULT_MEMORY, INTERPRET, Options, capability
-from polytriton.prove.origin import digest, image_results, origin
+from polytriton.prove.origin import image_results
+from polytriton.prove.prover import NetProver, limits_of
 from polytriton.prove.questions import Questions
-from polytriton.prove.strategy import Decision, check_search
+from polytriton.prove.strategy import check_search
 from polytriton.prove.together import decide_together
-from polytriton.prove.trail import Trail
-from polytriton.results import Bounds, Counterexample, Picture, Result
-from polytriton.runtime.attack import Aim, Attack, Replay, falsify_all, replayer
+from polytriton.results import Bounds, Picture, Result
 from polytriton.runtime.engine import Progress, _silent
-from polytriton.runtime.soundness import state_functions
 from polytriton.tuned import config_here
 
 if TYPE_CHECKING:
@@ -109,10 +100,6 @@ def compile_bytes(data: bytes, name: str, *, output: str | None, candidates: str
     return _verifier(load_onnx(data, output=output, name=name), Options(candidates=candidates), check, observe)
 
 
-def _limits(clip: Sequence[Any] | None) -> tuple[Fraction, Fraction] | None:
-    return None if clip is None else (as_fraction(clip[0], "clip"), as_fraction(clip[1], "clip"))
-
-
 @guarded
 def load(path: str | os.PathLike[str], **options: Any) -> Verifier:
     """Opens a compiled artifact; options as for `compile`."""
@@ -124,20 +111,15 @@ def load(path: str | os.PathLike[str], **options: Any) -> Verifier:
 
 
 @guarded_class
-class Verifier:
+class Verifier(NetProver):
     """One compiled network; every method is sound for the chosen `semantics`."""
 
     def __init__(
         self, compiled: Compiled, options: Options, imported: Imported | None = None, kernels: Kernels | None = None,
         tuned: Tuned | None = None,
     ) -> None:  # fmt: skip
-        told = state_functions(options.semantics, compiled.net)
-        options = replace(options, semantics=told)  # every result says what it takes of smooth functions
-        self.compiled, self.options, self.imported = compiled, options, imported
+        super().__init__(compiled, options, imported)
         self._kernels, self._tuned = kernels, tuned  # what the artifact held, to be saved with it again
-        self._decider = make_decider(compiled, options)
-        self._replay: Replay | None = None
-        self.path = compiled.net.name  # the model's or the artifact's as it was given; else a name
 
     @staticmethod
     def from_net(net: Net, *, early: bool = True, **options: Any) -> Verifier:
@@ -171,32 +153,11 @@ class Verifier:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the network's layers and what bounding each costs."""
-        from polytriton.show.notebook import verifier_html
+        from polytriton.results.notebook import verifier_html
 
-        return verifier_html(self)
+        return verifier_html(self.compiled, repr(self)[1:-1])
 
     # ---- shapes -----------------------------------------------------------------------------------------
-
-    @property
-    def net(self) -> Net:
-        return self.compiled.net
-
-    @property
-    def source(self) -> Source | None:
-        return self.imported.source if self.imported else None
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """One input's shape, without a batch axis."""
-        return interp.user_shape(self.net)
-
-    @property
-    def inputs(self) -> int:
-        return self._decider.inputs
-
-    @property
-    def outputs(self) -> int:
-        return self._decider.outputs
 
     def variables(self) -> tuple[Variables, Variables]:
         """Its inputs x and its outputs y, to write properties with: Property(box, unsafe=[y[0] >= y[3]])."""
@@ -205,16 +166,6 @@ class Verifier:
             return variables(self.input_shape or (1,), self.outputs)
         inputs, outputs = (s[1:] if source.has_batch and len(s) > 1 else s for s in (source.input_shape, source.output_shape))
         return variables(inputs or (1,), outputs if outputs and prod(outputs) == self.outputs else self.outputs)
-
-    def _batch(self, values: Any, what: str) -> np.ndarray:
-        """Any array of one input or a batch of them as float64 [batch, values]."""
-        array = as_array(values, what)
-        if array.size == 0 or array.size % self.inputs:
-            raise UsageError(
-                f"{what} has shape {list(array.shape)}, the network takes {self.inputs} values an input",
-                f"give [batch, {', '.join(map(str, self.input_shape))}]",
-            )
-        return np.ascontiguousarray(array.reshape(-1, self.inputs))
 
     def _boxes(self, lo: Any, hi: Any) -> tuple[np.ndarray, np.ndarray]:
         low, high = (self._batch(v, what) for v, what in zip(as_ends(lo, hi), ("lo", "hi"), strict=True))
@@ -258,15 +209,6 @@ class Verifier:
         return effort_of.margins(self._decider, q, effort, progress).reshape(len(low), rows)
 
     # ---- verdicts ---------------------------------------------------------------------------------------
-
-    def predict(self, x: Any, *, mean: Any = 0, std: Any = 1) -> np.ndarray:
-        """The network's own outputs, [batch, outputs]: the original model in onnxruntime, or the interpreter without one.
-
-        `x` is given as to `verify`: numbers, uint8 levels of pixels or an image file, normalised by (pixel - mean) / std.
-        """
-        flat = self._batch(normalised(as_pixels(x, self.input_shape).values, exact_numbers(mean), exact_numbers(std)), "x")
-        replay = self._replayer()
-        return np.stack([np.asarray(replay(row), dtype=np.float64).reshape(-1) for row in flat])
 
     def verify(
         self,
@@ -316,7 +258,7 @@ class Verifier:
             ]
         seen = image_results(
             self, results, [Picture(image, radius, means, stds) for image in images.values], Path(x).name if is_path(x) else "",
-            None if label is None and images.labels is None else labels, clip=_limits(clip),
+            None if label is None and images.labels is None else labels, clip=limits_of(clip),
             targets=None if targets is None else tuple(targets), timeout=timeout, falsifier=falsifier, search=search,
         )  # fmt: skip
         return seen[0] if images.single else seen
@@ -331,104 +273,14 @@ class Verifier:
 
         return radii(self, x, label, **options)
 
-    def _labels(self, label: Any, pixels: np.ndarray, mean: Any, std: Any) -> list[int]:
-        if label is None:
-            return [int(v) for v in self.predict(pixels, mean=mean, std=std).argmax(1)]
-        given = as_numpy(label, "label").ravel().tolist()
-        labels = [int(v) for v in given if v == v // 1]
-        if len(labels) != len(given):
-            raise UsageError("a label is no whole number", "give one label, or one an image")
-        if len(labels) == 1:
-            labels *= len(pixels)
-        if len(labels) != len(pixels):
-            raise UsageError(f"{len(labels)} labels for {len(pixels)} image{'s' * (len(pixels) > 1)}", "give one label, or one an image")
-        return labels
-
-    def ball_property(
-        self,
-        image: np.ndarray,
-        epsilon: Fraction,
-        label: int,
-        *,
-        clip: Sequence[Any] | None = None,
-        mean: Any = 0,
-        std: Any = 1,
-        targets: Sequence[int] | None = None,
-        name: str = "ball",
-    ) -> Property:
-        """The property `label wins over the ball`, with exact bounds."""
-        limits = _limits(clip)
-        image, means, stds = np.asarray(image), exact_numbers(mean), exact_numbers(std)
-        (lo,), (hi,) = ball(image[None], epsilon, mean=means, std=stds, clip=limits)
-        sides = lazy_ball(image, epsilon, means, stds, limits)
-        return Property.from_box(lo, hi, label, self.outputs, targets, exact_box=sides, name=name)
-
-    def verify_property(
-        self,
-        prop: Property | str | os.PathLike[str],
-        *,
-        timeout: float | None = None,
-        falsifier: bool = True,
-        progress: Progress = _silent,
-        label: int | None = None,
-        seed: int = 0,
-        search: str = "auto",
-        trail: Trail | None = None,
-    ) -> Result:
-        """Proves the unsafe set empty, or finds a point of it that the original model confirms.
-
-        `prop` may be the path of a .vnnlib file, or VNN-LIB text. What one bound leaves open is searched until `timeout`, or for a minute
-        without one: "auto" divides boxes of few inputs ("input"), and executions by the signs of neurons where there are more ("neurons");
-        "slopes" chooses slopes of relaxations alone, "none" takes the first answer. `trail` notes what a certificate wants to know.
+    def certify(self, path: str | os.PathLike[str], certificate: str | os.PathLike[str], **options: Any) -> Result:
+        """The property of a .vnnlib file as `verify_property` decides it, with its options; the certificate of an unsat is written, for
+        `polytriton check`. The model must have been compiled from its path. What would keep the file from being written is said first.
         """
-        path = sha = ""
-        if not isinstance(prop, Property):
-            source = prop
-            prop = read_vnnlib(source if isinstance(source, str) else Path(source), n_in=self.inputs, n_out=self.outputs)
-            path, sha = digest(source)
-        self.check_property(prop)
-        result = Decision(self, prop, timeout, falsifier, progress, seed, search, trail).run(label)
-        asked = {"timeout": timeout, "falsifier": falsifier, "seed": seed, "search": search}
-        return replace(result, origin=origin(self, prop.name, path=path, digest=sha, **asked))
+        from polytriton.certificate.ask import Certifying
 
-    def check_property(self, prop: Property) -> None:
-        """Raises UsageError where the property is of a network of other sizes or shapes, or of another output of this one."""
-        if prop.n_in != self.inputs or prop.n_out != self.outputs:
-            raise UsageError(
-                f"property {prop.name} has {prop.n_in} inputs and {prop.n_out} outputs, the network {self.inputs} and {self.outputs}",
-                "this property belongs to another network",
-            )
-        source = self.source
-        if source is None:
-            return
-        asked, chosen = source.output_name if prop.version.startswith("1") else prop.output.name, source.output_name  # 1.0 calls any Y
-        if asked != chosen and asked in source.outputs:
-            raise UsageError(
-                f"property {prop.name} is about output {asked!r}, the network was compiled for {chosen!r}",
-                f"polytriton compile NET.onnx --output {asked}; in Python compile(..., output={asked!r})",
-            )
-        for tensor, shape in ((prop.input, source.input_shape), (prop.output, source.output_shape)):
-            declared, own = ([d for d in some if d != 1] for some in (tensor.shape, shape))
-            if min(len(declared), len(own)) > 1 and declared != own:
-                raise UsageError(
-                    f"property {prop.name} declares {tensor.name} of shape {list(tensor.shape)}, the network's is {list(shape)}",
-                    "declare the network's own shape, or a flat one",
-                )
-
-    def _replayer(self) -> Replay:
-        if self._replay is None:
-            if self.imported is not None:
-                self._replay = replayer(self.imported.model, self.imported.source)
-            else:
-                net = self.net
-                self._replay = lambda x: interp.run(net, np.asarray(x, dtype=np.float64).reshape(1, -1))[0]
-        return self._replay
-
-    def _falsify(self, aims: Sequence[Aim], attack: Attack, deadline: float | None) -> list[Counterexample | None]:
-        if not aims:
-            return []
-        dtype = self.source.input_dtype if self.source else "float64"
-        how = Try(self._decider.first_dtype(), self._decider.options.candidates)
-        certify = partial(reaches, self._decider, how) if self.options.semantics == "real" else None  # points are exact there
-        found = falsify_all(self.net, aims, self._replayer(), attack=attack, deadline=deadline, input_dtype=dtype, certify=certify)
-        return [None if f is None else Counterexample(f.x, f.y) for f in found]
+        wanted = Certifying(Path(self.path), Path(path), Path(certificate), self.options.semantics, self.options.memory)
+        result = self.verify_property(Path(path), trail=wanted.trail, **options)
+        if result.verdict == "unsat":
+            wanted.write()
+        return result

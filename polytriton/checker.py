@@ -5,7 +5,7 @@ one box, every piece in one at least. The root is every execution of every x in 
 range: its children are the two boxes that share that number; or a neuron: the executions in which its operand is >= 0, and those in which
 it is <= 0. Neither leaves anything out, so a piece is empty if on every path some node refutes it: one of its rows exceeds k there, or the
 node has no execution. The checker makes the children itself, and all bounds; the certificate says where to divide, how hard to work where,
-and which row to try where. An end of a tree with an open piece is refused, or divided as an inner node is, by whatever a `Guide` says; who
+and which row to try where. An end of a tree with an open piece is refused or divided as an inner node is, by what a `Divider` says; who
 proposes that, and slopes (`checker_slopes.py`), need not be trusted, but must not write to what it is given. Bounds of a node hold for its
 children.
 1. The network comes from the ONNX file, the unsafe set from the VNN-LIB file in exact rationals, its boxes rounded outward.
@@ -39,8 +39,9 @@ operand is, may be one more addend of the layers before, as runtimes start accum
       M' = S,   E' = |W|(E + ETA) + gamma_(f + 1 + ops) S + sum_y gamma_passed (|y| + E) + LOST (2 (f + ops + passed) + 16)(1 + max(M + E)).
     First the operand's own error and its flush, weighted; (1 + gamma_j)(1 + gamma_k) <= 1 + gamma_(j + k): merged operators are covered.
     An addend y (a sum's operand; b) of layers before passes what all there do since the last ReLUs (`chain`: one leads into another) and
-    2 more, their terms one more (f = 1). LOST = 2^60 ETA: each operation may lose ETA, times later factors, all since the last ReLUs
-    below 2^60 (else `strange`). A flushed weight loses ETA times 2^26 operands below 2^36 (else refused): less than LOST.
+    2 more, their terms one more (f = 1); b of the first layer is among its f + 1 terms already. LOST = 2^60 ETA: each operation may lose
+    ETA, times later factors, all since the last ReLUs below 2^60 (else `strange`); in a first layer, ops = 0, none comes later: 2 ETA pays
+    for f products, f + 1 sums, f flushed weights. A flushed weight loses ETA times 2^26 operands below 2^36 (else refused): < LOST.
   A ReLU is handed z' = z + d, |d| <= E + 2 ETA =: Z, where a result that is flushed counts as z' <= 0. Lines and signs are those of z': its
     box is z's, Z wider. A row over z' is a row over z that costs |A'| Z more; a row over the output costs |C| Z.
 Assumed: IEEE float64, to nearest, gradual underflow (`plain` sets them, `check` tries them), matrix products that sum products."""
@@ -61,16 +62,16 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from operator import gt, lt
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from polytriton.checker_files import HUGE, MAX_TEXT, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
-from polytriton.checker_slopes import Choice, ascend
+from polytriton.checker_slopes import Choice, Divider, ascend
 
 FORMAT, SEMANTICS = {"format": "polytriton certificate", "version": "3"}, ("real", "float32")
 U, FLOOR, V, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-23, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
-BLOCK, BATCH, STEPS, NODES = 1 << 22, 1 << 18, 1000, 1 << 24  # coefficients and values of a node at a time; limits of what may be asked
+BLOCK, BATCH, STEPS, NODES, WAYS = 1 << 21, 1 << 18, 1000, 1 << 24, 64  # coefficients, values at a time; what may be asked
 PROBE, ROUNDED = (np.resize(np.array(bits), 255) for bits in ([1 << 30, 0x3FFC << 48, (0x3FF << 52) + 1], [0, 2, 1]))  # tiny, 1.75, 1 + 2 u
 TENSORS = dict.fromkeys(("own", "split", "inner", "query", "node", "piece", "row"), "<i4") | {"cut": "<f8"}
 Progress = Callable[[str, int, int], None]
@@ -87,16 +88,18 @@ def plain(function: Any) -> Any:
     return run
 down, up = (functools.partial(lambda end, x: np.nextafter(x, end), end) for end in (-np.inf, np.inf))
 def of(v: Array, at: Array) -> Array:  # a box's column for each row; one that is the same for all is not copied
-    return v if v.shape[1] == 1 else v[:, at]
-def dot(v: Array, a: Array, at: Array) -> Array:
-    """For each column of `a` the sum of its products with its box's column of `v`."""
-    return v[:, 0] @ a if v.shape[1] == 1 else np.einsum("ij,ij->j", v[:, at], a)
+    return v if v.shape[1] == 1 else v[:, at[:1] if (at == at[:1]).all() else at]
+def dot(v: Array, a: Array, at: Array | None = None) -> Array:  # of each column of `a` with its box's, or with its own
+    v = v if at is None else of(v, at)
+    return v[:, 0] @ a if v.shape[1] == 1 else np.einsum("ij,ij->j", v, a)
+def live(a: Array) -> Any:  # cells where any row has a coefficient; all of them, if most are
+    some = np.flatnonzero(a.any(1))
+    return some if 2 * len(some) < len(a) else slice(None)
 def outward(box: Box) -> tuple[Array, Array]:
     need(all(abs(v) <= HUGE for v in (*box[0], *box[1])), f"an input bound beyond {HUGE}")
     lo, hi = (np.array(side, dtype=np.float64) for side in box)  # to the nearest; then outward where that lies inside
     above, below = (list(map(op, map(Fraction, f.tolist()), v)) for op, f, v in zip((gt, lt), (lo, hi), box, strict=True))
     return np.where(above, down(lo), lo), np.where(below, up(hi), hi)
-
 class Boxes:
     """Bounds of every value over some boxes of inputs, columns of [cells, boxes], and the vectors of the proof above, by operator. `signs`:
     sigma of a ReLU's operand [cells, boxes], where it is assumed. `empty`: boxes shown to have no execution."""
@@ -147,11 +150,10 @@ class Boxes:
                 terms, addends = (op.push(np.where(x > 0, 1.0, 0.0), np.ones_like) + 1 + op.ops) * V, [op.babs[:, None]]
             need(terms.max() < 0.5 > max(op.passed) * V, f"operator {k} sums too many terms for float32")
             e = e + sum(n * V / (1 - n * V) * v for n, v in zip(op.passed, addends, strict=True))
-            lost = LOST * (2 * (op.fan + op.ops + sum(op.passed)) + 16) * (1 + x.max(0))
+            lost = (LOST if op.ops or any(op.passed) else 2 * ETA) * (2 * (op.fan + op.ops + sum(op.passed)) + 16) * (1 + x.max(0))
             self.M[k], self.E[k] = size * ROOM, (e + terms / (1 - terms) * size + lost) * ROOM
         need(not self.float32 or (self.M[k] + self.E[k] <= MOST).all(), f"float32 executions: operator {k} may exceed {MOST}", Refused)
     def executed(self, k: int) -> Array:
-        """Z: how far what is executed may lie from operator k's value."""
         return (self.E[k] + 2 * ETA) * ROOM if self.float32 else self.E[k]
     def narrow(self, k: int, lo: Array, hi: Array) -> None:
         """The operand of ReLU k between these bounds too; its box as executed, with the sign that is assumed of it."""
@@ -171,15 +173,15 @@ class Boxes:
         self.lines[k] = np.where(mixed, (h > -l).astype(np.float64), on), t, m
     def lower(self, frontier: dict[int, Array], c: Array, goal: Array, at: Array, chosen: dict[int, tuple[Array, Array]]) -> Array:
         """Lower bounds of rows, coefficients in columns, over the boxes `at`: the best of all frontiers, until its own goal is reached.
-        `chosen`: slopes below and multipliers of each row at some ReLUs; what is no slope in [0, 1] or no multiplier >= 0 is made one.
-        """
+        `chosen`: slopes below and multipliers of each row at some ReLUs; what is no slope in [0, 1] or no multiplier >= 0 is made one."""
         best, open_, c = np.full(len(c), -np.inf), np.arange(len(c)), down(c - FLOOR)
         while True:
             op = self.net.ops[k := max(frontier)]
             if op.kind in ("input", "relu"):
-                found = c
+                found, cells = c, {n: slice(None) if n in chosen else live(a) for n, a in frontier.items()}
                 for n, a in frontier.items():
-                    found = down(down(found + dot(self.mid[n], a, at)) - dot(self.R[n], np.abs(a), at))
+                    mid, R, a = self.mid[n][cells[n]], self.R[n][cells[n]], a[cells[n]]
+                    found = down(down(found + dot(mid, a, at)) - dot(R, np.abs(a), at))
                 better = np.isfinite(found) & (found > best[open_]) & (best[open_] < goal[open_])
                 best[open_[better]] = found[better]
                 left = best[open_] < goal[open_]
@@ -189,18 +191,20 @@ class Boxes:
                     open_, c, at, frontier = open_[left], c[left], at[left], {n: a[:, left] for n, a in frontier.items()}
             a = frontier.pop(k)
             if op.kind == "relu":
-                (low, high, e), (s, t, m) = ((of(v, at) for v in some) for some in (self.z[k], self.lines[k]))
-                b = np.zeros((1, 1))
+                few, n = cells[k], len(a)
+                (low, high, e), (s, t, m) = ((of(v[few] if len(v) == n else v, at) for v in some) for some in (self.z[k], self.lines[k]))
+                a, b = a[few], np.zeros((1, 1))
                 if k in chosen:
                     own, b = (v if len(open_) == v.shape[1] else v[:, open_] for v in chosen[k])
                     s = np.where((low < 0) & (high > 0), np.clip(np.fmax(own, 0.0), 0.0, 1.0), s)
                     sigma = of(self.signs.get(k, np.zeros((1, 1))), at)
                     b = sigma * np.where(((sigma > 0) & (low >= 0)) | ((sigma < 0) & (high <= 0)), np.fmax(b, 0.0), 0.0)
-                c = down(c + np.einsum("ij,ij->j", np.broadcast_to(m, a.shape), below := np.minimum(a, 0)) * (1 + self.G))
+                c = down(c + dot(m, below := np.minimum(a, 0)) * (1 + self.G))
                 a = np.maximum(a, 0) * s + below * t - b
-                charge = (4 * U * of(self.mag[op.inputs[0]], at) + FLOOR + e * (1 + 8 * U)) * (1 + self.G)
-                c = down(c - np.einsum("ij,ij->j", np.broadcast_to(charge, a.shape), np.abs(a)))
-                c = self._give(frontier, op.inputs[0], a, c, at)
+                charge = (4 * U * of(self.mag[op.inputs[0]][few], at) + FLOOR + e * (1 + 8 * U)) * (1 + self.G)
+                c = down(c - dot(charge, np.abs(a)))
+                (whole := np.zeros((n, len(c))))[few] = a
+                c = self._give(frontier, op.inputs[0], whole, c, at)
             elif op.kind == "add":
                 for i, sign in zip(op.inputs, op.signs, strict=True):
                     c = self._give(frontier, i, sign * a, c, at)
@@ -253,7 +257,6 @@ class Boxes:
 # executions of a box, with signs of some neurons' operands; bounds of all ReLUs' operands that hold for them; pieces not refuted yet;
 # operands of ReLUs behind the `since`-th have not been bounded since a sign was assumed
 Part = namedtuple("Part", "lo hi signs low high open since")
-
 class Prover:
     def __init__(self, model: bytes, float32: bool) -> None:
         self.net, self.draft, self.float32 = Network(model), Network(model, np.float32), float32
@@ -278,8 +281,7 @@ class Prover:
         return part._replace(signs=on, since=since), part._replace(signs=off, since=since)
     def bound(self, parts: list[Part], inner: int) -> tuple[Boxes, list[Part]]:
         """Bounds of all values, and the parts with what was learnt. `inner` < 0: from intervals and what is known alone; else what
-        ReLUs read is bounded by substitution, where it is undecided still with so many steps of ascent.
-        """
+        ReLUs read is bounded by substitution, where it is undecided still with so many steps of ascent."""
         lo, hi, signs, low, high = (np.stack([getattr(p, name) for p in parts], 1) for name in ("lo", "hi", "signs", "low", "high"))
         since, pairs = np.array([p.since for p in parts]), [slice(*self.first[r : r + 2]) for r in range(len(self.relus))]
         sigma = {k: signs[at].astype(np.float64) for k, at in zip(self.relus, pairs, strict=True) if signs[at].any()}
@@ -312,7 +314,6 @@ class Prover:
             lo, hi = boxes.lo[i].copy(), boxes.hi[i].copy()
             lo[at, box], hi[at, box] = found[0], -found[1]
             boxes.narrow(k, lo, hi)
-
 class Tree:
     """Of which box and of which of its pieces it is; by node how it is divided and bounded, and which rows of which pieces it refutes.
     Node 0 is the root; the children of the j-th divided node are nodes 2 j + 1 and 2 j + 2, so none can be missing."""
@@ -323,7 +324,8 @@ class Tree:
         need(same and self.own and n == 2 * len(divided) + 1 <= NODES, "a tree whose nodes do not fit together", Refused)
         need((np.arange(len(divided)) * 2 + 1 > divided).all(), "a node above its parent", Refused)
         ordered = (np.diff(self.node, prepend=0, append=n - 1) >= 0).all()
-        need(ordered and max(self.inner.max(), self.query.max()) <= STEPS, f"more than {STEPS} steps, or rows out of order", Refused)
+        few, pairs = max(self.inner.max(), self.query.max()) <= STEPS, zip(self.inner.tolist(), self.query.tolist(), strict=True)
+        need(ordered and few and len({*pairs}) <= WAYS, f"more than {STEPS} steps, {WAYS} ways to bound, or rows out of order", Refused)
         self.child = np.full(n, -1)
         self.child[divided] = 2 * np.arange(len(divided)) + 1
         self.closed = np.searchsorted(self.node, np.arange(n + 1))
@@ -344,53 +346,51 @@ class Tree:
         rest = open_.difference(p for p, _ in named) if self.ends(n) else ()
         return [(p, r) for p, r in named if p in open_] + [(p, r) for p in sorted(rest) for r in range(len(pieces[p]))]
 Work = namedtuple("Work", "node inner query part")  # nodes below the ends of a tree have numbers below 0
-Hint = tuple[int, float, int, int]
-class Guide(Protocol):
-    """For nodes left open, bounded in columns `at` of `boxes`: split or -1, cut, and how what comes of it is bounded. Nobody trusts it."""
-    def divide(self, prover: Prover, pieces: list[list[Atom]], boxes: Boxes, left: list[Work], at: Array) -> list[Hint]: ...
-    def note(self, node: int, piece: int, row: int) -> None: ...
 def _below(prover: Prover, tree: Tree, w: Work, part: Part, wanted: Array) -> list[Work]:
     both = prover.divide(part, int(tree.split[w.node]), float(tree.cut[w.node]))
     return [Work(n, int(tree.inner[n]), int(tree.query[n]), half) for n, half in enumerate(both, int(tree.child[w.node])) if wanted[n]]
 def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wanted: Array, told: Callable[[int], None],
-           guide: Guide | None = None) -> dict[int, float]:  # fmt: skip
+           guide: Divider | None = None) -> dict[int, float]:  # fmt: skip
     """Walks a tree, or its `wanted` nodes; the least margin proved for each of its pieces. An end that is left open is divided further, or
     bounded once more, as `guide` says, which may say anything. Raises Refused where anything does not follow."""
-    stack, least = [Work(0, int(tree.inner[0]), int(tree.query[0]), prover.root(box, tree.own))], dict.fromkeys(tree.own, math.inf)
-    done = below = 0
-    while stack:
-        work, others = list[Work](), list[Work]()  # nodes to be bounded together, and those that are bounded otherwise
-        while stack and len(work) < prover.batch:
-            w = stack.pop()
-            if w.inner < 0 and not tree.ends(w.node) and tree.closed[w.node] == tree.closed[w.node + 1]:
-                stack += _below(prover, tree, w, w.part, wanted)
-                done += 1
-            else:
-                (work if not work or w[1:3] == work[0][1:3] else others).append(w)
-        stack += others
-        parts, left, best = [w.part for w in work], list[int](), dict[tuple[int, int], tuple[Fraction, int]]()
+    least, stacks, done, below = dict.fromkeys(tree.own, math.inf), dict[tuple[int, ...], list[Work]](), 0, 0
+    def push(some: Iterable[Work]) -> None:  # by how they are bounded; () are those that are divided and no more
+        for w in some:
+            passes = w.inner < 0 and not tree.ends(w.node) and tree.closed[w.node] == tree.closed[w.node + 1]
+            stacks.setdefault(() if passes else w[1:3], []).append(w)
+    push([Work(0, int(tree.inner[0]), int(tree.query[0]), prover.root(box, tree.own))])
+    while stacks:
+        full = (how for how, some in stacks.items() if how and len(some) >= prover.batch)
+        how = next(full, () if () in stacks else next(reversed(stacks)))
+        work = [stacks[how].pop() for _ in range(min(len(stacks[how]), prover.batch if how else 1))]
+        _ = stacks[how] or stacks.pop(how)
+        if not how:
+            push(_below(prover, tree, work[0], work[0].part, wanted))
+            done += 1
+            continue
         asked = [(j, p, r) for j, w in enumerate(work) for p, r in tree.asked(w.node, w.part.open, pieces)]
-        if work:
-            boxes, parts = prover.bound(parts, work[0].inner)
-            rows, at = [pieces[p][r] for _, p, r in asked], np.array([j for j, _, _ in asked], dtype=np.int64)
-            for (j, p, r), margin in zip(asked, boxes.margins(prover.draft, rows, at, max(0, work[0].query))[0], strict=True):
-                best[j, p] = max(best.get((j, p), (margin, r)), (margin, r))
-            for (j, p), (margin, r) in best.items():
-                if margin > 0 and not boxes.empty[j]:
-                    least[p], parts[j] = min(least[p], float(min(margin, Fraction(HUGE)))), parts[j]._replace(open=parts[j].open - {p})
-                    if guide:
-                        guide.note(work[j].node, p, r)
-            parts = [p._replace(open=frozenset()) if boxes.empty[j] else p for j, p in enumerate(parts)]
+        boxes, parts = prover.bound([w.part for w in work], how[0])
+        rows, at = [pieces[p][r] for _, p, r in asked], np.array([j for j, _, _ in asked], dtype=np.int64)
+        best, closed = dict[tuple[int, int], Any](), [set(w.part.open) if boxes.empty[j] else set() for j, w in enumerate(work)]
+        for (j, p, r), margin in zip(asked, boxes.margins(prover.draft, rows, at, max(0, how[1]))[0], strict=True):
+            best[j, p] = max(best.get((j, p), (margin, r)), (margin, r))
+        for (j, p), (margin, r) in best.items():
+            if margin > 0 and not boxes.empty[j]:
+                least[p] = min(least[p], float(min(margin, Fraction(HUGE))))
+                closed[j].add(p)
+                if guide:
+                    guide.note(work[j].node, p, r)
+        parts, left = [p._replace(open=p.open - c) for p, c in zip(parts, closed, strict=True)], list[int]()
         for j, (w, part) in enumerate(zip(work, parts, strict=True)):
             if not tree.ends(w.node):
-                stack += _below(prover, tree, w, part, wanted)
+                push(_below(prover, tree, w, part, wanted))
             elif part.open:
                 need(guide, f"node {w.node}: pieces {sorted(part.open)[:3]} are left open", Refused)
                 left.append(j)
         open_ = [work[j]._replace(part=parts[j]) for j in left]
         hints = guide.divide(prover, pieces, boxes, open_, np.array(left)) if guide and left else []
         for j, (split, cut, inner, query) in zip(left, hints, strict=True):
-            stack += [Work(below := below - 1, inner, query, half) for half in prover.divide(parts[j], split, cut)]
+            push(Work(below := below - 1, inner, query, half) for half in prover.divide(parts[j], split, cut))
         told(done := done + sum(w.node >= 0 for w in work))
     return least
 def digest(meta: dict[str, Any], body: bytes) -> str:
@@ -434,12 +434,15 @@ def opened(onnx: Path, vnnlib: Path, certificate: Path) -> tuple[str, Prover, Pi
 Checked = namedtuple("Checked", "semantics margins nodes leaves")  # by piece the least margin, nodes walked, leaves among them
 @plain
 def check(onnx: Path, vnnlib: Path, certificate: Path, sample: int | None = None, progress: Progress = lambda *_: None,
-          guide: Guide | None = None) -> Checked:  # fmt: skip
+          guide: Divider | None = None) -> Checked:  # fmt: skip
     """What the certificate proves, or Refused. `sample`: only so many leaves, drawn at random, are looked at: evidence, not proof."""
     semantics, prover, pieces, trees = opened(onnx, vnnlib, certificate)
     ends = [(b, leaf) for b, tree in enumerate(trees) for leaf in np.flatnonzero(tree.child < 0).tolist()]
     drawn = ends if sample is None else random.SystemRandom().sample(ends, min(sample, len(ends)))
-    wanted = [tree.above(np.array([leaf for a, leaf in drawn if a == b], dtype=np.int64)) for b, tree in enumerate(trees)]
+    looked = [np.zeros(len(tree.split), dtype=bool) for tree in trees]
+    for b, leaf in drawn:
+        looked[b][leaf] = True
+    wanted = [tree.above(some) for tree, some in zip(trees, looked, strict=True)]
     margins = {(b, p): math.inf for b, group in enumerate(pieces.values()) for p in range(len(group))}
     total, groups = int(sum(w.sum() for w in wanted)), list(pieces.items())
     need(sample is not None or all(w.all() for w in wanted), "a node that no leaf is below")

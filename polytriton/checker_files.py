@@ -23,15 +23,15 @@ NUMBER = re.compile(r"[+-]?(\d{1,400}\.?\d{0,400}|\.\d{1,400})([eE][+-]?\d{1,3})
 MODEL: Any = runpy.run_path(str(getattr(find_spec("onnx"), "origin", "")).replace("__init__.py", "onnx_ml_pb2.py"))["ModelProto"]
 STORED = {1: ("<f4", "float"), 6: ("<i4", "int32"), 7: ("<i8", "int64"), 10: ("<f2", "int32"), 11: ("<f8", "double")}  # of tensors
 VALUE = {1: "f", 2: "i", 3: "s", 4: "t", 6: "floats", 7: "ints"}  # attributes by their types; no other is read
+WHOLE: Any = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Cast": np.asarray, "Gather": np.take, "Concat": np.concatenate,
+              "Squeeze": np.squeeze, "Unsqueeze": np.expand_dims, "Slice": None}  # of integers
 Array = np.ndarray[Any, np.dtype[Any]]
 Atom = tuple[dict[int, Fraction], Fraction]  # sum c v <= k; variable i is X_i, ~i is Y_i
 Box = tuple[tuple[Fraction, ...], tuple[Fraction, ...]]
 Pieces = dict[Box, list[list[Atom]]]  # by box the rows of each piece
 NONE: Array = np.zeros(0)
-
 class Refused(Exception):
     """The certificate does not prove the property of this network."""
-
 class Unsupported(Refused):
     """The network or the property lies outside what this checker reads."""
 def need(holds: Any, message: str, kind: type[Refused] = Unsupported) -> None:
@@ -71,7 +71,6 @@ def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dila
         return out[:, :, top : top + height, left : left + width].reshape(c * height * width, -1)
     terms, bias = max(w[0].size, w[:, 0].size), (b.repeat(h * v), np.abs(b).repeat(h * v))
     return Op("affine", (k,), (1, len(w), h, v), push, pull, *bias, terms=terms, fan=w[0].size)
-
 class Network:
     """An ONNX graph as a list of operators. `strange`: why float32 executions of it are not described. `kind`: of weights, for drafts."""
     def __init__(self, data: bytes, kind: type = np.float64) -> None:
@@ -87,7 +86,7 @@ class Network:
         shape = (dims[0] or 1, *dims[1:])
         need(min(shape) > 0 and math.prod(shape) <= MAX_CELLS, f"input shape {dims}")
         self.ops, self.sizes, self.env = [Op("input", (), shape)], [math.prod(shape)], {inputs[0].name: (0, shape)}  # operator and shape
-        self.chain = [(0, 1.0)]  # since the last ReLUs: the most roundings of a term, and how large factors may have grown
+        self.made, self.chain = 0, [(0, 1.0)]  # constants' size; since the last ReLUs: most roundings of a term, and factors' growth
         for node in g.node:
             self._node(node)
         self.output = self.env[g.output[0].name][0]
@@ -110,10 +109,11 @@ class Network:
             made = self._made(n.op_type, list(n.input), attrs.pop)
             if isinstance(made, Op):
                 self.chain, self.sizes = [*self.chain, self._chained(made)], [*self.sizes, math.prod(made.shape)]
-                made = made._replace(passed=made.passed or (self.chain[-1][0] + 2,))
+                made = made._replace(passed=made.passed or (self.chain[-1][0] + 2 if self.chain[made.inputs[0]][0] else 0,))
                 self.ops, few = [*self.ops, made], min(self.sizes) > 0 and sum(self.sizes) <= MAX_CELLS
                 need(few and (made.babs <= HUGE).all(), f"{name}: shape {made.shape}, or its weights")
-            self.env[out] = (len(self.ops) - 1, made.shape) if isinstance(made, Op) else made
+            known: Any = self.consts if isinstance(made, np.ndarray) else self.env
+            known[out] = (len(self.ops) - 1, made.shape) if isinstance(made, Op) else made
         need(not attrs, f"{name}: attribute {list(attrs)[:1]}")
     def _chained(self, op: Op) -> tuple[int, float]:
         met, gain = (sum(v) for v in zip(*(self.chain[i] for i in op.inputs), strict=True))
@@ -121,12 +121,16 @@ class Network:
         self.note(gain <= GAIN, f"weights that grow beyond {GAIN} between two ReLUs")
         return (0, 1.0) if op.kind == "relu" else (met + (2 if op.kind == "add" else op.fan + op.ops + 1), gain)
     def _made(self, op: str, x: list[str], take: Any) -> Any:
-        """An operator, or an activation in another shape (operator, shape). It takes the attributes that it understands."""
+        """An operator, an activation in another shape (operator, shape), or a constant. It takes the attributes that it understands."""
+        if all(v in self.consts for v in x):
+            return self._constant(op, [self.consts[v] for v in x], take)
         if op in ("Add", "Sub", "Mul", "Div"):
             return self._elementwise(op, x)
         k, shape = self.env[x[0]]
         if op == "Relu":
             return Op("relu", (k,), shape)
+        if op == "Shape":
+            return np.array(shape[slice(take("start", 0), take("end", None))], dtype=np.int64)
         if op == "Flatten":
             need(0 <= (axis := take("axis", 1)) <= len(shape), f"Flatten at axis {axis}")
             return k, (math.prod(shape[:axis]), math.prod(shape[axis:]))
@@ -161,6 +165,18 @@ class Network:
         need(same == (4, 1, 4, 2, 2, 4, [*w.shape[2:]], b"NOTSET") and b.shape == (len(w),), f"Conv of {shape}: sizes or automatic padding")
         need(min(*steps[0], *steps[1], *w.shape) > 0 <= min(pads) and max(*pads, *steps[0], *steps[1]) < 1000, "Conv: strides or padding")
         return conv(k, shape, w, b.astype(self.kind), take("group", 1), *steps, pads)
+    def _constant(self, op: str, x: list[Array], take: Any) -> Array:
+        """What graphs compute of shapes, exactly: of constants that are whole numbers below 2^31; where a slice ends may be more."""
+        self.made += math.prod(a.size for a in x)
+        few = all(a.dtype == np.int64 and (np.abs(a / 1) < 2**31).all() for a in (x[:1] if op == "Slice" else x))
+        need(few and op in WHOLE and (op != "Cast" or take("to") in (6, 7)) and self.made <= MAX_CELLS, f"operator {op} of constants")
+        if op == "Slice":
+            (start, end, *rest) = (a.tolist() for a in x[1:])
+            need(x[0].ndim == len(start) == len(end) == 1 and rest in ([], [[0]], [[0], [1]]), "a Slice of constants with steps")
+            return x[0][start[0] : end[0]]
+        if op in ("Squeeze", "Unsqueeze"):
+            return WHOLE[op](x[0], tuple(x[1].tolist() if len(x) > 1 else take("axes")))
+        return np.asarray(WHOLE[op](x, take("axis")) if op == "Concat" else WHOLE[op](*x, *[take("axis", 0)] * (op == "Gather")))
     def _elementwise(self, op: str, x: list[str]) -> Op:
         first, sign = x[0] in self.env, -1.0 if op == "Sub" else 1.0
         if first and x[1] in self.env:

@@ -5,6 +5,7 @@ multiplier from 0 on is right, and the checker makes what it gets one.
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,17 @@ import numpy as np
 from polytriton.checker_files import NONE, Array, Network
 
 Choice = namedtuple("Choice", "lines met slope")  # slopes and multipliers by ReLU; the last coefficients met at ReLUs and at the input
+
+
+Hint = tuple[int, float, int, int]  # split or -1, cut, and how what comes of it is bounded: `inner` and `query`
+
+
+class Divider(Protocol):
+    """Proposes how nodes that are left open are divided, given a prover, pieces, and boxes that bound the nodes in some columns."""
+
+    @property
+    def divide(self) -> Callable[..., list[Hint]]: ...
+    def note(self, node: int, piece: int, row: int) -> None: ...
 
 
 class BoxLines(Protocol):

@@ -1,7 +1,7 @@
 """Every public function computes in the arithmetic of a fresh process, whatever its caller has set, and puts the caller's back.
 
 Two sets of settings reach a bound. The processor's are a thread's own: rounding to nearest, subnormal numbers kept, no traps. Those of
-numpy and torch (runtime/settings.py) join them as soon as these libraries are loaded: nothing here loads them.
+numpy join them as soon as it is loaded, and torch's as soon as there is who uses it (runtime/settings.py): nothing here loads them.
 `guarded` wraps a function, a generator, or every public member of a class. Whoever comes in again pays a few additions.
 """
 
@@ -13,7 +13,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -31,13 +31,19 @@ REMEDY = "call polytriton from a thread or a process of its own, before other li
 
 
 class _Here(threading.local):
-    """What this thread has entered: how often, and whether numpy's and torch's settings are among it."""
+    """What this thread has entered: how often, and which libraries' settings are among it."""
 
     depth = 0
     libraries = frozenset[str]()
 
 
 _HERE = _Here()
+_SETTINGS: dict[str, Callable[[], AbstractContextManager[object]]] = {"numpy": lambda: sys.modules["numpy"].errstate(all="ignore")}
+
+
+def hold_too(library: str, settings: Callable[[], AbstractContextManager[object]]) -> None:
+    """Every guarded function is to hold these settings of the library's too, from now on, once it is loaded."""
+    _SETTINGS[library] = settings
 
 
 def _exact() -> bool:
@@ -97,23 +103,18 @@ def _need(message: str) -> None:
 
 
 def _libraries(stack: ExitStack, entered: frozenset[str]) -> None:
-    """Numpy's and torch's settings, where they are loaded by now and not held by this thread yet."""
-    loaded = sys.modules
-    if "numpy" not in entered and "numpy" in loaded:
-        stack.enter_context(loaded["numpy"].errstate(all="ignore"))
-        _HERE.libraries |= {"numpy"}
-    if "torch" not in entered and "torch" in loaded:
-        from polytriton.runtime import settings
-
-        stack.enter_context(settings.hold_settings())
-        _HERE.libraries |= {"torch"}
+    """The libraries' settings, where they are loaded by now and not held by this thread yet."""
+    for name, settings in [*_SETTINGS.items()]:
+        if name not in entered and name in sys.modules:
+            stack.enter_context(settings())
+            _HERE.libraries |= {name}
 
 
 def _nested() -> bool:
     """Whether this thread is inside already, with every library that is loaded, and nobody has changed its arithmetic since."""
     if not _HERE.depth or not _exact():
         return False
-    return len(_HERE.libraries) == 2 or not any(name in sys.modules for name in {"numpy", "torch"} - _HERE.libraries)
+    return len(_HERE.libraries) == len(_SETTINGS) or not any(name in sys.modules for name in _SETTINGS.keys() - _HERE.libraries)
 
 
 @contextmanager

@@ -29,6 +29,11 @@ class Knobs:
     debug: int = 0
     cache: Path | None = None
 
+    @property
+    def cubins(self) -> Path | None:
+        """Where machine code of single kernels is kept."""
+        return None if self.cache is None else self.cache / "cubins"
+
 
 _scoped: ContextVar[Knobs | None] = ContextVar("polytriton_knobs", default=None)
 

@@ -1,4 +1,4 @@
-"""Which room of the package imports which: the table, and no circle in it. Imports for types and those inside functions count."""
+"""Which room imports which: the table, and no circle in it, imports for types and inside functions counted; and where rooms are tested."""
 
 from __future__ import annotations
 
@@ -8,82 +8,67 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
-PACKAGE = Path(__file__).parents[1] / "polytriton"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "polytriton"
 
 # a room, and the rooms that it imports; `polytriton` itself, which imports its face when it is first asked for, is no room
 ALLOWED = {
     "__main__": "cli",
-    "api": "artifact errors frontend guard ir kernels known passes prove results runtime tuned",
+    "api": "artifact certificate errors frontend guard ir kernels known passes prove results runtime tuned",
     "artifact": "errors frontend guard ir kernels limit passes tuned",
     "cache": "api artifact errors frontend guard knobs limit passes",
-    "certificate": "checker checker_files frontend guard prove",
+    "certificate": "checker checker_files checker_slopes errors frontend guard prove",
     "checker": "checker_files checker_slopes",
     "checker_exact": "checker checker_files",
     "checker_slopes": "checker_files",
-    "child": "knobs",
     "cli": "commands errors guard heap knobs",
-    "commands": "api artifact certificate checker checker_exact checker_files child errors explain frontend ir "
-    "kernels known knobs limit pages passes prove runs runtime show tuning",
+    "commands": "api artifact certificate checker checker_exact checker_files errors explain frontend ir "
+    "kernels known knobs limit pages passes prove runs runtime show tuning whole workers",
     "explain": "errors",
     "frontend": "errors guard ir limit whole",
     "guard": "errors",
     "ir": "errors limit",
-    "kernels": "errors ir knobs passes rounding",
+    "kernels": "errors ir knobs passes rounding workers",
     "knobs": "errors",
     "known": "artifact errors ir kernels knobs",
-    "pages": "errors guard results runs show",
+    "pages": "errors guard results runs show whole",
     "passes": "errors ir limit",
-    "prove": "child errors frontend guard ir kernels passes results runtime",
-    "results": "errors guard",
-    "runs": "api artifact cache child errors explain frontend guard heap knobs limit prove results runtime show whole",
+    "prove": "errors frontend guard ir kernels passes results runtime workers",
+    "results": "errors guard passes show",
+    "runs": "api artifact cache errors explain frontend guard heap knobs limit prove results runtime show whole workers",
     "runtime": "errors frontend guard heap ir kernels knobs limit passes results rounding",
-    "show": "errors guard ir results",
     "tuned": "ir knobs passes runtime",
-    "tuning": "api artifact errors heap ir kernels knobs passes prove runtime tuned whole",
+    "tuning": "api artifact errors heap ir kernels knobs passes prove runtime tuned whole workers",
+    "workers": "knobs",
+    "whole": "errors",
 }
 
-# What still runs against the layers and closes a circle, and why. None of them is followed when its file is imported.
-AGAINST = {
-    ("prove", "api"): "the strategy takes a Verifier apart: it wants compiled, options and decider only",
-    ("show", "api"): "a notebook's page of a Verifier wants its compiled network only",
-    ("api", "show"): "a Verifier shows itself in a notebook",
-    ("results", "runs"): "several answers save themselves as the records of a run",
-    ("results", "show"): "answers show themselves in a notebook and turn into tables",
-    ("guard", "runtime"): "torch's settings are put in order once torch is there",
-}
+# rooms whose tests lie under another name, and why
+TESTED_ELSEWHERE = {"commands": "cli: commands are asked as a user asks them, through polytriton.cli"}
+# tests that are of no room
+OF_NO_ROOM = {
+    "test_constraints": "the versions that are installed", "test_filecheck": "a helper of tests", "test_heap": "polytriton/heap.py",
+    "test_interpreter": "a helper of tests", "test_layers": "all rooms", "test_names": "all rooms",
+}  # fmt: skip
 
 
-def imports(text: str) -> Iterator[tuple[str, bool]]:
-    """The rooms a file imports, and whether that happens as soon as the file is imported."""
-
-    def visit(node: ast.AST, at_once: bool) -> Iterator[tuple[str, bool]]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Import):
-                yield from ((a.name.split(".")[1], at_once) for a in child.names if a.name.startswith("polytriton."))
-            elif isinstance(child, ast.ImportFrom) and child.module == "polytriton":
-                yield from ((a.name, at_once) for a in child.names)
-            elif isinstance(child, ast.ImportFrom) and (child.module or "").startswith("polytriton."):
-                yield (child.module or "").split(".")[1], at_once
-            assert not (isinstance(child, ast.ImportFrom) and child.level), "imports name the whole path"
-            function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-            typing = isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"
-            yield from visit(child, at_once and not function and not typing)
-
-    return visit(ast.parse(text), True)
+def imports(text: str) -> Iterator[str]:
+    """The rooms a file imports."""
+    for node in ast.walk(ast.parse(text)):
+        assert not (isinstance(node, ast.ImportFrom) and node.level), "imports name the whole path"
+        if isinstance(node, ast.Import):
+            yield from (a.name.split(".")[1] for a in node.names if a.name.startswith("polytriton."))
+        elif isinstance(node, ast.ImportFrom) and node.module == "polytriton":
+            yield from (a.name for a in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("polytriton."):
+            yield (node.module or "").split(".")[1]
 
 
 @cache
-def arrows() -> dict[tuple[str, str], bool]:
-    """From room to room, and whether any file follows the arrow when it is imported."""
-    found: dict[tuple[str, str], bool] = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        room = path.relative_to(PACKAGE).with_suffix("").parts[0]
-        for to, at_once in imports(path.read_text()):
-            if room not in ("__init__", to):
-                found[room, to] = found.get((room, to), False) or at_once
-    return found
+def arrows() -> set[tuple[str, str]]:
+    """From room to room."""
+    rooms = ((path.relative_to(PACKAGE).with_suffix("").parts[0], path) for path in sorted(PACKAGE.rglob("*.py")))
+    return {(room, to) for room, path in rooms for to in imports(path.read_text()) if room not in ("__init__", to)}
 
 
 def table() -> set[tuple[str, str]]:
@@ -91,26 +76,20 @@ def table() -> set[tuple[str, str]]:
 
 
 def test_rooms_import_what_the_table_allows() -> None:
-    assert not (new := set(arrows()) - table() - AGAINST.keys()), f"not in the table: {new}"
-    assert not (gone := (table() | AGAINST.keys()) - set(arrows())), f"no file needs them any more: {gone}"
+    assert not (new := arrows() - table()), f"not in the table: {new}"
+    assert not (gone := table() - arrows()), f"no file needs them any more: {gone}"
 
 
 def test_the_table_has_no_circle() -> None:
     assert list(TopologicalSorter({room: set(others.split()) for room, others in ALLOWED.items()}).static_order())
 
 
-@pytest.mark.parametrize("arrow", AGAINST)
-def test_what_runs_against_the_layers_closes_a_circle_and_waits(arrow: tuple[str, str]) -> None:
-    """Where it closes none, it belongs in the table."""
-    room, to = arrow
-    assert not arrows()[arrow], "it is followed as soon as its file is imported"
-    reached, ahead = {to}, [to]
-    while ahead:
-        here = ahead.pop()
-        new = {t for r, t in table() | AGAINST.keys() if r == here} - reached
-        reached |= new
-        ahead += new
-    assert room in reached
+def test_every_room_has_a_folder_of_tests() -> None:
+    rooms = {p.parent.name for p in PACKAGE.glob("*/__init__.py")} | {"bench"}
+    tested = {p.parent.name for p in TESTS.glob("*/test_*.py")}
+    assert rooms - tested == TESTED_ELSEWHERE.keys()
+    assert {why.split(":")[0] for why in TESTED_ELSEWHERE.values()} <= tested
+    assert {p.stem for p in TESTS.glob("test_*.py")} == OF_NO_ROOM.keys(), "a test lies in the folder of its room"
 
 
 def test_every_kind_of_import_is_seen() -> None:
@@ -121,9 +100,9 @@ from polytriton.errors import A
 if TYPE_CHECKING:
     from polytriton.api import B
 def f():
-    from polytriton.show.frames import c
+    from polytriton.results.frames import c
 class D:
     from polytriton.limit import e
 import numpy, polytriton
 """
-    assert list(imports(text)) == [("ir", True), ("rounding", True), ("errors", True), ("api", False), ("show", False), ("limit", True)]
+    assert sorted(imports(text)) == ["api", "errors", "ir", "limit", "results", "rounding"]

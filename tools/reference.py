@@ -81,7 +81,8 @@ def _class(name: str, thing: type) -> Iterator[str]:
         yield from ("```text", _signature(f"polytriton.{name}", thing), "```", "")
     yield _doc(thing)
     fields = {f.name for f in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else set()
-    for member, value in vars(thing).items():
+    own = [kind for kind in thing.__mro__ if kind.__module__.startswith("polytriton.")]
+    for member, value in (item for kind in own for item in vars(kind).items()):
         if member.startswith("_") or member in fields:
             continue
         if isinstance(value, property):

@@ -22,13 +22,14 @@ from pathlib import Path
 
 import torch
 
-from bench.machine import describe
+from bench.core.command import check_known, parser
+from bench.core.machine import describe
+from bench.core.table import say
 from bench.paper import standins
 from bench.paper.ask import Answer, Answers, Question, ask
 from bench.paper.images import Images, images_for
 from bench.paper.rows import EVERY, METHODS, PARTS, PaperRow
 from bench.paper.tables import COLUMNS, Measured, csv_rows, page
-from bench.table import say
 from polytriton.errors import PolytritonError
 
 LARGE = 50_000  # neurons: larger networks take minutes to train on a CPU, and are left out unless asked for by name or --large
@@ -38,9 +39,7 @@ FEW, PROBED = (0.05, 0.95), 20
 
 def main(arguments: Sequence[str] | None = None) -> int:
     listed = "\n".join(f"{k:8s} {said}: {', '.join(rows)}" for k, (said, rows) in PARTS.items())
-    p = argparse.ArgumentParser(
-        prog="bench.paper", description=(__doc__ or "").replace("PARTS", listed, 1), formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    p = parser("paper", (__doc__ or "").replace("PARTS", listed, 1))
     p.add_argument("parts", nargs="*", metavar="PART", help="default: table2 table3 table4")
     p.add_argument("--rows", nargs="+", choices=EVERY, default=[], metavar="ROW", help="these networks, however large")
     p.add_argument("--large", action="store_true", help=f"networks of more than {LARGE:,} neurons on a CPU too: hours of training")
@@ -53,8 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--out", type=Path, default=Path("build/paper"), help="folder of networks, answers and pages (%(default)s)")
     standins.add_data(p)
     a = p.parse_args(arguments)
-    if unknown := [part for part in a.parts if part not in PARTS]:
-        p.error(f"there is no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
+    check_known(p, "part", a.parts, PARTS)
     if a.threads < 1 or a.images < 1 or a.budget <= 0:
         p.error("--threads, --images and --budget must be above 0")
     torch.set_num_threads(a.threads)

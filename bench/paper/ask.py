@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import polytriton
+from polytriton.whole import LineFile
 
 
 @dataclass(frozen=True)
@@ -45,19 +47,17 @@ class Answers:
 
     def __post_init__(self) -> None:
         self.held: list[Answer] = []
-        text = self.path.read_text() if self.path.exists() else ""
-        self._cut = text != "" and not text.endswith("\n")  # by an end in the middle of a line
-        for line in text.splitlines():
-            try:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        full = "free some space; the same command goes on"
+        self._file = LineFile(self.path, self._read, fresh=False, what=f"answers to {self.path}", full=full)
+
+    def _read(self, data: bytes) -> None:
+        for line in data.splitlines():
+            with suppress(ValueError, TypeError):  # a line that was cut by an earlier version
                 self.held.append(Answer(**json.loads(line)))
-            except (ValueError, TypeError):  # the line that was cut
-                continue
 
     def add(self, answer: Answer) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as f:
-            f.write("\n" * self._cut + json.dumps(asdict(answer)) + "\n")
-        self._cut = False
+        self._file.append(json.dumps(asdict(answer)).encode() + b"\n")
         self.held.append(answer)
 
     def of(self, row: str, sha256: str, method: str, radius: str) -> list[Answer]:

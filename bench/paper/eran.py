@@ -11,7 +11,6 @@ float32; where a number of the file is none, the largest change is printed.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import re
@@ -25,6 +24,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from bench.core.command import parser
 from polytriton.errors import PolytritonError, UnsupportedModel, UsageError
 
 DENSE = ("ReLU", "Affine")
@@ -197,7 +197,7 @@ def _setting(line: str, key: str) -> str:
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("paper.eran", __doc__)
     p.add_argument("net", type=Path)
     p.add_argument("--out", type=Path, help="the ONNX file (beside the network)")
     a = p.parse_args()

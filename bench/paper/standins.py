@@ -25,9 +25,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bench import zoo
+from bench.core.command import parser
+from bench.core.table import say
 from bench.paper.images import Images, images_for
 from bench.paper.rows import EVERY, PaperRow
-from bench.table import say
 
 RECIPE = 1  # of all that follows: another one makes other networks
 BATCH, RATE = 64, 1e-3
@@ -169,7 +170,7 @@ def make(row: PaperRow, images: Images, out: Path, epochs: int | None = None, se
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = parser("paper.standins", __doc__)
     p.add_argument("--nets", nargs="+", choices=EVERY, default=["mnist-6x500", "cifar-6x500"], metavar="ROW", help=", ".join(EVERY))
     add_data(p)
     p.add_argument("--epochs", type=int, help=f"passes over the images ({', '.join(f'{k} {v}' for k, v in EPOCHS.items())})")

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import figures
-from bench.page import document, figure, table
 from bench.paper.ask import Answer
 from bench.paper.rows import EVERY, HOW, METHODS, PaperRow
+from bench.report import figures
+from bench.report.page import ALL_STYLE, table
 from polytriton.pages import html
+from polytriton.pages.document import document
 
 COLUMNS = (
     "row", "model", "shape", "neurons", "training", "data", "accuracy", "radius", "stated", "method", "images", "candidates", "verified",
@@ -96,7 +97,7 @@ def page(measured: Sequence[Measured], about: Mapping[str, str], missing: Mappin
         "counts are not to be compared with the paper's, which stand beside them. The paper's times are of a V100; its DeepPoly's of 14 "
         "CPU cores. CR-IBP, intervals and DeepPoly are run by the same engine here.</p>"
     )
-    return document("bench.paper", "The paper's evaluation, re-created", beginning, sections)
+    return document("bench.paper", "The paper's evaluation, re-created", beginning, sections, style=ALL_STYLE)
 
 
 def _networks(measured: Sequence[Measured], missing: Mapping[str, str]) -> str:
@@ -145,5 +146,5 @@ def _curves(measured: Sequence[Measured]) -> str:
         mine = [m for m in measured if (m.row.key, m.radius) == key and len(m.candidates) >= 2]
         if mine:
             curves = [(METHODS[m.method], [a.seconds for a in m.candidates]) for m in mine]
-            pictures.append(figure(f"{key[0]} at {key[1]}", figures.cdf(key[0], curves)))
-    return f'<div class="plots">{"".join(pictures)}</div>' if pictures else "<p>Too few images.</p>"
+            pictures.append(html.figure(html.text(f"{key[0]} at {key[1]}"), figures.cdf(key[0], curves)))
+    return html.plots(pictures) if pictures else "<p>Too few images.</p>"

@@ -12,13 +12,15 @@ from collections.abc import Callable
 import numpy as np
 
 from polytriton.certificate.draft import Draft
-from polytriton.checker import BLOCK, Boxes, Hint, Part, Progress, Prover, Tree, Work, follow
+from polytriton.checker import BLOCK, Boxes, Part, Progress, Prover, Tree, Work, follow
 from polytriton.checker_files import Array, Atom, Box, Refused, need
+from polytriton.checker_slopes import Hint
 from polytriton.prove.cuts import FEW, middle, widest_effect
 
 DENSE = 1 << 13  # values of a network up to which the operands of ReLUs are bounded with slopes of their own
 INNER, QUERY = 20, 60  # steps of ascent over a whole box
 AGAIN, ASKED = 8, 20  # the same over a part of its executions
+LAST = 100  # of ascent for rows, where no neuron of a part is undecided
 MORE, LEAST = 10, 10_000  # divisions, for every node of a tree, and for any tree
 
 
@@ -59,6 +61,9 @@ class Guide:
             wanted = (0, 0) if few else part_steps(cells) if w.part.signs.any() else whole_steps(cells)
             if (w.inner, w.query) < wanted:
                 hints[k] = (-1, 0.0, *wanted)
+            elif not few and not _undecided(w.part).any():  # what is left is the choice of multipliers
+                need(w.query < LAST, "a part without undecided neurons is still open", Refused)
+                hints[k] = (-1, 0.0, w.inner, LAST)
             else:
                 (cut if few else signed).append(k)
         self.count += len(cut) + len(signed)
@@ -108,16 +113,25 @@ def enough(nodes: int) -> int:
 def complete(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, guide: Guide | None = None) -> Tree:
     """A tree that needs no guide, or Refused."""
     guide = guide or Guide(enough(len(tree.split)))
+    guide.below, guide.closed, guide.last = {}, [], 0  # what it says is of this tree
     follow(prover, box, pieces, tree, np.ones(len(tree.split), dtype=bool), lambda n: None, guide)
     return Tree(guide.completed(tree).arrays())
 
 
-def complete_where_floats_do(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree) -> Tree:
-    """The same for who proves more than floats do: the tree as it is, where they do not follow it."""
-    try:
-        return complete(prover, box, pieces, tree)
-    except Refused:
-        return tree
+class Completion:
+    """The same for who proves more than floats do: a tree as it is, where they do not follow it. Trees share what may be divided."""
+
+    def __init__(self) -> None:
+        self.left = LEAST
+
+    def __call__(self, prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree) -> Tree:
+        guide = Guide(self.left + MORE * len(tree.split))
+        try:
+            return complete(prover, box, pieces, tree, guide)
+        except Refused:
+            return tree
+        finally:
+            self.left = max(0, guide.most - guide.count)
 
 
 def _inputs(parts: list[Part], slope: Array, _: Array) -> list[tuple[int, float]]:
@@ -128,11 +142,13 @@ def _inputs(parts: list[Part], slope: Array, _: Array) -> list[tuple[int, float]
     return list(zip(axis.tolist(), middle(lo, hi)[np.arange(len(axis)), axis].tolist(), strict=True))
 
 
+def _undecided(part: Part) -> Array:
+    return (part.low < 0) & (part.high > 0) & (part.signs == 0)
+
+
 def _neurons(parts: list[Part], _: Array, loss: Array) -> list[tuple[int, float]]:
     """The neuron of each part that costs its rows most."""
-    low, high, signs = (np.stack([getattr(p, name) for p in parts]) for name in ("low", "high", "signs"))
-    undecided = (low < 0) & (high > 0) & (signs == 0)
-    need(undecided.any(1).all(), "a part without undecided neurons is still open", Refused)
+    low, high, undecided = (np.stack(some) for some in zip(*((p.low, p.high, _undecided(p)) for p in parts), strict=True))
     score = np.where(undecided, loss + 1e-9 * np.minimum(high, -low), -1.0)
     return [(len(p.lo) + k, 0.0) for p, k in zip(parts, score.argmax(1).tolist(), strict=True)]
 

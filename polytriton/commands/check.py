@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from polytriton.runs.records import Record
 
 Way = Callable[..., "Checked"]
-REMEDY = "verify without --certificate, or see docs/certificates.md for what the checker reads"
 
 
 def check(
@@ -99,9 +98,9 @@ def _way(sample: int | None, workers: int | None, exact: bool) -> Way:
     """Which program confirms a certificate."""
     if exact:
         from polytriton import checker_exact
-        from polytriton.certificate.guide import complete_where_floats_do as complete
+        from polytriton.certificate.guide import Completion
 
-        return partial(checker_exact.check, complete=complete)
+        return lambda *files, progress: checker_exact.check(*files, progress, Completion())
     if sample is not None:
         from polytriton import checker
         from polytriton.certificate.guide import LEAST, Guide
@@ -144,33 +143,6 @@ def _summary(found: Checked, sample: int | None) -> str:
     if sample is not None:
         return f"{found.leaves} leaves drawn at random hold under {kind}, the others were not looked at: {margin}"
     return f"confirmed for {kind}: {margin}, {found.nodes} nodes"
-
-
-def check_covered(semantics: str, network: Path | None) -> None:
-    """Says what no certificate is about."""
-    from polytriton.checker import SEMANTICS
-
-    if semantics not in SEMANTICS:
-        raise UsageError(f"certificates cover {' and '.join(SEMANTICS)}, not {semantics} executions", "add --semantics float32")
-    if network is not None and (network.is_dir() or network.suffix == ".poly"):
-        raise UsageError(f"a certificate is about an ONNX file, {network} is compiled", "give NET.onnx; the cache keeps its compilation")
-
-
-def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> Read:
-    """Says before a long run what would keep its certificate from being written; returns both files as the checker reads them."""
-    from polytriton.checker import load
-    from polytriton.checker_files import Refused
-
-    check_covered(semantics, network)
-    if target.is_dir() or not target.absolute().parent.is_dir():
-        raise UsageError(f"cannot write a certificate to {target}", "name a file in an existing folder")
-    try:
-        read = load(network, prop)
-    except Refused as error:
-        raise UnsupportedModel(f"no certificate can be made: {error}", REMEDY) from error
-    if semantics != "real" and (strange := read[0].strange):
-        raise UnsupportedModel(f"no certificate of {semantics} executions can be made: {strange[0]}", "add --semantics real")
-    return read
 
 
 def certify(

@@ -128,21 +128,15 @@ def describe(verifier: Verifier, kernels: Kernels | None = None) -> dict[str, An
         else {"shape": net.input.shape},
         "output": {"name": source.output_name, "shape": source.output_shape} if source else {"shape": net.node(net.output).shape},
         "opset": source.opset if source else None,
-        "parameters": sum(_parameters(net, n) for n in net),
+        "parameters": sum(map(net.parameters, net)),
         "candidates": plan.candidates,
         "layers": [
-            {"name": n.name, "op": n.op, "reads": n.inputs, "shape": n.shape, "parameters": _parameters(net, n), "detail": _detail(n)}
+            {"name": n.name, "op": n.op, "reads": n.inputs, "shape": n.shape, "parameters": net.parameters(n), "detail": _detail(n)}
             for n in net
         ],
         "programs": [_program(net, p) for p in plan],
         **describe_kernels(kernels),
     }
-
-
-def _parameters(net: Net, node: Node) -> int:
-    """Weights and biases; index tables and error magnitudes are not the network's own."""
-    arrays = (net.weight(node, key) for key in ("w", "b", "a", "c"))
-    return sum(a.size for a in arrays if a is not None)
 
 
 def _detail(node: Node) -> str:

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from polytriton.commands.check import RunCertificates, check_covered
+from polytriton.commands.check import RunCertificates
 from polytriton.commands.groups import Asking, Competition, EngineOptions, ImageOptions, ResultOptions, Spread
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import INTERRUPTED, Live, summary
 from polytriton.errors import UnsupportedModel, UsageError
+from polytriton.whole import told_of_writing
 
 if TYPE_CHECKING:
     from polytriton.frontend.instances import Instance
@@ -121,11 +122,11 @@ def _certifiable(folder: Path, network: Path | None, semantics: str, *, images: 
     """Says before the run what would keep certificates from being written."""
     if images:
         raise UsageError("--certificates: a ball around an image has no property file", "write the balls as .vnnlib, or leave it out")
+    from polytriton.certificate.ask import check_covered
+
     check_covered(semantics, network)
-    try:
+    with told_of_writing(f"to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror or error}", "choose a folder you may write to") from error
 
 
 def _ask(run: Run, queries: Sequence[Query]) -> bool:

@@ -17,6 +17,7 @@ from polytriton.show.verdicts import LOOKS, look
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+    from typing_extensions import Self
 
     from polytriton.runs.asker import Answer
     from polytriton.runs.queries import Query
@@ -82,28 +83,26 @@ def table(
         print("  ".join(padded).rstrip(), file=out)
 
 
-class Live:
-    """Progress of a run: a bar on a terminal, one line a finished query elsewhere."""
+PAUSE = 10.0  # seconds between lines of progress where nobody looks at a terminal
 
-    def __init__(self, total: int, *, radii: bool = False) -> None:
-        """`radii`: queries about one image differ in them."""
-        self.total, self.radii, self.done, self.query, self.shown = total, radii, 0, "", 0.0
+
+class TerminalBar:
+    """A bar on stderr while it is a terminal; elsewhere `bar` is None, and whoever inherits this prints lines."""
+
+    def __init__(self, columns: Sequence[str], description: str = "", total: float | None = None, **fields: Any) -> None:
+        """Columns are "bar", "count", "time" or what a task is told in, as rich writes it."""
         self.bar: Progress | None = None
+        self.said = time.monotonic()
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-            columns = (
-                TextColumn("{task.fields[query]}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TextColumn("{task.fields[stage]}", markup=False),
-            )
-            self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
-            self.task = self.bar.add_task("run", total=total, query="", stage="")
+            known = {"bar": BarColumn, "count": MofNCompleteColumn, "time": TimeElapsedColumn}
+            drawn = (known[c]() if c in known else TextColumn(c, markup=False) for c in columns)
+            self.bar = Progress(*drawn, console=Console(file=sys.stderr), transient=True)
+            self.task = self.bar.add_task(description, total=total, **fields)
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> Self:
         if self.bar:
             self.bar.start()
         return self
@@ -111,6 +110,23 @@ class Live:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.bar:
             self.bar.stop()
+
+    def line_is_due(self) -> bool:
+        """Whether nothing has been printed for a while."""
+        return time.monotonic() - self.said > PAUSE
+
+    def print_line(self, message: str) -> None:
+        self.said = time.monotonic()
+        print(f"polytriton: {message}", file=sys.stderr, flush=True)
+
+
+class Live(TerminalBar):
+    """Progress of a run: a bar on a terminal, one line a finished query elsewhere."""
+
+    def __init__(self, total: int, *, radii: bool = False) -> None:
+        """`radii`: queries about one image differ in them."""
+        super().__init__(("{task.fields[query]}", "bar", "count", "time", "{task.fields[stage]}"), "run", total, query="", stage="")
+        self.total, self.radii, self.done, self.shown = total, radii, 0, 0.0
 
     def show_query(self, query: Query, more: int) -> None:
         if self.bar:

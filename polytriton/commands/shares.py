@@ -17,8 +17,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Lock, Thread
 from typing import Any, cast
 
 import numpy as np
@@ -27,8 +25,9 @@ from polytriton import checker
 from polytriton.certificate.guide import Guide, enough
 from polytriton.checker import Checked, Progress, Tree
 from polytriton.checker_files import Array, Pieces, Refused, Unsupported
-from polytriton.child import Child, ChildLost, serve
 from polytriton.errors import PolytritonError, ResourceError
+from polytriton.workers.pool import Ended, Missing, Pool, Taken
+from polytriton.workers.process import JobFailed, Process, WorkerLost, environment
 
 MOST, LEAST = 64, 24  # shares; nodes of a subtree that is divided for each of those above it, which are walked once more
 FEW = 4e8  # nodes times squared cells, about a second: below it no process is started unasked
@@ -105,10 +104,10 @@ class Reading:
     def confirm(self, k: int, told: Callable[[int], None]) -> dict[int, list[float]]:
         """By tree of the k-th share the least margins, in the order of its pieces; or Refused."""
         groups, least, before = list(self.pieces.items()), dict[int, list[float]](), 0
+        guide = Guide(enough(sum(2 * len(leaves) for leaves in self.shares[k].values())))
         for t, leaves in self.shares[k].items():
             tree = self.trees[t]
             wanted, so_far = tree.above(leaves), partial(_further, told, before)
-            guide = Guide(enough(len(tree.split)))
             found = checker.plain(checker.follow)(self.prover, *groups[tree.box], tree, wanted, so_far, guide)
             least[t] = [found[p] for p in tree.own]
             before += int(wanted.sum())
@@ -164,61 +163,51 @@ def _here(work: Reading, progress: Progress) -> Generator[Answer, None, None]:
 # ---- several processes ----------------------------------------------------------------------------------------------
 
 
+class Confirmer(Process):
+    """A process that is given the files first, then numbers of shares."""
+
+    def __init__(self, files: bytes) -> None:
+        super().__init__(__name__, env=environment(1))
+        self._files = files
+
+    def start(self) -> None:
+        super().start()
+        self.exchange(self._files)
+
+    def ask(self, k: int) -> Any:
+        return json.loads(self.exchange(json.dumps(k).encode()))
+
+
 def _asked(work: Reading, files: list[Snapshot], count: int) -> Generator[Answer, None, None]:
     """Whoever is free takes the next share; the processes end with this, however it ends."""
-    crew = [Child(__name__, 1) for _ in range(count)]
-    shares, lock, answers = iter(range(len(work.shares))), Lock(), SimpleQueue[Any]()
-
-    def ask(child: Child) -> None:
-        try:
-            child.start()
-            ready = json.loads(child.exchange(_packed(files)))
-            if ready["error"]:
-                answers.put((0, ready))
-            while not ready["error"]:
-                with lock:
-                    k = next(shares, None)
-                if k is None:
-                    return
-                answers.put((k, json.loads(child.exchange(json.dumps(k).encode()))))
-        except BaseException as error:
-            answers.put((-1, error))
-
-    threads = [Thread(target=ask, args=(child,), daemon=True) for child in crew]
+    pool: Pool[int, Any] = Pool([Confirmer(_packed(files)) for _ in range(count)])
+    for k in range(len(work.shares)):
+        pool.submit(k)
     try:
-        for thread in threads:
-            thread.start()
-        for _ in work.shares:
-            k, told = _next(answers)
-            if k < 0:
-                raise _lost(told)
-            if told["error"]:
-                raise {"refused": Refused, "unsupported": Unsupported, "memory": MemoryError}.get(told["error"], RuntimeError)(told["says"])
-            pairs = [{int(b): v for b, v in told[name].items()} for name in ("margins", "leaves")]
-            if {b: v.tolist() for b, v in work.shares[k].items()} != pairs[1]:
-                raise RuntimeError(f"a process looked at other leaves than those of share {k}")
-            yield k, pairs[0], pairs[1]
+        for event in pool.events():
+            if isinstance(event, Taken):
+                continue
+            error = event.why if isinstance(event, Missing) else event.error
+            if error is not None:
+                raise _met(error)
+            assert isinstance(event, Ended) and event.answer is not None
+            margins, leaves = ({int(b): v for b, v in event.answer[name].items()} for name in ("margins", "leaves"))
+            if {b: v.tolist() for b, v in work.shares[event.job].items()} != leaves:
+                raise RuntimeError(f"a process looked at other leaves than those of share {event.job}")
+            yield event.job, margins, leaves
     finally:
-        for child in crew:
-            child.stop()
-        for thread in threads:
-            thread.join()
+        pool.close()
 
 
-def _next(answers: SimpleQueue[Any]) -> tuple[int, Any]:
-    """Waits in short pieces: elsewhere than on Linux a wait without end holds up Ctrl-C."""
-    while True:
-        try:
-            return cast(tuple[int, Any], answers.get(timeout=0.2))
-        except Empty:
-            continue
-
-
-def _lost(error: BaseException) -> BaseException:
-    if not isinstance(error, ChildLost | OSError):
-        return error
-    lost: PolytritonError = ResourceError(f"a process of the check is lost: {error}", "check in one process: --workers 1")
-    return lost
+def _met(error: Exception) -> Exception:
+    """What a process met, as this one would have."""
+    if isinstance(error, JobFailed):
+        kinds = {kind.__name__: kind for kind in (Refused, Unsupported, MemoryError)}
+        return kinds.get(error.kind, RuntimeError)(error.said)
+    if isinstance(error, WorkerLost | OSError):
+        lost: PolytritonError = ResourceError(f"a process of the check is lost: it {error}", "check in one process: --workers 1")
+        return lost
+    return error
 
 
 def _packed(files: list[Snapshot]) -> bytes:
@@ -233,24 +222,16 @@ def _unpacked(data: bytes) -> list[Snapshot]:
     return files
 
 
-class Far:
-    """The far end: first the files, then numbers of shares."""
+def handler() -> Callable[[bytes], bytes]:
+    """The far end."""
+    work = list[Reading]()
 
-    work: Reading | None = None
+    def answer(data: bytes) -> bytes:
+        if not work:
+            work.append(Reading.read(_unpacked(data)))
+            return b""
+        k = int(json.loads(data))
+        leaves = {b: v.tolist() for b, v in work[0].shares[k].items()}
+        return json.dumps({"margins": work[0].confirm(k, lambda n: None), "leaves": leaves}).encode()
 
-    def answer(self, data: bytes) -> bytes:
-        try:
-            if self.work is None:
-                self.work = Reading.read(_unpacked(data))
-                return json.dumps({"error": ""}).encode()
-            k = int(json.loads(data))
-            margins = self.work.confirm(k, lambda n: None)
-            leaves = {b: v.tolist() for b, v in self.work.shares[k].items()}
-            return json.dumps({"error": "", "margins": margins, "leaves": leaves}).encode()
-        except Exception as error:
-            names = {Refused: "refused", Unsupported: "unsupported", MemoryError: "memory"}
-            return json.dumps({"error": names.get(type(error), "failed"), "says": str(error) or repr(error)}).encode()
-
-
-def main() -> None:
-    serve(Far().answer)
+    return answer

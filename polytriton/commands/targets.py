@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from polytriton.commands.options import option
+from polytriton.commands.screen import TerminalBar
 from polytriton.errors import UsageError
 from polytriton.knobs import knobs
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from polytriton.kernels.files import Kernels
     from polytriton.kernels.spec import Report
     from polytriton.passes.pipeline import Compiled
 
 BOTH = "float64,float32"
-PAUSE = 10.0  # seconds between lines of progress where nobody looks at a terminal
 
 
 @dataclass(frozen=True)
@@ -119,13 +114,11 @@ class Order:
         from polytriton.kernels.files import emit_files
 
         kernels = emit_files(compiled, self.targets, self.numerics)
-        folder = knobs().cache
-        cache = None if folder is None else folder / "cubins"
         reports: list[Report] = []
         cubins: dict[str, dict[str, bytes]] = {}
         for target in kernels.gpus:
             with Bar(target) as bar:
-                built = compile_all(kernels.machine, target, cache=cache, jobs=self.jobs, progress=bar.tell)
+                built = compile_all(kernels.machine, target, cache=knobs().cubins, jobs=self.jobs, progress=bar.tell)
             found = [b.report for b in built]
             check(found, kernels.machine, self.spills)
             reports += found
@@ -133,36 +126,18 @@ class Order:
         return kernels.with_code(reports, cubins, triton_version()) if reports else kernels
 
 
-class Bar:
-    """Progress of a target's kernels on stderr: a bar on a terminal, elsewhere a line now and then."""
+class Bar(TerminalBar):
+    """Progress of a target's kernels: elsewhere than on a terminal a line now and then."""
 
     def __init__(self, target: str) -> None:
-        self.target, self.said = target, time.monotonic()
-        self.bar: Progress | None = None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            name = TextColumn("{task.fields[name]}")
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), name)
-            self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
-            self.task = self.bar.add_task(f"kernels for {target}", total=None, name="")
-
-    def __enter__(self) -> Bar:
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.bar:
-            self.bar.stop()
+        super().__init__(("{task.description}", "bar", "count", "time", "{task.fields[name]}"), f"kernels for {target}", name="")
+        self.target = target
 
     def tell(self, done: int, total: int, name: str) -> None:
         if self.bar:
             self.bar.update(self.task, completed=done, total=total, name=name)
-        elif time.monotonic() - self.said > PAUSE:
-            self.said = time.monotonic()
-            print(f"polytriton: kernels for {self.target}: {done}/{total}", file=sys.stderr, flush=True)
+        elif self.line_is_due():
+            self.print_line(f"kernels for {self.target}: {done}/{total}")
 
 
 def show(kernels: Kernels, file: TextIO) -> None:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from polytriton.commands.groups import EngineOptions, ImageOptions
 from polytriton.commands.options import argument, option
-from polytriton.commands.screen import INTERRUPTED, as_text
+from polytriton.commands.screen import INTERRUPTED, TerminalBar, as_text
 from polytriton.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from polytriton.api import Verifier
     from polytriton.artifact import Artifact
     from polytriton.prove.questions import Questions
     from polytriton.tuning.session import Outcome, SessionState
 
-PAUSE = 10.0  # seconds between lines of progress where nobody looks at a terminal
 
 
 def tune(
@@ -95,7 +91,7 @@ def tune(
     where = session or network.with_name(network.name + ".tune")
     from polytriton.tuning.sessions import tune_device
 
-    with Watch(as_json) as watch:
+    with Watch() as watch:
         outcome = tune_device(network, held, verifier, work.pack(q), chosen, where, resume=resume, overwrite=overwrite, watch=watch.tell)
     _report(network, outcome, as_json)
     return INTERRUPTED if outcome.interrupted else 0
@@ -184,27 +180,12 @@ def _cross(network: Path, held: Artifact, target: str, engine: EngineOptions, as
     return 0
 
 
-class Watch:
-    """Live progress on stderr: a bar on a terminal, elsewhere a line where the best changes, and now and then."""
+class Watch(TerminalBar):
+    """Live progress: elsewhere than on a terminal a line where the best changes, and now and then."""
 
-    def __init__(self, quiet: bool) -> None:
-        self.bar: Progress | None = None
-        self.total, self.best, self.said = 0.0, float("inf"), 0.0
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn
-
-            self.bar = Progress(BarColumn(), TextColumn("{task.description}"), console=Console(file=sys.stderr), transient=True)
-            self.task = self.bar.add_task("the default configuration", total=None)
-
-    def __enter__(self) -> Watch:
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        if self.bar:
-            self.bar.stop()
+    def __init__(self) -> None:
+        super().__init__(("bar", "{task.description}"), "the default configuration")
+        self.total, self.best = 0.0, float("inf")
 
     def tell(self, state: SessionState) -> None:
         best = f"default {state.start:.4g} s, least of a trial {state.best:.4g} s"  # no ratio before the duel
@@ -213,9 +194,9 @@ class Watch:
         if self.bar:
             self.total = max(self.total, state.left)
             self.bar.update(self.task, total=self.total, completed=self.total - state.left, description=text)
-        elif state.best < self.best or time.monotonic() - self.said > PAUSE or not state.verdict.startswith(("ok", "slower")):
-            self.best, self.said = state.best, time.monotonic()
-            print(f"polytriton: {text}; last: {state.verdict}", file=sys.stderr, flush=True)
+        elif state.best < self.best or self.line_is_due() or not state.verdict.startswith(("ok", "slower")):
+            self.best = state.best
+            self.print_line(f"{text}; last: {state.verdict}")
 
 
 def _report(network: Path, outcome: Outcome, as_json: bool) -> None:

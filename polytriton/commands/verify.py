@@ -8,16 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from polytriton.commands.check import certifiable, certify
+from polytriton.commands.check import certify
 from polytriton.commands.clock import start_time
 from polytriton.commands.groups import Asking, EngineOptions, ResultOptions
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import Live, complain
 from polytriton.errors import UnsupportedProperty, UsageError
 from polytriton.show.words import share
+from polytriton.whole import told_of_writing
 
 if TYPE_CHECKING:
     from polytriton.api import Verifier
+    from polytriton.certificate.write import Read
     from polytriton.frontend.query import Property
     from polytriton.runs.asker import Answer
     from polytriton.runs.records import Record
@@ -72,7 +74,7 @@ def verify(
     net, path = shipped_file(net), shipped_file(path)
     if not path.is_file():
         raise UsageError(f"no property file {path}", "check the path; it is taken relative to the current folder")
-    read = None if certificate is None else certifiable(net, path, certificate, engine.semantics)
+    read = None if certificate is None else _certifiable(net, path, certificate, engine.semantics)
     networks = Networks(settings.engine)
     limit = None if settings.timeout is None or prepare else start_time() + settings.timeout
     with time_limit(limit), suppress(OutOfTime):  # the query meets the same limit, and answers timeout
@@ -108,6 +110,12 @@ def verify(
         with Live(1) as live:
             return certify(net, path, certificate, engine.semantics, answer, read, live.stage)
     return 0
+
+
+def _certifiable(net: Path, path: Path, certificate: Path, semantics: str) -> Read:
+    from polytriton.certificate.ask import certifiable
+
+    return certifiable(net, path, certificate, semantics)
 
 
 def _searched(record: Record) -> str:
@@ -170,9 +178,7 @@ def _tell(answer: Answer, *, standard: bool, folder: Path | None) -> None:
     if folder is None:
         print(write_counterexample(prop, found.x, found.y), end="")
         return
-    try:
+    with told_of_writing(f"to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for tensor, data in assignments(prop, found.x, found.y).items():
             (folder / f"{tensor}.pb").write_bytes(data)
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror or error}", "choose a folder you may write to") from error

@@ -262,10 +262,14 @@ def matrix(rows: Sequence[Row], n_out: int, n_in: int) -> Matrix:
     return made
 
 
+def check_output(what: str, number: int, n_out: int) -> None:
+    if not 0 <= number < n_out:
+        raise UsageError(f"{what} {number} is out of range: the network has {n_out} outputs", f"{what}s run from 0 to {n_out - 1}")
+
+
 def classification(label: int, n_out: int, targets: Iterable[int] | None = None) -> tuple[Row, ...]:
     """One row a target, `y_label - y_j <= 0`: a tie counts as unsafe, as in the competitions."""
-    if not 0 <= label < n_out:
-        raise UsageError(f"label {label} is out of range: the network has {n_out} outputs", f"labels run from 0 to {n_out - 1}")
+    check_output("label", label, n_out)
     wanted = [j for j in range(n_out) if j != label] if targets is None else list(dict.fromkeys(targets))
     for j in wanted:
         if not 0 <= j < n_out or j == label:

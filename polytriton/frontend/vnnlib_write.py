@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from polytriton.errors import NoSpace, UnsupportedProperty, UsageError
+from polytriton.errors import UnsupportedProperty, UsageError
 from polytriton.frontend.query import Disjunct, Property, Row
 from polytriton.frontend.vnnlib_linear import MAX_DIGITS, MAX_EXPONENT
-from polytriton.whole import write_whole
+from polytriton.whole import save_whole
 
 PLAIN = 20  # digits before the point, and zeros behind it, up to which a number is written without an exponent
 LONGEST = 3 * MAX_DIGITS  # bits of what has that many digits, and no more than twice as many behind the point
@@ -26,17 +26,7 @@ def save_text(prop: Property, path: Path, overwrite: bool) -> Path:
     """Writes the text; a file that holds something already is kept, unless it may be overwritten."""
     if path.suffix != ".vnnlib":
         raise UsageError(f"a property is saved as VNN-LIB text, which {path} does not sound like", 'name the file like "property.vnnlib"')
-    data = text_of(prop).encode()
-    try:
-        if not overwrite and path.exists() and path.stat().st_size:
-            raise UsageError(f"{path} is there already", "choose another file, or save(path, overwrite=True)")
-        write_whole(path, data)
-    except OSError as error:
-        why = f"cannot write the property to {path}: {error.strerror or error}"
-        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
-            raise UsageError(why, "choose a file in a folder you may write to") from error
-        raise NoSpace(why, "free some space, or choose another disk") from error
-    return path
+    return save_whole(path, text_of(prop).encode(), "the property", overwrite=overwrite)
 
 
 def _declarations(prop: Property) -> Iterator[str]:

@@ -114,6 +114,11 @@ class Net:
         assert isinstance(ref, Ref)
         return self.weights[ref.name]
 
+    def parameters(self, node: Node) -> int:
+        """Weights and biases; index tables and error magnitudes are not the network's own."""
+        arrays = (self.weight(node, key) for key in ("w", "b", "a", "c"))
+        return sum(a.size for a in arrays if a is not None)
+
     def rebuild(
         self,
         nodes: tuple[Node, ...] | list[Node],

@@ -1,20 +1,15 @@
-"""Compiles kernels one after the other, each job a line on stdin, each answer a line on stdout; see pool.py.
-
-Triton, LLVM and ptxas print to stdout as they please: the answers go out through a descriptor of their own, that no child
-process inherits, and stdout becomes stderr.
-"""
+"""Compiles kernels one after the other: what runs in a worker of pool.py."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -23,7 +18,6 @@ from polytriton.kernels.load import triton_source
 from polytriton.kernels.sass import occupancy, opcodes, usage
 from polytriton.kernels.spec import FUSION, Report, room
 
-READY = b"ready\n"
 THREAD = 255  # registers a thread has at most
 
 
@@ -41,33 +35,17 @@ class BuildReply(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def main() -> None:
-    jobs, answers = _private_streams()
-    import triton  # noqa: F401  so that "ready" says that it can be imported
+def handler() -> Callable[[bytes], bytes]:
+    import triton  # noqa: F401  so that a worker that is ready can compile
 
     folder = Path.cwd() / "work"
     folder.mkdir(exist_ok=True)
-    answers.write(READY)
-    answers.flush()
-    for line in jobs:
-        job = msgspec.json.decode(line, type=BuildJob)
-        try:
-            reply = build(job.kernel, job.target, folder / f"{job.kernel.name}_{job.number}")
-        except Exception as error:
-            said = str(error).split("\nRepro command:")[0].strip()  # of ptxas, on a file that is gone by then
-            reply = BuildReply(error=f"{type(error).__name__}: {said}")
-        answers.write(msgspec.json.encode(reply) + b"\n")
-        answers.flush()
 
+    def answer(data: bytes) -> bytes:
+        job = msgspec.json.decode(data, type=BuildJob)
+        return msgspec.json.encode(build(job.kernel, job.target, folder / f"{job.kernel.name}_{job.number}"))
 
-def _private_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Stdin and stdout for this module alone: what is compiled reads nothing and prints to stderr."""
-    jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return jobs, answers
+    return answer
 
 
 def build(kernel: Kernel, target: str, stem: Path) -> BuildReply:
@@ -152,7 +130,3 @@ def dump(cubin: Path) -> str:
     if ran.returncode:
         raise RuntimeError(f"cuobjdump failed with code {ran.returncode}: {ran.stderr.strip()[:300]}")
     return ran.stdout
-
-
-if __name__ == "__main__":
-    main()

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 import polytriton
-from polytriton.errors import NoSpace, UsageError
+from polytriton.errors import UsageError
 from polytriton.guard import guarded
+from polytriton.pages.document import beginning
 from polytriton.pages.facts import facts
-from polytriton.pages.page import START, page
+from polytriton.pages.page import MAKER, page
 from polytriton.results import Result
 from polytriton.runs.records import Image
 from polytriton.show.words import plural
+from polytriton.whole import told_of_writing, write_whole
 
 
 @guarded
@@ -50,10 +50,10 @@ def check_replaceable(target: Path) -> None:
     """Only an earlier page may be overwritten: a wrong -o must not cost anybody results."""
     if not os.path.lexists(target):
         return
-    beginning = START.encode()
+    begins = beginning(MAKER).encode()
     try:
         with target.open("rb") as file:
-            own = target.is_file() and file.read(len(beginning)) in (beginning, b"")
+            own = target.is_file() and file.read(len(begins)) in (begins, b"")
     except OSError:
         own = False
     if not own:
@@ -64,20 +64,5 @@ def check_replaceable(target: Path) -> None:
 
 def write_page(target: Path, made: str) -> None:
     """Whole or not at all."""
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror or error}", "choose a file in a folder you may write to") from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n", errors="replace") as file:
-            file.write(made)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(target)
-    except BaseException as error:
-        with suppress(OSError):
-            Path(name).unlink()
-        if isinstance(error, OSError):
-            raise NoSpace(f"cannot write {target}: {error.strerror or error}", "free some space, or choose another place") from error
-        raise
+    with told_of_writing(str(target)):
+        write_whole(target, made.encode(errors="replace"))

@@ -74,7 +74,7 @@ def card(k: int, r: Record, image: Image, pixels: np.ndarray) -> str:
     name = html.text(r.property, 200)
     return (
         f'<article class="card" data-i="{k}" id="i{k}"><h3>{name} {html.chip(r.verdict)}</h3><div class="figures">{"".join(figures)}</div>'
-        f"<dl>{''.join(f'<div><dt>{a}</dt><dd>{b}</dd></div>' for a, b in _lines(r))}</dl>{_rivals(r)}</article>"
+        f"{html.lines(_lines(r))}{_rivals(r)}</article>"
     )
 
 

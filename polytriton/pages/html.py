@@ -53,6 +53,30 @@ def head(titles: Iterable[str]) -> str:
     return "<thead><tr>" + "".join(f'<th scope="col">{t}</th>' for t in titles) + "</tr></thead>"
 
 
+def table(label: str, head: str, rows: str, attributes: str = "", long: bool = False) -> str:
+    """In a region that scrolls, by its label; a long table does so in a box of its own."""
+    css, within = "scroll long" if long else "scroll", f"<table {attributes}>" if attributes else "<table>"
+    return f'<div class="{css}" tabindex="0" role="region" aria-label="{label}">{within}{head}<tbody>{rows}</tbody></table></div>'
+
+
+def figure(caption: str, picture: str, css: str = "") -> str:
+    shown = f' class="{css}"' if css else ""
+    return f"<figure{shown}><figcaption>{caption}</figcaption>{picture}</figure>"
+
+
+def plots(figures: Iterable[str]) -> str:
+    return f'<div class="plots">{"".join(figures)}</div>'
+
+
+def lines(pairs: Iterable[tuple[str, str]]) -> str:
+    """What things are called, and what they are."""
+    return f"<dl>{''.join(f'<div><dt>{a}</dt><dd>{b}</dd></div>' for a, b in pairs)}</dl>"
+
+
+def circle(x: float, y: float, css: str, tip: str) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" class="{css}"><title>{text(tip)}</title></circle>'
+
+
 def svg(width: float, height: float, label: str, parts: Iterable[str], css: str = "plot") -> str:
     """A picture that says in words what it shows."""
     return (

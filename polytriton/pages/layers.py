@@ -34,13 +34,11 @@ def layers(network: NetworkFacts, known: Described) -> str:
             "mean width<br><small>interval → refined</small>", "rows left<br><small>at start and after each checkpoint</small>", "seconds",
         ]
     )  # fmt: skip
-    return (
-        f'<section class="network"><h3>{html.text(network.name)}</h3><p class="note">{" ".join(notes)}</p>'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Layers of {html.text(network.name)}"><table class="layers">'
-        f"{head}<tbody>{rows}</tbody></table></div></section>"
-        if asked
-        else ""
-    )
+    if not asked:
+        return ""
+    name = html.text(network.name)
+    table = html.table(f"Layers of {name}", head, rows, 'class="layers"')
+    return f'<section class="network"><h3>{name}</h3><p class="note">{" ".join(notes)}</p>{table}</section>'
 
 
 def _row(layer: LayerFacts, step: ProgramFacts | None, most: float) -> str:

@@ -1,19 +1,17 @@
-"""One self-contained page: nothing is loaded, and no script but its own may run."""
+"""The page about results: what was asked, distributions, layers, queries, searches, images."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 
 from polytriton.pages import html, plots
+from polytriton.pages.document import document
 from polytriton.pages.facts import Facts, Quantiles, RadiusFacts, network_names, number, proved_radius, radius_name, radius_text
 from polytriton.pages.facts import title as title_of
 from polytriton.pages.gallery import Find, Gallery, gallery
 from polytriton.pages.layers import Described, layers
 from polytriton.pages.script import SCRIPT
 from polytriton.pages.searches import Cards, cards
-from polytriton.pages.style import STYLE
 from polytriton.runs.records import Record
 from polytriton.show.verdicts import named
 from polytriton.show.words import decimal_above, decimal_below, plural, share
@@ -22,7 +20,7 @@ LONG = 60  # rows above which the table scrolls in a box of its own
 SHARES = 8  # radii whose share is told in large figures; a table holds them all
 CHARTS = 12  # of sweeps, one a network
 STEP = 500  # rows listed at a time: browsers take seconds to lay out ten thousand
-START = '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="polytriton report">'
+MAKER = "polytriton report"
 
 
 def page(
@@ -47,23 +45,10 @@ def page(
         parts.append(("searches", "Searches", _searches(searched)))
     if made.cards:
         parts.append(("images", "Images", _images(made)))
-    links = "".join(f'<a href="#{key}">{name}</a>' for key, name, body in parts if body)
-    sections = "".join(f'<section id="{key}"><h2>{name}</h2>{body}</section>' for key, name, body in parts if body)
-    return (
-        f'{START}<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}"><link rel="icon" href="data:,">'
-        f"<title>{html.text(title)}</title><style>{STYLE}</style></head><body>"
-        f'<a class="skip" href="#answers">To the queries</a><header><h1>{html.text(title)}</h1>'
-        f'<p class="meta">{_settings(found)}</p><nav aria-label="Sections">{links}</nav></header><main>{sections}</main>'
-        f"<footer>{html.text(source)}</footer><script>{SCRIPT}</script></body></html>\n"
-    )
-
-
-def _policy() -> str:
-    def of(content: str) -> str:
-        return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
-
-    return f"default-src 'none'; script-src {of(SCRIPT)}; style-src {of(STYLE)}; img-src data:; base-uri 'none'; form-action 'none'"
+    return document(
+        MAKER, title, f'<p class="meta">{_settings(found)}</p>', parts, script=SCRIPT, source=source,
+        skip='<a class="skip" href="#answers">To the queries</a>',
+    )  # fmt: skip
 
 
 def _settings(found: Facts) -> str:
@@ -126,8 +111,7 @@ def _summary(found: Facts) -> str:
     radii = _radii(found) if found.radii else ""
     return (
         f'{_accuracy(found)}<ul class="tally" id="verdicts">{tally}</ul>{stack}{wrong}{ended}{total}'
-        '<div class="scroll" tabindex="0" role="region" aria-label="Quantiles">'
-        f"<table>{head}<tbody>{rows}</tbody></table></div>{radii}{networks}"
+        f"{html.table('Quantiles', head, rows)}{radii}{networks}"
     )
 
 
@@ -146,7 +130,7 @@ def _networks(found: Facts) -> str:
         for n in found.networks
     )
     head = html.head(["network", "queries", *map(html.words, verdicts), "time"])
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="Networks"><table>{head}<tbody>{rows}</tbody></table></div>'
+    return html.table("Networks", head, rows)
 
 
 def _radii(found: Facts) -> str:
@@ -160,7 +144,7 @@ def _radii(found: Facts) -> str:
     )
     network = ["network"] if several else []
     head = html.head(["epsilon", *network, "images", "verified", "falsified", "open", "misclassified", "asked", "time"])
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="Radii"><table>{head}<tbody>{rows}</tbody></table></div>'
+    return html.table("Radii", head, rows)
 
 
 def _plots(records: Sequence[Record], found: Facts) -> str:
@@ -172,8 +156,7 @@ def _plots(records: Sequence[Record], found: Facts) -> str:
         made.append(("Margins", "results by worst margin", plots.margins(margins)))
     if any(r.radius is not None for r in records):
         made.append(("Certified radius", "images proved at a radius", plots.radii(records)))
-    figures = "".join(f"<figure><figcaption>{a} <small>{b}</small></figcaption>{c}</figure>" for a, b, c in made)
-    return f'<div class="plots">{figures}</div>'
+    return html.plots(html.figure(f"{a} <small>{b}</small>", c) for a, b, c in made)
 
 
 def _sweeps(found: Facts) -> list[tuple[str, str, str]]:
@@ -213,12 +196,12 @@ def _queries(records: Sequence[Record], found: Facts, made: Gallery, searched: C
     )
     cards = {**{k: f"s{k}" for k in searched.made}, **{k: f"i{k}" for k in made.cards}}
     rows = "".join(_row(k, r, place[r.network], names[r.network], shown, cards.get(k, "")) for k, r in enumerate(records))
-    css = "scroll long" if len(records) > LONG else "scroll"
+    queries = f'class="queries" id="queries" data-step="{STEP}"'
     return (
         f"{_filters(names, found, [name for name, _ in columns])}"
         f'<p class="note"><span id="shown" role="status">{len(records):,} queries</span></p>'
-        f'<div class="{css}" tabindex="0" role="region" aria-label="Queries"><table class="queries" id="queries" data-step="{STEP}">'
-        f'<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div><p id="none" hidden>No query passes the filters.</p>'
+        f'{html.table("Queries", f"<thead><tr>{head}</tr></thead>", rows, queries, long=len(records) > LONG)}'
+        '<p id="none" hidden>No query passes the filters.</p>'
         f"{_more(len(records))}"
     )
 

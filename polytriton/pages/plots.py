@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from polytriton.pages import html
 from polytriton.pages.facts import RadiusFacts, number, proved_radius, radius_name, radius_text
@@ -54,6 +55,14 @@ def legend(entries: Sequence[tuple[str, str]]) -> list[str]:
     return parts
 
 
+def stairs(axes: Axes, points: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float]]:
+    """What a point says holds until the next, and the last until the end."""
+    made = [axes.at(*points[0])]
+    for (_, before), (x, y) in pairwise(points):
+        made += [axes.at(x, before), axes.at(x, y)]
+    return [*made, axes.at(end, points[-1][1])]
+
+
 def nice(lo: float, hi: float, about: int = 5) -> list[float]:
     """Round numbers from lo to hi."""
     if not hi > lo:
@@ -72,6 +81,12 @@ def decades(lo: float, hi: float) -> list[float]:
     return marks[:: max(1, len(marks) // 6)]
 
 
+def decade_ends(lo: float, hi: float) -> tuple[float, float]:
+    """Powers of ten on both sides, two at least."""
+    least, most = math.floor(math.log10(lo)), math.ceil(math.log10(hi))
+    return 10.0**least, 10.0 ** max(most, least + 1)
+
+
 def counts(most: int) -> list[tuple[float, str]]:
     return [(v, html.count(v)) for v in nice(0, most, 4) if v == int(v)]
 
@@ -82,7 +97,7 @@ def runtimes(records: Sequence[Record]) -> str:
     groups = [("unsat", look("unsat").word), ("sat", look("sat").word), ("", "all results")]
     times = {key: sorted(min(max(r.seconds, 1e-4), LARGEST) for r in records if key in ("", r.verdict)) for key, _ in groups}
     every = times[""]
-    lo, hi = 10.0 ** math.floor(math.log10(every[0])), 10.0 ** math.ceil(math.log10(max(every[-1], every[0] * 1.01)))
+    lo, hi = decade_ends(every[0], every[-1])
     axes = Axes((lo, hi), (0, len(every)), logarithmic=True, top=LEGEND)
     parts = axes.frame([(v, html.time(v)) for v in decades(lo, hi) if lo <= v <= hi], counts(len(every)), "seconds of a query, at most")
     shown = [(key, words) for key, words in groups if times[key] and (key == "" or len(times[key]) < len(every) or key == "unsat")]
@@ -95,12 +110,7 @@ def runtimes(records: Sequence[Record]) -> str:
 
 def _steps(axes: Axes, times: Sequence[float], end: float) -> list[tuple[float, float]]:
     keep = sorted({round(k * (len(times) - 1) / (MOST_POINTS - 1)) for k in range(MOST_POINTS)})
-    points = [axes.at(times[0], 0)]
-    before = 0
-    for k in keep:
-        points += [axes.at(times[k], before), axes.at(times[k], k + 1)]
-        before = k + 1
-    return [*points, axes.at(end, before)]
+    return stairs(axes, [(times[0], 0), *((times[k], k + 1) for k in keep)], end)
 
 
 def margins(values: Sequence[float]) -> str:
@@ -136,10 +146,8 @@ def radii(records: Sequence[Record]) -> str:
     hi = max(held) * 1.05 if held and held[-1] > 0 else 1.0
     axes = Axes((0, hi), (0, len(asked)))
     parts = axes.frame([(v, html.short(v, 3)) for v in nice(0, hi)], counts(len(asked)), "radius in pixel space")
-    points = [axes.at(0, len(held))]
-    for k, r in enumerate(held):
-        points += [axes.at(r, len(held) - k), axes.at(r, len(held) - k - 1)]
-    parts.append(html.path(points, "curve unsat"))
+    falls = [(0.0, len(held)), *((r, len(held) - k) for k, r in enumerate(held, 1))]
+    parts.append(html.path(stairs(axes, falls, falls[-1][0]), "curve unsat"))
     half = held[(len(held) - 1) // 2] if held else 0.0
     told = f"Certified radii of {len(asked):,} images: half of the {len(held):,} found are at least {radius_text(half)}."
     return html.svg(W, H, told, parts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from polytriton.pages import html, plots
 from polytriton.pages.gallery import FIRST
@@ -50,7 +49,7 @@ def card(k: int, r: Record) -> str:
     samples = clean_samples(s.samples)
     last = samples[-1]
     drawn = [("worst bound of the parts left", worst(samples)), ("share of the tree proved", share(samples)), ("tree by depth", tree(s))]
-    figures = "".join(f"<figure><figcaption>{a}</figcaption>{b}</figure>" for a, b in drawn if b)
+    figures = "".join(html.figure(a, b) for a, b in drawn if b)
     lines = [
         ("searched by", html.text({"input": "boxes of inputs", "neurons": "signs of neurons"}.get(s.kind, s.kind), 40)),
         ("parts bounded", html.count(_whole(last.domains))), ("left", html.count(_whole(last.open))),
@@ -58,7 +57,7 @@ def card(k: int, r: Record) -> str:
     ]  # fmt: skip
     return (
         f'<article class="card" data-j="{k}" id="s{k}"><h3>{html.text(r.property, 200)} {html.chip(r.verdict)}</h3>'
-        f"<dl>{''.join(f'<div><dt>{a}</dt><dd>{b}</dd></div>' for a, b in lines)}</dl>{figures}</article>"
+        f"{html.lines(lines)}{figures}</article>"
     )
 
 
@@ -96,7 +95,7 @@ def worst(samples: Sequence[Sample]) -> str:
     parts = _frame(axes, [(v, html.short(v, 3)) for v in plots.nice(*axes.y)])
     (_, y), x1 = axes.at(0.0, 0.0), axes.at(axes.x[1], 0.0)[0]
     parts.append(html.line(plots.LEFT, y, x1, y, "zero"))
-    parts.append(html.path(_stairs(axes, held, samples[-1].seconds), "curve"))
+    parts.append(html.path(plots.stairs(axes, held, samples[-1].seconds), "curve"))
     said = f"Worst bound: {html.short(held[0][1])} at first, {html.short(held[-1][1])} at last."
     return html.svg(plots.W, plots.H, said, parts)
 
@@ -104,7 +103,7 @@ def worst(samples: Sequence[Sample]) -> str:
 def share(samples: Sequence[Sample]) -> str:
     axes = plots.Axes((0.0, max(samples[-1].seconds, 1e-3)), (0.0, 1.0))
     parts = _frame(axes, [(v, f"{100 * v:.0f} %") for v in (0.0, 0.25, 0.5, 0.75, 1.0)])
-    parts.append(html.path(_stairs(axes, [(s.seconds, s.share) for s in samples], samples[-1].seconds), "curve unsat"))
+    parts.append(html.path(plots.stairs(axes, [(s.seconds, s.share) for s in samples], samples[-1].seconds), "curve unsat"))
     said = f"Share proved: {words.share(samples[0].share)} at first, {words.share(samples[-1].share)} at last."
     return html.svg(plots.W, plots.H, said, parts)
 
@@ -141,14 +140,6 @@ def tree(s: SearchStats) -> str:
 
 def _frame(axes: plots.Axes, ys: Sequence[tuple[float, str]]) -> list[str]:
     return axes.frame([(v, html.short(v, 3)) for v in plots.nice(*axes.x)], ys, "seconds")
-
-
-def _stairs(axes: plots.Axes, points: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float]]:
-    """What a sample says holds until the next."""
-    made = [axes.at(*points[0])]
-    for (_, before), (x, y) in pairwise(points):
-        made += [axes.at(x, before), axes.at(x, y)]
-    return [*made, axes.at(end, points[-1][1])]
 
 
 def _whole(count: int) -> int:

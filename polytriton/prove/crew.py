@@ -8,23 +8,23 @@ What travels is pickled: it comes from this program alone, by pipes that nobody 
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from threading import Condition, Thread
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from polytriton.child import Child, ChildLost, serve
 from polytriton.guard import guarded
 from polytriton.prove.decider import Decider
 from polytriton.prove.options import Options
 from polytriton.runtime import settings
 from polytriton.runtime.results import Stopped
+from polytriton.workers.pool import Ended, Missing, Pool
+from polytriton.workers.process import JobFailed, Process, WorkerLost, environment
 
 AFTER = 0.5  # seconds of a search before others are started: starting one costs two seconds of a processor
 AGAIN = 2.0  # seconds after which to look again whether a processor is idle, where none was
@@ -46,13 +46,41 @@ class Work(Protocol[A_in, B_out]):
 
 
 @dataclass
-class _Batch(Generic[A, B]):
-    """Items, by number those that nobody has begun, and what came of the others."""
+class _Batch:
+    """Items, and by number what came of them; `work` is how they are done elsewhere, packed."""
 
     work: bytes
-    items: Sequence[A]
-    todo: deque[int] = field(default_factory=deque)
-    made: dict[int, B] = field(default_factory=dict)
+    items: Sequence[Any]
+    made: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An item of a batch."""
+
+    batch: _Batch
+    k: int
+
+
+class _Helper(Process):
+    """A process with one thread. An error there ends its part in the search: the near end does what it was at, and meets the error."""
+
+    def __init__(self) -> None:
+        super().__init__(__name__, env=environment(1))
+        self._opened = b""
+
+    def ask(self, part: _Part) -> Any:
+        if self._opened is not part.batch.work:
+            self._tell("open", part.batch.work)
+            self._opened = part.batch.work
+        return self._tell("do", part.batch.items[part.k])
+
+    def _tell(self, what: str, given: object) -> Any:
+        try:
+            return pickle.loads(self.exchange(pickle.dumps((what, given), pickle.HIGHEST_PROTOCOL)))
+        except (JobFailed, pickle.PickleError) as failed:
+            self.end()
+            raise WorkerLost(f"failed: {failed}") from None
 
 
 class Crew:
@@ -60,8 +88,8 @@ class Crew:
 
     def __init__(self, helpers: int, after: float = AFTER) -> None:
         self.helpers, self._look = helpers, time.monotonic() + after
-        self._changed, self._closed, self._batch = Condition(), False, _Batch[Any, Any](b"", ())
-        self._children: list[Child] = []
+        self._helpers: list[_Helper] = []
+        self._pool: Pool[_Part, Any] = Pool([])
 
     @classmethod
     def for_search(cls, decider: Decider, threads: int) -> Crew:
@@ -91,101 +119,70 @@ class Crew:
                 return [mine(item) for item in items]
             if not told:
                 told.append(pickle.dumps(work, pickle.HIGHEST_PROTOCOL))
-            return self._divide(_Batch(told[0], items, deque(range(1, len(items)))), mine, deadline)
+            return self._divide(_Batch(told[0], items), mine, deadline)
 
         return every
 
     def close(self) -> None:
         """Ends the others at once; what they were at is lost."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        for child in self._children:
-            child.stop()
+        self._pool.close()
 
     def _staffed(self) -> bool:
         """Whether there are others: as many as processors are idle, once it is time to look."""
-        if not self._children and self.helpers and time.monotonic() >= self._look:
+        if not self._helpers and self.helpers and time.monotonic() >= self._look:
             self._look = time.monotonic() + AGAIN
-            self._children = [Child(__name__, 1) for _ in range(min(self.helpers, settings.idle_processors() - 1))]
-            for child in self._children:
-                Thread(target=self._employ, args=(child,), daemon=True, name="polytriton-helper").start()
-        return bool(self._children)
+            self._helpers = [_Helper() for _ in range(min(self.helpers, settings.idle_processors() - 1))]
+            self._pool = Pool(self._helpers, again=False)
+            self._pool.begin()
+        return bool(self._helpers)
 
-    def _divide(self, batch: _Batch[A, B], mine: Callable[[A], B], deadline: float | None) -> list[B]:
-        with self._changed:
-            self._batch = batch
-            self._changed.notify_all()
-        k: int | None = 0
-        while k is not None:
-            made = mine(batch.items[k])
-            with self._changed:
-                batch.made[k] = made
-                k = self._next(batch, deadline)
+    def _divide(self, batch: _Batch, mine: Callable[[A], B], deadline: float | None) -> list[B]:
+        for k in range(1, len(batch.items)):
+            self._pool.submit(_Part(batch, k))
+        try:
+            mine_next: int | None = 0
+            while mine_next is not None:
+                batch.made[mine_next] = mine(batch.items[mine_next])
+                mine_next = self._next(batch, deadline)
+        finally:
+            while self._pool.withdraw() is not None:  # where this batch has failed
+                pass
         return [batch.made[k] for k in range(len(batch.items))]
 
-    def _next(self, batch: _Batch[A, B], deadline: float | None) -> int | None:
+    def _next(self, batch: _Batch, deadline: float | None) -> int | None:
         """What this process does next; None once all is done. What a lost helper was at comes back."""
-        while not batch.todo and len(batch.made) < len(batch.items):
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+        self._listen(batch, 0.0)
+        while (part := self._pool.withdraw()) is None and len(batch.made) < len(batch.items):
+            left = math.inf if deadline is None else deadline - time.monotonic()
+            if left <= 0:
                 raise Stopped
-            self._changed.wait(left)
-        return batch.todo.popleft() if batch.todo else None
+            self._listen(batch, left)
+        return None if part is None else part.k
 
-    # ---- a helper's thread --------------------------------------------------------------------------------
-
-    def _employ(self, child: Child) -> None:
-        opened, begun = b"", None
-        try:
-            child.start()
-            while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._closed or bool(self._batch.todo))
-                    if self._closed:
-                        return
-                    batch = self._batch
-                if opened is not batch.work:
-                    _reply(child, ("open", batch.work))
-                    opened = batch.work
-                with self._changed:
-                    begun = (batch, batch.todo.pop()) if batch.todo else None
-                if begun is not None:
-                    made = _reply(child, ("do", batch.items[begun[1]]))
-                    with self._changed:
-                        batch.made[begun[1]] = made
-                        self._changed.notify_all()
-        except (ChildLost, OSError, pickle.PickleError) as lost:
-            if not self._closed:
-                _LOG.info("a helper is lost, the search goes on without it: %s", lost)
-        finally:
-            with self._changed:
-                if begun is not None and begun[1] not in begun[0].made:
-                    begun[0].todo.append(begun[1])
-                self._changed.notify_all()
+    def _listen(self, batch: _Batch, seconds: float) -> None:
+        """To what the helpers have to tell, for so long at most until one speaks."""
+        event = self._pool.hear(seconds)
+        while event is not None:
+            if isinstance(event, Ended) and event.error is None:
+                event.job.batch.made[event.job.k] = event.answer
+            elif isinstance(event, Ended) and event.job.batch is batch:
+                self._pool.submit(event.job)
+            elif isinstance(event, Missing):
+                _LOG.info("a helper is lost, the search goes on without it: it %s", event.why)
+            event = self._pool.hear(0.0)
 
 
-def _reply(child: Child, asked: tuple[str, object]) -> Any:
-    well, made = pickle.loads(child.exchange(pickle.dumps(asked, pickle.HIGHEST_PROTOCOL)))
-    if not well:
-        raise ChildLost(made)
-    return made
-
-
-def main() -> None:
-    """The far end. An error there ends its part in the search: the near end does what it was at, and meets the error itself."""
+def handler() -> Callable[[bytes], bytes]:
+    """The far end."""
     cpu, opened = torch.device("cpu"), list[Callable[[object], object]]()
 
     @guarded
     def answer(data: bytes) -> bytes:
         what, given = pickle.loads(data)
-        try:
-            with settings.pin_settings(cpu):
-                if what == "open":
-                    opened[:] = [pickle.loads(given).open()]
-                    return pickle.dumps((True, None))
-                return pickle.dumps((True, opened[0](given)), pickle.HIGHEST_PROTOCOL)
-        except Exception as error:
-            return pickle.dumps((False, f"{type(error).__name__}: {error}"))
+        with settings.pin_settings(cpu):
+            if what == "open":
+                opened[:] = [pickle.loads(given).open()]
+                return pickle.dumps(None)
+            return pickle.dumps(opened[0](given), pickle.HIGHEST_PROTOCOL)
 
-    serve(answer)
+    return answer

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +19,9 @@ from polytriton.errors import UsageError
 from polytriton.frontend.arrays import as_pixels, as_radius, exact_numbers
 from polytriton.frontend.numbers import as_fraction
 from polytriton.guard import guarded
+from polytriton.prove.prover import NetProver
 from polytriton.results import Radius
 from polytriton.runtime.engine import Progress, _silent
-
-if TYPE_CHECKING:
-    from polytriton.api import Verifier
 
 TOP = Fraction(1)  # the whole pixel range
 LEAST = Fraction(1, 10**6)  # below this a radius is not told from nothing
@@ -84,7 +82,7 @@ def _between(lo: Fraction, hi: Fraction) -> Fraction:
 
 @guarded
 def certify_radius(
-    verifier: Verifier,
+    verifier: NetProver,
     image: np.ndarray,
     label: int,
     *,
@@ -114,7 +112,7 @@ def certify_radius(
 
 @guarded
 def radii(
-    verifier: Verifier,
+    verifier: NetProver,
     x: Any,
     label: int | Sequence[int] | None = None,
     *,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,7 +13,9 @@ import torch
 from polytriton.errors import UsageError
 from polytriton.frontend.query import Property
 from polytriton.ir.net import Net
+from polytriton.prove.attempt import Answers
 from polytriton.prove.cuts import FEW
+from polytriton.prove.decider import Decider
 from polytriton.prove.forest import Forest
 from polytriton.prove.hints import aim
 from polytriton.prove.options import OWN
@@ -27,10 +29,6 @@ from polytriton.runtime.ascent import Ascent
 from polytriton.runtime.attack import QUICK, THOROUGH, Aim, Attack
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.engine import Progress
-
-if TYPE_CHECKING:
-    from polytriton.api import Verifier
-    from polytriton.prove.attempt import Answers
 
 SEARCHES = ("auto", "none", "input", "slopes", "neurons")
 SECONDS = 60.0  # of a search that no time limit ends
@@ -55,16 +53,20 @@ def threads_of(net: Net) -> int:
     return most if most == 1 else min(most, settings.idle_processors())
 
 
+Falsify = Callable[[Sequence[Aim], Attack, float | None], list[Counterexample | None]]  # until a moment, if any
+
+
 class Decision:
     """One property on its way to a verdict."""
 
     def __init__(
-        self, verifier: Verifier, prop: Property, timeout: float | None, falsifier: bool, progress: Progress, seed: int, search: str,
-        trail: Trail | None = None,
+        self, decider: Decider, falsify: Falsify, prop: Property, timeout: float | None, falsifier: bool, progress: Progress, seed: int,
+        search: str, trail: Trail | None = None,
     ) -> None:
         check_search(search)
-        self.verifier, self.prop, self.falsifier, self.progress, self.seed = verifier, prop, falsifier, progress, seed
-        self.search = search if verifier.options.method == OWN else "none"
+        self.decider, self.falsify, self.prop, self.falsifier = decider, falsify, prop, falsifier
+        self.progress, self.seed = progress, seed
+        self.search = search if decider.options.method == OWN else "none"
         self.trail, self.start = trail, time.monotonic()
         self.deadline = None if timeout is None else self.start + timeout
         self.proof = None if timeout is None else self.start + timeout * (FOR_PROOFS if falsifier else 1)
@@ -78,11 +80,11 @@ class Decision:
     def run(self, label: int | None) -> Result:
         q = questions(self.prop)
         if q is not None:
-            with settings.threads(threads_of(self.verifier.net)):
+            with settings.threads(threads_of(self.decider.compiled.net)):
                 self._decide(q)
         late = self.deadline is not None and time.monotonic() > self.deadline
         verdict = "sat" if self.found is not None else "unsat" if self.settled else "timeout" if self.expired or late else "unknown"
-        o, seconds = self.verifier.options, time.monotonic() - self.start
+        o, seconds = self.decider.options, time.monotonic() - self.start
         shown = rivals(self.prop) if label is not None else ()
         result = Result(
             verdict, self.margins, seconds, self.found, label, shown, o.semantics, self.statistics, numerics=o.numerics,
@@ -93,7 +95,7 @@ class Decision:
 
     def _decide(self, q: Questions) -> None:
         """The steps, from the cheapest on, until one decides."""
-        decider = self.verifier._decider
+        decider = self.decider
         wanted = self.falsifier or self._divides(q)
         answers = decider.prove(q, deadline=self.proof, progress=self.progress, slopes=wanted, trail=self.trail)
         self._take(answers)
@@ -102,7 +104,7 @@ class Decision:
             patient = decider.tries(patient=True)
             answers = decider.prove(q, patient, answers=answers, deadline=self.proof, progress=self.progress, slopes=wanted)
             self._take(answers)
-        searches = self.search != "none" and (self._divides(q) or Ascent.serves(self.verifier.net))
+        searches = self.search != "none" and (self._divides(q) or Ascent.serves(self.decider.compiled.net))
         self._falsify(q, answers, BEFORE if searches else THOROUGH)
         if self._open() and not self.expired and searches:
             self._search(q, answers)
@@ -119,7 +121,7 @@ class Decision:
     def _falsify(self, q: Questions, answers: Answers, attack: Attack) -> None:
         if self._open() and self.falsifier:
             self.progress("looking for a counterexample", 0, 1)
-            (self.found,) = self.verifier._falsify([aim(self.prop, q, answers)], replace(attack, seed=self.seed), self.deadline)
+            (self.found,) = self.falsify([aim(self.prop, q, answers)], replace(attack, seed=self.seed), self.deadline)
 
     # ---- search -------------------------------------------------------------------------------------------
 
@@ -129,7 +131,7 @@ class Decision:
 
     def _search(self, q: Questions, answers: Answers) -> None:
         deadline = self.deadline if self.deadline is not None else self.start + SECONDS
-        decider = self.verifier._decider
+        decider = self.decider
         probe = self._probe if self.falsifier else None
         if self._divides(q):
             search = InputSearch(decider, q, answers, deadline=deadline, progress=self.progress, probe=probe, threads=self.threads)
@@ -146,5 +148,5 @@ class Decision:
 
     def _probe(self, points: np.ndarray, pieces: list[int]) -> bool:
         """Whether a counterexample lies at, or a few steps from, some of these points."""
-        (self.found,) = self.verifier._falsify([Aim(self.prop, pieces, points=points)], replace(PROBE, seed=self.seed), self.deadline)
+        (self.found,) = self.falsify([Aim(self.prop, pieces, points=points)], replace(PROBE, seed=self.seed), self.deadline)
         return self.found is not None

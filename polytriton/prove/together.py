@@ -7,27 +7,24 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polytriton.frontend.query import Property
 from polytriton.guard import guarded
 from polytriton.prove.hints import aim
+from polytriton.prove.prover import NetProver
 from polytriton.prove.questions import questions, rivals, unite
 from polytriton.results import ENDED_BY, Counterexample, Result
 from polytriton.runtime.attack import QUICK, THOROUGH
 from polytriton.runtime.engine import Progress, _silent
-
-if TYPE_CHECKING:
-    from polytriton.api import Verifier
 
 _LOG = logging.getLogger(__name__)
 
 
 @guarded
 def decide_together(
-    verifier: Verifier,
+    verifier: NetProver,
     props: Sequence[Property],
     labels: Sequence[int | None],
     *,

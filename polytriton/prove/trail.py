@@ -43,6 +43,11 @@ class Trail:
     _closed: list[tuple[np.ndarray, ...]] = field(default_factory=list)
     _bytes: int = 0
 
+    @classmethod
+    def within(cls, memory: int) -> Trail:
+        """A sixteenth of the budget is for notes."""
+        return cls(memory // 16)
+
     def bound(self, groups: np.ndarray, forms: np.ndarray, chosen: bool = False) -> None:
         """These groups were refuted over their whole boxes, by these forms."""
         for g, f in zip(groups.tolist(), forms.tolist(), strict=True):

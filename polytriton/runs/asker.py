@@ -33,7 +33,6 @@ from polytriton.runtime.attack import inner_box
 from polytriton.runtime.engine import Progress, _silent
 
 OPEN_NETWORKS = 8  # networks kept in memory at once
-TRAIL = 16  # of the budget a sixteenth for notes of how a proof went
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ class Asker:
     def _decide(self, verifier: Verifier, query: Query, begun: Begun, blank: Record, prepare: float) -> Answer:
         start, asked, result, remark = time.monotonic(), begun.asked, begun.result, begun.remark
         s = self.settings
-        trail = Trail(verifier.options.memory // TRAIL) if s.trail else None
+        trail = Trail.within(verifier.options.memory) if s.trail else None
         if result is None or (result.verdict == "unknown" and s.search != "none"):  # a batch is decided without a search
             go_on()
             timeout = blank.timeout if self.started is None or blank.timeout is None else max(blank.timeout - (start - self.started), 0.0)

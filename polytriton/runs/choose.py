@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from polytriton.runs.asker import Asker
 from polytriton.runs.local import Local
-from polytriton.runs.pool import Pool
 from polytriton.runs.processes import ProcessWorker
 from polytriton.runs.share import cpus, divide
+from polytriton.runs.spread import SpreadEngine
 from polytriton.runs.task import TaskEngine
 from polytriton.runs.worker import Hello
 
@@ -28,4 +28,4 @@ def make_engine(
     share = divide(cpus=cpus(), memory=memory, queries=queries, workers=workers, threads=threads, gpus=gpus)
     if kind == "local" or (kind == "auto" and share.workers == 1):
         return Local(asker, batch or (GPU_BATCH if gpus else 1))
-    return Pool([ProcessWorker(Hello(share.settings(settings, k, device), share.threads)) for k in range(share.workers)])
+    return SpreadEngine([ProcessWorker(Hello(share.settings(settings, k, device), share.threads)) for k in range(share.workers)])

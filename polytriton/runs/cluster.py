@@ -27,11 +27,12 @@ from polytriton.errors import PolytritonError, ResourceError, UsageError
 from polytriton.frontend.vnnlib import load_text
 from polytriton.knobs import knobs
 from polytriton.runs.asker import Settings, find_artifact
-from polytriton.runs.pool import Pool, WorkerLost
 from polytriton.runs.queries import VnnlibFile
 from polytriton.runs.share import Share, divide
+from polytriton.runs.spread import SpreadEngine
 from polytriton.runs.task import Event, Job, Reply, Task
 from polytriton.runs.worker import Hello, Host
+from polytriton.workers.process import WorkerLost
 
 START_SECONDS = 180.0  # for a worker to be placed and to import torch
 CONNECT_SECONDS = 15.0
@@ -160,7 +161,7 @@ class RayWorker:
 
         self._kill()
         if self._stopped:
-            raise WorkerLost("the run is over")
+            raise WorkerLost("was ended by its run")
         self._held = set()
         remote = self._ray.remote(Actor).options(
             num_cpus=self._resources["CPU"], num_gpus=self._resources["GPU"], max_restarts=0,
@@ -172,13 +173,16 @@ class RayWorker:
             raise failure.error()
 
     def alive(self) -> bool:
+        if self._actor is None:
+            return False
         try:
             self._get(self._actor.pid.remote(), 30.0)
             return True
         except WorkerLost:
             return False
 
-    def ask(self, job: Job) -> Reply:
+    def ask(self, task: Task) -> Reply:
+        job = task.job
         if job.network not in self._held:
             freight = self._shipping.freight(job.network)
             self._get(self._actor.hold.remote(job.network, freight.digest, freight.files))
@@ -204,13 +208,13 @@ class RayWorker:
         except self._ray.exceptions.RayTaskError as error:  # raised by the worker, which lives on
             raise error.cause if isinstance(error.cause, PolytritonError) else error from None
         except self._ray.exceptions.GetTimeoutError:
-            raise WorkerLost(f"no answer from the machine within {timeout:.0f} s: has it free CPUs and memory?") from None
+            raise WorkerLost(f"did not answer within {timeout:.0f} s: has its machine free CPUs and memory?") from None
         except self._ray.exceptions.RayError as error:
             if "failed to import" in str(error):
                 raise UsageError(
                     "a machine of the Ray cluster cannot import polytriton", "install the same version of polytriton on every machine"
                 ) from None
-            raise WorkerLost(" ".join(str(error).split())[:200]) from None
+            raise WorkerLost(f"is gone: {' '.join(str(error).split())[:200]}") from None
 
 
 def _with_text(job: Job) -> Job:
@@ -243,16 +247,16 @@ class Cluster:
             self._leave()
             raise
         self.workers = made
-        self._pool = Pool(made, TRIES)
+        self._spread = SpreadEngine(made, TRIES)
 
     def submit(self, task: Task) -> None:
-        self._pool.submit(task)
+        self._spread.submit(task)
 
     def events(self) -> Iterator[Event]:
-        return self._pool.events()
+        return self._spread.events()
 
     def close(self) -> None:
-        self._pool.close()
+        self._spread.close()
         self._leave()
 
     def _leave(self) -> None:

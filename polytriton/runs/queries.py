@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from polytriton.errors import UsageError
 from polytriton.frontend.images import load_images
 from polytriton.frontend.instances import Instance
-from polytriton.frontend.query import Property
+from polytriton.frontend.query import Property, check_output
 from polytriton.frontend.vnnlib import read_vnnlib
 
 if TYPE_CHECKING:
@@ -158,16 +157,10 @@ class Balls:
             self.images, self.start, self.end, verifier.input_shape, scale=self.scale, layout=self.layout,
             n_out=verifier.outputs if self.label is None else None,
         )  # fmt: skip
-        if self.label is not None and not 0 <= self.label < verifier.outputs:
-            raise UsageError(
-                f"label {self.label} is out of range: the network has {verifier.outputs} outputs",
-                f"labels run from 0 to {verifier.outputs - 1}",
-            )
-        if (bad := [t for t in self.targets or () if not 0 <= t < verifier.outputs]) != []:
-            raise UsageError(
-                f"target {bad[0]} is out of range: the network has {verifier.outputs} outputs",
-                f"targets run from 0 to {verifier.outputs - 1}",
-            )
+        if self.label is not None:
+            check_output("label", self.label, verifier.outputs)
+        for target in self.targets or ():
+            check_output("target", target, verifier.outputs)
         made = []
         for k, pixels in enumerate(held.source):
             label = self.label if self.label is not None else None if held.labels is None else int(held.labels[k])

@@ -17,8 +17,9 @@ from typing import Any
 
 import msgspec
 
-from polytriton.errors import NoSpace, UsageError
+from polytriton.errors import UsageError
 from polytriton.results import ENDS, LayerStats, SearchStats
+from polytriton.whole import LineFile, csv_line
 
 VERDICTS = ("unsat", "sat", "unknown", "timeout", "error")
 FULL_REMEDY = "free some space; --resume then goes on where this run stopped"
@@ -161,42 +162,28 @@ class Sink:
     def __init__(self, path: Path, *, resume: bool, overwrite: bool) -> None:
         self.path, self.held = path, dict[str, Record]()
         try:
-            existing = path.read_bytes() if (resume or not overwrite) and path.is_file() else b""
-            if existing and not resume:
+            if not resume and not overwrite and path.is_file() and path.stat().st_size:
                 raise UsageError(f"{path} holds results already", "--resume goes on with it, --overwrite starts again")
-            whole = existing[: existing.rfind(b"\n") + 1]
-            for record in self.parse(whole):
-                self.held[record.key] = record
-            binary = getattr(os, "O_BINARY", 0)  # Windows would write \r\n
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | binary | (os.O_TRUNC if overwrite else 0), 0o666)
-            if len(whole) < len(existing):
-                os.ftruncate(self._fd, len(whole))
+            self._file = LineFile(path, self._read, fresh=overwrite, what=f"results to {path}", full=FULL_REMEDY)
         except OSError as error:
             raise UsageError(
                 f"cannot write results to {path}: {error.strerror or error}", "choose a file in a folder you may write to"
             ) from error
-        if not whole:
+        if self._file.empty:
             self._append(self.header())
+
+    def _read(self, data: bytes) -> None:
+        self.held = {record.key: record for record in self.parse(data)}
 
     def write(self, record: Record) -> None:
         self._append(self.line(record))
         self.held[record.key] = record
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._file.close()
 
     def _append(self, data: bytes) -> None:
-        """All of the bytes or none of them."""
-        size, left = os.fstat(self._fd).st_size, data
-        try:
-            while left:
-                left = left[os.write(self._fd, left) :]
-        except BaseException as error:  # a full disk, or Ctrl-C between two writes
-            with suppress(OSError):  # a pipe or a device has no length
-                os.ftruncate(self._fd, size)
-            if isinstance(error, OSError):
-                raise NoSpace(f"cannot write results to {self.path}: {error.strerror or error}", FULL_REMEDY) from error
-            raise
+        self._file.append(data)
 
     def header(self) -> bytes:
         return b""
@@ -218,19 +205,13 @@ class JsonSink(Sink):
 
 class CsvSink(Sink):
     def header(self) -> bytes:
-        return self._row(COLUMNS)
+        return csv_line(COLUMNS)
 
     def line(self, record: Record) -> bytes:
-        return self._row([_cell(getattr(record, c)) for c in COLUMNS])
+        return csv_line([_cell(getattr(record, c)) for c in COLUMNS])
 
     def parse(self, data: bytes) -> Iterator[Record]:
         return parse_csv(self.path, data)
-
-    @staticmethod
-    def _row(cells: list[str]) -> bytes:
-        text = io.StringIO(newline="")
-        csv.writer(text, lineterminator="\n").writerow(cells)
-        return text.getvalue().encode()
 
 
 class Stdout(Sink):

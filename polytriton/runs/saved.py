@@ -11,16 +11,16 @@ import msgspec
 import numpy as np
 
 import polytriton
-from polytriton.errors import NoSpace, UsageError
+from polytriton.errors import UsageError
 from polytriton.guard import guarded
 from polytriton.results import Origin, Picture, Result
 from polytriton.runs.asker import Opened, Settings, fill_in
 from polytriton.runs.image_record import plain
 from polytriton.runs.keys import Keys
 from polytriton.runs.queries import Ball
-from polytriton.runs.records import FULL_REMEDY, Image, Record
+from polytriton.runs.records import Image, Record
 from polytriton.show.pixels import pack
-from polytriton.whole import write_whole
+from polytriton.whole import save_whole
 
 
 @guarded
@@ -28,18 +28,8 @@ def save_results(results: Iterable[Result], path: Path, *, overwrite: bool = Fal
     """JSON Lines, whole or not at all. Files that hold something already are kept, unless they may be overwritten."""
     if path.suffix.lower() in (".csv", ".html"):
         raise UsageError(f"results are saved as JSON Lines, which {path} does not sound like", 'name the file like "results.jsonl"')
-    records = records_of(results)
-    try:
-        if not overwrite and path.exists() and path.stat().st_size:
-            raise UsageError(f"{path} is there already", "choose another file, or save(path, overwrite=True)")
-        write_whole(path, b"".join(msgspec.json.encode(r) + b"\n" for r in records))
-    except OSError as error:
-        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
-            raise UsageError(
-                f"cannot write results to {path}: {error.strerror or error}", "choose a file in a folder you may write to"
-            ) from error
-        raise NoSpace(f"cannot write results to {path}: {error.strerror or error}", FULL_REMEDY) from error
-    return path
+    data = b"".join(msgspec.json.encode(r) + b"\n" for r in records_of(results))
+    return save_whole(path, data, "results", overwrite=overwrite)
 
 
 @guarded

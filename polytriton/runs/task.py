@@ -130,9 +130,10 @@ class Backlog:
         self._count += 1
         heappush(self._waiting[task.job.network], (task.turn, self._count, task))
 
-    def take(self, prefer: str | None = None) -> Task:
-        network = prefer if prefer in self._waiting else min(self._waiting, key=lambda n: self._waiting[n][0][0])
-        assert network is not None
+    def take(self, last: Task | None = None) -> Task:
+        network = last.job.network if last is not None else ""
+        if network not in self._waiting:
+            network = min(self._waiting, key=lambda n: self._waiting[n][0][0])
         queue = self._waiting[network]
         task = heappop(queue)[2]
         if not queue:
@@ -144,5 +145,5 @@ class Backlog:
         batch = [self.take()]
         network = batch[0].job.network
         while batch[-1].job.batched and len(batch) < most and network in self._waiting and self._waiting[network][0][2].job.batched:
-            batch.append(self.take(network))
+            batch.append(self.take(batch[-1]))
         return batch

@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import os
-import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 
 from polytriton.errors import NoSpace, UsageError
 from polytriton.runs.asker import Answer
 from polytriton.runs.queries import Query, VnnlibFile
 from polytriton.runs.records import FULL_REMEDY, VERDICTS
+from polytriton.whole import csv_line, write_whole
 
 Pair = tuple[str, str]
 Key = tuple[str, str, int]
@@ -59,7 +58,7 @@ class CompetitionFile:
                 self._replace()
             else:
                 with open(self.path, "ab") as file:
-                    file.write(_row(line))
+                    file.write(csv_line(line))
         except OSError as error:
             raise NoSpace(f"cannot write results to {self.path}: {error.strerror or error}", FULL_REMEDY) from error
 
@@ -76,17 +75,4 @@ class CompetitionFile:
             self._lines[cells[1], cells[2], seen[cells[1], cells[2]]] = cells
 
     def _replace(self) -> None:
-        """The whole file, or none of it."""
-        made = self.path.with_name(f".{self.path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-        try:
-            made.write_bytes(b"".join(map(_row, self._lines.values())))
-            os.replace(made, self.path)
-        finally:
-            with suppress(FileNotFoundError):
-                made.unlink()
-
-
-def _row(cells: Sequence[str]) -> bytes:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue().encode()
+        write_whole(self.path, b"".join(map(csv_line, self._lines.values())))

@@ -103,7 +103,7 @@ class Config:
         for tile in tiles.values() if isinstance(tiles, dict) else ():
             if isinstance(tile, dict) and (odd := set(tile) - {f.name for f in fields(Tile)}):
                 raise ValueError(f"a tile has no {sorted(odd, key=str)[0]!r}")
-        import msgspec  # here: what runs on a GPU needs no more than torch and Triton (bench/gpu.py)
+        import msgspec  # here: what runs on a GPU needs no more than torch and Triton (bench/gpu)
 
         try:
             return msgspec.convert(changes, Config)

@@ -1,1 +1,1 @@
-"""Results as pictures, tables and notebook cells."""
+"""How numbers, verdicts and pixels are shown, wherever that is."""

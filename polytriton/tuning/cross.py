@@ -97,8 +97,7 @@ def tune_target(network: Path, held: Artifact, target: str, numerics: str, as_of
     found, emitter = kinds(held.compiled, numerics)
     tried = {kind.key: list(candidates(kind, emitter, gpu, target)) for kind in found}
     kernels = {k.name: k for options in tried.values() for _, k, _ in options}
-    folder = knobs().cache
-    made = compile_each(list(kernels.values()), target, cache=None if folder is None else folder / "cubins", jobs=os.cpu_count() or 1)
+    made = compile_each(list(kernels.values()), target, cache=knobs().cubins, jobs=os.cpu_count() or 1)
     reports: dict[str, Report] = {m.kernel.name: m.report for m in made if isinstance(m, Built)}
     tiles: dict[str, Tile] = {}
     lines = []

@@ -129,7 +129,7 @@ class Session:
                 else:
                     best, seconds = default, (median(fought.default or seconds),) * 2
         finally:
-            self.worker.close()
+            self.worker.end()
         config = self.space.config(best.point)
         entry = Entry(*self.place, config.changes(), seconds[1], seconds[0], len(self.folder.trials), self.settings.seed)
         return Outcome(entry, best.point, config, self.folder.trials, self.profile, interrupted, fought, self.early)
@@ -202,7 +202,7 @@ class Session:
 
     def _again(self, best: Trial) -> Duel:
         """The default against the best, on this session's own work, in a new process: what its trials ran in was lucky, too."""
-        self.worker.close()
+        self.worker.end()
 
         def pair() -> Pair:
             runs = RUNS if self.state.start < LONG else 1

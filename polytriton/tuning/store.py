@@ -9,20 +9,19 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from polytriton.errors import NoSpace, UsageError
+from polytriton.errors import UsageError
 from polytriton.knobs import SUMMARY, knobs, note
 from polytriton.tuned import Entry, Tuned, decode
 from polytriton.tuning.profile import Profile
 from polytriton.tuning.space import Point
 from polytriton.tuning.space import name as point_name
-from polytriton.whole import write_whole
+from polytriton.whole import LineFile, csv_line, write_whole
 
 SETTINGS, WORK, TRIALS, PROFILE = "session.json", "work.npz", "trials.csv", "profile.json"
 KEPT = "tuned"  # the folder in the user's cache
@@ -79,7 +78,9 @@ class Folder:
             else:
                 write_whole(path / SETTINGS, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
                 write_whole(path / WORK, work)
-            self._open(held)
+            self._file = LineFile(held, self._read, fresh=False, what=f"to {held}", full="free some space, then --resume")
+            if self._file.empty:
+                self._append(HEADER)
         except OSError as error:
             raise UsageError(f"cannot write to {path}: {error.strerror or error}", "choose another folder with --session") from error
 
@@ -94,10 +95,9 @@ class Folder:
             remedy = "give the same options, or --overwrite to start again"
             raise UsageError(f"{self.path} holds another session: its {', '.join(odd)} differ", remedy)
 
-    def _open(self, path: Path) -> None:
-        data = path.read_bytes() if path.exists() else b""
-        whole = data[: data.rfind(b"\n") + 1]
-        rows = list(csv.reader(io.StringIO(whole.decode(errors="replace"), newline="")))
+    def _read(self, data: bytes) -> None:
+        path = self.path / TRIALS
+        rows = list(csv.reader(io.StringIO(data.decode(errors="replace"), newline="")))
         if rows and tuple(rows[0]) != HEADER:
             raise UsageError(f"{path} is no list of trials", "choose another folder with --session, or --overwrite")
         for row in rows[1:]:
@@ -109,11 +109,6 @@ class Folder:
             except (ValueError, IndexError, msgspec.MsgspecError):
                 raise UsageError(f"{path}: the line of {row[0][:20]!r} is damaged", "--overwrite starts again") from None
             self.trials.append(held)
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
-        if len(whole) < len(data):
-            os.ftruncate(self._fd, len(whole))
-        if not rows:
-            self._append(HEADER)
 
     def keep_profile(self, profile: Profile) -> None:
         write_whole(self.path / PROFILE, msgspec.json.encode(profile))
@@ -131,21 +126,10 @@ class Folder:
         self.trials.append(made)
 
     def _append(self, cells: tuple[str, ...]) -> None:
-        out = io.StringIO(newline="")
-        csv.writer(out, lineterminator="\n").writerow(cells)
-        data, size = out.getvalue().encode(), os.fstat(self._fd).st_size
-        try:
-            if os.write(self._fd, data) < len(data):
-                raise OSError(28, "No space left on device")
-            os.fsync(self._fd)
-        except BaseException as error:
-            os.ftruncate(self._fd, size)
-            if isinstance(error, OSError):
-                raise NoSpace(f"cannot write to {self.path / TRIALS}: {error.strerror}", "free some space, then --resume") from error
-            raise
+        self._file.append(csv_line(cells), sync=True)
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._file.close()
 
 
 def _kept(place: tuple[str, str, dict[str, str]]) -> Path | None:

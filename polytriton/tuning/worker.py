@@ -1,23 +1,14 @@
-"""Runs configurations one after the other, each a job on stdin and an answer on stdout; see trials.py for the other end.
-
-Whatever happens here costs one trial: the session kills a worker that takes too long and starts another. Answers are numbers;
-the session judges them.
-"""
+"""Runs configurations one after the other: what runs in a worker of trials.py. Answers are numbers; the session judges them."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import IO, Any
+from typing import Any
 
 import msgspec
-
-READY = b"ready"
 
 
 class TrialJob(msgspec.Struct, frozen=True):
@@ -48,42 +39,17 @@ class TrialAnswer(msgspec.Struct, frozen=True):
     ops: int = 0
     evidence: bytes = b""
     profile: bytes = b""
-    error: str = ""
 
 
-def send(stream: IO[bytes], data: bytes) -> None:
-    stream.write(len(data).to_bytes(8, "little") + data)
-    stream.flush()
-
-
-def receive(stream: IO[bytes]) -> bytes | None:
-    head = stream.read(8)
-    if len(head) < 8:
-        return None
-    return stream.read(int.from_bytes(head, "little"))
-
-
-def main() -> None:
-    jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the session's to handle
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive a killed session
-    import torch  # noqa: F401  so that "ready" says that all is imported
+def handler() -> Callable[[bytes], bytes]:
+    import torch  # noqa: F401  so that a worker that is ready has imported everything
 
     import polytriton.artifact
     import polytriton.tuning.evidence  # noqa: F401
     from polytriton.heap import keep_memory
 
     keep_memory()
-
-    send(answers, READY)
-    while (data := receive(jobs)) is not None:
-        try:
-            answer = carry_out(msgspec.msgpack.decode(data, type=TrialJob))
-        except Exception as error:
-            answer = TrialAnswer(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
-        send(answers, msgspec.msgpack.encode(answer))
+    return lambda data: msgspec.msgpack.encode(carry_out(msgspec.msgpack.decode(data, type=TrialJob)))
 
 
 def carry_out(job: TrialJob) -> TrialAnswer:
@@ -138,7 +104,3 @@ def carry_out(job: TrialJob) -> TrialAnswer:
             work.decide(verifier, q, job.workload)
         shares = msgspec.msgpack.encode(profile)
     return TrialAnswer(compiled, times, base, ops, found, shares)
-
-
-if __name__ == "__main__":
-    main()

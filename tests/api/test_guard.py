@@ -32,13 +32,14 @@ from tests.cli import tiny
 ROOT = Path(__file__).parents[2]
 MODULES = (
     "api", "artifact", "cache", "certificate.write", "frontend.arrays", "frontend.balls", "frontend.images", "frontend.numbers",
-    "frontend.query", "frontend.vnnlib", "prove.radius", "prove.together", "results",
-    "runs.asker", "runs.runner", "runs.saved", "show.frames", "runs.worker",
+    "frontend.query", "frontend.vnnlib", "prove.prover", "prove.radius", "prove.together", "results",
+    "runs.asker", "runs.runner", "runs.saved", "results.frames", "runs.worker",
 )  # fmt: skip
 PLAIN = {  # what has no guard, and why it needs none
     # types, paths and exact rationals: nothing is rounded
     "is_path", "parse_fraction", "parse_epsilon", "parse_list", "check_epsilon", "normalisation", "check_range", "as_rationals",
-    "load_text", "Row", "Tensor", "Matrix", "Images", "Pixels", "Side", "Interval", "Counterexample", "LayerStats", "Origin", "Knobs",
+    "load_text", "limits_of", "digest", "check_output", "Row", "Tensor", "Matrix", "Images", "Pixels", "Side", "Interval", "Counterexample",
+    "LayerStats", "Origin", "Knobs",
     "Instance",
     # parts of others that are guarded: called for every number, or by them alone
     "float_bounds", "enclosure", "error_above", "matrix", "classification", "lazy_ball", "bisect", "check", "failed_answer",

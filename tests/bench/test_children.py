@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.children import Gone, MeasuringChild
+from bench.core.children import Gone, MeasuringChild
 
 SCRIPT = """
 import os, sys, time
-from bench.serve import serve
+from bench.core.serve import speak_json
 
 def answer(question):
     print("noise on standard output", flush=True)
@@ -24,8 +24,8 @@ def answer(question):
         raise ValueError("first line\\nlast line")
     return {"got": question, "threads": os.environ.get("OMP_NUM_THREADS"), "arguments": sys.argv[1:]}
 
-if __name__ == "__main__":
-    serve(answer)
+def handler():
+    return speak_json(answer)
 """
 
 
@@ -43,7 +43,7 @@ def test_questions_and_answers(module: Path) -> None:
     with child(module, "a", "b", threads=3) as c:
         for number in (1, float("inf"), "x" * 200_000):
             assert c.ask({"number": number}, 30) == {"got": {"number": number}, "threads": "3", "arguments": ["a", "b"]}
-    assert c.process.returncode == 0
+    assert not c.alive()
 
 
 def test_an_exception_is_an_answer_and_the_child_lives_on(module: Path) -> None:
@@ -68,4 +68,4 @@ def test_a_child_that_takes_too_long_is_stopped(module: Path) -> None:
         with pytest.raises(Gone, match="over its time") as gone:
             c.ask({"sleep": 60}, 0.2)
         assert gone.value.late and time.monotonic() - start < 10
-    assert c.process.returncode is not None
+    assert not c.alive()

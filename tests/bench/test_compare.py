@@ -15,8 +15,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from bench import compare
-from bench.onnx_module import OnnxModule, UnsupportedNetwork
+from bench.compare import __main__ as compare
+from bench.compare.onnx_module import OnnxModule, UnsupportedNetwork
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -13,9 +13,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from bench import compare_search, search_side
+from bench.compare import search, search_side
+from bench.compare.search_side import AlphaBetaCrown, OurSearch, config
 from bench.families import family
-from bench.search_side import AlphaBetaCrown, OurSearch, config
 
 # Says what FAKE/answers.json holds of the property asked, leaves a file beside it as the peer does, and writes down whom it played.
 FAKE = """
@@ -74,7 +74,7 @@ class Place:
 
     def run(self, *arguments: str) -> int:
         given = ["--peer", str(self.peer), "--peer-python", str(self.python), "--data", str(self.folder), "--out", str(self.out)]
-        return compare_search.main([*given, *arguments])
+        return search.main([*given, *arguments])
 
     def told(self) -> dict[str, dict[str, str]]:
         with self.out.open(newline="") as f:
@@ -120,7 +120,7 @@ def test_verdicts_seconds_and_a_summary(place: Place, capsys: pytest.CaptureFixt
 def test_it_goes_on_and_asks_again_what_the_peer_failed(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.add("v1", "nets/acasxu/a.onnx")
     place.add("v2", "nets/cora/b.onnx", theirs=["fails"])
-    assert place.run("--only", "v1", "v2") == compare_search.FAILED
+    assert place.run("--only", "v1", "v2") == search.FAILED
     assert place.told()["v2"]["peer_verdict"] == "error"
     assert place.told()["v2"]["note"] == "alpha-beta-CROWN: TypeError: unexpected keyword argument 'quirks'"
     place.add("v3", "nets/acasxu/a.onnx")
@@ -153,7 +153,7 @@ def test_late_stopped_and_false(place: Place, monkeypatch: pytest.MonkeyPatch) -
     place.add("v1", "nets/acasxu/a.onnx", theirs=["unsat", 3.5])
     place.add("v2", "nets/acasxu/a.onnx", theirs=["sleeps"])
     place.add("v3", "nets/acasxu/a.onnx", theirs=["sat", 0.5])
-    assert place.run("--timeout", "0.9") == compare_search.FAILED
+    assert place.run("--timeout", "0.9") == search.FAILED
     rows = place.told()
     assert [rows[k]["peer_verdict"] for k in rows] == ["timeout", "timeout", "sat"] and rows["v2"]["peer_seconds"] == ""
     assert rows["v1"]["note"] == "alpha-beta-CROWN: unsat too late" and rows["v2"]["note"] == "alpha-beta-CROWN: stopped after 1 s"
@@ -163,21 +163,21 @@ def test_late_stopped_and_false(place: Place, monkeypatch: pytest.MonkeyPatch) -
 def test_a_peer_that_is_not_there(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.add("v1", "nets/acasxu/a.onnx")
     (place.fake.parent / "broken").touch()
-    assert place.run() == compare_search.NO_PEER
+    assert place.run() == search.NO_PEER
     assert "does not run in" in (said := capsys.readouterr().err) and "No module named 'onnx2pytorch'" in said
     place.python.unlink()
     with pytest.raises(SystemExit):
         place.run()
     assert "No such file" in capsys.readouterr().err
     place.fake.unlink()
-    assert place.run() == compare_search.NO_PEER and "is not installed in" in capsys.readouterr().err
+    assert place.run() == search.NO_PEER and "is not installed in" in capsys.readouterr().err
     assert not place.out.exists()
 
 
 def test_a_sample_is_spread_and_mixed() -> None:
     rows = [{"id": f"a{k}", "net": "nets/acasxu/x.onnx"} for k in range(6)] + [{"id": "b", "net": "nets/mnist_fc/mnist-net_256x2.onnx"}]
-    assert [r["id"] for r in compare_search.sample(rows, 3)] == ["a0", "b", "a2", "a4"]
-    assert {family(r) for r in compare_search.sample(rows, 1)} == {"acasxu", "256x2"}
+    assert [r["id"] for r in search.sample(rows, 3)] == ["a0", "b", "a2", "a4"]
+    assert {family(r) for r in search.sample(rows, 1)} == {"acasxu", "256x2"}
 
 
 def test_configurations_are_the_families() -> None:

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from bench.fit import Change, paired, power, relative_error, tail, threshold
+from bench.report.fit import Change, paired, power, relative_error, tail, threshold
 
 
 def measured(times: np.ndarray) -> tuple[float, float, int]:

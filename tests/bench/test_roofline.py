@@ -11,14 +11,18 @@ import pytest
 import torch
 from msgspec import structs
 
-from bench import gpu_nets, roofline, roofline_kernels, roofline_zoo
-from bench.gpu_micro import MicroCase
-from bench.gpu_stage import Note
+from bench.core.command import FAILED
+from bench.core.table import slug
+from bench.gpu.micro import MicroCase
+from bench.gpu.stage import Note
 from bench.host_ops import host_ops, of_net, small
-from bench.roofline_kernels import launches_of
-from bench.roofline_model import Code, estimate, peak, traffic
-from bench.sass_loop import LANES, MATRIX, inner_loop, mix, pipe_cycles, read
-from bench.table import slug
+from bench.nets import grow
+from bench.roofline import __main__ as roofline
+from bench.roofline import kernels as roofline_kernels
+from bench.roofline import zoo as roofline_zoo
+from bench.roofline.kernels import launches_of
+from bench.roofline.model import Code, estimate, peak, traffic
+from bench.roofline.sass_loop import LANES, MATRIX, inner_loop, mix, pipe_cycles, read
 from polytriton.ir.ops import relaxed_nodes
 from polytriton.ir.plan import Step
 from polytriton.kernels.choose import GPU
@@ -201,7 +205,7 @@ def test_a_pass_is_bound_by_memory_by_its_instructions_or_by_its_launch() -> Non
 
 
 def test_bytes_of_a_launch_by_hand() -> None:
-    case = MicroCase("dense", lambda: gpu_nets.dense_net(6, 5), 8, ("float64",), ("dense_step",))
+    case = MicroCase("dense", lambda: grow.dense_net(6, 5), 8, ("float64",), ("dense_step",))
     (timed,) = launches_of(case)
     assert set(timed.launch.bind) >= {"buf:0", "buf:1", "count:1"}
     rows, batch = 8, 2
@@ -287,7 +291,7 @@ def test_a_launch_takes_a_launch_at_least() -> None:
 
 
 def test_the_interval_pass_of_a_dense_layer_by_hand() -> None:
-    net = compile_net(gpu_nets.dense_net(6, 5)[0]).net
+    net = compile_net(grow.dense_net(6, 5)[0]).net
     total = roofline_zoo.Sum()
     roofline_zoo.interval_pass(net, 1, structs.replace(H100, launch=0.0), total)
     assert total.launches == len(net.nodes) - 1 + 2 * len(relaxed_nodes(net))
@@ -303,7 +307,7 @@ def test_host_operations_are_counted_outside_of_kernels_alone() -> None:
 
 
 def test_a_small_network_has_the_layers_of_the_large_one() -> None:
-    net = compile_net(gpu_nets.residual()).net
+    net = compile_net(grow.residual()).net
     made = small(net)
     assert [n.op for n in made] == [n.op for n in net]
     assert sum(n.size for n in made) < 10_000
@@ -312,7 +316,7 @@ def test_a_small_network_has_the_layers_of_the_large_one() -> None:
 @pytest.mark.slow
 def test_host_operations_of_a_refinement() -> None:
     needs_triton()
-    found = of_net(small(compile_net(gpu_nets.tiny()).net))
+    found = of_net(small(compile_net(grow.tiny()).net))
     assert found.kernels > 20 and 0 < found.single < found.kernels
     assert found.tensor > 0
 
@@ -340,7 +344,7 @@ def test_a_group_that_fails_leaves_a_row_and_an_exit_code(
     needs_triton()
     monkeypatch.setattr(roofline_zoo, "work", broken)
     monkeypatch.setattr("sys.argv", ["bench.roofline", "zoo", "--only", "resnet18-robust", "--out", str(tmp_path)])
-    assert roofline.main() == roofline.FAILED
+    assert roofline.main() == FAILED
     with (tmp_path / "roofline_h100_estimate_zoo.csv").open(newline="") as f:
         (row,) = csv.DictReader(f)
     assert (row["network"], row["note"]) == ("resnet18-robust", "RuntimeError: broken")
@@ -351,7 +355,7 @@ def test_a_group_that_fails_leaves_a_row_and_an_exit_code(
 @pytest.mark.slow
 def test_one_case_from_its_cubin_to_its_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     needs_triton()
-    case = MicroCase("conv 64", lambda: gpu_nets.conv_net(64, 2, 3, 1), 4096, ("float64", "tf32x3"), ("conv_step", "relax_rows"), (False,))
+    case = MicroCase("conv 64", lambda: grow.conv_net(64, 2, 3, 1), 4096, ("float64", "tf32x3"), ("conv_step", "relax_rows"), (False,))
     monkeypatch.setattr(roofline_kernels, "cases", lambda: {"conv": [case]})
     monkeypatch.setenv("POLYTRITON_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("sys.argv", ["bench.roofline", "kernels", "--out", str(tmp_path)])

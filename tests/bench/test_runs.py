@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from bench import report
-from bench.runs import Unreadable, compare, read_run, same_place
-from bench.table import END_TO_END, Table
+from bench.core.table import END_TO_END, Table
+from bench.report import __main__ as report
+from bench.report.runs import Unreadable, compare, read_run, same_place
 
 ABOUT = {"device": "cpu", "machine": "M", "threads": "1", "commit": "abc", "date": "2026-01-01 00:00", "conv_gflops": "100"}
 ROW = {"network": "net", "kind": "robust", "eps": "1/255", "engine": "torch", "numerics": "float32", "batch": 1}

@@ -16,9 +16,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import polytriton
-from bench import cpu, goal_nets, instances, suite, suite_growth
-from bench.measure import Case, PartJob, measured, repeat
-from bench.runs import read_run
+from bench import cpu, instances
+from bench.core.command import FAILED
+from bench.core.measure import Case, PartJob, measured, repeat
+from bench.core.table import read_rows
+from bench.nets import goals
+from bench.report.runs import read_run
+from bench.suite import __main__ as suite
+from bench.suite import growth
 from polytriton.api import Verifier
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +77,7 @@ def test_goals_from_the_command_line(nets: Path, tmp_path: Path) -> None:
 
 def test_the_networks_of_goals_come_from_the_repository(tmp_path: Path) -> None:
     """A fresh clone measures what every other one does: nothing outside it is needed, and no seed moves."""
-    goal_nets.write(tmp_path)
+    goals.write(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {*(f"{n}.onnx" for n in cpu.NETS), *(f"{n}.npy" for n, _ in cpu.NETS.values())}
     kept = {"fc6x500": "1c87a2f86371a2d5", "resnet_small": "4ecbf6c8ab2cce12", "convbig": "acefeb59d1812528"}  # of the weights
     graphs = {n: onnx.load(tmp_path / f"{n}.onnx").graph for n in kept}
@@ -95,15 +100,16 @@ def test_no_cold_run_is_a_result(tmp_path: Path, nets: Path) -> None:
 
 
 def test_a_row_over_its_limit_ends_its_group_and_says_so(nets: Path, tmp_path: Path) -> None:
-    (row,) = suite.rows_of("goals", "fc6x500", PartJob("cpu", 1, True, 1, 0.1, nets=nets), 0.05)
-    assert row == {"network": "fc6x500", "note": "stopped: over its time", "died": False}
+    assert suite.run_part("goals", ["fc6x500"], PartJob("cpu", 1, True, 1, 0.1, nets=nets), 0.05, tmp_path / "goals.csv", {}) == 0
+    (row,) = read_rows(tmp_path / "goals.csv")
+    assert {k: v for k, v in row.items() if v} == {"network": "fc6x500", "note": "stopped: over its time", "part": "goals"}
 
 
 def test_a_group_that_fails_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in cpu.NETS:
         (tmp_path / f"{name}.onnx").write_bytes(b"no network")
     job = PartJob("cpu", 1, True, 1, 0.1, nets=tmp_path)
-    assert suite.run_part("goals", ["fc6x500"], job, 60, tmp_path / "goals.csv", {}) == suite.FAILED
+    assert suite.run_part("goals", ["fc6x500"], job, 60, tmp_path / "goals.csv", {}) == FAILED
     assert "fc6x500" in (tmp_path / "goals.csv").read_text() and "Error" in capsys.readouterr().out
 
 
@@ -122,19 +128,19 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
 def test_groups_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert suite.main(["zoo", "growth", "--list"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert len(out[0].split(", ")) == 24 and out[1] == f"growth: {', '.join(suite_growth.SIZES)}"
+    assert len(out[0].split(", ")) == 24 and out[1] == f"growth: {', '.join(growth.SIZES)}"
 
 
 def test_rows_grow_linearly_in_operations() -> None:
-    rows = list(suite_growth.work("rows", JOB))
+    rows = list(growth.work("rows", JOB))
     assert [r["value"] for r in rows] == [1, 4, 16] and [r["rows"] for r in rows] == [1, 4, 16]
     assert rows[2]["gflop"] == pytest.approx(16 * rows[0]["gflop"])
     assert all(r["seconds"] > 0 and r["runs"] >= 1 for r in rows)
 
 
-@pytest.mark.parametrize("axis", [a for a in suite_growth.SIZES if a != "rows"])
+@pytest.mark.parametrize("axis", [a for a in growth.SIZES if a != "rows"])
 def test_networks_grow_along_one_size(axis: str) -> None:
-    small, large = (suite_growth.network(axis, v) for v in suite_growth.SIZES[axis][:2])
+    small, large = (growth.network(axis, v) for v in growth.SIZES[axis][:2])
     if axis == "batch":
         assert small.nodes == large.nodes
         return
@@ -143,7 +149,7 @@ def test_networks_grow_along_one_size(axis: str) -> None:
 
 
 def test_margins_are_those_of_the_public_interface(nets: Path) -> None:
-    net = Verifier.from_net(suite_growth.dense(16), **JOB.options())
+    net = Verifier.from_net(growth.dense(16), **JOB.options())
     case = Case(net, np.random.default_rng(0).random((3, net.inputs)), 0.01)
     row = case.measured(3, JOB)
     each = [float(net.margins(case.lo[k], case.hi[k], case.forms[k]).min()) for k in range(3)]

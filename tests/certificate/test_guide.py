@@ -38,7 +38,7 @@ def opened(files: Files, semantics: str) -> tuple[checker.Prover, Any, Any]:
     return checker.plain(checker.Prover)(net.data, semantics == "float32"), box, group
 
 
-def follow(prover: checker.Prover, box: Any, group: Any, tree: checker.Tree, guide: checker.Guide | None = None) -> dict[int, float]:
+def follow(prover: checker.Prover, box: Any, group: Any, tree: checker.Tree, guide: checker.Divider | None = None) -> dict[int, float]:
     return checker.plain(checker.follow)(prover, box, group, tree, np.ones(len(tree.split), bool), lambda n: None, guide)  # type: ignore[no-any-return]
 
 
@@ -209,7 +209,7 @@ def test_what_floats_do_not_prove_is_left_as_it_is(tmp_path: Path) -> None:
     files, _ = case(tmp_path, 1, 0.0)
     prover, box, group = opened(files, "real")
     root = checker.Tree(Draft(0, [0]).arrays())
-    assert guides.complete_where_floats_do(prover, box, group, checker.Tree(Draft(0, [0]).arrays())).split.tolist() == root.split.tolist()
+    assert guides.Completion()(prover, box, group, checker.Tree(Draft(0, [0]).arrays())).split.tolist() == root.split.tolist()
     with pytest.raises(checker.Refused):
         complete(prover, box, group, root, Guide(10))
 
@@ -241,3 +241,25 @@ def test_a_piece_that_is_reached_is_not_refuted_beside_one_that_is_not(tmp_path:
                     follow(prover, box, group, checker.Tree(tree.arrays()))
                 with pytest.raises(checker.Refused, match=r"divides|undecided|divisions"):
                     follow(prover, box, group, checker.Tree(tree.arrays()), Guide(100))
+
+
+def test_nodes_are_bounded_in_few_ways(tmp_path: Path) -> None:
+    """Those of one way are sought together, which must not take as long as there are nodes."""
+    n = 2 * checker.WAYS + 1
+    split = np.where(np.arange(n) < n // 2, 0, -1)
+    steps = np.arange(n)
+    with pytest.raises(checker.Refused, match="ways"):
+        checker.Tree(Draft(0, [0], split, np.zeros(n), np.zeros(n), steps).arrays())
+    checker.Tree(Draft(0, [0], split, np.zeros(n), np.zeros(n), steps % checker.WAYS).arrays())
+
+
+def test_a_part_without_undecided_neurons_is_bounded_with_more_steps(tmp_path: Path) -> None:
+    files, _ = case(tmp_path, 1, 0.0)
+    prover, box, group = opened(files, "real")
+    n = int(prover.first[-1])
+    part = prover.root(box, [0])._replace(signs=np.ones(n, np.int8))
+    guide, boxes = Guide(1000), prover.bound([part], 0)[0]
+    ((split, _, _, query),) = guide.divide(prover, group, boxes, [checker.Work(-1, 50, 50, part)], np.zeros(1, np.int64))
+    assert split == -1 and query == guides.LAST
+    with pytest.raises(checker.Refused, match="undecided"):
+        guide.divide(prover, group, boxes, [checker.Work(-2, 50, query, part)], np.zeros(1, np.int64))

@@ -154,3 +154,21 @@ def test_a_grown_tree_is_exported(tmp_path: Path) -> None:
     prop(spec, [("0", "1")], 1, "(>= Y_0 0.56)")
     with pytest.raises(checker.Refused, match="belongs to another"):
         leaves.export(net, spec, tmp_path / "a.cert", tmp_path / "more")
+
+
+def test_each_trees_leaves_are_of_its_own_box_and_pieces(tmp_path: Path) -> None:
+    """Trees of two boxes, the second's first, and of one piece each."""
+    halves = [f"(and (>= X_0 {k}) (<= X_0 {k + 1}) (or (<= Y_0 {k - 2}) (and (<= Y_0 -99) (>= Y_0 {k}))))" for k in (0, 5)]
+    declared = "(declare-const X_0 Real)(declare-const Y_0 Real)"
+    files = dense(tmp_path / "n.onnx", [(np.eye(1), np.zeros(1))]), tmp_path / "p.vnnlib", tmp_path / "c"
+    files[1].write_text(f"{declared}(assert (or {' '.join(halves)}))")
+    boxes = list(checker.load(*files[:2])[1].items())
+    trees = [Node(0, 0, [(p, 0)]).arrays(b, [p]) for b in (1, 0) for p in (0, 1)]
+    files[2].write_bytes(pack(trees, "real", checker.load(*files[:2])[2]))
+    assert min(checker.check(*files).margins) > 0
+    assert leaves.export(*files, tmp_path / "out") == 4
+    found = []
+    for leaf in json.loads((tmp_path / "out" / leaves.INDEX).read_text())["leaves"]:
+        ((box, rows),) = unsafe((tmp_path / "out" / leaf["file"]).read_text(), 1, 1).items()
+        found.append((box, rows))
+    assert found == [(boxes[b][0], [boxes[b][1][p]]) for b in (1, 0) for p in (0, 1)]

@@ -17,10 +17,10 @@ import pytest
 
 from polytriton import checker
 from polytriton.certificate.write import pack
-from polytriton.child import Child, ChildLost
 from polytriton.cli import main
 from polytriton.commands import shares
 from polytriton.errors import ResourceError
+from polytriton.workers.process import JobFailed, Process, WorkerLost
 from tests.certificate.models import ROOT, prop, random_tree
 from tests.certificate.nodes import Node
 from tests.prove.piecewise import drawn
@@ -97,9 +97,9 @@ def test_a_refusal_is_one_whoever_meets_it(large: Files, tmp_path: Path) -> None
 @pytest.mark.parametrize("when", [0, 1, 2])
 def test_a_killed_process_is_an_error(large: Files, monkeypatch: pytest.MonkeyPatch, when: int) -> None:
     """While the files are read, or in the middle of the shares; the other processes end too."""
-    children, exchange, met = list[Child](), Child.exchange, 0
+    children, exchange, met = list[Process](), Process.exchange, 0
 
-    def killing(child: Child, data: bytes) -> bytes:
+    def killing(child: Process, data: bytes) -> bytes:
         nonlocal met
         children.append(child)
         met += 1
@@ -107,8 +107,8 @@ def test_a_killed_process_is_an_error(large: Files, monkeypatch: pytest.MonkeyPa
             os.kill(child.pid or 0, signal.SIGTERM)
         return exchange(child, data)
 
-    monkeypatch.setattr(Child, "exchange", killing)
-    with pytest.raises(ResourceError, match="a process of the check is lost: killed by SIGTERM"):
+    monkeypatch.setattr(Process, "exchange", killing)
+    with pytest.raises(ResourceError, match="a process of the check is lost: it was killed by SIGTERM"):
         shares.confirm(*large, 2, silent)
     assert not any(child.alive() for child in children)
 
@@ -124,23 +124,25 @@ def test_a_share_that_nobody_answers_for_is_no_proof(large: Files, monkeypatch: 
 
 
 def test_a_process_that_looks_elsewhere_is_an_error(large: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    exchange = Child.exchange
+    exchange = Process.exchange
 
-    def other(child: Child, data: bytes) -> bytes:
-        told = json.loads(exchange(child, data))
-        if "leaves" in told:
-            box = next(iter(told["leaves"]))
-            told["leaves"][box] = told["leaves"][box][1:]
+    def other(child: Process, data: bytes) -> bytes:
+        back = exchange(child, data)
+        if not back:
+            return back
+        told = json.loads(back)
+        box = next(iter(told["leaves"]))
+        told["leaves"][box] = told["leaves"][box][1:]
         return json.dumps(told).encode()
 
-    monkeypatch.setattr(Child, "exchange", other)
+    monkeypatch.setattr(Process, "exchange", other)
     with pytest.raises(RuntimeError, match="other leaves"):
         shares.confirm(*large, 2, silent)
 
 
 def test_processes_end_with_an_interrupt(large: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    started, start = list[Child](), Child.start
-    monkeypatch.setattr(Child, "start", lambda child: (start(child), started.append(child))[0])
+    started, start = list[Process](), Process.start
+    monkeypatch.setattr(Process, "start", lambda child: (started.append(child), start(child))[1])
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -151,15 +153,19 @@ def test_processes_end_with_an_interrupt(large: Files, monkeypatch: pytest.Monke
 
 
 def test_the_far_end_reports_what_it_cannot_do(large: Files) -> None:
-    far = shares.Far()
     files = [shares.Snapshot(f.read_bytes(), f.suffix) for f in large]
     torn = [files[0], files[1], shares.Snapshot(b"none", "")]
-    assert json.loads(far.answer(shares._packed(torn)))["error"] == "refused"
-    assert json.loads(far.answer(shares._packed(files))) == {"error": ""}
-    assert json.loads(far.answer(b"100"))["error"] == "failed"
-    told = json.loads(far.answer(b"0"))
-    assert told["error"] == "" and min(m for some in told["margins"].values() for m in some) > 0
-    assert isinstance(shares._lost(ChildLost("killed")), ResourceError)
+    answer = shares.handler()
+    with pytest.raises(checker.Refused):
+        answer(shares._packed(torn))
+    assert answer(shares._packed(files)) == b""
+    with pytest.raises(IndexError):
+        answer(b"100")
+    told = json.loads(answer(b"0"))
+    assert min(m for some in told["margins"].values() for m in some) > 0
+    assert isinstance(shares._met(WorkerLost("was killed")), ResourceError)
+    met = [shares._met(JobFailed(kind, "why")) for kind in ("Refused", "Unsupported", "MemoryError", "KeyError")]
+    assert [type(error) for error in met] == [checker.Refused, shares.Unsupported, MemoryError, RuntimeError]
 
 
 def test_the_command(large: Files, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -11,9 +12,10 @@ import numpy as np
 import onnx
 import pytest
 
-from polytriton import checker
+from polytriton import checker, checker_exact
 from polytriton.certificate.write import pack
 from tests.certificate.models import NODE, bounded, certify, dense, exact_dense, model, prop, random_tree, refused
+from tests.certificate.nodes import Node
 from tests.hostile import STATES
 from tests.prove.piecewise import Form, Small, drawn, least
 
@@ -331,3 +333,48 @@ def test_a_row_is_bounded_as_it_is_alone(tmp_path: Path) -> None:
     goal = np.where(at % 6 == 0, -1e9, np.inf)
     assert (first[at % 6 == 0] < whole[at % 6 == 0]).any()
     np.testing.assert_allclose(boxes.neurons(boxes.net, k, at, none, np.ones(12), goal, 0), np.where(at % 6 == 0, first, whole), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("factors", "x", "lost"),
+    [
+        ((2.0**50, 2.0**-67, 2.0**-60), 2.0**-20, 2.0**-97),  # the last two are merged, and their product flushed
+        ((2.0**-130,), 2.0**30, 2.0**-100),  # a weight below the normal range is flushed
+        ((2.0**-100,), 2.0**-27, 2.0**-127),  # a product
+    ],
+)
+def test_what_underflows_in_layers_is_paid(tmp_path: Path, factors: tuple[float, ...], x: float, lost: float) -> None:
+    """An execution that gives zero where the exact value is `lost`."""
+    nodes = [NODE("Gemm", ["x" if not k else f"h{k}", f"w{k}"], [f"h{k + 1}"]) for k in range(len(factors))]
+    nodes[-1].output[0] = "y"
+    weights = {f"w{k}": np.array([[w]]) for k, w in enumerate(factors)}
+    net = checker.Network(model(tmp_path / "n.onnx", nodes, [1, 1], weights).read_bytes())
+    boxes = checker.Boxes(net, np.array([[x / 2]]), np.array([[x]]), float32=True)
+    for k in range(1, len(net.ops)):
+        boxes.interval(k)
+    assert math.prod(factors) * x == lost <= boxes.executed(net.output).min()
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0], [1, 1], [0]])
+def test_rows_over_several_boxes_are_bounded_over_their_own(tmp_path: Path, order: list[int]) -> None:
+    """relu(x) over [10, 11] and over [-1, 1]."""
+    files = dense(tmp_path / "n.onnx", [(np.eye(1), np.zeros(1)), (np.eye(1), np.zeros(1))])
+    boxes = checker.Boxes(checker.Network(files.read_bytes()), np.array([[10.0, -1.0]]), np.array([[11.0, 1.0]]))
+    bounded(boxes)
+    rows = [({~0: Fraction(1)}, Fraction(0))] * len(order)
+    found, _ = boxes.margins(checker.Network(files.read_bytes(), np.float32), rows, np.array(order), 0)
+    assert all((9, -2)[k] <= m <= (10, 0)[k] for k, m in zip(order, found, strict=True))
+
+
+def test_a_limit_beyond_any_float_is_read_and_compared_exactly(tmp_path: Path) -> None:
+    """y >= 10^400 is not reached; y <= 10^400 always is."""
+    path = dense(tmp_path / "n.onnx", [(np.eye(1), np.zeros(1))])
+    for exact in (False, True):
+        for text, right in (("(>= Y_0 1e400)", True), ("(<= Y_0 -1e400)", True), ("(<= Y_0 1e400)", False), ("(>= Y_0 -1e400)", False)):
+            files = path, prop(tmp_path / "p.vnnlib", [(0, 1)], 1, text), tmp_path / "c"
+            files[2].write_bytes(pack([Node(0, 0, [(0, 0)]).arrays()], "real", checker.load(*files[:2])[2]))
+            if right:
+                assert min((checker_exact if exact else checker).check(*files).margins) > 10
+            else:
+                with pytest.raises(checker.Refused, match="left open"):
+                    (checker_exact if exact else checker).check(*files)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from onnx import helper
 
-from polytriton.commands import targets
+from polytriton.commands import screen
 from polytriton.errors import KernelError
 from polytriton.ir.launches import COUNTED, Kernel
 from polytriton.kernels import build
@@ -256,7 +256,7 @@ def test_a_terminal_shows_a_bar(cli: Cli, compiler: list[Any], monkeypatch: pyte
 
 
 def test_a_log_gets_a_line_now_and_then(cli: Cli, compiler: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "PAUSE", 0.0)
+    monkeypatch.setattr(screen, "PAUSE", 0.0)
     said = cli("compile", "net.onnx", "--target", "cuda:90", "--numerics", "float64", "--max-spills", "2")
     lines = said.err.splitlines()
     assert lines[-1] == f"polytriton: kernels for cuda:90: {len(lines)}/{len(lines)}"

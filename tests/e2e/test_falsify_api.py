@@ -13,6 +13,7 @@ import pytest
 
 import polytriton
 from polytriton.frontend.vnnlib import read_vnnlib
+from polytriton.prove import prover
 from polytriton.prove.decider import Decider
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -28,8 +29,8 @@ def test_a_batch_is_falsified_in_one_search(net: polytriton.Verifier, monkeypatc
     x, labels = shown["images"][20:24].astype(np.float64), shown["labels"][20:24]
     alone = [net.verify(i, epsilon="0.1", label=int(k), clip=(0, 1)) for i, k in zip(x, labels, strict=True)]
     searches = []
-    real = polytriton.api.falsify_all
-    monkeypatch.setattr(polytriton.api, "falsify_all", lambda n, aims, *a, **k: searches.append(len(aims)) or real(n, aims, *a, **k))
+    real = prover.falsify_all
+    monkeypatch.setattr(prover, "falsify_all", lambda n, aims, *a, **k: searches.append(len(aims)) or real(n, aims, *a, **k))
     together = net.verify(x, epsilon="0.1", label=labels, clip=(0, 1))
     assert [r.verdict for r in together] == [r.verdict for r in alone]
     assert [r.verdict for r in together].count("sat") >= 1

@@ -238,7 +238,7 @@ def test_nothing_unpickles_or_evaluates() -> None:
 
 @pytest.mark.parametrize("reseal", [False, True])
 def test_code_in_an_artifact_never_runs(tmp_path: Path, reseal: bool) -> None:
-    from tests.test_artifact_kernels import reseal as sealed
+    from tests.artifact.test_artifact_kernels import reseal as sealed
 
     verifier = polytriton.compile(tiny.brightest(tmp_path / "net.onnx"))
     path = write_artifact(verifier, tmp_path / "net.poly", emit_files(verifier.compiled, ["interpret"], ["float64"]))

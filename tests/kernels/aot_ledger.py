@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 
 from bench import zoo
-from bench.machine import found_data
+from bench.core.machine import found_data
 from polytriton.errors import KernelError, PolytritonError, UsageError
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.launches import COUNTED, Kernel

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from polytriton.ir.launches import COUNTED, Kernel
 from polytriton.kernels import build, pool, store, worker
 from polytriton.kernels.build import Built, Failed, check, compile_all, compile_each
 from polytriton.kernels.spec import Report
+from polytriton.workers import far, process
 
 HEAD = "import triton\nimport triton.language as tl\n\n\n"
 POINTERS = ("a_ptr", "b_ptr", "out_ptr")
@@ -187,7 +189,7 @@ def test_one_bad_kernel_costs_itself(tmp_path: Path) -> None:
     assert [m.kernel.name for m in made if isinstance(m, Built)] == ["first", "noisy", "last"]
     reasons = {m.kernel.name: m.reason for m in made if isinstance(m, Failed)}
     assert reasons["crashes"] == "the compiler was killed by SIGABRT: ptx.cpp:17: Assertion `rank > 0` failed."
-    assert reasons["exits"] == "the compiler exited with code 7"
+    assert reasons["exits"] == "the compiler ended with exit code 7"
     assert reasons["hangs"] == "it took longer than 6 s"
     assert reasons["raises"] == "SystemError: not today"
     assert "masc" in reasons["wrong"]
@@ -196,7 +198,7 @@ def test_one_bad_kernel_costs_itself(tmp_path: Path) -> None:
     assert not alive(int((tmp_path / "pid").read_text()))
     with pytest.raises(KernelError) as caught:
         compile_all([copy("first"), copy("exits", "import os\nos._exit(7)")], "cuda:80", cache=tmp_path / "cache")
-    assert "exits: the compiler exited with code 7" in caught.value.message and "first" not in caught.value.message
+    assert "exits: the compiler ended with exit code 7" in caught.value.message and "first" not in caught.value.message
 
 
 ASM = """b = tl.inline_asm_elementwise("{code}", "{constraints}", [tl.load(a_ptr + at)], dtype=tl.float32, is_pure=True, pack={pack})
@@ -231,15 +233,16 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_a_system_without_process_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_process_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Windows has neither groups nor SIGKILL: the worker alone is ended, and its log is not read."""
     ended = []
-    one = pool._Worker.__new__(pool._Worker)
-    one.process, one.mark = SimpleNamespace(pid=0, kill=lambda: ended.append(True)), 0  # type: ignore[assignment]
-    for owner, name in ((os, "killpg"), (os, "pread"), (pool.signal, "SIGKILL")):
+    one = pool.Compiler(tmp_path, 1.0)
+    one._process = SimpleNamespace(pid=0, kill=lambda: ended.append(True), wait=lambda: 0, returncode=None)  # type: ignore[assignment]
+    for owner, name in ((os, "killpg"), (os, "pread"), (process.signal, "SIGKILL")):
         monkeypatch.delattr(owner, name)
     one.stop()
-    assert (ended, one.late, one.said()) == ([True], True, "")
+    assert (ended, one.said()) == ([True], "")
+    one.log.close()
 
 
 @compiles
@@ -259,15 +262,17 @@ def test_interrupted_in_the_middle_no_process_is_left(tmp_path: Path) -> None:
 @compiles
 def test_an_answer_that_crosses_its_workers_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is over just as the answer comes: it is taken, and the next kernel gets a worker that lives."""
-    hear = pool._hear
+    receive, ends = far.receive, []
 
-    def hear_late(inbox: Any, workers: Any) -> Any:
-        worker, line = hear(inbox, workers)
-        if line and worker.task == 0:
-            worker.stop()
-        return worker, line
+    def receive_late(file: Any) -> Any:
+        answer = receive(file)
+        if not ends:
+            ends.append(timers[-1].function())
+        return answer
 
-    monkeypatch.setattr(pool, "_hear", hear_late)
+    timers: list[Any] = []
+    monkeypatch.setattr(process, "Timer", lambda *given: timers.append(Timer(*given)) or timers[-1])
+    monkeypatch.setattr(far, "receive", receive_late)
     made = compile_each([copy("crossing"), copy("next")], "cuda:80", cache=None, jobs=1)
     assert [m.kernel.name for m in made if isinstance(m, Built)] == ["crossing", "next"]
 
@@ -278,7 +283,7 @@ def test_an_answer_that_crosses_its_workers_end_counts(monkeypatch: pytest.Monke
     [
         (
             "echo one; echo 'ImportError: no libtriton' >&2; echo two >&2; exit 5",
-            "the compiler exited with code 5: ImportError: no libtriton",
+            "the compiler ended with exit code 5: ImportError: no libtriton",
         ),
         ("sleep 900", "it took longer than 1 s"),
     ],
@@ -290,7 +295,7 @@ def test_a_worker_that_does_not_start_is_no_kernels_fault(
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr(pool, "START", 1.0)
+    monkeypatch.setattr(process, "START", 1.0)
     with pytest.raises(KernelError, match=f"no kernel can be compiled: {reason}"):
         compile_all([copy()], "cuda:80", cache=None)
 

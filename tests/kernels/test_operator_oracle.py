@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.gpu_kernels import _steps
-from bench.gpu_nets import operators
-from bench.gpu_report import Setting
-from bench.table import Row
+from bench.core.table import Row
+from bench.gpu.kernels import _steps
+from bench.gpu.setting import Setting
+from bench.nets.grow import operators
 from polytriton.kernels import emit
 from polytriton.passes.pipeline import Compiled, compile_net
 

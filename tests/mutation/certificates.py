@@ -9,8 +9,10 @@ SOUND, TAMPERING, READING = (f"tests/certificate/test_{n}.py" for n in ("soundne
 LINE = f"{SOUND}::test_no_line_cuts_a_relu"
 POINTS, EXECUTIONS = f"{SOUND}::test_no_point_lies_below_a_bound", f"{SOUND}::test_no_float32_execution_lies_below_a_bound"
 LINES, TREES, FILES = (f"{TAMPERING}::test_{n}" for n in ("no_mutant_proves_what_is_false", "what_no_tree_says_is_refused", "other_headers"))
+LOSSES, SHAPES = f"{SOUND}::test_what_underflows_in_layers_is_paid", f"{READING}::test_what_is_not_understood_is_refused_by_name"
 COST = f"{READING}::test_few_bytes_do_not_cost_gigabytes"
 SHARES = "tests/certificate/test_shares.py"
+OWN = "tests/certificate/test_leaves.py::test_each_trees_leaves_are_of_its_own_box_and_pieces"
 GUIDE, WRITTEN = "tests/certificate/test_guide.py", "tests/certificate/test_trees.py"
 EXACT = "tests/certificate/test_exact.py"
 EXACTLY = f"{EXACT}::test_bounds_hold_at_every_corner_of_the_regions", f"{EXACT}::test_no_false_property_is_confirmed"
@@ -45,16 +47,25 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: rows over a ReLU's operand pay no rounding", _C, "+ FLOOR + e * (1 + 8 * U)) * (1 + self.G)", "+ FLOOR) * (1 + self.G)", EXECUTIONS),
     m("checker: rows over the output pay no rounding", _C, "(self.executed(k) * (1 + 8 * U) if k == output else 0.0)", "0.0", EXECUTIONS),
     m("checker: float32 semantics are taken for real", _C, "Prover(net.data, meta[\"semantics\"] == \"float32\")", "Prover(net.data, False)", f"{TAMPERING}::test_exact_arithmetic_does_not_certify_what_rounding_breaks"),
+    m("checker: underflow of merged layers has no factor", _C, "(LOST if op.ops or any(op.passed) else 2 * ETA)", "(2 * ETA)", LOSSES),
+    m("checker: weights of a first layer are not flushed", _C, "+ 16) * (1 + x.max(0))", "+ 16) * (1 + 0 * x.max(0))", LOSSES),
+    m("checker: of each box the first's bounds", _C, "at[:1] if (at == at[:1]).all() else at", "at[:1]", f"{SOUND}::test_rows_over_several_boxes_are_bounded_over_their_own"),
+    m("checker: cells with a few coefficients are left out", _C, "np.flatnonzero(a.any(1))", "np.flatnonzero(a.all(1))", POINTS),
+    m("checker: cells of multipliers are left out", _C, "slice(None) if n in chosen else live(a)", "live(a)", LINE, POINTS),
+    m("checker: whole numbers wrap", _F, "(np.abs(a / 1) < 2**31).all()", "True", SHAPES),
+    m("checker: constants may be rounded", _F, "a.dtype == np.int64 and", "True and", SHAPES),
+    m("checker: a slice with steps is one without", _F, "([], [[0]], [[0], [1]])", "([], [[0]], [[0], [1]], [[0], [2]])", SHAPES),
+    m("checker: constants without end", _F, "self.made <= MAX_CELLS", "True", SHAPES),
     m("checker: a row goes on because others do", _C, "(found > best[open_]) & (best[open_] < goal[open_])", "(found > best[open_])", f"{SOUND}::test_a_row_is_bounded_as_it_is_alone"),
     # trees
     m("checker: a row refutes without a bound", _C, "if margin > 0 and not boxes.empty[j]:", "if not boxes.empty[j]:", LINES),
     m("checker: a bound of zero refutes", _C, "if margin > 0 and not boxes.empty[j]:", "if margin >= 0 and not boxes.empty[j]:", f"{GUIDE}::test_a_bound_of_zero_refutes_nothing"),
     m("checker: pieces left open are forgotten", _C, "elif part.open:", "elif False:", LINES, f"{GUIDE}::test_it_ends_where_it_must"),
     m("checker: the second child is not walked", _C, "int(tree.child[w.node])) if wanted[n]]", "int(tree.child[w.node])) if wanted[n]][:1]", LINES),
-    m("checker: the second half below an end is not walked", _C, "for half in prover.divide(parts[j], split, cut)]", "for half in prover.divide(parts[j], split, cut)[:1]]", f"{GUIDE}::test_whatever_it_says_proves_nothing_false"),
-    m("checker: what is left open is forgotten where somebody divides", _C, "_replace(open=parts[j].open - {p})", "_replace(open=frozenset())", f"{GUIDE}::test_a_piece_that_is_reached_is_not_refuted_beside_one_that_is_not"),
+    m("checker: the second half below an end is not walked", _C, "for half in prover.divide(parts[j], split, cut))", "for half in prover.divide(parts[j], split, cut)[:1])", f"{GUIDE}::test_whatever_it_says_proves_nothing_false"),
+    m("checker: what is left open is forgotten where somebody divides", _C, "_replace(open=p.open - c)", "_replace(open=frozenset() if c else p.open)", f"{GUIDE}::test_a_piece_that_is_reached_is_not_refuted_beside_one_that_is_not"),
     m("checker: a piece may have no tree", _C, "need(every == {", "need(every >= {", f"{GUIDE}::test_of_several_pieces_none_is_forgotten"),
-    m("checker: nodes that nobody bounds are ends", _C, "stack += _below(prover, tree, w, w.part, wanted)\n", "pass\n", f"{GUIDE}::test_a_piece_that_is_reached_is_not_refuted_beside_one_that_is_not"),
+    m("checker: nodes that nobody bounds are ends", _C, "push(_below(prover, tree, work[0], work[0].part, wanted))\n", "pass\n", f"{GUIDE}::test_a_piece_that_is_reached_is_not_refuted_beside_one_that_is_not"),
     m("checker: cuts may lie anywhere", _C, "need(part.lo[split] < cut < part.hi[split],", "need(True,", f"{TAMPERING}::test_cuts_outside_the_box_are_refused"),
     m("checker: a sign may be assumed twice", _C, "need(not known,", "need(True,", f"{TAMPERING}::test_a_sign_assumed_twice_is_refused"),
     m("checker: negative rows count from the end", _C, "0 <= r < len(pieces[p])", "r < len(pieces[p])", TREES),
@@ -65,6 +76,8 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: any property", _C, "need(meta | hashes == meta,", "need(True,", f"{TAMPERING}::test_the_files_themselves"),
     m("checker: numbers may be named twice", _C, "sum(b - a for a, b in spans) == len(body)", "True", f"{TAMPERING}::test_numbers_that_are_named_twice_or_never"),
     m("checker: any version", _C, "need(FORMAT.items() <= meta.items(),", "need(True,", FILES),
+    m("certificates: trees are exported over boxes by position", "certificate/leaves.py", "b, (root, group) = tree.box, held[tree.box]", "b, (root, group) = tree.box, held[k % len(held)]", OWN),
+    m("certificates: all pieces are exported for each tree", "certificate/leaves.py", "[group[p] for p in tree.own]", "group", OWN),
     # who writes it
     m("certificates: neurons in the runtime's order", "prove/neurons.py", "torch.from_numpy(order(e.nodes[r].shape)) +", "torch.arange(e.nodes[r].size) +", f"{WRITTEN}::test_the_searchs_tree_is_the_certificates"),
     m("certificates: both neurons' children change places", "prove/neurons.py", "both = torch.cat([best, best + len(part)])", "both = torch.cat([best + len(part), best])", f"{WRITTEN}::test_the_searchs_tree_is_the_certificates"),
@@ -72,7 +85,7 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("certificates: a branch begins where its trail did", "prove/trail.py", "return Trail(self.most - self._bytes, self.end)", "return Trail(self.most - self._bytes, self.first)", f"{WRITTEN}::test_numbers_of_branches_and_of_others_fit_together"),
     # processes that share a tree
     m("shares: leaves that nobody looked at", _S, "if any(some.any() for some in open_):", "if False:", f"{SHARES}::test_a_share_that_nobody_answers_for_is_no_proof"),
-    m("shares: whatever a process looked at", _S, "if {b: v.tolist() for b, v in work.shares[k].items()} != pairs[1]:", "if False:", f"{SHARES}::test_a_process_that_looks_elsewhere_is_an_error"),
+    m("shares: whatever a process looked at", _S, "if {b: v.tolist() for b, v in work.shares[event.job].items()} != leaves:", "if False:", f"{SHARES}::test_a_process_that_looks_elsewhere_is_an_error"),
     # in whole numbers
     m("exact: bounds to the nearest inner multiple", _E, "return w.n >> (w.e - GRID) if", "return -(-w.n >> (w.e - GRID)) if", *EXACTLY),
     m("exact: lines change sides", _E, "above * s + below * t", "above * t + below * s", *EXACTLY),

@@ -41,7 +41,7 @@ CURVES: tuple[Mutant, ...] = (
     m("inverses err by half of what is stated", SEMANTICS, "self.ulps(name) * 2.0**-23 * size + 2.0**-125", "0.5 * self.ulps(name) * 2.0**-23 * size + 2.0**-125", HELD),
     m("parts' errors are forgotten", SEMANTICS, "max(STATED[name], *(self.ulps(part) + 2 for part in parts))", "STATED[name]", HELD),
     m("large results keep a bound", SEMANTICS, "return torch.where((size <= BIG) & (operand <= BIG), up(error)", "return torch.where((size <= math.inf) & (operand <= math.inf), up(error)", HELD),
-    m("stated errors are not told", "api.py", "told = state_functions(options.semantics, compiled.net)", "told = options.semantics", NETS),
+    m("stated errors are not told", "prove/prover.py", "told = state_functions(options.semantics, compiled.net)", "told = options.semantics", NETS),
     m("cuts have one sign", WALK, "self.backend.pay(self.rows, total, 1.0, weight, 2 * dot_error(terms) * sum_error(terms))", "self.backend.pay(self.rows, total, sum_error(terms))", NETS, argued="a cut lies 2^-44 of f further out than need be, which is more than the sum of few terms rounds"),
     m("cuts are not added", WALK, "self.backend.pay(self.rows, total, 1.0, weight, 2 * dot_error(terms) * sum_error(terms))", "self.backend.pay(self.rows, None, 1.0, weight, 2 * dot_error(terms) * sum_error(terms))", NETS),
     m("gathers move through smooth functions", "passes/layout.py", 'ELEMENTWISE = ("relu", "scale")', 'ELEMENTWISE = ("relu", "scale", "sigmoid")', NETS),

@@ -7,7 +7,7 @@ from tests.mutation.mutant import Mutant, m
 
 CHECK, RULES = "ir/launch_check.py", "tests/ir/test_launches.py"
 TEXT, STOCK, TAKEN = "ir/launch_text.py", "kernels/stock.py", "tests/kernels/test_stock.py"
-KNOWN, WHOSE, FILES, READ = "known.py", "tests/test_known.py", "kernels/files.py", "tests/test_artifact_kernels.py"
+KNOWN, WHOSE, FILES, READ = "known.py", "tests/artifact/test_known.py", "kernels/files.py", "tests/artifact/test_artifact_kernels.py"
 
 LAUNCHES: tuple[Mutant, ...] = (
     m("launches: buffers are read unwritten", CHECK, "if symbol not in written | writes(step):", "if False:", RULES),

@@ -146,9 +146,9 @@ SEARCHES: tuple[Mutant, ...] = (
     m("radii are ordered as texts", "runs/sweep.py", "Fraction(queries[k].epsilon or 0)", "str(queries[k].epsilon)", SWEEPS),
     m("a falsified ball keeps a smaller one's margin", "runs/sweep.py", "if proved else (None, [])", "if True else (None, [])", SWEEPS),
     # shared among processes
-    m("what a lost helper was at is done", _CREW, "begun[0].todo.append(begun[1])", "begun[0].made[begun[1]] = begun[0].made[0]", CREW),
-    m("a helper's results change places", _CREW, "batch.made[begun[1]] = made", "batch.made[begun[1]] = batch.made.get(begun[1] - 1, made)", CREW),
-    m("a helper does what another search sent", _CREW, "if opened is not batch.work:", "if not opened:", f"{CREW}::test_a_helper_opens_each_work", CREW),
+    m("what a lost helper was at is done", _CREW, "self._pool.submit(event.job)", "batch.made[event.job.k] = batch.made[0]", CREW),
+    m("a helper's results change places", _CREW, "event.job.batch.made[event.job.k] = event.answer", "batch.made[event.job.k] = batch.made.get(event.job.k - 1, event.answer)", CREW),
+    m("a helper does what another search sent", _CREW, "if self._opened is not part.batch.work:", "if not self._opened:", f"{CREW}::test_a_helper_opens_each_work", CREW),
     m("the last item of a list is left out", _CREW, "for k in range(len(batch.items))]", "for k in range(len(batch.items) - 1)]", CREW),
     m("what a helper refuted has no bound", _NEURONS, "self.refuted = torch.minimum(self.refuted, refuted)", "pass", CREW),
     m("what a helper leaves is proved", _SEARCH, "        for t in told:", "        for t in told[:1]:", CREW),

@@ -73,7 +73,7 @@ def test_items_are_shared_and_a_killed_helper_loses_nothing() -> None:
     every = crew.share(Slow(), Slow().open(), None)
     try:
         waits(lambda: len({who for _, who in every(range(20))}) == 2)
-        (child,) = crew._children
+        (child,) = crew._helpers
         killer = threading.Timer(0.1, os.kill, (child.pid, signal.SIGKILL))
         killer.start()
         made = every(range(40))
@@ -89,10 +89,10 @@ def test_work_that_opens_nowhere_else_is_done_here() -> None:
     every = crew.share(Fails(), Slow(0.001).open(), None)
     try:
         tried = 0
-        while not tried or any(t.name == "polytriton-helper" for t in threading.enumerate()):
+        while not tried or any(t.is_alive() for t in crew._pool._threads):
             assert [s for s, _ in every(range(5))] == [0, 1, 4, 9, 16]
             tried += 1
-        (child,) = crew._children
+        (child,) = crew._helpers
         assert child.pid is not None
     finally:
         crew.close()
@@ -117,15 +117,14 @@ def test_a_helper_opens_each_work() -> None:
 def test_time_that_is_up_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A helper that never answers: its item is not made here, and the deadline ends the wait."""
 
-    def takes(self: Crew, child: object) -> None:
-        waits(lambda: bool(self._batch.todo))
-        self._batch.todo.pop()
-
-    monkeypatch.setattr(Crew, "_employ", takes)
+    over = threading.Event()
+    for name, made in {"start": lambda self: None, "alive": lambda self: True, "ask": lambda self, part: over.wait(60.0)}.items():
+        monkeypatch.setattr(crew_module._Helper, name, made)
     crew = Crew(1, after=0.0)
     every = crew.share(Slow(), Slow(0.2).open(), time.monotonic() + 1.0)
     with pytest.raises(Stopped):
         every(range(2))
+    over.set()
     crew.close()
 
 
@@ -138,10 +137,10 @@ def test_a_busy_machine_gets_helpers_when_it_is_idle(processors: list[int], monk
         for _ in range(5):
             every(range(3))
             time.sleep(0.03)
-        assert not crew._children
+        assert not crew._helpers
         processors[0] = 8
-        waits(lambda: bool(every(range(3)) and crew._children))
-        assert len(crew._children) == 1
+        waits(lambda: bool(every(range(3)) and crew._helpers))
+        assert len(crew._helpers) == 1
     finally:
         crew.close()
 
@@ -159,8 +158,8 @@ def test_a_helper_bounds_what_is_bounded_here(monkeypatch: pytest.MonkeyPatch) -
     shared: list[int] = []
 
     def leaves(self: Crew, batch: Any, deadline: float | None) -> int | None:
-        self._changed.wait_for(lambda: len(batch.made) == len(batch.items), timeout=60.0)
-        assert len(batch.made) == len(batch.items)
+        while len(batch.made) < len(batch.items):
+            self._listen(batch, 60.0)
         shared.append(len(batch.items) - 1)
         return None
 

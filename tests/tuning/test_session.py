@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from polytriton.tuning.store import TRIALS, recall
 from polytriton.tuning.trials import TrialProcess
 
 slow, TERM = pytest.mark.slow, "rounding term"
-PLANTED = str(Path(__file__).with_name("planted.py"))
 OPTIONS = {"device": "cpu", "semantics": "float32", "dtype": "auto", "memory": 1 << 30}
 
 
@@ -35,7 +33,7 @@ def tune(poly: Path, kind: str = "", most: int = 4, **how: object) -> Outcome:
     verifier = Verifier.from_artifact(held, **OPTIONS, config=DEFAULT)
     q = work.pack(work.default_work(verifier, 0))
     settings = SessionSettings(OPTIONS, 1, 0, 60.0, most, 2)
-    worker = TrialProcess((sys.executable, PLANTED, kind)) if kind else None
+    worker = TrialProcess("tests.tuning.planted", [kind]) if kind else None
     return tune_device(poly, held, verifier, q, settings, poly.with_suffix(".tune"), worker=worker, **how)  # type: ignore[arg-type]
 
 
@@ -75,7 +73,7 @@ def eager(ask: Any) -> Any:
 @pytest.mark.parametrize(
     "kind, word",
     [
-        ("crash", "signal 11"),
+        ("crash", "killed by SIGSEGV"),
         pytest.param("hang", "timeout", marks=slow),
         pytest.param("exit", "code 7", marks=slow),
         pytest.param("fail", "a launch failed", marks=slow),

@@ -1,0 +1,1 @@
+"""A peer beside polytriton."""

@@ -1,0 +1,1 @@
+"""What every bench shares: the machine, tables, processes that measure, medians."""

@@ -1,0 +1,169 @@
+"""Times, memory and counts of one network's margins; what the parts of bench.suite share."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from bench import zoo
+from bench.core.table import Row
+from polytriton.api import Verifier
+
+COLD = 60.0  # seconds below which a first run, which compiles and fills caches, is never the result: on a busy machine it is slow, too
+SHORT = 0.02  # seconds below which a run is repeated within one measurement: a clock and a scheduler blur less
+
+
+@dataclass(frozen=True)
+class PartJob:
+    """How a part runs. `budget`: seconds that the repetitions of one row may take; `conv_gflops`: the rate of `convolution_rate`."""
+
+    device: str
+    threads: int
+    quick: bool
+    runs: int
+    budget: float
+    conv_gflops: float = 0.0
+    nets: Path | None = None
+
+    def synchronize(self) -> None:
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    @property
+    def engine(self) -> str:
+        """What rows call it."""
+        return "torch" if self.device == "cpu" else "kernels"
+
+    def options(self) -> dict[str, Any]:
+        """What every network of the suites is compiled with: the fastest sound setting, with one kind of coefficients."""
+        return {"device": self.device, "semantics": "real", "dtype": "float32" if self.device == "cpu" else "auto"}
+
+
+def repeat(run: Callable[[], object], job: PartJob) -> list[float]:
+    """Seconds of `job.runs` runs, or of as many as the budget allows; quick ones are averaged over several."""
+
+    def timed(times: int) -> float:
+        job.synchronize()
+        start = time.perf_counter()
+        for _ in range(times):
+            run()
+        job.synchronize()
+        return (time.perf_counter() - start) / times
+
+    begin = time.perf_counter()
+    probe = timed(1)
+    each = max(1, min(100, int(SHORT / max(probe, 1e-6))))
+    out = [probe] if each == 1 else []
+    while len(out) < job.runs and (not out or time.perf_counter() - begin + out[-1] * each < job.budget):
+        out.append(timed(each))
+    return out
+
+
+def summary(times: Sequence[float], share: int = 1) -> Row:
+    """Median and spread of one of `share` images."""
+    return {"seconds": statistics.median(times) / share, "spread": (max(times) - min(times)) / share, "runs": len(times)}
+
+
+def convolution_rate(threads: int) -> Iterator[Row]:
+    """The best float32 transposed convolution of convbig's shapes, GFLOP/s: one row."""
+    torch.set_num_threads(threads)
+    best = 0.0
+    for co, ci, n, k, s, p in ((64, 32, 16, 3, 1, 1), (64, 64, 8, 4, 2, 1), (32, 32, 16, 4, 2, 1)):
+        m = torch.randn(64, co, n, n).contiguous(memory_format=torch.channels_last)
+        w = torch.randn(co, ci, k, k).contiguous(memory_format=torch.channels_last)
+        times = []
+        for _ in range(8):
+            start = time.perf_counter()
+            F.conv_transpose2d(m, w, stride=s, padding=p)
+            times.append(time.perf_counter() - start)
+        best = max(best, 2 * 64 * co * n * n * ci * k * k / statistics.median(times[1:]) / 1e9)
+    yield {"conv_gflops": best}
+
+
+class Case:
+    """A network, images in [0, 1] with a box around each, and the margins of the class it answers over the others."""
+
+    def __init__(self, net: Verifier, images: np.ndarray, eps: float) -> None:
+        self.net = net
+        self.x = images.reshape(len(images), -1).astype(np.float64)
+        self.lo, self.hi = np.clip(self.x - eps, 0, 1), np.clip(self.x + eps, 0, 1)
+        self.forms = zoo.margins_of(net.predict(self.x))
+
+    def worst(self, batch: int) -> float:
+        """The least bound of the first `batch` images' margins."""
+        return float(self.net.margins(self.lo[:batch], self.hi[:batch], self.forms[:batch], effort="quick").min())
+
+    def measured(self, batch: int, job: PartJob) -> Row:
+        """A first run, watched and counted, which also compiles and fills caches; then the timed ones, if it left them time."""
+        return {**measured(self.net, lambda: self.worst(batch), batch, job), "batch": batch}
+
+
+def measured(net: Verifier, run: Callable[[], float], share: int, job: PartJob) -> Row:
+    """`run` answers the worst margin of `share` images; counts are those of one run."""
+    rows, gflop = 0, 0.0
+    engines = net._decider._engines
+    before = {key: (e.operations, sum(e.tally.rows.values())) for key, e in engines.items()}
+    with Peak(job.device) as watch:
+        job.synchronize()
+        start = time.perf_counter()
+        worst = run()
+        job.synchronize()
+        first = time.perf_counter() - start
+    for key, e in engines.items():
+        ops, made = before.get(key, (0, 0))
+        gflop, rows = gflop + (e.operations - ops) / 1e9, rows + sum(e.tally.rows.values()) - made
+    warm = first < max(job.budget, COLD)
+    times = repeat(run, job) if warm else [first]
+    row = summary(times, share) | ({} if warm else {"note": "one run, not warmed up"})
+    row |= {"first": first, "worst": worst, "rows": rows, "gflop": gflop, "peak_mb": watch.mb}
+    row |= {"numerics": net._decider.first_dtype(), "tflops": gflop / statistics.median(times) / 1e3}
+    if job.conv_gflops:
+        row["of_peak"] = 1e3 * row["tflops"] / job.conv_gflops
+    return row
+
+
+class Peak:
+    """The most memory held beyond what was held at first, in MB: the resident set, or what torch allocated on a GPU."""
+
+    mb = 0.0
+
+    def __init__(self, device: str) -> None:
+        self.gpu = device.startswith("cuda")
+
+    def __enter__(self) -> Peak:
+        self.base = self.most = self._held()
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        if self.gpu:
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.gpu:
+            self.most = torch.cuda.max_memory_allocated()
+        else:
+            self.stop.set()
+            self.thread.join()
+        self.mb = (self.most - self.base) / 2**20
+
+    def _watch(self) -> None:
+        while not self.stop.wait(0.002):
+            self.most = max(self.most, self._held())
+
+    def _held(self) -> int:
+        if self.gpu:
+            return torch.cuda.memory_allocated()
+        statm = Path("/proc/self/statm")
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGESIZE") if statm.exists() else 0

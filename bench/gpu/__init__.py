@@ -1,0 +1,1 @@
+"""Kernels and networks on an NVIDIA GPU."""

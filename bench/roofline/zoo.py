@@ -1,0 +1,296 @@
+"""The paper's networks by the model: what the Plan's launches take on a GPU for the rows that a box needs.
+
+Rows are those of a refinement on the CPU where it ends in time (`refined`: rows that leave on the way are known too), else two for every
+neuron that the interval pass leaves undecided, none of which leaves (`interval`: more than there are, often many times as many).
+Seconds add up the launches, one host wait a bounded layer and the host's own tensor operations; nothing overlaps. Launches are those of
+a batch like the ones before: the host stops where it then learns that no row is left (runtime/gpu/neurons.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
+
+import torch
+from msgspec import structs
+
+from bench.core.table import Row, first_line, say
+from bench.gpu.stage import Noted
+from bench.gpu.zoo import BATCH, GOALS, Problem
+from bench.host_ops import HostOps, of_depth
+from bench.roofline.kernels import instructions
+from bench.roofline.model import Code, estimate, peak, traffic
+from polytriton.ir.launches import Kernel, Launches
+from polytriton.ir.net import Net, Node
+from polytriton.ir.ops import relaxed_nodes
+from polytriton.ir.plan import Program, extent
+from polytriton.kernels.affine import AFFINE, choose
+from polytriton.kernels.arena import lay_out
+from polytriton.kernels.build import Built, compile_each
+from polytriton.kernels.choose import GPU
+from polytriton.kernels.emit import NUMERICS
+from polytriton.kernels.emitter import Emitter
+from polytriton.kernels.sequence import Frames
+from polytriton.runtime.engine import Engine
+from polytriton.runtime.gpu.triton_backend import MOST, ROW_BYTES
+from polytriton.runtime.results import Results, Stopped
+from polytriton.runtime.settings import pin_settings
+from polytriton.runtime.trace import Mark, Told, Trace
+from polytriton.tuning.device import SHEETS, Gpu
+
+# assumed, not measured: seconds of a launch inside a CUDA graph, of one wait for the device, of a tensor operation that the host asks for
+# and of a launch outside of graphs
+GRAPH_LAUNCH, HOST_WAIT, HOST_OP, HOST_LAUNCH = 2e-6, 10e-6, 5e-6, 10e-6
+ROWS_MEMORY = 20e9  # bytes for rows at a time: a quarter of 80 GB, as bench.gpu and the backend share them out
+IMAGES = 4  # over which undecided neurons are counted for a batch
+MARGINS = 9
+TABLES = 5  # numbers a neuron behind a ReLU's two lines and the layer's charge
+NUMERICS_SHOWN = ("float64", "tf32x3")
+# the paper's medians on a V100, seconds an image
+PAPER = {
+    ("mnist-6x500", "normal"): 9.06e-3,
+    ("mnist-convbig", "robust"): 0.54e-3,
+    ("mnist-convsuper", "normal"): 0.266,
+    ("cifar-convlarge", "robust"): 4.54e-3,
+    ("resnettiny", "normal"): 11.7,
+    ("resnet18", "normal"): 397.0,
+    ("resnet18", "robust"): 16.9e-3,
+    ("resnet34", "robust"): 34.5e-3,
+}
+COLUMNS = (
+    "network", "kind", "eps", "weights", "numerics", "batch", "rows_from", "images", "undecided", "rows", "launches", "gflop",
+    "tiles_gflop", "gb", "kernels_s", "interval_s", "wait_s", "device_s", "host_ops", "host_launches", "host_s", "estimate", "goal",
+    "of_goal", "paper_v100", "of_peak", "binds", "note",
+)  # fmt: skip
+SHOWN = ("network", "kind", "numerics", "batch", "rows_from", "rows", "launches", "gflop", "gb", "device_s", "host_ops", "host_launches",
+         "estimate", "goal", "of_goal", "paper_v100", "binds", "note")  # fmt: skip
+
+
+def groups() -> list[str]:
+    return [f"{name}-{kind}" for name, kind in GOALS]
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Rows an image: of each bounded node the rows in every state, once for each sign; `undecided` neurons in all."""
+
+    source: str
+    images: int
+    rows: dict[str, tuple[list[float], list[float]]]
+    undecided: float
+
+
+class Recorder(Trace):
+    """Keeps the rows that each program had, state by state."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self.rows: dict[str, tuple[list[float], list[float]]] = {}
+
+    def add_layer(self, name: str, marks: tuple[Mark, Mark], neurons: int, told: Told, results: Sequence[Results], unsettled: bool) -> None:
+        made = [states(r) for r in results]
+        if made:
+            started = made[0][0]  # kernels begin with a row a neuron for either sign: those that the first settled leave at once
+            self.rows[name] = ([started, *made[0]], [started, *made[1]])
+
+
+def states(results: Results) -> list[float]:
+    """Rows at the start, then after each check; blocks of rows are added up, and may end early."""
+    blocks = [[float(v) for v in block] for block in results.left]
+    deepest = max(map(len, blocks), default=0)
+    return [float(len(results.best)), *(sum(b[k] for b in blocks if k < len(b)) for k in range(deepest))]
+
+
+def counted(problem: Problem, engine: Engine, seconds: float) -> Counted:
+    """By refinement of the first image if that takes no more than so many seconds, else by the interval pass."""
+    recorder = Recorder()
+    try:
+        if seconds > 0:
+            with pin_settings():
+                engine.refine(*problem.boxes(1), deadline=time.monotonic() + seconds, trace=recorder)
+            return Counted("refined", 1, recorder.rows, sum(r[0][0] for r in recorder.rows.values()))
+    except Stopped:
+        say(f"   no refinement in {seconds:g} s: rows are those of the interval pass")
+    found: dict[str, float] = {}
+    for k in range(IMAGES):  # one at a time: memory
+        lo, hi = (v[k : k + 1] for v in problem.boxes(IMAGES))
+        with pin_settings():
+            boxes = engine.interval(lo, hi)
+        for name in engine.programs:
+            found[name] = found.get(name, 0.0) + float(((boxes.lo[name] < 0) & (boxes.hi[name] > 0)).sum()) / IMAGES
+    return Counted("interval", IMAGES, {n: ([v], [v]) for n, v in found.items() if v}, sum(found.values()))
+
+
+# ---- launches -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sum:
+    """What the launches of a run add up to; `binding`: seconds by what limits them."""
+
+    launches: int = 0
+    ops: float = 0.0
+    tiles: float = 0.0
+    bytes: float = 0.0
+    seconds: float = 0.0
+    rows: float = 0.0
+    binding: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, seconds: float, limit: str, times: int = 1, ops: float = 0.0, tiles: float = 0.0, moved: float = 0.0) -> None:
+        slowest = max(seconds, GRAPH_LAUNCH)
+        self.launches += times
+        self.seconds += slowest * times
+        self.binding["launch" if seconds < GRAPH_LAUNCH else limit] += slowest * times
+        self.ops, self.tiles, self.bytes = self.ops + ops * times, self.tiles + tiles * times, self.bytes + moved * times
+
+    @property
+    def binds(self) -> str:
+        total = sum(self.binding.values()) or 1.0
+        ranked = sorted(self.binding.items(), key=lambda item: -item[1])
+        return ", ".join(f"{limit} {share / total:.0%}" for limit, share in ranked if share / total >= 0.01)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    program: Program
+    noted: Noted
+    launches: Launches
+    row_bytes: float
+
+
+def lowered(problem: Problem, numerics: str) -> tuple[list[Lowered], list[Kernel]]:
+    emitter, frames, made = Emitter(), Frames(problem.compiled.net, problem.compiled.plan), []
+    word = 8 if NUMERICS[numerics].type == "tl.float64" else 4
+    for program in problem.compiled.plan:
+        noted = Noted(emitter, frames, NUMERICS[numerics], program, GPU)
+        launches = noted.run()
+        made.append(Lowered(program, noted, launches, lay_out(launches).size * word + ROW_BYTES))
+    return made, list(emitter.kernels.values())
+
+
+def reached(launches: Launches, rows: Sequence[float]) -> int:
+    """The launches that are made: all parts until no row is left."""
+    return next((end for _, end, states in launches.parts() if 0 in rows[:states]), len(launches.steps))
+
+
+def played(
+    one: Lowered, rows: Sequence[float], batch: int, numerics: str, gpu: Gpu, target: str, code: dict[str, Code], to: Sum,
+    first: bool = False,
+) -> None:  # fmt: skip
+    """One program over rows[s] rows in state s, the last number for all states behind it; as many at a time as memory holds.
+
+    `first`: of the likelier sign, where the host stops when it learns that no row is left (runtime/gpu/neurons.py).
+    """
+    chunks = max(1, ceil(rows[0] / min(MOST, ROWS_MEMORY / one.row_bytes)))
+    to.rows += rows[0]
+    stop = reached(one.launches, rows) if first and chunks == 1 else len(one.launches.steps)
+    for k, note in one.noted.notes.items():
+        if k >= stop:
+            break
+        launch, here = one.launches.steps[k], rows[min(note.state, len(rows) - 1)] / chunks
+        count = ceil(here)
+        if not count:
+            to.add(0.0, "launch", chunks)
+            continue
+        moved = traffic(launch, one.launches, one.noted.frames, count, batch, NUMERICS[numerics])
+        found = estimate(note, launch.kernel.warps, moved, numerics, count, gpu, target, code.get(launch.kernel.name))
+        to.add(found.seconds, found.limit, chunks, tiles=found.ops, moved=moved)
+    for state, ops in one.launches.ops.items():
+        to.ops += ops * rows[min(state, len(rows) - 1)]
+
+
+def interval_pass(net: Net, batch: int, gpu: Gpu, to: Sum) -> None:
+    """One launch a node: an affine layer's three products in float64, tiles and all; else what it reads and writes, tables included.
+
+    And two for what reports say of a layer, before and after its neurons are narrowed.
+    """
+    for name in relaxed_nodes(net):
+        size = 16.0 * batch * net.node(name).size
+        to.add(size / gpu.bandwidth, "memory", 2, moved=size)
+    for node in net.nodes[1:]:
+        inputs = [net.node(i) for i in node.inputs]
+        written = 3 if node.op in AFFINE else 2 + TABLES * (node.op == "relu")
+        size = 8.0 * batch * (2 * sum(i.size for i in inputs) + written * node.size)
+        if node.op not in AFFINE:
+            to.add(size / gpu.bandwidth, "memory", moved=size)
+            continue
+        weight = net.weight(node, "w")
+        assert weight is not None
+        cancelled = net.weight(node, "wabs") is not None
+        size += 8.0 * weight.size * (2 if cancelled else 1)
+        programs, ops = _tiles(node, inputs[0], cancelled, batch, int(weight.size) // node.shape[0])
+        waves = programs / gpu.sms
+        times = {"memory": size / gpu.bandwidth, "arithmetic": ops * ceil(waves) / waves / gpu.rates["DMMA"]}
+        limit = max(times, key=lambda name: times[name])
+        to.add(times[limit], limit, ops=6.0 * batch * node.size * weight.size / node.shape[0], tiles=ops, moved=size)
+
+
+def _tiles(node: Node, source: Node, cancelled: bool, batch: int, terms: int) -> tuple[int, float]:
+    """Programs of an affine layer's kernel, and the operations of their three products."""
+    sizes = choose(node, source, cancelled, "none").tiles.constants
+    g, (h, w, c) = node.integer("g", 1), extent(node)
+    pairs, columns = (batch, node.size) if node.op == "linear" else (batch * h * w, c // g)
+    programs = ceil(pairs / sizes["BM"]) * ceil(columns / sizes["BN"]) * g
+    return programs, 6.0 * programs * sizes["BM"] * sizes["BN"] * ceil(terms / sizes["BK"]) * sizes["BK"]
+
+
+# ---- rows of the table ----------------------------------------------------------------------------------------------
+
+
+def work(
+    group: str, target: str, cache: Path | None, jobs: int, *, seconds: float = 60.0, with_code: bool = False, hosts: bool = True
+) -> Iterator[Row]:
+    name, _, kind = group.rpartition("-")
+    problem = Problem(name, kind, IMAGES)
+    about: Row = {"network": name, "kind": kind, "eps": str(problem.eps), "weights": "synthetic"}
+    engine = Engine(problem.compiled, semantics="real", dtype="float32")
+    rows = counted(problem, engine, seconds)
+    bare = structs.replace(SHEETS[target], launch=0.0)
+    host, note = _host(problem.compiled.net) if hosts else (None, "")
+    bounded = sum(1 for n in rows.rows)
+    for numerics in NUMERICS_SHOWN:
+        programs, kernels = lowered(problem, numerics)
+        code: dict[str, Code] = {}
+        if with_code:
+            say(f"   {group} {numerics}: {len(kernels)} kernels")
+            made = compile_each(kernels, target, cache=cache, jobs=jobs)
+            code = {m.kernel.name: Code(m.report, instructions(m.cubin)) for m in made if isinstance(m, Built)}
+        for batch in (1, BATCH):
+            steps, boxes = Sum(), Sum()
+            for one in programs:
+                if one.program.kind == "query":
+                    played(one, [float(MARGINS * batch)], batch, numerics, bare, target, code, steps)
+                for k, side in enumerate(rows.rows.get(one.program.target, ()) if one.program.kind == "bound" else ()):
+                    if k == 0 or any(side[1:] or side):  # no other sign where the likelier one settles all
+                        played(one, [n * batch for n in side], batch, numerics, bare, target, code, steps, k == 0)
+            interval_pass(problem.compiled.net, batch, bare, boxes)
+            waits, hosted = bounded * HOST_WAIT, 0.0 if host is None else host.tensor * HOST_OP + host.single * HOST_LAUNCH
+            total = (steps.seconds + boxes.seconds + waits + hosted) / batch
+            goal = GOALS[name, kind][batch > 1]
+            row: Row = {
+                **about, "numerics": numerics, "batch": batch, "rows_from": rows.source, "images": rows.images,
+                "undecided": rows.undecided * batch, "rows": steps.rows, "launches": steps.launches + boxes.launches,
+                "gflop": steps.ops / 1e9, "tiles_gflop": steps.tiles / 1e9, "gb": (steps.bytes + boxes.bytes) / 1e9,
+                "kernels_s": steps.seconds / batch, "interval_s": boxes.seconds / batch, "wait_s": waits / batch,
+                "device_s": total - hosted / batch,
+                "estimate": total, "goal": goal, "of_goal": total / goal, "paper_v100": PAPER[name, kind],
+                "of_peak": steps.ops / (total * batch) / peak(SHEETS[target], numerics), "binds": steps.binds, "note": note,
+            }  # fmt: skip
+            if host is not None:
+                row |= {"host_ops": host.tensor, "host_launches": host.single, "host_s": hosted / batch}
+            yield row
+
+
+def _host(net: Net) -> tuple[HostOps | None, str]:
+    """Tensor operations beside the launches, of a small network of the same layers; why there is no count."""
+    try:
+        return of_depth(net), ""
+    except (ImportError, RuntimeError) as error:
+        return None, f"host operations not counted: {first_line(error)}"

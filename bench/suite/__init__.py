@@ -1,0 +1,1 @@
+"""The suites of bounds' speed, on the CPU or a GPU."""

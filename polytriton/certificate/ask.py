@@ -1,0 +1,77 @@
+"""Certificates of what is about to be asked: what would keep one from being written is said before the search."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from polytriton.certificate.write import Read, write
+from polytriton.checker import SEMANTICS, Boxes, load, outward
+from polytriton.checker_files import Network, Pieces, Refused
+from polytriton.errors import UnsupportedModel, UsageError
+from polytriton.guard import guarded
+from polytriton.prove.trail import Trail
+
+REMEDY = "verify without a certificate, or see docs/certificates.md for what the checker reads"
+SOME = 16  # boxes of a property that are tried
+
+
+def check_covered(semantics: str, network: Path | None) -> None:
+    """Says what no certificate is about."""
+    if semantics not in SEMANTICS:
+        raise UsageError(f"certificates cover {' and '.join(SEMANTICS)}, not {semantics} executions", "add --semantics float32")
+    if network is not None and (network.is_dir() or network.suffix == ".poly"):
+        raise UsageError(f"a certificate is about an ONNX file, {network} is compiled", "give NET.onnx; the cache keeps its compilation")
+
+
+def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> Read:
+    """Says before a long run what would keep its certificate from being written; returns both files as the checker reads them."""
+    check_covered(semantics, network)
+    if target.is_dir() or not target.absolute().parent.is_dir():
+        raise UsageError(f"cannot write a certificate to {target}", "name a file in an existing folder")
+    try:
+        read = load(network, prop)
+    except Refused as error:
+        raise UnsupportedModel(f"no certificate can be made: {error}", REMEDY) from error
+    if semantics != "real" and (strange := read[0].strange):
+        raise UnsupportedModel(f"no certificate of {semantics} executions can be made: {strange[0]}", "add --semantics real")
+    if semantics != "real":
+        try:
+            check_magnitudes(*read[:2])
+        except Refused as error:
+            raise UnsupportedModel(f"no certificate of {semantics} executions can be made: {error}", "add --semantics real") from error
+    return read
+
+
+@guarded
+@np.errstate(all="ignore")
+def check_magnitudes(net: Network, pieces: Pieces) -> None:
+    """Refused where intervals alone leave the range in which the checker follows float32 executions, over a box of the property. What
+    substitution narrows may stay inside, so only the layers before the first ReLUs are asked: there intervals are all that there is."""
+    for box in islice(pieces, SOME):
+        lo, hi = outward(box)
+        boxes = Boxes(net, lo[:, None], hi[:, None], float32=True)
+        for k, op in enumerate(net.ops):
+            if op.kind == "relu":
+                break
+            if k:
+                boxes.interval(k)
+
+
+class Certifying:
+    """A question whose proof is to be written to `target`: about files, both as the checker reads them, before it is asked."""
+
+    def __init__(self, network: Path, prop: Path, target: Path, semantics: str, memory: int) -> None:
+        if not network.is_file() or not prop.is_file():
+            raise UsageError("a certificate is about an ONNX file and a property file", "compile the model's path, and give the .vnnlib's")
+        self.files, self.semantics, self.trail = (network, prop, target), semantics, Trail.within(memory)
+        self.read = certifiable(*self.files, semantics)
+
+    def write(self) -> None:
+        """After an unsat."""
+        try:
+            write(*self.files, self.semantics, trail=self.trail, read=self.read)
+        except Refused as error:
+            raise UnsupportedModel(f"unsat stands, but there is no certificate: {error}", REMEDY) from error

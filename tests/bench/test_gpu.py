@@ -1,0 +1,282 @@
+"""bench.gpu without a GPU: every part in the interpreter, the oracle against wrong kernels, files, and processes that die."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.core.command import FAILED
+from bench.core.table import Table, slug
+from bench.gpu import __main__ as gpu
+from bench.gpu import kernels as gpu_kernels
+from bench.gpu import setting as gpu_report
+from bench.gpu.reference import Oracle
+from bench.gpu.setting import Setting, ceiling
+from bench.nets.grow import NETWORKS
+from polytriton.passes.pipeline import compile_net
+from polytriton.runtime.engine import Engine
+from polytriton.runtime.gpu.replay import Replays
+from polytriton.runtime.soundness import KERNELS
+from tests.bench import dying
+
+ROOT = Path(__file__).parents[2]
+ABSENT = ("msgspec", "safetensors", "typer", "numba", "hypothesis")  # what a bare machine may lack
+HIDE = f"""
+import importlib.util, sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {ABSENT}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hidden())
+_find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name.split(".")[0] in {ABSENT} else _find(name, package)
+"""
+
+
+def command(*arguments: str, path: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(path or ""), str(ROOT)))), **environment}
+    return subprocess.run([sys.executable, "-m", "bench.gpu", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+
+
+def needs_triton() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+
+
+def test_every_arithmetic_of_a_real_run_has_an_engine() -> None:
+    """A dry run takes two of them only."""
+    needs_triton()
+    for setting in (Setting(True, 0.0), Setting(False, 0.0)):
+        for numerics in gpu_kernels.arithmetics(setting):
+            assert Engine(compile_net(NETWORKS["tiny"]()), dtype=numerics, kernels="interpret").coefficients is KERNELS[numerics]
+
+
+def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert "no-such-compiler" in gpu.no_compiler() and "C compiler" in gpu.no_compiler()
+    monkeypatch.setenv("CC", sys.executable)  # something that exists
+    monkeypatch.setattr(gpu.sysconfig, "get_paths", lambda: {"include": "/no/such/folder"})
+    assert "Python.h" in gpu.no_compiler()
+
+
+@pytest.mark.slow
+def test_every_part_runs_dry_on_a_bare_machine(tmp_path: Path) -> None:
+    needs_triton()
+    (tmp_path / "sitecustomize.py").write_text(HIDE)
+    bare = subprocess.run([sys.executable, "-c", "import msgspec"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True)
+    assert bare.returncode == 1, "the modules are hidden"
+    done = command("--dry", "--out", str(tmp_path / "out"), path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "out").exists(), "times of a dry run are no results"
+    parts = dict(part.split(" on interpreter, a dry run: times mean nothing\n") for part in done.stdout.strip().split("\n\n"))
+    assert tuple(parts) == gpu.PARTS
+    steps = {line.split()[-4] for line in parts["kernels"].splitlines()[1:]}
+    assert steps >= {"dense_step", "conv_step", "relax_rows", "concretize_rows", "join_rows", "start_rows", "move_rows", "count_staying"}
+    assert all(line.endswith("pass") for line in parts["kernels"].splitlines()[1:])
+    for word in ("copy", "conv_step", "dense_step", "join_rows", "start_rows", "concretize_rows", "fused", "apart", "64x16x16 w4 s2"):
+        assert word in parts["micro"]
+    assert {tuple(line.split()[2:4]) for line in parts["zoo"].splitlines()[1:]} >= {("kernels", "float64"), ("torch", "float64")}
+    assert len(parts["interval"].splitlines()) == 5
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so() -> None:
+    needs_triton()
+    done = command("micro")
+    assert (done.returncode, done.stdout) == (gpu.NO_DEVICE, "")
+    assert "needs an NVIDIA GPU" in done.stderr and "--dry" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_part_that_does_not_exist_is_refused() -> None:
+    done = command("kernel")
+    assert done.returncode == 2
+    assert "no part 'kernel'" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_makefile_runs_it_without_an_environment_of_its_own() -> None:
+    done = subprocess.run(["make", "-n", "bench-gpu", "PARTS=kernels micro", "PYTHON=python9"], cwd=ROOT, capture_output=True, text=True)
+    assert "-m bench.gpu kernels micro" in done.stdout
+    assert ("python9" in done.stdout) != (ROOT / ".venv" / "bin" / "python").exists()
+
+
+# ---- checks that find something --------------------------------------------------------------------------------------
+
+SIZE = 6
+
+
+def relax(change: str = "", by: float = 0.0) -> dict[str, float]:
+    """What the oracle says to a relax_rows made in plain torch, one of whose results is off."""
+    g = torch.Generator().manual_seed(0)
+    n = 5
+    m, below, above, cut, t = (torch.randn(n if k == 0 else 1, SIZE, generator=g, dtype=torch.float64) for k in range(5))
+    t = t.abs()
+    constant, error = torch.randn(n, generator=g, dtype=torch.float64), torch.ones(n, dtype=torch.float64)
+    was = {
+        "m_ptr": m.flatten(), "image_ptr": torch.zeros(n, dtype=torch.int64), "below_ptr": below, "above_ptr": above, "cut_ptr": cut,
+        "t_ptr": t, "floor_ptr": torch.zeros(1, dtype=torch.float64), "constant_ptr": constant, "error_ptr": error,
+    }  # fmt: skip
+    out = m * torch.where(m < 0, above, below)
+    now = {
+        "constant_ptr": constant + torch.where(m < 0, m * cut, 0.0).sum(1),
+        "error_ptr": error + (out.abs() * t).sum(1),
+        "out_ptr": out.flatten(),
+    }
+    if change:
+        now[change][2] += by
+    constants = {
+        "RELU": True, "CHARGE": True, "SIZE": SIZE, "LINE": SIZE, "C": SIZE, "RH": 0, "OH": 0, "RW": 0, "OW": 0, "BIAS": "none",
+        "SUM_ERROR": 1.0, **{p + k: 0 if k == "START" else SIZE for p in ("", "T_") for k in ("START", "PLANE", "PITCH")},
+    }  # fmt: skip
+    return dict(Oracle(constants, was, now, n, KERNELS["float64"]).check("relax_rows"))
+
+
+def test_the_oracle_passes_what_is_right() -> None:
+    assert max(relax().values()) <= 1
+
+
+@pytest.mark.parametrize(
+    "change, by, what",
+    [
+        ("constant_ptr", 1e-13, "constant"),
+        ("error_ptr", 1e-12, "error"),
+        ("error_ptr", -1e-13, "error paid"),
+        ("out_ptr", 1e-15, "rows"),
+        ("out_ptr", float("nan"), "rows"),
+    ],
+)
+def test_the_oracle_finds_what_is_wrong(change: str, by: float, what: str) -> None:
+    assert relax(change, by)[what] > 1
+
+
+# a library kernel's line, the same line wrong, and the step and quantity that show it
+WRONG = [
+    ("conv", "y = y0 - tap_h * DH", "y = y0 + tap_h * DH", "conv_step", "product"),
+    ("dense", "acc = multiply(x, w, acc, T, FORM)", "acc = multiply(x * 0.999, w, acc, T, FORM)", "dense_step", "product"),
+    ("rows", "tl.where(x >= 0, 0.0, ", "tl.where(x < 0, 0.0, ", "relax_rows", "constant"),
+    ("rows", "tl.sum(charged, 1) * SUM_ERROR + floor", "tl.sum(charged, 1) * 0.999 + floor", "dense_step", "error paid"),
+    ("join", "A_OH - OH", "A_OH - OH + 1", "join_rows", "rows"),
+    ("start", "- (row_h * GAP_RH + GAP_H)", "- (row_h * GAP_RH - GAP_H - 1)", "start_rows", "rows"),
+    ("concretize", "tl.where(x < 0, hi, lo)", "tl.where(x < 0, lo, hi)", "concretize_rows", "sound"),
+    ("concretize", "value - slack", "value - slack - 1", "concretize_rows", "bound"),
+    ("compact", "before + tl.cumsum", "before + 1 + tl.cumsum", "move_rows", "rows"),
+]
+MUTATE = """
+import sys, time
+from bench.gpu.kernels import _steps
+from bench.nets.grow import tiny
+from bench.gpu.setting import Setting
+from polytriton.kernels import emit
+from polytriton.passes.pipeline import compile_net
+compiled, original = compile_net(tiny()), emit.module_text
+for module, right, wrong, step, what in {WRONG}:
+    assert right in original(module), (module, right)
+    emit.module_text = lambda m: original(m).replace(right, wrong) if m == module else original(m)
+    emit.make_kernel.cache_clear()
+    rows = _steps(compiled, "float64", Setting(True, time.time() + 300))
+    found = {{(row["step"], row["what"]) for row in rows if not row["fraction"] <= 1}}
+    assert (step, what) in found, (wrong, found)
+"""
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_fails() -> None:
+    needs_triton()
+    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    script = [sys.executable, "-c", MUTATE.format(WRONG=WRONG)]
+    done = subprocess.run(script, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_wrong_replay_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer's bounds that are not brought back into the recorded boxes."""
+    needs_triton()
+    compiled, setting = compile_net(NETWORKS["tiny"]()), Setting(True, time.time() + 600)
+    (row,) = gpu_kernels._replayed(compiled, "float64", setting)
+    assert row["fraction"] == 0.0 and row["note"] == "recorded: interval, refined; captured: no"
+    monkeypatch.setattr(Replays, "_close", lambda *_: None)
+    (row,) = gpu_kernels._replayed(compiled, "float64", setting)
+    assert row["fraction"] == float("inf") and row["note"].startswith("refine of batch")
+
+
+# ---- files, devices, processes ---------------------------------------------------------------------------------------
+
+
+def test_rows_are_on_disk_as_soon_as_they_are_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "out" / "x.csv"
+    table = Table(("case", "seconds"), path, {"device": "D"})
+    table.add({"case": "a", "seconds": 0.123456})
+    with path.open(newline="") as f:  # the table is still open
+        assert list(csv.DictReader(f)) == [{"case": "a", "seconds": "0.123456", "device": "D"}]
+    assert "0.1235" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="no such columns: speed"):
+        table.add({"speed": 1})
+    table.close()
+
+
+@pytest.mark.parametrize(
+    "name, memory",
+    [
+        ("NVIDIA H100 80GB HBM3", 3.35),
+        ("NVIDIA H100 PCIe", 2.0),
+        ("NVIDIA H200", 4.8),
+        ("NVIDIA A100-SXM4-80GB", 2.039),
+        ("NVIDIA A100 80GB PCIe", 1.935),
+        ("NVIDIA A100-SXM4-40GB", 1.555),
+    ],
+)
+def test_devices_have_their_own_ceilings(name: str, memory: float) -> None:
+    found = ceiling(name)
+    assert found is not None and found.memory == memory
+    assert found.flops("tf32x3") * 3 == pytest.approx(found.tf32 * 1e12)
+
+
+def test_a_device_nobody_knows_has_no_ceiling() -> None:
+    assert ceiling("Some GPU 100") is None
+
+
+def test_a_device_names_its_files() -> None:
+    assert slug("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
+
+
+def test_a_process_that_dies_leaves_a_row_and_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu, "part_module", lambda part: dying)
+    assert gpu.run_part("interval", [], 60, False, tmp_path, "Device 1", {}) == FAILED
+    with (tmp_path / "device-1_interval.csv").open(newline="") as f:
+        rows = list(csv.DictReader(f))
+    assert [r["layer"] for r in rows] == ["a", "layers", "a", "networks"]
+    assert all("ended with exit code 9" in rows[k]["note"] for k in (1, 3))
+    assert "exit code 9" in capsys.readouterr().out
+
+
+def test_a_process_over_its_time_is_stopped_and_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpu, "part_module", lambda part: dying)
+    monkeypatch.setattr(gpu, "GRACE", 0.2)
+    start = time.monotonic()
+    assert gpu.run_part("interval", ["sleep"], 0.5, True, tmp_path, "D", {}) == 0
+    assert time.monotonic() - start < 20
+
+
+def test_a_failed_check_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    verdicts = iter(["pass", "FAIL", "pass"])
+    monkeypatch.setattr(gpu, "rows_of", lambda *_, **__: iter([{"network": "n", "verdict": v} for v in verdicts]))
+    assert gpu.run_part("kernels", [], 60, True, tmp_path, "D", {}) == FAILED
+    monkeypatch.setattr(gpu, "rows_of", lambda *_, **__: iter([{"network": "n", "verdict": "pass"}]))
+    assert gpu.run_part("kernels", [], 60, True, tmp_path, "D", {}) == 0
+
+
+def test_only_a_lost_device_ends_a_process() -> None:
+    assert gpu_report.lost(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"))
+    assert not gpu_report.lost(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not gpu_report.lost(ValueError("out of resource: shared memory"))
