@@ -73,7 +73,7 @@ class WindowLayer:
         """[lo, hi] W, rounded outward."""
         import triton.language as tl
 
-        from polytriton.kernels.arithmetic import NUMERICS
+        from polytriton.arithmetic import ARITHMETICS
         from polytriton.kernels.choose import GPU, INTERPRETER
         from polytriton.kernels.device.interval import interval_conv, interval_dense
         from polytriton.kernels.interval_launches import product_tiles
@@ -81,7 +81,7 @@ class WindowLayer:
         rows, cells, host = len(lo), self.new_size**2, lo.device.type == "cpu"
         out = lo.new_empty(rows, cells * self.to), lo.new_empty(rows, cells * self.to)
         kind, bits = (tl.float32, "32") if lo.dtype == torch.float32 else (tl.float64, "64")
-        tiles = product_tiles(NUMERICS[f"interval{bits}"], INTERPRETER if host else GPU, self.to, cells=bool(self.kernel))
+        tiles = product_tiles(ARITHMETICS[f"interval{bits}"], INTERPRETER if host else GPU, self.to, cells=bool(self.kernel))
         shared = {"T": kind, "SLOT": False, **tiles.constants, "INTERPRET": host, "num_warps": tiles.warps}
         count, columns = torch.tensor([rows], device=lo.device), -(-self.to // tiles.constants["BN"])
         none = torch.zeros(1, dtype=torch.int64, device=lo.device)  # every row lies in its own place

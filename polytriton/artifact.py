@@ -33,6 +33,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 import polytriton
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.errors import ArtifactError, NoSpace, PolytritonError, UnsupportedModel, UsageError
 from polytriton.frontend.onnx import Imported, Source
 from polytriton.guard import guarded
@@ -40,7 +41,6 @@ from polytriton.ir.check import check_net
 from polytriton.ir.net import Net
 from polytriton.ir.plan_text import print_plan
 from polytriton.ir.text import parse_net, print_net
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.files import FOLDER, INDEX, LAUNCHES, REPORT, TARGETS, Kernels, Stale, code_path, read_files
 from polytriton.kernels.sass import LIMITS
 from polytriton.limit import CHUNK, go_on, sha256
@@ -362,7 +362,7 @@ def _whole(manifest: Manifest) -> bool:
         return not more and "numerics" not in options
     targets, numerics = options["target"].split(","), options.get("numerics", "").split(",")
     code = {CODE[t] for t in targets if t in CODE}
-    known = set(targets) <= set(TARGETS) and set(numerics) <= NUMERICS.keys()
+    known = set(targets) <= set(TARGETS) and set(numerics) <= ARITHMETICS.keys()
     return known and {INDEX, LAUNCHES} <= more and (REPORT in more) == bool(code) and code == more & set(CODE.values())
 
 

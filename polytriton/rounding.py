@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 U64 = 2.0**-53
 GROW = 1 + 2.0**-34  # covers the roundings of sums of up to half a million non-negative numbers (layers.py refuses wider ones)
 INNER = 32  # terms that a generated kernel adds in float32 before it goes on in float64
@@ -10,6 +15,12 @@ INNER = 32  # terms that a generated kernel adds in float32 before it goes on in
 def gamma(n: float, u: float) -> float:
     """n u / (1 - n u), rounded up; infinite where the bound breaks down."""
     return (n * u) / (1 - n * u) * GROW if n * u < 0.5 else float("inf")
+
+
+def gammas(n: Tensor, u: float) -> Tensor:
+    """gamma for a table of counts."""
+    x = n * u
+    return (x / (1 - x) * GROW).where(x < 0.5, float("inf"))
 
 
 def one_rounding(u: float) -> float:

@@ -17,6 +17,7 @@ from bench.gpu.setting import Setting, lost
 from bench.gpu.stage import Stage
 from bench.gpu.warm import warm
 from bench.nets.grow import NETWORKS
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, compile_net
@@ -25,7 +26,6 @@ from polytriton.runtime.forward import Boxes
 from polytriton.runtime.gpu.replay import BEFORE
 from polytriton.runtime.results import Forms
 from polytriton.runtime.settings import pin_settings
-from polytriton.runtime.soundness import KERNELS
 
 COLUMNS = ("network", "numerics", "program", "step", "kernel", "fraction", "what", "verdict", "note")
 SHOWN = ("network", "numerics", "program", "step", "fraction", "what", "verdict")
@@ -41,7 +41,7 @@ def groups(dry: bool) -> list[str]:
 
 
 def arithmetics(setting: Setting) -> tuple[str, ...]:
-    return ("float64", "tf32x3") if setting.dry else tuple(KERNELS)
+    return ("float64", "tf32x3") if setting.dry else tuple(ARITHMETICS)
 
 
 def work(group: str, setting: Setting) -> Iterator[Row]:

@@ -19,9 +19,9 @@ from bench.gpu.setting import Setting, ceiling, device_name, lost
 from bench.gpu.stage import Noted, Shaped, Stage, carried
 from bench.gpu.warm import compile_ahead
 from bench.nets import grow
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Program
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU, Sizes
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sequence import Frames
@@ -111,7 +111,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
     for case in some:
         compiled, program = made[case.name]
         for numerics, fuse, sizes, inner, _ in variants(case):
-            arithmetic = carried(NUMERICS[numerics], inner)
+            arithmetic = carried(ARITHMETICS[numerics], inner)
             Noted(emitter, Frames(compiled.net, compiled.plan), arithmetic, program, sizes or GPU, fuse=fuse).run()
     compile_ahead(list(emitter.kernels.values()), replace(setting, end=time.time() + setting.left / 2))
     for case in some:

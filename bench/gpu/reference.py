@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polytriton.arithmetic import Arithmetic
 from polytriton.rounding import U64, dot_error, gamma
-from polytriton.runtime.soundness import Coefficients
 
 Tensors = Mapping[str, Tensor]
 Found = Iterator[tuple[str, float]]
@@ -36,7 +36,7 @@ class Oracle:
     was: Tensors
     now: Tensors
     n: int
-    coefficients: Coefficients
+    coefficients: Arithmetic
 
     def check(self, function: str) -> Found:
         yield from getattr(self, function)()

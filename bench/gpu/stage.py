@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from bench.gpu.setting import Setting
+from polytriton.arithmetic import Arithmetic
+from polytriton.ir.launches import Constants
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Program, Step, extent
 from polytriton.kernels.arena import lay_out
-from polytriton.kernels.arithmetic import Constants, Numerics
 from polytriton.kernels.choose import Sizes, Tiles, power
 from polytriton.kernels.launches import Lowering
 from polytriton.passes.pipeline import Compiled
@@ -53,7 +54,7 @@ class Noted(Lowering):
         return super()._fuses(node) if self.fuse is None else self.fuse
 
 
-def carried(numerics: Numerics, inner: int) -> Numerics:
+def carried(numerics: Arithmetic, inner: int) -> Arithmetic:
     """Products of float32 that go on in float64 after `inner` terms; 0: as they come."""
     return replace(numerics, inner=inner) if inner and numerics.inner else numerics
 

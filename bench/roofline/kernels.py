@@ -13,8 +13,8 @@ from bench.gpu.micro import cases as micro_cases
 from bench.gpu.stage import Note, Noted, carried
 from bench.roofline.model import STEPS, Code, estimate, peak, traffic
 from bench.roofline.sass_loop import MATRIX, Instruction, inner_loop, mix, read
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.launches import COUNTED, Kernel, Launch, Launches
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.build import Built, Failed, compile_each
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.emitter import Emitter
@@ -72,7 +72,7 @@ def launches_of(case: MicroCase) -> list[Timed]:
     compiled, program = compiled_case(case.make)
     frames, emitter, found = Frames(compiled.net, compiled.plan), Emitter(), []
     for numerics, fuse, sizes, inner, variant in variants(case):
-        lowering = Noted(emitter, frames, carried(NUMERICS[numerics], inner), program, sizes or GPU, fuse=fuse)
+        lowering = Noted(emitter, frames, carried(ARITHMETICS[numerics], inner), program, sizes or GPU, fuse=fuse)
         launches = lowering.run()
         found += [
             Timed(case, numerics, variant, launches.steps[k], launches, note, frames)
@@ -88,7 +88,7 @@ def described(t: Timed, built: Built | Failed, target: str) -> Row:
     if isinstance(built, Failed):
         return {**row, "note": built.reason.splitlines()[0][:160]}
     code = Code(built.report, instructions(built.cubin))
-    moved = traffic(t.launch, t.launches, t.frames, rows, BATCH, NUMERICS[t.numerics])
+    moved = traffic(t.launch, t.launches, t.frames, rows, BATCH, ARITHMETICS[t.numerics])
     found = estimate(t.note, t.launch.kernel.warps, moved, t.numerics, rows, gpu, target, code)
     row |= {**resources(t.launch.kernel, code, target), "mb": moved / 1e6, "binds": found.limit, "microseconds": found.seconds * 1e6}
     row["of_memory"] = moved / found.seconds / gpu.bandwidth

@@ -13,10 +13,10 @@ from msgspec import structs
 
 from bench.gpu.stage import Note
 from bench.roofline.sass_loop import LANES, MATRIX, Instruction, inner_loop, pipe_cycles
+from polytriton.arithmetic import ARITHMETICS, Arithmetic
 from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Net
 from polytriton.ir.plan import extent
-from polytriton.kernels.arithmetic import NUMERICS, Numerics
 from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.sequence import Frames
 from polytriton.kernels.spec import Report
@@ -45,7 +45,7 @@ class Estimate:
 
 def peak(gpu: Gpu, numerics: str) -> float:
     """Operations a second; a split product counts once, whatever parts it multiplies. bfloat16 has twice the rate of tf32."""
-    rate = gpu.rates[NUMERICS[numerics].instruction]
+    rate = gpu.rates[ARITHMETICS[numerics].instruction]
     return (2 * rate if numerics == "bf16x6" else rate) / PARTS.get(numerics, 1)
 
 
@@ -57,7 +57,7 @@ def clock(gpu: Gpu, target: str) -> float:
 # ---- bytes ----------------------------------------------------------------------------------------------------------
 
 
-def traffic(launch: Launch, launches: Launches, frames: Frames, rows: int, batch: int, numerics: Numerics) -> int:
+def traffic(launch: Launch, launches: Launches, frames: Frames, rows: int, batch: int, numerics: Arithmetic) -> int:
     """Bytes the launch moves at least: every value of its tensors once, of a table no more than its rows can read."""
     word = 8 if numerics.type == "tl.float64" else 4
     buffers = {s: rows * launches.buffers[int(s[4:])] * word for s in launch.bind if s.startswith("buf:")}

@@ -24,13 +24,13 @@ from bench.gpu.zoo import BATCH, GOALS, Problem
 from bench.host_ops import HostOps, of_depth
 from bench.roofline.kernels import instructions
 from bench.roofline.model import Code, estimate, peak, traffic
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.launches import Kernel, Launches
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import relaxed_nodes
 from polytriton.ir.plan import Program, extent
 from polytriton.kernels.affine import AFFINE, choose
 from polytriton.kernels.arena import lay_out
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.build import Built, compile_each
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.emitter import Emitter
@@ -167,9 +167,9 @@ class Lowered:
 
 def lowered(problem: Problem, numerics: str) -> tuple[list[Lowered], list[Kernel]]:
     emitter, frames, made = Emitter(), Frames(problem.compiled.net, problem.compiled.plan), []
-    word = 8 if NUMERICS[numerics].type == "tl.float64" else 4
+    word = 8 if ARITHMETICS[numerics].type == "tl.float64" else 4
     for program in problem.compiled.plan:
-        noted = Noted(emitter, frames, NUMERICS[numerics], program, GPU)
+        noted = Noted(emitter, frames, ARITHMETICS[numerics], program, GPU)
         launches = noted.run()
         made.append(Lowered(program, noted, launches, lay_out(launches).size * word + ROW_BYTES))
     return made, list(emitter.kernels.values())
@@ -199,7 +199,7 @@ def played(
         if not count:
             to.add(0.0, "launch", chunks)
             continue
-        moved = traffic(launch, one.launches, one.noted.frames, count, batch, NUMERICS[numerics])
+        moved = traffic(launch, one.launches, one.noted.frames, count, batch, ARITHMETICS[numerics])
         found = estimate(note, launch.kernel.warps, moved, numerics, count, gpu, target, code.get(launch.kernel.name))
         to.add(found.seconds, found.limit, chunks, tiles=found.ops, moved=moved)
     for state, ops in one.launches.ops.items():

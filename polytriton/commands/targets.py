@@ -43,7 +43,7 @@ class Targets:
 
     def order(self) -> Order | None:
         """What is asked for, checked before any work is done; None where the artifact needs no kernels."""
-        from polytriton.kernels.arithmetic import NUMERICS
+        from polytriton.arithmetic import ARITHMETICS
         from polytriton.kernels.build import triton_version
 
         targets = _targets(_names(self.target or ["cpu"]))
@@ -54,8 +54,8 @@ class Targets:
                 raise UsageError(f"{name} is about kernels, and no target here needs it", "add one, for example --target cuda:90")
         numerics = _names([self.numerics or BOTH])
         for name in numerics:
-            if name not in NUMERICS:
-                raise UsageError(f"--numerics: there is no {name!r}", f"use one or more of: {', '.join(NUMERICS)}")
+            if name not in ARITHMETICS:
+                raise UsageError(f"--numerics: there is no {name!r}", f"use one or more of: {', '.join(ARITHMETICS)}")
         spills, jobs = self.max_spills or 0, self.jobs if self.jobs is not None else os.cpu_count() or 1
         if spills < 0:
             raise UsageError(f"--max-spills {spills} is negative", "give 0 or more")

@@ -22,7 +22,7 @@ EXACT_UNIT = 2.0**-52  # this file's own float64 sums
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class EnclosedArithmetic:
     """One roundoff is `unit`, twice the nearest rounding's; a number of `least` absorbs what underflows, or is flushed to zero;
     `limit` is half the largest number. `most` roundings and `extra` are all that a number meets."""
 
@@ -38,9 +38,9 @@ class Arithmetic:
 # rounded to float16 a few times however long it is, and an operand may be the unrounded one. 32 leaves room for kernels
 # that keep partial sums in float16, and stays finite where gamma(n) of a long sum would not be.
 ARITHMETIC = {
-    "float16": Arithmetic(2.0**-10, 2.0**-14, 2.0**15, np.float32, 32, 2),
-    "float32": Arithmetic(2.0**-23, 2.0**-103, 2.0**127, np.float32),
-    "float64": Arithmetic(2.0**-52, 2.0**-970, 2.0**1023, np.float64),
+    "float16": EnclosedArithmetic(2.0**-10, 2.0**-14, 2.0**15, np.float32, 32, 2),
+    "float32": EnclosedArithmetic(2.0**-23, 2.0**-103, 2.0**127, np.float32),
+    "float64": EnclosedArithmetic(2.0**-52, 2.0**-970, 2.0**1023, np.float64),
 }
 
 
@@ -58,7 +58,7 @@ class Numbers:
         to = (len(self.value), *shape)
         return Numbers(self.value.reshape(to), None if self.size is None else self.size.reshape(to), self.roundings, self.slack)
 
-    def allowance(self, a: Arithmetic) -> np.ndarray:
+    def allowance(self, a: EnclosedArithmetic) -> np.ndarray:
         """The difference that rounding explains; infinite where nothing can be said, near overflow and beyond."""
         roundings = min(self.roundings, a.most) + a.extra
         if roundings == 0:
@@ -76,7 +76,7 @@ def gamma(roundings: float, unit: float) -> float:
     return roundings * unit / (1 - roundings * unit) if roundings * unit < 0.5 else float("inf")
 
 
-def enclose(node: Node, net: Net, operands: Sequence[Numbers], a: Arithmetic) -> Numbers:
+def enclose(node: Node, net: Net, operands: Sequence[Numbers], a: EnclosedArithmetic) -> Numbers:
     """One IR node on operands of the shapes it expects."""
     slack = max(x.slack for x in operands) + node.integer("slack")
     before = max(x.roundings for x in operands) + node.integer("ops")
@@ -124,7 +124,7 @@ def enclose(node: Node, net: Net, operands: Sequence[Numbers], a: Arithmetic) ->
     return Numbers(values, OPS[node.op].run(node, [_size(o, a) for o in operands], net.weights), before, slack)
 
 
-def _size(x: Numbers, a: Arithmetic) -> np.ndarray:
+def _size(x: Numbers, a: EnclosedArithmetic) -> np.ndarray:
     return np.abs(x.value).astype(a.size) if x.size is None else x.size
 
 

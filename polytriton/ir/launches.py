@@ -16,6 +16,7 @@ COUNTED = ("DMMA", "HGMMA", "HMMA", "FFMA", "DFMA")  # the instructions that do 
 
 
 Constant = int | float | bool | str | None
+Constants = dict[str, Constant]
 
 
 @dataclass(frozen=True)

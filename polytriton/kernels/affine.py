@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from polytriton.ir.launches import Kernel
+from polytriton.arithmetic import ARITHMETICS
+from polytriton.ir.launches import Constants, Kernel
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
-from polytriton.kernels.arithmetic import NUMERICS, Constants
 from polytriton.kernels.choose import Tiles, power
 from polytriton.kernels.emitter import Emitter
 
@@ -64,4 +64,4 @@ def forward_kernels(net: Net, emitter: Emitter) -> Iterator[Kernel]:
         if node.op in AFFINE:
             for real in (True, False):
                 made = choose(node, net.node(node.inputs[0]), net.weight(node, "wabs") is not None, count_source(node, real))
-                yield emitter.kernel(made.function, made.constants, NUMERICS["float64"], made.tiles, step=f"%{node.name} in {WHERE}")
+                yield emitter.kernel(made.function, made.constants, ARITHMETICS["float64"], made.tiles, step=f"%{node.name} in {WHERE}")

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import SimpleNamespace
 
+from polytriton.arithmetic import ARITHMETICS, Arithmetic
 from polytriton.ir.launches import Constant, Kernel
 from polytriton.kernels import facts
-from polytriton.kernels.arithmetic import NUMERICS, Numerics
 from polytriton.kernels.closure import closure_digest, read_module
 from polytriton.kernels.facts import Facts
 
@@ -148,7 +148,7 @@ WORDS = frozenset((
 BYTES = frozenset({"done"})
 
 
-def pointer_type(parameter: str, numerics: Numerics) -> str:
+def pointer_type(parameter: str, numerics: Arithmetic) -> str:
     """Triton's type of a pointer."""
     name = parameter.removesuffix("_ptr").removeprefix("to_")
     if name in COEFFICIENTS:
@@ -174,7 +174,7 @@ def kernel_name(family: str, constants: Given, types: Mapping[str, str], warps: 
 @cache
 def make_kernel(family: str, constants: Given, numerics: str, warps: int, stages: int) -> Kernel:
     """The kernel that the constants, sorted by name, make of the family."""
-    row, arithmetic, told = CATALOGUE[family], NUMERICS[numerics], dict(constants)
+    row, arithmetic, told = CATALOGUE[family], ARITHMETICS[numerics], dict(constants)
     parameters = read_module(f"{LIBRARY}.{row.module}").functions[family]
     wanted = {name for name, is_constant in parameters if is_constant}
     if odd := sorted(wanted ^ told.keys()):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from polytriton.arithmetic import ARITHMETICS, Arithmetic
 from polytriton.ir.addends import find_addends
-from polytriton.ir.launches import Constant, Kernel
+from polytriton.ir.launches import Constant, Constants, Kernel
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import AFFINE, WHERE
-from polytriton.kernels.arithmetic import NUMERICS, Constants, Numerics
 from polytriton.kernels.choose import Tiles, power
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sequence import Frames
@@ -86,24 +86,24 @@ def box_kernels(net: Net, emitter: Emitter, emulate: bool = False) -> Iterator[K
             elif node.op in BY_KERNEL:
                 found += [elementwise_box(node, 0 if real else n, emulate) for n in passes[real]]
         for function, constants in found:
-            yield emitter.kernel(function, constants, NUMERICS["float64"], ONE, step=f"%{node.name} in {WHERE}")
+            yield emitter.kernel(function, constants, ARITHMETICS["float64"], ONE, step=f"%{node.name} in {WHERE}")
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 
-def in_table(frames: Frames, node: Node, numerics: Numerics, emulate: bool) -> Constants:
+def in_table(frames: Frames, node: Node, numerics: Arithmetic, emulate: bool) -> Constants:
     _, w, c = extent(node)
     return {"T": numerics.type, "LINE": w * c, **frames.geometry(node.name), **cells(node, emulate)}
 
 
-def relu_table(frames: Frames, node: Node, numerics: Numerics, real: bool, emulate: bool) -> Constants:
+def relu_table(frames: Frames, node: Node, numerics: Arithmetic, real: bool, emulate: bool) -> Constants:
     slope = node.number("slope")
     exact = slope in (0.0, 1.0)
     return {"SLOPE": slope, "LOWER": not exact, "DEPLOYED": not exact and not real, **in_table(frames, node, numerics, emulate)}
 
 
-def charge(frames: Frames, node: Node, numerics: Numerics, emulate: bool, *, first: bool, deployed: bool) -> Constants:
+def charge(frames: Frames, node: Node, numerics: Arithmetic, emulate: bool, *, first: bool, deployed: bool) -> Constants:
     """`first`: of rows that are single neurons, whose coefficients are weights and no rounded products; float64 without a margin."""
     affine = node.op in LAYERS
     pending = not first and (node.name in frames.plan.pending or node.op == "gather")
@@ -123,7 +123,9 @@ def floors(net: Net, node: Node, affine: bool, emulate: bool) -> Constants:
     return {"OWN": own, "AFFINE": affine, **read_parts(operand, wide=own)}
 
 
-def table_kernels(frames: Frames, emitter: Emitter, numerics: Numerics, symbols: Iterable[str], emulate: bool = False) -> Iterator[Kernel]:
+def table_kernels(
+    frames: Frames, emitter: Emitter, numerics: Arithmetic, symbols: Iterable[str], emulate: bool = False
+) -> Iterator[Kernel]:
     """Those that fill the tables which a program's launches read, for exact and for deployed arithmetic."""
     for symbol in symbols:
         kind, _, name = symbol.partition(":")
@@ -136,12 +138,14 @@ def table_kernels(frames: Frames, emitter: Emitter, numerics: Numerics, symbols:
             yield emitter.kernel(function, constants, table_numerics(kind, numerics), ONE, step=f"%{name} in a batch's tables")
 
 
-def table_numerics(kind: str, numerics: Numerics) -> Numerics:
+def table_numerics(kind: str, numerics: Arithmetic) -> Arithmetic:
     """Sums over an image and charges of single neurons are float64 whatever the coefficients are."""
-    return NUMERICS["float64"] if kind in ("floor", "underflow", "first") else numerics
+    return ARITHMETICS["float64"] if kind in ("floor", "underflow", "first") else numerics
 
 
-def table(frames: Frames, node: Node, kind: str, numerics: Numerics, emulate: bool, *, deployed: bool, real: bool) -> tuple[str, Constants]:
+def table(
+    frames: Frames, node: Node, kind: str, numerics: Arithmetic, emulate: bool, *, deployed: bool, real: bool
+) -> tuple[str, Constants]:
     """The kernel of a table; `deployed`: the node has an error of its own."""
     function, affine = TABLES[kind], node.op in LAYERS
     if function == "relu_tables":
@@ -185,11 +189,11 @@ def neuron_kernels(frames: Frames, emitter: Emitter, target: str, emulate: bool 
     leaves = every and not unsettled
     step = f"%{target} as rows of neurons"
     if not unsettled:
-        yield emitter.kernel("count_open", open_cells(node, False, emulate), NUMERICS["float64"], ONE, step=step)
-        yield emitter.kernel("find_open", find_cells(node, False, emulate), NUMERICS["float64"], ONE, step=step)
+        yield emitter.kernel("count_open", open_cells(node, False, emulate), ARITHMETICS["float64"], ONE, step=step)
+        yield emitter.kernel("find_open", find_cells(node, False, emulate), ARITHMETICS["float64"], ONE, step=step)
     for second, ahead in ((False, False), (True, False), *([(False, True)] if leaves else [])):
-        yield emitter.kernel("open_neurons", open_rows(node, second, ahead, leaves, emulate), NUMERICS["float64"], ONE, step=step)
-    yield emitter.kernel("close_neurons", close_rows(every, leaves, emulate), NUMERICS["float64"], ONE, step=step)
+        yield emitter.kernel("open_neurons", open_rows(node, second, ahead, leaves, emulate), ARITHMETICS["float64"], ONE, step=step)
+    yield emitter.kernel("close_neurons", close_rows(every, leaves, emulate), ARITHMETICS["float64"], ONE, step=step)
 
 
 # ---- rows of a query ------------------------------------------------------------------------------------------------
@@ -200,13 +204,13 @@ def forms(emulate: bool) -> int:
     return 1 << 10 if emulate else 4
 
 
-def open_forms(node: Node, gap: bool, numerics: Numerics, emulate: bool) -> Constants:
+def open_forms(node: Node, gap: bool, numerics: Arithmetic, emulate: bool) -> Constants:
     """`gap`: coefficients come with an error of their own."""
     h, w, c = extent(node)
     return {"GAP": gap, "T": numerics.type, "SIZE": h * w * c, "BR": forms(emulate), "BQ": power(h * w * c, 16, 1024 if emulate else 128)}
 
 
-def form_kernels(frames: Frames, emitter: Emitter, numerics: Numerics, target: str, emulate: bool = False) -> Iterator[Kernel]:
+def form_kernels(frames: Frames, emitter: Emitter, numerics: Arithmetic, target: str, emulate: bool = False) -> Iterator[Kernel]:
     """Those that make a query's rows."""
     for gap in (False, True):
         constants = open_forms(frames.net.node(target), gap, numerics, emulate)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from polytriton.rounding import PARTS
 
 if TYPE_CHECKING:
-    from polytriton.kernels.arithmetic import Numerics
+    from polytriton.arithmetic import Arithmetic
 
 
 LARGEST = 1 << 20  # values of a product's tile that Triton takes
@@ -36,7 +36,7 @@ class Tiling(Protocol):
     def stages(self) -> int: ...
 
 
-def retile(default: Tiles, other: Tiling, numerics: Numerics) -> Tiles:
+def retile(default: Tiles, other: Tiling, numerics: Arithmetic) -> Tiles:
     """The default with other sizes. ValueError where a kernel cannot have them, or where its rounding term would not cover them:
     a block of an `inner` numerics is charged `inner` additions, so it may have no more terms.
     """
@@ -84,7 +84,7 @@ class Sizes:
         br = max(1, self.values // tensors // bq)
         return Tiles(br, {"BR": br, "BQ": bq}, warps=4)
 
-    def product(self, numerics: Numerics, cells: int, k: int, n: int) -> Tiles:
+    def product(self, numerics: Arithmetic, cells: int, k: int, n: int) -> Tiles:
         """Matrix products: `cells` output cells a row (0: rows without cells), k terms of a tap, n columns."""
         # split products: 64 pairs for 8 warps would have them repeat two of the three products
         split = numerics.form in PARTS and not self.emulate

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from polytriton.arithmetic import Arithmetic
 from polytriton.ir.launches import Constant, Kernel, Launches
-from polytriton.kernels.arithmetic import Numerics
 from polytriton.kernels.catalogue import Given, tile_key
 from polytriton.kernels.choose import Tiles, Tiling, retile
 from polytriton.kernels.stock import Stock
@@ -33,14 +33,14 @@ class Emitter:
     stock: Stock = field(default_factory=Stock)
     programs: dict[str, Launches] = field(default_factory=dict)  # by stock.program_key
 
-    def tiles_of(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, default: Tiles) -> Tiles:
+    def tiles_of(self, function: str, constants: Mapping[str, Constant], numerics: Arithmetic, default: Tiles) -> Tiles:
         """The tiles of a kernel: the default's, or those chosen for exactly this kernel."""
         key = tile_key(function, constants, numerics.name)
         tiles = retile(default, self.tiles[key], numerics) if key in self.tiles else default
         self.asked[key] = tiles
         return tiles
 
-    def kernel(self, function: str, constants: Mapping[str, Constant], numerics: Numerics, tiles: Tiles, *, step: str) -> Kernel:
+    def kernel(self, function: str, constants: Mapping[str, Constant], numerics: Arithmetic, tiles: Tiles, *, step: str) -> Kernel:
         made = self.stock.kernel(function, constants, numerics.name, tiles.warps, tiles.stages)
         self.kernels.setdefault(made.name, made)
         use = Use(step, function, made.constants, numerics.name)

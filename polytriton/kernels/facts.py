@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from polytriton.arithmetic import Arithmetic
+from polytriton.ir.launches import Constants
 from polytriton.ir.plan import Axis, Window
 from polytriton.ir.plan_text import print_window
-from polytriton.kernels.arithmetic import Constants, Numerics
 from polytriton.passes.windows import windows_per_cell
 from polytriton.rounding import INNER, PARTS, dot_error, gamma, split_error, sum_error
 
@@ -20,7 +21,7 @@ class StepFacts(NamedTuple):
     errors: tuple[str, ...]
 
 
-Facts = Callable[[Constants, Numerics], StepFacts]
+Facts = Callable[[Constants, Arithmetic], StepFacts]
 
 # ---- the kernels ------------------------------------------------------------------------------------------------
 
@@ -56,7 +57,7 @@ def _one_sign(terms: int) -> str:
     return f"a row's scalars: {charged} of each float64 sum of {terms} terms of one sign"
 
 
-def _product(constants: Constants, numerics: Numerics, terms: int, block: int) -> tuple[str, ...]:
+def _product(constants: Constants, numerics: Arithmetic, terms: int, block: int) -> tuple[str, ...]:
     """The sums and their error. See products.multiply and dense.dense_step: a block is added up from zero, the blocks in float64."""
     blocks = f"K = {terms} terms an entry, in blocks of {block}"
     if not numerics.inner:
@@ -69,13 +70,13 @@ def _product(constants: Constants, numerics: Numerics, terms: int, block: int) -
     return blocks, f"{value}, of sum |N||w|, by the model of tensor cores in products.multiply"
 
 
-def dense(c: Constants, numerics: Numerics) -> StepFacts:
+def dense(c: Constants, numerics: Arithmetic) -> StepFacts:
     k = _int(c, "K")
     sums, error = _product(c, numerics, k, min(k, _int(c, "BK")))
     return StepFacts(f"{k} -> {c['N']}", sums, (error, *_row_sums(c, k)))
 
 
-def conv(c: Constants, numerics: Numerics) -> StepFacts:
+def conv(c: Constants, numerics: Arithmetic) -> StepFacts:
     h, w, channels = (_int(c, name) for name in ("H", "W", "CO"))
     share = channels // _int(c, "G")
     taps = -(-_int(c, "KH") // _int(c, "PH")) * -(-_int(c, "KW") // _int(c, "PW"))
@@ -90,30 +91,30 @@ def _over(c: Constants) -> tuple[str, int]:
     return _window(c, size // line, line // channels, channels), size
 
 
-def relax(c: Constants, numerics: Numerics) -> StepFacts:
+def relax(c: Constants, numerics: Arithmetic) -> StepFacts:
     window, terms = _over(c)
     after = window if c["RELU"] else "charged"
     return StepFacts(f"{window} -> {after}", f"K = {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}", _row_sums(c, terms))
 
 
-def _pending(c: Constants, numerics: Numerics) -> tuple[str, ...]:
+def _pending(c: Constants, numerics: Arithmetic) -> tuple[str, ...]:
     """What a row pays for coefficients that another nonlinear operator multiplied."""
     return (_number(_float(c, "PENDING"), f"{_unit(numerics)} (1 + 2^-20), of sum |M| xabs, was pending"),) if c["PENDING"] else ()
 
 
-def slope(c: Constants, numerics: Numerics) -> StepFacts:
+def slope(c: Constants, numerics: Arithmetic) -> StepFacts:
     window, terms = _over(c)
     sums = f"K = {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}"
     return StepFacts(f"{window} -> {window}", sums, (_one_sign(terms), *_pending(c, numerics)))
 
 
-def scale(c: Constants, numerics: Numerics) -> StepFacts:
+def scale(c: Constants, numerics: Arithmetic) -> StepFacts:
     window, terms = _over(c)
     sums = f"K = 1 term an entry; {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}"
     return StepFacts(f"{window} -> {window}", sums, (f"{_unit(numerics)}, of |M a|", _one_sign(terms)))
 
 
-def pool(c: Constants, numerics: Numerics) -> StepFacts:
+def pool(c: Constants, numerics: Arithmetic) -> StepFacts:
     h, w, channels, kh, kw = (_int(c, name) for name in ("H", "W", "C", "KH", "KW"))
     size, unit = h * w * channels, _unit(numerics)
     meets = windows_per_cell(kh, _int(c, "SH"), _int(c, "DH")) * windows_per_cell(kw, _int(c, "SW"), _int(c, "DW"))
@@ -122,11 +123,11 @@ def pool(c: Constants, numerics: Numerics) -> StepFacts:
     return StepFacts(f"{_window(c, h, w, channels)} -> {c['HO']} x {c['WO']} x {channels}", sums, (error, *_pending(c, numerics)))
 
 
-def part(c: Constants, numerics: Numerics) -> StepFacts:
+def part(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts(f"{c['FROM']} -> {c['SIZE']}", "", ("none: coefficients move",))
 
 
-def gather(c: Constants, numerics: Numerics) -> StepFacts:
+def gather(c: Constants, numerics: Arithmetic) -> StepFacts:
     repeats, windows = _int(c, "REPEATS"), f"{c['FROM']} -> {c['SIZE']}"
     if repeats < 2:
         return StepFacts(windows, "", ("none: coefficients move",))
@@ -134,7 +135,7 @@ def gather(c: Constants, numerics: Numerics) -> StepFacts:
     return StepFacts(windows, f"K = {repeats} terms an entry at most", (error,))
 
 
-def concretize(c: Constants, numerics: Numerics) -> StepFacts:
+def concretize(c: Constants, numerics: Arithmetic) -> StepFacts:
     window, terms = _over(c)
     rel, additions = _float(c, "REL"), terms + _int(c, "NODES") - 1
     more = f" + {_unit(numerics)} (1 + 2^-20) for a ReLU's product" if rel > dot_error(additions) else ""
@@ -142,7 +143,7 @@ def concretize(c: Constants, numerics: Numerics) -> StepFacts:
     return StepFacts(f"{window} -> a bound", f"K = {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}", (error,))
 
 
-def join(c: Constants, numerics: Numerics) -> StepFacts:
+def join(c: Constants, numerics: Arithmetic) -> StepFacts:
     channels = _int(c, "C")
     a, b = (_window(c, _int(c, f"{s}H"), _int(c, f"{s}W"), channels, f"{s}_") for s in ("A", "B"))
     after = _window(c, _int(c, "HO"), _int(c, "WO"), channels)
@@ -154,57 +155,57 @@ def join(c: Constants, numerics: Numerics) -> StepFacts:
     return StepFacts(f"{a} + {b} -> {after}", "K = 2 terms an entry", (error,))
 
 
-def _unit(numerics: Numerics) -> str:
+def _unit(numerics: Arithmetic) -> str:
     return "2^-53" if numerics.type == "tl.float64" else "2^-24"
 
 
-def start(c: Constants, numerics: Numerics) -> StepFacts:
+def start(c: Constants, numerics: Arithmetic) -> StepFacts:
     if not c["SLICE"]:
         return StepFacts(f"a neuron -> {c['CI']}", "", ("none: a coefficient is 1 or -1",))
     after = _window(c, _int(c, "HO"), _int(c, "WO"), _int(c, "CI"))
     return StepFacts(f"a neuron -> {after}", "", ("none: coefficients are weights times 1 or -1",))
 
 
-def parts(c: Constants, numerics: Numerics) -> StepFacts:
+def parts(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts("", f"K = {c['SK']} parts, in float64, in order", (f"{numerics.u:.4g} of |out|, within what the product is charged",))
 
 
-def neurons(c: Constants, numerics: Numerics) -> StepFacts:
+def neurons(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts("a neuron -> charged", "", ("none: a coefficient is 1 or -1",))
 
 
-def merge(c: Constants, numerics: Numerics) -> StepFacts:
+def merge(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts("", "K = 2 terms a row", (_number(4 * 2.0**-53, "4 2^-53, of |constant|, and 8 2^-53 of the error"),))
 
 
 OUTWARD = "every operation is rounded outward; only the lanes of a tile are added to nearest, and charged"
 
 
-def interval_dense(c: Constants, numerics: Numerics) -> StepFacts:
+def interval_dense(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts(f"{c['K']} -> {c['N']}", f"K = {c['K']} terms an entry, one after the other", (OUTWARD,))
 
 
-def interval_conv(c: Constants, numerics: Numerics) -> StepFacts:
+def interval_conv(c: Constants, numerics: Arithmetic) -> StepFacts:
     h, w, channels = (_int(c, name) for name in ("H", "W", "CO"))
     terms = -(-_int(c, "KH") // _int(c, "PH")) * -(-_int(c, "KW") // _int(c, "PW")) * channels // _int(c, "G")
     after = _window(c, _int(c, "HO"), _int(c, "WO"), _int(c, "CI"), "TO_")
     return StepFacts(f"{h}x{w} x {channels} -> {after}", f"K = {terms} terms an entry, one after the other", (OUTWARD,))
 
 
-def interval_row(c: Constants, numerics: Numerics) -> StepFacts:
+def interval_row(c: Constants, numerics: Arithmetic) -> StepFacts:
     window, terms = _over(c)
     return StepFacts(window, f"K = {terms} terms a row, in lanes of {min(terms, _int(c, 'BQ'))}", (OUTWARD,))
 
 
-def interval_join(c: Constants, numerics: Numerics) -> StepFacts:
+def interval_join(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts(join({**c, "SECOND": False}, numerics).windows, "K = 2 terms an entry" if c["SECOND"] else "", (OUTWARD,))
 
 
-def interval_neurons(c: Constants, numerics: Numerics) -> StepFacts:
+def interval_neurons(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts("a neuron -> charged", "", (OUTWARD,))
 
 
-def move(c: Constants, numerics: Numerics) -> StepFacts:
+def move(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts("", "", ("none: rows move, numbers stay",))
 
 
@@ -213,40 +214,40 @@ def _forward(sums: int, windows: str) -> StepFacts:
     return StepFacts(windows, f"K = {sums} terms an output", (error, "spread and magnitude are enlarged by 1 + 2^-34"))
 
 
-def forward_dense(c: Constants, numerics: Numerics) -> StepFacts:
+def forward_dense(c: Constants, numerics: Arithmetic) -> StepFacts:
     return _forward(_int(c, "K"), f"{c['K']} -> {c['N']}")
 
 
-def forward_conv(c: Constants, numerics: Numerics) -> StepFacts:
+def forward_conv(c: Constants, numerics: Arithmetic) -> StepFacts:
     terms = _int(c, "KH") * _int(c, "KW") * _int(c, "C") // _int(c, "G")
     return _forward(terms, f"{c['H']}x{c['W']} x {c['C']} -> {c['HO']}x{c['WO']} x {c['CO']}")
 
 
-def boxes(c: Constants, numerics: Numerics) -> StepFacts:
+def boxes(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts("", f"{min(_int(c, 'SIZE'), _int(c, 'BLOCK'))} sizes a program", ("every half width is enlarged by 1 + 2^-34",))
 
 
-def report(c: Constants, numerics: Numerics) -> StepFacts:
+def report(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts("", f"{min(_int(c, 'SIZE'), _int(c, 'BLOCK'))} cells a program", ("no bound reads what it writes",))
 
 
-def table(c: Constants, numerics: Numerics) -> StepFacts:
+def table(c: Constants, numerics: Arithmetic) -> StepFacts:
     line, size = _int(c, "LINE"), _int(c, "SIZE")
     return StepFacts(f"{size // line} lines of {line}", "", (f"float64, then rounded outward to {c['T']}",))
 
 
-def search(c: Constants, numerics: Numerics) -> StepFacts:
+def search(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts(f"{c['SIZE']} cells -> undecided ones", "", ("none: bounds are compared with 0",))
 
 
-def open_rows(c: Constants, numerics: Numerics) -> StepFacts:
+def open_rows(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts(f"{c['SIZE']} cells -> neurons", "", ("none: a row is 1 or -1 times its neuron",))
 
 
-def forms(c: Constants, numerics: Numerics) -> StepFacts:
+def forms(c: Constants, numerics: Arithmetic) -> StepFacts:
     lost = f"what rounding to {c['T']} took of a coefficient, times its output's box; enlarged by 1 + 2^-34"
     return StepFacts(f"{c['SIZE']} outputs", f"K = {c['SIZE']} terms a row", (lost,))
 
 
-def floors(c: Constants, numerics: Numerics) -> StepFacts:
+def floors(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts("", f"{c['OWN']} parts an image", ("enlarged by 1 + 2^-34",))

@@ -18,9 +18,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.launch_text import print_launches
 from polytriton.ir.launches import Constant, Filed, Kernel, MachineCode
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.catalogue import CATALOGUE, make_kernel
 from polytriton.kernels.choose import GPU, INTERPRETER
 from polytriton.kernels.emitter import Emitter
@@ -203,7 +203,7 @@ def _printable(text: str) -> bool:
 
 def _kernel(name: str, entry: _Entry) -> Kernel:
     """The kernel that the library makes of an entry, which must be the one that the entry says."""
-    if entry.family not in CATALOGUE or not entry.numerics or not NUMERICS.keys() >= set(entry.numerics):
+    if entry.family not in CATALOGUE or not entry.numerics or not ARITHMETICS.keys() >= set(entry.numerics):
         raise ValueError(f"{name} is of no family or arithmetic that there is")
     kernel = make_kernel(entry.family, tuple(sorted(entry.constants.items())), entry.numerics[0], entry.warps, entry.stages)
     if (kernel.name, kernel.parameters, kernel.types) != (name, tuple(entry.parameters), tuple(entry.parameters.values())):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.launches import Kernel
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.catalogue import CATALOGUE, place
 from polytriton.kernels.closure import read_closure
 from polytriton.kernels.spec import Report
@@ -17,7 +17,7 @@ STEPS, WIDTH, INDENT = 6, 140, " " * 12  # steps that are named; columns
 def header(kernel: Kernel, steps: Sequence[str], numerics: Sequence[str], reports: Sequence[Report] = ()) -> str:
     """Comment lines: the steps that launch the kernel, in which arithmetics, and what each GPU makes of it."""
     constants = dict(kernel.constants)
-    facts = [CATALOGUE[kernel.family].facts(constants, NUMERICS[name]) for name in numerics]
+    facts = [CATALOGUE[kernel.family].facts(constants, ARITHMETICS[name]) for name in numerics]
     lines = [
         ("steps", [*steps[:STEPS], *([f"and {len(steps) - STEPS} more"] if len(steps) > STEPS else [])]),
         ("numerics", [", ".join(numerics)]),

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from polytriton.arithmetic import Arithmetic
 from polytriton.errors import UnsupportedModel
+from polytriton.ir.launches import Constants
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import Program, Step, Window, extent
-from polytriton.kernels.arithmetic import Constants, Numerics
 from polytriton.kernels.choose import GPU, Sizes, Tiles, power
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Lowering
@@ -42,7 +43,7 @@ def repeats(net: Net, node: Node) -> int:
     return 0 if index is None else int(np.bincount(index[index >= 0]).max(initial=0))
 
 
-def product_tiles(numerics: Numerics, sizes: Sizes, columns: int, cells: bool) -> Tiles:
+def product_tiles(numerics: Arithmetic, sizes: Sizes, columns: int, cells: bool) -> Tiles:
     """A warp's tile whose sums and addresses stay in registers: float64 takes two for a number, (row, cell) pairs more than rows.
 
     The interpreter's cost is a fixed one an operation: there a tile is as large as caches like.
@@ -58,7 +59,7 @@ def product_tiles(numerics: Numerics, sizes: Sizes, columns: int, cells: bool) -
 class IntervalLowering(Lowering):
     """Writes the launches of one program; a program of kind RELATION takes the coefficients over the input in its buffer 1."""
 
-    def __init__(self, emitter: Emitter, frames: Frames, numerics: Numerics, program: Program, sizes: Sizes = GPU) -> None:
+    def __init__(self, emitter: Emitter, frames: Frames, numerics: Arithmetic, program: Program, sizes: Sizes = GPU) -> None:
         super().__init__(emitter, frames, numerics, program, sizes)
         check_supported(frames.net)
         if strange := [s for s in program.steps if s.op not in STEPS]:  # what Lowering has besides is folded arithmetic

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polytriton.arithmetic import Arithmetic
 from polytriton.ir.launches import Launch, Launches
-from polytriton.kernels.arithmetic import Numerics
 from polytriton.kernels.choose import Tiles
 from polytriton.kernels.emitter import Emitter
 
@@ -56,7 +56,7 @@ class Chain:
         return bool(self.written & other.touched or self.touched & other.written)
 
 
-def add_lanes(launches: Launches, emitter: Emitter, numerics: Numerics) -> Launches:
+def add_lanes(launches: Launches, emitter: Emitter, numerics: Arithmetic) -> Launches:
     """The same program with lanes wherever they can pay."""
     steps: list[Launch] = []
     at: list[int] = []  # where each launch went
@@ -138,7 +138,7 @@ def _placed(step: Launch, lane: int, region: int) -> Launch:
     return replace(step, bind=own, lane=lane, region=region)
 
 
-def _merged(launches: Launches, region: Region, emitter: Emitter, numerics: Numerics) -> list[Launch]:
+def _merged(launches: Launches, region: Region, emitter: Emitter, numerics: Arithmetic) -> list[Launch]:
     """What the end of a region costs: nothing where lane 1 paid nothing."""
     beside = (step for step, lane in zip(launches.steps[region.start : region.stop], region.lanes, strict=True) if lane)
     rows: dict[str, str] = {s.partition(":")[0]: s for step in beside for s in step.bind}

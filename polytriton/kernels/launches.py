@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polytriton.ir.launches import Launch, Launches
+from polytriton.arithmetic import Arithmetic
+from polytriton.ir.launches import Constants, Launch, Launches
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Program, Step, Window, extent
-from polytriton.kernels.arithmetic import Constants, Numerics
 from polytriton.kernels.choose import GPU, Sizes, Tiles
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sequence import Frames, FrontierEntry, place
@@ -29,7 +29,7 @@ ROWS = ("image", "row_h", "row_w", "constant", "error", "index")
 class Lowering:
     """Writes the launches of one program."""
 
-    def __init__(self, emitter: Emitter, frames: Frames, numerics: Numerics, program: Program, sizes: Sizes = GPU) -> None:
+    def __init__(self, emitter: Emitter, frames: Frames, numerics: Arithmetic, program: Program, sizes: Sizes = GPU) -> None:
         self.emitter, self.frames, self.numerics, self.program = emitter, frames, numerics, program
         self.sizes = sizes
         self.nodes = frames.net.by_name

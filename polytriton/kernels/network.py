@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from polytriton.arithmetic import ARITHMETICS, INTERVAL
 from polytriton.errors import UnsupportedModel
 from polytriton.ir.curves import CURVES
 from polytriton.ir.launch_check import check_launches
 from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
 from polytriton.kernels.affine import forward_kernels
-from polytriton.kernels.arithmetic import INTERVAL, NUMERICS
 from polytriton.kernels.cell_kernels import box_kernels, form_kernels, neuron_kernels, table_kernels
 from polytriton.kernels.choose import GPU, Sizes
 from polytriton.kernels.emitter import Emitter
@@ -47,15 +47,15 @@ def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = 
             if program.kind == "bound":
                 found |= {kernel.name: kernel for kernel in neuron_kernels(frames, emitter, program.target, sizes.emulate)}
             else:
-                forms = form_kernels(frames, emitter, NUMERICS[name], program.target, sizes.emulate)
+                forms = form_kernels(frames, emitter, ARITHMETICS[name], program.target, sizes.emulate)
                 found |= {kernel.name: kernel for kernel in forms}
-            if NUMERICS[name].form == INTERVAL:
-                launches = IntervalLowering(emitter, frames, NUMERICS[name], program, sizes).run()
+            if ARITHMETICS[name].form == INTERVAL:
+                launches = IntervalLowering(emitter, frames, ARITHMETICS[name], program, sizes).run()
             else:
-                launches = add_lanes(Lowering(emitter, frames, NUMERICS[name], program, sizes).run(), emitter, NUMERICS[name])
+                launches = add_lanes(Lowering(emitter, frames, ARITHMETICS[name], program, sizes).run(), emitter, ARITHMETICS[name])
             check_launches(launches)
             emitter.programs[program_key(name, sizes.emulate, program)] = launches
             symbols = dict.fromkeys(symbol for s in launches.steps for symbol in s.bind)
-            made = table_kernels(frames, emitter, NUMERICS[name], symbols, sizes.emulate)
+            made = table_kernels(frames, emitter, ARITHMETICS[name], symbols, sizes.emulate)
             found |= {kernel.name: kernel for kernel in (*(s.kernel for s in launches.steps), *made)}
     return list(found.values())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polytriton.ir.launches import Constants
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan, Window, extent
-from polytriton.kernels.arithmetic import Constants
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polytriton.ir.launches import Constants
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Step, extent
-from polytriton.kernels.arithmetic import Constants
 from polytriton.kernels.sequence import FrontierEntry, place
 from polytriton.passes.windows import windows_per_cell
 from polytriton.rounding import dot_error, gamma, sum_error

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable  # by its other name it is of Python 3.11
 
 LIBRARY = ("ir", "kernels", "passes")  # kernels, and what their constants and launches are read from
+ALONE = ("rounding.py", "arithmetic.py")
 
 
 def program_key(numerics: str, emulate: bool, program: Program) -> str:
@@ -34,7 +35,7 @@ def program_key(numerics: str, emulate: bool, program: Program) -> str:
 @cache
 def library_digest() -> str:
     """Of everything that decides what kernels there are, and what a program's launches are."""
-    own = hashlib.sha256(resources.files("polytriton").joinpath("rounding.py").read_bytes())
+    own = hashlib.sha256(b"".join(resources.files("polytriton").joinpath(name).read_bytes() for name in ALONE))
     for name, text in sorted(s for room in LIBRARY for s in _sources(resources.files("polytriton").joinpath(room), f"{room}/")):
         own.update(f"{name}\n{len(text)}\n".encode() + text)
     return own.hexdigest()

@@ -15,6 +15,7 @@ from weakref import proxy
 import torch
 from torch import Tensor
 
+from polytriton.arithmetic import ARITHMETICS, LIBRARY
 from polytriton.errors import ResourceError
 from polytriton.heap import keeps_memory
 from polytriton.ir.net import Node
@@ -34,7 +35,7 @@ from polytriton.runtime.gpu.neurons import NeuronLayer
 from polytriton.runtime.gpu.replay import Progress, Replays
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, relation_error
-from polytriton.runtime.soundness import FLOAT32, FLOAT64, KERNELS, Coefficients, find_semantics
+from polytriton.runtime.soundness import find_semantics
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.trace import Trace, sums
 
@@ -93,7 +94,7 @@ class Engine:
         numerics: str = "folded",
     ) -> None:
         self.net, self.plan = compiled.net, replan(compiled, config.whole, config.skips)
-        self.coefficients: Coefficients = KERNELS[dtype] if kernels else FLOAT64 if dtype == "float64" else FLOAT32
+        self.coefficients = (ARITHMETICS if kernels else LIBRARY)[dtype]
         self.device = device or torch.device("cpu")
         self.memory, self.early = memory, early and not tight
         self.tight = tight  # bound what the interval pass settled too: error vectors shrink with the boxes

@@ -24,59 +24,12 @@ from polytriton.errors import UsageError
 from polytriton.ir.curves import CURVES, STATED
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import curve_of, stated_name
-from polytriton.rounding import GROW, INNER, PARTS, U64, flush_loss, gamma, split_error
-
-ETA64 = 2.0**-1022
+from polytriton.rounding import GROW, U64, flush_loss, gamma, gammas
 
 
 def up(x: Tensor) -> Tensor:
     """A non-negative float64 result, rounded up past the roundings that made it."""
     return x * GROW
-
-
-def gammas(n: Tensor, u: float) -> Tensor:
-    """gamma for a table of counts."""
-    x = n * u
-    return torch.where(x < 0.5, x / (1 - x) * GROW, torch.full_like(x, float("inf")))
-
-
-@dataclass(frozen=True)
-class Coefficients:
-    """The arithmetic of rows: their type, its unit roundoff and the largest loss to underflow of one operation.
-
-    Generated kernels sum blocks of `inner` terms from zero and add the blocks in float64; library products (inner 0) add all
-    terms of an entry in one chain. A product of split operands takes `parts` multiplications on tensor cores, under a stated
-    model of them (docs/soundness.md, section 6).
-    """
-
-    dtype: torch.dtype
-    u: float
-    eta: float
-    inner: int = 0
-    parts: int = 1
-
-    def product_error(self, terms: Tensor) -> Tensor:
-        """|fl(M W) - M W| relative to |M||W| where so many terms can differ from zero (underflow is charged apart).
-
-        A block is at most gamma_inner off; that the blocks' float64 sum and its final rounding are at most two more roundings
-        to u needs fewer than 2^28 blocks. Split products: every block's `parts` * inner additions count, zeros too.
-        """
-        if not self.inner:
-            return gammas(terms, self.u)
-        if self.parts == 1:
-            return gammas(terms.clamp(max=self.inner) + 2, self.u)
-        return torch.full_like(terms, split_error(self.parts, self.u), dtype=torch.float64)
-
-
-FLOAT32 = Coefficients(torch.float32, 2.0**-24, 2.0**-126)
-FLOAT64 = Coefficients(torch.float64, U64, ETA64)
-# generated kernels; split products flush parts of an operand, up to three times what a plain product loses
-KERNELS = {
-    "float64": FLOAT64,
-    "float32": replace(FLOAT32, inner=INNER),
-    "tf32x3": replace(FLOAT32, eta=2.0**-123, inner=INNER, parts=PARTS["tf32x3"]),
-    "bf16x6": replace(FLOAT32, eta=2.0**-123, inner=INNER, parts=PARTS["bf16x6"]),
-}
 
 
 @dataclass(frozen=True)

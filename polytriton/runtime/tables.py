@@ -11,6 +11,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from polytriton.arithmetic import Arithmetic
 from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS
@@ -22,7 +23,7 @@ from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.planes import Planes, product_planes
 from polytriton.runtime.relax import relu_lines, round_outward, round_up
-from polytriton.runtime.soundness import Coefficients, gamma, up
+from polytriton.runtime.soundness import gamma, up
 
 _SERIAL = count()
 COMPACT = 1 << 14  # weights below which leaving some out gains nothing
@@ -39,7 +40,7 @@ class Weights:
 class Kit:
     """What does not depend on the batch: weights in the coefficient type and the frames of all tables."""
 
-    def __init__(self, net: Net, plan: Plan, forward: Forward, coefficients: Coefficients) -> None:
+    def __init__(self, net: Net, plan: Plan, forward: Forward, coefficients: Arithmetic) -> None:
         self.net, self.plan, self.forward, self.coefficients = net, plan, forward, coefficients
         self.nodes = net.by_name
         self.frames = {n.name: Frame(*extent(n), plan.halos.get(n.name, (0, 0, 0, 0))) for n in net}

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polytriton.arithmetic import ARITHMETICS, Arithmetic
 from polytriton.artifact import Artifact, write_artifact
 from polytriton.errors import UsageError
 from polytriton.ir.launches import Kernel
-from polytriton.kernels.arithmetic import NUMERICS, Numerics
 from polytriton.kernels.build import Built, compile_each
 from polytriton.kernels.catalogue import make_kernel, tile_key
 from polytriton.kernels.choose import GPU, retile
@@ -26,7 +26,6 @@ from polytriton.kernels.spec import Report
 from polytriton.knobs import knobs
 from polytriton.passes.pipeline import Compiled
 from polytriton.runtime.config import TILE_KEYS, Config, Tile
-from polytriton.runtime.soundness import KERNELS
 from polytriton.tuned import Entry, Tuned, plan_key, versions
 from polytriton.tuning.cpu_cost import Cost
 from polytriton.tuning.device import SHEETS, Gpu
@@ -52,7 +51,7 @@ def kinds(compiled: Compiled, numerics: str) -> tuple[list[Kind], Emitter]:
     """The kernels of a network whose tiles may be chosen; the emitter knows their defaults."""
     emitter, frames = Emitter(), Frames(compiled.net, compiled.plan)
     for program in compiled.plan:
-        Lowering(emitter, frames, NUMERICS[numerics], program, GPU).run()
+        Lowering(emitter, frames, ARITHMETICS[numerics], program, GPU).run()
     found: dict[str, Kind] = {}
     for uses in emitter.uses.values():
         for use in uses:
@@ -73,9 +72,9 @@ def kind_of(use: Use, emitter: Emitter) -> Kind | None:
 
 def candidates(kind: Kind, emitter: Emitter, gpu: Gpu, target: str) -> Iterator[tuple[Tile, Kernel, dict[str, Any]]]:
     """The default and the sizes that promise most before anything is compiled, each with its kernel."""
-    arithmetic: Numerics = NUMERICS[kind.numerics]
+    arithmetic: Arithmetic = ARITHMETICS[kind.numerics]
     default = emitter.asked[kind.key]
-    inner = {name: c.inner for name, c in KERNELS.items()}
+    inner = {name: c.inner for name, c in ARITHMETICS.items()}
     options = gpu_space({kind.key: default}, inner).choices.get(TILE + kind.key, ({},))
     ranked = []
     for k, option in enumerate(options):
@@ -92,8 +91,8 @@ def candidates(kind: Kind, emitter: Emitter, gpu: Gpu, target: str) -> Iterator[
 
 def tune_target(network: Path, held: Artifact, target: str, numerics: str, as_of: int = ROWS) -> dict[str, Any]:
     """Chooses by predicted time, writes the artifact, and says what was chosen and why."""
-    if numerics not in NUMERICS:
-        raise UsageError(f"--dtype {numerics}: kernels have no such coefficients", f"use one of: {', '.join(NUMERICS)}")
+    if numerics not in ARITHMETICS:
+        raise UsageError(f"--dtype {numerics}: kernels have no such coefficients", f"use one of: {', '.join(ARITHMETICS)}")
     gpu = SHEETS[target]
     found, emitter = kinds(held.compiled, numerics)
     tried = {kind.key: list(candidates(kind, emitter, gpu, target)) for kind in found}

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from polytriton.api import Verifier
+from polytriton.arithmetic import ARITHMETICS, Arithmetic
 from polytriton.ir import interp
 from polytriton.ir.plan import Program, extent
 from polytriton.passes import schedule
@@ -32,7 +33,6 @@ from polytriton.runtime.cpu.walk import Identity, Results, Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.results import Forms
-from polytriton.runtime.soundness import KERNELS, Coefficients
 from polytriton.runtime.tables import Kit
 from polytriton.tuning import work
 from polytriton.tuning.checks import Seen, watch_checks
@@ -72,7 +72,7 @@ def point_inputs(verifier: Verifier, q: Questions, seed: int) -> np.ndarray:
 
 
 def row_evidence(
-    verifier: Verifier, q: Questions, seed: int, dtype: str, arithmetic: Coefficients | None = None
+    verifier: Verifier, q: Questions, seed: int, dtype: str, arithmetic: Arithmetic | None = None
 ) -> dict[str, list[list[float]]]:
     """For every program, sampled rows to the input: [value, term] each. The boxes are the interval pass's, equal for everyone.
 
@@ -164,7 +164,7 @@ class Reference:
 
     def _terms(self, e: Evidence) -> str:
         if e.dtype not in self._rows:
-            arithmetic = KERNELS.get(e.dtype) if self.kernels else None  # generated kernels add up in blocks
+            arithmetic = ARITHMETICS.get(e.dtype) if self.kernels else None  # generated kernels add up in blocks
             self._rows[e.dtype] = row_evidence(self.verifier, self.q, self.seed, e.dtype, arithmetic)
         want = self._rows[e.dtype]
         if want.keys() != e.rows.keys():

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from polytriton.kernels.arithmetic import NUMERICS
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.spec import Report
 from polytriton.tuning.cpu_cost import Cost
@@ -42,7 +42,7 @@ def met(c: dict[str, int], axis: str) -> int:
 
 def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> LaunchWork:
     """From the kernel's constants alone: windows, channels, taps and tiles."""
-    arithmetic = NUMERICS[numerics]
+    arithmetic = ARITHMETICS[numerics]
     word = 8 if arithmetic.type == "tl.float64" else 4
     parts = {"tf32x3": 3, "bf16x6": 6}.get(arithmetic.form, 1)
     c = constants
@@ -71,7 +71,7 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
 def kernel_cost(function: str, constants: dict[str, int], numerics: str, rows: int, gpu: Gpu, report: Report | None, target: str) -> Cost:
     """Seconds of one launch over `rows` rows. Without a report (not compiled yet) registers are taken to let enough warps live."""
     does = work(function, constants, numerics, rows)
-    instruction = NUMERICS[numerics].instruction if function in ("dense_step", "conv_step") else "DFMA"
+    instruction = ARITHMETICS[numerics].instruction if function in ("dense_step", "conv_step") else "DFMA"
     hidden, spills = 1.0, 0
     if report is not None:
         if not report.occupancy:

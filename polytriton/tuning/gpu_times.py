@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.plan import extent
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU, Tiles, retile
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Lowering
@@ -62,7 +62,7 @@ class GpuTimes:
         found, count = [], 0
         for program in plan:
             emitter = Emitter()
-            count += len(Lowering(emitter, frames, NUMERICS[numerics], program, GPU).run().steps)
+            count += len(Lowering(emitter, frames, ARITHMETICS[numerics], program, GPU).run().steps)
             rows = FEW if program.kind == "query" else min(ROWS, 2 * _size(net.node(program.target)))
             kinds: dict[str, tuple[Kind, int]] = {}
             for use in (use for uses in emitter.uses.values() for use in uses):
@@ -77,7 +77,7 @@ class GpuTimes:
         key = kind.key, launched.rows, msgspec.json.encode(tile)
         if key not in self._seconds:
             try:
-                tiles = retile(launched.tiles, tile, NUMERICS[numerics])
+                tiles = retile(launched.tiles, tile, ARITHMETICS[numerics])
             except ValueError:
                 return float("inf")
             every = {**kind.constants, **tiles.constants}

@@ -12,13 +12,12 @@ import torch
 
 import polytriton
 from polytriton.api import Verifier
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.artifact import Artifact, write_artifact
 from polytriton.errors import UsageError
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import Tiles
 from polytriton.runtime.config import LIBRARY, Config
 from polytriton.runtime.cpu.torch_backend import TorchBackend
-from polytriton.runtime.soundness import KERNELS
 from polytriton.tuned import Tuned, device_name, plan_key, versions
 from polytriton.tuning import work
 from polytriton.tuning.checks import Seen
@@ -109,10 +108,10 @@ def _gpu(verifier: Verifier, settings: SessionSettings, seen: Seen) -> tuple[Spa
     more = plan_choices(tuple(shares(verifier.compiled)), seen.choices())
     more |= {"dtype": ("", *(n for n in numerics if n != first))} if len(numerics) > 1 else {}
     more |= {"graphs": (True, False), "lanes": (True, False)}
-    space = gpu_space(asked, {name: c.inner for name, c in KERNELS.items()}, more, first)
+    space = gpu_space(asked, {name: c.inner for name, c in ARITHMETICS.items()}, more, first)
     target = device_name(settings.options["device"]).split(" ", 1)[0]
     sheet = SHEETS.get(target)
     if sheet is None:
         return space, lambda config, profile: 1.0, 0.0
     times = GpuTimes(verifier.compiled, sheet, target, first)
-    return space, lambda config, profile: times.seconds(config), sheet.rates[NUMERICS[first].instruction]
+    return space, lambda config, profile: times.seconds(config), sheet.rates[ARITHMETICS[first].instruction]

@@ -21,10 +21,10 @@ from bench.gpu import setting as gpu_report
 from bench.gpu.reference import Oracle
 from bench.gpu.setting import Setting, ceiling
 from bench.nets.grow import NETWORKS
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.gpu.replay import Replays
-from polytriton.runtime.soundness import KERNELS
 from tests.bench import dying
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def test_every_arithmetic_of_a_real_run_has_an_engine() -> None:
     needs_triton()
     for setting in (Setting(True, 0.0), Setting(False, 0.0)):
         for numerics in gpu_kernels.arithmetics(setting):
-            assert Engine(compile_net(NETWORKS["tiny"]()), dtype=numerics, kernels="interpret").coefficients is KERNELS[numerics]
+            assert Engine(compile_net(NETWORKS["tiny"]()), dtype=numerics, kernels="interpret").coefficients is ARITHMETICS[numerics]
 
 
 def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def relax(change: str = "", by: float = 0.0) -> dict[str, float]:
         "RELU": True, "CHARGE": True, "SIZE": SIZE, "LINE": SIZE, "C": SIZE, "RH": 0, "OH": 0, "RW": 0, "OW": 0, "BIAS": "none",
         "SUM_ERROR": 1.0, **{p + k: 0 if k == "START" else SIZE for p in ("", "T_") for k in ("START", "PLANE", "PITCH")},
     }  # fmt: skip
-    return dict(Oracle(constants, was, now, n, KERNELS["float64"]).check("relax_rows"))
+    return dict(Oracle(constants, was, now, n, ARITHMETICS["float64"]).check("relax_rows"))
 
 
 def test_the_oracle_passes_what_is_right() -> None:

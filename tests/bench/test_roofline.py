@@ -23,9 +23,9 @@ from bench.roofline import zoo as roofline_zoo
 from bench.roofline.kernels import launches_of
 from bench.roofline.model import Code, estimate, peak, traffic
 from bench.roofline.sass_loop import LANES, MATRIX, inner_loop, mix, pipe_cycles, read
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.ops import relaxed_nodes
 from polytriton.ir.plan import Step
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.sass import occupancy
 from polytriton.kernels.spec import Report
@@ -137,7 +137,7 @@ def test_warps_that_live_on_an_h100(registers: int, shared: int, warps: int, liv
 
 # ---- the model --------------------------------------------------------------------------------------------------------
 
-TILES = GPU.product(NUMERICS["float64"], 0, 512, 512)
+TILES = GPU.product(ARITHMETICS["float64"], 0, 512, 512)
 DENSE = Note("dense_step", {"K": 512, "N": 512, **TILES.constants}, {}, Step("linear", "f"), 0)
 REPORT = Report("k", "cuda:90", 64, 0, 0, 0, 0, {}, 32, 1, 0.0, False)
 
@@ -178,7 +178,7 @@ def test_a_loop_slows_a_product_by_what_its_busiest_pipe_takes() -> None:
 
 
 def test_a_loop_that_multiplies_twice_is_not_one_that_was_unrolled() -> None:
-    split = NUMERICS["tf32x3"]
+    split = ARITHMETICS["tf32x3"]
     note = replace(DENSE, constants={"K": 512, "N": 512, **GPU.product(split, 0, 512, 512).constants, "BM": 64})
     text = "\n".join(f"        /*{16 * k:04x}*/    HGMMA.64x32x8.F32.TF32 R1, R2 ;" for k in range(20)) + "\n        /*0140*/    BRA 0x0 ;"
     found = estimate(note, 8, 0, "tf32x3", 4096, H100, "cuda:90", Code(REPORT, read(text)))
@@ -214,8 +214,8 @@ def test_bytes_of_a_launch_by_hand() -> None:
     tables = sum(s.partition(":")[0] in ("below", "above", "cut", "t") for s in timed.launch.bind)
     floors = sum(s.startswith("floor:") for s in timed.launch.bind)
     want = 8 * rows * (6 + 5) + 8 * rows * flat + layer + 8 * batch * 6 * tables + 8 * batch * floors + 8
-    assert traffic(timed.launch, timed.launches, timed.frames, rows, batch, NUMERICS["float64"]) == want
-    one = traffic(timed.launch, timed.launches, timed.frames, 1, 100, NUMERICS["float64"])
+    assert traffic(timed.launch, timed.launches, timed.frames, rows, batch, ARITHMETICS["float64"]) == want
+    one = traffic(timed.launch, timed.launches, timed.frames, 1, 100, ARITHMETICS["float64"])
     assert one == 8 * (6 + 5) + 8 * flat + layer + 8 * 6 * tables + 8 * 100 * floors + 8  # a row reads its own image's tables
 
 

@@ -15,7 +15,7 @@ from polytriton.errors import ResourceError, UnsupportedModel
 from polytriton.frontend import onnx_compare
 from polytriton.frontend.onnx import Imported, cross_check, load_onnx
 from polytriton.frontend.onnx_compare import Held, OnnxStep
-from polytriton.frontend.onnx_enclosure import ARITHMETIC, Arithmetic, Numbers, enclose, gamma
+from polytriton.frontend.onnx_enclosure import ARITHMETIC, EnclosedArithmetic, Numbers, enclose, gamma
 from polytriton.ir.interp import evaluate
 from polytriton.ir.net import Builder, Net
 from tests.frontend.onnx_cases import LIVE
@@ -283,7 +283,7 @@ def test_large_networks_are_given_as_many_inputs_as_asked_for(monkeypatch: pytes
 # ---- the enclosure --------------------------------------------------------------------------------------------
 
 
-def chained(net: Net, x: np.ndarray, a: Arithmetic) -> dict[str, Numbers]:
+def chained(net: Net, x: np.ndarray, a: EnclosedArithmetic) -> dict[str, Numbers]:
     """Every node's enclosure, from exact inputs on."""
     found = {net.input.name: Numbers(x.reshape(len(x), *net.input.shape))}
     for n in net.nodes[1:]:

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from polytriton.arithmetic import ARITHMETICS, INTERVAL
 from polytriton.errors import InvalidIR
 from polytriton.ir.launch_check import check_launches
 from polytriton.ir.launch_text import parse_launches, print_launches
 from polytriton.ir.launches import Launches
 from polytriton.ir.net import Net
 from polytriton.kernels import network
-from polytriton.kernels.arithmetic import INTERVAL, NUMERICS
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.interval_launches import IntervalLowering
@@ -30,7 +30,7 @@ from tests.oracle.nets import toy_residual
 
 def lower(net: Net, numerics: str, emitter: Emitter, sizes: Sizes = GPU) -> None:
     """The launches of a network's query and of its last bound, into the emitter."""
-    compiled, arithmetic = compile_net(net), NUMERICS[numerics]
+    compiled, arithmetic = compile_net(net), ARITHMETICS[numerics]
     frames, interval = Frames(compiled.net, compiled.plan), arithmetic.form == INTERVAL
     for program in list(compiled.plan)[-2:]:
         made = (IntervalLowering if interval else Lowering)(emitter, frames, arithmetic, program, sizes).run()

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polytriton.ir.launches import Constant
+from polytriton.ir.launches import Constant, Constants
 from polytriton.ir.plan import Axis, Window
 from polytriton.kernels import catalogue
-from polytriton.kernels.arithmetic import Constants
 from polytriton.kernels.load import function, prepare
 from polytriton.passes.windows import overhang
 from polytriton.rounding import dot_error

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.errors import KernelError
 from polytriton.frontend.onnx import load_onnx
-from polytriton.ir.launches import Kernel
-from polytriton.kernels.arithmetic import NUMERICS, Constants
+from polytriton.ir.launches import Constants, Kernel
 from polytriton.kernels.build import check, compile_all, triton_version
 from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.network import network_kernels
@@ -62,7 +62,7 @@ def test_an_example_on_hopper(numerics: str, cubins: Path) -> None:
     """One kernel of every function of the library; test_examples compiles all of them."""
     kernels = of_file(EXAMPLES / "digits_conv_normal.onnx", numerics)
     products = [k for k in kernels if k.name.startswith(PRODUCTS)]
-    assert products and all(k.instruction == NUMERICS[numerics].instruction for k in products)
+    assert products and all(k.instruction == ARITHMETICS[numerics].instruction for k in products)
     of_function = {k.family: k for k in sorted(kernels, key=lambda k: -len(k.parameters))}
     assert len(of_function) >= 8 and all(any(name.startswith(p) for name in of_function) for p in PRODUCTS)
     chosen = [
@@ -102,7 +102,7 @@ def test_networks_of_the_paper_and_the_data(name: str, numerics: str, cubins: Pa
     if reason := ledger.unusable(books):
         pytest.skip(reason)
     kernels = ledger.needed(ledger.networks(name, request.getfixturevalue("data") if name == "data" else None), numerics)
-    assert {k.instruction for k in kernels if k.name.startswith(PRODUCTS)} == {NUMERICS[numerics].instruction}
+    assert {k.instruction for k in kernels if k.name.startswith(PRODUCTS)} == {ARITHMETICS[numerics].instruction}
     missing, stale = ledger.prove(books, kernels, cubins)
     differ = [text for target, book in books.items() for text in ledger.compiled_again(book, kernels, target, ledger.today())]
     assert not differ, ledger.lying(name, differ)

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
+from polytriton.arithmetic import ARITHMETICS
+from polytriton.ir.launches import Constants
 from polytriton.ir.plan import Window
-from polytriton.kernels.arithmetic import NUMERICS, Constants
 from polytriton.passes.windows import input_axis
 from polytriton.rounding import gamma
 from polytriton.runtime.cpu.products import ConvShape
@@ -80,7 +81,7 @@ def stepped(c: Case, m: Array, w: Array, relu: bool, tables: dict[str, Array], m
     span = 4
     programs = (blocks(over.capacity, 16 // span) * blocks(each, span) + 1) * ph * pw
     constants: Constants = {
-        **more, **over.place(), "T": NUMERICS[numerics].type, "FORM": NUMERICS[numerics].form, "H": over.cells[0], "W": over.cells[1],
+        **more, **over.place(), "T": ARITHMETICS[numerics].type, "FORM": ARITHMETICS[numerics].form, "H": over.cells[0], "W": over.cells[1],
         "CO": over.shape[2], "G": c.groups, "HO": ho, "WO": wo, "CI": ci, "KH": c.k[0], "KW": c.k[1], "SH": c.s[0], "SW": c.s[1],
         "DH": c.d[0], "DW": c.d[1], "TOP": c.lead[0], "LEFT": c.lead[1], "MASK": False, "IH": 1, "IW": 1, "TO_RH": 0, "TO_OH": 0,
         "TO_RW": 0, "TO_OW": 0, "PH": ph, "PW": pw, "SPAN": span,
@@ -117,7 +118,7 @@ def compared(seed: int, relu: bool, kind: str, numerics: str) -> None:
     w = draw(rng, (*c.k, over.shape[2], c.share), "integers" if kind in ("huge", "nan") else kind, dtype)
     out = stepped(c, m, w, relu, sc.tables, sc.constants, numerics)
     n = sc.substituted(m)
-    u, eta, most = NUMERICS[numerics].u, Fraction(ETA[dtype]), float(np.finfo(m.dtype).max)
+    u, eta, most = ARITHMETICS[numerics].u, Fraction(ETA[dtype]), float(np.finfo(m.dtype).max)
     relative = Fraction(gamma(c.terms + 1, u) if dtype == np.float64 else gamma(min(c.terms, BK) + 2, u))
     places = list(np.ndindex(*out.shape))
     for at in [places[p] for p in rng.permutation(len(places))[:40]]:

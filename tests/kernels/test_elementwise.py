@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.plan import Axis, Window
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.rounding import dot_error, sum_error
 from tests.kernels.steps import ETA, FLOATS, KINDS, Scene, blocks, covers, draw, exact, run, scene
 
@@ -60,7 +60,7 @@ def sloped(over: Scene, values: dict[str, np.ndarray], m: np.ndarray, numerics: 
 def test_slope_rows(seed: int, slots: bool, lower: bool, pends: bool, kind: str, numerics: str) -> None:
     rng = np.random.default_rng(seed)
     over, dtype = scene(rng, slots=slots), FLOATS[numerics]
-    pending = NUMERICS[numerics].u * FULL if pends else 0.0
+    pending = ARITHMETICS[numerics].u * FULL if pends else 0.0
     tables, before, floor = lines(over, rng, kind, dtype), paid(over, rng, kind), np.full(over.batch, 1e-290)
     m = over.coefficients(rng, kind, dtype)
     br, bq = int(rng.choice([1, 2, 16])), int(rng.choice([2, 8, 128]))
@@ -105,7 +105,7 @@ def test_pending_roundings_are_paid_before_they_are_forgotten() -> None:
     """Lines that are zero say nothing of y: what M_j may be off must stand in the error, not a hundredth more."""
     rng = np.random.default_rng(1)
     for numerics in ("float64", "float32"):
-        over, dtype, u = one(2, 3), FLOATS[numerics], NUMERICS[numerics].u
+        over, dtype, u = one(2, 3), FLOATS[numerics], ARITHMETICS[numerics].u
         tables = lines(over, rng, "integers", dtype)
         for name in ("below", "above", "lower", "cut"):
             tables[name][:] = 0
@@ -128,7 +128,7 @@ def test_a_slope_keeps_what_is_no_number(numerics: str, bad: float) -> None:
     m = np.ones((2, 1, 1, 8), dtype)
     m[0, 0, 0, 3] = bad
     values = {**tables, "constant": np.zeros(2), "error": np.zeros(2), "floor": np.zeros(1)}
-    found = sloped(over, values, m, numerics, True, NUMERICS[numerics].u, 2, 8)
+    found = sloped(over, values, m, numerics, True, ARITHMETICS[numerics].u, 2, 8)
     assert not np.isfinite(found["out"][0, 0, 0, 3]) and not np.isfinite(found["constant"][0] - found["error"][0])
     assert np.isfinite(found["out"][1]).all() and np.isfinite(found["constant"][1] - found["error"][1])
 
@@ -184,6 +184,6 @@ def test_a_scaled_coefficient_is_off_by_one_rounding(numerics: str) -> None:
     out = scaled(over, {**values, "constant": np.zeros(2), "error": np.zeros(2)}, m, numerics, 2, 64)["out"]
     worst = Fraction(0)
     for x, a, y in zip(m[0].ravel(), factor.ravel(), out[0].ravel(), strict=True):
-        bound = Fraction(NUMERICS[numerics].u) * abs(exact([x], [a])) + Fraction(ETA[dtype])
+        bound = Fraction(ARITHMETICS[numerics].u) * abs(exact([x], [a])) + Fraction(ETA[dtype])
         worst = max(worst, abs(Fraction(float(y)) - exact([x], [a])) / bound)
     assert Fraction(9, 10) < worst <= 1

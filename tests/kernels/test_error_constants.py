@@ -10,7 +10,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from polytriton.kernels.arithmetic import NUMERICS, Constants
+from polytriton.arithmetic import ARITHMETICS
+from polytriton.ir.launches import Constants
 from tests.kernels.steps import ETA, FLOATS, draw, exact, run
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -37,7 +38,7 @@ def bound(numerics: str, k: int, size: Fraction, out: float) -> Fraction:
 
 
 def constants(numerics: str) -> Constants:
-    return {**NOTHING, "T": NUMERICS[numerics].type, "FORM": NUMERICS[numerics].form, "BK": BK[numerics]}
+    return {**NOTHING, "T": ARITHMETICS[numerics].type, "FORM": ARITHMETICS[numerics].form, "BK": BK[numerics]}
 
 
 def dense(m: np.ndarray, w: np.ndarray, numerics: str) -> np.ndarray:
@@ -63,7 +64,7 @@ def conv(m: np.ndarray, w: np.ndarray, numerics: str) -> np.ndarray:
 def data(kind: str, k: int, numerics: str) -> tuple[np.ndarray, np.ndarray]:
     """Rows [4, k] and weights [k, N]."""
     rng, dtype = np.random.default_rng(5), FLOATS[numerics]
-    u = 2 * NUMERICS[numerics].u
+    u = 2 * ARITHMETICS[numerics].u
     m: np.ndarray = np.ones((4, k))
     w: np.ndarray = np.ones((k, N))
     if kind == "one way":  # 1 first, then numbers that every addition rounds up (rows 0, 1), or away (rows 2, 3)
@@ -107,7 +108,7 @@ def test_the_sum_of_parts_is_off_by_its_additions_and_one_rounding(numerics: str
         parts[:, 0] = 1 + (0 if dtype == np.float64 else 2.0**-23)
         if dtype == np.float32:
             parts[:, 1:] = 0.49 * 2.0**-23 / (split - 1)
-    sums: Constants = {"T": NUMERICS[numerics].type, "N": N, "SK": split, "BR": 4, "BQ": 8}
+    sums: Constants = {"T": ARITHMETICS[numerics].type, "N": N, "SK": split, "BR": 4, "BQ": 8}
     values = {"parts": parts, "out": np.zeros((rows, N), dtype), "count": np.array([rows])}
     out, worst = run("sum_parts", sums, numerics, (1, 2), values)["out"], Fraction(0)
     for r in range(rows):

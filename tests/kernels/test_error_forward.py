@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from polytriton.kernels.arithmetic import Constants
+from polytriton.ir.launches import Constants
 from polytriton.rounding import GROW, gamma
 from tests.kernels.steps import draw, exact, run
 

@@ -17,8 +17,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from polytriton.ir.launches import Constant
-from polytriton.kernels.arithmetic import NUMERICS, Constants
+from polytriton.arithmetic import ARITHMETICS
+from polytriton.ir.launches import Constant, Constants
 from tests.kernels.steps import exact, run
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -31,7 +31,7 @@ Array = np.ndarray
 
 def rows(numerics: str, part: float) -> Array:
     """Three rows: 1 and parts of its last place; the same with both signs, which cancel; numbers of all sizes."""
-    rng, dtype, ulp = np.random.default_rng(14), DTYPE[numerics], 2 * NUMERICS[numerics].u
+    rng, dtype, ulp = np.random.default_rng(14), DTYPE[numerics], 2 * ARITHMETICS[numerics].u
     one = np.where(np.arange(K) == 0, 1.0, part * ulp)
     both = np.where(np.arange(K) % 2 == 0, 1 + ulp * np.arange(K), -1.0 + part * ulp)
     return np.stack([one, both, rng.standard_normal(K) * 10.0 ** rng.integers(-6, 7, K)]).astype(dtype)
@@ -47,7 +47,7 @@ def held(low: float, high: float, total: Fraction, size: Fraction, per: Fraction
 
 def product(name: str, more: Constants, m: Array, w: Array, numerics: str) -> tuple[Array, Array]:
     zero = np.zeros(len(m), np.int64)
-    known: Constants = {"T": NUMERICS[numerics].type, "SLOT": False, "BM": 4, "BN": N, "INTERPRET": True}
+    known: Constants = {"T": ARITHMETICS[numerics].type, "SLOT": False, "BM": 4, "BN": N, "INTERPRET": True}
     given = {"lo_m": m, "hi_m": m, "w": w, "row_h": zero, "row_w": zero, "count": np.array([len(m)])}
     made = {"out_lo": np.zeros((len(m), N), m.dtype), "out_hi": np.zeros((len(m), N), m.dtype)}
     found = run(name, {**known, **more}, numerics, (1, 1), {**given, **made})
@@ -73,7 +73,7 @@ def test_a_product_is_wider_by_its_roundings_alone(step: object, numerics: str, 
     m, w = rows(numerics, part), np.ones((K, N), DTYPE[numerics])
     w[:, 1:] = 1 + 2.0**-10 * np.random.default_rng(1).integers(0, 3, (K, N - 1))
     low, high = step(m, w, numerics)  # type: ignore[operator]
-    per = 2 * Fraction(NUMERICS[numerics].u) * K * (1 + Fraction(1, 2**10))
+    per = 2 * Fraction(ARITHMETICS[numerics].u) * K * (1 + Fraction(1, 2**10))
     shares = [held(low[r, n], high[r, n], exact(m[r], w[:, n]), exact(np.abs(m[r]), w[:, n]), per) for r in range(3) for n in range(N)]
     assert max(shares) > Fraction(1, 5), float(max(shares))
 
@@ -95,7 +95,7 @@ def given(m: Array) -> dict[str, Array]:
 
 @pytest.mark.parametrize("numerics", TYPES)
 def test_a_scale_is_the_two_nearest_numbers(numerics: str) -> None:
-    m, per = rows(numerics, 0.5), 2 * Fraction(NUMERICS[numerics].u) * (1 + Fraction(1, 2**10))
+    m, per = rows(numerics, 0.5), 2 * Fraction(ARITHMETICS[numerics].u) * (1 + Fraction(1, 2**10))
     factor = (1 + np.random.default_rng(2).random(K)).astype(m.dtype)
     found = run("interval_scale", flat(16), numerics, (1, 1), {**given(m), "factor": factor})
     ends, worst = (found["out_lo"].ravel().tolist(), found["out_hi"].ravel().tolist()), Fraction(0)
@@ -120,7 +120,7 @@ def test_a_join_is_the_two_nearest_numbers(numerics: str) -> None:
         low, high = float(found["out_lo"][r, q]), float(found["out_hi"][r, q])
         total = Fraction(float(m[r, q])) - Fraction(float(b[r, q]))
         assert high in (low, float(np.nextafter(m.dtype.type(low), m.dtype.type(np.inf))))
-        worst = max(worst, held(low, high, total, max(abs(total), Fraction(1e-300)), 2 * Fraction(NUMERICS[numerics].u)))
+        worst = max(worst, held(low, high, total, max(abs(total), Fraction(1e-300)), 2 * Fraction(ARITHMETICS[numerics].u)))
     assert worst > Fraction(8, 10)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polytriton.ir.launches import Constant
-from polytriton.kernels.arithmetic import NUMERICS, Constants
+from polytriton.arithmetic import ARITHMETICS
+from polytriton.ir.launches import Constant, Constants
 from polytriton.kernels.choose import INTERPRETER
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.lanes import MERGE
@@ -89,7 +89,7 @@ def scale(m: Array, numerics: str, bq: int, enlarge: float, **tables: Array) -> 
 def pool(m: Array, numerics: str, bq: int, enlarge: float, rel: float, pending: float, **tables: Array) -> dict[str, Array]:
     """Pools of one cell whose winner is never sure: coefficients below zero become constants. The new window is the first cell."""
     k, sizes = m.shape[1], dict.fromkeys(("W", "C", "HO", "WO", "KH", "KW", "SH", "SW", "DH", "DW", "PH", "PW", "PITCH"), 1)
-    more = {**sizes, "H": k, "T": NUMERICS[numerics].type, "TOP": 0, "LEFT": 0, "PENDING": pending, "REL": rel, "SUM_ERROR": enlarge}
+    more = {**sizes, "H": k, "T": ARITHMETICS[numerics].type, "TOP": 0, "LEFT": 0, "PENDING": pending, "REL": rel, "SUM_ERROR": enlarge}
     known = {name: v for name, v in {**place(k, bq), **more}.items() if name not in ("SIZE", "LINE")}
     values = {**over(m, {"winner": np.full(k, 2), **tables}), "out": np.zeros((len(m), 1), m.dtype)}
     return run("pool_rows", known, numerics, (1, 2), values)
@@ -322,7 +322,7 @@ def test_programs_are_launched_with_the_factors_tested_here() -> None:
     seen: set[Any] = set()
     for make in (leaky, pools, scales, toy_residual):
         compiled = compile_net(make())
-        for numerics in (NUMERICS[name] for name in TYPES):
+        for numerics in (ARITHMETICS[name] for name in TYPES):
             emitter, frames = Emitter(), Frames(compiled.net, compiled.plan)
             for program in compiled.plan:
                 Lowering(emitter, frames, numerics, program, INTERPRETER).run()

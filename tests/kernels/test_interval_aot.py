@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.launches import Constant, Kernel
 from polytriton.ir.net import Builder, Net
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.build import check, compile_all
 from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.choose import GPU
@@ -50,7 +50,7 @@ def kernel(function: str, bits: int) -> Kernel:
     given: dict[str, Constant] = {**CASES[function], "INTERPRET": False}
     if function in PRODUCTS:
         wide = function == "interval_dense"
-        tiles = product_tiles(NUMERICS[f"interval{bits}"], GPU, 500 if wide else 64, cells=not wide)
+        tiles = product_tiles(ARITHMETICS[f"interval{bits}"], GPU, 500 if wide else 64, cells=not wide)
         given |= {"T": f"tl.float{bits}", **tiles.constants}
     return make_kernel(function, tuple(sorted(given.items())), f"interval{bits}", 1 if function in PRODUCTS else 4, 3)
 

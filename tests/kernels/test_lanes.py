@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Net
 from polytriton.kernels import lanes
 from polytriton.kernels.arena import lay_out
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Frames, Lowering
@@ -38,7 +38,7 @@ def programs(name: str, candidates: str = "all", numerics: str = "float64") -> l
 
 
 def lowered(net: Net, candidates: str = "all", numerics: str = "float64", sizes: Sizes = INTERPRETER) -> list[tuple[Launches, Launches]]:
-    compiled, emitter, arithmetic = compile_net(net, candidates=candidates), Emitter(), NUMERICS[numerics]
+    compiled, emitter, arithmetic = compile_net(net, candidates=candidates), Emitter(), ARITHMETICS[numerics]
     frames = Frames(compiled.net, compiled.plan)
     plain = [Lowering(emitter, frames, arithmetic, p, sizes).run() for p in compiled.plan]
     return [(p, lanes.add_lanes(p, emitter, arithmetic)) for p in plain]

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Net
 from polytriton.kernels.arena import Arena, lay_out
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.catalogue import CATALOGUE
 from polytriton.kernels.choose import GPU, INTERPRETER, Sizes, power
 from polytriton.kernels.emitter import Emitter
@@ -34,7 +34,7 @@ TABLES = {"lo", "hi", "below", "above", "lower", "cut", "t", "floor", "underflow
 def lowered(net: Net, numerics: str = "float64", sizes: Sizes = INTERPRETER) -> tuple[Emitter, list[Launches]]:
     compiled, emitter = compile_net(net), Emitter()
     frames = Frames(compiled.net, compiled.plan)
-    return emitter, [Lowering(emitter, frames, NUMERICS[numerics], p, sizes).run() for p in compiled.plan]
+    return emitter, [Lowering(emitter, frames, ARITHMETICS[numerics], p, sizes).run() for p in compiled.plan]
 
 
 @cache
@@ -132,21 +132,21 @@ def test_random_networks_reach_every_kernel() -> None:
     st.integers(1, 64),
     st.integers(1, 3000),
     st.integers(1, 3000),
-    st.sampled_from(tuple(NUMERICS)),
+    st.sampled_from(tuple(ARITHMETICS)),
     st.integers(1, 5000),
 )
 @limits(max_examples=200)
 def test_every_row_has_a_program_for_its_scalars(cells: int, times: int, k: int, n: int, numerics: str, capacity: int) -> None:
     """Of a convolution with `times` phases of `cells` cells: scalars' programs take BS rows each and are as many as the others."""
     for sizes in (GPU, INTERPRETER):
-        tiles = sizes.product(NUMERICS[numerics], cells * times, k, n)
+        tiles = sizes.product(ARITHMETICS[numerics], cells * times, k, n)
         c = tiles.constants
         programs = -(-capacity * cells // c["BM"]) * times
         assert programs * c["BS"] >= capacity and c["BS"] % c["BR"] == 0 and c["BM"] % c["BR"] == 0
-        dense = sizes.product(NUMERICS[numerics], 0, k, n)
+        dense = sizes.product(ARITHMETICS[numerics], 0, k, n)
         assert "BS" not in dense.constants and dense.block == dense.constants["BM"] and dense.constants["BM"] % dense.constants["BR"] == 0
         assert all(v > 0 and v & (v - 1) == 0 for v in (*c.values(), *dense.constants.values()))  # tl.arange wants powers of two
-        assert NUMERICS[numerics].inner in (0, max(c["BK"], NUMERICS[numerics].inner))  # blocks are no longer than what is charged
+        assert ARITHMETICS[numerics].inner in (0, max(c["BK"], ARITHMETICS[numerics].inner))  # blocks are no longer than what is charged
 
 
 @given(st.integers(1, 10**6))

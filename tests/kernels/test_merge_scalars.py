@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.errors import KernelError
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.build import check, compile_all, triton_version
 from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.emitter import Emitter
@@ -69,7 +69,7 @@ def test_nothing_finite_comes_of_a_broken_branch(where: int, bad: float) -> None
 
 def test_text_and_header_can_be_read() -> None:
     emitter = Emitter()
-    kernel = emitter.kernel("merge_scalars", MERGE.constants, NUMERICS["float32"], MERGE, step="branches of query %y")
+    kernel = emitter.kernel("merge_scalars", MERGE.constants, ARITHMETICS["float32"], MERGE, step="branches of query %y")
     assert kernel.types == ("*fp64",) * 4 + ("*i64",) and kernel.parameters[-1] == "count_ptr"
     text = header(kernel, [use.step for use in emitter.uses[kernel.name]], ["float32"]) + source(kernel)
     why = "target >= sum M x + (constant + lane_constant) - (error + lane_error)"

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
+from polytriton.arithmetic import ARITHMETICS
+from polytriton.ir.launches import Constants
 from polytriton.ir.plan import Axis, Window
-from polytriton.kernels.arithmetic import NUMERICS, Constants
 from polytriton.passes.windows import input_axis, windows_per_cell
 from polytriton.rounding import dot_error, gamma, sum_error
 from tests.kernels.steps import FLOATS, KINDS, Scene, blocks, covers, draw, exact, run, scene
@@ -43,7 +44,7 @@ class Pool:
         over, (h, w, c), (kh, kw) = self.over, self.over.cells, self.k
         ho, wo = self.to.h.size, self.to.w.size
         constants: Constants = {
-            "T": NUMERICS[numerics].type, "SLOT": over.slot is not None, "H": h, "W": w, "C": c, "HO": ho, "WO": wo, "KH": kh, "KW": kw,
+            "T": ARITHMETICS[numerics].type, "SLOT": over.slot is not None, "H": h, "W": w, "C": c, "HO": ho, "WO": wo, "KH": kh, "KW": kw,
             "SH": self.s[0], "SW": self.s[1], "DH": self.d[0], "DW": self.d[1], "TOP": self.lead[0], "LEFT": self.lead[1],
             "PH": self.s[0] if self.d[0] == 1 else 1, "PW": self.s[1] if self.d[1] == 1 else 1, **over.place(), **over.geometry(),
             "PENDING": pending * sum_error(over.size), "REL": self.relative(numerics), "SUM_ERROR": sum_error(over.size),
@@ -55,7 +56,7 @@ class Pool:
 
     def relative(self, numerics: str) -> float:
         meets = windows_per_cell(self.k[0], self.s[0], self.d[0]) * windows_per_cell(self.k[1], self.s[1], self.d[1])
-        return gamma(meets - 1, NUMERICS[numerics].u) + dot_error(self.over.size)
+        return gamma(meets - 1, ARITHMETICS[numerics].u) + dot_error(self.over.size)
 
     def arriving(self, x: np.ndarray, winner: np.ndarray) -> dict[tuple[int, int, int, int], list[float]]:
         """What comes to every cell of the new window, by the definition: each row's winners, one by one."""
@@ -105,7 +106,7 @@ def pool_tables(p: Pool, rng: np.random.Generator, kind: str, dtype: type) -> di
 @limits(max_examples=35)
 def test_pool_rows(seed: int, slots: bool, pends: bool, kind: str, numerics: str) -> None:
     rng = np.random.default_rng(seed)
-    p, dtype, u = pool(rng, slots), FLOATS[numerics], NUMERICS[numerics].u
+    p, dtype, u = pool(rng, slots), FLOATS[numerics], ARITHMETICS[numerics].u
     over, values = p.over, pool_tables(p, rng, kind, dtype)
     m, pending = p.over.coefficients(rng, kind, dtype), u * FULL if pends else 0.0
     found = p.run(values, m, numerics, pending, int(rng.choice([1, 4, 16])), int(rng.choice([16, 64, 256])))
@@ -153,7 +154,7 @@ def flat_tables(over: Scene, dtype: type) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("numerics", ["float64", "float32"])
 def test_windows_that_meet_in_a_cell_reach_for_their_bound(numerics: str) -> None:
     """Nine windows all choose the middle cell: one brings 1, eight a little over half of its last place each."""
-    over, dtype, u = one(3, 1), FLOATS[numerics], NUMERICS[numerics].u
+    over, dtype, u = one(3, 1), FLOATS[numerics], ARITHMETICS[numerics].u
     p = Pool(over, Window(Axis(5, 0, 0), Axis(5, 0, 0)), (3, 3), (1, 1), (1, 1), (0, 0))
     values = flat_tables(over, dtype)
     values["winner"][0, :, :, 0] = [[2 * ((2 - y) * 3 + 2 - x + 1) for x in range(3)] for y in range(3)]  # cell (2, 2) of five
@@ -190,7 +191,7 @@ def test_constants_that_all_round_one_way_are_paid() -> None:
 
 def test_a_pool_pays_what_is_pending() -> None:
     for numerics in ("float64", "float32"):
-        over, dtype, u = one(4, 3), FLOATS[numerics], NUMERICS[numerics].u
+        over, dtype, u = one(4, 3), FLOATS[numerics], ARITHMETICS[numerics].u
         p = Pool(over, Window(Axis(4, 0, 0), Axis(4, 0, 0)), (1, 1), (1, 1), (1, 1), (0, 0))
         values = flat_tables(over, dtype)
         values["largest"][:], values["winner"][:] = 0, 3
@@ -257,7 +258,7 @@ def lists(index: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 def gathered(over: Scene, m: np.ndarray, index: np.ndarray, blocks_: int, to: int, numerics: str, br: int, bq: int) -> np.ndarray:
     starts, readers = lists(index, to)
     constants: Constants = {
-        "T": NUMERICS[numerics].type, "SLOT": over.slot is not None, "FROM": over.size, "SIZE": blocks_ * to, "CO": len(index), "CI": to,
+        "T": ARITHMETICS[numerics].type, "SLOT": over.slot is not None, "FROM": over.size, "SIZE": blocks_ * to, "CO": len(index), "CI": to,
         "REPEATS": int(np.diff(starts).max(initial=0)), "BR": br, "BQ": bq,
     }  # fmt: skip
     grid = blocks(over.capacity, br) + 1, blocks(blocks_ * to, bq)
@@ -271,7 +272,7 @@ def gathered(over: Scene, m: np.ndarray, index: np.ndarray, blocks_: int, to: in
 def test_gather_rows(seed: int, slots: bool, channels: bool, kind: str, numerics: str) -> None:
     """Single cells or whole channels, some read often, some never, some places padding (-1)."""
     rng = np.random.default_rng(seed)
-    over, dtype, u = scene(rng, slots=slots), FLOATS[numerics], NUMERICS[numerics].u
+    over, dtype, u = scene(rng, slots=slots), FLOATS[numerics], ARITHMETICS[numerics].u
     m = over.coefficients(rng, kind, dtype)
     each, times = (over.shape[2], over.window.cells) if channels else (over.size, 1)
     to = int(rng.integers(1, 2 * each + 1))
@@ -292,7 +293,7 @@ def test_gather_rows(seed: int, slots: bool, channels: bool, kind: str, numerics
 @pytest.mark.parametrize("repeats", [2, 9, 200])
 def test_a_cell_that_is_read_often_reaches_for_its_bound(numerics: str, repeats: int) -> None:
     """1 first, then numbers that every addition rounds up: gamma of one less than the readings holds, and is reached to a quarter."""
-    dtype, u = FLOATS[numerics], NUMERICS[numerics].u
+    dtype, u = FLOATS[numerics], ARITHMETICS[numerics].u
     over = one(1, repeats)
     m = np.full((2, 1, 1, repeats), 1.02 * u, dtype)
     m[:, :, :, 0] = 1

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from polytriton.ir.launches import Launch
+from polytriton.arithmetic import ARITHMETICS
+from polytriton.ir.launches import Constants, Launch
 from polytriton.ir.net import Builder, Net
 from polytriton.kernels.arena import lay_out
-from polytriton.kernels.arithmetic import NUMERICS, Constants
 from polytriton.kernels.choose import GPU, INTERPRETER, Tiles, retile
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Lowering
@@ -36,13 +36,13 @@ def product(m: np.ndarray, w: np.ndarray, numerics: str, split: int) -> np.ndarr
     k = m.shape[1]
     constants: Constants = {
         "RELU": False, "CHARGE": False, "SLOT": False, "START": 0, "PLANE": 0, "PITCH": 0, "T_START": 0, "T_PLANE": 0, "T_PITCH": 0,
-        "BIAS": "none", "SUM_ERROR": 1.0, "BM": 16, "BN": 16, "BR": 1, "BQ": 32, "T": NUMERICS[numerics].type, "SK": split,
-        "FORM": NUMERICS[numerics].form, "BK": BK[numerics], "K": k, "N": N, "LINE": k, "C": k,
+        "BIAS": "none", "SUM_ERROR": 1.0, "BM": 16, "BN": 16, "BR": 1, "BQ": 32, "T": ARITHMETICS[numerics].type, "SK": split,
+        "FORM": ARITHMETICS[numerics].form, "BK": BK[numerics], "K": k, "N": N, "LINE": k, "C": k,
     }  # fmt: skip
     count = np.array([len(m)])
     values = {"m": m, "w": w, "out": np.full((len(m), split, N), 7, m.dtype), "count": count}
     parts = run("dense_step", constants, numerics, (1, split), values)
-    sums: Constants = {"T": NUMERICS[numerics].type, "N": N, "SK": split, "BR": 4, "BQ": 32}
+    sums: Constants = {"T": ARITHMETICS[numerics].type, "N": N, "SK": split, "BR": 4, "BQ": 32}
     grid = -(-len(m) // 4), 1
     return run("sum_parts", sums, numerics, grid, {"parts": parts["out"], "out": np.zeros((len(m), N), m.dtype), "count": count})["out"]
 
@@ -54,7 +54,7 @@ def charged(numerics: str, k: int) -> Fraction:
 
 def adverse(kind: str, k: int, numerics: str, split: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows [4, k], weights [k, N]: every block, or every stretch, begins with 1 and goes on with numbers that are rounded away."""
-    rng, dtype, u = np.random.default_rng(3), FLOATS[numerics], 2 * NUMERICS[numerics].u
+    rng, dtype, u = np.random.default_rng(3), FLOATS[numerics], 2 * ARITHMETICS[numerics].u
     m, w = draw(rng, (4, k), "mixed"), draw(rng, (k, N), "mixed")
     if kind == "blocks":
         m, w = np.where(np.arange(k) % BK[numerics] == 0, 1.0, np.array([[0.6], [0.51], [0.49], [0.4]]) * u), np.ones((k, N))
@@ -105,12 +105,12 @@ def test_the_spare_room_of_the_charge_holds_every_float64_addition(split: int) -
 
 
 def test_short_blocks_are_not_split() -> None:
-    default = GPU.product(NUMERICS["float64"], 0, 256, 64)
-    assert retile(default, Tile({"SK": 4}), NUMERICS["float64"]).constants["SK"] == 4
+    default = GPU.product(ARITHMETICS["float64"], 0, 256, 64)
+    assert retile(default, Tile({"SK": 4}), ARITHMETICS["float64"]).constants["SK"] == 4
     with pytest.raises(ValueError, match="16 terms"):
-        retile(default, Tile({"SK": 4, "BK": 8}), NUMERICS["float64"])
+        retile(default, Tile({"SK": 4, "BK": 8}), ARITHMETICS["float64"])
     with pytest.raises(ValueError, match="no size"):
-        retile(GPU.product(NUMERICS["float64"], 9, 256, 64), Tile({"SK": 4}), NUMERICS["float64"])  # a convolution's
+        retile(GPU.product(ARITHMETICS["float64"], 9, 256, 64), Tile({"SK": 4}), ARITHMETICS["float64"])  # a convolution's
 
 
 # ---- programs ----------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def tiled(compiled: Compiled, numerics: str, interpret: bool, split: int) -> Con
     """Every dense product split."""
     emitter, frames = Emitter(), Frames(compiled.net, compiled.plan)
     for program in compiled.plan:
-        Lowering(emitter, frames, NUMERICS[numerics], program, INTERPRETER if interpret else GPU).run()
+        Lowering(emitter, frames, ARITHMETICS[numerics], program, INTERPRETER if interpret else GPU).run()
     keys = [key for key in emitter.asked if key.startswith("dense_step:")]
     assert keys
     return Config(tiles={key: Tile({"SK": split, "BK": 16}) for key in keys})
@@ -157,7 +157,7 @@ def test_stretches_and_their_sum_never_share_memory() -> None:
     compiled = compile_net(dense_net())
     emitter = Emitter(tiles=tiled(compiled, "float64", False, 8).tiles)
     for program in compiled.plan:
-        launches = Lowering(emitter, Frames(compiled.net, compiled.plan), NUMERICS["float64"], program, GPU).run()
+        launches = Lowering(emitter, Frames(compiled.net, compiled.plan), ARITHMETICS["float64"], program, GPU).run()
         arena = lay_out(launches)
         for step in launches.steps:
             if isinstance(step, Launch) and step.function == "sum_parts":
@@ -181,7 +181,7 @@ def test_split_products_compile_without_spills(numerics: str, target: str, tmp_p
     from polytriton.kernels.catalogue import make_kernel
     from polytriton.tuning.space import gpu_space
 
-    arithmetic, k, n = NUMERICS[numerics], 1000, 500
+    arithmetic, k, n = ARITHMETICS[numerics], 1000, 500
     default: Tiles = GPU.product(arithmetic, 0, k, n)
     sizes: Constants = {
         "RELU": True, "CHARGE": True, "SLOT": True, "START": 0, "PLANE": k, "PITCH": k, "T_START": 0, "T_PLANE": k, "T_PITCH": k, "N": n,

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
+from polytriton.arithmetic import ARITHMETICS
+from polytriton.ir.launches import Constants
 from polytriton.ir.plan import Axis, Window
-from polytriton.kernels.arithmetic import NUMERICS, Constants
 from polytriton.passes.windows import input_axis
 from polytriton.rounding import sum_error
 from tests.kernels.steps import ETA, FLOATS, KINDS, Scene, blocks, covers, draw, exact, run, scalars, scene
@@ -44,7 +45,7 @@ def test_dense_step(seed: int, slots: bool, work: str, kind: str, numerics: str)
     bm, bn, bk = (int(v) for v in rng.choice([16, 32], 3))
     split = int(rng.choice([1, 1, 2, 4]))
     tiles: Constants = {"BM": bm, "BN": bn, "BK": bk, "SK": split, "BR": int(rng.choice([1, 4, bm])), "BQ": int(rng.choice([8, 64]))}
-    sizes: Constants = {"T": NUMERICS[numerics].type, "FORM": NUMERICS[numerics].form, "K": k, "N": n, "LINE": k, "C": k}
+    sizes: Constants = {"T": ARITHMETICS[numerics].type, "FORM": ARITHMETICS[numerics].form, "K": k, "N": n, "LINE": k, "C": k}
     out = np.full((over.capacity, split * n), NAN, dtype)
     grid = blocks(over.capacity, bm) + 1, split * blocks(n, bn) + (work != "none")
     found = run("dense_step", {**s.constants, **sizes, **tiles}, numerics, grid, {**over.rows(), **s.tables, "m": m, "w": w, "out": out})
@@ -56,7 +57,7 @@ def test_dense_step(seed: int, slots: bool, work: str, kind: str, numerics: str)
         found = run("sum_parts", sums, numerics, (blocks(over.capacity, 4) + 1, blocks(n, 32)), values)
     assert np.isnan(found["out"][over.count :]).all()
     rows = s.substituted(m).reshape(over.count, k)
-    u = NUMERICS[numerics].u
+    u = ARITHMETICS[numerics].u
     room = Fraction((min(k, bk if split == 1 else 32) + 2) * u * 1.0001 if dtype == np.float32 else (k + 1) * u * 1.0001)
     for r in range(over.count):
         for j in range(n):
@@ -111,7 +112,7 @@ def test_conv_step(seed: int, slots: bool, work: str, mask: bool, numerics: str)
     times, each = ph * pw, blocks(cells[0], ph) * blocks(cells[1], pw)
     bn, br, programs = 16, int(rng.choice([1, 2])), (blocks(over.capacity, bm // span) * blocks(each, span) + 1) * times
     constants: Constants = {
-        **sc.constants, **over.place(), "T": NUMERICS[numerics].type, "FORM": NUMERICS[numerics].form, "H": over.cells[0],
+        **sc.constants, **over.place(), "T": ARITHMETICS[numerics].type, "FORM": ARITHMETICS[numerics].form, "H": over.cells[0],
         "W": over.cells[1], "CO": over.shape[2], "G": groups, "HO": cells[0], "WO": cells[1], "CI": cells[2], "KH": k[0], "KW": k[1],
         "SH": s[0], "SW": s[1], "DH": d[0], "DW": d[1], "TOP": lead[0], "LEFT": lead[1], "MASK": mask, "IH": image[0], "IW": image[1],
         "TO_RH": to.h.stride, "TO_OH": to.h.offset, "TO_RW": to.w.stride, "TO_OW": to.w.offset, "PH": ph, "PW": pw, "SPAN": span,
@@ -193,7 +194,7 @@ def test_start_rows_on_slices_of_the_weights(seed: int, charge: bool, mask: bool
     rows, before = neurons(rng, over), substituted_neurons(rng, over, form)
     tiles = {"BR": int(rng.choice([1, 4])), "BQ": int(rng.choice([4, 64]))}
     constants: Constants = {
-        "T": NUMERICS[numerics].type, "CHARGE": charge, "SLICE": True, "BIAS": form, "H": over.positions[0], "W": over.positions[1],
+        "T": ARITHMETICS[numerics].type, "CHARGE": charge, "SLICE": True, "BIAS": form, "H": over.positions[0], "W": over.positions[1],
         "C": over.shape[2], "NH": natural.h.size, "NW": natural.w.size, "CI": sc, "HO": to.h.size, "WO": to.w.size,
         "GAP_RH": natural.h.stride - to.h.stride, "GAP_H": to.h.offset - natural.h.offset, "GAP_RW": natural.w.stride - to.w.stride,
         "GAP_W": to.w.offset - natural.w.offset, "MASK": mask, "IH": image[0], "IW": image[1], "RH": to.h.stride, "OH": to.h.offset,
@@ -228,7 +229,7 @@ def test_start_rows_written_out_on_their_own_node(seed: int, numerics: str) -> N
     nothing = ("H", "W", "C", "NH", "NW", "GAP_RH", "GAP_H", "GAP_RW", "GAP_W", "IH", "IW", "RH", "OH", "RW", "OW")
     tiles = {"BR": int(rng.choice([1, 4])), "BQ": int(rng.choice([4, 64]))}
     constants: Constants = {
-        **dict.fromkeys(nothing, 0), "T": NUMERICS[numerics].type, "CHARGE": False, "SLICE": False, "BIAS": "none", "CI": c, "HO": 1,
+        **dict.fromkeys(nothing, 0), "T": ARITHMETICS[numerics].type, "CHARGE": False, "SLICE": False, "BIAS": "none", "CI": c, "HO": 1,
         "WO": 1, "MASK": False, **tiles,
     }  # fmt: skip
     out = np.full((over.capacity, c), NAN, dtype)
@@ -260,7 +261,7 @@ def laid(source: Scene, m: np.ndarray, to: Scene) -> np.ndarray:
 def test_join_rows(seed: int, second: bool, slots: bool, kind: str, numerics: str) -> None:
     """Windows of other origins, strides and sizes: the sum is the rounded sum, and the error pays for that and for pending roundings."""
     rng = np.random.default_rng(seed)
-    to, dtype, u = scene(rng, slots=True), FLOATS[numerics], NUMERICS[numerics].u
+    to, dtype, u = scene(rng, slots=True), FLOATS[numerics], ARITHMETICS[numerics].u
     a, b = (x if slots else replace(x, slot=None) for x in (to.beside(rng), to.beside(rng)))
     m = {"a": a.coefficients(rng, kind, dtype), "b": b.coefficients(rng, kind, dtype)}
     signs, grow = {"a": int(rng.choice([-1, 1])), "b": int(rng.choice([-1, 1]))}, sum_error(to.size)
@@ -304,7 +305,7 @@ def test_join_rows(seed: int, second: bool, slots: bool, kind: str, numerics: st
 @pytest.mark.parametrize("numerics", ["float64", "float32"])
 def test_pending_roundings_are_paid_where_the_sum_cancels(numerics: str) -> None:
     """a + b is zero everywhere, so nothing is charged for it: the error is what both parts brought along."""
-    rng, dtype, u = np.random.default_rng(1), FLOATS[numerics], NUMERICS[numerics].u
+    rng, dtype, u = np.random.default_rng(1), FLOATS[numerics], ARITHMETICS[numerics].u
     whole = Window(Axis(2, 0, 0), Axis(2, 0, 0))
     zero = np.zeros(2, np.int64)
     to = Scene((2, 2, 3), whole, (1, 1), 1, 2, zero, zero, zero, None)

@@ -123,7 +123,7 @@ def test_machine_code_is_of_this_very_kernel(compiled: Compiled) -> None:
     assert not isinstance(Stock(replace(compiled.filed, code=code), target="cuda:90").function(kernel), load.LoadedCode)
 
 
-DECIDES = ["rounding.py", "ir/addends.py", "kernels/device/dense.py", "kernels/catalogue.py", "passes/windows.py"]
+DECIDES = ["rounding.py", "arithmetic.py", "ir/addends.py", "kernels/device/dense.py", "kernels/catalogue.py", "passes/windows.py"]
 
 
 @pytest.mark.parametrize("name", DECIDES)

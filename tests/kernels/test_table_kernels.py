@@ -17,9 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.net import Net
 from polytriton.kernels import cell_kernels
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.device.tables import rounded_up
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
@@ -99,7 +99,7 @@ def relu_lines(slope: float, dtype: str, lo: np.ndarray, hi: np.ndarray, own: np
         "SLOPE": slope,
         "LOWER": not exact,
         "DEPLOYED": own is not None,
-        "T": NUMERICS[dtype].type,
+        "T": ARITHMETICS[dtype].type,
         **FRAME,
         "SIZE": 30,
         "BLOCK": block,

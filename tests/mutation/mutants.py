@@ -45,7 +45,7 @@ QUICK = (CONSTANTS, TERMS, GAPS, TRAPS, DEPLOYED, PROCESS, SOAK, BACKEND, PRODUC
 KERNELS = (ROWS, STEPS, RUNS, FORWARD, COMPACT)
 
 
-SOUNDNESS, TABLES, RELAX, WALK = "runtime/soundness.py", "runtime/tables.py", "runtime/relax.py", "runtime/cpu/walk.py"
+ARITHMETIC, SOUNDNESS, TABLES, RELAX, WALK = "arithmetic.py", "runtime/soundness.py", "runtime/tables.py", "runtime/relax.py", "runtime/cpu/walk.py"
 FUSED, TORCH, ENGINE, FORWARDS = "runtime/cpu/fused.py", "runtime/cpu/torch_backend.py", "runtime/engine.py", "runtime/forward.py"
 SCALARS, SUMS = "runtime/cpu/scalars.py", "runtime/cpu/sums.py"
 _SCALARS = "tests/runtime/test_scalars.py::test_"
@@ -58,13 +58,15 @@ LOWER, MERGES, PROGRAMS = "passes/lower.py", "tests/passes/test_merges.py", "tes
 
 MUTANTS: tuple[Mutant, ...] = (
     # constants
-    m("halve gamma of a product", SOUNDNESS, "return gammas(terms, self.u)\n", "return gammas(terms, self.u / 2)\n", CONSTANTS),
+    m("halve gamma of a product", ARITHMETIC, "return gammas(terms, self.u)\n", "return gammas(terms, self.u / 2)\n", CONSTANTS),
     m("halve gamma", ROUNDING, "return (n * u) / (1 - n * u) * GROW", "return (n * u / 2) / (1 - n * u) * GROW", CONSTANTS),
     m("gamma without its denominator", ROUNDING, "(n * u) / (1 - n * u) * GROW", "(n * u) * GROW", CONSTANTS),
     m("row sums cost half", ROUNDING, "return 2 * (terms + 8) * U64", "return 0.5 * terms * U64", CONSTANTS),
     m("sums of one sign are not enlarged", ROUNDING, "return 1 + dot_error(terms) + 8 * U64", "return 1 + 8 * U64", CONSTANTS),
-    m("blocks forget their last rounding", SOUNDNESS, "clamp(max=self.inner) + 2", "clamp(max=self.inner)", CONSTANTS),
-    m("float32 rounds like 25 bits", SOUNDNESS, "torch.float32, 2.0**-24,", "torch.float32, 2.0**-25,", CONSTANTS),
+    m("blocks forget their last rounding", ARITHMETIC, "clamp(max=self.inner) + 2", "clamp(max=self.inner)", CONSTANTS),
+    m("parts of a split product do not underflow", ARITHMETIC, '"tf32x3", U32, 8 * ETA32', '"tf32x3", U32, ETA32', CONSTANTS),
+    m("libraries sum in blocks", ARITHMETIC, "replace(ARITHMETICS[name], inner=0)", "ARITHMETICS[name]", CONSTANTS),
+    m("float32 rounds like 25 bits", ARITHMETIC, "U32, ETA32, ETA64 = 2.0**-24,", "U32, ETA32, ETA64 = 2.0**-25,", CONSTANTS),
     m("deployed sums round to nearest only", SOUNDNESS, "u: float = 2.0**-23", "u: float = 2.0**-24", CONSTANTS),
     m("a layer's bias is added for nothing", SOUNDNESS, "(nonzero + ops) + 1, sem.u)", "(nonzero + ops) - 1, sem.u)", CONSTANTS),
     m("what merging hid rounds nothing", SOUNDNESS, "* (nonzero + ops) + 1", "* nonzero + 1", CONSTANTS),

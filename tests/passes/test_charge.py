@@ -11,12 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import settings as limits
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.errors import InvalidIR, PassError
 from polytriton.ir.check import check_plan
 from polytriton.ir.launches import Launches
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan, Program
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.interval_launches import IntervalLowering
 from polytriton.kernels.launches import Lowering
@@ -231,7 +231,7 @@ def test_a_plan_that_does_not_say_who_pays_is_not_run() -> None:
         Engine(Compiled(net, plan))
     for lowering in (Lowering, IntervalLowering):
         with pytest.raises(InvalidIR, match="does not say what it pays"):
-            lowering(Emitter(), Frames(net, plan), NUMERICS["float64"], plan.query).run()
+            lowering(Emitter(), Frames(net, plan), ARITHMETICS["float64"], plan.query).run()
 
 
 def apart(plan: Plan) -> Plan:
@@ -285,7 +285,7 @@ def test_the_walk_pays_what_the_plan_says_and_nothing_else(op: str, node: str, l
 
 def launches(net: Net, plan: Plan, numerics: str = "float32") -> tuple[Launches, list[tuple[str, object]]]:
     emitter, kind = Emitter(), IntervalLowering if numerics.startswith("interval") else Lowering
-    made = kind(emitter, Frames(net, plan), NUMERICS[numerics], plan.query).run()
+    made = kind(emitter, Frames(net, plan), ARITHMETICS[numerics], plan.query).run()
     uses = [u for found in emitter.uses.values() for u in found]
     told = {(u.step, u.function): dict(u.constants) for u in uses}
     return made, [(step.split()[0], told[step, f].get("CHARGE", told[step, f].get("OUT_REL"))) for step, f in told]

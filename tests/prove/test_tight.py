@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from polytriton.api import Verifier
+from polytriton.arithmetic import LIBRARY
 from polytriton.ir.net import Builder, Net, Node
 from polytriton.ir.plan import extent
 from polytriton.passes.pipeline import compile_net
@@ -29,7 +30,7 @@ from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.results import Forms, Rows
-from polytriton.runtime.soundness import FLOAT32, FLOAT64, SEMANTICS
+from polytriton.runtime.soundness import SEMANTICS
 from polytriton.runtime.tables import Kit, Tables
 from tests.oracle.exact import attack_points, exact, exact_forms, float32_points, float32_runs
 from tests.oracle.nets import random_box, random_net
@@ -97,7 +98,7 @@ def relaxed(
     x = b.input((1,))
     net = b.build(b.add("relu", (x,), hint="f", slope=slope))
     forward = Forward(net, SEMANTICS["float32" if error else "real"], torch.device("cpu"))
-    coefficients = FLOAT32 if m.dtype == torch.float32 else FLOAT64
+    coefficients = LIBRARY["float32"] if m.dtype == torch.float32 else LIBRARY["float64"]
     kit = Kit(net, compile_net(net).plan, forward, coefficients)
     at, zero = torch.arange(len(m)), torch.zeros(len(m), dtype=torch.int64)
     rows = Rows(at, zero, zero, zero.double(), zero.double(), at)

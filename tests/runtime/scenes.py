@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from polytriton.arithmetic import LIBRARY
 from polytriton.ir.plan import Axis, Window
 from polytriton.passes import windows as win
 from polytriton.runtime.cpu import fused
 from polytriton.runtime.cpu.torch_backend import Frame, Place, Rows, TorchBackend
-from polytriton.runtime.soundness import FLOAT32, FLOAT64
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.float64)
-UNIT = {torch.float32: FLOAT32.u, torch.float64: FLOAT64.u}
+UNIT = {torch.float32: LIBRARY["float32"].u, torch.float64: LIBRARY["float64"].u}
 numba = pytest.mark.skipif(not fused.AVAILABLE, reason="Numba is not installed")
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from polytriton.arithmetic import ARITHMETICS, LIBRARY
 from polytriton.rounding import GROW, PARTS, U64, dot_error, gamma, split_error, sum_error
 from polytriton.runtime.relax import round_down, round_up
-from polytriton.runtime.soundness import FLOAT32, FLOAT64, KERNELS, SEMANTICS, deployed_error, elementwise_error, gammas, up
+from polytriton.runtime.soundness import SEMANTICS, deployed_error, elementwise_error, gammas, up
 
 COUNTS = (1, 2, 3, 7, 32, 100, 4097, 500_000)
 NEAR = F(1) + F(2) ** -30
@@ -49,7 +50,7 @@ def test_row_sums(n: int) -> None:
 
 
 def test_types() -> None:
-    for c, kind in ((FLOAT32, torch.float32), (FLOAT64, torch.float64)):
+    for c, kind in ((LIBRARY["float32"], torch.float32), (LIBRARY["float64"], torch.float64)):
         info = torch.finfo(kind)
         assert c.u >= info.eps / 2
         assert c.eta >= info.tiny
@@ -60,17 +61,17 @@ def test_types() -> None:
 def test_products(n: int) -> None:
     """A library adds all terms in one chain; kernels add blocks of 32 in the type, the blocks in float64, and round once more."""
     terms = torch.tensor([n], dtype=torch.float64)
-    for c in (FLOAT32, FLOAT64):
+    for c in (LIBRARY["float32"], LIBRARY["float64"]):
         assert exact_gamma(n, c.u) <= value(c.product_error(terms)) <= exact_gamma(n, c.u) * NEAR
     inner = exact_gamma(min(n, 32), 2.0**-24)
     blocks = exact_gamma(-(-n // 32), U64)
     wanted = (1 + inner) * (1 + blocks) * (1 + F(2) ** -24) - 1
-    assert wanted <= value(KERNELS["float32"].product_error(terms))
+    assert wanted <= value(ARITHMETICS["float32"].product_error(terms))
     for name, parts in PARTS.items():
-        split = KERNELS[name]
+        split = ARITHMETICS[name]
         block = exact_gamma(32 * parts, 2.0**-22)
         assert value(split.product_error(terms)) >= (1 + F(2) ** -20) * (1 + block) * (1 + F(2) ** -23) - 1
-        assert split.eta >= 8 * FLOAT32.eta
+        assert split.eta >= 8 * LIBRARY["float32"].eta
         assert split_error(parts, 2.0**-24) < 1e-3
 
 

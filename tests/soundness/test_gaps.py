@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from polytriton.api import Verifier
+from polytriton.arithmetic import LIBRARY, Arithmetic
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.ir.net import Builder, Net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Forms
-from polytriton.runtime.soundness import FLOAT32, FLOAT64, Coefficients
 from polytriton.runtime.tables import Kit, Tables
 from tests.oracle.small import MANY, least, linear, net_of, output, relu, scale, singles, too_high
 
@@ -130,8 +130,8 @@ def test_a_nonlinear_operator_that_reads_another(first: str, candidates: str) ->
 # ---- which terms take part in a rounding -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("coefficients", [FLOAT32, FLOAT64])
-def test_a_cell_with_a_slope_is_live(coefficients: Coefficients) -> None:
+@pytest.mark.parametrize("coefficients", [LIBRARY["float32"], LIBRARY["float64"]])
+def test_a_cell_with_a_slope_is_live(coefficients: Arithmetic) -> None:
     """A ReLU over the box [0, 0] has slope one: its operand's coefficients are products like any others."""
     ends = [(0.0, 0.0), (-0.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (-1.0, 1.0), (-2.0, -1.0), (1.0, 2.0)]
     n = len(ends)

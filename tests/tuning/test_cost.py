@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.artifact import read_artifact
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU, retile
 from polytriton.kernels.spec import Report
 from polytriton.runtime.config import GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, Tile
@@ -76,7 +76,7 @@ def test_a_measured_table_is_kept_and_a_damaged_one_is_not_used() -> None:
 
 # ---- GPUs -------------------------------------------------------------------------------------------------------
 
-DENSE = {"K": 512, "N": 512, **GPU.product(NUMERICS["float64"], 0, 512, 512).constants}
+DENSE = {"K": 512, "N": 512, **GPU.product(ARITHMETICS["float64"], 0, 512, 512).constants}
 
 
 def report(**changes: int) -> Report:
@@ -124,4 +124,4 @@ def test_tiles_for_a_gpu_that_is_not_here(poly: Path, monkeypatch: pytest.Monkey
     _, emitter = cross.kinds(held.compiled, "float64")
     for key, tile in config.tiles.items():
         assert isinstance(tile, Tile)
-        retile(emitter.asked[key], tile, NUMERICS["float64"])
+        retile(emitter.asked[key], tile, ARITHMETICS["float64"])

@@ -14,11 +14,11 @@ import torch
 from typer.testing import CliRunner
 
 from polytriton.api import Verifier
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.artifact import Artifact, read_artifact
 from polytriton.cli import app
 from polytriton.commands.tune import _allowed
 from polytriton.errors import UsageError
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU
 from polytriton.prove.decider import Decider
 from polytriton.rounding import INNER
@@ -43,7 +43,7 @@ def held(compiled: Path) -> Artifact:
 
 
 def dense(split: int, rows: int, k: int = 4096) -> float:
-    constants = {"K": k, "N": 512, **GPU.product(NUMERICS["float64"], 0, k, 512).constants, "SK": split}
+    constants = {"K": k, "N": 512, **GPU.product(ARITHMETICS["float64"], 0, k, 512).constants, "SK": split}
     return kernel_cost("dense_step", constants, "float64", rows, HOPPER, None, "cuda:90").seconds
 
 
@@ -55,7 +55,7 @@ def test_a_split_pays_where_rows_are_few() -> None:
 
 def test_a_split_product_moves_its_stretches() -> None:
     plain, split = (
-        work("dense_step", {"K": 512, "N": 256, **GPU.product(NUMERICS["float32"], 0, 512, 256).constants, "SK": s}, "float32", 64)
+        work("dense_step", {"K": 512, "N": 256, **GPU.product(ARITHMETICS["float32"], 0, 512, 256).constants, "SK": s}, "float32", 64)
         for s in (1, 4)
     )
     assert split.programs - plain.programs == 3 * 4
@@ -75,7 +75,7 @@ def gpu(held: Artifact, monkeypatch: pytest.MonkeyPatch, first: str = "float64",
     seen = Seen({("gemm5", "relu1"): Check(9)})
     chosen = SessionSettings({"device": "cuda", "dtype": "auto"}, 1, **settings)
     space, predict, peak = sessions._gpu(verifier, chosen, seen)
-    assert peak == HOPPER.rates[NUMERICS[first].instruction]
+    assert peak == HOPPER.rates[ARITHMETICS[first].instruction]
     return space, predict
 
 

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from polytriton.api import Verifier
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.artifact import read_artifact
 from polytriton.ir.plan import Axis, Window
-from polytriton.kernels.arithmetic import NUMERICS
 from polytriton.kernels.choose import GPU, Tiles, retile
 from polytriton.rounding import INNER
 from polytriton.runtime.config import DEFAULT, FORMS, Config, Tile, conv_key
@@ -120,7 +120,7 @@ def test_convolutions_of_a_plan_are_those_that_a_run_multiplies_by(compiled: Pat
 
 
 def test_tiles_that_the_rounding_term_does_not_cover_are_refused() -> None:
-    numerics = NUMERICS["float32"]
+    numerics = ARITHMETICS["float32"]
     default = GPU.product(numerics, 64, 256, 64)
     assert retile(default, Tile({"BK": INNER}), numerics).constants["BK"] == INNER
     with pytest.raises(ValueError, match="rounding term"):
@@ -134,7 +134,7 @@ def test_tiles_that_the_rounding_term_does_not_cover_are_refused() -> None:
 @pytest.mark.parametrize("cells, bm", list(product((1, 3, 64, 400), (32, 64, 128))))
 def test_a_products_programs_cover_the_scalars_of_all_rows(cells: int, bm: int) -> None:
     """The programs that charge rows share the grid's first axis: fewer of them would leave rows uncharged."""
-    tiles: Tiles = retile(GPU.product(NUMERICS["float64"], cells, 256, 64), Tile({"BM": bm}), NUMERICS["float64"])
+    tiles: Tiles = retile(GPU.product(ARITHMETICS["float64"], cells, 256, 64), Tile({"BM": bm}), ARITHMETICS["float64"])
     for rows in (1, 63, 64, 1000):
         programs = -(-rows * cells // bm)
         assert programs * tiles.constants["BS"] >= rows

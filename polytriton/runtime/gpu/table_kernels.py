@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from polytriton.arithmetic import Arithmetic
 from polytriton.ir.launches import Kernel
 from polytriton.kernels import cell_kernels
-from polytriton.kernels.arithmetic import Numerics
 from polytriton.kernels.sequence import Frames
 from polytriton.rounding import dot_error, gamma, one_rounding
 from polytriton.runtime.gpu.forward_kernels import _aligned
@@ -34,7 +34,7 @@ class TableKernels:
 
     kit: Kit
     frames: Frames
-    numerics: Numerics
+    numerics: Arithmetic
     emulate: bool
     boxes: BoxKernels
     _numbers: dict[tuple[str, bool], Tensor] = field(default_factory=dict)

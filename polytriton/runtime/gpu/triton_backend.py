@@ -18,11 +18,11 @@ from weakref import proxy
 import torch
 from torch import Tensor
 
+from polytriton.arithmetic import ARITHMETICS, Arithmetic
 from polytriton.errors import ResourceError
 from polytriton.ir.launches import Launches
 from polytriton.ir.plan import Program
 from polytriton.kernels.arena import lay_out
-from polytriton.kernels.arithmetic import NUMERICS, Numerics
 from polytriton.kernels.choose import GPU, INTERPRETER, power
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.lanes import OWN, add_lanes
@@ -71,7 +71,7 @@ class TritonBackend:
         self.stock = stock or Stock()
         self.default = not config.tiles and config.lanes  # launches are filed as a default configuration makes them
         self.kit, self.device, self.memory = kit, device, memory
-        self.numerics: Numerics = NUMERICS[numerics]
+        self.numerics: Arithmetic = ARITHMETICS[numerics]
         self.word = 8 if self.numerics.type == "tl.float64" else 4
         self.frames = Frames(kit.net, kit.plan)
         self.emitter = Emitter(tiles=config.tiles, stock=self.stock)
