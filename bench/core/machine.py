@@ -37,11 +37,11 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def commit() -> str:
+def commit(folder: Path = ROOT) -> str:
     """The checkout's commit, with a + where files that git tracks differ from it."""
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True).stdout.strip()
 
     try:
         return (git("rev-parse", "--short", "HEAD") or "unknown") + "+" * bool(git("status", "--porcelain", "--untracked-files=no"))
