@@ -29,7 +29,7 @@ LAUNCHES: tuple[Mutant, ...] = (
     m("closure: what is called does not matter", "kernels/closure.py", "            take(where, read)\n", "            pass\n", "tests/kernels/test_aot_ledger.py"),
     m("catalogue: a pointer too many", CATALOGUE, '_when("w", lambda c: c.SLICE)', '_when("w", lambda c: True)', READS),
     m("catalogue: a pointer too few", CATALOGUE, '_when("own_floor", lambda c: c.PENDING)', '_when("own_floor", lambda c: False)', READS),
-    m("catalogue: positions that do not move are read", CATALOGUE, 'c.RW or c.A_RW or c.B_RW if c.SECOND else c.A_RW != c.RW', 'c.RW or c.A_RW or c.B_RW', READS),
+    m("catalogue: positions that do not move are read", CATALOGUE, '_when("row_w", lambda c: c.RW)}', '_when("row_w", lambda c: True)}', READS),
     m("stock: launches of another plan", STOCK, "if self.filed is None or not self.programs or key", "if self.filed is None or key", TAKEN),
     m("stock: launches without lanes", "runtime/gpu/triton_backend.py", "if self.default else None", "if True else None", TAKEN),
     m("stock: machine code of another kernel", STOCK, "or self.filed.kernels.get(kernel.name) != kernel", "", "tests/kernels/test_filed_code.py", TAKEN),
