@@ -178,7 +178,7 @@ from tests.kernels.planted import planted
 compiled = compile_net(tiny())
 for module, right, wrong, step, what in {WRONG}:
     with planted(module, right, wrong):
-        rows = _steps(compiled, "float64", Setting(True, time.time() + 300))
+        rows = list(_steps(compiled, "float64", Setting(True, time.time() + 300)))
     found = {{(row["step"], row["what"]) for row in rows if not row["fraction"] <= 1}}
     assert (step, what) in found, (wrong, found)
 """
