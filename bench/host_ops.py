@@ -112,7 +112,7 @@ def _watched() -> Iterator[_Launched]:
 
     users = [m for name, m in list(sys.modules.items()) if name.startswith("polytriton.") and getattr(m, "function", None) is plain]
     try:
-        TritonBackend.part = as_graph  # type: ignore[method-assign]
+        TritonBackend.part = as_graph  # type: ignore[method-assign, assignment]
         for m in users:
             m.function = Launchable  # type: ignore[attr-defined]
         yield seen

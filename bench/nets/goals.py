@@ -9,6 +9,7 @@ import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -42,7 +43,7 @@ class OnnxGrower:
             self.weights.append(numpy_helper.from_array(array, names[-1]))
         return names
 
-    def op(self, kind: str, *operands: str, **attributes: object) -> str:
+    def op(self, kind: str, *operands: str, **attributes: Any) -> str:
         made = self._name("v")
         self.nodes.append(helper.make_node(kind, operands, [made], **attributes))
         return made

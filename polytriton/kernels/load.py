@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -55,12 +55,6 @@ class Launchable(Protocol):
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]: ...
 
 
-def function(kernel: Kernel) -> Launchable:
-    """The kernel as Triton's runtime launches it: function(kernel)[grid](tensors...)."""
-    with _MAKING:
-        return _given(kernel)
-
-
 class GivenConstants:
     """A family's function under a kernel's constants, which Triton compiles or interprets; pointers that are not read are None."""
 
@@ -74,12 +68,25 @@ class GivenConstants:
         run = self.run[grid]
 
         def launch(*tensors: Any, **options: Any) -> object:
-            given = list(self.given)
-            for at, tensor in zip(self.places, tensors, strict=True):
-                given[at] = tensor
-            return run(*given, **options)
+            return run(*self._arguments(tensors), **options)
 
         return launch
+
+    def compile(self, *tensors: Any, **options: Any) -> Any:
+        """What a launch on such tensors would run, compiled and not run."""
+        return self.run.warmup(*self._arguments(tensors), grid=(1,), **options)
+
+    def _arguments(self, tensors: Sequence[Any]) -> list[Any]:
+        given = list(self.given)
+        for at, tensor in zip(self.places, tensors, strict=True):
+            given[at] = tensor
+        return given
+
+
+def function(kernel: Kernel) -> GivenConstants:
+    """The kernel as Triton's runtime launches it: function(kernel)[grid](tensors...)."""
+    with _MAKING:
+        return _given(kernel)
 
 
 class LoadedCode:

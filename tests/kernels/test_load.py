@@ -29,3 +29,30 @@ def test_threads_that_want_the_same_kernel_get_one(monkeypatch: pytest.MonkeyPat
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(load.function, [kernel] * 8))
     assert asked == ["count_staying"] and len({id(m) for m in made}) == 1
+
+
+def test_compiling_ahead_asks_for_what_a_launch_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors at their places, constants at theirs, None for pointers that nobody reads; a device is only asked by the function itself."""
+    load.prepare(interpret=True)
+    kernel = make_kernel("move_rows", (("B", 16), ("NB", 16), ("NEURON", False)), "float64", 4, 1)
+    made, told = load.GivenConstants(kernel), list[tuple[str, list[Any], dict[str, Any]]]()
+
+    class Function:
+        arg_names = made.run.arg_names
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda *given, **options: told.append(("launch", list(given), options))
+
+        def warmup(self, *given: Any, grid: tuple[int, ...], **options: Any) -> None:
+            told.append(("compile", list(given), options))
+
+    made.run = Function()
+    tensors = [f"tensor {p}" for p in kernel.parameters]
+    made[(3,)](*tensors, num_warps=4)
+    made.compile(*tensors, num_warps=4)
+    (_, launched, options), (how, compiled, same) = told
+    assert how == "compile" and compiled == launched and same == options == {"num_warps": 4}
+    by_name = dict(zip(Function.arg_names, compiled, strict=True))
+    assert by_name["NB"] == 16 and by_name["sign_ptr"] is None and by_name["image_ptr"] == "tensor image_ptr"
+    with pytest.raises(ValueError, match="zip"):
+        made.compile(*tensors[1:])
