@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Sequence
-
-import msgspec
 
 from bench.core.table import first_line, say
 from bench.gpu.setting import Setting
@@ -28,11 +27,11 @@ class Warmer(Process):
         super().__init__(__name__)
 
     def ask(self, kernel: Kernel) -> None:
-        self.exchange(msgspec.json.encode(kernel))
+        self.exchange(pickle.dumps(kernel))
 
 
 def handler() -> Callable[[bytes], bytes]:
-    return lambda data: _compile(msgspec.json.decode(data, type=Kernel))
+    return lambda data: _compile(pickle.loads(data))
 
 
 def _compile(kernel: Kernel) -> bytes:
