@@ -23,7 +23,7 @@ from polytriton.knobs import tell
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # by its other name it is of Python 3.11
 
-LIBRARY = ("ir", "kernels", "passes")  # kernels, and what their constants and launches are read from
+ROOMS = ("ir", "kernels", "passes")  # kernels, and what their constants and launches are read from
 ALONE = ("rounding.py", "arithmetic.py")
 
 
@@ -36,7 +36,7 @@ def program_key(numerics: str, emulate: bool, program: Program) -> str:
 def library_digest() -> str:
     """Of everything that decides what kernels there are, and what a program's launches are."""
     own = hashlib.sha256(b"".join(resources.files("polytriton").joinpath(name).read_bytes() for name in ALONE))
-    for name, text in sorted(s for room in LIBRARY for s in _sources(resources.files("polytriton").joinpath(room), f"{room}/")):
+    for name, text in sorted(s for room in ROOMS for s in _sources(resources.files("polytriton").joinpath(room), f"{room}/")):
         own.update(f"{name}\n{len(text)}\n".encode() + text)
     return own.hexdigest()
 

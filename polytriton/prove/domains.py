@@ -57,7 +57,7 @@ class Waiting:
 
     def __init__(self, domains: Domains) -> None:
         self.each, self._cells = domains.each, domains.layers.shape[1]
-        self._rows = max(1, self.BLOCK // max(1, 4 * self._cells))
+        self._rows = max(1, self.BLOCK // (4 * self._cells or 1 << 12))
         self._blocks: list[np.ndarray] = []
         self._free = np.zeros(0, dtype=np.int64)
         none = np.zeros(0, dtype=np.int64)
@@ -93,11 +93,11 @@ class Waiting:
 
     def add(self, more: Domains) -> None:
         """They come last."""
-        while self._cells and len(self._free) < len(more):
+        while len(self._free) < len(more):
             first = self._rows * len(self._blocks)
             self._blocks.append(np.empty((self._rows, self._cells), dtype=np.float32))
             self._free = np.concatenate([self._free, np.arange(first, first + self._rows)])
-        at, self._free = (self._free[: len(more)], self._free[len(more) :]) if self._cells else (np.zeros(len(more), dtype=np.int64),) * 2
+        at, self._free = self._free[: len(more)], self._free[len(more) :]
         for block, mine in self._shares(at):
             block[at[mine] % self._rows] = more.layers[mine]
         self._few = Domains.join(self._few, _without_layers(more))
@@ -112,12 +112,12 @@ class Waiting:
         for block, mine in self._shares(at):
             found.layers[mine] = block[at[mine] % self._rows]
         self._few, self._at = self._few.pick(~taken), self._at[~taken]
-        self._free = np.concatenate([self._free, at]) if self._cells else self._free
+        self._free = np.concatenate([self._free, at])
         return found
 
     def _shares(self, at: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The blocks in which these places lie, each with which of them."""
-        for k in np.unique(at // self._rows) if self._cells else ():
+        for k in np.unique(at // self._rows):
             yield self._blocks[k], np.flatnonzero(at // self._rows == k)
 
 

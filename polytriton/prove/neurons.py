@@ -26,7 +26,7 @@ from polytriton.prove.tight import AGAIN, QUERY, Known, Tight, pick_forms
 from polytriton.prove.trail import Trail
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.layers import order, to_physical
-from polytriton.runtime.relax import round_down, round_up
+from polytriton.runtime.relax import round_outward
 from polytriton.runtime.results import Forms
 
 STEPS = 12  # uphill, for a part's form; it begins where its parent's ended
@@ -239,8 +239,8 @@ class NeuronSearch:
         mine = closed & ~empty[at]
         self.refuted.scatter_reduce_(0, form[mine], best[mine], "amin")
         nodes = {r: self.operand[r] for r in self.relus}
-        parts.lo = round_down(self._gathered({r: boxes.lo[i] for r, i in nodes.items()}), torch.float32)
-        parts.hi = round_up(self._gathered({r: boxes.hi[i] for r, i in nodes.items()}), torch.float32)
+        down, up = (self._gathered({r: ends[i] for r, i in nodes.items()}) for ends in (boxes.lo, boxes.hi))
+        parts.lo, parts.hi = round_outward(down, up, torch.float32)
         loss = {r: to_physical(f.loss, e.nodes[r].shape) for r, f in found.items()}
         parts.below[at, column] = self._gathered(chosen.below).to(torch.float16)
         parts.multipliers[at, column] = self._gathered(chosen.multipliers).abs().clamp(max=6e4).to(torch.float16)

@@ -32,7 +32,7 @@ from polytriton.runtime import settings
 from polytriton.runtime.engine import Engine, Progress, _silent
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.lines import input_lines
-from polytriton.runtime.relax import round_down, round_up
+from polytriton.runtime.relax import round_outward
 from polytriton.runtime.results import Forms, Stopped
 
 OPERATIONS = 2e10  # of a batch: a fraction of a second, so that clocks and progress are looked at
@@ -293,9 +293,8 @@ class InputSearch:
     def _learnt(self, boxes: Boxes, which: np.ndarray) -> np.ndarray:
         """The nodes' bounds in some of the boxes, to be handed on to their parts."""
         index = torch.from_numpy(which)
-        low = [round_down(boxes.lo[n][index].flatten(1), torch.float32) for n in self.nodes]
-        high = [round_up(boxes.hi[n][index].flatten(1), torch.float32) for n in self.nodes]
-        return torch.cat([*low, *high], 1).numpy()
+        ends = [round_outward(boxes.lo[n][index].flatten(1), boxes.hi[n][index].flatten(1), torch.float32) for n in self.nodes]
+        return torch.cat([*(low for low, _ in ends), *(high for _, high in ends)], 1).numpy()
 
     def _close(self, batch: Domains, found: Bounded) -> None:
         """Marks the groups of every domain that one of their forms refutes, and keeps the worst bound of what stays open."""

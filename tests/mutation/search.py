@@ -37,8 +37,8 @@ SEARCHES: tuple[Mutant, ...] = (
     m("bounds of nodes are those of another part", _SEARCH, "v.reshape(len(batch), *extent", "v.roll(1, 0).reshape(len(batch), *extent", SEARCH),
     m("bounds of nodes are learnt from other parts", _SEARCH, "left.layers = self._learnt(found.boxes, which)", "left.layers = self._learnt(found.boxes, which[::-1].copy())", SEARCH),
     m("bounds of nodes are learnt from the first parts", _SEARCH, "boxes.hi[n][index].flatten(1)", "boxes.hi[n][: len(index)].flatten(1)", SEARCH),
-    m("lower bounds handed down are rounded up", _SEARCH, "round_down(boxes.lo[n]", "round_up(boxes.lo[n]", SEARCH),
-    m("upper bounds handed down are rounded down", _SEARCH, "round_up(boxes.hi[n]", "round_down(boxes.hi[n]", SEARCH),
+    m("lower bounds handed down are rounded up", _SEARCH, "*(low for low, _ in ends)", "*(torch.nextafter(low, high) for low, high in ends)", SEARCH),
+    m("upper bounds handed down are rounded down", _SEARCH, "*(high for _, high in ends)", "*(torch.nextafter(high, low) for low, high in ends)", SEARCH),
     m("a node takes over the wider of its ends", "runtime/engine.py", "torch.minimum(boxes.hi[name], hi)\n", "torch.minimum(boxes.hi[name], 0.9 * hi)\n", SEARCH),
     # how parts are kept
     m("the last half is dropped", _SEARCH, "> few:\n                return left\n", "> few:\n                return left.pick(np.arange(len(left) - 1))\n", SEARCH),
@@ -47,7 +47,7 @@ SEARCHES: tuple[Mutant, ...] = (
     m("what waits is replaced by what is left of a batch", _SEARCH, "self.waiting.add(t.left)", "self.waiting = Waiting(t.left)", SEARCH),
     m("a part is lost when a batch is taken", _SEARCH, "return w.take(order[:count])", "return w.take(order[: count + 1]).pick(np.arange(min(count, len(order))))", f"{ENDS}::test_little_memory_takes_the_deepest_first", ENDS),
     m("a part that waits keeps another's bounds", _DOMAINS, "block[at[mine] % self._rows] = more.layers[mine]", "block[at[mine] % self._rows] = more.layers[mine][::-1]", DOMAINS),
-    m("room is given away before it is empty", _DOMAINS, "self._free = np.concatenate([self._free, at]) if self._cells else self._free", "self._free = np.concatenate([self._free, at + 1]) if self._cells else self._free", DOMAINS),
+    m("room is given away before it is empty", _DOMAINS, "self._free = np.concatenate([self._free, at])\n        return", "self._free = np.concatenate([self._free, at + 1])\n        return", DOMAINS),
     m("boxes that were not tried are not searched", _SEARCH, "begun = w.take(np.flatnonzero(~unknown))", "begun = w.take(np.arange(len(w))).pick(np.flatnonzero(~unknown))", f"{SEARCH}::test_boxes_of_which_some_have_been_tried", SEARCH),
     m("parts with one closed group are done", _SEARCH, "which = np.flatnonzero(batch.open.any(1))", "which = np.flatnonzero(batch.open.all(1))", SEARCH),
     # what a search claims

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytriton.runtime.cpu import fused, scalars
+from polytriton.runtime.cpu import fused
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.results import Results, Rows
 
@@ -131,4 +131,4 @@ def test_both_forms_say_the_same() -> None:
 
 
 def test_scalars_are_computed_as_written() -> None:
-    assert not scalars.PLAIN
+    assert not fused.PLAIN

@@ -12,8 +12,6 @@ from torch import Tensor
 from polytriton.rounding import U64
 from polytriton.runtime.cpu import fused
 
-PLAIN: set[str] = set()  # no flags: nothing is reordered or contracted
-
 # The float32 number beside y lies between half a step and a step and a half from it, where a step is between |y| 2^-24 and |y| 2^-23,
 # or 2^-149: y + max(|y| STEP, LEAST) rounds to it. Loops compiled ahead call no library, nextafter neither.
 STEP = 2.0**-24 * (1 + 2.0**-20)
@@ -21,7 +19,7 @@ LEAST = 2.0**-150 * (1 + 2.0**-20)
 LARGEST = 2.0**128 - 2.0**104
 
 
-@fused.compile_loop("D D T T T", PLAIN)
+@fused.compile_loop("D D T T T", fused.PLAIN)
 def _relu_cells(lo, hi, below, above, cut):  # type: ignore[no-untyped-def]
     for i in range(len(lo)):
         low, high = lo[i], hi[i]
@@ -53,7 +51,7 @@ def _relu_cells(lo, hi, below, above, cut):  # type: ignore[no-untyped-def]
             cut[i] = -LARGEST if near == -np.inf else near + max(abs(near) * STEP, LEAST)
 
 
-@fused.compile_loop("D D T T", PLAIN)
+@fused.compile_loop("D D T T", fused.PLAIN)
 def _outward_cells(lo, hi, low, high):  # type: ignore[no-untyped-def]
     for i in range(len(lo)):
         low[i] = lo[i]
@@ -84,8 +82,6 @@ def relu_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tens
 
 def outward_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Boxes in the coefficient type: `relax.round_down` and `relax.round_up`."""
-    if dtype == torch.float64:
-        return lo, hi
     low, high = (torch.empty(lo.shape, dtype=dtype) for _ in range(2))
     _outward_cells(_flat(lo), _flat(hi), _flat(low), _flat(high))
     return low, high

@@ -23,6 +23,7 @@ from polytriton.runtime.cpu import loops
 
 AVAILABLE = loops.AVAILABLE
 REORDERED = {"reassoc", "contract", "nsz"}
+PLAIN: set[str] = set()  # nothing is reordered or contracted
 
 
 def compile_loop(form: str, flags: set[str] = REORDERED) -> Callable[[Callable[..., Any]], Any]:

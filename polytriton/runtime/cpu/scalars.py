@@ -17,7 +17,6 @@ from polytriton.runtime.results import Results, Rows
 from polytriton.runtime.soundness import U64
 
 TINY = 1e-300  # what underflow may take from a float64 sum
-PLAIN: set[str] = set()
 NONE = np.empty(0)
 
 
@@ -57,9 +56,9 @@ def _pay(constant, error, more, charge, floor, enlarge, scale, image):  # type: 
         error[r] = (error[r] + extra) * (1 + 8 * U64) + 4 * U64 * abs(constant[r]) + TINY
 
 
-_settle_loop = fused.compile_loop("D D d D I D D D d I D D", PLAIN)(_settle)
-_leaving_loop = fused.compile_loop("I I D b B I", PLAIN)(_leaving)
-_pay_loop = fused.compile_loop("D D D D D d d I", PLAIN)(_pay)
+_settle_loop = fused.compile_loop("D D d D I D D D d I D D", fused.PLAIN)(_settle)
+_leaving_loop = fused.compile_loop("I I D b B I", fused.PLAIN)(_leaving)
+_pay_loop = fused.compile_loop("D D D D D d d I", fused.PLAIN)(_pay)
 
 
 class Scalars:
