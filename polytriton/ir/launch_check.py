@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from polytriton.errors import InvalidIR
 from polytriton.ir.launches import Launch, Launches
@@ -82,9 +82,13 @@ def _states(launches: Launches) -> Iterator[str]:
 
 
 def _regions(launches: Launches) -> Iterator[str]:
-    """Lanes of a region touch nothing in common but what they only read, and a region lies in one state, in one piece."""
-    steps, seen = launches.steps, set[int]()
-    begins = set(launches.begins)
+    """A region lies in one state."""
+    yield from check_regions(launches.steps, set(launches.begins), [writes(step) for step in launches.steps])
+
+
+def check_regions(steps: Sequence[Launch], begins: set[int], written_by: Sequence[set[str]]) -> Iterator[str]:
+    """Lanes of a region touch nothing in common but what they only read, and a region lies in one piece between two of `begins`."""
+    seen = set[int]()
     for k, step in enumerate(steps):
         if step.lane not in (0, 1) or (step.lane and not step.region):
             yield f"launch {k} has lane {step.lane} in region {step.region}"
@@ -95,7 +99,7 @@ def _regions(launches: Launches) -> Iterator[str]:
     for region in sorted(seen):
         mine = [step for step in steps if step.region == region]
         touched = [{s for step in mine if step.lane == lane for s in step.bind} for lane in (0, 1)]
-        written = set().union(*(writes(step) for step in mine))
+        written = set().union(*(made for step, made in zip(steps, written_by, strict=True) if step.region == region))
         for symbol in sorted(touched[0] & touched[1]):
             kind = symbol.partition(":")[0]
             if symbol in written or kind in SCALARS:

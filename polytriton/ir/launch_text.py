@@ -90,16 +90,21 @@ def _take_launches(out: Launches, lines: Iterator[tuple[int, str]], kernels: Map
     for k, line in lines:
         if line == "}":
             return
-        m = _LAUNCH.match(line)
-        if m is None:
-            raise InvalidIR(f"line {k}: cannot read {line[:80]!r}", "write `kernel block=N (parameter=symbol ...)`")
-        kernel = kernels.get(m[1])
-        if kernel is None:
-            raise InvalidIR(f"line {k}: there is no kernel {m[1]}", "name one that is filed beside the launches")
-        said = dict(part.split("=") for part in m[3].split())
-        bound = [part.partition("=")[::2] for part in m[4].split()]
-        if not said.keys() <= NUMBERS.keys() or tuple(p for p, _ in bound) != kernel.parameters:
-            raise InvalidIR(f"line {k}: {m[1]} takes ({' '.join(kernel.parameters)})", "bind each of its parameters once, in their order")
-        bind = tuple("" if symbol == "-" else symbol for _, symbol in bound)
-        out.steps.append(Launch(kernel, bind, int(m[2]), **{name: int(value) for name, value in said.items()}))
+        out.steps.append(parse_launch(line, k, kernels))
     raise InvalidIR(f"line {begin}: the state is not closed", "end it with `}`")
+
+
+def parse_launch(line: str, k: int, kernels: Mapping[str, Kernel]) -> Launch:
+    """What `print_launch` wrote; it stood in line k."""
+    m = _LAUNCH.match(line)
+    if m is None:
+        raise InvalidIR(f"line {k}: cannot read {line[:80]!r}", "write `kernel block=N (parameter=symbol ...)`")
+    kernel = kernels.get(m[1])
+    if kernel is None:
+        raise InvalidIR(f"line {k}: there is no kernel {m[1]}", "name one that is filed beside the launches")
+    said = dict(part.split("=") for part in m[3].split())
+    bound = [part.partition("=")[::2] for part in m[4].split()]
+    if not said.keys() <= NUMBERS.keys() or tuple(p for p, _ in bound) != kernel.parameters:
+        raise InvalidIR(f"line {k}: {m[1]} takes ({' '.join(kernel.parameters)})", "bind each of its parameters once, in their order")
+    bind = tuple("" if symbol == "-" else symbol for _, symbol in bound)
+    return Launch(kernel, bind, int(m[2]), **{name: int(value) for name, value in said.items()})

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from polytriton.arithmetic import ARITHMETICS
-from polytriton.ir.launches import Constants, Kernel
-from polytriton.ir.net import Net, Node
+from polytriton.ir.launches import Constants
+from polytriton.ir.net import Node
 from polytriton.ir.plan import extent
 from polytriton.kernels.choose import Tiles, power
-from polytriton.kernels.emitter import Emitter
 
 WHERE = "the interval pass"
 AFFINE = ("linear", "conv")  # a scale is a pass over memory, which torch does as well
@@ -56,12 +53,3 @@ def _tiles(node: Node, cancelled: bool) -> Tiles:
     bm = 32 if node.op == "linear" else power(prod(node.shape[1:]), 32, 64)
     constants = {"BM": bm, "BN": power(outputs, 16, 32), "BK": 16}
     return Tiles(bm, constants, warps=bm // 8, stages=1 if cancelled else 2)
-
-
-def forward_kernels(net: Net, emitter: Emitter) -> Iterator[Kernel]:
-    """The kernels of all layers, for exact and for deployed arithmetic."""
-    for node in net:
-        if node.op in AFFINE:
-            for real in (True, False):
-                made = choose(node, net.node(node.inputs[0]), net.weight(node, "wabs") is not None, count_source(node, real))
-                yield emitter.kernel(made.function, made.constants, ARITHMETICS["float64"], made.tiles, step=f"%{node.name} in {WHERE}")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 from polytriton.arithmetic import ARITHMETICS, Arithmetic
-from polytriton.ir.addends import find_addends
 from polytriton.ir.launches import Constant, Constants, Kernel
 from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import extent
-from polytriton.kernels.affine import AFFINE, WHERE
+from polytriton.kernels.affine import AFFINE
 from polytriton.kernels.choose import Tiles, power
-from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sequence import Frames
 from polytriton.kernels.stock import Stock
 from polytriton.rounding import flush_loss, gamma
@@ -20,7 +17,6 @@ from polytriton.rounding import flush_loss, gamma
 ONE = Tiles(1, warps=4, stages=1)  # passes over memory: the sizes are in the constants
 LAYERS = (*AFFINE, "scale")
 ETA = 2.0**-126  # deployed elementwise operations are float32 under every semantics
-BY_KERNEL = ("relu", "add", "sub", *AFFINE)  # nodes whose boxes these kernels make; others are made by tensor operations
 TABLES = {"below": "relu_tables", "above": "relu_tables", "lower": "relu_tables", "cut": "relu_tables", "lo": "box_tables",
           "hi": "box_tables", "t": "charge_table", "first": "charge_table", "floor": "floors", "underflow": "floors"}  # fmt: skip
 
@@ -69,26 +65,6 @@ def elementwise_box(node: Node, operations: int, emulate: bool) -> tuple[str, Co
     return "sum_boxes", {"MINUS": node.op == "sub", **of}
 
 
-def box_kernels(net: Net, emitter: Emitter, emulate: bool = False) -> Iterator[Kernel]:
-    """Those of the whole interval pass, for exact and for deployed arithmetic."""
-    bounded, roundings = relaxed_nodes(net), find_addends(net).sums
-    for node in net:
-        found: list[tuple[str, Constants]] = []
-        if node.op not in BY_KERNEL or node.name in bounded:  # made elsewhere, or narrowed later on
-            found.append(("measure_boxes", {**cells(node, emulate)}))
-        if node.name in bounded:
-            found.append(("tell_boxes", {**cells(node, emulate)}))
-        once = roundings.get(node.name, 1)
-        passes = {True: [0], False: [once, 2 * once] if node.name in roundings else [1]}  # tensor cores round twice as often
-        for real in (True, False):
-            if node.op in AFFINE:
-                found.append(("affine_boxes", affine_box(node, net.node(node.inputs[0]), real, emulate)))
-            elif node.op in BY_KERNEL:
-                found += [elementwise_box(node, 0 if real else n, emulate) for n in passes[real]]
-        for function, constants in found:
-            yield emitter.kernel(function, constants, ARITHMETICS["float64"], ONE, step=f"%{node.name} in {WHERE}")
-
-
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 
@@ -123,30 +99,13 @@ def floors(net: Net, node: Node, affine: bool, emulate: bool) -> Constants:
     return {"OWN": own, "AFFINE": affine, **read_parts(operand, wide=own)}
 
 
-def table_kernels(
-    frames: Frames, emitter: Emitter, numerics: Arithmetic, symbols: Iterable[str], emulate: bool = False
-) -> Iterator[Kernel]:
-    """Those that fill the tables which a program's launches read, for exact and for deployed arithmetic."""
-    for symbol in symbols:
-        kind, _, name = symbol.partition(":")
-        if TABLES.get(kind) is None or name not in frames.net.by_name:
-            continue
-        node = frames.net.node(name)
-        for real in (True, False):
-            deployed = not real and node.op in (*LAYERS, "add", "sub")
-            function, constants = table(frames, node, kind, numerics, emulate, deployed=deployed, real=real)
-            yield emitter.kernel(function, constants, table_numerics(kind, numerics), ONE, step=f"%{name} in a batch's tables")
-
-
 def table_numerics(kind: str, numerics: Arithmetic) -> Arithmetic:
     """Sums over an image and charges of single neurons are float64 whatever the coefficients are."""
     return ARITHMETICS["float64"] if kind in ("floor", "underflow", "first") else numerics
 
 
-def table(
-    frames: Frames, node: Node, kind: str, numerics: Arithmetic, emulate: bool, *, deployed: bool, real: bool
-) -> tuple[str, Constants]:
-    """The kernel of a table; `deployed`: the node has an error of its own."""
+def table(frames: Frames, node: Node, kind: str, numerics: Arithmetic, emulate: bool, *, real: bool) -> tuple[str, Constants]:
+    """The kernel of a table; `real`: nodes have no errors of their own."""
     function, affine = TABLES[kind], node.op in LAYERS
     if function == "relu_tables":
         return function, relu_table(frames, node, numerics, real, emulate)
@@ -154,6 +113,7 @@ def table(
         return function, in_table(frames, node, numerics, emulate)
     if function == "floors":
         return function, floors(frames.net, node, affine and kind == "floor", emulate)
+    deployed = not real and node.op in (*LAYERS, "add", "sub")
     return function, charge(frames, node, numerics, emulate, first=kind == "first", deployed=deployed)
 
 
@@ -182,20 +142,6 @@ def close_rows(every: bool, leaves: bool, emulate: bool) -> Constants:
     return {"ALL": every, "LEAVES": leaves, "BLOCK": neurons(emulate)}
 
 
-def neuron_kernels(frames: Frames, emitter: Emitter, target: str, emulate: bool = False) -> Iterator[Kernel]:
-    """Those that find one node's undecided neurons, make their rows and bring back their bounds."""
-    node, every = frames.net.node(target), frames.plan.candidates == "all"
-    unsettled = target in unsettled_nodes(frames.net)  # all its neurons get rows, and none leaves
-    leaves = every and not unsettled
-    step = f"%{target} as rows of neurons"
-    if not unsettled:
-        yield emitter.kernel("count_open", open_cells(node, False, emulate), ARITHMETICS["float64"], ONE, step=step)
-        yield emitter.kernel("find_open", find_cells(node, False, emulate), ARITHMETICS["float64"], ONE, step=step)
-    for second, ahead in ((False, False), (True, False), *([(False, True)] if leaves else [])):
-        yield emitter.kernel("open_neurons", open_rows(node, second, ahead, leaves, emulate), ARITHMETICS["float64"], ONE, step=step)
-    yield emitter.kernel("close_neurons", close_rows(every, leaves, emulate), ARITHMETICS["float64"], ONE, step=step)
-
-
 # ---- rows of a query ------------------------------------------------------------------------------------------------
 
 
@@ -208,10 +154,3 @@ def open_forms(node: Node, gap: bool, numerics: Arithmetic, emulate: bool) -> Co
     """`gap`: coefficients come with an error of their own."""
     h, w, c = extent(node)
     return {"GAP": gap, "T": numerics.type, "SIZE": h * w * c, "BR": forms(emulate), "BQ": power(h * w * c, 16, 1024 if emulate else 128)}
-
-
-def form_kernels(frames: Frames, emitter: Emitter, numerics: Arithmetic, target: str, emulate: bool = False) -> Iterator[Kernel]:
-    """Those that make a query's rows."""
-    for gap in (False, True):
-        constants = open_forms(frames.net.node(target), gap, numerics, emulate)
-        yield emitter.kernel("open_forms", constants, numerics, ONE, step=f"%{target} as rows of a query")

@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.launch_text import print_launches
 from polytriton.ir.launches import Constant, Filed, Kernel, MachineCode
+from polytriton.ir.script_text import print_script
 from polytriton.kernels.catalogue import CATALOGUE, make_kernel
 from polytriton.kernels.choose import GPU, INTERPRETER
 from polytriton.kernels.emitter import Emitter
@@ -170,6 +171,7 @@ def emit_files(compiled: Compiled, targets: Sequence[str], numerics: Sequence[st
         network_kernels(compiled, numerics, INTERPRETER, emitter)
     steps, used = ({n: tuple(dict.fromkeys(getattr(u, of) for u in us)) for n, us in emitter.uses.items()} for of in ("step", "numerics"))
     programs = {key: print_launches(launches) for key, launches in emitter.programs.items()}
+    programs |= {key: print_script(script) for key, script in emitter.scripts.items()}
     filed = Filed(emitter.kernels, programs, plan=compiled.plan)
     return Kernels(tuple(targets), tuple(numerics), steps, used, tuple(machine), filed)
 

@@ -11,14 +11,13 @@ from polytriton.ir.curves import CURVES
 from polytriton.ir.launch_check import check_launches
 from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
-from polytriton.kernels.affine import forward_kernels
-from polytriton.kernels.cell_kernels import box_kernels, form_kernels, neuron_kernels, table_kernels
 from polytriton.kernels.choose import GPU, Sizes
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.interval_launches import IntervalLowering
 from polytriton.kernels.lanes import add_lanes
 from polytriton.kernels.launches import Frames, Lowering
-from polytriton.kernels.stock import program_key
+from polytriton.kernels.script import DEPLOYMENTS, ScriptLowering
+from polytriton.kernels.stock import program_key, script_key
 
 if TYPE_CHECKING:
     from polytriton.passes.pipeline import Compiled
@@ -40,22 +39,21 @@ def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = 
     """
     check_kernels(compiled.net)
     emitter, frames = emitter or Emitter(), Frames(compiled.net, compiled.plan)
-    interval_pass = (*forward_kernels(compiled.net, emitter), *box_kernels(compiled.net, emitter, sizes.emulate))
-    found = {kernel.name: kernel for kernel in interval_pass}
+    found: dict[str, Kernel] = {}
     for name in numerics:
+        programs = []
         for program in compiled.plan:
-            if program.kind == "bound":
-                found |= {kernel.name: kernel for kernel in neuron_kernels(frames, emitter, program.target, sizes.emulate)}
-            else:
-                forms = form_kernels(frames, emitter, ARITHMETICS[name], program.target, sizes.emulate)
-                found |= {kernel.name: kernel for kernel in forms}
             if ARITHMETICS[name].form == INTERVAL:
                 launches = IntervalLowering(emitter, frames, ARITHMETICS[name], program, sizes).run()
             else:
                 launches = add_lanes(Lowering(emitter, frames, ARITHMETICS[name], program, sizes).run(), emitter, ARITHMETICS[name])
             check_launches(launches)
+            programs.append(launches)
             emitter.programs[program_key(name, sizes.emulate, program)] = launches
-            symbols = dict.fromkeys(symbol for s in launches.steps for symbol in s.bind)
-            made = table_kernels(frames, emitter, ARITHMETICS[name], symbols, sizes.emulate)
-            found |= {kernel.name: kernel for kernel in (*(s.kernel for s in launches.steps), *made)}
+        for kind, how in DEPLOYMENTS.items():
+            script = ScriptLowering(emitter, frames, ARITHMETICS[name], how, sizes.emulate).run(programs)
+            emitter.scripts[script_key(name, sizes.emulate, kind)] = script
+            launched = (e.launch.kernel for entries in script.sections.values() for e in entries if e.launch is not None)
+            found |= {kernel.name: kernel for kernel in launched}
+        found |= {step.kernel.name: step.kernel for launches in programs for step in launches.steps}
     return list(found.values())

@@ -32,6 +32,11 @@ def program_key(numerics: str, emulate: bool, program: Program) -> str:
     return f"{numerics} {'interpreter' if emulate else 'gpu'} {program.kind} %{program.target}"
 
 
+def script_key(numerics: str, emulate: bool, deployment: str) -> str:
+    """What the script of a run is filed under; `deployment` is one of kernels.script's."""
+    return f"{numerics} {'interpreter' if emulate else 'gpu'} run {deployment}"
+
+
 @cache
 def library_digest() -> str:
     """Of everything that decides what kernels there are, and what a program's launches are."""

@@ -38,12 +38,12 @@ class BoxKernels:
         node, real = layer.node, self.semantics.real
         source = node.inputs[0]
         constants = cell_kernels.affine_box(node, self.nodes[source], real, self.interpret)
-        biggest, _ = self.sizes(boxes, source)
         given = {
             "centre_ptr": parts.centre, "spread_ptr": parts.spread, "magnitude_ptr": parts.magnitude, "babs_ptr": layer.babs,
-            "terms_ptr": parts.magnitude if parts.terms is None else parts.terms, "operand_ptr": biggest,
-            "numbers_ptr": self._factors(layer),
+            "terms_ptr": parts.magnitude if parts.terms is None else parts.terms, "numbers_ptr": self._factors(layer),
         }  # fmt: skip
+        if not real:
+            given["operand_ptr"] = self.sizes(boxes, source)[0]
         self._make(node, boxes, cell_kernels.cell_kernel(self.stock, "affine_boxes", constants), given, error=not real)
         boxes.magnitude[node.name] = parts.magnitude
 

@@ -102,6 +102,7 @@ class Neurons:
                     backend.shrink(layer.program, room, error)
                     n = results = None
             if n is None:
+                backend.bring(layer.tables, layer.program)
                 at = self._find(layer)
                 (n,) = backend.ask(0)
             if n and results is None:

@@ -38,7 +38,7 @@ class TableKernels:
     emulate: bool
     boxes: BoxKernels
     _numbers: dict[tuple[str, bool], Tensor] = field(default_factory=dict)
-    _kernels: dict[tuple[str, str, bool], tuple[str, Kernel]] = field(default_factory=dict)
+    _kernels: dict[tuple[str, str], tuple[str, Kernel]] = field(default_factory=dict)
 
     def makes(self, kind: str) -> bool:
         return kind in cell_kernels.TABLES
@@ -60,7 +60,7 @@ class TableKernels:
     def fill(self, tables: Tables, kind: str, name: str, to: dict[str, Tensor]) -> None:
         """Writes the tables `to`, by kind: all that one launch fills."""
         node, boxes = self.kit.nodes[name], tables.boxes
-        function, kernel = self._kernel(kind, name, name in boxes.error and node.op != "relu")
+        function, kernel = self._kernel(kind, name)
         of = node.inputs[0] if function == "relu_tables" else name
         given = {f"{k}_ptr": v for k, v in to.items()} | {"numbers_ptr": self._factors(name, kind != "first")}
         given |= {"box_lo_ptr": _aligned(boxes.lo[of]), "box_hi_ptr": _aligned(boxes.hi[of])}
@@ -80,12 +80,12 @@ class TableKernels:
         programs = boxes.batch if function == "floors" else boxes.batch * cell_kernels.parts(node, self.emulate)
         launch(self.boxes.stock, kernel, (programs,), given, self.kit.forward.device)
 
-    def _kernel(self, kind: str, name: str, deployed: bool) -> tuple[str, Kernel]:
+    def _kernel(self, kind: str, name: str) -> tuple[str, Kernel]:
         """The library function of a table, and its specialisation: chosen once, asked for in every batch."""
-        key = (kind, name, deployed)
+        key = (kind, name)
         if key not in self._kernels:
-            node, real = self.kit.nodes[name], self.kit.forward.semantics.real
-            function, constants = cell_kernels.table(self.frames, node, kind, self.numerics, self.emulate, real=real, deployed=deployed)
+            real = self.kit.forward.semantics.real
+            function, constants = cell_kernels.table(self.frames, self.kit.nodes[name], kind, self.numerics, self.emulate, real=real)
             numerics = cell_kernels.table_numerics(kind, self.numerics).name
             self._kernels[key] = function, cell_kernels.cell_kernel(self.boxes.stock, function, constants, numerics)
         return self._kernels[key]

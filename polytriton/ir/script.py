@@ -1,0 +1,98 @@
+"""Scripts: what a whole run of a network launches, in order. The launches of its programs (ir/launches.py) are referred to.
+
+A script has three sections. `interval` makes every node's box and the query's tables; `refine` narrows boxes on the way; `query` makes
+rows of forms. Entries:
+
+    play LAUNCH          a launch; its grid counts the images of the batch
+    host MADE = READ     tensor operations, for what has no kernel; no graph can reach over them
+    wait %NODE           the host learns how many neurons of the node are undecided (`found`)
+    every %NODE          all of them get rows (`at` is every cell): nobody waits
+    first, second, ahead LAUNCH    rows of either sign, over which the node's program runs; `ahead` of the wait, as far as there is room
+    close LAUNCH         the neurons' bounds go back into the box; these grids count neurons
+    forms, gaps LAUNCH   rows of a query, whose coefficients are exact or come with an error; its grid counts forms
+
+Symbols name tensors: `low:conv1` and `high:conv1` the box, `magnitude:`, `own:` (the deployed error), `biggest:` and `total:` (its
+sizes), `told:` (for reports); tables and rows as in programs; `w:conv1`, `numbers:conv1` and such are known from the network alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from polytriton.ir.launches import Launch
+
+SECTIONS = ("interval", "refine", "query")
+ROWS = ("ahead", "first", "second")
+LAUNCHED = ("play", *ROWS, "close", "forms", "gaps")
+CONSTANTS = (  # kinds that no batch changes
+    "w", "wabs", "b", "babs", "numbers", "factors", "own_factors", "given", "weight", "rows", "factor", "shift", "bias",
+    "cell_starts", "cell_readers", "channel_starts", "channel_readers", "buf", "from", "slot",
+)  # fmt: skip
+SUMS, FOUND = ("centre", "spread", "terms"), ("open", "at", "found")  # scratch: a layer's sums, a layer's undecided neurons
+_BOX = "box_lo_ptr box_hi_ptr error_ptr biggest_ptr total_ptr"
+_SUMMED = "centre_ptr spread_ptr magnitude_ptr terms_ptr"
+WRITES = {  # parameters through which library kernels store; rows are left out
+    "forward_dense": _SUMMED, "forward_conv": _SUMMED, "affine_boxes": _BOX, "relu_boxes": _BOX, "sum_boxes": _BOX,
+    "measure_boxes": "biggest_ptr total_ptr", "tell_boxes": "told_ptr", "relu_tables": "below_ptr above_ptr lower_ptr cut_ptr",
+    "box_tables": "lo_ptr hi_ptr", "charge_table": "t_ptr", "floors": "floor_ptr", "count_open": "blocks_ptr",
+    "find_open": "at_ptr found_ptr", "close_neurons": "box_lo_ptr box_hi_ptr", "open_neurons": "", "open_forms": "",
+}  # fmt: skip
+
+
+def changes(symbol: str) -> bool:
+    """Whether a script's launches must have written it before it is read: what belongs to a batch, but no rows."""
+    kind, _, name = symbol.partition(":")
+    return symbol in (*SUMS, *FOUND) or bool(name and not name.isdigit() and kind not in CONSTANTS)
+
+
+@dataclass(frozen=True)
+class Entry:
+    verb: str
+    launch: Launch | None = None
+    target: str = ""
+    made: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        if self.launch is None:
+            return ("at",) if self.verb == "every" else self.made
+        out = WRITES.get(self.launch.function, "").split()
+        return tuple(s for p, s in zip(self.launch.kernel.parameters, self.launch.bind, strict=True) if p in out)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Of what changes; what is narrowed in place is read too."""
+        if self.launch is None:
+            return ("at", "found") if self.verb == "wait" else self.given
+        written = set(self.writes) if self.verb == "play" else set()
+        return tuple(s for s in self.launch.bind if changes(s) and s not in written)
+
+
+@dataclass
+class Script:
+    """`name`: the network's."""
+
+    name: str
+    sections: dict[str, list[Entry]] = field(default_factory=dict)
+
+
+class Held:
+    """Which symbols hold this batch's numbers. A table of a box that has been narrowed since still holds; the box's sizes do not, and
+    are measured anew.
+    """
+
+    def __init__(self, given: str) -> None:
+        """`given`: the node whose box is there at first."""
+        self.symbols = {f"low:{given}", f"high:{given}"}
+
+    def __contains__(self, symbol: str) -> bool:
+        return symbol in self.symbols
+
+    def take(self, entry: Entry) -> None:
+        """What holds behind an entry: scratch only until the node that it is of has been served."""
+        made = set(entry.writes)
+        changed = {name for kind, _, name in (s.partition(":") for s in made) if kind in ("low", "high")}
+        self.symbols -= {f"{kind}:{name}" for name in changed for kind in ("biggest", "total")}
+        self.symbols -= set(FOUND if entry.verb == "close" else SUMS if made & {f"low:{name}" for name in changed} else ())
+        self.symbols |= made

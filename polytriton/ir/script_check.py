@@ -1,0 +1,84 @@
+"""What every script keeps to; one that does not would read numbers of another batch or node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from polytriton.errors import InvalidIR
+from polytriton.ir.launch_check import check_regions
+from polytriton.ir.launches import Launches
+from polytriton.ir.net import Net
+from polytriton.ir.script import ROWS, SECTIONS, Entry, Held, Script, changes
+
+ALLOWED = {"interval": ("play", "host"), "refine": ("play", "host", "wait", "every", *ROWS, "close"), "query": ("forms", "gaps")}
+
+
+def program_reads(launches: Launches) -> list[str]:
+    """A batch's tables that a program's launches read, in order."""
+    return list(dict.fromkeys(s for step in launches.steps for s in step.bind if changes(s)))
+
+
+def check_script(script: Script, net: Net, programs: Iterable[Launches]) -> None:
+    """InvalidIR at the first entry that breaks a rule; `programs` are the launches of the plan's."""
+    by_target = {p.program.target if p.program.kind == "bound" else "": program_reads(p) for p in programs}
+    for section in SECTIONS:
+        entries = script.sections.get(section, [])
+        for problem in (*_entries(section, entries), *_order(section, entries, net, by_target), *_regions(entries)):
+            raise InvalidIR(f"script of @{script.name}, {section}: {problem}", "please report the network")
+
+
+def _entries(section: str, entries: list[Entry]) -> Iterator[str]:
+    for k, entry in enumerate(entries):
+        step = entry.launch
+        if entry.verb not in ALLOWED[section]:
+            yield f"entry {k} is `{entry.verb}`"
+        elif step is not None and (
+            len(step.bind) != len(step.kernel.parameters) or min(step.block, step.cells, step.times, step.columns) < 1
+        ):
+            yield f"entry {k} binds {len(step.bind)} tensors to {len(step.kernel.parameters)} parameters, or has a size below 1"
+
+
+def _order(section: str, entries: list[Entry], net: Net, programs: dict[str, list[str]]) -> Iterator[str]:
+    """Written before it is read, for the node that reads it; rows only once their number is known, closed once, for one node at a time."""
+    held = Held(net.output if section == "query" else net.input.name)
+    target, due = "", list[str]()
+    for k, entry in enumerate(entries):
+        if entry.verb in ("wait", "every"):
+            if due:
+                yield f"entry {k} comes before %{target} is closed"
+            target, due = entry.target, ["first", "second", "close"]
+            for symbol in programs.get(target, [f"the program of %{target}"]):
+                if symbol not in held:
+                    yield f"entry {k}: the program of %{target} reads {symbol} before an entry has written it"
+        elif entry.verb == "ahead":
+            if due[:1] != ["first"] or entries[k - 1].verb != "wait":
+                yield f"entry {k} goes ahead of no wait"
+        elif entry.verb in (*ROWS, "close"):
+            if due[:1] != [entry.verb]:
+                yield f"entry {k} is `{entry.verb}` of neurons whose number is not known, or out of turn"
+            due = due[1:]
+        elif due:
+            yield f"entry {k} comes before %{target} is closed"
+        if entry.verb == "close" and set(entry.writes) != {f"low:{target}", f"high:{target}"}:
+            yield f"entry {k} closes another node than %{target}"
+        for symbol in entry.reads:
+            if symbol not in held:
+                yield f"entry {k} reads {symbol} before an entry has written it"
+        held.take(entry)
+    if due:
+        yield f"%{target} is not closed"
+    for symbol in programs.get("", []) if section != "query" else ():
+        if symbol not in held:
+            yield f"nothing has written {symbol} for the query"
+
+
+def _regions(entries: list[Entry]) -> Iterator[str]:
+    """Lanes are as in programs; a region ends where the host comes in."""
+    steps, begins, written = [], set[int](), []
+    for entry in entries:
+        if entry.verb != "play":
+            begins.add(len(steps))
+        if entry.launch is not None:
+            steps.append(entry.launch)
+            written.append(set(entry.writes))
+    yield from check_regions(steps, begins, written)

@@ -1,0 +1,117 @@
+"""The script of a run, held against what runs launch: the same kernels on the same grids, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from polytriton.ir.launches import Kernel
+from polytriton.ir.net import Net
+from polytriton.ir.script import Entry, Script
+from polytriton.kernels.choose import INTERPRETER
+from polytriton.kernels.emitter import Emitter
+from polytriton.kernels.network import network_kernels
+from polytriton.kernels.script import deployment
+from polytriton.kernels.stock import script_key
+from polytriton.passes.pipeline import compile_net
+from polytriton.runtime.engine import Engine
+from polytriton.runtime.gpu import box_kernels, forward_kernels, neurons, queries, recording, table_kernels
+from polytriton.runtime.soundness import flushes
+from polytriton.runtime.trace import Trace
+from tests.kernels.branches import projections
+from tests.kernels.replays import balls, forms_of, launching
+from tests.kernels.test_interval_runs import small as tiny
+from tests.kernels.test_kernel_runs import boxes as boxes_of
+from tests.kernels.test_kernel_runs import small
+from tests.kernels.test_neurons import settling
+from tests.kernels.test_table_kernels import NETS
+from tests.oracle.nets import random_net
+
+pytest.importorskip("triton", reason="Triton is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of every overflow and NaN
+
+LAUNCHING = (box_kernels, forward_kernels, neurons, queries, table_kernels)
+PICKED = {f"random {k}": (lambda k=k: random_net(k, scale="normal", limit=40, steps=4)) for k in (40, 43, 51)}
+MADE: dict[str, Callable[[], Net]] = {
+    **NETS, **PICKED, "settling": lambda: settling(2), "pool": lambda: small(pool=True),
+    "residual": lambda: small(residual=True), "projections": lambda: projections(blocks=1),
+    "tiny": lambda: tiny(residual=True),
+}  # fmt: skip
+Launched = list[tuple[str, tuple[int, ...]]]  # a kernel's name and its grid
+
+
+@contextmanager
+def heard() -> Iterator[Launched]:
+    """What is launched between programs while it lasts."""
+    found: Launched = []
+
+    def launch(stock: object, kernel: Kernel, grid: tuple[int, ...], *rest: Any) -> None:
+        found.append((kernel.name, (*grid, 1)[:2]))
+        recording.launch(stock, kernel, grid, *rest)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in LAUNCHING:
+            patch.setattr(module, "launch", launch)
+        yield found
+
+
+def compare(found: Launched, entries: list[Entry], batch: int) -> set[str]:
+    """All of `play` was launched, on its grid, but sizes of boxes that nothing narrowed; launches of rows in their places, as far as
+    there were rows. The verbs of what was.
+    """
+    at, verbs, untouched = 0, set[str](), set[str]()
+    for entry in entries:
+        step = entry.launch
+        if step is None:
+            continue
+        if at < len(found) and found[at][0] == step.kernel.name and (entry.verb != "play" or found[at][1] == step.grid(batch)):
+            verbs.add(entry.verb)
+            at += 1
+        elif entry.verb == "close":
+            untouched |= set(entry.writes)
+        else:
+            measured = step.function == "measure_boxes" and step.bind[0] in untouched
+            assert entry.verb != "play" or measured, (entry, found[at : at + 1])
+    assert at == len(found), found[at:]
+    return verbs
+
+
+def script_of(engine: Engine, numerics: str, candidates: str) -> Script:
+    emitter, semantics = Emitter(), engine.forward.semantics
+    network_kernels(compile_net(engine.net, candidates), (numerics,), INTERPRETER, emitter)
+    return emitter.scripts[script_key(numerics, True, deployment(semantics.real, semantics.passes, flushes(semantics)))]
+
+
+QUICK = [("settling", "float64", "real", "all"), ("small", "float32", "float32", "all"), ("pool", "float64", "float16", "all")]
+SLOW = [
+    ("small", "float64", "tf32", "input"), ("leaky", "float32", "float32", "all"), ("pools", "float64", "real", "all"),
+    ("scales", "float32", "bf16", "all"), ("scales", "float64", "real", "all"), ("concats", "float32", "float16", "all"),
+    ("gathers", "float32", "float32", "all"), ("deep", "float32", "tf32", "all"), ("projections", "float32", "float32", "all"),
+    ("residual", "float64", "real", "all"),
+    ("random 40", "float64", "float32", "all"), ("random 43", "float32", "real", "all"),
+    ("random 51", "float64", "float16", "all"),
+    ("tiny", "interval32", "float32", "all"), ("tiny", "interval64", "real", "all"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "numerics", "semantics", "candidates"), [*QUICK, *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW)]
+)
+def test_a_run_launches_what_its_script_lists(name: str, numerics: str, semantics: str, candidates: str) -> None:
+    kind, dtype = ("interval", f"float{numerics[-2:]}") if numerics.startswith("interval") else ("folded", numerics)
+    compiled = compile_net(MADE[name](), candidates)
+    ours = launching(Engine(compiled, dtype=dtype, semantics=semantics, kernels="interpret", numerics=kind))
+    script, seen = script_of(ours, numerics, candidates), set[str]()
+    for section in ("interval", "refine", "refine"):  # the second refinement goes ahead of its waits
+        low, high = balls(ours.net, len(seen), 2) if name == "settling" else boxes_of(ours.net, len(seen), 2)
+        with heard() as found:
+            boxes = ours.interval(low, high) if section == "interval" else ours.refine(low, high, trace=Trace(torch.device("cpu")))
+            ours.query(boxes, forms_of(ours, 2))
+        seen |= compare(found, [*script.sections[section], *script.sections["query"]], 2)
+    assert {"play", "forms"} <= seen
+    if name in ("settling", "small") and candidates == "all":
+        assert {"first", "second", "ahead", "close"} <= seen
