@@ -33,10 +33,7 @@ def check_kernels(net: Net) -> None:
 
 
 def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = GPU, emitter: Emitter | None = None) -> list[Kernel]:
-    """Every kernel that a network's run launches, in the order of their first launches; `emitter` hears of their steps.
-
-    The interval pass comes first, always in float64.
-    """
+    """Every kernel that a network's run launches: those of its programs, then those of its scripts; `emitter` hears of their steps."""
     check_kernels(compiled.net)
     emitter, frames = emitter or Emitter(), Frames(compiled.net, compiled.plan)
     found: dict[str, Kernel] = {}
@@ -50,10 +47,10 @@ def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = 
             check_launches(launches)
             programs.append(launches)
             emitter.programs[program_key(name, sizes.emulate, program)] = launches
+            found |= {step.kernel.name: step.kernel for step in launches.steps}
         for kind, how in DEPLOYMENTS.items():
             script = ScriptLowering(emitter, frames, ARITHMETICS[name], how, sizes.emulate).run(programs)
             emitter.scripts[script_key(name, sizes.emulate, kind)] = script
             launched = (e.launch.kernel for entries in script.sections.values() for e in entries if e.launch is not None)
             found |= {kernel.name: kernel for kernel in launched}
-        found |= {step.kernel.name: step.kernel for launches in programs for step in launches.steps}
     return list(found.values())

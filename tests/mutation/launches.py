@@ -6,6 +6,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant, m
 
 CHECK, RULES = "ir/launch_check.py", "tests/ir/test_launches.py"
+IR, ORDER, SCRIPTS, LISTED = "ir/script.py", "ir/script_check.py", "tests/ir/test_script.py", "tests/kernels/test_script_runs.py"
 TEXT, STOCK, TAKEN = "ir/launch_text.py", "kernels/stock.py", "tests/kernels/test_stock.py"
 CATALOGUE, READS = "kernels/catalogue.py", "tests/kernels/test_reads.py"
 KNOWN, WHOSE, FILES, READ = "known.py", "tests/artifact/test_known.py", "kernels/files.py", "tests/artifact/test_artifact_kernels.py"
@@ -22,6 +23,20 @@ LAUNCHES: tuple[Mutant, ...] = (
     m("launches: parameters in any order", TEXT, "tuple(p for p, _ in bound) != kernel.parameters", "len(bound) != len(kernel.parameters)", RULES),
     m("launches: states in any order", TEXT, "and int(m[1]) == out.states:", ":", RULES),
     m("launches: nobody checks them", "kernels/network.py", "            check_launches(launches)\n", "", RULES),
+    m("scripts: nobody checks them", "kernels/script.py", "        check_script(script, self.net, programs)\n", "", SCRIPTS),
+    m("scripts: rows come before their number", ORDER, "if due[:1] != [entry.verb]:", "if False:", SCRIPTS),
+    m("scripts: rows go ahead of nothing", ORDER, 'if due[:1] != ["first"] or entries[k - 1].verb != "wait":', "if False:", SCRIPTS),
+    m("scripts: a layer stays open", ORDER, "        elif due:\n", "        elif False:\n", SCRIPTS),
+    m("scripts: another node is closed", ORDER, 'if entry.verb == "close" and set(entry.writes) != {f"low:{target}", f"high:{target}"}:', "if False:", SCRIPTS),
+    m("scripts: what nobody wrote is read", ORDER, "        for symbol in entry.reads:\n", "        for symbol in ():\n", SCRIPTS),
+    m("scripts: a program's tables need not be there", ORDER, "for symbol in programs.get(target, [f\"the program of %{target}\"]):", "for symbol in ():", SCRIPTS),
+    m("scripts: a query's tables need not be there", ORDER, 'for symbol in programs.get("", []) if section != "query" else ():', "for symbol in ():", SCRIPTS),
+    m("scripts: lanes may write what the other reads", CHECK, "written = set().union(*(made for step, made in zip(steps, written_by, strict=True) if step.region == region))", "written = set[str]()", SCRIPTS),
+    m("scripts: sizes outlive their boxes", IR, 'self.symbols -= {f"{kind}:{name}" for name in changed for kind in ("biggest", "total")}', "self.symbols -= set()", SCRIPTS),
+    m("scripts: another layer's sums are taken", IR, "SUMS if made & {f\"low:{name}\" for name in changed} else ()", "()", SCRIPTS),
+    m("scripts: a store that the IR does not know", IR, '"find_open": "at_ptr found_ptr"', '"find_open": "at_ptr"', SCRIPTS),
+    m("scripts: a table is made in exact arithmetic's way", "kernels/script.py", "self.emulate, real=self.how.real)\n        of =", "self.emulate, real=True)\n        of =", SCRIPTS, LISTED),
+    m("scripts: both signs are one", "kernels/script.py", 'cells.open_rows(node, verb == "second", verb', 'cells.open_rows(node, False, verb', LISTED),
     m("names: warps do not matter", CATALOGUE, "tuple(types.items()), warps, stages)", "tuple(types.items()), stages)", READ),
     m("names: constants do not matter", CATALOGUE, "constants, tuple(types.items()), warps", "tuple(types.items()), warps", READ),
     m("names: types do not matter", CATALOGUE, "constants, tuple(types.items()), warps", "constants, warps", READ),
