@@ -119,8 +119,8 @@ class MachineCode:
 
 @dataclass(frozen=True)
 class Filed:
-    """What compiling left for runs: kernels by name, the launches of programs as text (kernels/stock.py), and kernels' machine code
-    by target, made by the release `triton`. `plan`: the one whose programs they are.
+    """What compiling left for runs: kernels by name, the launches of programs and of whole runs as text (kernels/stock.py), and
+    kernels' machine code by target, made by the release `triton`. `plan`: the one whose programs they are.
     """
 
     kernels: Mapping[str, Kernel]

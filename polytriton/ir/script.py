@@ -46,7 +46,7 @@ def changes(symbol: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ScriptEntry:
     verb: str
     launch: Launch | None = None
     target: str = ""
@@ -70,14 +70,14 @@ class Entry:
 
 
 @dataclass
-class Script:
+class RunScript:
     """`name`: the network's."""
 
     name: str
-    sections: dict[str, list[Entry]] = field(default_factory=dict)
+    sections: dict[str, list[ScriptEntry]] = field(default_factory=dict)
 
 
-class Held:
+class HeldSymbols:
     """Which symbols hold this batch's numbers. A table of a box that has been narrowed since still holds; the box's sizes do not, and
     are measured anew.
     """
@@ -89,7 +89,7 @@ class Held:
     def __contains__(self, symbol: str) -> bool:
         return symbol in self.symbols
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: ScriptEntry) -> None:
         """What holds behind an entry: scratch only until the node that it is of has been served."""
         made = set(entry.writes)
         changed = {name for kind, _, name in (s.partition(":") for s in made) if kind in ("low", "high")}

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from polytriton.errors import InvalidIR
 from polytriton.ir.launch_check import check_regions
-from polytriton.ir.launches import Launches
+from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Net
-from polytriton.ir.script import ROWS, SECTIONS, Entry, Held, Script, changes
+from polytriton.ir.script import ROWS, SECTIONS, HeldSymbols, RunScript, ScriptEntry, changes
 
 ALLOWED = {"interval": ("play", "host"), "refine": ("play", "host", "wait", "every", *ROWS, "close"), "query": ("forms", "gaps")}
 
@@ -18,7 +18,7 @@ def program_reads(launches: Launches) -> list[str]:
     return list(dict.fromkeys(s for step in launches.steps for s in step.bind if changes(s)))
 
 
-def check_script(script: Script, net: Net, programs: Iterable[Launches]) -> None:
+def check_script(script: RunScript, net: Net, programs: Iterable[Launches]) -> None:
     """InvalidIR at the first entry that breaks a rule; `programs` are the launches of the plan's."""
     by_target = {p.program.target if p.program.kind == "bound" else "": program_reads(p) for p in programs}
     for section in SECTIONS:
@@ -27,7 +27,7 @@ def check_script(script: Script, net: Net, programs: Iterable[Launches]) -> None
             raise InvalidIR(f"script of @{script.name}, {section}: {problem}", "please report the network")
 
 
-def _entries(section: str, entries: list[Entry]) -> Iterator[str]:
+def _entries(section: str, entries: list[ScriptEntry]) -> Iterator[str]:
     for k, entry in enumerate(entries):
         step = entry.launch
         if entry.verb not in ALLOWED[section]:
@@ -38,9 +38,9 @@ def _entries(section: str, entries: list[Entry]) -> Iterator[str]:
             yield f"entry {k} binds {len(step.bind)} tensors to {len(step.kernel.parameters)} parameters, or has a size below 1"
 
 
-def _order(section: str, entries: list[Entry], net: Net, programs: dict[str, list[str]]) -> Iterator[str]:
+def _order(section: str, entries: list[ScriptEntry], net: Net, programs: dict[str, list[str]]) -> Iterator[str]:
     """Written before it is read, for the node that reads it; rows only once their number is known, closed once, for one node at a time."""
-    held = Held(net.output if section == "query" else net.input.name)
+    held = HeldSymbols(net.output if section == "query" else net.input.name)
     target, due = "", list[str]()
     for k, entry in enumerate(entries):
         if entry.verb in ("wait", "every"):
@@ -72,9 +72,9 @@ def _order(section: str, entries: list[Entry], net: Net, programs: dict[str, lis
             yield f"nothing has written {symbol} for the query"
 
 
-def _regions(entries: list[Entry]) -> Iterator[str]:
+def _regions(entries: list[ScriptEntry]) -> Iterator[str]:
     """Lanes are as in programs; a region ends where the host comes in."""
-    steps, begins, written = [], set[int](), []
+    steps, begins, written = list[Launch](), set[int](), list[set[str]]()
     for entry in entries:
         if entry.verb != "play":
             begins.add(len(steps))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from polytriton.arithmetic import Arithmetic
 from polytriton.ir.launches import Constant, Kernel, Launches
-from polytriton.ir.script import Script
+from polytriton.ir.script import RunScript
 from polytriton.kernels.catalogue import Given, tile_key
 from polytriton.kernels.choose import Tiles, Tiling, retile
 from polytriton.kernels.stock import Stock
@@ -33,7 +33,7 @@ class Emitter:
     asked: dict[str, Tiles] = field(default_factory=dict)  # by tile_key, what every kernel is emitted with
     stock: Stock = field(default_factory=Stock)
     programs: dict[str, Launches] = field(default_factory=dict)  # by stock.program_key
-    scripts: dict[str, Script] = field(default_factory=dict)  # by stock.script_key
+    scripts: dict[str, RunScript] = field(default_factory=dict)  # by stock.script_key
 
     def tiles_of(self, function: str, constants: Mapping[str, Constant], numerics: Arithmetic, default: Tiles) -> Tiles:
         """The tiles of a kernel: the default's, or those chosen for exactly this kernel."""

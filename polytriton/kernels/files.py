@@ -1,7 +1,7 @@
 """The kernels of a compiled network as files: of every kernel what makes it, what launches it, and what became of it as machine code.
 
 kernels/index.json     the library they are of, and of every kernel its family, constants, pointers, and the steps that launch it
-kernels/launches.ptir  every program's launches, by arithmetic and machine
+kernels/launches.ptir  every program's launches and those of whole runs, by arithmetic and machine
 kernels/report.json    for GPUs: registers, spills, instructions, and what a launcher is told
 kernels/cuda_90.safetensors  the machine code for a GPU, by kernel
 """
@@ -120,7 +120,7 @@ class Kernels:
         return out
 
     def launches_text(self) -> str:
-        """Every program's, each under the arithmetic and machine it is for."""
+        """Every program's and every run's, each under the arithmetic and machine it is for."""
         return "".join(f"launches {key}\n{text}\n" for key, text in self.filed.programs.items())
 
     def kernel_text(self, name: str) -> str:

@@ -33,10 +33,10 @@ def check_kernels(net: Net) -> None:
 
 
 def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = GPU, emitter: Emitter | None = None) -> list[Kernel]:
-    """Every kernel that a network's run launches: those of its programs, then those of its scripts; `emitter` hears of their steps."""
+    """Every kernel that a network's run launches, in its programs and between them, as the emitter heard of them."""
     check_kernels(compiled.net)
     emitter, frames = emitter or Emitter(), Frames(compiled.net, compiled.plan)
-    found: dict[str, Kernel] = {}
+    launched = set[str]()
     for name in numerics:
         programs = []
         for program in compiled.plan:
@@ -47,10 +47,9 @@ def network_kernels(compiled: Compiled, numerics: Sequence[str], sizes: Sizes = 
             check_launches(launches)
             programs.append(launches)
             emitter.programs[program_key(name, sizes.emulate, program)] = launches
-            found |= {step.kernel.name: step.kernel for step in launches.steps}
+            launched |= {step.kernel.name for step in launches.steps}
         for kind, how in DEPLOYMENTS.items():
             script = ScriptLowering(emitter, frames, ARITHMETICS[name], how, sizes.emulate).run(programs)
             emitter.scripts[script_key(name, sizes.emulate, kind)] = script
-            launched = (e.launch.kernel for entries in script.sections.values() for e in entries if e.launch is not None)
-            found |= {kernel.name: kernel for kernel in launched}
-    return list(found.values())
+            launched |= {e.launch.kernel.name for entries in script.sections.values() for e in entries if e.launch is not None}
+    return [kernel for name, kernel in emitter.kernels.items() if name in launched]

@@ -15,7 +15,7 @@ from polytriton.ir.launches import Constants, Launch, Launches
 from polytriton.ir.net import Node
 from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import extent
-from polytriton.ir.script import Entry, Held, Script
+from polytriton.ir.script import HeldSymbols, RunScript, ScriptEntry
 from polytriton.ir.script_check import check_script, program_reads
 from polytriton.kernels import cell_kernels as cells
 from polytriton.kernels.affine import AFFINE, WHERE, choose, count_source
@@ -58,11 +58,11 @@ class ScriptLowering:
 
     def begin(self, given: Node) -> None:
         """A new section, which starts with the box of one node."""
-        self.out: list[Entry] = []
-        self.held = Held(given.name)
+        self.out: list[ScriptEntry] = []
+        self.held = HeldSymbols(given.name)
 
-    def run(self, programs: Sequence[Launches]) -> Script:
-        script, asked = Script(self.net.name), next(p for p in programs if p.program.kind != "bound")
+    def run(self, programs: Sequence[Launches]) -> RunScript:
+        script, asked = RunScript(self.net.name), next(p for p in programs if p.program.kind != "bound")
         bound = {p.program.target: p for p in programs if p.program.kind == "bound"}
         for section in ("interval", "refine"):
             self.begin(self.net.input)
@@ -78,7 +78,7 @@ class ScriptLowering:
 
     # ---- entries ----------------------------------------------------------------------------------------
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: ScriptEntry) -> None:
         self.out.append(entry)
         self.held.take(entry)
 
@@ -92,7 +92,7 @@ class ScriptLowering:
             kind, _, name = symbol.partition(":")
             if verb == "play" and kind in ("biggest", "total") and function != "measure_boxes" and not function.endswith("_boxes"):
                 self._measured(name)
-        self._add(Entry(verb, launch))
+        self._add(ScriptEntry(verb, launch))
 
     def _measured(self, name: str) -> None:
         if f"total:{name}" not in self.held:
@@ -141,7 +141,7 @@ class ScriptLowering:
         made += [f"magnitude:{name}"] if node.op == "scale" else []
         given = [s for i in node.inputs for s in self._ends(i).values()]
         given += ["centre", "spread", f"magnitude:{name}"] if node.op in AFFINE else []
-        self._add(Entry("host", made=tuple(made), given=tuple(given)))
+        self._add(ScriptEntry("host", made=tuple(made), given=tuple(given)))
 
     def _sums(self, node: Node, terms: str) -> None:
         name, source = node.name, node.inputs[0]
@@ -154,8 +154,8 @@ class ScriptLowering:
             "bias_ptr": f"b:{name}", "centre_ptr": "centre", "spread_ptr": "spread", "magnitude_ptr": f"magnitude:{name}",
             "terms_ptr": "terms", "count_ptr": "images",
         }  # fmt: skip
-        cell = {"block": made.tiles.constants["BM"], "count": 1 if dense else h * w, "columns": columns}
-        self._launch(made.function, made.constants, bind, **cell, step=f"%{name} in {WHERE}", tiles=made.tiles)
+        block, count = made.tiles.constants["BM"], 1 if dense else h * w
+        self._launch(made.function, made.constants, bind, block, count, columns, step=f"%{name} in {WHERE}", tiles=made.tiles)
 
     def _tell(self, name: str, symbol: str) -> None:
         self._cells("tell_boxes", {}, {**self._ends(name), "told_ptr": f"{symbol}:{name}"}, self.nodes[name])
@@ -173,7 +173,7 @@ class ScriptLowering:
         node = self.nodes[name]
         boxes = [s for i in (name, *node.inputs) for s in self._ends(i).values()]
         more = [s for s in (f"magnitude:{name}", f"own:{name}") if s in self.held]
-        self._add(Entry("host", made=(f"{kind}:{name}",), given=(*(boxes if kind != "term_lo" and kind != "term_hi" else ()), *more)))
+        self._add(ScriptEntry("host", made=(f"{kind}:{name}",), given=(*(boxes if kind != "term_lo" and kind != "term_hi" else ()), *more)))
 
     def _table(self, kind: str, name: str) -> None:
         node, first = self.nodes[name], kind == "first"
@@ -208,7 +208,7 @@ class ScriptLowering:
             for function, of in (("count_open", cells.open_cells), ("find_open", cells.find_cells)):
                 constants = of(node, False, self.emulate)
                 self._launch(function, constants, bind, count=cells.parts(node, self.emulate), step=step)
-        self._add(Entry("wait" if waits else "every", target=name))
+        self._add(ScriptEntry("wait" if waits else "every", target=name))
         for verb in (*(["ahead"] if leaves else []), "first", "second"):
             constants = cells.open_rows(node, verb == "second", verb == "ahead", leaves, self.emulate)
             self._launch("open_neurons", constants, bind, block, step=step, verb=verb)
@@ -216,7 +216,7 @@ class ScriptLowering:
         if name in self.shown:
             self._tell(name, "told_after")
 
-    def forms(self, node: Node) -> list[Entry]:
+    def forms(self, node: Node) -> list[ScriptEntry]:
         """A query's rows, of exact coefficients and of others."""
         self.begin(node)
         bind = {f"{s}_ptr": f"{s}:0" for s in ROW_ARRAYS} | {f"{s}_ptr": s for s in ("group", "best", "raw_best", "done", "forms", "gap")}

@@ -10,7 +10,7 @@ import pytest
 
 from polytriton.errors import InvalidIR
 from polytriton.ir.net import Net
-from polytriton.ir.script import WRITES, Entry, Script, changes
+from polytriton.ir.script import WRITES, RunScript, ScriptEntry, changes
 from polytriton.ir.script_check import check_script
 from polytriton.ir.script_text import parse_script, print_script
 from polytriton.kernels import network
@@ -138,17 +138,17 @@ def test_text_that_cannot_be_read(old: str, new: str, said: str) -> None:
         parse_script(text, MADE["dense"].kernels)
 
 
-Change = Callable[[list[Entry]], object]
+Change = Callable[[list[ScriptEntry]], object]
 
 
-def at(entries: list[Entry], start: str) -> int:
+def at(entries: list[ScriptEntry], start: str) -> int:
     """The entry whose verb and family these are."""
     verb, _, family = start.partition(" ")
     return next(k for k, e in enumerate(entries) if e.verb == verb and (e.launch.function if e.launch and family else "") == family)
 
 
 def swap(start: str, by: int) -> Change:
-    def change(entries: list[Entry]) -> None:
+    def change(entries: list[ScriptEntry]) -> None:
         k = at(entries, start)
         entries.insert(k + by, entries.pop(k))
 
@@ -160,7 +160,7 @@ def drop(start: str) -> Change:
 
 
 def rebind(start: str, old: str, new: str) -> Change:
-    def change(entries: list[Entry]) -> None:
+    def change(entries: list[ScriptEntry]) -> None:
         k = at(entries, start)
         step = entries[k].launch
         assert step is not None and old in step.bind
@@ -172,7 +172,7 @@ def rebind(start: str, old: str, new: str) -> Change:
 def lanes(*numbers: int) -> Change:
     """The first launches in one region, on these lanes."""
 
-    def change(entries: list[Entry]) -> None:
+    def change(entries: list[ScriptEntry]) -> None:
         for k, lane in enumerate(numbers):
             step = entries[k].launch
             assert step is not None
@@ -199,7 +199,7 @@ def lanes(*numbers: int) -> Change:
         ("interval", drop("play relu_boxes"), "reads low:relu before"),
         ("interval", drop("play floors"), "nothing has written floor:linear_2 for the query"),
         ("interval", rebind("play affine_boxes", "low:linear", "low:relu"), "reads low:linear before"),
-        ("interval", lambda e: e.insert(2, Entry("wait", target="linear_1")), "entry 2 is `wait`"),
+        ("interval", lambda e: e.insert(2, ScriptEntry("wait", target="linear_1")), "entry 2 is `wait`"),
         ("interval", lambda e: e.insert(3, e[2]), "reads centre before"),
         ("query", rebind("forms", "low:linear_2", "low:linear_1"), "reads low:linear_1 before"),
         ("query", lambda e: e.__setitem__(0, replace(e[0], launch=replace(e[0].launch, block=0))), "a size below 1"),
@@ -209,7 +209,7 @@ def lanes(*numbers: int) -> Change:
 def test_what_breaks_a_rule_is_refused(section: str, change: Change, said: str) -> None:
     emitter, compiled = MADE["dense"], COMPILED["dense"]
     script = emitter.scripts[KEY]
-    broken = Script(script.name, {name: list(entries) for name, entries in script.sections.items()})
+    broken = RunScript(script.name, {name: list(entries) for name, entries in script.sections.items()})
     check_script(broken, compiled.net, emitter.programs.values())
     change(broken.sections[section])
     with pytest.raises(InvalidIR, match=said):
@@ -225,7 +225,7 @@ def test_sizes_are_of_the_box_as_it_is() -> None:
     entries.pop(later)
     sections = {**emitter.scripts[KEY].sections, "refine": entries}
     with pytest.raises(InvalidIR, match="reads total:linear_1 before"):
-        check_script(Script("toy_dense", sections), compiled.net, emitter.programs.values())
+        check_script(RunScript("toy_dense", sections), compiled.net, emitter.programs.values())
 
 
 def test_nothing_is_filed_that_breaks_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
-from polytriton.ir.script import Entry, Script
+from polytriton.ir.script import RunScript, ScriptEntry
 from polytriton.kernels.choose import INTERPRETER
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.network import network_kernels
@@ -59,7 +59,7 @@ def heard() -> Iterator[Launched]:
         yield found
 
 
-def compare(found: Launched, entries: list[Entry], batch: int) -> set[str]:
+def compare(found: Launched, entries: list[ScriptEntry], batch: int) -> set[str]:
     """All of `play` was launched, on its grid, but sizes of boxes that nothing narrowed; launches of rows in their places, as far as
     there were rows. The verbs of what was.
     """
@@ -80,7 +80,7 @@ def compare(found: Launched, entries: list[Entry], batch: int) -> set[str]:
     return verbs
 
 
-def script_of(engine: Engine, numerics: str, candidates: str) -> Script:
+def script_of(engine: Engine, numerics: str, candidates: str) -> RunScript:
     emitter, semantics = Emitter(), engine.forward.semantics
     network_kernels(compile_net(engine.net, candidates), (numerics,), INTERPRETER, emitter)
     return emitter.scripts[script_key(numerics, True, deployment(semantics.real, semantics.passes, flushes(semantics)))]
