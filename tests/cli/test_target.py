@@ -95,7 +95,7 @@ def test_a_kernel_is_found_by_the_beginning_of_its_name(cli: Cli, here: Path) ->
     assert cli("compile", "net.onnx", "--target", "interpret", "--numerics", "float64").code == 0
     (name,) = (n for n in kernels(here / "net.poly") if n.startswith("move_rows"))
     assert cli("inspect", "net.poly", "--kernel", "move").out == cli("inspect", "net.poly", "--kernel", name).out
-    for wrong, word, shown in (("concretize", "begin with", "concretize_rows_"), ("nothing", "no kernel", "forward_dense_")):
+    for wrong, word, shown in (("concretize", "begin with", "concretize_rows_"), ("nothing", "no kernel", "dense_step_")):
         said = cli("inspect", "net.poly", "--kernel", wrong)
         assert said.code == 2
         assert word in said.err
