@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from polytriton.errors import InvalidIR
-from polytriton.ir.launches import Launch, Launches
+from polytriton.ir.launches import ROW_ARRAYS, Launch, Launches
 
-STATED = ("image", "row_h", "row_w", "constant", "error", "index", "sign", "channel", "count", "from")  # arrays by row state
 SCALARS = ("constant", "error", "value", "raw", "slack", "best", "raw_best", "done", "blocks", "group")  # written, beside buffers
 
 
@@ -73,7 +72,7 @@ def _states(launches: Launches) -> Iterator[str]:
             moved = moved or step.function == "move_rows"
             for symbol in step.bind:
                 kind, _, name = symbol.partition(":")
-                if kind not in STATED or not name.isdigit():
+                if kind not in ROW_ARRAYS or not name.isdigit():
                     continue
                 if int(name) != state and not (moved and int(name) == state + 1) and not (kind == "from" and int(name) <= state):
                     yield f"launch {k} binds {symbol} in state {state}"

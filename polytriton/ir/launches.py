@@ -2,7 +2,8 @@
 
 Everything is static: buffers, slots, tables and the order depend on no image, and on no count that is known on the device alone.
 Symbols name tensors: `buf:3` coefficients, `image:1` a row array of state 1, `from:1` where the rows of state 1 lay in the state
-before, `lo:conv1` a table, `weight:conv1` a layer's; none stands for a parameter that is not read.
+before, `lo:conv1` a table, `weight:conv1` a layer's; none stands for a parameter that is not read. A node may be called 19: the kind
+tells what a symbol is, never how the rest of it looks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from polytriton.ir.plan import Plan, Program
 
 COUNTED = ("DMMA", "HGMMA", "HMMA", "FFMA", "DFMA")  # the instructions that do a kernel's arithmetic
-
+ROW_ARRAYS = ("image", "row_h", "row_w", "constant", "error", "index", "sign", "channel", "count", "from")  # kinds by row state
 
 Constant = int | float | bool | str | None
 Constants = dict[str, Constant]

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from polytriton.ir.launches import Launch
+from polytriton.ir.launches import ROW_ARRAYS, Launch
 
 SECTIONS = ("interval", "refine", "query")
 ROWS = ("ahead", "first", "second")
 LAUNCHED = ("play", *ROWS, "close", "forms", "gaps")
 CONSTANTS = (  # kinds that no batch changes
     "w", "wabs", "b", "babs", "numbers", "factors", "own_factors", "given", "weight", "rows", "factor", "shift", "bias",
-    "cell_starts", "cell_readers", "channel_starts", "channel_readers", "buf", "from", "slot",
+    "cell_starts", "cell_readers", "channel_starts", "channel_readers", "buf", "slot",
 )  # fmt: skip
 SUMS, FOUND = ("centre", "spread", "terms"), ("open", "at", "found")  # scratch: a layer's sums, a layer's undecided neurons
 _BOX = "box_lo_ptr box_hi_ptr error_ptr biggest_ptr total_ptr"
@@ -42,7 +42,7 @@ WRITES = {  # parameters through which library kernels store; rows are left out
 def changes(symbol: str) -> bool:
     """Whether a script's launches must have written it before it is read: what belongs to a batch, but no rows."""
     kind, _, name = symbol.partition(":")
-    return symbol in (*SUMS, *FOUND) or bool(name and not name.isdigit() and kind not in CONSTANTS)
+    return symbol in (*SUMS, *FOUND) or bool(name and kind not in (*CONSTANTS, *ROW_ARRAYS))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.net import Builder, Net
+from polytriton.ir.text import parse_net, print_net
 from polytriton.passes.pipeline import Compiled, compile_net, fold_net
 from polytriton.runtime.cpu.walk import Results
 from polytriton.runtime.engine import Engine
@@ -191,3 +193,20 @@ def test_examples(model: str) -> None:
     a, b = ours.refine(lo, hi), theirs.refine(lo, hi)
     same_boxes(compiled.net, a, b, "float64")
     same_results(ours.query(a, forms(ours, 1, 2)), theirs.query(a, forms(ours, 1, 2)), "float64")
+
+
+def numbered(net: Net) -> Net:
+    """The same network whose nodes are called 2, 3, 4 and so on, as exporters call them."""
+    to = {f"%{n.name}": f"%{k}" for k, n in enumerate(net.nodes[1:], 2)}
+    return parse_net(re.sub(r"%\w+", lambda m: to.get(m[0], m[0]), print_net(net)), net.weights)
+
+
+def test_names_that_are_numbers_change_nothing() -> None:
+    """What a launch reads of a node called 4 is no row array of state 4."""
+    named, found = toy_dense(), []
+    for net in (named, numbered(named)):
+        engine = Engine(compile_net(net, "all"), dtype="float64", semantics="real", kernels="interpret")
+        assert engine.net.output == ("linear_2" if net is named else "6")
+        refined = engine.refine(*boxes(net, 3, 2))
+        found.append([engine.query(refined, forms(engine, 4, 2)).best, *refined.lo.values(), *refined.hi.values()])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

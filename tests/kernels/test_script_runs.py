@@ -26,10 +26,10 @@ from tests.kernels.branches import projections
 from tests.kernels.replays import balls, forms_of, launching
 from tests.kernels.test_interval_runs import small as tiny
 from tests.kernels.test_kernel_runs import boxes as boxes_of
-from tests.kernels.test_kernel_runs import small
+from tests.kernels.test_kernel_runs import numbered, small
 from tests.kernels.test_neurons import settling
 from tests.kernels.test_table_kernels import NETS
-from tests.oracle.nets import random_net
+from tests.oracle.nets import random_net, toy_dense
 
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of every overflow and NaN
@@ -39,7 +39,7 @@ PICKED = {f"random {k}": (lambda k=k: random_net(k, scale="normal", limit=40, st
 MADE: dict[str, Callable[[], Net]] = {
     **NETS, **PICKED, "settling": lambda: settling(2), "pool": lambda: small(pool=True),
     "residual": lambda: small(residual=True), "projections": lambda: projections(blocks=1),
-    "tiny": lambda: tiny(residual=True),
+    "tiny": lambda: tiny(residual=True), "numbered": lambda: numbered(toy_dense()),
 }  # fmt: skip
 Launched = list[tuple[str, tuple[int, ...]]]  # a kernel's name and its grid
 
@@ -86,7 +86,10 @@ def script_of(engine: Engine, numerics: str, candidates: str) -> RunScript:
     return emitter.scripts[script_key(numerics, True, deployment(semantics.real, semantics.passes, flushes(semantics)))]
 
 
-QUICK = [("settling", "float64", "real", "all"), ("small", "float32", "float32", "all"), ("pool", "float64", "float16", "all")]
+QUICK = [
+    ("settling", "float64", "real", "all"), ("small", "float32", "float32", "all"), ("pool", "float64", "float16", "all"),
+    ("numbered", "float32", "float32", "all"),
+]  # fmt: skip
 SLOW = [
     ("small", "float64", "tf32", "input"), ("leaky", "float32", "float32", "all"), ("pools", "float64", "real", "all"),
     ("scales", "float32", "bf16", "all"), ("scales", "float64", "real", "all"), ("concats", "float32", "float16", "all"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from polytriton.ir.launches import Launch, Launches
+from polytriton.ir.launches import ROW_ARRAYS, Launch, Launches
 from polytriton.kernels.arena import Arena
 from polytriton.kernels.choose import power
 from polytriton.kernels.lanes import OWN
@@ -176,7 +176,7 @@ class Binding:
             return keep(kind, self.results, {"group": torch.int64, "done": torch.int8}.get(kind, torch.float64))
         if kind == "limit":
             return self.limit
-        if name.isdigit():
+        if kind in ROW_ARRAYS:
             return self.rows(kind, int(name))
         return self._table(symbol, kind, name)
 
