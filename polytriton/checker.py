@@ -15,10 +15,9 @@ says; it, and who proposes slopes (`checker_slopes.py`), may say anything, but w
    identity or zero. Where the node's executions have sigma z >= 0, sigma = 1 or -1, a row may lose sigma b over z for any b >= 0, since
    A.z >= A.z - b sigma z. What chooses s and b (`Boxes.choose`) is gradient ascent in float32, and nobody need trust it.
 4. A row's least value, by the same substitution, exceeds k, compared in exact rationals.
-5. Substituted down to the input a row is >= A.x + c, which is >= L over the box. Let x_i lie d above its lower end, where A_i > 0, or below
-   its upper one, where A_i < 0: A.x + c >= L + |A_i| d, so the row is <= k only where d <= (k - L) / |A_i| (`margins`; every operation is
-   moved up). A piece wants all its rows <= k. The box around what each open piece leaves holds all executions that reach one, and what is
-   said of the node from then on is said of these (`Prover.cut`); what is cut away exceeds k, by no margin that is told.
+5. At the input a row is >= A.x + c >= L over the box. Let x_i lie d above its lower end, where A_i > 0, or below its upper one, where
+   A_i < 0: A.x + c >= L + |A_i| d, so the row is <= k only where d <= (k - L) / |A_i| (`margins`, moved up). A piece wants all rows <= k:
+   the box around what each open piece leaves holds all that reach one, and the node, its margins too, is of these from then on (`cut`).
 Rounding. u = 2^-53, n the largest number of terms of any sum. A sum of n products in any order, fused or not, is off by at most g times
 the sum of magnitudes, g = n u / (1 - n u) (Higham, section 3.1). G = 4 (n + 64) u > 3.9 g + 250 u. |z| is the largest magnitude in z's
 interval. A row (A, c) means: target >= A.z + c for every execution of the node; z are values of operators, A floats as stored:
@@ -46,7 +45,8 @@ operand is, may be one more addend of the layers before, as runtimes start accum
     ETA, times later factors, all since the last ReLUs below 2^60 (else `strange`); in a first layer, ops = 0, none comes later: 2 ETA pays
     for f products, f + 1 sums, f flushed weights. A flushed weight loses ETA times 2^26 operands below 2^36 (else refused): < LOST.
   A ReLU is handed z' = z + d, |d| <= E + 2 ETA =: Z, where a result that is flushed counts as z' <= 0. Lines and signs are those of z': its
-    box is z's, Z wider. A row over z' is a row over z that costs |A'| Z more; a row over the output costs |C| Z.
+    box is z's, Z wider. A row over z' is a row over z that costs |A'| Z more; a row over the output costs |C| Z. ReLUs of one operand are
+    one: an operator's result is one number to them, but for what each may flush, and who reads theirs is charged ETA for that.
 Assumed: IEEE float64, to nearest, gradual underflow (`plain` sets them, `check` tries them), matrix products that sum products."""
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from polytriton import checker
 from polytriton.certificate.guide import Guide, enough
 from polytriton.checker import Checked, Progress, Tree
 from polytriton.checker_files import Array, Pieces, Refused, Unsupported
-from polytriton.checker_slopes import above
 from polytriton.errors import PolytritonError, ResourceError
 from polytriton.workers.pool import Ended, Missing, Pool, Taken
 from polytriton.workers.process import JobFailed, Process, WorkerLost, environment
@@ -108,7 +107,7 @@ class Reading:
         guide = Guide(enough(sum(2 * len(leaves) for leaves in self.shares[k].values())), cuts=True)
         for t, leaves in self.shares[k].items():
             tree = self.trees[t]
-            wanted, so_far = above(tree.child, leaves), partial(_further, told, before)
+            wanted, so_far = checker.above(tree.child, leaves), partial(_further, told, before)
             found = checker.plain(checker.follow)(self.prover, *groups[tree.box], tree, wanted, so_far, guide)
             least[t] = [found[p] for p in tree.own]
             before += int(wanted.sum())

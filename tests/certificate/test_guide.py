@@ -284,6 +284,24 @@ def test_a_cut_keeps_what_reaches_any_piece(tmp_path: Path) -> None:
     assert cut([first], []) == cut([first, ((0.0, -1.0), (1.0, 1.0))]) == [[-1, -1], [1, 1]]
 
 
+def test_a_piece_without_rows_is_reached_everywhere(tmp_path: Path) -> None:
+    """Beside one that a row cuts to nothing much: no cut makes it go away."""
+    path = dense(tmp_path / "n.onnx", [(np.array([[1.0]]), np.zeros(1))])
+    files = path, prop(tmp_path / "p.vnnlib", [(0, 1)], 1, "(or (<= Y_0 0.25) (<= X_0 1))")
+    prover, box, group = opened(files, "real")
+    seen = []
+
+    class Watching(Guide):
+        def divide(self, prover: checker.Prover, pieces: Any, boxes: checker.Boxes, left: list[Any], at: np.ndarray) -> list[checker.Hint]:
+            seen.extend((w.part.lo[0], w.part.hi[0]) for w in left)
+            raise checker.Refused("enough")
+
+    assert [] in group
+    with pytest.raises(checker.Refused, match="enough"):
+        follow(prover, box, group, checker.Tree(Draft(0, [0, 1]).arrays()), Watching(10, cuts=True))
+    assert seen == [(0.0, 1.0)]
+
+
 @pytest.mark.parametrize("semantics", checker.SEMANTICS)
 def test_cuts_spare_divisions(tmp_path: Path, semantics: str) -> None:
     counts = [0, 0]
