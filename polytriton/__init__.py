@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from polytriton.guard import plain
 
 if TYPE_CHECKING:
+    import polytriton.torch as torch
     from polytriton.api import Verifier, compile, load
     from polytriton.errors import PolytritonError
     from polytriton.frontend.expressions import Condition, Expression, Variables, variables
@@ -43,6 +44,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Public names are imported when first used: `polytriton --help` need not wait for torch."""
+    if name == "torch":  # differentiable bounds, a module of its own
+        return import_module("polytriton.torch")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
