@@ -51,6 +51,7 @@ TESTED_ELSEWHERE = {"commands": "cli: commands are asked as a user asks them, th
 OF_NO_ROOM = {
     "test_constraints": "the versions that are installed", "test_filecheck": "a helper of tests", "test_heap": "polytriton/heap.py",
     "test_interpreter": "a helper of tests", "test_layers": "all rooms", "test_names": "all rooms",
+    "test_release": "the package as it is shipped",
 }  # fmt: skip
 
 

@@ -77,7 +77,7 @@ class Graph:
         rng = np.random.default_rng(seed)
         shape = (1, *(int(rng.integers(1, 4)) for _ in range(int(rng.integers(1, 4)))))
         g = Graph(rng, int(rng.choice([9, 11, 13, 17])), {"x": shape})
-        kinds = [g.product, g.product, g.quotient, g.matrices, g.matrices, g.shares, g.shares, *[g.function] * 4, g.affine, g.affine, g.move]
+        kinds = [g.product, g.product, g.quotient, g.matrices, g.matrices, g.shares, g.shares, *[g.function] * 4, *[g.affine] * 2, g.move]
         most = min(most, int(rng.integers(3, 11)))
         for _ in range(60):
             if len(g.steps) >= most:
