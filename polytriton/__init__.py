@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from polytriton.guard import plain
 
 if TYPE_CHECKING:
+    from polytriton import torch as torch
     from polytriton.api import Verifier, compile, load
     from polytriton.errors import PolytritonError
     from polytriton.frontend.expressions import Condition, Expression, Variables, variables
+    from polytriton.frontend.nnet import read_nnet
     from polytriton.frontend.query import Property
     from polytriton.frontend.vnnlib import read_vnnlib
     from polytriton.pages.file import report
@@ -24,7 +26,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application
 __version__ = "0.1.1"
 __all__ = [
     "Bounds", "Condition", "Counterexample", "Expression", "Interval", "LayerStats", "Picture", "PolytritonError", "Property", "Radius",
-    "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "load", "read_vnnlib", "report", "to_pandas", "variables",
+    "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "load", "read_nnet", "read_vnnlib",
+    "report", "to_pandas", "variables",
 ]  # fmt: skip
 
 _HOMES = {
@@ -33,6 +36,7 @@ _HOMES = {
     **dict.fromkeys(("Radius", "Result", "ResultList"), "polytriton.results"),
     **dict.fromkeys(("Condition", "Expression", "Variables", "variables"), "polytriton.frontend.expressions"),
     "Property": "polytriton.frontend.query",
+    "read_nnet": "polytriton.frontend.nnet",
     "read_vnnlib": "polytriton.frontend.vnnlib",
     "report": "polytriton.pages.file",
     "to_pandas": "polytriton.results.frames",
@@ -43,6 +47,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Public names are imported when first used: `polytriton --help` need not wait for torch."""
+    if name == "torch":  # differentiable bounds, a module of its own
+        return import_module("polytriton.torch")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,6 +17,7 @@ import numpy as np
 from polytriton.errors import UsageError
 from polytriton.frontend.arrays import as_ends, as_pixels, as_radius, exact_numbers, is_path
 from polytriton.frontend.expressions import Variables, variables
+from polytriton.frontend.model_files import torch_file
 from polytriton.frontend.numbers import as_float64
 from polytriton.frontend.onnx import Imported, cross_check, load_onnx
 from polytriton.frontend.query import Property
@@ -75,7 +76,7 @@ def compile(
         if example_input is not None:
             raise UsageError("an example input is for torch modules", "leave it out: an ONNX model knows its input's shape")
         if is_path(model) and str(model).endswith((".pt", ".pth", ".pt2", ".ckpt")):
-            raise UsageError(f"{model} is a torch file, not an ONNX model", "load the module in Python: compile(module, example_input)")
+            raise UsageError(*torch_file(str(model)))
         imported = load_onnx(model, output=output)
     verifier = _verifier(imported, options, check, observe)
     if is_path(model):
