@@ -25,7 +25,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application
 __version__ = "0.1.1"
 __all__ = [
     "Bounds", "Condition", "Counterexample", "Expression", "InputMap", "Interval", "LayerStats", "Picture", "PolytritonError", "Property",
-    "Radius", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "load", "read_vnnlib", "report", "to_pandas", "variables",
+    "Radius", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "load", "read_vnnlib", "report", "to_pandas",
+    "variables",
 ]  # fmt: skip
 
 _HOMES = {

@@ -35,7 +35,7 @@ class InputMap:
     Floats are the numbers that they hold; texts, decimals and Fractions are exact, and what float64 lacks of them is accounted for.
     """
 
-    def __init__(self, A: Numbers, b: Numbers | None = None) -> None:  # noqa: N803  as it is written everywhere
+    def __init__(self, A: Numbers, b: Numbers | None = None) -> None:
         self.matrix, rounded = _stored(A, "A")
         if self.matrix.ndim != 2 or not self.matrix.size:
             raise UsageError(f"A has shape {list(self.matrix.shape)}", "give [inputs, parameters]: one column a parameter")
@@ -132,7 +132,7 @@ def _stored(values: Numbers, what: str) -> tuple[np.ndarray, bool]:
         rounded = any(Fraction(a) != b for a, b in zip(made.ravel().tolist(), exact, strict=True))
     size = np.abs(made[made != 0])
     if not np.isfinite(made).all() or ((size < LEAST) | (size > MOST)).any():
-        raise UsageError(f"{what} holds numbers that are not finite, above 2^60, or nearer to 0 than 2^-126", "write 0 for what is next to 0")
+        raise UsageError(f"{what} holds a number not finite, above 2^60 or nearer to 0 than 2^-126", "write 0 for what is next to 0")
     made.setflags(write=False)
     return made, rounded
 
@@ -149,7 +149,8 @@ def _normalised(mean: Numbers, std: Numbers, shape: tuple[int, ...]) -> tuple[li
     """Mean and standard deviation of every cell, as they are written: 0.1307 is 1307/10000."""
     given = [[as_fraction(v, "mean or std") for v in _listed(some)] for some in (mean, std)]
     cells = prod(shape[-2:])
-    means, stds = ([v for v in some for _ in range(cells)] for some in normalisation(*given, shape[0] if len(shape) == 3 else 1))
+    channels = normalisation(given[0], given[1], shape[0] if len(shape) == 3 else 1)
+    means, stds = ([v for v in some for _ in range(cells)] for some in channels)
     return means, stds
 
 

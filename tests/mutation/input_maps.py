@@ -15,7 +15,7 @@ INPUT_MAPS: tuple[Mutant, ...] = (
     m("maps: x is exact whatever is deployed", SOUNDNESS, "return replace(self, u_in=0.0,", "return replace(self, real=True, u_in=0.0,", ENCLOSED),
     m("maps: their operands are converted", SOUNDNESS, 'return node.op == "scale" or bool(node.integer("outside"))', 'return node.op == "scale"', NOBODY),
     m("maps: their operands are converted, by kernels", "runtime/gpu/box_kernels.py", "sem = self.semantics.plain if converts_nothing(layer.node) else self.semantics", "sem = self.semantics", f"{SOUND}::test_kernels_charge_the_map_as_the_cpu_does"),
-    m("maps: merged with the first layer", "passes/fold.py", ' and not source.integer("outside")', "", NOBODY),
+    m("maps: merged with the first layer", "passes/fold.py", ' and not source.integer("outside")', "", f"{SOUND}::test_the_network_converts_what_the_map_makes"),
     m("maps: decimals are float64", JOINED, "    if given.rounded:\n", "    if False:\n", DECIMALS),
     m("maps: every number is a float64", MAPS, "rounded = any(Fraction(a) != b for", "rounded = all(Fraction(a) != b for", DECIMALS, LIGHT),
     m("maps: files forget what was rounded", MAPS, 'made.rounded |= bool(np.any(held.get("rounded", False)))', "pass", f"{TESTS}::test_files_keep_a_map"),

@@ -112,8 +112,8 @@ def test_what_float32_makes_of_the_map_is_enclosed() -> None:
     found = verifier.bounds(z, z)
     exact = Fraction(1024.1) * Fraction(z[0]) - Fraction(1024.2) * Fraction(z[1]) + 1
     for way in (-1, 1):
-        terms = [(Fraction(1024.1), Fraction(z[0])), (Fraction(-1024.2), Fraction(z[1]))]
-        y = rounded(rounded(rounded(terms[0][0] * terms[0][1], 24, way) + 1, 24, way) + rounded(terms[1][0] * terms[1][1], 24, way), 24, way)
+        first, second = (rounded(Fraction(a) * Fraction(v), 24, way) for a, v in zip((1024.1, -1024.2), z, strict=True))
+        y = rounded(rounded(first + 1, 24, way) + second, 24, way)
         assert abs(y - exact) > Fraction(1, 2**14)
         assert float(found.lo[0][0]) <= y <= float(found.hi[0][0])
     sharp, z = cancelling("real")
@@ -128,6 +128,17 @@ def test_the_map_is_executed_by_nobodys_tensor_cores(semantics: str) -> None:
     verifier, z = cancelling(semantics)
     found = verifier.bounds(z, z)
     assert float(found.hi[0][0] - found.lo[0][0]) < 0.1
+
+
+def test_the_network_converts_what_the_map_makes() -> None:
+    """y = relu(x0 - x1 + 1) of x0 = x1 = z: bf16 may take 300.7 for 302 and for 300. Merged with the map, the layer would meet z alone."""
+    net = polytriton.compile(two_layers(np.array([[1.0, -1.0]]), np.ones(1), np.ones((1, 1))), semantics="bf16")
+    found = net.map_input(InputMap(np.ones((2, 1)))).bounds([300.7], [300.7])
+    z = Fraction(300.7)
+    up, down = rounded(z, 8, 1), rounded(z, 8, -1)
+    assert (up, down) == (302, 300)
+    assert float(found.lo[0][0]) <= max(Fraction(0), down - up + 1) and up - down + 1 <= float(found.hi[0][0])
+    assert [n.op for n in net.map_input(InputMap(np.ones((2, 1)))).net] == ["input", "linear", "linear", "relu", "linear"]
 
 
 def test_kernels_charge_the_map_as_the_cpu_does() -> None:
