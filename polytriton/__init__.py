@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from polytriton.api import Verifier, compile, load
     from polytriton.errors import PolytritonError
     from polytriton.frontend.expressions import Condition, Expression, Variables, variables
+    from polytriton.frontend.input_maps import InputMap
     from polytriton.frontend.nnet import read_nnet
     from polytriton.frontend.query import Property
     from polytriton.frontend.vnnlib import read_vnnlib
@@ -25,8 +26,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application
 
 __version__ = "0.1.1"
 __all__ = [
-    "Bounds", "Condition", "Counterexample", "Expression", "Interval", "LayerStats", "Picture", "PolytritonError", "Property", "Radius",
-    "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "load", "read_nnet", "read_vnnlib",
+    "Bounds", "Condition", "Counterexample", "Expression", "InputMap", "Interval", "LayerStats", "Picture", "PolytritonError", "Property",
+    "Radius", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "load", "read_nnet", "read_vnnlib",
     "report", "to_pandas", "variables",
 ]  # fmt: skip
 
@@ -35,6 +36,7 @@ _HOMES = {
     **dict.fromkeys(("Bounds", "Counterexample", "Interval", "LayerStats", "Picture"), "polytriton.results"),
     **dict.fromkeys(("Radius", "Result", "ResultList"), "polytriton.results"),
     **dict.fromkeys(("Condition", "Expression", "Variables", "variables"), "polytriton.frontend.expressions"),
+    "InputMap": "polytriton.frontend.input_maps",
     "Property": "polytriton.frontend.query",
     "read_nnet": "polytriton.frontend.nnet",
     "read_vnnlib": "polytriton.frontend.vnnlib",

@@ -17,9 +17,11 @@ import numpy as np
 from polytriton.errors import UsageError
 from polytriton.frontend.arrays import as_ends, as_pixels, as_radius, exact_numbers, is_path
 from polytriton.frontend.expressions import Variables, variables
+from polytriton.frontend.input_maps import InputMap
 from polytriton.frontend.model_files import torch_file
 from polytriton.frontend.numbers import as_float64
 from polytriton.frontend.onnx import Imported, cross_check, load_onnx
+from polytriton.frontend.onnx_mapped import map_input
 from polytriton.frontend.query import Property
 from polytriton.guard import guarded, guarded_class
 from polytriton.ir.net import Net
@@ -32,6 +34,7 @@ from polytriton.prove.questions import Questions
 from polytriton.prove.strategy import check_search
 from polytriton.prove.together import decide_together
 from polytriton.results import Bounds, Picture, Result
+from polytriton.runtime.config import DEFAULT
 from polytriton.runtime.engine import Progress, _silent
 from polytriton.tuned import config_here
 
@@ -140,6 +143,14 @@ class Verifier(NetProver):
 
             compiled = replace(compiled, filed=filed_kernels(artifact))
         return Verifier(compiled, chosen, artifact.imported, artifact.kernels, artifact.tuned)
+
+    def map_input(self, given: InputMap) -> Verifier:
+        """The same network as a function of the map's few parameters z, where its input is x = A z + b."""
+        if self.imported is None:
+            raise UsageError("the network has no model behind it", "compile it from ONNX or torch")
+        joined = map_input(self.imported, given)
+        cross_check(joined)
+        return Verifier(compile_net(joined.net, self.options.candidates), replace(self.options, config=DEFAULT), joined)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the artifact, whole or not at all."""
