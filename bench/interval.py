@@ -86,7 +86,8 @@ class WindowLayer:
         count, columns = torch.tensor([rows], device=lo.device), -(-self.to // tiles.constants["BN"])
         none = torch.zeros(1, dtype=torch.int64, device=lo.device)  # every row lies in its own place
         if not self.kernel:
-            interval_dense[(-(-rows // tiles.block), columns)](lo, hi, none, w, *out, count, K=self.source, N=self.to, **shared, num_warps=tiles.warps)
+            dense = interval_dense[(-(-rows // tiles.block), columns)]
+            dense(lo, hi, none, w, *out, count, K=self.source, N=self.to, **shared, num_warps=tiles.warps)
             return out
         window = {"H": self.size, "W": self.size, "CO": self.source, "G": 1, "HO": self.new_size, "WO": self.new_size, "CI": self.to}
         taps = {"KH": self.kernel, "KW": self.kernel, "SH": self.stride, "SW": self.stride, "DH": 1, "DW": 1, "TOP": 0, "LEFT": 0}
