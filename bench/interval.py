@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,7 +95,8 @@ class WindowLayer:
         mask = {"MASK": False, **dict.fromkeys(("IH", "IW", "TO_RH", "TO_OH", "TO_RW", "TO_OW"), 0), "PH": self.stride, "PW": self.stride}
         pairs = rows * (-(-self.new_size // self.stride)) ** 2
         grid = (-(-pairs // tiles.block) * self.stride**2, columns)
-        constants = IntervalConv(**window, **taps, **mask, **shared)
+        given: dict[str, Any] = {**window, **taps, **mask, **shared}
+        constants = IntervalConv(**given)
         weights = w.permute(2, 3, 0, 1).contiguous()
         interval_conv[grid](lo, hi, none, none, none, weights, *out, count, constants, num_warps=tiles.warps)
         return out
