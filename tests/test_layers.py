@@ -50,7 +50,7 @@ TESTED_ELSEWHERE = {"commands": "cli: commands are asked as a user asks them, th
 # tests that are of no room
 OF_NO_ROOM = {
     "test_constraints": "the versions that are installed", "test_filecheck": "a helper of tests", "test_heap": "polytriton/heap.py",
-    "test_interpreter": "a helper of tests", "test_layers": "all rooms", "test_names": "all rooms",
+    "test_interpreter": "a helper of tests", "test_layers": "all rooms", "test_names": "all rooms", "test_parameters": "all rooms",
     "test_release": "the package as it is shipped",
 }  # fmt: skip
 
