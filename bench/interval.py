@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,25 +76,29 @@ class WindowLayer:
 
         from polytriton.arithmetic import ARITHMETICS
         from polytriton.kernels.choose import GPU, INTERPRETER
-        from polytriton.kernels.device.interval import interval_conv, interval_dense
+        from polytriton.kernels.device.interval import IntervalConv, interval_conv, interval_dense
         from polytriton.kernels.interval_launches import product_tiles
 
         rows, cells, host = len(lo), self.new_size**2, lo.device.type == "cpu"
         out = lo.new_empty(rows, cells * self.to), lo.new_empty(rows, cells * self.to)
         kind, bits = (tl.float32, "32") if lo.dtype == torch.float32 else (tl.float64, "64")
         tiles = product_tiles(ARITHMETICS[f"interval{bits}"], INTERPRETER if host else GPU, self.to, cells=bool(self.kernel))
-        shared = {"T": kind, "SLOT": False, **tiles.constants, "INTERPRET": host, "num_warps": tiles.warps}
+        shared = {"T": kind, "SLOT": False, **tiles.constants, "INTERPRET": host}
         count, columns = torch.tensor([rows], device=lo.device), -(-self.to // tiles.constants["BN"])
         none = torch.zeros(1, dtype=torch.int64, device=lo.device)  # every row lies in its own place
         if not self.kernel:
-            interval_dense[(-(-rows // tiles.block), columns)](lo, hi, none, w, *out, count, K=self.source, N=self.to, **shared)
+            dense = interval_dense[(-(-rows // tiles.block), columns)]
+            dense(lo, hi, none, w, *out, count, K=self.source, N=self.to, **shared, num_warps=tiles.warps)
             return out
         window = {"H": self.size, "W": self.size, "CO": self.source, "G": 1, "HO": self.new_size, "WO": self.new_size, "CI": self.to}
         taps = {"KH": self.kernel, "KW": self.kernel, "SH": self.stride, "SW": self.stride, "DH": 1, "DW": 1, "TOP": 0, "LEFT": 0}
         mask = {"MASK": False, **dict.fromkeys(("IH", "IW", "TO_RH", "TO_OH", "TO_RW", "TO_OW"), 0), "PH": self.stride, "PW": self.stride}
         pairs = rows * (-(-self.new_size // self.stride)) ** 2
         grid = (-(-pairs // tiles.block) * self.stride**2, columns)
-        interval_conv[grid](lo, hi, none, none, none, w.permute(2, 3, 0, 1).contiguous(), *out, count, **window, **taps, **mask, **shared)
+        given: dict[str, Any] = {**window, **taps, **mask, **shared}
+        constants = IntervalConv(**given)
+        weights = w.permute(2, 3, 0, 1).contiguous()
+        interval_conv[grid](lo, hi, none, none, none, weights, *out, count, constants, num_warps=tiles.warps)
         return out
 
 

@@ -10,43 +10,54 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.frontend.arrays import as_ends, as_pixels, as_radius, exact_numbers, is_path
+from polytriton.frontend.arrays import Images, Number, Numbers, as_ends, as_pixels, as_radius, exact_numbers, is_path
 from polytriton.frontend.expressions import Variables, variables
+from polytriton.frontend.input_maps import InputMap
+from polytriton.frontend.model_files import torch_file
 from polytriton.frontend.numbers import as_float64
 from polytriton.frontend.onnx import Imported, cross_check, load_onnx
+from polytriton.frontend.onnx_mapped import map_input
 from polytriton.frontend.query import Property
 from polytriton.guard import guarded, guarded_class
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
 from polytriton.prove import effort as effort_of
-from polytriton.prove.options import DEFAULT_MEMORY, INTERPRET, Options, capability
+from polytriton.prove.options import DEFAULT_MEMORY, INTERPRET, GivenOptions, Options, capability
 from polytriton.prove.origin import image_results
 from polytriton.prove.prover import NetProver, limits_of
 from polytriton.prove.questions import Questions
 from polytriton.prove.strategy import check_search
 from polytriton.prove.together import decide_together
-from polytriton.results import Bounds, Picture, Result
+from polytriton.results import Bounds, Picture, Radius, Result, ResultList
+from polytriton.runtime.config import DEFAULT
 from polytriton.runtime.engine import Progress, _silent
 from polytriton.tuned import config_here
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from onnx import ModelProto
+    from torch import Tensor
+    from torch.nn import Module
+    from typing_extensions import Unpack
+
     from polytriton.artifact import Artifact
     from polytriton.kernels.files import Kernels
     from polytriton.tuned import Tuned
 
 Epsilon = float | str | Fraction
+Example: TypeAlias = "Tensor | ArrayLike | Sequence[Tensor]"  # of a torch module's input
 _LOG = logging.getLogger(__name__)
 
 
 @guarded
 def compile(
-    model: str | os.PathLike[str] | bytes | Any,
-    example_input: Any = None,
+    model: str | os.PathLike[str] | bytes | ModelProto | Module,
+    example_input: Example | None = None,
     *,
     output: str | None = None,
     check: bool = True,
@@ -75,7 +86,7 @@ def compile(
         if example_input is not None:
             raise UsageError("an example input is for torch modules", "leave it out: an ONNX model knows its input's shape")
         if is_path(model) and str(model).endswith((".pt", ".pth", ".pt2", ".ckpt")):
-            raise UsageError(f"{model} is a torch file, not an ONNX model", "load the module in Python: compile(module, example_input)")
+            raise UsageError(*torch_file(str(model)))
         imported = load_onnx(model, output=output)
     verifier = _verifier(imported, options, check, observe)
     if is_path(model):
@@ -101,7 +112,7 @@ def compile_bytes(data: bytes, name: str, *, output: str | None, candidates: str
 
 
 @guarded
-def load(path: str | os.PathLike[str], **options: Any) -> Verifier:
+def load(path: str | os.PathLike[str], **options: Unpack[GivenOptions]) -> Verifier:
     """Opens a compiled artifact; options as for `compile`."""
     from polytriton.artifact import read_artifact
 
@@ -122,23 +133,33 @@ class Verifier(NetProver):
         self._kernels, self._tuned = kernels, tuned  # what the artifact held, to be saved with it again
 
     @staticmethod
-    def from_net(net: Net, *, early: bool = True, **options: Any) -> Verifier:
+    def from_net(net: Net, **options: Unpack[GivenOptions]) -> Verifier:
         """A verifier of an IR network; counterexamples are then replayed in the float64 interpreter only."""
-        chosen = Options(early=early, **{k: v for k, v in options.items() if v is not None})
+        chosen = Options(**options)
         return Verifier(compile_net(net, chosen.candidates), chosen)
 
     @staticmethod
-    def from_artifact(artifact: Artifact, **options: Any) -> Verifier:
+    def from_artifact(artifact: Artifact, **options: Unpack[GivenOptions]) -> Verifier:
         device = options.get("device", "cpu")
         config, compiled = config_here(artifact.tuned, artifact.compiled, device), artifact.compiled
         if artifact.kernels is not None:
             config = replace(config, rooms=artifact.kernels.rooms(capability(device)))
-        chosen = Options(**{"candidates": compiled.plan.candidates, "config": config, **options})
+        found: GivenOptions = {"candidates": compiled.plan.candidates, "config": config}
+        found.update(options)
+        chosen = Options(**found)
         if artifact.kernels is not None and device.startswith((INTERPRET, "cuda")):
             from polytriton.known import filed_kernels
 
             compiled = replace(compiled, filed=filed_kernels(artifact))
         return Verifier(compiled, chosen, artifact.imported, artifact.kernels, artifact.tuned)
+
+    def map_input(self, given: InputMap) -> Verifier:
+        """The same network as a function of the map's few parameters z, where its input is x = A z + b."""
+        if self.imported is None:
+            raise UsageError("the network has no model behind it", "compile it from ONNX or torch")
+        joined = map_input(self.imported, given)
+        cross_check(joined)
+        return Verifier(compile_net(joined.net, self.options.candidates), replace(self.options, config=DEFAULT), joined)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the artifact, whole or not at all."""
@@ -167,7 +188,7 @@ class Verifier(NetProver):
         inputs, outputs = (s[1:] if source.has_batch and len(s) > 1 else s for s in (source.input_shape, source.output_shape))
         return variables(inputs or (1,), outputs if outputs and prod(outputs) == self.outputs else self.outputs)
 
-    def _boxes(self, lo: Any, hi: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _boxes(self, lo: Images, hi: Images) -> tuple[np.ndarray, np.ndarray]:
         low, high = (self._batch(v, what) for v, what in zip(as_ends(lo, hi), ("lo", "hi"), strict=True))
         if len(low) != len(high):
             raise UsageError(f"lo holds {len(low)} boxes and hi {len(high)}", "give as many of one as of the other")
@@ -179,7 +200,7 @@ class Verifier(NetProver):
 
     # ---- bounds -----------------------------------------------------------------------------------------
 
-    def bounds(self, lo: Any, hi: Any, *, effort: str = "tight", progress: Progress = _silent) -> Bounds:
+    def bounds(self, lo: Images, hi: Images, *, effort: str = "tight", progress: Progress = _silent) -> Bounds:
         """Sound bounds of every output and every nonlinear operator's input, for one box or a batch.
 
         effort: "quick" is one pass with the verifier's `candidates`; "tight" the better of both choices of them, number by number, so
@@ -189,7 +210,9 @@ class Verifier(NetProver):
         low, high = self._boxes(lo, hi)
         return effort_of.bounds(self._decider, low, high, effort, progress)
 
-    def margins(self, lo: Any, hi: Any, forms: Any, *, effort: str = "tight", progress: Progress = _silent) -> np.ndarray:
+    def margins(
+        self, lo: Images, hi: Images, forms: ArrayLike, *, effort: str = "tight", progress: Progress = _silent
+    ) -> np.ndarray:
         """Sound lower bounds of forms @ y over each box, [batch, rows]; forms is [rows, outputs] or [batch, rows, outputs].
 
         effort: as for `bounds`.
@@ -210,21 +233,47 @@ class Verifier(NetProver):
 
     # ---- verdicts ---------------------------------------------------------------------------------------
 
+    @overload
     def verify(
         self,
-        x: Any,
-        epsilon: Epsilon | None = None,
+        x: Property | str | os.PathLike[str],
+        *,
+        timeout: float | None = None,
+        falsifier: bool = True,
+        search: str | None = None,
+        progress: Progress = _silent,
+    ) -> Result: ...
+    @overload
+    def verify(
+        self,
+        x: Images,
+        epsilon: Epsilon,
         label: int | Sequence[int] | None = None,
         *,
-        clip: Sequence[Any] | None = None,
-        mean: Any = 0,
-        std: Any = 1,
+        clip: Sequence[Number] | None = None,
+        mean: Numbers = 0,
+        std: Numbers = 1,
         targets: Sequence[int] | None = None,
         timeout: float | None = None,
         falsifier: bool = True,
         search: str | None = None,
         progress: Progress = _silent,
-    ) -> Any:
+    ) -> Result | ResultList: ...
+    def verify(
+        self,
+        x: Property | Images,
+        epsilon: Epsilon | None = None,
+        label: int | Sequence[int] | None = None,
+        *,
+        clip: Sequence[Number] | None = None,
+        mean: Numbers = 0,
+        std: Numbers = 1,
+        targets: Sequence[int] | None = None,
+        timeout: float | None = None,
+        falsifier: bool = True,
+        search: str | None = None,
+        progress: Progress = _silent,
+    ) -> Result | ResultList:
         """Robustness of the label over an L-infinity ball: one Result for one image, a `ResultList` for several.
 
         The ball lies in pixel space, is cut to `clip`, and then normalised by (pixel - mean) / std; without mean and std that
@@ -267,20 +316,51 @@ class Verifier(NetProver):
         """A VNN-LIB property from its file, .vnnlib or .vnnlib.gz."""
         return self.verify_property(path, timeout=timeout, falsifier=falsifier)
 
-    def radius(self, x: Any, label: int | Sequence[int] | None = None, **options: Any) -> Any:
-        """The largest certified radius: one `Radius` for one image, a list for a batch; options as for `radius.radii`."""
+    def radius(
+        self,
+        x: Images,
+        label: int | Sequence[int] | None = None,
+        *,
+        epsilon: Epsilon = "0.01",
+        clip: Sequence[Number] | None = None,
+        mean: Numbers = 0,
+        std: Numbers = 1,
+        targets: Sequence[int] | None = None,
+        tolerance: Number = "0.01",
+        timeout: float | None = None,
+        progress: Progress = _silent,
+    ) -> Radius | list[Radius]:
+        """The largest certified radius: one `Radius` for one image, a list for a batch. Images are given as to `verify`.
+
+        The search begins at `epsilon` and ends with a bracket at most `tolerance` times its upper end wide; `timeout` is for each image.
+        """
         from polytriton.prove.radius import radii
 
-        return radii(self, x, label, **options)
+        return radii(
+            self, x, label, epsilon=epsilon, clip=clip, mean=mean, std=std, targets=targets, tolerance=tolerance, timeout=timeout,
+            progress=progress,
+        )  # fmt: skip
 
-    def certify(self, path: str | os.PathLike[str], certificate: str | os.PathLike[str], **options: Any) -> Result:
+    def certify(
+        self,
+        path: str | os.PathLike[str],
+        certificate: str | os.PathLike[str],
+        *,
+        timeout: float | None = None,
+        falsifier: bool = True,
+        progress: Progress = _silent,
+        seed: int = 0,
+        search: str = "auto",
+    ) -> Result:
         """The property of a .vnnlib file as `verify_property` decides it, with its options; the certificate of an unsat is written, for
         `polytriton check`. The model must have been compiled from its path. What would keep the file from being written is said first.
         """
         from polytriton.certificate.ask import Certifying
 
         wanted = Certifying(Path(self.path), Path(path), Path(certificate), self.options.semantics, self.options.memory)
-        result = self.verify_property(Path(path), trail=wanted.trail, **options)
+        result = self.verify_property(
+            Path(path), timeout=timeout, falsifier=falsifier, progress=progress, seed=seed, search=search, trail=wanted.trail
+        )
         if result.verdict == "unsat":
             wanted.write()
         return result

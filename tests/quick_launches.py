@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 FEW = 64  # values that Triton's own load reads faster
+PLAIN = (int, float, bool, str, type(None))
 MEMORY = ctypes.c_char * (1 << 46)  # from any address on: of one type, since making one takes longer than reading
 
 
@@ -125,6 +127,8 @@ def quick_launch(interpreter: Any) -> None:
     pointers: dict[torch.dtype, Any] = {}
 
     def given_as(value: Any) -> Any:
+        if value.__class__ is tuple:
+            return tuple(map(given_as, value))
         if value.__class__ is not torch.Tensor:
             return interpreter._implicit_cvt(value)
         if value.dtype not in pointers:
@@ -134,7 +138,7 @@ def quick_launch(interpreter: Any) -> None:
 
     def call(self: Any, *given: Any, **options: Any) -> None:
         values = [*given, *options.values()]
-        simple = all(v.__class__ in (int, float, bool, str, type(None), core.dtype) or _is_near(v) for v in values)
+        simple = all(v.__class__ in PLAIN or v.__class__ is core.dtype or is_dataclass(v) or _is_near(v) for v in values)
         if not simple or self.pre_run_hooks:
             return plain(self, *given, **options)
         if self.fn not in signatures:
@@ -170,4 +174,6 @@ def quick_launch(interpreter: Any) -> None:
 
 
 def _is_near(value: Any) -> bool:
+    if value.__class__ is tuple:
+        return all(v is None or _is_near(v) for v in value)
     return value.__class__ is torch.Tensor and value.device.type == "cpu"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -18,6 +18,13 @@ from polytriton.frontend.images import load_images, parse_epsilon
 from polytriton.frontend.numbers import as_float64, as_fraction, as_numpy, enclose_numbers
 from polytriton.frontend.packed import load_npy
 from polytriton.guard import guarded
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+Number: TypeAlias = "float | str | Fraction | np.number"  # 0.1307 as Python prints it, "2/255" as it is written
+Numbers: TypeAlias = "Number | ArrayLike | Sequence[Number]"  # one or many, tensors among them
+Images: TypeAlias = "ArrayLike | os.PathLike[str]"  # one or many, or their file
 
 
 def is_path(value: Any) -> TypeGuard[str | os.PathLike[str]]:

@@ -1,6 +1,7 @@
 """The kernel families, a row each: where the function is, what it is told of, which of its pointers it reads, what it computes.
 
-A family is a function of kernels/device whose shapes are constants (tl.constexpr). Under constants it becomes a kernel: Triton folds
+A family is a function of kernels/device whose shapes are constants: parameters (tl.constexpr) or, where they are many, fields of one
+record `c`, a class of the function's name beside it. Under constants it becomes a kernel: Triton folds
 them and drops the branches that they decide. A pointer that no branch taken reads is given as None and is no argument of the machine
 code; `reads` says under which constants each is read, and a test holds it against what Triton makes (test_reads.py among the tests).
 """
@@ -16,7 +17,7 @@ from types import SimpleNamespace
 from polytriton.arithmetic import ARITHMETICS, Arithmetic
 from polytriton.ir.launches import Constant, Kernel
 from polytriton.kernels import facts
-from polytriton.kernels.closure import closure_digest, read_module
+from polytriton.kernels.closure import closure_digest, read_function
 from polytriton.kernels.facts import Facts
 
 LIBRARY = "polytriton.kernels.device"
@@ -175,12 +176,12 @@ def kernel_name(family: str, constants: Given, types: Mapping[str, str], warps: 
 def make_kernel(family: str, constants: Given, numerics: str, warps: int, stages: int) -> Kernel:
     """The kernel that the constants, sorted by name, make of the family."""
     row, arithmetic, told = CATALOGUE[family], ARITHMETICS[numerics], dict(constants)
-    parameters = read_module(f"{LIBRARY}.{row.module}").functions[family]
-    wanted = {name for name, is_constant in parameters if is_constant}
+    taken = read_function(*place(family))
+    wanted = set(taken.constants)
     if odd := sorted(wanted ^ told.keys()):
         kinds = ", ".join(f"{name} ({'missing' if name in wanted else 'no constant of it'})" for name in odd)
         raise ValueError(f"{family}: constants do not match: {kinds}")
-    types = {p: pointer_type(p, arithmetic) for p, is_constant in parameters if not is_constant and row.is_read(p, told)}
+    types = {p: pointer_type(p, arithmetic) for p in taken.flat if row.is_read(p, told)}
     name = kernel_name(family, constants, types, warps, stages)
     instruction = arithmetic.instruction if row.product else ""
     return Kernel(name, family, constants, tuple(types), tuple(types.values()), warps, stages, instruction)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.launches import Kernel
 from polytriton.kernels.catalogue import CATALOGUE, place
-from polytriton.kernels.closure import read_closure
+from polytriton.kernels.closure import read_closure, read_function
 from polytriton.kernels.spec import Report
 
 STEPS, WIDTH, INDENT = 6, 140, " " * 12  # steps that are named; columns
@@ -45,8 +45,10 @@ def _machine(report: Report) -> str:
 
 
 def source(kernel: Kernel) -> str:
-    """The family's function, behind all of the library that it calls or reads."""
-    parts = ["import triton\nimport triton.language as tl", ""]
-    for definition in read_closure(*place(kernel.family)):
+    """The family's function, behind the record of its constants and all of the library that it calls or reads."""
+    module, name = place(kernel.family)
+    record = read_function(module, name).record
+    parts = [*["from dataclasses import dataclass\n"] * bool(record), "import triton\nimport triton.language as tl", ""]
+    for definition in (*(read_closure(module, record) if record else ()), *read_closure(module, name)):
         parts += [definition.text.rstrip(), ""] if definition.is_constant else ["", definition.text.rstrip(), ""]
     return "\n".join(parts)

@@ -253,8 +253,7 @@ class Lowering:
         constants, bind = self._scalars(entry, node.name, entry.relu, self._charges(step, entry))
         k, n = node.size, self._terms(step.to[0], window)
         _, w, c = extent(node)  # an image's tables may have a margin between their lines; its bias has none
-        for gone in ("RH", "OH", "RW", "OW"):
-            del constants[gone]
+        constants |= dict.fromkeys(("RH", "OH", "RW", "OW"), 0)  # its rows lie on the whole of the node
         constants |= {"T": self.numerics.type, "FORM": self.numerics.form, "K": k, "N": n, "LINE": w * c, "C": k}
         tiles = self.emitter.tiles_of("dense_step", constants, self.numerics, self.sizes.product(self.numerics, 0, k, n))
         scalars, parts = bool(constants["RELU"] or constants["CHARGE"]), tiles.constants["SK"]

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from polytriton.errors import UnsupportedModel, UsageError
 from polytriton.ir.launches import Constant, Kernel, MachineCode
 from polytriton.kernels.catalogue import place
+from polytriton.kernels.closure import read_function
 from polytriton.knobs import interpret_triton, triton_interpreted
 
 _MAKING = Lock()  # every device has a thread: none may make what another is making
@@ -60,9 +61,7 @@ class GivenConstants:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.run = kernel, _named(kernel)
-        told = {name: _value(constant) for name, constant in kernel.constants}
-        self.given = [told.get(name) for name in self.run.arg_names]
-        self.places = [self.run.arg_names.index(p) for p in kernel.parameters]
+        self.pointers, self.constants = read_function(*place(kernel.family)).pointers, _constants(kernel)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
         run = self.run[grid]
@@ -77,10 +76,8 @@ class GivenConstants:
         return self.run.warmup(*self._arguments(tensors), grid=(1,), **options)
 
     def _arguments(self, tensors: Sequence[Any]) -> list[Any]:
-        given = list(self.given)
-        for at, tensor in zip(self.places, tensors, strict=True):
-            given[at] = tensor
-        return given
+        given = dict(zip(self.kernel.parameters, tensors, strict=True))
+        return [*(_nested(p, given.get) for p in self.pointers), *self.constants]
 
 
 def function(kernel: Kernel) -> GivenConstants:
@@ -135,15 +132,19 @@ def triton_source(kernel: Kernel) -> Any:
     """The kernel as Triton's compiler takes it. ValueError where the function has no such parameters."""
     from triton.compiler import ASTSource
 
-    made = _named(kernel)
-    types, told, names = dict(zip(kernel.parameters, kernel.types, strict=True)), dict(kernel.constants), list(made.arg_names)
-    if [n for n in names if n in types] != list(types) or not told.keys() <= set(names):
-        raise ValueError(f"{kernel.family} takes ({', '.join(names)}), not ({', '.join([*types, *told])})")
+    types, taken = dict(zip(kernel.parameters, kernel.types, strict=True)), read_function(*place(kernel.family))
+    if [p for p in taken.flat if p in types] != list(types):
+        raise ValueError(f"{kernel.family} takes ({', '.join(taken.flat)}), not ({', '.join(types)})")
+    made, constants, first = _named(kernel), _constants(kernel), len(taken.pointers)
+    kinds = [*(_nested(p, lambda name: types.get(name, "constexpr")) for p in taken.pointers), *["constexpr"] * len(constants)]
+    places: dict[str, tuple[int, ...]] = {}
+    for k, pointer in enumerate(taken.pointers):
+        places |= {pointer: (k,)} if isinstance(pointer, str) else {name: (k, j) for j, name in enumerate(pointer)}
     return ASTSource(
         made,
-        signature={name: types.get(name, "constexpr") for name in names},
-        constexprs={(k,): _value(told.get(name)) for k, name in enumerate(names) if name not in types},
-        attrs={(k,): [["tt.divisibility", 16]] for k, name in enumerate(names) if name in types},
+        signature=dict(zip(made.arg_names, kinds, strict=True)),
+        constexprs={at: None for p, at in places.items() if p not in types} | {(k,): v for k, v in enumerate(constants, first)},
+        attrs={at: [["tt.divisibility", 16]] for p, at in places.items() if p in types},
     )
 
 
@@ -162,6 +163,21 @@ def _value(constant: Constant) -> Any:
     import triton.language as tl
 
     return getattr(tl, constant.removeprefix("tl.")) if isinstance(constant, str) and constant.startswith("tl.") else constant
+
+
+def _constants(kernel: Kernel) -> list[Any]:
+    """What the family's function takes behind its pointers. ValueError where its constants are others."""
+    taken, told = read_function(*place(kernel.family)), {name: _value(constant) for name, constant in kernel.constants}
+    if told.keys() != set(taken.constants):
+        raise ValueError(f"{kernel.family} is told ({', '.join(taken.constants)}), not ({', '.join(told)})")
+    if not taken.record:
+        return [told[name] for name in taken.constants]
+    return [getattr(importlib.import_module(place(kernel.family)[0]), taken.record)(**told)]
+
+
+def _nested(pointer: str | tuple[str, ...], given: Callable[[str], Any]) -> Any:
+    """What is given for a pointer, or for each of a tuple."""
+    return given(pointer) if isinstance(pointer, str) else tuple(map(given, pointer))
 
 
 def library_function(family: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 
@@ -60,6 +61,20 @@ class Options:
             raise UsageError(f"dtype={self.dtype!r} rounds on tensor cores, in no direction that could be told", "use float32 or float64")
         if self.memory < 1 << 20:
             raise UsageError(f"a memory budget of {self.memory} bytes is too small", "give at least 1M, for example --memory 2G")
+
+
+class GivenOptions(TypedDict, total=False):
+    """The fields of Options as keywords, for those who give some of them."""
+
+    device: str
+    semantics: str
+    dtype: str
+    candidates: str
+    memory: int
+    early: bool
+    config: Config
+    numerics: str
+    method: str
 
 
 def pick_device(name: str) -> torch.device:

@@ -27,8 +27,8 @@ def image_results(
         answers = dict(zip(doubtful, verifier.predict(pixels, mean=first.mean, std=first.std).argmax(1).tolist(), strict=True))
     stem = Path(file).stem if file else "image"
     return ResultList(
-        replace(r, picture=picture, origin=verifier._origin(
-            f"{stem}[{k}]", file=file, index=k, given=None if given is None else given[k], answer=answers.get(k), **asked
+        replace(r, picture=picture, origin=replace(
+            verifier._origin(f"{stem}[{k}]"), file=file, index=k, given=None if given is None else given[k], answer=answers.get(k), **asked
         ))
         for k, (r, picture) in enumerate(zip(results, pictures, strict=True))
     )  # fmt: skip

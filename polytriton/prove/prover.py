@@ -9,12 +9,11 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.frontend.arrays import as_array, as_pixels, exact_numbers, normalised
+from polytriton.frontend.arrays import Images, Number, Numbers, as_array, as_pixels, exact_numbers, normalised
 from polytriton.frontend.balls import ball, lazy_ball
 from polytriton.frontend.numbers import as_fraction, as_numpy
 from polytriton.frontend.onnx import Imported, Source
@@ -24,6 +23,7 @@ from polytriton.guard import guarded_class
 from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled
+from polytriton.prove.crew import Others
 from polytriton.prove.decider import Try
 from polytriton.prove.fleet import make_decider
 from polytriton.prove.hints import reaches
@@ -36,7 +36,7 @@ from polytriton.runtime.engine import Progress, _silent
 from polytriton.runtime.soundness import state_functions
 
 
-def limits_of(clip: Sequence[Any] | None) -> tuple[Fraction, Fraction] | None:
+def limits_of(clip: Sequence[Number] | None) -> tuple[Fraction, Fraction] | None:
     return None if clip is None else (as_fraction(clip[0], "clip"), as_fraction(clip[1], "clip"))
 
 
@@ -84,7 +84,7 @@ class NetProver:
     def outputs(self) -> int:
         return self._decider.outputs
 
-    def _batch(self, values: Any, what: str) -> np.ndarray:
+    def _batch(self, values: Images, what: str) -> np.ndarray:
         """Any array of one input or a batch of them as float64 [batch, values]."""
         array = as_array(values, what)
         if array.size == 0 or array.size % self.inputs:
@@ -96,7 +96,7 @@ class NetProver:
 
     # ---- images -----------------------------------------------------------------------------------------
 
-    def predict(self, x: Any, *, mean: Any = 0, std: Any = 1) -> np.ndarray:
+    def predict(self, x: Images, *, mean: Numbers = 0, std: Numbers = 1) -> np.ndarray:
         """The network's own outputs, [batch, outputs]: the original model in onnxruntime, or the interpreter without one.
 
         `x` is given as to `verify`: numbers, uint8 levels of pixels or an image file, normalised by (pixel - mean) / std.
@@ -105,7 +105,7 @@ class NetProver:
         replay = self._replayer()
         return np.stack([np.asarray(replay(row), dtype=np.float64).reshape(-1) for row in flat])
 
-    def _labels(self, label: Any, pixels: np.ndarray, mean: Any, std: Any) -> list[int]:
+    def _labels(self, label: object, pixels: np.ndarray, mean: Numbers, std: Numbers) -> list[int]:
         if label is None:
             return [int(v) for v in self.predict(pixels, mean=mean, std=std).argmax(1)]
         given = as_numpy(label, "label").ravel().tolist()
@@ -124,9 +124,9 @@ class NetProver:
         epsilon: Fraction,
         label: int,
         *,
-        clip: Sequence[Any] | None = None,
-        mean: Any = 0,
-        std: Any = 1,
+        clip: Sequence[Number] | None = None,
+        mean: Numbers = 0,
+        std: Numbers = 1,
         targets: Sequence[int] | None = None,
         name: str = "ball",
     ) -> Property:
@@ -150,12 +150,14 @@ class NetProver:
         seed: int = 0,
         search: str = "auto",
         trail: Trail | None = None,
+        others: Others | None = None,
     ) -> Result:
         """Proves the unsafe set empty, or finds a point of it that the original model confirms.
 
         `prop` may be the path of a .vnnlib file, or VNN-LIB text. What one bound leaves open is searched until `timeout`, or for a minute
         without one: "auto" divides boxes of few inputs ("input"), and executions by the signs of neurons where there are more ("neurons");
-        "slopes" chooses slopes of relaxations alone, "none" takes the first answer. `trail` notes what a certificate wants to know.
+        "slopes" chooses slopes of relaxations alone, "none" takes the first answer. `trail` notes what a certificate wants to know,
+        `others` are processes that take a share of a search.
         """
         path = sha = ""
         if not isinstance(prop, Property):
@@ -163,15 +165,15 @@ class NetProver:
             prop = read_vnnlib(source if isinstance(source, str) else Path(source), n_in=self.inputs, n_out=self.outputs)
             path, sha = digest(source)
         self.check_property(prop)
-        decision = Decision(self._decider, self._falsify, prop, timeout, falsifier, progress, seed, search, trail)
-        asked = {"timeout": timeout, "falsifier": falsifier, "seed": seed, "search": search}
-        return replace(decision.run(label), origin=self._origin(prop.name, path=path, digest=sha, **asked))
+        decision = Decision(self._decider, self._falsify, prop, timeout, falsifier, progress, seed, search, trail, others)
+        origin = replace(self._origin(prop.name), path=path, digest=sha, timeout=timeout, falsifier=falsifier, seed=seed, search=search)
+        return replace(decision.run(label), origin=origin)
 
-    def _origin(self, name: str, **asked: Any) -> Origin:
-        """What a result tells of the question it answers; `asked`: fields of the Origin."""
+    def _origin(self, name: str) -> Origin:
+        """What every result tells of the question it answers."""
         o, source = self.options, self.source
         sha, output = ("", "") if source is None else (source.sha256, source.output_name)
-        return Origin(self.path, name, sha, output, o.dtype, o.candidates, "" if o.method == OWN else o.method, **asked)
+        return Origin(self.path, name, sha, output, o.dtype, o.candidates, "" if o.method == OWN else o.method)
 
     def check_property(self, prop: Property) -> None:
         """Raises UsageError where the property is of a network of other sizes or shapes, or of another output of this one."""

@@ -11,12 +11,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.frontend.arrays import as_pixels, as_radius, exact_numbers
+from polytriton.frontend.arrays import Images, Number, Numbers, as_pixels, as_radius, exact_numbers
 from polytriton.frontend.numbers import as_fraction
 from polytriton.guard import guarded
 from polytriton.prove.prover import NetProver
@@ -87,9 +86,9 @@ def certify_radius(
     label: int,
     *,
     start: Fraction = Fraction(1, 100),
-    clip: Sequence[Any] | None = None,
-    mean: Sequence[Any] = (0,),
-    std: Sequence[Any] = (1,),
+    clip: Sequence[Number] | None = None,
+    mean: Numbers = (0,),
+    std: Numbers = (1,),
     targets: Sequence[int] | None = None,
     tolerance: Fraction = TOLERANCE,
     timeout: float | None = None,
@@ -113,18 +112,18 @@ def certify_radius(
 @guarded
 def radii(
     verifier: NetProver,
-    x: Any,
+    x: Images,
     label: int | Sequence[int] | None = None,
     *,
-    epsilon: Any = "0.01",
-    clip: Sequence[Any] | None = None,
-    mean: Any = 0,
-    std: Any = 1,
+    epsilon: Number = "0.01",
+    clip: Sequence[Number] | None = None,
+    mean: Numbers = 0,
+    std: Numbers = 1,
     targets: Sequence[int] | None = None,
-    tolerance: Any = "0.01",
+    tolerance: Number = "0.01",
     timeout: float | None = None,
     progress: Progress = _silent,
-) -> Any:
+) -> Radius | list[Radius]:
     """The same for whatever `Verifier.verify` takes; the search begins at `epsilon`, `timeout` is for each image."""
     images = as_pixels(x, verifier.input_shape)
     means, stds = exact_numbers(mean), exact_numbers(std)

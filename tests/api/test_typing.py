@@ -17,15 +17,18 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import polytriton
+import polytriton.torch
 from polytriton import (
     Bounds, Condition, Counterexample, Expression, Interval, PolytritonError, Property, Radius, Result, ResultList, Variables, Verifier,
 )
 
 
 def certified(net: Verifier, images: np.ndarray, labels: list[int]) -> list[int]:
-    results: list[Result] = net.verify(images, epsilon="2/255", label=labels, clip=(0, 1), mean=0.1307, std=(0.3081,))
+    results = net.verify(images, epsilon="2/255", label=labels, clip=(0, "1"), mean=Fraction(1307, 10000), std=(0.3081,))
+    assert isinstance(results, ResultList)
     return [k for k, r in enumerate(results) if r.verdict == "unsat" and r.margin > 0]
 
 
@@ -43,6 +46,11 @@ def point(result: Result) -> np.ndarray | None:
     return None if found is None else found.x
 
 
+def worst(module: torch.nn.Module, lo: torch.Tensor, hi: torch.Tensor) -> torch.Tensor:
+    least, greatest = polytriton.torch.bounds(module, lo, hi, method="ibp")
+    return polytriton.torch.margins(module, lo, hi, torch.eye(10)).min() + (greatest - least).mean()
+
+
 try:
     net = polytriton.compile("net.onnx", semantics="real", device="cpu", memory=1 << 30)
     again: Verifier = polytriton.load(net.save(Path("net.poly")), dtype="float64")
@@ -56,8 +64,14 @@ try:
     other: Result = net.verify_vnnlib("prop.vnnlib")
     shape: tuple[int, ...] = net.input_shape
     margins: np.ndarray = net.margins([0.0], [1.0], [[1.0, -1.0]])
-    several: ResultList = net.verify(np.zeros((3, 4)), epsilon="2/255")
-    radii: list[Radius] = net.radius(np.zeros((3, 4)))
+    asked: list[Result] = [net.verify(prop, timeout=3), net.verify(Path("prop.vnnlib.gz"), search="none")]
+    asked.append(net.certify("prop.vnnlib", "prop.cert", timeout=5.0, search="input"))
+    several = net.verify(np.zeros((3, 4)), epsilon="2/255")
+    radii = net.radius("images.npy", epsilon=Fraction(1, 50), tolerance="0.1", mean=(0.5, "0.25"), targets=[1])
+    module = polytriton.compile(torch.nn.Linear(4, 3), torch.zeros(1, 4))
+    tensors: np.ndarray = module.margins(torch.zeros(4), [[Fraction(1, 3).__float__()] * 4], np.eye(3))
+    answers: np.ndarray = module.predict(torch.zeros(2, 4), mean=0.5, std="0.5")
+    assert isinstance(several, ResultList) and isinstance(radii, list)
     joined: ResultList = several.with_radii(radii)[:2] + [one]
     proved = None if joined[0].radius is None else joined[0].radius.proved
     saved: Path = joined.save("results.jsonl", overwrite=True)
@@ -75,6 +89,12 @@ polytriton.read_vnnlib(3)
 net.verify_vnnlib("a.vnnlib").verdikt
 x, y = net.variables()
 polytriton.Property((0, 1), [y[0] + x[0, 1]])
+polytriton.load("net.poly", semanticks="real")
+net.radius([0.0], tolerence="0.1")
+net.certify("a.vnnlib", "a.cert", serch="none")
+net.verify([0.0], "1/255").verdict
+net.verify("a.vnnlib").verdickt
+polytriton.compile(3)
 """
 
 
@@ -94,8 +114,29 @@ def mypy(tmp_path: Path, text: str) -> str:
 def test_a_typed_program_passes_in_strict_mode(tmp_path: Path) -> None:
     assert "Success" in mypy(tmp_path, PROGRAM)
     found = mypy(tmp_path, WRONG)
-    for words in ('"semantic"', '"hi"', '"int"', '"verdikt"', '"Expression"'):
+    for words in ('"semantic"', '"hi"', '"int"', '"verdikt"', '"Expression"', '"semanticks"', '"tolerence"', '"serch"', '"verdickt"'):
         assert words in found, found
+    assert 'Item "ResultList" of "Result | ResultList" has no attribute "verdict"' in found, "one or several"
+    assert 'Argument 1 to "compile" has incompatible type "int"' in found
+
+
+def test_no_public_signature_says_any() -> None:
+    """What a user hands over and gets back has a type: in every module that a public name comes from, and in what `Verifier` inherits."""
+    homes = {*polytriton._HOMES.values(), "polytriton.prove.prover", "polytriton.prove.radius"}
+    looked = 0
+    for home in sorted(homes):
+        path = ROOT / (home.replace(".", "/") + ".py")
+        path = path if path.exists() else ROOT / home.replace(".", "/") / "__init__.py"
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes = [n for n in tree.body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")]
+        for node in (n for body in (tree.body, *(c.body for c in classes)) for n in body):
+            if isinstance(node, ast.FunctionDef) and (node.name == "__init__" or not node.name.startswith("_")):
+                looked += 1
+                a = node.args
+                given = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
+                said = [n for at in (*(p.annotation for p in given), node.returns) if at is not None for n in ast.walk(at)]
+                assert not any(isinstance(n, ast.Name) and n.id == "Any" for n in said), f"{home}.{node.name}"
+    assert looked > 80
 
 
 def test_the_package_says_that_it_is_typed() -> None:

@@ -32,6 +32,7 @@ from polytriton.ir.launches import COUNTED, Constant
 from polytriton.kernels import catalogue, stock
 from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.choose import Sizes
+from polytriton.kernels.closure import read_function
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.files import INDEX, LAUNCHES, REPORT, Kernels, code_path, differing, emit_files
 from polytriton.kernels.header import header
@@ -114,15 +115,19 @@ def test_every_kernel_is_readable_python_that_needs_only_triton(example: Compile
         text = held.kernel_text(name)
         tree = ast.parse(text)
         imports = [n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))]
-        assert [ast.unparse(n) for n in imports] == ["import triton", "import triton.language as tl"]
+        taken = read_function(*catalogue.place(kernel.family))
+        data = ["from dataclasses import dataclass"] * bool(taken.record)
+        assert [ast.unparse(n) for n in imports] == [*data, "import triton", "import triton.language as tl"]
         last = tree.body[-1]
         assert isinstance(last, ast.FunctionDef)
         assert last.name == kernel.family
-        constants = {a.arg for a in last.args.args if a.annotation is not None}
-        assert constants == dict(kernel.constants).keys() and {a.arg for a in last.args.args} - constants >= set(kernel.parameters)
+        assert set(taken.constants) == dict(kernel.constants).keys() and set(taken.flat) >= set(kernel.parameters)
+        constants = [a.arg for a in last.args.args if a.annotation is not None]
+        assert constants == (["c"] if taken.record else list(taken.constants))
         names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
         known = {n.id for n in names if isinstance(n.ctx, ast.Store)} | {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}
-        known |= {f.name for f in tree.body if isinstance(f, ast.FunctionDef)} | {"triton", "tl", *dir(builtins)}
+        known |= {f.name for f in tree.body if isinstance(f, (ast.FunctionDef, ast.ClassDef))}
+        known |= {"triton", "tl", "dataclass", *dir(builtins)}
         assert {n.id for n in names} <= known, "all that it calls is there"
         assert max(map(len, text.splitlines())) <= 140
         head = [line for line in text.splitlines() if line.startswith("#")][:2]

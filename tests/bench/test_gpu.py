@@ -159,11 +159,11 @@ def test_the_oracle_finds_what_is_wrong(change: str, by: float, what: str) -> No
 # a library kernel's line, the same line wrong, and the step and quantity that show it
 WRONG = [
     ("conv", "y = y0 - tap_h * DH", "y = y0 + tap_h * DH", "conv_step", "product"),
-    ("dense", "acc = multiply(x, w, acc, T, FORM)", "acc = multiply(x * 0.999, w, acc, T, FORM)", "dense_step", "product"),
+    ("dense", "acc = multiply(x, w, acc, c.T, c.FORM)", "acc = multiply(x * 0.999, w, acc, c.T, c.FORM)", "dense_step", "product"),
     ("rows", "tl.where(x >= 0, 0.0, ", "tl.where(x < 0, 0.0, ", "relax_rows", "constant"),
-    ("rows", "tl.sum(charged, 1) * SUM_ERROR + floor", "tl.sum(charged, 1) * 0.999 + floor", "dense_step", "error paid"),
-    ("join", "A_OH - OH", "A_OH - OH + 1", "join_rows", "rows"),
-    ("start", "- (row_h * GAP_RH + GAP_H)", "- (row_h * GAP_RH - GAP_H - 1)", "start_rows", "rows"),
+    ("rows", "tl.sum(charged, 1) * c.SUM_ERROR + floor", "tl.sum(charged, 1) * 0.999 + floor", "dense_step", "error paid"),
+    ("join", "c.A_OH - c.OH", "c.A_OH - c.OH + 1", "join_rows", "rows"),
+    ("start", "- (row_h * c.GAP_RH + c.GAP_H)", "- (row_h * c.GAP_RH - c.GAP_H - 1)", "start_rows", "rows"),
     ("concretize", "tl.where(x < 0, hi, lo)", "tl.where(x < 0, lo, hi)", "concretize_rows", "sound"),
     ("concretize", "value - slack", "value - slack - 1", "concretize_rows", "bound"),
     ("compact", "before + tl.cumsum", "before + 1 + tl.cumsum", "move_rows", "rows"),

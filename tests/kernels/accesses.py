@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from types import SimpleNamespace
 
 from polytriton.ir.launches import Kernel
 from polytriton.kernels.catalogue import place
-from polytriton.kernels.closure import read_closure
+from polytriton.kernels.closure import read_closure, read_function
 
 READ, WRITTEN = "read", "written"
 _OPEN = object()  # what constants do not decide
@@ -22,13 +23,17 @@ def accesses(kernel: Kernel) -> dict[str, frozenset[str]]:
     """
     module, name = place(kernel.family)
     parsed = [ast.parse(d.text).body[0] for d in read_closure(module, name)]
-    found = _accesses({f.name: f for f in parsed if isinstance(f, ast.FunctionDef)}, name, dict(kernel.constants))
+    taken, told = read_function(module, name), dict[str, object](kernel.constants)
+    given = {"c": SimpleNamespace(**told)} if taken.record else told
+    found = _accesses({f.name: f for f in parsed if isinstance(f, ast.FunctionDef)}, name, given, taken.flat)
     return {p: frozenset(kinds) for p, kinds in found.items() if p in kernel.parameters or kinds}
 
 
-def _accesses(functions: Mapping[str, ast.FunctionDef], name: str, told: dict[str, object]) -> dict[str, set[str]]:
+def _accesses(
+    functions: Mapping[str, ast.FunctionDef], name: str, told: dict[str, object], pointers: Iterable[str]
+) -> dict[str, set[str]]:
     node = functions[name]
-    found: dict[str, set[str]] = {a.arg: set() for a in node.args.args if a.annotation is None}
+    found: dict[str, set[str]] = {p: set() for p in pointers}
     parts = list(_taken(node.body, told))
     placed: set[int] = set()
     for call in (c for part in parts for c in ast.walk(part) if isinstance(c, ast.Call)):
@@ -38,14 +43,16 @@ def _accesses(functions: Mapping[str, ast.FunctionDef], name: str, told: dict[st
                 placed.add(id(used))
         elif isinstance(call.func, ast.Name) and call.func.id in functions:
             given = dict(zip((a.arg for a in functions[call.func.id].args.args), call.args, strict=True))
-            constant = {p for p in functions[call.func.id].args.args if p.annotation is not None}
-            inner = _accesses(functions, call.func.id, {p.arg: _value(given[p.arg], told) for p in constant})
+            known = {a.arg: _value(given[a.arg], told) for a in functions[call.func.id].args.args if a.annotation is not None}
+            others = [p for p in given if p not in known]
+            known |= {p: _is_given(given[p]) for p in others if p.endswith("_ptr")}
+            inner = _accesses(functions, call.func.id, known, others)
             for parameter, argument in given.items():
                 if isinstance(argument, ast.Name) and argument.id in found and parameter in inner:
                     found[argument.id] |= inner[parameter]
                     placed.add(id(argument))
-    for used in (n for part in parts for n in ast.walk(part) if isinstance(n, ast.Name) and n.id.endswith("_ptr")):
-        if used.id in found and id(used) not in placed:
+    for used in (n for part in parts for n in ast.walk(part) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)):
+        if used.id.endswith("_ptr") and used.id in found and id(used) not in placed:
             found[used.id] |= {READ, WRITTEN}
     return found
 
@@ -67,6 +74,11 @@ def _taken(body: list[ast.stmt], told: dict[str, object]) -> Iterator[ast.AST]:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value is not None:
                 told[statement.target.id] = _value(statement.value, told)
             yield statement
+
+
+def _is_given(argument: ast.expr) -> object:
+    """Of a pointer all that a function may ask: None where it is None."""
+    return None if isinstance(argument, ast.Constant) else "a pointer"
 
 
 def _value(expression: ast.expr, told: Mapping[str, object]) -> object:

@@ -15,6 +15,7 @@ import torch
 
 from polytriton.kernels import interval_launches
 from polytriton.kernels.choose import GPU
+from polytriton.kernels.closure import read_function
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 
@@ -205,7 +206,10 @@ class Traffic:
         load, store = kind.create_masked_load, kind.create_masked_store
 
         def launch(executor: Any, *given: Any, **options: Any) -> None:
-            pairs = zip(executor.arg_names, given, strict=False)
+            names, flat = executor.arg_names, [t for one in given for t in (one if isinstance(one, tuple) else (one,))]
+            if len(flat) > len(given):  # some pointers come in tuples
+                names = read_function(executor.fn.__module__, executor.fn.__name__).flat
+            pairs = zip(names, flat, strict=False)
             tensors = [(p, t.data_ptr(), t.data_ptr() + t.nbytes) for p, t in pairs if isinstance(t, torch.Tensor)]
             self.now, self.program = Launched(executor.fn.__name__, tensors, 0, self.lane, self.region), -1
             call(executor, *given, **options)

@@ -20,7 +20,7 @@ BK = {"float64": 16, "float32": 32, "tf32x3": 32}
 N = 16
 NOTHING: Constants = {
     "RELU": False, "CHARGE": False, "SLOT": False, "START": 0, "PLANE": 0, "PITCH": 0, "T_START": 0, "T_PLANE": 0, "T_PITCH": 0,
-    "BIAS": "none", "SUM_ERROR": 1.0, "BM": 16, "BN": 16, "BR": 1, "BQ": 32,
+    "BIAS": "none", "SUM_ERROR": 1.0, "BM": 16, "BN": 16, "BR": 1, "BQ": 32, "RH": 0, "OH": 0, "RW": 0, "OW": 0,
 }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def conv(m: np.ndarray, w: np.ndarray, numerics: str) -> np.ndarray:
     co = k // 9
     sizes: Constants = {
         "H": 3, "W": 3, "CO": co, "G": 1, "HO": 1, "WO": 1, "CI": N, "KH": 3, "KW": 3, "SH": 1, "SW": 1, "DH": 1, "DW": 1, "TOP": 2,
-        "LEFT": 2, "RH": 0, "OH": 0, "RW": 0, "OW": 0, "MASK": False, "IH": 1, "IW": 1, "TO_RH": 0, "TO_OH": 0, "TO_RW": 0,
+        "LEFT": 2, "MASK": False, "IH": 1, "IW": 1, "TO_RH": 0, "TO_OH": 0, "TO_RW": 0,
         "TO_OW": 0, "PH": 1, "PW": 1, "SPAN": 1, "BS": 1,
     }  # fmt: skip
     taps = w.reshape(3, 3, co, N)[::-1, ::-1]

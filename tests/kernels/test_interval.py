@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from polytriton.kernels.device.interval import interval_conv
+from polytriton.kernels.device.interval import IntervalConv, interval_conv
 from tests.kernels.intervals import (
     BLOCK,
     TYPES,
@@ -167,7 +167,7 @@ def run_conv(shape: Shape, lo: np.ndarray, hi: np.ndarray, w: np.ndarray, used: 
     grid = (-(-pairs // BLOCK["BM"]) * ph * pw, shape.groups * -(-channels // BLOCK["BN"]))
     count, none = rows_in_use(rows if used is None else used), torch.zeros(1, dtype=torch.int64)
     given = (*tensors(lo, hi), none, none, none, *tensors(w.transpose(2, 3, 0, 1)))  # [KH, KW, CO, CI/G]
-    interval_conv[grid](*given, *out, count, T=TYPES[lo.dtype.type], SLOT=False, **known, **BLOCK)
+    interval_conv[grid](*given, *out, count, IntervalConv(T=TYPES[lo.dtype.type], SLOT=False, **known, **BLOCK))
     return out[0].numpy(), out[1].numpy()
 
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polytriton.kernels.device.interval import interval_concretize, interval_relax
+from polytriton.kernels.device.interval import IntervalConcretize, IntervalRelax, interval_concretize, interval_relax
 from tests.kernels.intervals import (
     TYPES,
     UNIT,
@@ -111,7 +111,7 @@ def run_concretize(
     count = rows_in_use(rows if used is None else used)
     grid = (max(1, -(-rows // ROW_BLOCK["BR"])),)
     given = (*tensors(lo, hi), EVERY, *tensors(*at, *box, *constant))
-    interval_concretize[grid](*given, *values, count, SLOT=False, **frame.constants(), **ROW_BLOCK)
+    interval_concretize[grid](*given, *values, count, IntervalConcretize(SLOT=False, **frame.constants(), **ROW_BLOCK))
     return np.stack([v.numpy() for v in values])
 
 
@@ -164,7 +164,7 @@ def run_relax(
     below, above, cut, *box = lines
     tables = tensors(below, above, cut, cut, *box)  # the lower line has no cut: its table is not read
     given = (*tensors(lo, hi), EVERY, *tensors(*at), *tables, *paid, *out)
-    interval_relax[grid](*given, count, SLOT=False, LOWER=False, **frame.constants(), **ROW_BLOCK)
+    interval_relax[grid](*given, count, IntervalRelax(SLOT=False, LOWER=False, **frame.constants(), **ROW_BLOCK))
     return Relaxed(out[0].numpy(), out[1].numpy(), np.stack([p.numpy() for p in paid]))
 
 

@@ -8,7 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polytriton.kernels.device.interval_steps import interval_check, interval_join, interval_neurons, interval_scale
+from polytriton.kernels.device.interval_steps import (
+    IntervalCheck,
+    IntervalJoin,
+    IntervalScale,
+    interval_check,
+    interval_join,
+    interval_neurons,
+    interval_scale,
+)  # fmt: skip
 from tests.kernels.intervals import (
     UNIT,
     above,
@@ -70,7 +78,7 @@ def test_a_join_holds_every_sum(
         **place("", to, ("HO", "WO")), **place("A_", a_at, ("AH", "AW")), **place("B_", b_at, ("BH", "BW")),
     }  # fmt: skip
     given_ = (*tensors(*stored, slot.astype(np.int64), *b), EVERY, *tensors(*at.astype(np.int64)))
-    interval_join[(-(-rows // 2),)](*given_, *out, rows_in_use(rows), **constants, **BLOCK)
+    interval_join[(-(-rows // 2),)](*given_, *out, rows_in_use(rows), IntervalJoin(**constants, **BLOCK))
     low, high = (v.numpy().reshape(rows, to[0], to[1], c) for v in out)
     for m, n in zip(choices(draw, *a), choices(draw, *b), strict=True):
         total = a_sign * seen_from(m, a_at, to, at) + second * b_sign * seen_from(n, b_at, to, at)
@@ -95,7 +103,7 @@ def test_a_scale_holds_every_product(frame: Frame, dtype: type, rows: int, of_ro
     at[0] = 0
     out = tensors(np.full_like(lo, 7), np.full_like(lo, 7))
     given_ = (*tensors(lo, hi), EVERY, *tensors(*at[1:], factor[:1]))
-    interval_scale[(-(-rows // 2),)](*given_, *out, rows_in_use(rows), SLOT=False, **frame.constants(), **BLOCK)
+    interval_scale[(-(-rows // 2),)](*given_, *out, rows_in_use(rows), IntervalScale(SLOT=False, **frame.constants(), **BLOCK))
     low, high = (v.numpy() for v in out)
     scale = integers(frame.seen(factor, at))
     for m in choices(draw, lo, hi):
@@ -146,10 +154,10 @@ def test_a_candidate_is_the_least_value_and_settles_groups(
     value, raw, best, raw_best = (torch.full((rows,), v, dtype=torch.float64) for v in (7.0, 7.0, -np.inf, -np.inf))
     index, group, done = torch.arange(rows), torch.arange(rows) // 2, torch.zeros(rows, dtype=torch.int8)
     limit = torch.zeros(1, dtype=torch.float64)
-    found = (value, raw, index, group, best, raw_best, done, limit)
+    found = (value, raw, index, (group, best, raw_best, done), limit)
     given_ = (*tensors(lo, hi), EVERY, *tensors(*at, *box, *constant), *found, rows_in_use(rows))
     for first, last in ((True, False), (False, True)):
-        interval_check[(-(-rows // 2),)](*given_, SLOT=False, FIRST=first, LAST=last, **frame.constants(), **BLOCK)
+        interval_check[(-(-rows // 2),)](*given_, IntervalCheck(SLOT=False, FIRST=first, LAST=last, **frame.constants(), **BLOCK))
     corners = np.stack([m * v for m in (integers(lo), integers(hi)) for v in (integers(frame.seen(t, at)) for t in box)])
     shift = 2**UNIT
     least = 2 * corners.min(0).sum(1) + integers(constant[0]) * shift
@@ -173,8 +181,8 @@ def test_what_is_no_number_is_no_bound(place: str) -> None:
         box[1].reshape(frame.images, -1)[:, 4] = np.nan
     at, constant = frame.positions(draw, 2), constants_of(draw, 2)
     arrays = [torch.full((2,), v, dtype=torch.float64) for v in (0.0, 0.0, -np.inf, -np.inf)]
-    counts = (torch.arange(2), torch.arange(2))
     done, limit = torch.zeros(2, dtype=torch.int8), torch.full((1,), -1e9, dtype=torch.float64)
-    given_ = (*tensors(lo, hi), EVERY, *tensors(*at, *box, *constant), *arrays[:2], *counts, *arrays[2:], done, limit, rows_in_use(2))
-    interval_check[(1,)](*given_, SLOT=False, FIRST=True, LAST=True, **frame.constants(), **BLOCK)
+    results = (torch.arange(2), *arrays[2:], done)
+    given_ = (*tensors(lo, hi), EVERY, *tensors(*at, *box, *constant), *arrays[:2], torch.arange(2), results, limit, rows_in_use(2))
+    interval_check[(1,)](*given_, IntervalCheck(SLOT=False, FIRST=True, LAST=True, **frame.constants(), **BLOCK))
     assert (arrays[2] == -np.inf).all() and not done.any()

@@ -53,6 +53,7 @@ def test_compiling_ahead_asks_for_what_a_launch_asks_for(monkeypatch: pytest.Mon
     (_, launched, options), (how, compiled, same) = told
     assert how == "compile" and compiled == launched and same == options == {"num_warps": 4}
     by_name = dict(zip(Function.arg_names, compiled, strict=True))
-    assert by_name["NB"] == 16 and by_name["sign_ptr"] is None and by_name["image_ptr"] == "tensor image_ptr"
+    assert by_name["NB"] == 16 and by_name["from_ptr"] == "tensor from_ptr"
+    assert by_name["old"][0] == "tensor image_ptr" and by_name["old"][5:] == (None, None), "rows of a query have no sign or channel"
     with pytest.raises(ValueError, match="zip"):
         made.compile(*tensors[1:])

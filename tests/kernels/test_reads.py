@@ -5,6 +5,7 @@ Triton's compiler and its interpreter do not live in one process, so another loo
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
 from polytriton.kernels.catalogue import CATALOGUE, LIBRARY
 from polytriton.kernels.choose import GPU
-from polytriton.kernels.closure import read_module
+from polytriton.kernels.closure import read_closure, read_function
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.network import network_kernels
 from polytriton.passes.pipeline import compile_net
@@ -128,7 +129,27 @@ def test_what_is_read_is_what_the_source_touches(made: list[Kernel]) -> None:
 
 def test_all_that_is_no_constant_is_a_pointer() -> None:
     for family, row in CATALOGUE.items():
-        assert all(constant or p.endswith("_ptr") for p, constant in read_module(f"{LIBRARY}.{row.module}").functions[family])
+        assert all(p.endswith("_ptr") for p in read_function(f"{LIBRARY}.{row.module}", family).flat)
+
+
+def test_records_are_data_of_the_types_they_state(made: list[Kernel]) -> None:
+    """No default, property or method: Triton's cache knows a record's fields, and code that changes beside them would stay."""
+    kinds = {"int": int, "bool": bool, "float": float, "str": str, "tl.dtype": str}
+    found: dict[str, dict[str, str]] = {}
+    for family, row in CATALOGUE.items():
+        module = f"{LIBRARY}.{row.module}"
+        if record := read_function(module, family).record:
+            classes = [ast.parse(d.text).body[0] for d in read_closure(module, record)]
+            assert all(isinstance(c, ast.ClassDef) and ast.unparse(c.decorator_list[0]) == "dataclass(frozen=True)" for c in classes)
+            said = [s for c in classes if isinstance(c, ast.ClassDef) for s in c.body if not isinstance(s, ast.Expr)]
+            assert all(isinstance(s, ast.AnnAssign) and s.value is None for s in said), record
+            found[family] = {ast.unparse(s.target): ast.unparse(s.annotation) for s in said if isinstance(s, ast.AnnAssign)}
+    assert len(found) > 15
+    for kernel in made:
+        for name, value in kernel.constants if kernel.family in found else ():
+            stated = found[kernel.family][name]
+            assert type(value) is kinds[stated], (kernel.family, name, value)
+            assert stated != "tl.dtype" or str(value).startswith("tl.float")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def product(m: np.ndarray, w: np.ndarray, numerics: str, split: int) -> np.ndarr
     constants: Constants = {
         "RELU": False, "CHARGE": False, "SLOT": False, "START": 0, "PLANE": 0, "PITCH": 0, "T_START": 0, "T_PLANE": 0, "T_PITCH": 0,
         "BIAS": "none", "SUM_ERROR": 1.0, "BM": 16, "BN": 16, "BR": 1, "BQ": 32, "T": ARITHMETICS[numerics].type, "SK": split,
-        "FORM": ARITHMETICS[numerics].form, "BK": BK[numerics], "K": k, "N": N, "LINE": k, "C": k,
+        "FORM": ARITHMETICS[numerics].form, "BK": BK[numerics], "K": k, "N": N, "LINE": k, "C": k, "RH": 0, "OH": 0, "RW": 0, "OW": 0,
     }  # fmt: skip
     count = np.array([len(m)])
     values = {"m": m, "w": w, "out": np.full((len(m), split, N), 7, m.dtype), "count": count}
@@ -186,6 +186,7 @@ def test_split_products_compile_without_spills(numerics: str, target: str, tmp_p
     sizes: Constants = {
         "RELU": True, "CHARGE": True, "SLOT": True, "START": 0, "PLANE": k, "PITCH": k, "T_START": 0, "T_PLANE": k, "T_PITCH": k, "N": n,
         "BIAS": "line", "SUM_ERROR": 1.0000001, "T": arithmetic.type, "FORM": arithmetic.form, "K": k, "LINE": k, "C": k,
+        "RH": 0, "OH": 0, "RW": 0, "OW": 0,
     }  # fmt: skip
     space = gpu_space({f"dense_step:{numerics}:0": default}, {"float32": INNER})
     ((_, options),) = space.choices.items()

@@ -46,6 +46,7 @@ def test_dense_step(seed: int, slots: bool, work: str, kind: str, numerics: str)
     split = int(rng.choice([1, 1, 2, 4]))
     tiles: Constants = {"BM": bm, "BN": bn, "BK": bk, "SK": split, "BR": int(rng.choice([1, 4, bm])), "BQ": int(rng.choice([8, 64]))}
     sizes: Constants = {"T": ARITHMETICS[numerics].type, "FORM": ARITHMETICS[numerics].form, "K": k, "N": n, "LINE": k, "C": k}
+    sizes |= over.place()
     out = np.full((over.capacity, split * n), NAN, dtype)
     grid = blocks(over.capacity, bm) + 1, split * blocks(n, bn) + (work != "none")
     found = run("dense_step", {**s.constants, **sizes, **tiles}, numerics, grid, {**over.rows(), **s.tables, "m": m, "w": w, "out": out})

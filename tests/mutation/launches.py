@@ -51,6 +51,7 @@ LAUNCHES: tuple[Mutant, ...] = (
     m("stock: launches without lanes", "runtime/gpu/triton_backend.py", "if self.default else None", "if True else None", TAKEN),
     m("stock: machine code of another kernel", STOCK, "or self.filed.kernels.get(kernel.name) != kernel", "", "tests/kernels/test_filed_code.py", TAKEN),
     m("stock: machine code of another release", STOCK, "and filed.triton == load.version():", ":", "tests/kernels/test_filed_code.py"),
+    m("load: pointers of a tuple are turned around", "kernels/load.py", "else tuple(map(given, pointer))", "else tuple(map(given, pointer[::-1]))", "tests/kernels/test_load.py"),
     m("code: tensors begin anywhere", "kernels/load.py", "if any(t.data_ptr() % 16 for t in tensors):", "if False:", "tests/kernels/test_filed_code.py"),
     m("files: kernels are not what their names say", FILES, "if (kernel.name, kernel.parameters, kernel.types) != (name,", "if () and (name,", READ),
     m("files: kernels of another library", FILES, "if index.library != library_digest():", "if False:", READ),

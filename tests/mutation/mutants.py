@@ -7,6 +7,7 @@ from tests.mutation.certificates import CERTIFICATES
 from tests.mutation.charges import PAYMENTS
 from tests.mutation.curves import CURVES
 from tests.mutation.deployed import DEPLOYED_SUMS
+from tests.mutation.input_maps import INPUT_MAPS
 from tests.mutation.launches import LAUNCHES
 from tests.mutation.mutant import Mutant, m
 from tests.mutation.pieces import PIECES
@@ -184,13 +185,13 @@ MUTANTS: tuple[Mutant, ...] = (
     m("kernels: scalars round nothing", "kernels/device/numerics.py", "(error + charge) * (1 + 8 * U64) + 4 * U64 * tl.abs(constant) + TINY", "error + charge", PAID),
     m("kernels: tables of the first image", "kernels/device/numerics.py", "return image * PLANE + START", "return 0 * image * PLANE + START", RELAXED),
     m("kernels: concretize swaps the ends", "kernels/device/concretize.py", "sums += x * tl.where(x < 0, hi, lo)", "sums += x * tl.where(x < 0, lo, hi)", LEAST),
-    m("kernels: a candidate's sum rounds nothing", "kernels/device/concretize.py", "slack = REL * tl.sum(sizes, 1) +", "slack = 0 * tl.sum(sizes, 1) +", LEAST, PAID),
+    m("kernels: a candidate's sum rounds nothing", "kernels/device/concretize.py", "slack = c.REL * tl.sum(sizes, 1) +", "slack = 0 * tl.sum(sizes, 1) +", LEAST, PAID),
     m("kernels: an infinite bound stands", "kernels/device/numerics.py", "tl.where(tl.abs(x) < float(\"inf\"), x, float(\"-inf\"))", "x", BROKEN, RUNS),
     m("kernels: a join drops one branch", "kernels/device/join.py", "out = out + b\n", "out = out\n", JOIN),
-    m("kernels: a join rounds nothing", "kernels/device/join.py", "OUT_REL * tl.sum(sizes, 1) + floor", "floor", JOIN),
-    m("kernels: pending products cancel for nothing", "kernels/device/join.py", "A_REL * tl.sum(a_sizes, 1) + floor", "floor", PENDING, JOIN),
+    m("kernels: a join rounds nothing", "kernels/device/join.py", "c.OUT_REL * tl.sum(sizes, 1) + floor", "floor", JOIN),
+    m("kernels: pending products cancel for nothing", "kernels/device/join.py", "c.A_REL * tl.sum(a_sizes, 1) + floor", "floor", PENDING, JOIN),
     m("kernels: the padding mask is skipped", "kernels/device/conv.py", "acc = tl.where(on[:, None], acc, 0.0)", "acc = tl.where(on[:, None], acc, acc)", CONV),
-    m("kernels: taps one line off", "kernels/device/conv.py", "y0 = to_y + TOP - i0 * DH", "y0 = to_y + TOP - i0 * DH + 1", CONV),
+    m("kernels: taps one line off", "kernels/device/conv.py", "y0 = to_y + c.TOP - i0 * c.DH", "y0 = to_y + c.TOP - i0 * c.DH + 1", CONV),
     m("kernels: dense slopes swapped", "kernels/device/dense.py", "x = x * tl.where(x < 0, above, below)", "x = x * tl.where(x < 0, below, above)", DENSE),
     m("kernels: neurons pay nothing", "kernels/device/start.py", "pay(constant, error, more, charge)", "pay(constant, error, more, 0.0)", START),
     m("kernels: rows that leave are the wrong ones", "kernels/device/compact.py", "tl.load(done_ptr + group, mask=live, other=1) == 0)\n    to =", "tl.load(done_ptr + group, mask=live, other=1) != 0)\n    to =", COMPACT),
@@ -207,7 +208,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("kernels: a broken row passes a pool", "kernels/device/maxpool.py", " * most + x * 0.0", " * most", f"{ROUTES}::test_a_pool_keeps_what_is_no_number"),
     m("kernels: windows that meet in a cell add up for nothing", "kernels/steps.py", "gamma(meets - 1, lower.numerics.u) + dot_error", "dot_error", CHARGED),
     m("kernels: a leaky ReLU passes through zero", "kernels/steps.py", 'node.number("slope") not in (0.0, 1.0)', "False", CHARGED, EVERY),
-    m("kernels: what pends on a ReLU is forgotten", "kernels/device/elementwise.py", "PENDING * tl.sum(sizes, 1) + floor", "floor", f"{SLOPES}::test_pending_roundings_are_paid_before_they_are_forgotten"),
+    m("kernels: what pends on a ReLU is forgotten", "kernels/device/elementwise.py", "c.PENDING * tl.sum(sizes, 1) + floor", "floor", f"{SLOPES}::test_pending_roundings_are_paid_before_they_are_forgotten"),
     m("kernels: a cell's last reader is left out", "kernels/device/route.py", "begin + k < end", "begin + k + 1 < end", f"{ROUTES}::test_a_gather_keeps_what_is_no_number"),
     m("kernels: a concatenation's charge is forgotten", "kernels/steps.py", 'node.name, "", True, None', 'node.name, "", False, None', CHARGED),
     m("kernels: a split product forgets a part", "kernels/device/dense.py", "for s in range(SK):", "for s in range(1, SK):", "tests/kernels/test_split.py"),
@@ -220,7 +221,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("boxes: overflow of an operand is not noticed", "kernels/device/boxes.py", "(x_max <= BIG) & ", "", f"{BOXES}::test_an_operand_that_may_overflow_leaves_no_bound"),
     m("boxes: what is no bound passes a ReLU", "kernels/device/boxes.py", "high = tl.where(bounded, finite_high(high), float(\"inf\"))", "high = finite_high(high)", f"{BOXES}::test_elementwise_boxes_are_those_of_the_tensor_form"),
     m("boxes: changed ones are not measured anew", ENGINE, "            boxes.sizes.pop(name, None)\n", "", f"{BOXES}::test_sizes_are_measured_anew_where_back_substitution_changed_a_box"),
-    m("tables: t is not enlarged", "kernels/device/tables.py", "rounded_up(t * GROW, T)", "t.to(T)", f"{TABLED}::test_tables_are_those_of_the_tensor_form"),
+    m("tables: t is not enlarged", "kernels/device/tables.py", "rounded_up(t * GROW, c.T)", "t.to(c.T)", f"{TABLED}::test_tables_are_those_of_the_tensor_form"),
     m("tables: rounded to nearest", "kernels/device/tables.py", "tl.where(near.to(tl.float64) < x, after.to(tl.float32, bitcast=True), near)", "near", f"{TABLED}::test_rounding_upward_is_to_the_next_number"),
     m("tables: a slope is compared as float32", "kernels/device/tables.py", "((k == slope) & (y < 0))", "((k == SLOPE) & (y < 0))", f"{TABLED}::test_stored_lines_enclose_the_function"),
     m("tables: margins are written", "kernels/device/tables.py", "START + cell // LINE * PITCH + cell % LINE", "START + cell", f"{TABLED}::test_tables_are_those_of_the_tensor_form"),
@@ -258,6 +259,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *CERTIFICATES,
     *PIECES,
     *LAUNCHES,
+    *INPUT_MAPS,
     *PROPERTIES,
     *CURVES,
 )  # fmt: skip

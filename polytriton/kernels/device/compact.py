@@ -18,12 +18,12 @@ def count_staying(index_ptr, group_ptr, done_ptr, count_ptr, blocks_ptr, B: tl.c
 
 @triton.jit
 def move_rows(
-    index_ptr, group_ptr, done_ptr, count_ptr, blocks_ptr, image_ptr, row_h_ptr, row_w_ptr, constant_ptr, error_ptr,
-    sign_ptr, channel_ptr, to_image_ptr, to_row_h_ptr, to_row_w_ptr, to_constant_ptr, to_error_ptr, to_index_ptr,
-    to_sign_ptr, to_channel_ptr, from_ptr, to_count_ptr,
+    index_ptr, group_ptr, done_ptr, count_ptr, blocks_ptr, old, new, from_ptr, to_count_ptr,
     NEURON: tl.constexpr, B: tl.constexpr, NB: tl.constexpr,
 ):  # fmt: skip
     """The rows that stay move to the front, in order; from[new] = old. The row's place follows from a sum over earlier blocks."""
+    image_ptr, row_h_ptr, row_w_ptr, constant_ptr, error_ptr, sign_ptr, channel_ptr = old
+    to_image_ptr, to_row_h_ptr, to_row_w_ptr, to_constant_ptr, to_error_ptr, to_index_ptr, to_sign_ptr, to_channel_ptr = new
     count = tl.load(count_ptr)
     block = tl.program_id(0)
     earlier = tl.arange(0, NB)

@@ -3,23 +3,35 @@
 With SK > 1 (`reduction split`) SK programs share the terms of a tile: where rows are few there are too few tiles to fill a device.
 """
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 
 from polytriton.kernels.device.products import multiply
-from polytriton.kernels.device.rows import row_scalars
+from polytriton.kernels.device.rows import RowScalars, row_scalars
+
+
+@dataclass(frozen=True)
+class DenseStep(RowScalars):
+    """Tiles of BM rows and BN of N columns, BK of K terms at a time, in SK parts; a row has no window here."""
+
+    T: tl.dtype
+    FORM: str
+    K: int
+    N: int
+    LINE: int
+    C: int
+    BM: int
+    BN: int
+    BK: int
+    SK: int
 
 
 @triton.jit
 def dense_step(
-    m_ptr, slot_ptr, image_ptr, below_ptr, above_ptr, cut_ptr, t_ptr, bias_ptr, floor_ptr,
-    constant_ptr, error_ptr, w_ptr, out_ptr, count_ptr,
-    T: tl.constexpr, FORM: tl.constexpr, RELU: tl.constexpr, CHARGE: tl.constexpr, SLOT: tl.constexpr,
-    K: tl.constexpr, N: tl.constexpr, LINE: tl.constexpr, C: tl.constexpr,
-    START: tl.constexpr, PLANE: tl.constexpr, PITCH: tl.constexpr,
-    T_START: tl.constexpr, T_PLANE: tl.constexpr, T_PITCH: tl.constexpr,
-    BIAS: tl.constexpr, SUM_ERROR: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SK: tl.constexpr, BR: tl.constexpr, BQ: tl.constexpr,
+    m_ptr, slot_ptr, image_ptr, below_ptr, above_ptr, cut_ptr, t_ptr, bias_ptr, floor_ptr, constant_ptr, error_ptr, w_ptr, out_ptr,
+    count_ptr, c: tl.constexpr,
 ):  # fmt: skip
     """out[r, n] = sum over k of N[r, k] w[k, n], with N = M, or M times the ReLU's slopes by the sign of M (RELU).
 
@@ -34,50 +46,48 @@ def dense_step(
     which is at most gamma_(min(K, BK) + 2)(2^-24) sum |N||w| + K eta. Terms that are exactly zero take part in no rounding.
     """
     count = tl.load(count_ptr)
-    first = tl.program_id(0) * BM
+    first = tl.program_id(0) * c.BM
     if first >= count:
         return
-    if (RELU or CHARGE) and tl.program_id(1) == (N + BN - 1) // BN * SK:
-        for start in range(first, tl.minimum(first + BM, count), BR):
+    if (c.RELU or c.CHARGE) and tl.program_id(1) == (c.N + c.BN - 1) // c.BN * c.SK:
+        for start in range(first, tl.minimum(first + c.BM, count), c.BR):
             row_scalars(
                 m_ptr, slot_ptr, image_ptr, None, None, below_ptr, above_ptr, cut_ptr, t_ptr, bias_ptr, floor_ptr,
-                constant_ptr, error_ptr, out_ptr, count, start,
-                RELU, CHARGE, False, SLOT, K, LINE, C, 0, 0, 0, 0, START, PLANE, PITCH, T_START, T_PLANE, T_PITCH,
-                BIAS, SUM_ERROR, BR, BQ,
+                constant_ptr, error_ptr, None, count, start, c.K, c.LINE, c.C, c,
             )  # fmt: skip
         return
-    rows = first + tl.arange(0, BM)
+    rows = first + tl.arange(0, c.BM)
     live = rows < count
     at_row = rows.to(tl.int64)
-    if SLOT:
+    if c.SLOT:
         at_row = tl.load(slot_ptr + rows, mask=live, other=0)
-    if RELU:
-        base = tl.load(image_ptr + rows, mask=live, other=0) * PLANE + START
-    if SK > 1:
+    if c.RELU:
+        base = tl.load(image_ptr + rows, mask=live, other=0) * c.PLANE + c.START
+    if c.SK > 1:
         # program s of a tile takes the s-th of SK stretches of whole blocks and writes out[r, s, n]; sum_parts has the bound
-        part = tl.program_id(1) % SK
-        n = tl.program_id(1) // SK * BN + tl.arange(0, BN)
+        part = tl.program_id(1) % c.SK
+        n = tl.program_id(1) // c.SK * c.BN + tl.arange(0, c.BN)
     else:
-        n = tl.program_id(1) * BN + tl.arange(0, BN)
-    acc = tl.full((BM, BN), 0.0, tl.float64)
-    for k0 in range(0, (K + SK * BK - 1) // (SK * BK) * BK if SK > 1 else K, BK):
-        k = k0 + tl.arange(0, BK)
-        if SK > 1:
-            k += part * ((K + SK * BK - 1) // (SK * BK) * BK)
-        inside = live[:, None] & (k < K)[None, :]
-        x = tl.load(m_ptr + at_row[:, None] * K + k[None, :], mask=inside, other=0.0)
-        if RELU:
-            where = base[:, None] + ((k // LINE) * PITCH + k % LINE)[None, :]
+        n = tl.program_id(1) * c.BN + tl.arange(0, c.BN)
+    acc = tl.full((c.BM, c.BN), 0.0, tl.float64)
+    for k0 in range(0, (c.K + c.SK * c.BK - 1) // (c.SK * c.BK) * c.BK if c.SK > 1 else c.K, c.BK):
+        k = k0 + tl.arange(0, c.BK)
+        if c.SK > 1:
+            k += part * ((c.K + c.SK * c.BK - 1) // (c.SK * c.BK) * c.BK)
+        inside = live[:, None] & (k < c.K)[None, :]
+        x = tl.load(m_ptr + at_row[:, None] * c.K + k[None, :], mask=inside, other=0.0)
+        if c.RELU:
+            where = base[:, None] + ((k // c.LINE) * c.PITCH + k % c.LINE)[None, :]
             above = tl.load(above_ptr + where, mask=inside, other=0.0)
             below = tl.load(below_ptr + where, mask=inside, other=0.0)
             x = x * tl.where(x < 0, above, below)
-        w = tl.load(w_ptr + k.to(tl.int64)[:, None] * N + n[None, :], mask=(k < K)[:, None] & (n < N)[None, :], other=0.0)
-        acc = multiply(x, w, acc, T, FORM)
-    if SK > 1:
-        at = (rows.to(tl.int64) * SK + part)[:, None] * N + n[None, :]
-        tl.store(out_ptr + at, acc.to(T), mask=live[:, None] & (n < N)[None, :])
+        w = tl.load(w_ptr + k.to(tl.int64)[:, None] * c.N + n[None, :], mask=(k < c.K)[:, None] & (n < c.N)[None, :], other=0.0)
+        acc = multiply(x, w, acc, c.T, c.FORM)
+    if c.SK > 1:
+        at = (rows.to(tl.int64) * c.SK + part)[:, None] * c.N + n[None, :]
+        tl.store(out_ptr + at, acc.to(c.T), mask=live[:, None] & (n < c.N)[None, :])
     else:
-        tl.store(out_ptr + rows.to(tl.int64)[:, None] * N + n[None, :], acc.to(T), mask=live[:, None] & (n < N)[None, :])
+        tl.store(out_ptr + rows.to(tl.int64)[:, None] * c.N + n[None, :], acc.to(c.T), mask=live[:, None] & (n < c.N)[None, :])
 
 
 @triton.jit

@@ -10,8 +10,7 @@ from polytriton.kernels.device.forward import GROW
 
 @triton.jit
 def open_forms(
-    rows_ptr, of_ptr, forms_ptr, gap_ptr, minus_ptr, group_of_ptr, numbers_ptr, box_lo_ptr, box_hi_ptr, count_ptr,
-    image_ptr, row_h_ptr, row_w_ptr, constant_ptr, error_ptr, index_ptr, group_ptr, best_ptr, raw_best_ptr, done_ptr, start_ptr,
+    rows_ptr, of_ptr, forms_ptr, gap_ptr, minus_ptr, group_of_ptr, numbers_ptr, box_lo_ptr, box_hi_ptr, count_ptr, new, results, start_ptr,
     GAP: tl.constexpr, T: tl.constexpr, SIZE: tl.constexpr, BR: tl.constexpr, BQ: tl.constexpr,
 ):  # fmt: skip
     """Rows 0 to count of forms `begin` on (rows = [begin, count]): row r is C y - minus over the box of image `of`, C = forms[begin + r].
@@ -28,6 +27,8 @@ def open_forms(
     The form's result is "no bound" and its group open: form k opens place k of `done`, and the host all of them where groups are
     more than forms or the forms take several blocks.
     """
+    image_ptr, row_h_ptr, row_w_ptr, constant_ptr, error_ptr, index_ptr = new
+    group_ptr, best_ptr, raw_best_ptr, done_ptr = results
     begin = tl.load(rows_ptr)
     count = tl.load(rows_ptr + 1)
     row = tl.program_id(0) * BR + tl.arange(0, BR)

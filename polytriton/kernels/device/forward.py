@@ -23,8 +23,12 @@ is of a group's channels together, an exact small integer whatever the order. Al
 """
 
 # mypy: disable-error-code="no-untyped-def"
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
+
+from polytriton.kernels.device.constants import Taps
 
 GROW = tl.constexpr(1 + 2.0**-34)  # rounding.GROW
 
@@ -83,51 +87,63 @@ def forward_dense(
             tl.store(terms_ptr + image, tl.sum(seen, 1).to(tl.float64), mask=live)
 
 
+@dataclass(frozen=True)
+class ForwardConv(Taps):
+    """From [H, W, C] to [HO, WO, CO] in G groups."""
+
+    H: int
+    W: int
+    C: int
+    HO: int
+    WO: int
+    CO: int
+    G: int
+    CANCELLED: bool
+    TERMS: str
+    BM: int
+    BN: int
+    BK: int
+
+
 @triton.jit
-def forward_conv(
-    lo_ptr, hi_ptr, w_ptr, wabs_ptr, bias_ptr, centre_ptr, spread_ptr, magnitude_ptr, terms_ptr, count_ptr,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, CO: tl.constexpr, G: tl.constexpr,
-    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    TOP: tl.constexpr, LEFT: tl.constexpr, CANCELLED: tl.constexpr, TERMS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
+def forward_conv(lo_ptr, hi_ptr, w_ptr, wabs_ptr, bias_ptr, centre_ptr, spread_ptr, magnitude_ptr, terms_ptr, count_ptr, c: tl.constexpr):
     """Boxes [images, H, W, C] through w [CO, KH, KW, C/G] become [images, HO, WO, CO]; terms [images, HO, WO, G].
 
     An implicit matrix product: output cell (y, x) reads at tap (i, j) the cell (y SH + i DH - TOP, x SW + j DW - LEFT), zero where
     that is off the image. The reduction runs over (tap, input channel) as one index, so any number of channels fills its blocks.
     Padding may be negative: it moves the origin only. Grid: (blocks of BM (image, cell) pairs, column tiles of all groups).
     """
-    COG: tl.constexpr = CO // G
-    CIG: tl.constexpr = C // G
-    NT: tl.constexpr = (COG + BN - 1) // BN
-    K: tl.constexpr = KH * KW * CIG
+    COG: tl.constexpr = c.CO // c.G
+    CIG: tl.constexpr = c.C // c.G
+    NT: tl.constexpr = (COG + c.BN - 1) // c.BN
+    K: tl.constexpr = c.KH * c.KW * CIG
     count = tl.load(count_ptr)
-    pair = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    image = pair // (HO * WO)
-    cell = (pair % (HO * WO)).to(tl.int32)
+    pair = tl.program_id(0).to(tl.int64) * c.BM + tl.arange(0, c.BM)
+    image = pair // (c.HO * c.WO)
+    cell = (pair % (c.HO * c.WO)).to(tl.int32)
     live = image < count
-    first_y = cell // WO * SH - TOP
-    first_x = cell % WO * SW - LEFT
+    first_y = cell // c.WO * c.SH - c.TOP
+    first_x = cell % c.WO * c.SW - c.LEFT
     group = tl.program_id(1) // NT
-    lo_image = lo_ptr + image * (H * W * C) + group * CIG
-    hi_image = hi_ptr + image * (H * W * C) + group * CIG
-    n = tl.program_id(1) % NT * BN + tl.arange(0, BN)
+    lo_image = lo_ptr + image * (c.H * c.W * c.C) + group * CIG
+    hi_image = hi_ptr + image * (c.H * c.W * c.C) + group * CIG
+    n = tl.program_id(1) % NT * c.BN + tl.arange(0, c.BN)
     at_n = (group * COG + n) * K
-    centre = tl.full((BM, BN), 0.0, tl.float64)
-    spread = tl.full((BM, BN), 0.0, tl.float64)
-    magnitude = tl.full((BM, BN), 0.0, tl.float64)
-    seen = tl.full((BM, BK), 0, tl.int32)
-    for k0 in range(0, K, BK):
-        k = k0 + tl.arange(0, BK)
+    centre = tl.full((c.BM, c.BN), 0.0, tl.float64)
+    spread = tl.full((c.BM, c.BN), 0.0, tl.float64)
+    magnitude = tl.full((c.BM, c.BN), 0.0, tl.float64)
+    seen = tl.full((c.BM, c.BK), 0, tl.int32)
+    for k0 in range(0, K, c.BK):
+        k = k0 + tl.arange(0, c.BK)
         tap = k // CIG
-        y = first_y[:, None] + (tap // KW * DH)[None, :]
-        x = first_x[:, None] + (tap % KW * DW)[None, :]
-        inside = live[:, None] & (k < K)[None, :] & (y >= 0) & (y < H) & (x >= 0) & (x < W)
-        at = (y * W + x) * C + (k % CIG)[None, :]
+        y = first_y[:, None] + (tap // c.KW * c.DH)[None, :]
+        x = first_x[:, None] + (tap % c.KW * c.DW)[None, :]
+        inside = live[:, None] & (k < K)[None, :] & (y >= 0) & (y < c.H) & (x >= 0) & (x < c.W)
+        at = (y * c.W + x) * c.C + (k % CIG)[None, :]
         lo = tl.load(lo_image[:, None] + at, mask=inside, other=0.0)
         hi = tl.load(hi_image[:, None] + at, mask=inside, other=0.0)
         mid, rad, xabs = centred(lo, hi)
-        if TERMS == "present":
+        if c.TERMS == "present":
             seen += (xabs > 0).to(tl.int32)
         at_w = at_n[None, :] + k[:, None]
         there = (k < K)[:, None] & (n < COG)[None, :]
@@ -135,15 +151,15 @@ def forward_conv(
         centre = tl.dot(mid, w, centre, out_dtype=tl.float64)
         w = tl.abs(w)
         spread = tl.dot(rad, w, spread, out_dtype=tl.float64)
-        if CANCELLED:
+        if c.CANCELLED:
             w = tl.load(wabs_ptr + at_w, mask=there, other=0.0)
         magnitude = tl.dot(xabs, w, magnitude, out_dtype=tl.float64)
     centre += tl.load(bias_ptr + group * COG + n, mask=n < COG, other=0.0)[None, :]
-    to = (pair * CO)[:, None] + (group * COG + n)[None, :]
+    to = (pair * c.CO)[:, None] + (group * COG + n)[None, :]
     inside = live[:, None] & (n < COG)[None, :]
     tl.store(centre_ptr + to, centre, mask=inside)
     tl.store(spread_ptr + to, spread * GROW, mask=inside)
     tl.store(magnitude_ptr + to, magnitude * GROW, mask=inside)
-    if TERMS != "none":
+    if c.TERMS != "none":
         if tl.program_id(1) % NT == 0:
-            tl.store(terms_ptr + pair * G + group, tl.sum(seen, 1).to(tl.float64), mask=live)
+            tl.store(terms_ptr + pair * c.G + group, tl.sum(seen, 1).to(tl.float64), mask=live)

@@ -18,9 +18,12 @@ that is charged. INTERPRET picks the emulation of directed.py, for Triton's inte
 """
 
 # mypy: disable-error-code="no-untyped-def"
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 
+from polytriton.kernels.device.constants import BackThroughConv, RowPass
 from polytriton.kernels.device.directed import (
     add_down,
     add_down_emulated,
@@ -158,17 +161,13 @@ def interval_dense(
     tl.store(out_hi_ptr + to, high, mask=live[:, None] & inside[None, :])
 
 
+@dataclass(frozen=True)
+class IntervalConv(BackThroughConv):
+    INTERPRET: bool
+
+
 @triton.jit
-def interval_conv(
-    lo_m_ptr, hi_m_ptr, slot_ptr, row_h_ptr, row_w_ptr, w_ptr, out_lo_ptr, out_hi_ptr, count_ptr,
-    T: tl.constexpr, SLOT: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, G: tl.constexpr,
-    HO: tl.constexpr, WO: tl.constexpr, CI: tl.constexpr,
-    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    TOP: tl.constexpr, LEFT: tl.constexpr,
-    MASK: tl.constexpr, IH: tl.constexpr, IW: tl.constexpr,
-    TO_RH: tl.constexpr, TO_OH: tl.constexpr, TO_RW: tl.constexpr, TO_OW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, INTERPRET: tl.constexpr,
-):  # fmt: skip
+def interval_conv(lo_m_ptr, hi_m_ptr, slot_ptr, row_h_ptr, row_w_ptr, w_ptr, out_lo_ptr, out_hi_ptr, count_ptr, c: tl.constexpr):
     """Rows on windows [H, W, CO] over a convolution's output become rows on windows [HO, WO, CI] over its input.
 
     Tap (i, j) carries cell (y, x) to cell (y SH + i DH - TOP, x SW + j DW - LEFT) of the new window; what falls outside it is
@@ -179,87 +178,89 @@ def interval_conv(
     whatever the choice of m. Grid: (blocks of (row, cell) pairs times phases, tiles of BN channels of all groups).
     """
     count = tl.load(count_ptr)
-    UH: tl.constexpr = (HO + PH - 1) // PH
-    UW: tl.constexpr = (WO + PW - 1) // PW
-    COG: tl.constexpr = CO // G
-    CIG: tl.constexpr = CI // G
-    NT: tl.constexpr = (CIG + BN - 1) // BN
+    UH: tl.constexpr = (c.HO + c.PH - 1) // c.PH
+    UW: tl.constexpr = (c.WO + c.PW - 1) // c.PW
+    COG: tl.constexpr = c.CO // c.G
+    CIG: tl.constexpr = c.CI // c.G
+    NT: tl.constexpr = (CIG + c.BN - 1) // c.BN
     tile = tl.program_id(0)
-    if PH * PW > 1:
-        phase = tile % (PH * PW)
-        tile = tile // (PH * PW)
-        p_h = phase // PW
-        p_w = phase % PW
-    if tile.to(tl.int64) * BM >= count * (UH * UW):
+    if c.PH * c.PW > 1:
+        phase = tile % (c.PH * c.PW)
+        tile = tile // (c.PH * c.PW)
+        p_h = phase // c.PW
+        p_w = phase % c.PW
+    if tile.to(tl.int64) * c.BM >= count * (UH * UW):
         return
-    pair = tile.to(tl.int64) * BM + tl.arange(0, BM)
+    pair = tile.to(tl.int64) * c.BM + tl.arange(0, c.BM)
     row = pair // (UH * UW)
     cell = (pair % (UH * UW)).to(tl.int32)
     to_y = cell // UW
     to_x = cell % UW
-    if PH > 1:
-        to_y = to_y * PH + p_h
-    if PW > 1:
-        to_x = to_x * PW + p_w
-    live = (row < count) & (to_y < HO) & (to_x < WO)
+    if c.PH > 1:
+        to_y = to_y * c.PH + p_h
+    if c.PW > 1:
+        to_x = to_x * c.PW + p_w
+    live = (row < count) & (to_y < c.HO) & (to_x < c.WO)
     at_row = row
-    if SLOT:
+    if c.SLOT:
         at_row = tl.load(slot_ptr + row, mask=live, other=0)
     group = tl.program_id(1) // NT
-    n = tl.program_id(1) % NT * BN + tl.arange(0, BN)
+    n = tl.program_id(1) % NT * c.BN + tl.arange(0, c.BN)
     inside = n < CIG
     i0 = 0
-    taps_h = KH
-    if PH > 1:  # the taps of this phase: those i with (to_y + TOP - i) divisible by SH
-        i0 = (p_h + TOP % PH) % PH
-        taps_h = (KH - i0 + PH - 1) // PH
+    taps_h = c.KH
+    if c.PH > 1:  # the taps of this phase: those i with (to_y + TOP - i) divisible by SH
+        i0 = (p_h + c.TOP % c.PH) % c.PH
+        taps_h = (c.KH - i0 + c.PH - 1) // c.PH
     j0 = 0
-    taps_w = KW
-    if PW > 1:
-        j0 = (p_w + LEFT % PW) % PW
-        taps_w = (KW - j0 + PW - 1) // PW
-    low = tl.full((BM, BN), 0.0, T)
-    high = tl.full((BM, BN), 0.0, T)
+    taps_w = c.KW
+    if c.PW > 1:
+        j0 = (p_w + c.LEFT % c.PW) % c.PW
+        taps_w = (c.KW - j0 + c.PW - 1) // c.PW
+    low = tl.full((c.BM, c.BN), 0.0, c.T)
+    high = tl.full((c.BM, c.BN), 0.0, c.T)
     for tap in range(taps_h * taps_w):
-        i = i0 + tap // taps_w * PH
-        j = j0 + tap % taps_w * PW
-        full_y = to_y + TOP - i * DH
-        full_x = to_x + LEFT - j * DW
-        y = full_y // SH
-        x = full_x // SW
-        meets = live & (full_y >= 0) & (full_x >= 0) & (y < H) & (x < W)
-        if PH != SH:
-            meets = meets & (full_y % SH == 0)
-        if PW != SW:
-            meets = meets & (full_x % SW == 0)
-        at = at_row * (H * W * CO) + (y * W + x) * CO + group * COG
-        at_w = ((i * KW + j) * CO + group * COG) * CIG + n
+        i = i0 + tap // taps_w * c.PH
+        j = j0 + tap % taps_w * c.PW
+        full_y = to_y + c.TOP - i * c.DH
+        full_x = to_x + c.LEFT - j * c.DW
+        y = full_y // c.SH
+        x = full_x // c.SW
+        meets = live & (full_y >= 0) & (full_x >= 0) & (y < c.H) & (x < c.W)
+        if c.PH != c.SH:
+            meets = meets & (full_y % c.SH == 0)
+        if c.PW != c.SW:
+            meets = meets & (full_x % c.SW == 0)
+        at = at_row * (c.H * c.W * c.CO) + (y * c.W + x) * c.CO + group * COG
+        at_w = ((i * c.KW + j) * c.CO + group * COG) * CIG + n
         for o in range(COG):
             lo = tl.load(lo_m_ptr + at + o, mask=meets, other=0.0)[:, None]
             hi = tl.load(hi_m_ptr + at + o, mask=meets, other=0.0)[:, None]
             w = tl.load(w_ptr + at_w + o * CIG, mask=inside, other=0.0)[None, :]
             near = tl.where(w >= 0, lo, hi)
             far = tl.where(w >= 0, hi, lo)
-            low, high = outward(near, far, w, low, high, INTERPRET)
-    if MASK:
-        on_y = position(row_h_ptr, row, live, TO_RH != 0) * TO_RH - TO_OH + to_y
-        on_x = position(row_w_ptr, row, live, TO_RW != 0) * TO_RW - TO_OW + to_x
-        on = (on_y >= 0) & (on_y < IH) & (on_x >= 0) & (on_x < IW)
+            low, high = outward(near, far, w, low, high, c.INTERPRET)
+    if c.MASK:
+        on_y = position(row_h_ptr, row, live, c.TO_RH != 0) * c.TO_RH - c.TO_OH + to_y
+        on_x = position(row_w_ptr, row, live, c.TO_RW != 0) * c.TO_RW - c.TO_OW + to_x
+        on = (on_y >= 0) & (on_y < c.IH) & (on_x >= 0) & (on_x < c.IW)
         low = tl.where(on[:, None], low, 0.0)
         high = tl.where(on[:, None], high, 0.0)
-    to = (row * (HO * WO * CI) + (to_y * WO + to_x) * CI + group * CIG)[:, None] + n[None, :]
+    to = (row * (c.HO * c.WO * c.CI) + (to_y * c.WO + to_x) * c.CI + group * CIG)[:, None] + n[None, :]
     tl.store(out_lo_ptr + to, low, mask=live[:, None] & inside[None, :])
     tl.store(out_hi_ptr + to, high, mask=live[:, None] & inside[None, :])
 
 
+@dataclass(frozen=True)
+class IntervalRelax(RowPass):
+    LOWER: bool
+    INTERPRET: bool
+
+
 @triton.jit
 def interval_relax(
-    lo_m_ptr, hi_m_ptr, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, below_ptr, above_ptr, lower_ptr, cut_ptr,
-    box_lo_ptr, box_hi_ptr, constant_lo_ptr, constant_hi_ptr, out_lo_ptr, out_hi_ptr, count_ptr,
-    SLOT: tl.constexpr, LOWER: tl.constexpr, SIZE: tl.constexpr, LINE: tl.constexpr, C: tl.constexpr,
-    RH: tl.constexpr, OH: tl.constexpr, RW: tl.constexpr, OW: tl.constexpr,
-    START: tl.constexpr, PLANE: tl.constexpr, PITCH: tl.constexpr,
-    BR: tl.constexpr, BQ: tl.constexpr, INTERPRET: tl.constexpr,
+    lo_m_ptr, hi_m_ptr, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, below_ptr, above_ptr, lower_ptr, cut_ptr, box_lo_ptr, box_hi_ptr,
+    constant_lo_ptr, constant_hi_ptr, out_lo_ptr, out_hi_ptr, count_ptr, c: tl.constexpr,
 ):  # fmt: skip
     """Rows over f(y), a ReLU, become rows over y, given  below y + lower <= f(y) <= above y + cut  and f(y) in the box.
 
@@ -273,18 +274,18 @@ def interval_relax(
     row or a table makes the constant NaN. out may be the rows themselves. Grid: (blocks of BR rows).
     """
     count = tl.load(count_ptr)
-    first = tl.program_id(0) * BR
+    first = tl.program_id(0) * c.BR
     if first >= count:
         return
-    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, RH, RW, BR)
-    base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
-    low = tl.full((BR, BQ), 0.0, tl.float64)
-    high = tl.full((BR, BQ), 0.0, tl.float64)
-    for q0 in range(0, SIZE, BQ):
-        q = q0 + tl.arange(0, BQ)
-        inside = live[:, None] & (q < SIZE)[None, :]
-        at = (at_row * SIZE)[:, None] + q[None, :]
-        where = base[:, None] + ((q // LINE) * PITCH + q % LINE)[None, :]
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, c)
+    base = table_base(image, row_h, row_w, c.START, c.PLANE, c.PITCH, c.C, c.RH, c.OH, c.RW, c.OW)
+    low = tl.full((c.BR, c.BQ), 0.0, tl.float64)
+    high = tl.full((c.BR, c.BQ), 0.0, tl.float64)
+    for q0 in range(0, c.SIZE, c.BQ):
+        q = q0 + tl.arange(0, c.BQ)
+        inside = live[:, None] & (q < c.SIZE)[None, :]
+        at = (at_row * c.SIZE)[:, None] + q[None, :]
+        where = base[:, None] + ((q // c.LINE) * c.PITCH + q % c.LINE)[None, :]
         a = tl.load(lo_m_ptr + at, mask=inside, other=0.0)
         b = tl.load(hi_m_ptr + at, mask=inside, other=0.0)
         below = tl.load(below_ptr + where, mask=inside, other=0.0)
@@ -294,7 +295,7 @@ def interval_relax(
         most = tl.load(box_hi_ptr + where, mask=inside, other=0.0).to(tl.float64)
         strange = (below != below) | (above != above) | (cut != cut) | (least != least) | (most != most)
         lower = tl.zeros_like(cut)
-        if LOWER:
+        if c.LOWER:
             lower = tl.load(lower_ptr + where, mask=inside, other=0.0)
             strange = strange | (lower != lower)
         slope = tl.where(a >= 0, below, tl.where(b <= 0, above, 0.0))
@@ -305,31 +306,32 @@ def interval_relax(
         most = tl.where(a >= 0, lower, tl.where(b <= 0, cut, most))
         least = tl.where(strange, float("nan"), least)
         most = tl.where(strange, float("nan"), most)
-        low = down_by(a.to(tl.float64), b.to(tl.float64), least, most, low, INTERPRET)
-        high = up_by(a.to(tl.float64), b.to(tl.float64), least, most, high, INTERPRET)
-        if INTERPRET:
+        low = down_by(a.to(tl.float64), b.to(tl.float64), least, most, low, c.INTERPRET)
+        high = up_by(a.to(tl.float64), b.to(tl.float64), least, most, high, c.INTERPRET)
+        if c.INTERPRET:
             out_lo = mul_down_emulated(near, slope)
             out_hi = mul_up_emulated(far, slope)
         else:
             out_lo = mul_down(near, slope)
             out_hi = mul_up(far, slope)
-        to = (rows.to(tl.int64) * SIZE)[:, None] + q[None, :]
+        to = (rows.to(tl.int64) * c.SIZE)[:, None] + q[None, :]
         tl.store(out_lo_ptr + to, out_lo, mask=inside)
         tl.store(out_hi_ptr + to, out_hi, mask=inside)
     constant_lo = tl.load(constant_lo_ptr + rows, mask=live, other=0.0)
     constant_hi = tl.load(constant_hi_ptr + rows, mask=live, other=0.0)
-    tl.store(constant_lo_ptr + rows, plus_lanes_down(constant_lo, low, min(BQ, SIZE), INTERPRET), mask=live)
-    tl.store(constant_hi_ptr + rows, plus_lanes_up(constant_hi, high, min(BQ, SIZE), INTERPRET), mask=live)
+    tl.store(constant_lo_ptr + rows, plus_lanes_down(constant_lo, low, min(c.BQ, c.SIZE), c.INTERPRET), mask=live)
+    tl.store(constant_hi_ptr + rows, plus_lanes_up(constant_hi, high, min(c.BQ, c.SIZE), c.INTERPRET), mask=live)
+
+
+@dataclass(frozen=True)
+class IntervalConcretize(RowPass):
+    INTERPRET: bool
 
 
 @triton.jit
 def interval_concretize(
-    lo_m_ptr, hi_m_ptr, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, box_lo_ptr, box_hi_ptr,
-    constant_lo_ptr, constant_hi_ptr, value_lo_ptr, value_hi_ptr, count_ptr,
-    SLOT: tl.constexpr, SIZE: tl.constexpr, LINE: tl.constexpr, C: tl.constexpr,
-    RH: tl.constexpr, OH: tl.constexpr, RW: tl.constexpr, OW: tl.constexpr,
-    START: tl.constexpr, PLANE: tl.constexpr, PITCH: tl.constexpr,
-    BR: tl.constexpr, BQ: tl.constexpr, INTERPRET: tl.constexpr,
+    lo_m_ptr, hi_m_ptr, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, box_lo_ptr, box_hi_ptr, constant_lo_ptr, constant_hi_ptr,
+    value_lo_ptr, value_hi_ptr, count_ptr, c: tl.constexpr,
 ):  # fmt: skip
     """value_lo = constant_lo + sum over cells of the least m v, m in [a, b], v in the box; value_hi = constant_hi + the greatest.
 
@@ -338,25 +340,25 @@ def interval_concretize(
     Grid: (blocks of BR rows).
     """
     count = tl.load(count_ptr)
-    first = tl.program_id(0) * BR
+    first = tl.program_id(0) * c.BR
     if first >= count:
         return
-    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, RH, RW, BR)
-    base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
-    low = tl.full((BR, BQ), 0.0, tl.float64)
-    high = tl.full((BR, BQ), 0.0, tl.float64)
-    for q0 in range(0, SIZE, BQ):
-        q = q0 + tl.arange(0, BQ)
-        inside = live[:, None] & (q < SIZE)[None, :]
-        at = (at_row * SIZE)[:, None] + q[None, :]
-        where = base[:, None] + ((q // LINE) * PITCH + q % LINE)[None, :]
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, c)
+    base = table_base(image, row_h, row_w, c.START, c.PLANE, c.PITCH, c.C, c.RH, c.OH, c.RW, c.OW)
+    low = tl.full((c.BR, c.BQ), 0.0, tl.float64)
+    high = tl.full((c.BR, c.BQ), 0.0, tl.float64)
+    for q0 in range(0, c.SIZE, c.BQ):
+        q = q0 + tl.arange(0, c.BQ)
+        inside = live[:, None] & (q < c.SIZE)[None, :]
+        at = (at_row * c.SIZE)[:, None] + q[None, :]
+        where = base[:, None] + ((q // c.LINE) * c.PITCH + q % c.LINE)[None, :]
         a = tl.load(lo_m_ptr + at, mask=inside, other=0.0).to(tl.float64)
         b = tl.load(hi_m_ptr + at, mask=inside, other=0.0).to(tl.float64)
         least = tl.load(box_lo_ptr + where, mask=inside, other=0.0).to(tl.float64)
         most = tl.load(box_hi_ptr + where, mask=inside, other=0.0).to(tl.float64)
-        low = down_by(a, b, least, most, low, INTERPRET)
-        high = up_by(a, b, least, most, high, INTERPRET)
+        low = down_by(a, b, least, most, low, c.INTERPRET)
+        high = up_by(a, b, least, most, high, c.INTERPRET)
     constant_lo = tl.load(constant_lo_ptr + rows, mask=live, other=0.0)
     constant_hi = tl.load(constant_hi_ptr + rows, mask=live, other=0.0)
-    tl.store(value_lo_ptr + rows, plus_lanes_down(constant_lo, low, min(BQ, SIZE), INTERPRET), mask=live)
-    tl.store(value_hi_ptr + rows, plus_lanes_up(constant_hi, high, min(BQ, SIZE), INTERPRET), mask=live)
+    tl.store(value_lo_ptr + rows, plus_lanes_down(constant_lo, low, min(c.BQ, c.SIZE), c.INTERPRET), mask=live)
+    tl.store(value_hi_ptr + rows, plus_lanes_up(constant_hi, high, min(c.BQ, c.SIZE), c.INTERPRET), mask=live)

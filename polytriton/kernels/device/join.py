@@ -1,21 +1,25 @@
 """Two contributions to one node add up on the union of their windows; a window alone can be widened the same way."""
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 
+from polytriton.kernels.device.constants import TableLayout, WindowSum
 from polytriton.kernels.device.numerics import pay, position, table_base
+
+
+@dataclass(frozen=True)
+class JoinRows(WindowSum, TableLayout):
+    A_REL: float
+    B_REL: float
+    OUT_REL: float
 
 
 @triton.jit
 def join_rows(
-    a_ptr, a_slot_ptr, b_ptr, b_slot_ptr, image_ptr, row_h_ptr, row_w_ptr, lo_ptr, hi_ptr, floor_ptr,
-    constant_ptr, error_ptr, out_ptr, count_ptr,
-    SECOND: tl.constexpr, A_SLOT: tl.constexpr, B_SLOT: tl.constexpr, A_SIGN: tl.constexpr, B_SIGN: tl.constexpr,
-    C: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, RH: tl.constexpr, OH: tl.constexpr, RW: tl.constexpr, OW: tl.constexpr,
-    AH: tl.constexpr, AW: tl.constexpr, A_RH: tl.constexpr, A_OH: tl.constexpr, A_RW: tl.constexpr, A_OW: tl.constexpr,
-    BH: tl.constexpr, BW: tl.constexpr, B_RH: tl.constexpr, B_OH: tl.constexpr, B_RW: tl.constexpr, B_OW: tl.constexpr,
-    START: tl.constexpr, PLANE: tl.constexpr, PITCH: tl.constexpr,
-    A_REL: tl.constexpr, B_REL: tl.constexpr, OUT_REL: tl.constexpr, BR: tl.constexpr, BQ: tl.constexpr,
+    a_ptr, a_slot_ptr, b_ptr, b_slot_ptr, image_ptr, row_h_ptr, row_w_ptr, lo_ptr, hi_ptr, floor_ptr, constant_ptr, error_ptr, out_ptr,
+    count_ptr, c: tl.constexpr,
 ):  # fmt: skip
     """out = A_SIGN a + B_SIGN b, each read at its own offset: cell y of `out` is cell y - row_h (A_RH - RH) + A_OH - OH of a.
 
@@ -24,62 +28,66 @@ def join_rows(
     Without SECOND nothing is rounded and nothing paid. Cells off the new window are dropped: off the image xabs is zero.
     """
     count = tl.load(count_ptr)
-    first = tl.program_id(0) * BR
+    first = tl.program_id(0) * c.BR
     if first >= count:
         return
-    rows = first + tl.arange(0, BR)
+    rows = first + tl.arange(0, c.BR)
     live = rows < count
-    row_h = position(row_h_ptr, rows, live, A_RH != RH or (SECOND and (RH != 0 or B_RH != 0)))
-    row_w = position(row_w_ptr, rows, live, A_RW != RW or (SECOND and (RW != 0 or B_RW != 0)))
+    row_h = position(row_h_ptr, rows, live, c.A_RH != c.RH or (c.SECOND and (c.RH != 0 or c.B_RH != 0)))
+    row_w = position(row_w_ptr, rows, live, c.A_RW != c.RW or (c.SECOND and (c.RW != 0 or c.B_RW != 0)))
     a_row = rows.to(tl.int64)
-    if A_SLOT:
+    if c.A_SLOT:
         a_row = tl.load(a_slot_ptr + rows, mask=live, other=0)
-    if SECOND:
+    if c.SECOND:
         b_row = rows.to(tl.int64)
-        if B_SLOT:
+        if c.B_SLOT:
             b_row = tl.load(b_slot_ptr + rows, mask=live, other=0)
         image = tl.load(image_ptr + rows, mask=live, other=0)
-        base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
-        a_sizes = tl.full((BR, BQ), 0.0, tl.float64)
-        b_sizes = tl.full((BR, BQ), 0.0, tl.float64)
-        sizes = tl.full((BR, BQ), 0.0, tl.float64)
-    SIZE: tl.constexpr = HO * WO * C
-    LINE: tl.constexpr = WO * C
-    for q0 in range(0, SIZE, BQ):
-        q = q0 + tl.arange(0, BQ)
+        base = table_base(image, row_h, row_w, c.START, c.PLANE, c.PITCH, c.C, c.RH, c.OH, c.RW, c.OW)
+        a_sizes = tl.full((c.BR, c.BQ), 0.0, tl.float64)
+        b_sizes = tl.full((c.BR, c.BQ), 0.0, tl.float64)
+        sizes = tl.full((c.BR, c.BQ), 0.0, tl.float64)
+    SIZE: tl.constexpr = c.HO * c.WO * c.C
+    LINE: tl.constexpr = c.WO * c.C
+    for q0 in range(0, SIZE, c.BQ):
+        q = q0 + tl.arange(0, c.BQ)
         inside = live[:, None] & (q < SIZE)[None, :]
         y = q // LINE
-        x = q % LINE // C
-        c = q % C
-        a_y = y[None, :] - (row_h * (A_RH - RH))[:, None] + (A_OH - OH)
-        a_x = x[None, :] - (row_w * (A_RW - RW))[:, None] + (A_OW - OW)
-        a_on = inside & (a_y >= 0) & (a_y < AH) & (a_x >= 0) & (a_x < AW)
-        out = tl.load(a_ptr + a_row[:, None] * (AH * AW * C) + (a_y * AW + a_x) * C + c[None, :], mask=a_on, other=0.0) * A_SIGN
-        if SECOND:
-            b_y = y[None, :] - (row_h * (B_RH - RH))[:, None] + (B_OH - OH)
-            b_x = x[None, :] - (row_w * (B_RW - RW))[:, None] + (B_OW - OW)
-            b_on = inside & (b_y >= 0) & (b_y < BH) & (b_x >= 0) & (b_x < BW)
-            b = tl.load(b_ptr + b_row[:, None] * (BH * BW * C) + (b_y * BW + b_x) * C + c[None, :], mask=b_on, other=0.0) * B_SIGN
-            where = base[:, None] + (y * PITCH + q % LINE)[None, :]
+        x = q % LINE // c.C
+        channel = q % c.C
+        a_y = y[None, :] - (row_h * (c.A_RH - c.RH))[:, None] + (c.A_OH - c.OH)
+        a_x = x[None, :] - (row_w * (c.A_RW - c.RW))[:, None] + (c.A_OW - c.OW)
+        a_on = inside & (a_y >= 0) & (a_y < c.AH) & (a_x >= 0) & (a_x < c.AW)
+        out = tl.load(
+            a_ptr + a_row[:, None] * (c.AH * c.AW * c.C) + (a_y * c.AW + a_x) * c.C + channel[None, :], mask=a_on, other=0.0
+        ) * c.A_SIGN
+        if c.SECOND:
+            b_y = y[None, :] - (row_h * (c.B_RH - c.RH))[:, None] + (c.B_OH - c.OH)
+            b_x = x[None, :] - (row_w * (c.B_RW - c.RW))[:, None] + (c.B_OW - c.OW)
+            b_on = inside & (b_y >= 0) & (b_y < c.BH) & (b_x >= 0) & (b_x < c.BW)
+            b = tl.load(
+                b_ptr + b_row[:, None] * (c.BH * c.BW * c.C) + (b_y * c.BW + b_x) * c.C + channel[None, :], mask=b_on, other=0.0
+            ) * c.B_SIGN
+            where = base[:, None] + (y * c.PITCH + q % LINE)[None, :]
             lo = tl.load(lo_ptr + where, mask=inside, other=0.0).to(tl.float64)
             hi = tl.load(hi_ptr + where, mask=inside, other=0.0).to(tl.float64)
             xabs = tl.maximum(tl.abs(lo), tl.abs(hi))
-            if A_REL > 0:
+            if c.A_REL > 0:
                 a_sizes += tl.abs(out.to(tl.float64)) * xabs
-            if B_REL > 0:
+            if c.B_REL > 0:
                 b_sizes += tl.abs(b.to(tl.float64)) * xabs
             out = out + b
             sizes += tl.abs(out.to(tl.float64)) * xabs
         tl.store(out_ptr + rows.to(tl.int64)[:, None] * SIZE + q[None, :], out, mask=inside)
-    if SECOND:
+    if c.SECOND:
         constant = tl.load(constant_ptr + rows, mask=live, other=0.0)
         error = tl.load(error_ptr + rows, mask=live, other=0.0)
         floor = tl.load(floor_ptr + image, mask=live, other=0.0)
-        if A_REL > 0:
-            constant, error = pay(constant, error, 0.0, A_REL * tl.sum(a_sizes, 1) + floor)
-        if B_REL > 0:
-            constant, error = pay(constant, error, 0.0, B_REL * tl.sum(b_sizes, 1) + floor)
-        constant, error = pay(constant, error, 0.0, OUT_REL * tl.sum(sizes, 1) + floor)
+        if c.A_REL > 0:
+            constant, error = pay(constant, error, 0.0, c.A_REL * tl.sum(a_sizes, 1) + floor)
+        if c.B_REL > 0:
+            constant, error = pay(constant, error, 0.0, c.B_REL * tl.sum(b_sizes, 1) + floor)
+        constant, error = pay(constant, error, 0.0, c.OUT_REL * tl.sum(sizes, 1) + floor)
         tl.store(constant_ptr + rows, constant, mask=live)
         tl.store(error_ptr + rows, error, mask=live)
 

@@ -1,27 +1,48 @@
 """One back-substitution step through a max pool: coefficients go to the winning cells, or into the constant."""
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 
+from polytriton.kernels.device.constants import MovingWindow, TableLayout, Taps
 from polytriton.kernels.device.numerics import pay, table_base, taken_rows
+
+
+@dataclass(frozen=True)
+class PoolRows(MovingWindow, TableLayout, Taps):
+    """From [H, W, C] to [HO, WO, C]: a cell meets windows of PH x PW phases."""
+
+    T: tl.dtype
+    SLOT: bool
+    H: int
+    W: int
+    C: int
+    HO: int
+    WO: int
+    PH: int
+    PW: int
+    PENDING: float
+    REL: float
+    SUM_ERROR: float
+    BR: int
+    BQ: int
 
 
 @triton.jit
 def pool_scalars(
-    m_ptr, image, at_row, base, winner_ptr, most_ptr, largest_ptr, lo_ptr, hi_ptr, own_floor_ptr, floor_ptr,
-    constant_ptr, error_ptr, rows, live,
-    SIZE: tl.constexpr, LINE: tl.constexpr, PITCH: tl.constexpr, PENDING: tl.constexpr, REL: tl.constexpr, SUM_ERROR: tl.constexpr,
-    BR: tl.constexpr, BQ: tl.constexpr,
+    m_ptr, image, at_row, base, winner_ptr, most_ptr, largest_ptr, lo_ptr, hi_ptr, own_floor_ptr, floor_ptr, constant_ptr, error_ptr,
+    rows, live, SIZE: tl.constexpr, LINE: tl.constexpr, c: tl.constexpr,
 ):  # fmt: skip
     """What the pool costs its rows' scalars; see pool_rows."""
-    fixed = tl.full((BR, BQ), 0.0, tl.float64)
-    sizes = tl.full((BR, BQ), 0.0, tl.float64)
-    if PENDING > 0:
-        weights = tl.full((BR, BQ), 0.0, tl.float64)
-    for q0 in range(0, SIZE, BQ):
-        q = q0 + tl.arange(0, BQ)
+    fixed = tl.full((c.BR, c.BQ), 0.0, tl.float64)
+    sizes = tl.full((c.BR, c.BQ), 0.0, tl.float64)
+    if c.PENDING > 0:
+        weights = tl.full((c.BR, c.BQ), 0.0, tl.float64)
+    for q0 in range(0, SIZE, c.BQ):
+        q = q0 + tl.arange(0, c.BQ)
         inside = live[:, None] & (q < SIZE)[None, :]
-        where = base[:, None] + ((q // LINE) * PITCH + q % LINE)[None, :]
+        where = base[:, None] + ((q // LINE) * c.PITCH + q % LINE)[None, :]
         x = tl.load(m_ptr + at_row[:, None] * SIZE + q[None, :], mask=inside, other=0.0).to(tl.float64)
         winner = tl.load(winner_ptr + where, mask=inside, other=0)
         most = tl.load(most_ptr + where, mask=inside, other=0.0).to(tl.float64)
@@ -29,17 +50,17 @@ def pool_scalars(
         goes = (x > 0) | (winner % 2 == 1)
         fixed += tl.where(goes, 0.0, x) * most + x * 0.0  # what is no number survives the selection
         sizes += tl.abs(x) * largest
-        if PENDING > 0:
+        if c.PENDING > 0:
             lo = tl.load(lo_ptr + where, mask=inside, other=0.0).to(tl.float64)
             hi = tl.load(hi_ptr + where, mask=inside, other=0.0).to(tl.float64)
             weights += tl.abs(x) * tl.maximum(tl.abs(lo), tl.abs(hi))
     constant = tl.load(constant_ptr + rows, mask=live, other=0.0)
     error = tl.load(error_ptr + rows, mask=live, other=0.0)
-    if PENDING > 0:
+    if c.PENDING > 0:
         own_floor = tl.load(own_floor_ptr + image, mask=live, other=0.0)
-        constant, error = pay(constant, error, 0.0, PENDING * tl.sum(weights, 1) + own_floor)
+        constant, error = pay(constant, error, 0.0, c.PENDING * tl.sum(weights, 1) + own_floor)
     floor = tl.load(floor_ptr + image, mask=live, other=0.0)
-    constant, error = pay(constant, error, tl.sum(fixed, 1), (REL * tl.sum(sizes, 1) + floor) * SUM_ERROR)
+    constant, error = pay(constant, error, tl.sum(fixed, 1), (c.REL * tl.sum(sizes, 1) + floor) * c.SUM_ERROR)
     tl.store(constant_ptr + rows, constant, mask=live)
     tl.store(error_ptr + rows, error, mask=live)
 
@@ -47,13 +68,7 @@ def pool_scalars(
 @triton.jit
 def pool_rows(
     m_ptr, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, winner_ptr, most_ptr, largest_ptr, lo_ptr, hi_ptr, own_floor_ptr, floor_ptr,
-    constant_ptr, error_ptr, out_ptr, count_ptr,
-    T: tl.constexpr, SLOT: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
-    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    TOP: tl.constexpr, LEFT: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    RH: tl.constexpr, OH: tl.constexpr, RW: tl.constexpr, OW: tl.constexpr,
-    START: tl.constexpr, PLANE: tl.constexpr, PITCH: tl.constexpr,
-    PENDING: tl.constexpr, REL: tl.constexpr, SUM_ERROR: tl.constexpr, BR: tl.constexpr, BQ: tl.constexpr,
+    constant_ptr, error_ptr, out_ptr, count_ptr, c: tl.constexpr,
 ):  # fmt: skip
     """Rows on windows [H, W, C] over a max pool's output become rows on windows [HO, WO, C] over its input.
 
@@ -75,42 +90,42 @@ def pool_rows(
     pool made, is paid before it is forgotten: PENDING sum |M_j| max(|lo_j|, |hi_j|) + own_floor.
     """
     count = tl.load(count_ptr)
-    first = tl.program_id(0) * BR
+    first = tl.program_id(0) * c.BR
     if first >= count:
         return
-    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT, RH, RW, BR)
-    base = table_base(image, row_h, row_w, START, PLANE, PITCH, C, RH, OH, RW, OW)
-    SIZE: tl.constexpr = H * W * C
-    OUT: tl.constexpr = HO * WO * C
-    if tl.program_id(1) == (OUT + BQ - 1) // BQ:
+    rows, live, image, row_h, row_w, at_row = taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, c)
+    base = table_base(image, row_h, row_w, c.START, c.PLANE, c.PITCH, c.C, c.RH, c.OH, c.RW, c.OW)
+    SIZE: tl.constexpr = c.H * c.W * c.C
+    OUT: tl.constexpr = c.HO * c.WO * c.C
+    if tl.program_id(1) == (OUT + c.BQ - 1) // c.BQ:
         pool_scalars(
             m_ptr, image, at_row, base, winner_ptr, most_ptr, largest_ptr, lo_ptr, hi_ptr, own_floor_ptr, floor_ptr,
-            constant_ptr, error_ptr, rows, live, SIZE, W * C, PITCH, PENDING, REL, SUM_ERROR, BR, BQ,
+            constant_ptr, error_ptr, rows, live, SIZE, c.W * c.C, c,
         )  # fmt: skip
         return
-    q = tl.program_id(1) * BQ + tl.arange(0, BQ)
-    c = q % C
-    full_y = q // (WO * C) + TOP
-    full_x = q % (WO * C) // C + LEFT
+    q = tl.program_id(1) * c.BQ + tl.arange(0, c.BQ)
+    channel = q % c.C
+    full_y = q // (c.WO * c.C) + c.TOP
+    full_x = q % (c.WO * c.C) // c.C + c.LEFT
     reached = (q < OUT) & (full_y >= 0) & (full_x >= 0)
-    NH: tl.constexpr = (KH + PH - 1) // PH
-    NW: tl.constexpr = (KW + PW - 1) // PW
-    sums = tl.full((BR, BQ), 0.0, T)
+    NH: tl.constexpr = (c.KH + c.PH - 1) // c.PH
+    NW: tl.constexpr = (c.KW + c.PW - 1) // c.PW
+    sums = tl.full((c.BR, c.BQ), 0.0, c.T)
     for step in range(NH * NW):
-        i = full_y % PH + step // NW * PH
-        j = full_x % PW + step % NW * PW
-        rest_y = full_y - i * DH
-        rest_x = full_x - j * DW
-        y = rest_y // SH
-        x = rest_x // SW
-        meets = reached & (i < KH) & (j < KW) & (rest_y >= 0) & (rest_x >= 0) & (y < H) & (x < W)
-        if PH != SH:
-            meets = meets & (rest_y % SH == 0)
-        if PW != SW:
-            meets = meets & (rest_x % SW == 0)
+        i = full_y % c.PH + step // NW * c.PH
+        j = full_x % c.PW + step % NW * c.PW
+        rest_y = full_y - i * c.DH
+        rest_x = full_x - j * c.DW
+        y = rest_y // c.SH
+        x = rest_x // c.SW
+        meets = reached & (i < c.KH) & (j < c.KW) & (rest_y >= 0) & (rest_x >= 0) & (y < c.H) & (x < c.W)
+        if c.PH != c.SH:
+            meets = meets & (rest_y % c.SH == 0)
+        if c.PW != c.SW:
+            meets = meets & (rest_x % c.SW == 0)
         inside = live[:, None] & meets[None, :]
-        m = tl.load(m_ptr + at_row[:, None] * SIZE + ((y * W + x) * C + c)[None, :], mask=inside, other=0.0)
-        winner = tl.load(winner_ptr + base[:, None] + (y * PITCH + x * C + c)[None, :], mask=inside, other=0)
-        wins = (winner // 2 == (i * KW + j + 1)[None, :]) & ((m > 0) | (winner % 2 == 1))
+        m = tl.load(m_ptr + at_row[:, None] * SIZE + ((y * c.W + x) * c.C + channel)[None, :], mask=inside, other=0.0)
+        winner = tl.load(winner_ptr + base[:, None] + (y * c.PITCH + x * c.C + channel)[None, :], mask=inside, other=0)
+        wins = (winner // 2 == (i * c.KW + j + 1)[None, :]) & ((m > 0) | (winner % 2 == 1))
         sums += tl.where(wins, m, 0.0)
     tl.store(out_ptr + rows.to(tl.int64)[:, None] * OUT + q[None, :], sums, mask=live[:, None] & (q < OUT)[None, :])

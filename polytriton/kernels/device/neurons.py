@@ -61,8 +61,7 @@ def likelier(box_lo_ptr, box_hi_ptr, at, live, LEAVES: tl.constexpr):
 
 @triton.jit
 def open_neurons(
-    at_ptr, box_lo_ptr, box_hi_ptr, begin_ptr, count_ptr, found_ptr, room_ptr, image_ptr, row_h_ptr, row_w_ptr, channel_ptr,
-    sign_ptr, constant_ptr, error_ptr, index_ptr, group_ptr, best_ptr, raw_best_ptr, done_ptr,
+    at_ptr, box_lo_ptr, box_hi_ptr, begin_ptr, count_ptr, found_ptr, room_ptr, new, results,
     SECOND: tl.constexpr, AHEAD: tl.constexpr, LEAVES: tl.constexpr, SIZE: tl.constexpr, LINE: tl.constexpr, C: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -71,6 +70,8 @@ def open_neurons(
     The first time round their results are "no bound" and their group is open. Groups count where LEAVES: else nobody looks.
     AHEAD: the host knows no number; rows are those of all neurons found, as far as there is room, and `begin` and `count` say so.
     """
+    image_ptr, row_h_ptr, row_w_ptr, channel_ptr, sign_ptr, constant_ptr, error_ptr, index_ptr = new
+    group_ptr, best_ptr, raw_best_ptr, done_ptr = results
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     if AHEAD:
         count = tl.minimum(tl.load(found_ptr), tl.load(room_ptr))

@@ -32,17 +32,15 @@ def position(row_ptr, rows, live, MOVES: tl.constexpr):
 
 
 @triton.jit
-def taken_rows(
-    first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, SLOT: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr, BR: tl.constexpr
-):  # fmt: skip
+def taken_rows(first, count, slot_ptr, image_ptr, row_h_ptr, row_w_ptr, c: tl.constexpr):
     """Rows first to first + BR: their numbers, which of them count, image and position of each, and where its coefficients lie."""
-    rows = first + tl.arange(0, BR)
+    rows = first + tl.arange(0, c.BR)
     live = rows < count
     image = tl.load(image_ptr + rows, mask=live, other=0)
-    row_h = position(row_h_ptr, rows, live, RH != 0)
-    row_w = position(row_w_ptr, rows, live, RW != 0)
+    row_h = position(row_h_ptr, rows, live, c.RH != 0)
+    row_w = position(row_w_ptr, rows, live, c.RW != 0)
     at_row = rows.to(tl.int64)
-    if SLOT:
+    if c.SLOT:
         at_row = tl.load(slot_ptr + rows, mask=live, other=0)
     return rows, live, image, row_h, row_w, at_row
 

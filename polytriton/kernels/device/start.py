@@ -1,8 +1,11 @@
 """Rows that are one neuron, +x or -x: their first affine layer is a slice of its weights, no product."""
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 
+from polytriton.kernels.device.constants import MovingWindow
 from polytriton.kernels.device.numerics import pay, position
 
 
@@ -30,50 +33,71 @@ def charge_neurons(
     tl.store(error_ptr + rows, error, mask=live)
 
 
+@dataclass(frozen=True)
+class StartRows(MovingWindow):
+    T: tl.dtype
+    CHARGE: bool
+    SLICE: bool
+    BIAS: str
+    H: int
+    W: int
+    C: int
+    NH: int
+    NW: int
+    CI: int
+    HO: int
+    WO: int
+    GAP_RH: int
+    GAP_H: int
+    GAP_RW: int
+    GAP_W: int
+    MASK: bool
+    IH: int
+    IW: int
+    BR: int
+    BQ: int
+
+
 @triton.jit
 def start_rows(
     sign_ptr, channel_ptr, image_ptr, row_h_ptr, row_w_ptr, bias_ptr, first_ptr, constant_ptr, error_ptr, w_ptr, out_ptr, count_ptr,
-    T: tl.constexpr, CHARGE: tl.constexpr, SLICE: tl.constexpr, BIAS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
-    NH: tl.constexpr, NW: tl.constexpr, CI: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
-    GAP_RH: tl.constexpr, GAP_H: tl.constexpr, GAP_RW: tl.constexpr, GAP_W: tl.constexpr,
-    MASK: tl.constexpr, IH: tl.constexpr, IW: tl.constexpr, RH: tl.constexpr, OH: tl.constexpr, RW: tl.constexpr, OW: tl.constexpr,
-    BR: tl.constexpr, BQ: tl.constexpr,
+    c: tl.constexpr,
 ):  # fmt: skip
     """SLICE: row r gets sign[r] * w[channel[r]], weights [C, NH, NW, CI] as the layer spreads them over its input, laid onto the
     window [HO, WO]: cell y of the window is cell y - row_h GAP_RH - GAP_H of the weights. A product with +-1 is exact.
     Otherwise the row is written out on its own node: sign[r] at channel[r] of CI. MASK: cells off the image IH x IW get zero.
     """
     count = tl.load(count_ptr)
-    first = tl.program_id(0) * BR
+    first = tl.program_id(0) * c.BR
     if first >= count:
         return
-    rows = first + tl.arange(0, BR)
+    rows = first + tl.arange(0, c.BR)
     live = rows < count
-    if CHARGE and tl.program_id(1) == 0:
+    if c.CHARGE and tl.program_id(1) == 0:
         charge_neurons(
             sign_ptr, channel_ptr, image_ptr, row_h_ptr, row_w_ptr, bias_ptr, first_ptr, constant_ptr, error_ptr, rows, live,
-            BIAS, H, W, C,
+            c.BIAS, c.H, c.W, c.C,
         )  # fmt: skip
-    sign = tl.load(sign_ptr + rows, mask=live, other=0.0).to(T)
+    sign = tl.load(sign_ptr + rows, mask=live, other=0.0).to(c.T)
     channel = tl.load(channel_ptr + rows, mask=live, other=0)
-    SIZE: tl.constexpr = HO * WO * CI
-    q = tl.program_id(1) * BQ + tl.arange(0, BQ)
+    SIZE: tl.constexpr = c.HO * c.WO * c.CI
+    q = tl.program_id(1) * c.BQ + tl.arange(0, c.BQ)
     inside = live[:, None] & (q < SIZE)[None, :]
-    if SLICE:
-        row_h = position(row_h_ptr, rows, live, GAP_RH != 0 or (MASK and RH != 0))
-        row_w = position(row_w_ptr, rows, live, GAP_RW != 0 or (MASK and RW != 0))
-        y = (q // (WO * CI))[None, :] - (row_h * GAP_RH + GAP_H)[:, None]
-        x = (q % (WO * CI) // CI)[None, :] - (row_w * GAP_RW + GAP_W)[:, None]
-        on = inside & (y >= 0) & (y < NH) & (x >= 0) & (x < NW)
-        if MASK:
-            on_y = (row_h * RH - OH)[:, None] + (q // (WO * CI))[None, :]
-            on_x = (row_w * RW - OW)[:, None] + (q % (WO * CI) // CI)[None, :]
-            on = on & (on_y >= 0) & (on_y < IH) & (on_x >= 0) & (on_x < IW)
-        at = channel[:, None] * (NH * NW * CI) + (y * NW + x) * CI + (q % CI)[None, :]
+    if c.SLICE:
+        row_h = position(row_h_ptr, rows, live, c.GAP_RH != 0 or (c.MASK and c.RH != 0))
+        row_w = position(row_w_ptr, rows, live, c.GAP_RW != 0 or (c.MASK and c.RW != 0))
+        y = (q // (c.WO * c.CI))[None, :] - (row_h * c.GAP_RH + c.GAP_H)[:, None]
+        x = (q % (c.WO * c.CI) // c.CI)[None, :] - (row_w * c.GAP_RW + c.GAP_W)[:, None]
+        on = inside & (y >= 0) & (y < c.NH) & (x >= 0) & (x < c.NW)
+        if c.MASK:
+            on_y = (row_h * c.RH - c.OH)[:, None] + (q // (c.WO * c.CI))[None, :]
+            on_x = (row_w * c.RW - c.OW)[:, None] + (q % (c.WO * c.CI) // c.CI)[None, :]
+            on = on & (on_y >= 0) & (on_y < c.IH) & (on_x >= 0) & (on_x < c.IW)
+        at = channel[:, None] * (c.NH * c.NW * c.CI) + (y * c.NW + x) * c.CI + (q % c.CI)[None, :]
         out = tl.load(w_ptr + at, mask=on, other=0.0) * sign[:, None]
     else:
         out = tl.where(q[None, :] == channel[:, None], sign[:, None], 0.0)
-    tl.store(out_ptr + rows.to(tl.int64)[:, None] * SIZE + q[None, :], out.to(T), mask=inside)
+    tl.store(out_ptr + rows.to(tl.int64)[:, None] * SIZE + q[None, :], out.to(c.T), mask=inside)
 
 
 @triton.jit

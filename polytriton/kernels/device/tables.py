@@ -6,10 +6,13 @@ told in runtime.tables and runtime.relax, whose formulas these are: float64, the
 """
 
 # mypy: disable-error-code="no-untyped-def"
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 
 from polytriton.kernels.device.boxes import larger, reach, smaller, taken_cells
+from polytriton.kernels.device.constants import TableLayout
 from polytriton.kernels.device.forward import GROW
 from polytriton.kernels.device.numerics import U64
 
@@ -111,14 +114,23 @@ def box_tables(
     tl.store(hi_ptr + to, rounded_up(high, T), mask=inside)
 
 
+@dataclass(frozen=True)
+class ChargeTable(TableLayout):
+    AFFINE: bool
+    DEPLOYED: bool
+    FLUSH: bool
+    PENDING: bool
+    BIAS: int
+    OPERAND: int
+    WIDE: int
+    T: tl.dtype
+    LINE: int
+    SIZE: int
+    BLOCK: int
+
+
 @triton.jit
-def charge_table(
-    box_lo_ptr, box_hi_ptr, magnitude_ptr, own_error_ptr, babs_ptr, operand_ptr, numbers_ptr, t_ptr,
-    AFFINE: tl.constexpr, DEPLOYED: tl.constexpr, FLUSH: tl.constexpr, PENDING: tl.constexpr,
-    BIAS: tl.constexpr, OPERAND: tl.constexpr, WIDE: tl.constexpr,
-    T: tl.constexpr, LINE: tl.constexpr, START: tl.constexpr, PLANE: tl.constexpr, PITCH: tl.constexpr,
-    SIZE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def charge_table(box_lo_ptr, box_hi_ptr, magnitude_ptr, own_error_ptr, babs_ptr, operand_ptr, numbers_ptr, t_ptr, c: tl.constexpr):
     """t of a node: a row's error grows by |M| t when the node is substituted (runtime.soundness).
 
         t = e + by_magnitude S + by_bias |b| + eta sum |operand| + by_value max(|lo|, |hi|)
@@ -128,23 +140,23 @@ def charge_table(
     operand's sum is that of its OPERAND parts, WIDE the power of two that holds them. by_magnitude holds gamma_K for the most
     terms that an entry of M W can have. All of one sign: GROW covers the roundings.
     """
-    image, cell, inside, at = taken_cells(SIZE, BLOCK)
-    t = tl.full((BLOCK,), 0.0, tl.float64)
-    if PENDING:
+    image, cell, inside, at = taken_cells(c.SIZE, c.BLOCK)
+    t = tl.full((c.BLOCK,), 0.0, tl.float64)
+    if c.PENDING:
         low = tl.load(box_lo_ptr + at, mask=inside, other=0.0)
         high = tl.load(box_hi_ptr + at, mask=inside, other=0.0)
         t += tl.load(numbers_ptr + 2) * reach(low, high)
-    if DEPLOYED:
+    if c.DEPLOYED:
         t += tl.load(own_error_ptr + at, mask=inside, other=0.0)
-    if AFFINE:
+    if c.AFFINE:
         t += tl.load(numbers_ptr) * tl.load(magnitude_ptr + at, mask=inside, other=0.0)
-        t += tl.load(numbers_ptr + 1) * tl.load(babs_ptr + cell % BIAS, mask=inside, other=0.0)
-    if FLUSH:
-        parts = tl.arange(0, WIDE)
+        t += tl.load(numbers_ptr + 1) * tl.load(babs_ptr + cell % c.BIAS, mask=inside, other=0.0)
+    if c.FLUSH:
+        parts = tl.arange(0, c.WIDE)
         t += tl.load(numbers_ptr + 3) * tl.sum(
-            tl.load(operand_ptr + image.to(tl.int64) * OPERAND + parts, mask=parts < OPERAND, other=0.0), 0
+            tl.load(operand_ptr + image.to(tl.int64) * c.OPERAND + parts, mask=parts < c.OPERAND, other=0.0), 0
         )
-    tl.store(t_ptr + table_cells(image, cell, LINE, START, PLANE, PITCH), rounded_up(t * GROW, T), mask=inside)
+    tl.store(t_ptr + table_cells(image, cell, c.LINE, c.START, c.PLANE, c.PITCH), rounded_up(t * GROW, c.T), mask=inside)
 
 
 @triton.jit
