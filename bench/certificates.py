@@ -61,7 +61,7 @@ def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) 
         began = time.process_time()
         found["bytes"] = write(net, spec, target, semantics, trail=trail, prop=prop)
         found["write_s"] = round(time.process_time() - began, 2)
-        began, guide = time.process_time(), Guide(enough(1 << 20), time.monotonic() + CHECKING)
+        began, guide = time.process_time(), Guide(enough(1 << 20), time.monotonic() + CHECKING, cuts=True)
         told = checker.check(net, spec, target, guide=guide)
         found |= {"check_s": round(time.process_time() - began, 2), "nodes": told.nodes, "leaves": told.leaves, "further": guide.count}
         found["margin"] = f"{min(told.margins):.3g}"

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 from polytriton.guard import plain
 
 if TYPE_CHECKING:
+    from polytriton import torch as torch
     from polytriton.api import Verifier, compile, load
     from polytriton.errors import PolytritonError
     from polytriton.frontend.expressions import Condition, Expression, Variables, variables
+    from polytriton.frontend.input_maps import InputMap
+    from polytriton.frontend.nnet import read_nnet
     from polytriton.frontend.query import Property
     from polytriton.frontend.vnnlib import read_vnnlib
     from polytriton.pages.file import report
@@ -23,8 +26,9 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application
 
 __version__ = "0.1.1"
 __all__ = [
-    "Bounds", "Condition", "Counterexample", "Expression", "Interval", "LayerStats", "Picture", "PolytritonError", "Property", "Radius",
-    "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "load", "read_vnnlib", "report", "to_pandas", "variables",
+    "Bounds", "Condition", "Counterexample", "Expression", "InputMap", "Interval", "LayerStats", "Picture", "PolytritonError", "Property",
+    "Radius", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "load", "read_nnet", "read_vnnlib",
+    "report", "to_pandas", "variables",
 ]  # fmt: skip
 
 _HOMES = {
@@ -32,7 +36,9 @@ _HOMES = {
     **dict.fromkeys(("Bounds", "Counterexample", "Interval", "LayerStats", "Picture"), "polytriton.results"),
     **dict.fromkeys(("Radius", "Result", "ResultList"), "polytriton.results"),
     **dict.fromkeys(("Condition", "Expression", "Variables", "variables"), "polytriton.frontend.expressions"),
+    "InputMap": "polytriton.frontend.input_maps",
     "Property": "polytriton.frontend.query",
+    "read_nnet": "polytriton.frontend.nnet",
     "read_vnnlib": "polytriton.frontend.vnnlib",
     "report": "polytriton.pages.file",
     "to_pandas": "polytriton.results.frames",
@@ -43,6 +49,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Public names are imported when first used: `polytriton --help` need not wait for torch."""
+    if name == "torch":  # differentiable bounds, a module of its own
+        return import_module("polytriton.torch")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

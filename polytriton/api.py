@@ -17,8 +17,11 @@ import numpy as np
 from polytriton.errors import UsageError
 from polytriton.frontend.arrays import Images, Number, Numbers, as_ends, as_pixels, as_radius, exact_numbers, is_path
 from polytriton.frontend.expressions import Variables, variables
+from polytriton.frontend.input_maps import InputMap
+from polytriton.frontend.model_files import torch_file
 from polytriton.frontend.numbers import as_float64
 from polytriton.frontend.onnx import Imported, cross_check, load_onnx
+from polytriton.frontend.onnx_mapped import map_input
 from polytriton.frontend.query import Property
 from polytriton.guard import guarded, guarded_class
 from polytriton.ir.net import Net
@@ -31,6 +34,7 @@ from polytriton.prove.questions import Questions
 from polytriton.prove.strategy import check_search
 from polytriton.prove.together import decide_together
 from polytriton.results import Bounds, Picture, Radius, Result, ResultList
+from polytriton.runtime.config import DEFAULT
 from polytriton.runtime.engine import Progress, _silent
 from polytriton.tuned import config_here
 
@@ -82,7 +86,7 @@ def compile(
         if example_input is not None:
             raise UsageError("an example input is for torch modules", "leave it out: an ONNX model knows its input's shape")
         if is_path(model) and str(model).endswith((".pt", ".pth", ".pt2", ".ckpt")):
-            raise UsageError(f"{model} is a torch file, not an ONNX model", "load the module in Python: compile(module, example_input)")
+            raise UsageError(*torch_file(str(model)))
         imported = load_onnx(model, output=output)
     verifier = _verifier(imported, options, check, observe)
     if is_path(model):
@@ -148,6 +152,14 @@ class Verifier(NetProver):
 
             compiled = replace(compiled, filed=filed_kernels(artifact))
         return Verifier(compiled, chosen, artifact.imported, artifact.kernels, artifact.tuned)
+
+    def map_input(self, given: InputMap) -> Verifier:
+        """The same network as a function of the map's few parameters z, where its input is x = A z + b."""
+        if self.imported is None:
+            raise UsageError("the network has no model behind it", "compile it from ONNX or torch")
+        joined = map_input(self.imported, given)
+        cross_check(joined)
+        return Verifier(compile_net(joined.net, self.options.candidates), replace(self.options, config=DEFAULT), joined)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the artifact, whole or not at all."""

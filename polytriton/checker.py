@@ -5,9 +5,8 @@ one box, every piece in one at least. The root is every execution of every x in 
 range: its children are the two boxes that share that number; or a neuron: the executions in which its operand is >= 0, and those in which
 it is <= 0. Neither leaves anything out, so a piece is empty if on every path some node refutes it: one of its rows exceeds k there, or the
 node has no execution. The checker makes the children itself, and all bounds; the certificate says where to divide, how hard to work where,
-and which row to try where. An end of a tree with an open piece is refused or divided as an inner node is, by what a `Divider` says; who
-proposes that, and slopes (`checker_slopes.py`), need not be trusted, but must not write to what it is given. Bounds of a node hold for its
-children.
+and which row to try where. An end of a tree with an open piece is refused, or cut (5) and divided as an inner node is, by what a `Divider`
+says; it, and who proposes slopes (`checker_slopes.py`), may say anything, but write to nothing. Bounds of a node hold for its children.
 1. The network comes from the ONNX file, the unsafe set from the VNN-LIB file in exact rationals, its boxes rounded outward.
 2. In the network's order each value gets an interval from its operands' (`Boxes.interval`). Operands of undecided ReLUs are bounded again
    by backward substitution (`Boxes.lower`); two bounds that cross, both being proved, show that the node has no execution.
@@ -16,6 +15,9 @@ children.
    identity or zero. Where the node's executions have sigma z >= 0, sigma = 1 or -1, a row may lose sigma b over z for any b >= 0, since
    A.z >= A.z - b sigma z. What chooses s and b (`Boxes.choose`) is gradient ascent in float32, and nobody need trust it.
 4. A row's least value, by the same substitution, exceeds k, compared in exact rationals.
+5. At the input a row is >= A.x + c >= L over the box. Let x_i lie d above its lower end, where A_i > 0, or below its upper one, where
+   A_i < 0: A.x + c >= L + |A_i| d, so the row is <= k only where d <= (k - L) / |A_i| (`margins`, moved up). A piece wants all rows <= k:
+   the box around what each open piece leaves holds all that reach one, and the node, its margins too, is of these from then on (`cut`).
 Rounding. u = 2^-53, n the largest number of terms of any sum. A sum of n products in any order, fused or not, is off by at most g times
 the sum of magnitudes, g = n u / (1 - n u) (Higham, section 3.1). G = 4 (n + 64) u > 3.9 g + 250 u. |z| is the largest magnitude in z's
 interval. A row (A, c) means: target >= A.z + c for every execution of the node; z are values of operators, A floats as stored:
@@ -43,7 +45,8 @@ operand is, may be one more addend of the layers before, as runtimes start accum
     ETA, times later factors, all since the last ReLUs below 2^60 (else `strange`); in a first layer, ops = 0, none comes later: 2 ETA pays
     for f products, f + 1 sums, f flushed weights. A flushed weight loses ETA times 2^26 operands below 2^36 (else refused): < LOST.
   A ReLU is handed z' = z + d, |d| <= E + 2 ETA =: Z, where a result that is flushed counts as z' <= 0. Lines and signs are those of z': its
-    box is z's, Z wider. A row over z' is a row over z that costs |A'| Z more; a row over the output costs |C| Z.
+    box is z's, Z wider. A row over z' is a row over z that costs |A'| Z more; a row over the output costs |C| Z. ReLUs of one operand are
+    one: an operator's result is one number to them, but for what each may flush, and who reads theirs is charged ETA for that.
 Assumed: IEEE float64, to nearest, gradual underflow (`plain` sets them, `check` tries them), matrix products that sum products."""
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ from typing import Any
 import numpy as np
 
 from polytriton.checker_files import HUGE, MAX_TEXT, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
-from polytriton.checker_slopes import Choice, Divider, ascend
+from polytriton.checker_slopes import Choice, Divider, above, ascend
 
 FORMAT, SEMANTICS = {"format": "polytriton certificate", "version": "3"}, ("real", "float32")
 U, FLOOR, V, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-23, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
@@ -171,9 +174,10 @@ class Boxes:
         t = np.where(mixed, np.clip(h / np.where(mixed, h - l, 1.0), 0, 1), on)
         m = np.where(mixed, np.maximum(up(t * -l), up(h * up(1 - t))), 0.0)
         self.lines[k] = np.where(mixed, (h > -l).astype(np.float64), on), t, m
-    def lower(self, frontier: dict[int, Array], c: Array, goal: Array, at: Array, chosen: dict[int, tuple[Array, Array]]) -> Array:
+    def lower(self, frontier: dict[int, Array], c: Array, goal: Array, at: Array, chosen: dict[int, tuple[Array, Array]]) -> Any:
         """Lower bounds of rows, coefficients in columns, over the boxes `at`: the best of all frontiers, until its own goal is reached.
-        `chosen`: slopes below and multipliers of each row at some ReLUs; what is no slope in [0, 1] or no multiplier >= 0 is made one."""
+        `chosen`: slopes below and multipliers of each row at some ReLUs; what is no slope in [0, 1] or no multiplier >= 0 is made one.
+        And of the rows that are left the last frontier's bounds; where it is the input, their coefficients there."""
         best, open_, c = np.full(len(c), -np.inf), np.arange(len(c)), down(c - FLOOR)
         while True:
             op = self.net.ops[k := max(frontier)]
@@ -186,7 +190,7 @@ class Boxes:
                 best[open_[better]] = found[better]
                 left = best[open_] < goal[open_]
                 if op.kind == "input" or not left.any():
-                    return best
+                    return best, found, frontier[k]
                 if left.mean() < 0.8:
                     open_, c, at, frontier = open_[left], c[left], at[left], {n: a[:, left] for n, a in frontier.items()}
             a = frontier.pop(k)
@@ -213,11 +217,8 @@ class Boxes:
                 c = self._give(frontier, op.inputs[0], op.pull(a), c, at)
     def _give(self, frontier: dict[int, Array], k: int, a: Array, c: Array, at: Array) -> Array:
         """Adds coefficients to the frontier; their sum with others is rounded, and charged."""
-        if k not in frontier:
-            frontier[k] = a
-            return c
-        frontier[k] = a + frontier[k]
-        return down(c - dot(4 * U * self.mag[k] + FLOOR, np.abs(frontier[k]), at))
+        met, frontier[k] = k in frontier, a + frontier[k] if k in frontier else a
+        return down(c - dot(4 * U * self.mag[k] + FLOOR, np.abs(frontier[k]), at)) if met else c
     def choose(self, draft: Network, start: dict[int, Array], at: Array, steps: int, goal: Array) -> Choice:
         return ascend(self, draft, start, at, steps, goal)
     def neurons(self, draft: Network, k: int, at: Array, box: Array, sign: Array, goal: Array, steps: int) -> Array:
@@ -228,7 +229,7 @@ class Boxes:
             rows = np.zeros((self.net.sizes[k], len(some)))
             rows[at[some], np.arange(len(some))] = sign[some]
             chosen = self.choose(draft, {k: rows}, box[some], steps, goal[some]).lines if steps else {}
-            best[some] = self.lower({k: rows}, np.zeros(len(some)), goal[some], box[some], chosen)
+            best[some] = self.lower({k: rows}, np.zeros(len(some)), goal[some], box[some], chosen)[0]
         return best
     def start(self, rows: list[Atom], at: Array) -> tuple[dict[int, Array], Array]:
         """Rows C y + D x as a frontier: coefficients rounded to floats, and what that costs, and what the network rounds."""
@@ -242,20 +243,24 @@ class Boxes:
             charge = 4 * U * self.mag[k] + FLOOR + (self.executed(k) * (1 + 8 * U) if k == output else 0.0)
             c = down(c - dot(charge * (1 + self.G), np.abs(a), at))
         return frontier, c
-    def margins(self, draft: Network, rows: list[Atom], at: Array, steps: int) -> tuple[list[Fraction], list[Choice]]:
-        """Lower bounds of C y + D x - k, each over its box, -1 where there is none; and what was chosen for so many at a time."""
-        found, choices = list[Fraction](), list[Choice]()
+    def margins(self, draft: Network, rows: list[Atom], at: Array, steps: int) -> tuple[list[Fraction], list[tuple[Array, Array]]]:
+        """Lower bounds of C y + D x - k, each over its box, -1 where there is none; and boxes behind which each row exceeds k."""
+        found, cuts = list[Fraction](), list[tuple[Array, Array]]()
         size = max(1, BLOCK // (sum if steps else max)(self.net.sizes))
         for a in range(0, len(rows), size):
             some, box = rows[a : a + size], at[a : a + size]
             frontier, c = self.start(some, box)
             goal = np.array([float(max(min(k, Fraction(HUGE)), Fraction(-HUGE))) for _, k in some])
-            choices += [self.choose(draft, frontier, box, steps, goal)] if steps else []
-            least = self.lower(dict(frontier), c, np.full(len(some), np.inf), box, choices[-1].lines if steps else {})
+            chosen = self.choose(draft, frontier, box, steps, goal).lines if steps else {}
+            least, last, slope = self.lower(dict(frontier), c, np.full(len(some), np.inf), box, chosen)
             found += [Fraction(v) - k if math.isfinite(v) else Fraction(-1) for v, (_, k) in zip(least.tolist(), some, strict=True)]
-        return found, choices
+            reach = np.maximum(up(up(np.where(goal < HUGE, up(goal), np.inf) - last) / np.abs(slope)), 0)
+            lo, hi = of(self.lo[0], box), of(self.hi[0], box)  # what is no number cuts nothing
+            ends = np.where(slope < 0, np.fmax(lo, down(hi - reach)), lo), np.where(slope > 0, np.fmin(hi, up(lo + reach)), hi)
+            cuts += zip(ends[0].T, ends[1].T, strict=True)
+        return found, cuts
 # executions of a box, with signs of some neurons' operands; bounds of all ReLUs' operands that hold for them; pieces not refuted yet;
-# operands of ReLUs behind the `since`-th have not been bounded since a sign was assumed
+# operands of ReLUs behind the `since`-th have not been bounded since a sign was assumed, or the box was cut
 Part = namedtuple("Part", "lo hi signs low high open since")
 class Prover:
     def __init__(self, model: bytes, float32: bool) -> None:
@@ -264,8 +269,7 @@ class Prover:
         self.sizes, self.batch = [self.net.sizes[k] for k in self.relus], max(1, BATCH // sum(self.net.sizes))  # parts at a time
         self.first = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
     def root(self, box: Box, pieces: Iterable[int]) -> Part:
-        n = self.first[-1]
-        return Part(*outward(box), np.zeros(n, np.int8), np.full(n, -np.inf), np.full(n, np.inf), frozenset(pieces), -1)
+        return Part(*outward(box), np.zeros(n := self.first[-1], np.int8), np.full(n, -np.inf), np.full(n, np.inf), frozenset(pieces), -1)
     def divide(self, part: Part, split: int, cut: float) -> tuple[Part, ...]:
         """Both halves; the whole for split -1."""
         if split < 0:
@@ -279,6 +283,11 @@ class Prover:
         on, off = (np.where(np.arange(len(part.signs)) == neuron, np.int8(sign), part.signs) for sign in (1, -1))
         since = min(part.since, int(np.searchsorted(self.first, neuron, "right")) - 1)
         return part._replace(signs=on, since=since), part._replace(signs=off, since=since)
+    def cut(self, part: Part, cuts: list[list[tuple[Array, Array]]]) -> Part:
+        """What of a part any open piece can reach: the box around what all rows of each leave. Where none is left, nothing is cut."""
+        lows, highs = (np.array([f([part[k], *(c[k] for c in some)], 0) for some in cuts]) for k, f in enumerate((np.max, np.min)))
+        lo, hi = (lows.min(0), highs.max(0)) if (lows <= highs).all() else part[:2]
+        return part._replace(lo=lo, hi=hi, since=-1 if (hi - lo < 0.9 * (part.hi - part.lo)).any() else part.since)
     def bound(self, parts: list[Part], inner: int) -> tuple[Boxes, list[Part]]:
         """Bounds of all values, and the parts with what was learnt. `inner` < 0: from intervals and what is known alone; else what
         ReLUs read is bounded by substitution, where it is undecided still with so many steps of ascent."""
@@ -326,18 +335,10 @@ class Tree:
         ordered = (np.diff(self.node, prepend=0, append=n - 1) >= 0).all()
         few, pairs = max(self.inner.max(), self.query.max()) <= STEPS, zip(self.inner.tolist(), self.query.tolist(), strict=True)
         need(ordered and few and len({*pairs}) <= WAYS, f"more than {STEPS} steps, {WAYS} ways to bound, or rows out of order", Refused)
-        self.child = np.full(n, -1)
-        self.child[divided] = 2 * np.arange(len(divided)) + 1
+        self.child = np.where(self.split >= 0, 2 * np.cumsum(self.split >= 0) - 1, -1)
         self.closed = np.searchsorted(self.node, np.arange(n + 1))
     def ends(self, n: int) -> bool:
         return n < 0 or bool(self.child[n] < 0)
-    def above(self, leaves: Array) -> Array:
-        parent, wanted = np.zeros(len(self.split), dtype=np.int64), np.zeros(len(self.split), dtype=bool)
-        parent[1::2] = parent[2::2] = np.flatnonzero(self.child >= 0)
-        wanted[leaves] = True
-        for k in range(len(wanted) - 1, 0, -1):
-            wanted[parent[k]] |= wanted[k]
-        return wanted
     def asked(self, n: int, open_: frozenset[int], pieces: list[list[Atom]]) -> list[tuple[int, int]]:
         """Rows worth bounding at a node: those named; at an end, and below it, all rows of an open piece for which none is."""
         at = slice(*self.closed[n : n + 2]) if n >= 0 else slice(0)
@@ -371,10 +372,11 @@ def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wante
         asked = [(j, p, r) for j, w in enumerate(work) for p, r in tree.asked(w.node, w.part.open, pieces)]
         boxes, parts = prover.bound([w.part for w in work], how[0])
         rows, at = [pieces[p][r] for _, p, r in asked], np.array([j for j, _, _ in asked], dtype=np.int64)
-        best, closed = dict[tuple[int, int], Any](), [set(w.part.open) if boxes.empty[j] else set() for j, w in enumerate(work)]
-        for (j, p, r), margin in zip(asked, boxes.margins(prover.draft, rows, at, max(0, how[1]))[0], strict=True):
-            best[j, p] = max(best.get((j, p), (margin, r)), (margin, r))
-        for (j, p), (margin, r) in best.items():
+        met, closed = dict[tuple[int, int], list[Any]](), [set(w.part.open) if boxes.empty[j] else set() for j, w in enumerate(work)]
+        for (j, p, r), margin, c in zip(asked, *boxes.margins(prover.draft, rows, at, max(0, how[1])), strict=True):
+            met.setdefault((j, p), []).append((margin, r, c))
+        for (j, p), some in met.items():
+            margin, r = max(found[:2] for found in some)
             if margin > 0 and not boxes.empty[j]:
                 least[p] = min(least[p], float(min(margin, Fraction(HUGE))))
                 closed[j].add(p)
@@ -387,6 +389,7 @@ def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wante
             elif part.open:
                 need(guide, f"node {w.node}: pieces {sorted(part.open)[:3]} are left open", Refused)
                 left.append(j)
+                parts[j] = prover.cut(part, [[c for *_, c in met.get((j, p), ())] for p in part.open]) if guide and guide.cuts else part
         open_ = [work[j]._replace(part=parts[j]) for j in left]
         hints = guide.divide(prover, pieces, boxes, open_, np.array(left)) if guide and left else []
         for j, (split, cut, inner, query) in zip(left, hints, strict=True):
@@ -437,17 +440,14 @@ def check(onnx: Path, vnnlib: Path, certificate: Path, sample: int | None = None
           guide: Divider | None = None) -> Checked:  # fmt: skip
     """What the certificate proves, or Refused. `sample`: only so many leaves, drawn at random, are looked at: evidence, not proof."""
     semantics, prover, pieces, trees = opened(onnx, vnnlib, certificate)
-    ends = [(b, leaf) for b, tree in enumerate(trees) for leaf in np.flatnonzero(tree.child < 0).tolist()]
-    drawn = ends if sample is None else random.SystemRandom().sample(ends, min(sample, len(ends)))
-    looked = [np.zeros(len(tree.split), dtype=bool) for tree in trees]
-    for b, leaf in drawn:
-        looked[b][leaf] = True
-    wanted = [tree.above(some) for tree, some in zip(trees, looked, strict=True)]
+    ends = np.flatnonzero(np.concatenate([tree.child < 0 for tree in trees]))
+    drawn = ends if sample is None else random.SystemRandom().sample(ends.tolist(), min(sample, len(ends)))
+    looked = np.split(np.isin(np.arange(sum(sizes := [len(t.split) for t in trees])), drawn), np.cumsum(sizes)[:-1])
+    wanted = [above(tree.child, some) for tree, some in zip(trees, looked, strict=True)]
     margins = {(b, p): math.inf for b, group in enumerate(pieces.values()) for p in range(len(group))}
     total, groups = int(sum(w.sum() for w in wanted)), list(pieces.items())
     need(sample is not None or all(w.all() for w in wanted), "a node that no leaf is below")
     for tree, some in zip(trees, wanted, strict=True):
-        if some.any():
-            found = follow(prover, *groups[tree.box], tree, some, lambda n: progress("nodes", n, total), guide)
-            margins |= {(tree.box, p): min(margins[tree.box, p], m) for p, m in found.items()}
+        found = follow(prover, *groups[tree.box], tree, some, lambda n: progress("nodes", n, total), guide) if some.any() else {}
+        margins |= {(tree.box, p): min(margins[tree.box, p], m) for p, m in found.items()}
     return Checked(semantics, list(margins.values()), total, len(drawn))

@@ -128,7 +128,7 @@ class Network:
             return self._elementwise(op, x)
         k, shape = self.env[x[0]]
         if op == "Relu":
-            return Op("relu", (k,), shape)
+            return next(((j, shape) for j, o in enumerate(self.ops) if o[:2] == ("relu", (k,))), Op("relu", (k,), shape))
         if op == "Shape":
             return np.array(shape[slice(take("start", 0), take("end", None))], dtype=np.int64)
         if op == "Flatten":

@@ -19,8 +19,11 @@ Hint = tuple[int, float, int, int]  # split or -1, cut, and how what comes of it
 
 
 class Divider(Protocol):
-    """Proposes how nodes that are left open are divided, given a prover, pieces, and boxes that bound the nodes in some columns."""
+    """Proposes how nodes that are left open are divided, given a prover, pieces, and boxes that bound the nodes in some columns; and
+    whether rows cut what is left of them before."""
 
+    @property
+    def cuts(self) -> bool: ...
     @property
     def divide(self) -> Callable[..., list[Hint]]: ...
     def note(self, node: int, piece: int, row: int) -> None: ...
@@ -35,6 +38,16 @@ class BoxLines(Protocol):
     z: dict[int, tuple[Array, Array, Array]]
     lines: dict[int, tuple[Array, Array, Array]]
     signs: dict[int, Array]
+
+
+def above(child: Array, leaves: Array) -> Array:
+    """Which nodes of a tree have some of these ends below them, or are among them. `child`: the first of each node's two, or -1."""
+    parent, wanted = np.zeros(len(child), dtype=np.int64), np.zeros(len(child), dtype=bool)
+    parent[1::2] = parent[2::2] = np.flatnonzero(child >= 0)
+    wanted[leaves] = True
+    for k in range(len(wanted) - 1, 0, -1):
+        wanted[parent[k]] |= wanted[k]
+    return wanted
 
 
 def column_of(v: Array, at: Array) -> Array:

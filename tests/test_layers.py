@@ -38,6 +38,7 @@ ALLOWED = {
     "results": "errors guard passes show",
     "runs": "api artifact cache errors explain frontend guard heap knobs limit prove results runtime show whole workers",
     "runtime": "arithmetic errors frontend guard heap ir kernels knobs limit passes results rounding",
+    "torch": "errors",
     "tuned": "ir knobs passes runtime",
     "tuning": "api arithmetic artifact errors heap ir kernels knobs passes prove runtime tuned whole workers",
     "workers": "knobs",
@@ -50,6 +51,7 @@ TESTED_ELSEWHERE = {"commands": "cli: commands are asked as a user asks them, th
 OF_NO_ROOM = {
     "test_constraints": "the versions that are installed", "test_filecheck": "a helper of tests", "test_heap": "polytriton/heap.py",
     "test_interpreter": "a helper of tests", "test_layers": "all rooms", "test_names": "all rooms", "test_parameters": "all rooms",
+    "test_release": "the package as it is shipped",
 }  # fmt: skip
 
 

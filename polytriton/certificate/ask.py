@@ -11,6 +11,7 @@ from polytriton.certificate.write import Read, write
 from polytriton.checker import SEMANTICS, Boxes, load, outward
 from polytriton.checker_files import Network, Pieces, Refused
 from polytriton.errors import UnsupportedModel, UsageError
+from polytriton.frontend.nnet import is_nnet
 from polytriton.guard import guarded
 from polytriton.prove.trail import Trail
 
@@ -24,6 +25,10 @@ def check_covered(semantics: str, network: Path | None) -> None:
         raise UsageError(f"certificates cover {' and '.join(SEMANTICS)}, not {semantics} executions", "add --semantics float32")
     if network is not None and (network.is_dir() or network.suffix == ".poly"):
         raise UsageError(f"a certificate is about an ONNX file, {network} is compiled", "give NET.onnx; the cache keeps its compilation")
+    if network is not None and is_nnet(network):
+        raise UsageError(
+            f"a certificate is about an ONNX file, {network} is none", 'in Python: onnx.save(polytriton.read_nnet("NET.nnet"), "NET.onnx")'
+        )
 
 
 def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> Read:

@@ -21,6 +21,7 @@ DENSE = 1 << 13  # values of a network up to which the operands of ReLUs are bou
 INNER, QUERY = 20, 60  # steps of ascent over a whole box
 AGAIN, ASKED = 8, 20  # the same over a part of its executions
 LAST = 100  # of ascent for rows, where no neuron of a part is undecided
+LITTLE = 0.8  # a box of which rows leave less is bounded again before it is divided
 MORE, LEAST = 10, 10_000  # divisions, for every node of a tree, and for any tree
 
 
@@ -39,10 +40,11 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 class Guide:
-    """`most`: divisions in all; `deadline`: of the clock. Of the last tree, `below` is what it was divided into."""
+    """`most`: divisions in all, or cuts; `deadline`: of the clock; `cuts`: what is left of boxes may be cut by rows before, as no
+    tree says: then there is no completed one. Of the last tree, `below` is what it was divided into."""
 
-    def __init__(self, most: int, deadline: float | None = None, progress: Progress = silent) -> None:
-        self.most, self.deadline, self.progress, self.count = most, deadline, progress, 0
+    def __init__(self, most: int, deadline: float | None = None, progress: Progress = silent, cuts: bool = False) -> None:
+        self.most, self.deadline, self.progress, self.count, self.cuts = most, deadline, progress, 0, cuts
         self.below: dict[int, tuple[Hint, int]] = {}  # by node what was said, and the first half's number; the second's is one less
         self.last = 0
         self.closed: list[tuple[int, int, int]] = []  # node, piece, row
@@ -55,12 +57,15 @@ class Guide:
         """For each of these nodes, bounded in columns `at` of `boxes`: where to divide it, or how to bound it once more."""
         need(self.deadline is None or time.monotonic() < self.deadline, "the time for its search is up", Refused)
         cells, hints = sum(prover.net.sizes), dict[int, Hint]()
-        cut, signed = list[int](), list[int]()
+        cut, signed, again = list[int](), list[int](), _shrunk(boxes, left, at)
         for k, w in enumerate(left):
             few = int((np.nextafter(w.part.lo, np.inf) < w.part.hi).sum()) <= FEW and not w.part.signs.any()  # signs go on with signs
             wanted = (0, 0) if few else part_steps(cells) if w.part.signs.any() else whole_steps(cells)
             if (w.inner, w.query) < wanted:
                 hints[k] = (-1, 0.0, *wanted)
+            elif few and again[k]:
+                hints[k] = (-1, 0.0, w.inner, w.query)
+                self.count += 1
             elif not few and not _undecided(w.part).any():  # what is left is the choice of multipliers
                 need(w.query < LAST, "a part without undecided neurons is still open", Refused)
                 hints[k] = (-1, 0.0, w.inner, LAST)
@@ -140,6 +145,13 @@ def _inputs(parts: list[Part], slope: Array, _: Array) -> list[tuple[int, float]
     axis = widest_effect(lo, hi, slope)
     need((axis >= 0).all(), "a box that no number divides is still open", Refused)
     return list(zip(axis.tolist(), middle(lo, hi)[np.arange(len(axis)), axis].tolist(), strict=True))
+
+
+def _shrunk(boxes: Boxes, left: list[Work], at: Array) -> Array:
+    """Whether rows left little enough of each box to bound it again."""
+    before = (boxes.hi[0] - boxes.lo[0])[:, at]
+    after = np.stack([w.part.hi - w.part.lo for w in left], 1)
+    return np.where(before > 0, after / np.where(before > 0, before, 1.0), 1.0).prod(0) < LITTLE
 
 
 def _undecided(part: Part) -> Array:

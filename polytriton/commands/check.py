@@ -105,7 +105,7 @@ def _way(sample: int | None, workers: int | None, exact: bool) -> Way:
         from polytriton import checker
         from polytriton.certificate.guide import LEAST, Guide
 
-        return partial(checker.check, sample=sample, guide=Guide(LEAST))
+        return partial(checker.check, sample=sample, guide=Guide(LEAST, cuts=True))
     from polytriton.commands import shares
 
     return partial(shares.confirm, workers=workers)

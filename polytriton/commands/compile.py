@@ -24,6 +24,10 @@ def compile(
         Path | None, option("-o", "--artifact", metavar="NET.poly", help="Where to write; by default NET.poly in the current folder.")
     ] = None,
     output: Annotated[str | None, option("--output", metavar="NAME", help="Which output to verify, where the model has several.")] = None,
+    input_map: Annotated[
+        Path | None,
+        option("--input-map", metavar="MAP.npz", help="Arrays A and b: compile the network of z, where its input is A z + b."),
+    ] = None,
     candidates: Annotated[str, option("--candidates", help="Where bounds are taken: all or input.")] = "all",
     check: Annotated[bool, option("--check/--no-check", help="Compare the import with onnxruntime on random inputs.")] = True,
     dump_ir: Annotated[
@@ -45,7 +49,11 @@ def compile(
         raise UsageError("--json and --dump-ir=PASS both print to standard output", "leave one out, or write the IR with --dump-ir=all")
     order = targets.order()
     stages = Stages(dump_ir, dump_dir or place.with_suffix(".ir"))
+    given = None if input_map is None else polytriton.InputMap.load(input_map)
+    if given is not None and dump_ir is not None:
+        raise UsageError("--dump-ir shows how a network is compiled without an input map", "leave one out")
     verifier = polytriton.compile(network, output=output, candidates=candidates, check=check, observe=stages)
+    verifier = verifier if given is None else verifier.map_input(given)
     stages.finish()
     cross_check_folded(verifier)
     kernels = order.carry_out(verifier.compiled) if order else None

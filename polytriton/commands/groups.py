@@ -136,6 +136,51 @@ class Asking:
 ENGINES = ("auto", "local", "processes", "ray")
 
 
+def check_engine(engine: str, workers: int | None, address: str | None) -> None:
+    from polytriton.runs.share import check_workers
+
+    if engine not in ENGINES:
+        raise UsageError(f"--engine {engine[:40]} is unknown", f"use one of: {', '.join(ENGINES)}")
+    if address is not None and engine != "ray":
+        raise UsageError("--address is the address of a Ray cluster", "add --engine ray, or leave it out")
+    check_workers(workers)
+    if engine == "ray":
+        from polytriton.runs.cluster import find_ray
+
+        find_ray()
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Who takes a share of one query's search."""
+
+    engine: Annotated[
+        str,
+        option(
+            "--engine",
+            help="Who shares a search with this process: nobody (local), processes, actors of a cluster (ray), or auto: a process for each "
+            "of --threads while processors are idle.",
+        ),
+    ] = "auto"
+    workers: Annotated[
+        int | None,
+        option(
+            "--workers",
+            metavar="N",
+            help="So many of them, whatever else the machines do; --memory is divided among all. By default one for each CPU.",
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        option("--address", help="The Ray cluster: HOST:PORT or auto; by default RAY_ADDRESS, else one on this machine."),
+    ] = None
+
+    def check(self) -> None:
+        check_engine(self.engine, self.workers, self.address)
+        if self.engine == "local" and self.workers is not None:
+            raise UsageError("--engine local is this process alone", "leave --workers out, or use --engine processes")
+
+
 @dataclass(frozen=True)
 class Spread:
     """Who works the queries of a run."""
@@ -168,25 +213,15 @@ class Spread:
     ] = None
 
     def check(self, timeout: float | None) -> None:
-        from polytriton.runs.share import check_workers
-
-        if self.engine not in ENGINES:
-            raise UsageError(f"--engine {self.engine[:40]} is unknown", f"use one of: {', '.join(ENGINES)}")
-        if self.address is not None and self.engine != "ray":
-            raise UsageError("--address is the address of a Ray cluster", "add --engine ray, or leave it out")
+        check_engine(self.engine, self.workers, self.address)
         if self.engine == "local" and (self.workers or 1) != 1:
             raise UsageError("--engine local is one worker", "leave --workers out, or use --engine processes")
-        check_workers(self.workers)
         if self.batch is not None and self.batch < 1:
             raise UsageError(f"--batch {self.batch} is out of range", "give 1 or more, or leave it out")
         if (self.batch or 1) > 1 and (self.engine in ("processes", "ray") or (self.workers or 1) > 1):
             raise UsageError("--batch is for one worker in this process", "leave --workers and --engine out; GPUs share a batch")
         if (self.batch or 1) > 1 and timeout is not None:
             raise UsageError("--batch and --timeout exclude each other", "a time limit is for each image: leave one of them out")
-        if self.engine == "ray":
-            from polytriton.runs.cluster import find_ray
-
-            find_ray()
 
 
 @dataclass(frozen=True)

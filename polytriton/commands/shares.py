@@ -104,10 +104,10 @@ class Reading:
     def confirm(self, k: int, told: Callable[[int], None]) -> dict[int, list[float]]:
         """By tree of the k-th share the least margins, in the order of its pieces; or Refused."""
         groups, least, before = list(self.pieces.items()), dict[int, list[float]](), 0
-        guide = Guide(enough(sum(2 * len(leaves) for leaves in self.shares[k].values())))
+        guide = Guide(enough(sum(2 * len(leaves) for leaves in self.shares[k].values())), cuts=True)
         for t, leaves in self.shares[k].items():
             tree = self.trees[t]
-            wanted, so_far = tree.above(leaves), partial(_further, told, before)
+            wanted, so_far = checker.above(tree.child, leaves), partial(_further, told, before)
             found = checker.plain(checker.follow)(self.prover, *groups[tree.box], tree, wanted, so_far, guide)
             least[t] = [found[p] for p in tree.own]
             before += int(wanted.sum())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from polytriton.commands.check import certify
 from polytriton.commands.clock import start_time
-from polytriton.commands.groups import Asking, EngineOptions, ResultOptions
+from polytriton.commands.groups import Asking, EngineOptions, ResultOptions, Sharing
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import Live, complain
 from polytriton.errors import UnsupportedProperty, UsageError
@@ -52,6 +52,7 @@ def verify(
     *,
     asking: Asking,
     engine: EngineOptions,
+    sharing: Sharing,
     results: ResultOptions,
 ) -> int:
     """Answer one query; the verdict is the first line, a counterexample in VNN-LIB form follows.
@@ -66,8 +67,10 @@ def verify(
     from polytriton.runs.queries import vnnlib_query
     from polytriton.runs.records import open_sinks
     from polytriton.runs.runner import Run
+    from polytriton.runs.sharers import sharers
 
     name, net, path = _files(files, network or [])
+    sharing.check()
     calls, file = named_network(str(net))
     net = Path(file)
     settings = replace(asking.settings(engine, search="auto"), trail=certificate is not None)
@@ -85,8 +88,8 @@ def verify(
         return 0
     sinks = open_sinks(results.json, results.csv, resume=results.resume, overwrite=results.overwrite)
     try:
-        with Live(1) as live, time_limit(limit):
-            asker = Asker(networks, settings, live.stage, start_time())
+        with sharers(sharing.engine, sharing.workers, sharing.address) as others, Live(1) as live, time_limit(limit):
+            asker = Asker(networks, settings, live.stage, start_time(), others)
             run = Run(Local(asker), settings, sinks)
             told: list[Answer] = []
             run.listeners.append(told.append)

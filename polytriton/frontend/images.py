@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,7 +15,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend.balls import BYTE, check_epsilon
 from polytriton.frontend.datasets import find_dataset, read_dataset
 from polytriton.frontend.folders import open_folder
-from polytriton.frontend.packed import RATIO, UNPACK, load_npy, read_array, unpacked_limit
+from polytriton.frontend.packed import load_npy, load_npz
 from polytriton.guard import guarded
 
 KNOWN = "use .npz (images, labels), .npy, .csv with the label first, MNIST's or CIFAR's own files, or a folder of images"
@@ -83,7 +82,7 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     kind = path.suffix.lower()
     try:
         if kind == ".npz":
-            return _arrays(_members(path), path.name)
+            return _arrays(load_npz(path), path.name)
         if kind == ".npy":
             pixels, labels = load_npy(path), None
         elif kind in (".csv", ".txt"):
@@ -103,19 +102,6 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
         raise UsageError(f"cannot read the images of {path}: {why}", "damaged, ragged or pickled files are not read") from None
     _check_count(pixels, path.name)
     return pixels, labels
-
-
-def _members(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a .npz by name. A member holds as many bytes as the table of contents says, never more."""
-    with zipfile.ZipFile(path) as packed:
-        found = [m for m in packed.infolist() if m.filename.endswith(".npy")]
-        if sum(m.file_size for m in found) > unpacked_limit(path.stat().st_size):
-            raise UsageError(f"{path} unpacks to {sum(m.file_size for m in found) >> 20} MiB, over {RATIO} times its size", UNPACK)
-        held = {}
-        for m in found:
-            with packed.open(m) as file:
-                held[m.filename.removesuffix(".npy")] = read_array(file, m.file_size)
-        return held
 
 
 def _check_count(pixels: np.ndarray, name: str) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,11 +18,12 @@ import onnx
 from onnx import TensorProto
 
 from polytriton.errors import PolytritonError, ResourceError, UnsupportedModel, UsageError
+from polytriton.frontend.model_files import DAMAGED, MAX_MODEL, foreign, model_bytes
+from polytriton.frontend.nnet import is_nnet, read_nnet
 from polytriton.frontend.onnx_compare import Held, OnnxStep, compare
 from polytriton.frontend.onnx_constants import tensor
 from polytriton.frontend.onnx_ops import operators, rounds_to_half, translate
 from polytriton.frontend.onnx_values import FREE_BYTES, REMEDY, Act, Shape, Site, State, cells, core, stored
-from polytriton.frontend.packed import read_file
 from polytriton.ir.check import MAX_CELLS, check_net
 from polytriton.ir.net import Builder, Net
 from polytriton.limit import go_on, sha256
@@ -32,9 +31,7 @@ from polytriton.limit import go_on, sha256
 __all__ = ["Imported", "Source", "cross_check", "load_onnx", "model_bytes", "operators"]
 
 OLDEST_OPSET, NEWEST_OPSET = 7, 26
-MAX_MODEL = (1 << 31) - 1  # bytes; protobuf's own limit
 INPUT_TYPES = {int(TensorProto.FLOAT): "float32", int(TensorProto.DOUBLE): "float64", int(TensorProto.FLOAT16): "float16"}
-DAMAGED = "the file is damaged or not an ONNX model: export it again"
 
 
 @dataclass(frozen=True)
@@ -111,6 +108,8 @@ def _read(model: Any) -> tuple[onnx.ModelProto, bytes | None, Path | None]:
     folder = None
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
+        if is_nnet(path):
+            return read_nnet(path), None, None
         data, folder = model_bytes(path), path.resolve().parent
     elif isinstance(model, (bytes, bytearray, memoryview)):
         data, path = bytes(model), Path("the given bytes")
@@ -124,38 +123,10 @@ def _read(model: Any) -> tuple[onnx.ModelProto, bytes | None, Path | None]:
         proto.ParseFromString(data)
         fits = proto.HasField("graph") and bool(proto.graph.output) and bool(proto.opset_import)
     except Exception as e:
-        raise UsageError(*_foreign(path, data, str(e))) from e
+        raise UsageError(*foreign(path, data, str(e))) from e
     if not fits:
         raise UsageError(f"{path} is not an ONNX model: it has no graph, no output or no opset", DAMAGED)
     return proto, data, folder
-
-
-def _foreign(path: Path, data: bytes, said: str) -> tuple[str, str]:
-    """What a file is that is no ONNX model, and what to do about it."""
-    export = "export the network to ONNX, for example by tf2onnx"
-    if data.startswith(b"\x89HDF\r\n\x1a\n"):
-        return f"{path} is a Keras or HDF5 file, not an ONNX model", export
-    if data[4:8] == b"TFL3":
-        return f"{path} is a TensorFlow Lite file, not an ONNX model", export
-    if data.startswith(b"PK\x03\x04"):
-        return f"{path} is a zip archive (of torch, Keras or NumPy), not an ONNX model", "torch: compile(module, example); Keras: tf2onnx"
-    if data.startswith(b"version https://git-lfs.github.com/"):
-        return f"{path} is a pointer of Git LFS, not the file itself", "fetch the file: run `git lfs pull` in its repository"
-    return f"{path} is not an ONNX model ({said[:120]})", DAMAGED
-
-
-def model_bytes(path: Path) -> bytes:
-    """A model file's contents, unpacked where it is a .gz."""
-    try:
-        info = path.stat()
-        if not stat.S_ISREG(info.st_mode):
-            raise UsageError(f"model {path} is not a file", "give the path of an .onnx file; polytriton.load opens artifacts")
-        data = read_file(path, MAX_MODEL) if info.st_size <= MAX_MODEL else b""
-    except (OSError, EOFError, zlib.error, ValueError) as e:  # ValueError: a null byte in the path
-        raise UsageError(f"cannot read model {path}: {getattr(e, 'strerror', None) or e}", "check the path and its permissions") from e
-    if max(info.st_size, len(data)) > MAX_MODEL:
-        raise UsageError(f"model {path} has {max(info.st_size, len(data)) >> 20} MiB (limit 2 GiB)", "make the model smaller")
-    return data
 
 
 def _inline(tensors: Iterable[onnx.TensorProto], folder: Path | None) -> bool:

@@ -352,6 +352,16 @@ PIECEWISE = (
     "`polytriton inspect --operators` lists what is supported"
 )
 JUMPS = ("ThresholdedRelu",)
+BETWEEN = (
+    "this operator is not supported: QuantizeLinear rounds and saturates, a step function, and DequantizeLinear scales what it leaves"
+)
+UNQUANTIZED = (
+    "verify the float network that was quantised (no bound of it covers the quantised one); "
+    "`polytriton inspect --operators` lists what is supported"
+)
+QUANTIZED = (
+    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger",
+)  # fmt: skip
 CONTINUOUS = (
     "it jumps, and where a number may round to either side of a jump no bound follows: use a continuous function in its place; "
     "`polytriton inspect --operators` lists what is supported"
@@ -375,6 +385,8 @@ def translate(s: Site) -> list[Value | None]:
     op = TABLE.get(s.op)
     if op is None:
         why = "this operator is not supported"
+        if s.op in QUANTIZED:
+            raise s.fail(BETWEEN, UNQUANTIZED)
         remedies = ((ORDERLY, LOGITS), (CURVED, PIECEWISE), (JUMPS, CONTINUOUS))
         raise s.fail(why, next((remedy for names, remedy in remedies if s.op in names), REMEDY))
     constant = all(v is None or isinstance(v, Const) for v in s.inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import os
+import zipfile
 from pathlib import Path
 from typing import IO
 
@@ -56,3 +57,16 @@ def read_array(file: IO[bytes], size: int) -> np.ndarray:
 def load_npy(path: Path) -> np.ndarray:
     with open(path, "rb") as file:
         return read_array(file, os.fstat(file.fileno()).st_size)
+
+
+def load_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a .npz by name. A member holds as many bytes as the table of contents says, never more."""
+    with zipfile.ZipFile(path) as packed:
+        found = [m for m in packed.infolist() if m.filename.endswith(".npy")]
+        if sum(m.file_size for m in found) > unpacked_limit(path.stat().st_size):
+            raise UsageError(f"{path} unpacks to {sum(m.file_size for m in found) >> 20} MiB, over {RATIO} times its size", UNPACK)
+        held = {}
+        for m in found:
+            with packed.open(m) as file:
+                held[m.filename.removesuffix(".npy")] = read_array(file, m.file_size)
+        return held

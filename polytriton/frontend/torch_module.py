@@ -57,12 +57,18 @@ class Exported:
 
 
 def export_module(module: Any, example: Any, output: str | None = None) -> Exported:
-    """Exports the module as it answers in eval mode; training flags are put back. `output` names one of several outputs."""
+    """Exports the module as it answers in eval mode; training flags are put back. `output` names one of several outputs.
+
+    A program of torch.export has its mode and its example in it.
+    """
+    program = isinstance(module, torch.export.ExportedProgram)
+    if program:
+        module, example = _unlift(module, example)
     if example is None:
         raise UsageError(
             "a torch module needs an example input", "polytriton.compile(module, torch.rand(1, 3, 32, 32)), with the input's own shape"
         )
-    with _EXPORTING, _evaluating(module):
+    with _EXPORTING, _evaluating(module, not program):
         points = _points(module, example)
         names, answers = _answers(module, points)
         chosen = names[0] if output is None else output
@@ -73,13 +79,35 @@ def export_module(module: Any, example: Any, output: str | None = None) -> Expor
     return Exported(model, chosen, type(module).__name__, points.double().cpu().numpy(), made)
 
 
+def _unlift(program: torch.export.ExportedProgram, example: Any) -> tuple[nn.Module, Any]:
+    """The program as a module, and an example of its input."""
+    if example is None:
+        held: tuple[Sequence[Any], Mapping[str, Any]] = program.example_inputs or ((), {})
+        if len(held[0]) != 1 or held[1]:
+            raise UsageError(
+                f"the program takes {len(held[0]) + len(held[1])} inputs", "export a module of one tensor, given by position"
+            )
+        example = held[0][0]
+    module = program.module()
+    with torch.no_grad():
+        try:
+            module(example[:1])
+        except Exception as why:  # its guards may be any
+            raise UsageError(
+                f"the program refuses a batch of one: {_first_line(why)}",
+                'export it for a batch of one, or of any size: dynamic_shapes=({0: torch.export.Dim("batch")},)',
+            ) from why
+    return module, example
+
+
 @contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients, no autocast; afterwards every submodule's own flag again."""
+def _evaluating(module: nn.Module, switch: bool) -> Iterator[None]:
+    """Eval mode where it can be switched, no gradients, no autocast; afterwards every submodule's own flag again."""
     training = [(m, m.training) for m in module.modules()]
     device = _device(module).type
     try:
-        module.eval()
+        if switch:
+            module.eval()
         with torch.no_grad(), torch.autocast(device, enabled=False), torch.inference_mode(False):
             yield
     finally:
@@ -141,7 +169,7 @@ def _answers(module: nn.Module, points: Tensor) -> tuple[list[str], list[list[np
     if any(not np.array_equal(a, b, equal_nan=True) for pair in zip(answers, again, strict=True) for a, b in zip(*pair, strict=True)):
         raise UnsupportedModel(
             "the module gives one input two different answers in eval mode",
-            "dropout must follow self.training (nn.Dropout, or F.dropout(x, training=self.training))",
+            "dropout must follow self.training (nn.Dropout, or F.dropout(x, training=self.training)); export a program after module.eval()",
         )
     return names, answers
 

@@ -43,7 +43,7 @@ def find_addends(net: Net) -> Addends:
 
 def is_settled(node: Node) -> bool:
     """Whether a nonlinear operator, or the user, gave the value: then it is one number for all who read it."""
-    return OPS[node.op].kind in ("nonlinear", "input")
+    return OPS[node.op].kind in ("nonlinear", "input") or bool(node.integer("outside"))
 
 
 def roundings_before(net: Net) -> dict[str, int]:
@@ -54,7 +54,7 @@ def roundings_before(net: Net) -> dict[str, int]:
     passed: dict[str, int] = {}
     for n in net:
         before = [passed[i] for i in n.inputs]
-        if n.op in LAYERS:
+        if n.op in LAYERS and not is_settled(n):
             passed[n.name] = max(before) + max(_products(net, n), n.integer("summands")) + n.integer("ops") + 1
         elif n.op == "scale":
             passed[n.name] = max(before) + n.integer("ops") + 2

@@ -54,7 +54,7 @@ def _merge_one(net: Net) -> tuple[str, Net] | None:
         if n.op not in ("scale", "linear"):
             continue
         source = nodes[n.inputs[0]]
-        if users[source.name] == [n.name] and net.output != source.name:
+        if users[source.name] == [n.name] and net.output != source.name and not source.integer("outside"):
             merged = _behind(net, n, source)
             if merged is not None:
                 return f"{n.op} after {source.op}", merged

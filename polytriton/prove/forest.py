@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from polytriton.prove.course import Course
-from polytriton.prove.crew import Crew
+from polytriton.prove.crew import Crew, Others
 from polytriton.prove.neurons import NeuronSearch
 from polytriton.prove.questions import Questions
 from polytriton.prove.search import Probe
@@ -31,7 +31,7 @@ Box = tuple[Tensor, Tensor]
 class Forest:
     """Tight bounds, then a tree for every box with a group still open, over the one of its forms that came nearest.
 
-    `threads`: so many processors may be used, by as many processes.
+    `threads`: so many processors are for as many processes, or for `others`.
     """
 
     def __init__(
@@ -43,12 +43,13 @@ class Forest:
         progress: Progress,
         probe: Probe | None = None,
         threads: int = 1,
+        others: Others | None = None,
     ) -> None:
         self.decider, self.q, self.answers, self.deadline, self.progress, self.probe = decider, q, answers, deadline, progress, probe
         self.parts = self.deepest = 0
         self.shares, self.worst, self.ended = list[float](), float("inf"), ""
         self.course = Course("parts", progress, len(np.unique(q.image[~answers.settled[q.group]])))
-        self.crew = Crew.for_search(decider, threads)
+        self.crew = Crew.for_search(decider, threads, others)
 
     def run(self) -> SearchStats:
         begin = time.monotonic()

@@ -7,8 +7,10 @@ again behind them, slopes and multipliers of its own (`prove/tight.py` proposes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from polytriton.ir.plan import extent
 from polytriton.passes.pipeline import Compiled
 from polytriton.prove.branching import TRIED, Gains
 from polytriton.prove.course import Course
-from polytriton.prove.crew import Crew
+from polytriton.prove.crew import Crew, Flow
 from polytriton.prove.decider import Decider, Try
 from polytriton.prove.options import Options
 from polytriton.prove.parts import Parts
@@ -27,13 +29,12 @@ from polytriton.prove.trail import Trail
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.layers import order, to_physical
 from polytriton.runtime.relax import round_outward
-from polytriton.runtime.results import Forms
+from polytriton.runtime.results import Forms, Stopped
 
 STEPS = 12  # uphill, for a part's form; it begins where its parent's ended
 OPERATIONS = 8e9  # of a batch, so that clocks and progress are looked at
 MOST = 512  # parts of a batch
 POINTS = 256  # places where bounds of open parts are least, tried as counterexamples at a time
-BATCHES = 2  # of a round, for each process
 MEMORY = 8  # of the budget an eighth for what waits; beyond it the deepest come first
 
 FormProbe = Callable[[Tensor, list[int]], bool]  # points worth trying, and forms still open: whether a counterexample was found
@@ -59,6 +60,14 @@ class Bounding:
         tight = Tight(decider, self.how)
         search = NeuronSearch(tight, Boxes(dict(self.lo), dict(self.hi)), self.forms, self.box, None)
         return search.bound_batch
+
+
+class Sent(NamedTuple):
+    """Parts that are being divided, and the tries: pairs of a part and a neuron."""
+
+    batch: Parts
+    part: Tensor
+    neuron: Tensor
 
 
 class NeuronSearch:
@@ -101,19 +110,23 @@ class NeuronSearch:
         self.done = self.deepest = self.rounds = 0
         self.stuck = self.found = False  # a part has no undecided neuron left; a counterexample was found
         self.least: list[Least] = []  # of a round, where it is wanted
-        self.size, self.workers = self._size(), 1 + (crew.helpers if crew is not None else 0)
-        self._every = self._shared(crew or Crew(0), boxes)
+        self.size, self.crew = self._size(), crew or Crew(0)
+        self.flow, self.sent = self._shared(boxes), deque[Sent]()
 
     def run(self) -> None:
         """Until every part is refuted, one cannot be divided, or `probe` finds a counterexample."""
         self.begin()
-        while len(self.waiting) and not self.stuck and not self.found:
-            self.engine._expire(self.deadline)
-            self._round()
+        try:
+            while (len(self.waiting) or self.sent) and not self.stuck and not self.found:
+                self.engine._expire(self.deadline)
+                self._round()
+        finally:
+            self._put_back()
 
     def begin(self) -> None:
         """Bounds every form over the whole box."""
-        roots = self._bounds(self.waiting, QUERY)
+        self._send(self.waiting, QUERY)
+        roots = self._receive()
         self._note(roots.name, ~roots.open, roots.forms)
         self.waiting = roots.pick(torch.nonzero(roots.open.any(1)).flatten())
         self.course.close(roots.depth[~roots.open.any(1)].numpy())
@@ -121,28 +134,45 @@ class NeuronSearch:
 
     def share(self) -> float:
         """How much of the trees is refuted, each neuron halving what it divides."""
-        return 1.0 - float(torch.exp2(-self.waiting.depth.double()).sum()) / max(1, self.trees)
+        left = [self.waiting, *(sent.batch for sent in self.sent)]
+        return 1.0 - sum(float(torch.exp2(-parts.depth.double()).sum()) for parts in left) / max(1, self.trees)
 
     def _round(self) -> None:
-        """Divides the worst parts; the deepest where memory runs out."""
-        whole = self.waiting
-        full = len(whole) * whole.each > self.engine.memory // MEMORY
-        order = torch.argsort(-whole.depth if full else whole.worst, stable=True)
-        count = max(1, self.workers * self.size // (2 * TRIED))
-        batch, rest = whole.pick(order[:count]), whole.pick(order[count:])
-        part, neuron = self.gains.candidates(batch)
-        if len(torch.unique(part)) < len(batch):
-            self.stuck = True
-            return
-        tried = self._bounds(batch.divide(part, neuron, self.layer[neuron]), STEPS)
+        """Sends the worst parts divided, and takes in what came of those sent first; the deepest parts where memory runs out."""
+        while len(self.waiting) and len(self.sent) < self.crew.lists:
+            whole = self.waiting
+            full = len(whole) * whole.each > self.engine.memory // MEMORY
+            order = torch.argsort(-whole.depth if full else whole.worst, stable=True)
+            count = self._count(len(whole))
+            batch, rest = whole.pick(order[:count]), whole.pick(order[count:])
+            part, neuron = self.gains.candidates(batch)
+            if len(torch.unique(part)) < len(batch):
+                self.stuck = True
+                return
+            self._send(batch.divide(part, neuron, self.layer[neuron]), STEPS)
+            self.waiting = rest
+            self.sent.append(Sent(batch, part, neuron))
+        tried, (batch, part, neuron) = self._receive(), self.sent.popleft()
         best = self.gains.best(batch, part, neuron, tried)
         both = torch.cat([best, best + len(part)])
         self._divided(batch.pick(part[best]), neuron[best], tried, both)
         left = tried.pick(both[tried.open[both].any(1)])
-        self.waiting = Parts.join(rest, left)
+        self.waiting = Parts.join(self.waiting, left)
         self.deepest = max(self.deepest, int(left.depth.max()) if len(left) else 0)
         self.course.close(tried.depth[both[~tried.open[both].any(1)]].numpy())
         self._tell()
+
+    def _count(self, waiting: int) -> int:
+        """How many of the parts that wait the next list takes, dealt out among the lists to be sent."""
+        crew = self.crew
+        most = max(1, (1 + crew.helpers) * self.size // (2 * TRIED * crew.lists))
+        return min(most, -(-waiting // (crew.lists - len(self.sent))))
+
+    def _put_back(self) -> None:
+        """What was sent and not received waits as before."""
+        self.flow.drop()
+        self.waiting = Parts.join(self.waiting, *(sent.batch for sent in self.sent))
+        self.sent.clear()
 
     def _divided(self, parents: Parts, neuron: Tensor, tried: Parts, both: Tensor) -> None:
         """The children that are kept, those with the neuron on and those with it off, get numbers, and the trail hears of them."""
@@ -158,31 +188,43 @@ class NeuronSearch:
 
     def _tell(self) -> None:
         """What a round has come to, and now and then a look for counterexamples where bounds are least."""
-        worst = float(self.waiting.worst.min()) if len(self.waiting) else torch.inf
-        self.course.tell(self.done, len(self.waiting), self.deepest, worst, self.share())
-        if self.least and len(self.waiting):
+        left = [self.waiting, *(sent.batch for sent in self.sent)]
+        waits, worst = sum(map(len, left)), min(float(parts.worst.min()) if len(parts) else torch.inf for parts in left)
+        self.course.tell(self.done, waits, self.deepest, worst, self.share())
+        if self.least and waits:
             assert self.probe is not None
             bound, corner = (torch.cat(v) for v in zip(*self.least, strict=True))
-            self.found = self.probe(corner[bound.argsort(stable=True)[:POINTS]], self.waiting.forms[self.waiting.open].unique().tolist())
+            still = torch.cat([parts.forms[parts.open] for parts in left]).unique()
+            self.found = self.probe(corner[bound.argsort(stable=True)[:POINTS]], still.tolist())
         self.least, self.rounds = [], self.rounds + 1
 
-    def _shared(self, crew: Crew, boxes: Boxes) -> Callable[[Sequence[PartBatch]], list[PartsTold]]:
-        """`bound_batch` for a list of batches, by whoever is free."""
+    def _shared(self, boxes: Boxes) -> Flow[PartBatch, PartsTold]:
+        """Batches on their way to whoever is free."""
         d, inner = self.tight.decider, [self.operand[r] for r in self.relus]
         lo, hi = ({i: values[i] for i in inner} for values in (boxes.lo, boxes.hi))
-        work = Bounding(d.compiled, crew.options(d.options), self.tight.how, lo, hi, self.forms, self.box)
-        return crew.share(work, self.bound_batch, self.deadline)
+        work = Bounding(d.compiled, self.crew.options(d.options), self.tight.how, lo, hi, self.forms, self.box)
+        return Flow(self.crew, work, self.bound_batch, self.deadline)
 
-    def _bounds(self, parts: Parts, steps: int) -> Parts:
-        """The same parts with bounds, a batch at a time; several for each process, so that none waits long for another."""
-        each = self.size if self.workers == 1 else max(1, min(self.size, len(parts) // (BATCHES * self.workers)))
-        wanted = self.probe is not None and self.rounds & (self.rounds + 1) == 0  # rounds 0, 1, 3, 7, ...
-        made = self._every([(parts.pick(some), steps, wanted) for some in torch.arange(len(parts)).split(each)])
+    def _send(self, parts: Parts, steps: int) -> None:
+        """Parts to be bounded, a batch at a time, at least one for each process."""
+        each = max(1, min(self.size, -(-len(parts) // (1 + self.crew.helpers))))
+        number = self.rounds + len(self.flow)
+        wanted = self.probe is not None and number & (number + 1) == 0  # lists 0, 1, 3, 7, ...
+        self.flow.send([(parts.pick(some), steps, wanted) for some in torch.arange(len(parts)).split(each)])
+
+    def _receive(self) -> Parts:
+        """The parts sent first, with bounds."""
+        try:
+            made = self.flow.receive()
+        except Stopped:
+            self._put_back()
+            raise
         for _, refuted, least in made:
             self.refuted = torch.minimum(self.refuted, refuted)
             self.least += [] if least is None else [least]
+        parts = Parts.join(*(some for some, _, _ in made))
         self.done += len(parts)
-        return Parts.join(*(some for some, _, _ in made))
+        return parts
 
     def bound_batch(self, asked: PartBatch) -> PartsTold:
         """What this or another process makes of a batch: which of them does it makes no difference."""

@@ -23,6 +23,7 @@ from polytriton.guard import guarded_class
 from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled
+from polytriton.prove.crew import Others
 from polytriton.prove.decider import Try
 from polytriton.prove.fleet import make_decider
 from polytriton.prove.hints import reaches
@@ -149,12 +150,14 @@ class NetProver:
         seed: int = 0,
         search: str = "auto",
         trail: Trail | None = None,
+        others: Others | None = None,
     ) -> Result:
         """Proves the unsafe set empty, or finds a point of it that the original model confirms.
 
         `prop` may be the path of a .vnnlib file, or VNN-LIB text. What one bound leaves open is searched until `timeout`, or for a minute
         without one: "auto" divides boxes of few inputs ("input"), and executions by the signs of neurons where there are more ("neurons");
-        "slopes" chooses slopes of relaxations alone, "none" takes the first answer. `trail` notes what a certificate wants to know.
+        "slopes" chooses slopes of relaxations alone, "none" takes the first answer. `trail` notes what a certificate wants to know,
+        `others` are processes that take a share of a search.
         """
         path = sha = ""
         if not isinstance(prop, Property):
@@ -162,7 +165,7 @@ class NetProver:
             prop = read_vnnlib(source if isinstance(source, str) else Path(source), n_in=self.inputs, n_out=self.outputs)
             path, sha = digest(source)
         self.check_property(prop)
-        decision = Decision(self._decider, self._falsify, prop, timeout, falsifier, progress, seed, search, trail)
+        decision = Decision(self._decider, self._falsify, prop, timeout, falsifier, progress, seed, search, trail, others)
         origin = replace(self._origin(prop.name), path=path, digest=sha, timeout=timeout, falsifier=falsifier, seed=seed, search=search)
         return replace(decision.run(label), origin=origin)
 

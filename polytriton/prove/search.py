@@ -21,7 +21,7 @@ from polytriton.passes.pipeline import Compiled
 from polytriton.prove import cuts
 from polytriton.prove.attempt import Answers
 from polytriton.prove.course import Course
-from polytriton.prove.crew import Crew
+from polytriton.prove.crew import Crew, Flow, Others
 from polytriton.prove.decider import Decider
 from polytriton.prove.domains import Domains, Pieces, Waiting
 from polytriton.prove.options import Options
@@ -45,12 +45,14 @@ POINTS = 2048  # places where bounds are least, tried as counterexamples at a ti
 MEMORY = 8  # of the budget an eighth for what waits; beyond it the deepest come first
 
 _LOG = logging.getLogger(__name__)
-BoxBatch = tuple[Domains, int, bool, int]  # parts, ways of bounding left, whether points are tried (always here), the first free name
+BoxBatch = tuple[Domains, int, bool, int]  # parts, ways of bounding left, whether points worth trying are wanted, the first free name
 Probe = Callable[[np.ndarray, list[int]], bool]  # points worth trying, and pieces still open: whether a counterexample was found
 
 
 class BoxesTold(NamedTuple):
-    """What came of a batch: the parts left, the depths of those refuted, and what the search that bounded it knows by then."""
+    """What came of a batch: the parts left, the depths of those refuted, what was noted, the least bounds of the groups refuted, the most
+    cuts of a part, the ways of bounding left, why the search should end, and points worth trying where they are wanted.
+    """
 
     left: Domains | None
     closed: np.ndarray
@@ -59,6 +61,7 @@ class BoxesTold(NamedTuple):
     depth: int
     ways: int
     ended: str
+    points: np.ndarray | None
 
 
 @dataclass
@@ -111,8 +114,9 @@ class InputSearch:
         probe: Probe | None = None,
         threads: int = 1,
         inherits: bool | None = None,
+        others: Others | None = None,
     ) -> None:
-        """`threads`: so many processors may be used, by as many processes. `inherits`: whether parts keep bounds of nodes."""
+        """`threads`: so many processors are for as many processes, or for `others`. `inherits`: whether parts keep bounds of nodes."""
         self.decider, self.q, self.answers, self.deadline, self.probe = decider, q, answers, deadline, probe
         self.pieces = Pieces.of_questions(q)
         net, plan = decider.compiled.net, decider.compiled.plan
@@ -132,14 +136,16 @@ class InputSearch:
         np.maximum.at(self.level, q.group, LEVEL * first)
         quick = decider.tries(patient=False)
         self.ways = list(dict.fromkeys(replace(t, rescue=False) for t in quick))  # the quickest, then what pays for rounding
-        self.domains = self.depth = self.rounds = 0
+        self.all_ways = self.ways
+        self.domains = self.depth = self.rounds = self.lists = 0
         self.began, self.ended, self.course = time.monotonic(), "", Course("boxes", progress)
         self._closed: list[np.ndarray] = []
         self._looks = False
-        self.crew = Crew.for_search(decider, threads)
+        self._points: np.ndarray | None = None
+        self.crew = Crew.for_search(decider, threads, others)
         options = self.crew.options(decider.options)
         work = Refuting(decider.compiled, options, q, answers.best.copy(), answers.settled.copy(), inherits, self.trail.most)
-        self._every = self.crew.share(work, self.bound_batch, deadline)
+        self.flow: Flow[BoxBatch, BoxesTold] = Flow(self.crew, work, self.bound_batch, deadline)
 
     def _begin(self) -> None:
         """Boxes that an earlier try has bounded already are divided at once, by the slopes it left."""
@@ -163,11 +169,12 @@ class InputSearch:
         with d.turn, settings.pin_settings(d.device), d._threads(), self.crew.threads():
             try:
                 self._begin()
-                while len(self.waiting) and not self.ended:
+                while (len(self.waiting) or len(self.flow)) and not self.ended:
                     self._round()
             except Stopped:
                 self.ended = "time"
             finally:
+                self._put_back()
                 self.crew.close()
         self.course.finish(self.waiting.depth)
         self._settle()
@@ -192,26 +199,26 @@ class InputSearch:
 
     def share(self) -> float:
         """How much of the tree is refuted, every cut halving what it divides."""
-        w = self.waiting
-        return 1.0 - float((np.exp2(-w.depth.astype(np.float64)) * w.open.sum(1)).sum()) / max(self.whole, 1.0)
+        held = sum(float((np.exp2(-w.depth.astype(np.float64)) * w.open.sum(1)).sum()) for w in self._left())
+        return 1.0 - held / max(self.whole, 1.0)
+
+    def _left(self) -> list[Domains | Waiting]:
+        """What is not refuted: what waits, and what is being bounded."""
+        return [self.waiting, *(part for part, *_ in self.flow.items())]
 
     # ---- a batch ------------------------------------------------------------------------------------------
 
     def _round(self) -> None:
+        """Sends the worst parts, and takes in what came of those sent first. What is not whole when time is up waits as before."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise Stopped
-        workers = 1 + self.crew.helpers
-        batch = self._take(workers * self.size)
-        each = self.size if workers == 1 else -(-len(batch) // workers)
-        parts = [batch.pick(np.arange(a, min(a + each, len(batch)))) for a in range(0, len(batch), each)]
-        look = self.probe is not None and self.rounds & (self.rounds + 1) == 0  # rounds 0, 1, 3, 7, ...
+        while len(self.waiting) and len(self.flow) < self.crew.lists:
+            self._send()
         try:
-            names = [int(self.trail.names(self._names(len(part)))[0]) for part in parts]
-            told = self._every([(part, len(self.ways), look and k == 0, names[k]) for k, part in enumerate(parts)])
+            told = self.flow.receive()
         except Stopped:
-            self.waiting.add(batch)
+            self._put_back()
             raise
-        self.domains += len(batch)
         self.rounds += 1
         for t in told:
             self.least, self.depth, self.ended = np.minimum(self.least, t.least), max(self.depth, t.depth), self.ended or t.ended
@@ -220,17 +227,40 @@ class InputSearch:
             self.trail.add(t.trail)
             if t.left is not None:
                 self.waiting.add(t.left)
-        self.course.tell(self.domains, len(self.waiting), self.depth, float(self.waiting.bound.min(initial=np.inf)), self.share())
+            if t.points is not None:
+                self._try_points(t.points)
+        self.course.tell(self.domains, sum(map(len, self._left())), self.depth, float(self.waiting.bound.min(initial=np.inf)), self.share())
+
+    def _send(self) -> None:
+        """A list of batches, one for each process; parts that wait are dealt out among the lists to be sent."""
+        workers, lists = 1 + self.crew.helpers, self.crew.lists
+        most = max(workers, workers * self.size // lists)
+        batch = self._take(min(most, max(FILL, -(-len(self.waiting) // (lists - len(self.flow))))))
+        self.domains += len(batch)
+        each = -(-len(batch) // workers)
+        parts = [batch.pick(np.arange(a, min(a + each, len(batch)))) for a in range(0, len(batch), each)]
+        look, self.lists = self.probe is not None and self.lists & (self.lists + 1) == 0, self.lists + 1  # lists 0, 1, 3, 7, ...
+        names = [int(self.trail.names(self._names(len(part)))[0]) for part in parts]
+        self.flow.send([(part, len(self.ways), look and k == 0, names[k]) for k, part in enumerate(parts)])
+
+    def _put_back(self) -> None:
+        for part, *_ in self.flow.drop():
+            self.domains -= len(part)
+            self.waiting.add(part)
 
     def bound_batch(self, asked: BoxBatch) -> BoxesTold:
-        """Bounds a batch in the last `ways` ways, and tells what changed."""
+        """Bounds a batch in the last `ways` ways, and tells what that shows. The batch and what this search knows stay as they are."""
         batch, ways, self._looks, first = asked
-        self.ways = self.ways[-ways:]
-        self._closed = []
-        whole, self.trail = self.trail, Trail(self.trail.most, first=first)
-        left = self._refute(batch)
-        mine, self.trail = self.trail, whole
-        return BoxesTold(left, np.concatenate(self._closed), mine, self.least, self.depth, len(self.ways), self.ended)
+        kept = self.trail, self.ways, self.least, self.depth, self.ended
+        self.trail, self.ways = Trail(self.trail.most, first=first), self.all_ways[-ways:]
+        self.least, self.depth, self.ended, self._closed, self._points = np.full_like(self.least, np.inf), 0, "", [], None
+        try:
+            left = self._refute(replace(batch, open=batch.open.copy(), bound=batch.bound.copy()))
+            return BoxesTold(
+                left, np.concatenate(self._closed), self.trail, self.least, self.depth, len(self.ways), self.ended, self._points
+            )  # fmt: skip
+        finally:
+            self.trail, self.ways, self.least, self.depth, self.ended = kept
 
     def _names(self, count: int) -> int:
         """How many numbers the halves of so many parts, and halves of halves, need at most."""
@@ -333,7 +363,7 @@ class InputSearch:
         if left.layers.shape[1]:
             left.layers = self._learnt(found.boxes, which)
         if self._looks:
-            self._try_points(left, at, slopes)
+            self._points = self._promising(left, at, slopes)
         sem = self.decider.engine(self.ways[0]).forward.semantics
         constant = constant - self.level[self.pieces.groups[left.root[at], found.local[rows]]]
         lo, hi = self._clipped(left, at, found.local[rows], slopes, constant, slack, 0.0 if sem.real else sem.eta)
@@ -389,14 +419,16 @@ class InputSearch:
         low[none], high[none] = left.lo[none], left.hi[none]
         return low, high
 
-    def _try_points(self, left: Domains, at: np.ndarray, slopes: np.ndarray) -> None:
+    def _promising(self, left: Domains, at: np.ndarray, slopes: np.ndarray) -> np.ndarray:
         """The corners at which bounds are least, and middles, those of the worst domains first."""
-        assert self.probe is not None
         order = np.argsort(left.bound[at], kind="stable")[:POINTS]
         corner = np.where(slopes[order] > 0, left.lo[at[order]], left.hi[at[order]])
-        points = np.concatenate([corner, cuts.middle(left.lo, left.hi)[np.unique(at[order])]])
-        still = np.unique(self.pieces.groups[left.root[:, None], np.arange(left.open.shape[1])][left.open]).tolist()
-        if self.probe(points, still):
+        return np.concatenate([corner, cuts.middle(left.lo, left.hi)[np.unique(at[order])]])
+
+    def _try_points(self, points: np.ndarray) -> None:
+        """As counterexamples to what is open anywhere."""
+        assert self.probe is not None
+        if self.probe(points, np.unique(np.concatenate([self.pieces.groups[w.root][w.open] for w in self._left()])).tolist()):
             self.ended = "sat"
 
 

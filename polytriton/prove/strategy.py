@@ -14,6 +14,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend.query import Property
 from polytriton.ir.net import Net
 from polytriton.prove.attempt import Answers
+from polytriton.prove.crew import Others
 from polytriton.prove.cuts import FEW
 from polytriton.prove.decider import Decider
 from polytriton.prove.forest import Forest
@@ -61,13 +62,13 @@ class Decision:
 
     def __init__(
         self, decider: Decider, falsify: Falsify, prop: Property, timeout: float | None, falsifier: bool, progress: Progress, seed: int,
-        search: str, trail: Trail | None = None,
+        search: str, trail: Trail | None = None, others: Others | None = None,
     ) -> None:
         check_search(search)
         self.decider, self.falsify, self.prop, self.falsifier = decider, falsify, prop, falsifier
         self.progress, self.seed = progress, seed
         self.search = search if decider.options.method == OWN else "none"
-        self.trail, self.start = trail, time.monotonic()
+        self.trail, self.others, self.start = trail, others, time.monotonic()
         self.deadline = None if timeout is None else self.start + timeout
         self.proof = None if timeout is None else self.start + timeout * (FOR_PROOFS if falsifier else 1)
         self.margins = np.full(len(prop.disjuncts), -np.inf)
@@ -134,15 +135,16 @@ class Decision:
         decider = self.decider
         probe = self._probe if self.falsifier else None
         if self._divides(q):
-            search = InputSearch(decider, q, answers, deadline=deadline, progress=self.progress, probe=probe, threads=self.threads)
-            self.searched = search.run()
+            self.searched = InputSearch(
+                decider, q, answers, deadline=deadline, progress=self.progress, probe=probe, threads=self.threads, others=self.others
+            ).run()
         else:
             # parts are kept and divided on the host: unasked, a GPU goes on choosing slopes
             slopes = self.search == "slopes" or (self.search == "auto" and decider.device.type != "cpu")
             if slopes:
                 self.searched = tighten(decider, q, answers, deadline, self.progress)
             else:
-                self.searched = Forest(decider, q, answers, deadline, self.progress, probe, self.threads).run()
+                self.searched = Forest(decider, q, answers, deadline, self.progress, probe, self.threads, self.others).run()
         self.settled = bool(answers.settled.all())
         self.expired = self.searched.ended == "time" and self.deadline is not None  # a search's own minute is no limit of the query
 

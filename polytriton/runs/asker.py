@@ -22,6 +22,7 @@ from polytriton.frontend.query import Property
 from polytriton.guard import guarded, guarded_class
 from polytriton.knobs import SUMMARY, note
 from polytriton.limit import OutOfTime, go_on
+from polytriton.prove.crew import Others
 from polytriton.prove.options import OWN
 from polytriton.prove.together import decide_together
 from polytriton.prove.trail import Trail
@@ -130,12 +131,13 @@ def find_artifact(path: Path) -> Artifact:
 @guarded_class
 @dataclass
 class Asker:
-    """`started`: when the clock of every timeout began; by default when its query is asked."""
+    """`started`: when the clock of every timeout began; by default when its query is asked. `others` take a share of its search."""
 
     networks: Networks
     settings: Settings
     progress: Progress = _silent
     started: float | None = None
+    others: Others | None = None
 
     def open(self, network: str) -> Opened:
         start = time.monotonic()
@@ -182,7 +184,7 @@ class Asker:
             timeout = blank.timeout if self.started is None or blank.timeout is None else max(blank.timeout - (start - self.started), 0.0)
             result = verifier.verify_property(
                 asked.prop, timeout=timeout, falsifier=s.falsify, progress=self.progress, label=asked.label, seed=s.seed,
-                search=s.search, trail=trail,
+                search=s.search, trail=trail, others=self.others,
             )  # fmt: skip
         ended = result.ended_by
         if ended == "query-time" and self.started is not None:

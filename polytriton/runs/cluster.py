@@ -146,31 +146,20 @@ class Actor:
         return self._host.work(job)
 
 
-class RayWorker:
-    """The near end of one actor, bound to its machine."""
+class RayActor:
+    """The near end of an actor, which has a method `pid`. Only `stop` may be called from another thread than the others."""
 
-    def __init__(self, ray: Any, shipping: Shipping, node: str, hello: Hello, resources: dict[str, float]) -> None:
-        self._ray, self._shipping, self._node, self._resources = ray, shipping, node, resources
-        self._hello = msgspec.msgpack.encode(hello)
+    def __init__(self, ray: Any) -> None:
+        self._ray, self._stopped = ray, False
         self._actor: Any = None
-        self._stopped = False
-        self._held: set[str] = set()
 
-    def start(self) -> None:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        self._kill()
+    def _begin(self, kind: type, *given: object, **options: Any) -> Any:
+        """Makes a new one."""
+        self.end()
         if self._stopped:
             raise WorkerLost("was ended by its run")
-        self._held = set()
-        remote = self._ray.remote(Actor).options(
-            num_cpus=self._resources["CPU"], num_gpus=self._resources["GPU"], max_restarts=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(self._node, soft=False),
-        )  # fmt: skip
-        self._actor = remote.remote(self._hello)
-        failure = self._reply(self._actor.ready.remote(), START_SECONDS).failure
-        if failure is not None:
-            raise failure.error()
+        self._actor = self._ray.remote(kind).options(max_restarts=0, **options).remote(*given)
+        return self._actor
 
     def alive(self) -> bool:
         if self._actor is None:
@@ -181,26 +170,15 @@ class RayWorker:
         except WorkerLost:
             return False
 
-    def ask(self, task: Task) -> Reply:
-        job = task.job
-        if job.network not in self._held:
-            freight = self._shipping.freight(job.network)
-            self._get(self._actor.hold.remote(job.network, freight.digest, freight.files))
-            self._held.add(job.network)
-        return self._reply(self._actor.work.remote(msgspec.msgpack.encode(_with_text(job))))
-
     def stop(self) -> None:
         self._stopped = True
-        self._kill()
+        self.end()
 
-    def _kill(self) -> None:
+    def end(self) -> None:
         actor, self._actor = self._actor, None
         if actor is not None:
             with suppress(Exception):  # whatever Ray says of one that is gone already
                 self._ray.kill(actor, no_restart=True)
-
-    def _reply(self, reference: Any, timeout: float | None = None) -> Reply:
-        return msgspec.msgpack.decode(self._get(reference, timeout), type=Reply)
 
     def _get(self, reference: Any, timeout: float | None = None) -> Any:
         try:
@@ -215,6 +193,39 @@ class RayWorker:
                     "a machine of the Ray cluster cannot import polytriton", "install the same version of polytriton on every machine"
                 ) from None
             raise WorkerLost(f"is gone: {' '.join(str(error).split())[:200]}") from None
+
+
+class RayWorker(RayActor):
+    """One that answers queries, bound to its machine."""
+
+    def __init__(self, ray: Any, shipping: Shipping, node: str, hello: Hello, resources: dict[str, float]) -> None:
+        super().__init__(ray)
+        self._shipping, self._node, self._resources = shipping, node, resources
+        self._hello = msgspec.msgpack.encode(hello)
+        self._held: set[str] = set()
+
+    def start(self) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._held = set()
+        actor = self._begin(
+            Actor, self._hello, num_cpus=self._resources["CPU"], num_gpus=self._resources["GPU"],
+            scheduling_strategy=NodeAffinitySchedulingStrategy(self._node, soft=False),
+        )  # fmt: skip
+        failure = self._reply(actor.ready.remote(), START_SECONDS).failure
+        if failure is not None:
+            raise failure.error()
+
+    def ask(self, task: Task) -> Reply:
+        job = task.job
+        if job.network not in self._held:
+            freight = self._shipping.freight(job.network)
+            self._get(self._actor.hold.remote(job.network, freight.digest, freight.files))
+            self._held.add(job.network)
+        return self._reply(self._actor.work.remote(msgspec.msgpack.encode(_with_text(job))))
+
+    def _reply(self, reference: Any, timeout: float | None = None) -> Reply:
+        return msgspec.msgpack.decode(self._get(reference, timeout), type=Reply)
 
 
 def _with_text(job: Job) -> Job:
@@ -233,14 +244,31 @@ def reach(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
 
 
+def connect(ray: Any, address: str | None) -> bool:
+    """Joins the cluster; False where this process has done so already, and it is not ours to leave."""
+    if ray.is_initialized():
+        return False
+    given: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    where = address or os.environ.get("RAY_ADDRESS")
+    given |= {"address": where} if where else {"address": "local", "include_dashboard": False}
+    try:
+        reach(where or "local")
+        ray.init(**given)
+    except Exception as error:
+        where = where or "this machine"
+        raise UsageError(
+            f"cannot join the Ray cluster at {where}: {' '.join(str(error).split())[:200]}",
+            "start one with `ray start --head`, check --address, and use the same versions of Python and Ray everywhere",
+        ) from error
+    return True
+
+
 class Cluster:
     """The engine: connects, divides every machine among workers, and leaves the cluster as it was."""
 
     def __init__(self, settings: Settings, *, queries: int, workers: int | None, threads: int | None, address: str | None) -> None:
         self._ray = find_ray()
-        self._mine = not self._ray.is_initialized()
-        if self._mine:
-            self._connect(address)
+        self._mine = connect(self._ray, address)
         try:
             made = list(self._workers(settings, queries, workers, threads))
         except BaseException:
@@ -262,20 +290,6 @@ class Cluster:
     def _leave(self) -> None:
         if self._mine:
             self._ray.shutdown()
-
-    def _connect(self, address: str | None) -> None:
-        given: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        where = address or os.environ.get("RAY_ADDRESS")
-        given |= {"address": where} if where else {"address": "local", "include_dashboard": False}
-        try:
-            reach(where or "local")
-            self._ray.init(**given)
-        except Exception as error:
-            where = where or "this machine"
-            raise UsageError(
-                f"cannot join the Ray cluster at {where}: {' '.join(str(error).split())[:200]}",
-                "start one with `ray start --head`, check --address, and use the same versions of Python and Ray everywhere",
-            ) from error
 
     def _workers(self, settings: Settings, queries: int, workers: int | None, threads: int | None) -> Iterator[RayWorker]:
         nodes = [n for n in self._ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) >= 1]

@@ -22,7 +22,7 @@ from polytriton.runtime.gpu.forward_kernels import AffineParts, ForwardKernels
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
 from polytriton.runtime.planes import product_range
 from polytriton.runtime.relax import Winners, maxpool_winners
-from polytriton.runtime.soundness import Semantics, deployed_error, elementwise_error, flush_loss, flushes, gamma, up
+from polytriton.runtime.soundness import Semantics, converts_nothing, deployed_error, elementwise_error, flush_loss, flushes, gamma, up
 
 INF = float("inf")
 
@@ -170,8 +170,8 @@ class Forward:
             flushed = up(self.product(layer, w_lost, xabs + x_lost) + self.product(layer, layer.wabs, x_lost))
         products = layer.node.integer("products", 1)
         widest = xabs.amax((1, 2, 3), keepdim=True)
-        if node.op == "scale" and not sem.real:
-            sem, flushed = _plain(sem), None
+        if converts_nothing(node):
+            sem, flushed = sem.plain, None
         met = nonzero + self.addends.beside[node.name]
         e = deployed_error(
             sem, layer.most, met, layer.ops, products, magnitude, layer.babs, widest, layer.w_rowsum, flushed, layer.w_max,
@@ -347,8 +347,3 @@ def _cut(x: Tensor, start: tuple[int, int], size: tuple[int, int]) -> Tensor:
         before, after = max(0, a - first) if b > a else length, max(0, first + length - max(a, b)) if b > a else 0
         x = F.pad(part, (0, 0, before, after) if axis == 2 else (before, after)) if before or after else part
     return x
-
-
-def _plain(sem: Semantics) -> Semantics:
-    """Elementwise layers are float32 under every deployment; only products of layers convert their operands."""
-    return Semantics(sem.name, u=sem.u, eta=sem.eta)

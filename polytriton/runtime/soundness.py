@@ -50,6 +50,11 @@ class Semantics:
     functions: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def plain(self) -> Semantics:
+        """The same deployment where no operand is converted."""
+        return replace(self, u_in=0.0, eta_in=0.0, sub_in=0.0, big_in=float("inf"))
+
+    @property
     def passes(self) -> int:
         """How often one addition may round: tensor cores align their addends and cut them off."""
         return 2 if self.u_in else 1
@@ -124,6 +129,11 @@ def state_functions(name: str, net: Net) -> str:
         return name
     met = {stated_name(n) for n in net if n.op in CURVES}
     return ",".join([name.partition(",")[0], *(f"{function}={_shortest(sem.ulps(function))}" for function in STATED if function in met)])
+
+
+def converts_nothing(node: Node) -> bool:
+    """Whether every deployment computes the layer in float32: elementwise ones, and input maps, which it does not compute at all."""
+    return node.op == "scale" or bool(node.integer("outside"))
 
 
 def flushes(sem: Semantics) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import runpy
 import struct
 import subprocess
@@ -201,3 +202,27 @@ def test_mistakes_with_data_files_meet_a_message(python: Script, digits: tuple[n
     assert "epsilon" in err
     _, err = python("certify_images.py", EXAMPLES / "digits_conv_ibp.onnx", tmp_path / "wide.npz", "--epsilon", "0.1", code=2)
     assert "64" in err
+
+
+# ---- a transformer ----
+
+
+def test_a_transformer_is_proved_at_small_radii() -> None:
+    """Ten of the fifty images that examples/train_vit.py asks about."""
+    path = EXAMPLES / "vit" / "digits_vit.onnx"
+    assert path.stat().st_size < 200_000
+    net = polytriton.compile(path)
+    assert {"mul", "share"} <= {n.op for n in net.net}, "products of tokens, and Softmax"
+    with np.load(EXAMPLES / "digits.npz") as held:
+        images, labels = held["images"][:10], held["labels"][:10]
+    right = net.predict(images).argmax(1) == labels
+    results = net.verify(images, epsilon="0.01", label=labels, clip=(0, 1), falsifier=False)
+    proved = np.array([r.verdict == "unsat" for r in results])
+    assert proved.sum() >= 8 and not proved[~right].any()
+
+
+@pytest.mark.slow
+def test_a_transformer_is_trained(python: Script, tmp_path: Path) -> None:
+    out, _ = python("train_vit.py", tmp_path, "--epochs", "30", code=None)
+    assert (tmp_path / "digits_vit.onnx").stat().st_size < 200_000
+    assert int(re.search(r"(\d+)% proved at 0\.01", out)[1]) >= 50  # type: ignore[index]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -185,3 +186,44 @@ def test_without_any_exporter_one_message_says_what_to_install(monkeypatch: pyte
 def test_nothing_is_printed(exporter: str, capfd: pytest.CaptureFixture[str]) -> None:
     polytriton.compile(nn.Linear(4, 2), torch.rand(1, 4))
     assert capfd.readouterr() == ("", "")
+
+
+# ---- programs of torch.export ----
+
+
+def test_an_exported_program_is_the_modules(exporter: str) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(8, 5)]
+    module, x = nn.Sequential(*layers).eval(), torch.rand(4, 3, 4, 4)
+    for shapes, example in ((None, x[:1]), (({0: torch.export.Dim("batch")},), x)):
+        program = torch.export.export(module, (example,), dynamic_shapes=shapes)
+        if exporter == "tracing":  # it looks at what guards the program's shapes
+            with pytest.raises(UnsupportedModel) as caught:
+                polytriton.compile(program)
+            assert "onnxscript" in caught.value.remedy
+            continue
+        net = polytriton.compile(program)
+        with torch.no_grad():
+            assert np.allclose(net.predict(x.numpy()), module(x).numpy(), atol=1e-5)
+
+
+def test_programs_that_are_refused() -> None:
+    module, x = nn.Sequential(nn.Linear(4, 3), nn.Dropout()), torch.rand(2, 4)
+    for program, words, remedy in (
+        (torch.export.export(module.eval(), (x,)), "batch of one", "dynamic_shapes"),
+        (torch.export.export(module.train(), (x[:1],)), "two different answers", "module.eval()"),
+        (torch.export.export(nn.Bilinear(2, 2, 2), (x[:1, :2], x[:1, :2])), "2 inputs", "one tensor"),
+    ):
+        with pytest.raises(PolytritonError, match=words) as caught:
+            polytriton.compile(program)
+        assert remedy in caught.value.remedy
+
+
+def test_a_file_of_torch_is_opened_by_its_owner(tmp_path: Path) -> None:
+    """torch.export.load may run what the file's maker wrote into it."""
+    path = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(nn.Linear(4, 3), (torch.rand(1, 4),)), path)
+    with pytest.raises(UsageError, match="torch file") as caught:
+        polytriton.compile(path)
+    assert f'torch.export.load("{path}")' in caught.value.remedy
+    assert polytriton.compile(torch.export.load(path)).outputs == 3

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 import polytriton
+import polytriton.torch
 from polytriton import (
     Bounds, Condition, Counterexample, Expression, Interval, PolytritonError, Property, Radius, Result, ResultList, Variables, Verifier,
 )
@@ -43,6 +44,11 @@ def weighted(y: Variables, weights: list[float]) -> Expression:
 def point(result: Result) -> np.ndarray | None:
     found: Counterexample | None = result.counterexample
     return None if found is None else found.x
+
+
+def worst(module: torch.nn.Module, lo: torch.Tensor, hi: torch.Tensor) -> torch.Tensor:
+    least, greatest = polytriton.torch.bounds(module, lo, hi, method="ibp")
+    return polytriton.torch.margins(module, lo, hi, torch.eye(10)).min() + (greatest - least).mean()
 
 
 try:

@@ -375,7 +375,7 @@ def judged(checker: ModuleType, files: Any, mutant: Mutant, held: Callable[[byte
     if mutant.choice is not None:
         checker.Boxes.choose = hostile(mutant.choice)
     try:
-        return checker.check(*files, held(mutant.data), guide=Guide(GUIDED) if mutant.guided else None).semantics, ""
+        return checker.check(*files, held(mutant.data), guide=Guide(GUIDED, cuts=True) if mutant.guided else None).semantics, ""
     except Refused as error:
         return "", str(error)
     finally:

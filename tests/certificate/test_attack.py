@@ -33,11 +33,12 @@ def test_no_false_property_is_confirmed() -> None:
     assert tally.harmless.total() > 240 - tally.refused.total()  # of a true property some still confirm: not everything is refused
 
 
-def test_the_summary_is_of_this_attack() -> None:
-    told = json.loads((Path(__file__).parent / "attack.json").read_text())
+@pytest.mark.parametrize(("name", "few"), [("attack", 1), ("attack-exact", 5)])
+def test_the_summary_is_of_this_attack(name: str, few: int) -> None:
+    told = json.loads((Path(__file__).parent / f"{name}.json").read_text())
     assert set(told["kinds"]) == set(KINDS)
     assert told["false ones confirmed"] == 0 and not told["wrong"]
-    assert told["networks"] >= 10_000 and told["mutants"] >= 100_000 and told["confirmed"] == told["true properties"]
+    assert told["networks"] >= 10_000 / few and told["mutants"] >= 100_000 / few and told["confirmed"] == told["true properties"]
 
 
 FAULTS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from polytriton import checker
 from polytriton.certificate import guide as guides
 from polytriton.certificate.draft import Draft
 from polytriton.certificate.guide import Guide, complete
-from tests.certificate.models import certify, change, dense, prop, random_tree
+from tests.certificate.models import NODE, certify, change, dense, model, prop, random_tree
 from tests.prove.piecewise import Form, Small, drawn, least
 
 Files = tuple[Path, Path]
@@ -97,7 +97,7 @@ class Liar:
     """Says whatever comes to its mind."""
 
     def __init__(self, rng: np.random.Generator, cells: int) -> None:
-        self.rng, self.cells, self.left = rng, cells, 40
+        self.rng, self.cells, self.left, self.cuts = rng, cells, 40, bool(rng.random() < 0.5)
 
     def divide(self, prover: checker.Prover, pieces: Any, boxes: checker.Boxes, left: list[Any], at: np.ndarray) -> list[checker.Hint]:
         self.left -= len(left)
@@ -218,7 +218,8 @@ def test_what_floats_do_not_prove_is_left_as_it_is(tmp_path: Path) -> None:
 def test_a_bound_of_zero_refutes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, margin: Fraction, right: bool) -> None:
     files, _ = case(tmp_path, 1, 0.0)
     prover, box, group = opened(files, "real")
-    monkeypatch.setattr(checker.Boxes, "margins", lambda boxes, draft, rows, at, steps: ([margin] * len(rows), []))
+    ends = np.full(2, -np.inf), np.full(2, np.inf)
+    monkeypatch.setattr(checker.Boxes, "margins", lambda boxes, draft, rows, at, steps: ([margin] * len(rows), [ends] * len(rows)))
     root = checker.Tree(Draft(0, [0]).arrays())
     if right:
         assert follow(prover, box, group, root)[0] > 0
@@ -263,3 +264,69 @@ def test_a_part_without_undecided_neurons_is_bounded_with_more_steps(tmp_path: P
     assert split == -1 and query == guides.LAST
     with pytest.raises(checker.Refused, match="undecided"):
         guide.divide(prover, group, boxes, [checker.Work(-2, 50, query, part)], np.zeros(1, np.int64))
+
+
+def test_a_cut_keeps_what_reaches_any_piece(tmp_path: Path) -> None:
+    """All rows of a piece together, the box around what each piece leaves; a piece without a row leaves everything."""
+    files, _ = case(tmp_path, 0, 0.1)
+    prover, box, _ = opened(files, "real")
+    part = prover.root(box, [0, 1])
+
+    def cut(*pieces: list[tuple[tuple[float, float], tuple[float, float]]]) -> list[list[float]]:
+        made = prover.cut(part, [[(np.array(lo), np.array(hi)) for lo, hi in some] for some in pieces])
+        return [made.lo.tolist(), made.hi.tolist()]
+
+    first, second = ((-1.0, -1.0), (-0.5, 1.0)), ((-1.0, 0.25), (1.0, 1.0))
+    assert cut([first]) == [[-1, -1], [-0.5, 1]]
+    assert cut([first, second]) == [[-1, 0.25], [-0.5, 1]]
+    assert cut([first], [second]) == [[-1, -1], [1, 1]]
+    assert cut([((0.5, 0.0), (1.0, 0.5))], [((-0.5, 0.25), (0.75, 0.75))]) == [[-0.5, 0.0], [1, 0.75]]
+    assert cut([first], []) == cut([first, ((0.0, -1.0), (1.0, 1.0))]) == [[-1, -1], [1, 1]]
+
+
+def test_a_piece_without_rows_is_reached_everywhere(tmp_path: Path) -> None:
+    """Beside one that a row cuts to nothing much: no cut makes it go away."""
+    path = dense(tmp_path / "n.onnx", [(np.array([[1.0]]), np.zeros(1))])
+    files = path, prop(tmp_path / "p.vnnlib", [(0, 1)], 1, "(or (<= Y_0 0.25) (<= X_0 1))")
+    prover, box, group = opened(files, "real")
+    seen = []
+
+    class Watching(Guide):
+        def divide(self, prover: checker.Prover, pieces: Any, boxes: checker.Boxes, left: list[Any], at: np.ndarray) -> list[checker.Hint]:
+            seen.extend((w.part.lo[0], w.part.hi[0]) for w in left)
+            raise checker.Refused("enough")
+
+    assert [] in group
+    with pytest.raises(checker.Refused, match="enough"):
+        follow(prover, box, group, checker.Tree(Draft(0, [0, 1]).arrays()), Watching(10, cuts=True))
+    assert seen == [(0.0, 1.0)]
+
+
+@pytest.mark.parametrize("semantics", checker.SEMANTICS)
+def test_cuts_spare_divisions(tmp_path: Path, semantics: str) -> None:
+    counts = [0, 0]
+    for seed in range(4):
+        files, _ = case(tmp_path, seed, 0.01)
+        prover, box, group = opened(files, semantics)
+        for cuts in (False, True):
+            follow(prover, box, group, checker.Tree(Draft(0, [0]).arrays()), guide := Guide(1000, cuts=cuts))
+            counts[cuts] += guide.count
+    assert 0 < counts[True] < 0.8 * counts[False]
+
+
+@pytest.mark.parametrize("semantics", checker.SEMANTICS)
+def test_relus_of_one_value_are_one(tmp_path: Path, semantics: str) -> None:
+    """relu(z) - relu(z) is nothing, in one bound, in another shape too; of two values it is something."""
+    consts = {"w": [[1.0, -2.0]], "b": [0.5], "v": [[1.0, -1.5]], "s": np.array([1], dtype=np.int64), "t": np.array([1, 1], dtype=np.int64)}
+    spec = prop(tmp_path / "p.vnnlib", [(-1, 1)] * 2, 1, "(or (<= Y_0 -1e-4) (>= Y_0 1e-4))")
+    for other in ("z", "u"):
+        nodes = [
+            NODE("Gemm", ["x", "w", "b"], ["z"], transB=1), NODE("Gemm", ["x", "v", "b"], ["u"], transB=1), NODE("Relu", ["z"], ["p"]),
+            NODE("Reshape", [other, "s"], ["flat"]), NODE("Relu", ["flat"], ["r"]), NODE("Reshape", ["r", "t"], ["q"]),
+            NODE("Sub", ["p", "q"], ["y"]),
+        ]  # fmt: skip
+        files = model(tmp_path / f"{other}.onnx", nodes, [1, 2], consts), spec
+        prover, box, group = opened(files, semantics)
+        assert len(prover.relus) == (1 if other == "z" else 2)
+        with nullcontext() if other == "z" else pytest.raises(checker.Refused):
+            follow(prover, box, group, checker.Tree(Draft(0, [0, 1]).arrays()))

@@ -372,7 +372,7 @@ def test_its_messages_and_onnxs_live_side_by_side(first: str) -> None:
 def test_it_is_two_small_files_that_need_nothing_of_the_engine(tmp_path: Path) -> None:
     """And a third, in which nothing is trusted."""
     texts = [source.read_text() for source in (*SOURCES, SLOPES)]
-    assert sum(len(text.splitlines()) for text in texts[:2]) <= 700 > sum(len(text.splitlines()) for text in texts) - 110
+    assert sum(len(text.splitlines()) for text in texts[:2]) <= 700 > sum(len(text.splitlines()) for text in texts) - 120
     found = [n for text in texts for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom | ast.Import)]
     named = {n.module if isinstance(n, ast.ImportFrom) else a.name for n in found for a in n.names}
     assert {str(n).partition(".")[0] for n in named} - set(sys.stdlib_module_names) == {"numpy", "polytriton"}

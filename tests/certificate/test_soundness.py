@@ -64,6 +64,14 @@ def holds(part: checker.Part, hidden: list[list[Fraction]]) -> bool:
     return all(s * v >= 0 for s, v in zip(part.signs.tolist(), values, strict=True))
 
 
+def check_cuts(boxes: checker.Boxes, forms: list[dict[int, Fraction]], x: list[Any], y: list[Fraction], steps: int) -> None:
+    """What reaches a row, exactly, is not cut away."""
+    rows = [(form, value(form, x, y)) for form in forms]
+    for low, high in boxes.margins(boxes.net, rows, np.zeros(len(rows), dtype=np.int64), steps)[1]:
+        for a, v, b in zip(low.tolist(), x, high.tolist(), strict=True):
+            assert Fraction(a) <= Fraction(v) <= Fraction(b)
+
+
 def random_forms(rng: np.random.Generator, outputs: int, inputs: int, count: int) -> list[dict[int, Fraction]]:
     some = zip(rng.integers(-2, 3, (count, outputs)).tolist(), rng.integers(-1, 2, (count, inputs)).tolist(), strict=True)
     return [{~j: Fraction(c) for j, c in enumerate(y) if c} | {i: Fraction(c) for i, c in enumerate(x) if c} for y, x in some]
@@ -88,7 +96,7 @@ def test_no_point_lies_below_a_bound(tmp_path: Path, seed: int) -> None:
     forms = random_forms(rng, sizes[-1], sizes[0], 4)
     start, c = boxes.start([(form, Fraction(0)) for form in forms], at := np.zeros(4, dtype=np.int64))
     chosen = random_choice(rng, boxes, 4)
-    bounds = boxes.lower(start, c, np.full(4, np.inf), at, chosen).tolist()
+    bounds = boxes.lower(start, c, np.full(4, np.inf), at, chosen)[0].tolist()
     ends = [(a, b) if rng.random() < 0.8 else (a, (a + b) / 2) for a, b in zip(lo, hi, strict=True)]
     for _ in range(20):
         x = [a + (b - a) * int(rng.integers(5)) / 4 for a, b in ends]
@@ -99,8 +107,20 @@ def test_no_point_lies_below_a_bound(tmp_path: Path, seed: int) -> None:
         for here, values in zip(range(1, len(net.ops), 2), [*hidden, y], strict=True):  # affine operators alternate with ReLUs
             for a, v, b in zip(boxes.lo[here][:, 0].tolist(), values, boxes.hi[here][:, 0].tolist(), strict=True):
                 assert Fraction(a) <= v <= Fraction(b)
+        check_cuts(boxes, forms, x, y, seed % 3)
         for form, bound in zip(forms, bounds, strict=True):
             assert bound == -np.inf or Fraction(bound) <= value(form, x, y)
+
+
+def test_a_row_with_a_limit_beyond_floats_cuts_nothing(tmp_path: Path) -> None:
+    path = dense(tmp_path / "n.onnx", [(np.ones((1, 2)), np.zeros(1))], np.float64)
+    part = checker.Prover(path.read_bytes(), False).root(((Fraction(0), Fraction(0)), (Fraction(5), Fraction(5))), [0])
+    boxes = checker.Boxes(checker.Network(path.read_bytes()), part.lo[:, None], part.hi[:, None])
+    boxes.interval(1)
+    steep = {0: Fraction(10**100), 1: Fraction(10**100)}
+    for limit, reached in ((5 * 10**99, 0.5), (10**101, 5.0), (10**400, 5.0)):
+        ((_, high),) = boxes.margins(boxes.net, [(steep, Fraction(limit))], np.zeros(1, dtype=np.int64), 0)[1]
+        assert high.tolist() == pytest.approx([reached] * 2)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -119,7 +139,7 @@ def test_no_float32_execution_lies_below_a_bound(tmp_path: Path, seed: int) -> N
     _, boxes, part = prepared(rng, path, layers, lo, hi, float32=True)
     forms = random_forms(rng, sizes[-1], sizes[0], 4)
     start, c = boxes.start([(form, Fraction(0)) for form in forms], at := np.zeros(4, dtype=np.int64))
-    bounds = boxes.lower(start, c, np.full(4, np.inf), at, random_choice(rng, boxes, 4)).tolist()
+    bounds = boxes.lower(start, c, np.full(4, np.inf), at, random_choice(rng, boxes, 4))[0].tolist()
     net, seen = Small(tuple(layers), sizes[0]), 0
     for _ in range(40):
         hidden: list[list[Fraction]] = []
@@ -127,6 +147,7 @@ def test_no_float32_execution_lies_below_a_bound(tmp_path: Path, seed: int) -> N
         if holds(part, hidden):
             seen += 1
             assert not boxes.empty[0]
+            check_cuts(boxes, forms, point.tolist(), y, seed % 3)
             for form, bound in zip(forms, bounds, strict=True):
                 assert bound == -np.inf or Fraction(bound) <= value(form, [Fraction(v) for v in point.tolist()], y)
             for values, (low, high, _) in zip(hidden, boxes.z.values(), strict=True):
@@ -219,7 +240,7 @@ def test_no_line_cuts_a_relu(tmp_path: Path, slope: float, multiplier: float, si
         for q in [Fraction(k, 10) for k in range(-30, 31)]:
             start, c = boxes.start([({~0: Fraction(sign), 0: -q} if q else {~0: Fraction(sign)}, Fraction(0))], np.zeros(1, np.int64))
             chosen = {1: (np.full((1, 1), slope), np.full((1, 1), multiplier))}
-            (found,) = boxes.lower(start, c, np.full(1, np.inf), np.zeros(1, np.int64), chosen).tolist()
+            (found,) = boxes.lower(start, c, np.full(1, np.inf), np.zeros(1, np.int64), chosen)[0].tolist()
             true = min(sign * max(x, 0) - q * x for x in (-1, 0, 1) if sigma * x >= 0)
             assert Fraction(found) <= true
 
@@ -233,7 +254,7 @@ def test_a_bound_over_a_box_pays_for_its_sum(tmp_path: Path) -> None:
         at = {big: 1.0, -big: 1.0}
         ends = np.array([[at.get(v, -1.0)] for v in order])
         boxes.put(0, ends, ends)
-        (found,) = boxes.lower({0: np.array(order)[:, None]}, np.zeros(1), np.full(1, np.inf), np.zeros(1, np.int64), {}).tolist()
+        (found,) = boxes.lower({0: np.array(order)[:, None]}, np.zeros(1), np.full(1, np.inf), np.zeros(1, np.int64), {})[0].tolist()
         assert found <= -1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,17 @@ def test_curved_operators_are_not_told_to_simplify(op: str, tmp_path: Path) -> N
     assert "onnxsim" not in said.value.remedy
 
 
+def test_quantised_networks_are_refused_with_the_reason(tmp_path: Path) -> None:
+    scale = {"s": np.float32(0.1), "z": np.int8(0)}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])]
+    model = onnx.load(tiny.save(tmp_path / "net.onnx", nodes, [1, 3], 3, {}))
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in scale.items())
+    with pytest.raises(polytriton.PolytritonError) as said:
+        polytriton.compile(model)
+    assert said.value.exit_code == 3 and "float network" in said.value.remedy
+    assert all(word in said.value.message for word in ("QuantizeLinear rounds and saturates", "DequantizeLinear"))
+
+
 @pytest.mark.parametrize(
     "name, data, word",
     [
@@ -139,7 +151,10 @@ def test_other_formats_are_named(cli: Cli, here: Path, name: str, data: bytes, w
     assert said.code == 2
     assert word in said.err
     assert "ire format" not in said.err
-    assert any(remedy in said.err for remedy in ("torch", "tf2onnx", "git lfs pull"))
+    assert any(remedy in said.err for remedy in ("torch", "python -m tf2onnx.convert --", "git lfs pull"))
+    if name.endswith(("h5", "tflite", "keras")):
+        assert f"{name} --output net.onnx" in " ".join(said.err.split())
+        assert ("pip install tf2onnx" in " ".join(said.err.split())) == (find_spec("tf2onnx") is None)
 
 
 def test_missing_data_is_missing(cli: Cli, here: Path) -> None:

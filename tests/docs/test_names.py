@@ -15,7 +15,7 @@ from tests.mutation.__main__ import RESULTS, read_results, summary
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
-EXAMPLES = {"net", "onnx", "pixels", "spec"}  # what the pages' own examples and other packages call things
+EXAMPLES = {"net", "onnx", "pixels", "spec", "torch"}  # what the pages' own examples and other packages call things
 FILES = {
     "md",
     "py",
@@ -85,10 +85,11 @@ def missing(name: str) -> bool:
     if first in EXAMPLES:
         return False
     if first == "polytriton":
+        room = "polytriton"
         while rest and (ROOT / "polytriton" / rest[0]).is_dir() and len(rest) > 1:
-            rest = rest[1:]
+            room, *rest = rest
         if rest[0] not in modules:
-            return rest[0] not in modules["polytriton"] and rest[0] not in interface()
+            return rest[0] not in modules[room] and rest[0] not in interface()
         first, rest = rest[0], rest[1:]
         if not rest:
             return False

@@ -122,6 +122,13 @@ def _compile(data: bytes) -> None:
     polytriton.compile(data)
 
 
+NNET = b"// made\n1,2,1,2,\n2,1,\n0,\n-1.0,-1.0,\n1.0,1.0,\n0.0,0.5,0.0,\n1.0,2.0,1.0,\n0.5,-2.0,\n0.25,\n"
+
+
+def _nnet(data: bytes) -> None:
+    load_onnx(written("net.nnet", data))
+
+
 @cache
 def nets() -> list[bytes]:
     return [print_net(n).encode() for n in (random_net(seed, limit=60) for seed in range(12))]
@@ -342,6 +349,7 @@ TARGETS = {
     for t in (
         Target("onnx", _onnx, models, mutate.model, seconds=10.0, memory=3 << 29),
         Target("compile", _compile, models, mutate.model, seconds=20.0, memory=3 << 29),
+        Target("nnet", _nnet, lambda: [NNET], mutate.text(words.LIST)),
         Target("vnnlib", _vnnlib, properties, mutate.text(words.VNNLIB)),
         Target("net", _net, nets, mutate.text(words.NET), seconds=10.0),
         Target("plan", _plan, lambda: [print_plan(c.plan).encode() for c in compiled().values()], mutate.text(words.PLAN)),

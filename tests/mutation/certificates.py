@@ -14,6 +14,7 @@ COST = f"{READING}::test_few_bytes_do_not_cost_gigabytes"
 SHARES = "tests/certificate/test_shares.py"
 OWN = "tests/certificate/test_leaves.py::test_each_trees_leaves_are_of_its_own_box_and_pieces"
 GUIDE, WRITTEN = "tests/certificate/test_guide.py", "tests/certificate/test_trees.py"
+CUT = f"{GUIDE}::test_a_cut_keeps_what_reaches_any_piece"
 EXACT = "tests/certificate/test_exact.py"
 EXACTLY = f"{EXACT}::test_bounds_hold_at_every_corner_of_the_regions", f"{EXACT}::test_no_false_property_is_confirmed"
 _C, _F, _S, _E = "checker.py", "checker_files.py", "commands/shares.py", "checker_exact.py"
@@ -57,6 +58,14 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: a slice with steps is one without", _F, "([], [[0]], [[0], [1]])", "([], [[0]], [[0], [1]], [[0], [2]])", SHAPES),
     m("checker: constants without end", _F, "self.made <= MAX_CELLS", "True", SHAPES),
     m("checker: a row goes on because others do", _C, "(found > best[open_]) & (best[open_] < goal[open_])", "(found > best[open_])", f"{SOUND}::test_a_row_is_bounded_as_it_is_alone"),
+    # cuts by rows
+    m("checker: cuts from the other end", _C, "np.where(slope < 0, np.fmax(lo, down(hi - reach)), lo), np.where(slope > 0,", "np.where(slope > 0, np.fmax(lo, down(hi - reach)), lo), np.where(slope < 0,", POINTS),
+    m("checker: cuts by the best of all frontiers", _C, "np.inf) - last) /", "np.inf) - least) /", POINTS),
+    m("checker: cuts twice as deep", _C, "/ np.abs(slope)), 0)", "/ np.abs(2 * slope)), 0)", POINTS, EXECUTIONS),
+    m("checker: cuts by a limit beyond floats", _C, "np.where(goal < HUGE, up(goal), np.inf)", "up(goal)", f"{SOUND}::test_a_row_with_a_limit_beyond_floats_cuts_nothing"),
+    m("checker: a cut keeps what reaches every piece", _C, "(lows.min(0), highs.max(0))", "(lows.max(0), highs.min(0))", CUT),
+    m("checker: a piece without a row is not reached", _C, "[c for *_, c in met.get((j, p), ())] for p in part.open]", "[c for *_, c in met[j, p]] for p in part.open if (j, p) in met]", f"{GUIDE}::test_a_piece_without_rows_is_reached_everywhere"),
+    m("checker: ReLUs are one whatever they read", _F, 'o[:2] == ("relu", (k,))', 'o[0] == "relu"', f"{GUIDE}::test_relus_of_one_value_are_one"),
     # trees
     m("checker: a row refutes without a bound", _C, "if margin > 0 and not boxes.empty[j]:", "if not boxes.empty[j]:", LINES),
     m("checker: a bound of zero refutes", _C, "if margin > 0 and not boxes.empty[j]:", "if margin >= 0 and not boxes.empty[j]:", f"{GUIDE}::test_a_bound_of_zero_refutes_nothing"),

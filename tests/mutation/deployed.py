@@ -12,6 +12,7 @@ GUARD, NUMBERS = "tests/api/test_guard.py", "tests/frontend/test_numbers.py"
 LOSSES = f"{LAW}::test_each_loss_is_missed"
 FOLDS, LAYOUT, DEPLOYED, REWRITE = "passes/fold.py", "passes/layout.py", "ir/deployed.py", "passes/rewrite.py"
 OPS, CONSTANTS, IMPORT = "frontend/onnx_ops.py", "frontend/onnx_constants.py", "frontend/onnx.py"
+NNET, ANSWERS = "frontend/nnet.py", "tests/frontend/test_nnet.py::test_answers_are_what_the_text_states"
 
 DEPLOYED_SUMS: tuple[Mutant, ...] = (
     # constants and padding that are absorbed, cells that repeat
@@ -67,6 +68,11 @@ DEPLOYED_SUMS: tuple[Mutant, ...] = (
     m("windows that crop are taken", "frontend/onnx_windows.py", "            if total < 0:  #", "            if total < -size:  #", DRAWN),
     m("a hanging window begins beyond the end", "frontend/onnx_windows.py", "if ceil and span % stride and count * stride < size + low:", "if ceil and span % stride:", DRAWN),
     m("what hangs over counts as padding", "frontend/onnx_windows.py", "self.image[1 + i] + self.real_hi[i]) if padding", "self.image[1 + i] + self.hi[i]) if padding", "tests/frontend/test_onnx.py"),
+    m("nnet: the last layer has a ReLU", NNET, "if k + 1 < layers:", "if k < layers:", ANSWERS),
+    m("nnet: no layer but the first has a ReLU", NNET, "if k + 1 < layers:", "if k == 0 < layers - 1:", ANSWERS),
+    m("nnet: inputs are cut below at their greatest", NNET, '("Max", box[0])', '("Max", box[1])', ANSWERS),
+    m("nnet: outputs are moved before they are stretched", NNET, 'model.emit("Mul", scale[1][-1:])\n        model.emit("Add", scale[0][-1:])', 'model.emit("Add", scale[0][-1:])\n        model.emit("Mul", scale[1][-1:])', ANSWERS),
+    m("nnet: weights beyond float32 are taken", NNET, "if not all(isfinite(v) for v in row.tolist()):", "if not all(isfinite(v) for v in values):", "tests/frontend/test_nnet.py::test_what_is_wrong_is_told_by_its_line"),
     m("import: the largest allowance is everyone's", "frontend/onnx_compare.py", "(gap <= allowed) | (allowed == np.inf)", "(gap <= allowed.max()) | (allowed == np.inf)", COMPARE),
     m("import: single inputs have company", "frontend/onnx_compare.py", "np.where(np.arange(size) == i, 1.0, 0.0)", "np.where(np.arange(size) == i, 1.0, 0.5)", COMPARE),
     m("import: a node is given its answer", "frontend/onnx_compare.py", "    known: dict[str, Numbers] = {}\n", "    known: dict[str, Numbers] = {h.node: Numbers(theirs[h.tensor]) for h in step.outputs}\n", COMPARE),

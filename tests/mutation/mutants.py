@@ -7,6 +7,7 @@ from tests.mutation.certificates import CERTIFICATES
 from tests.mutation.charges import PAYMENTS
 from tests.mutation.curves import CURVES
 from tests.mutation.deployed import DEPLOYED_SUMS
+from tests.mutation.input_maps import INPUT_MAPS
 from tests.mutation.launches import LAUNCHES
 from tests.mutation.mutant import Mutant, m
 from tests.mutation.pieces import PIECES
@@ -258,6 +259,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *CERTIFICATES,
     *PIECES,
     *LAUNCHES,
+    *INPUT_MAPS,
     *PROPERTIES,
     *CURVES,
 )  # fmt: skip

@@ -17,13 +17,15 @@ import pytest
 
 from polytriton.prove import crew as crew_module
 from polytriton.prove.attempt import Answers
-from polytriton.prove.crew import Crew
+from polytriton.prove.crew import Crew, Flow, Others
 from polytriton.prove.forest import Forest
 from polytriton.prove.questions import questions
 from polytriton.prove.search import InputSearch
+from polytriton.prove.trail import Trail
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
 from polytriton.runtime.results import Stopped
+from polytriton.workers.process import Process
 from tests.prove.audited import cube, lowered, over, spread
 from tests.prove.piecewise import drawn
 from tests.prove.test_neurons import ends_after, fresh
@@ -68,32 +70,108 @@ def waits(holds: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def test_items_are_shared_and_a_killed_helper_loses_nothing() -> None:
+def shared(crew: Crew, work: Any, mine: Callable[[int], Any] | None = None, deadline: float | None = None) -> Callable[[Any], list[Any]]:
+    """What comes of a list of numbers."""
+    flow: Flow[int, Any] = Flow(crew, work, mine or work.open(), deadline)
+
+    def every(items: range) -> list[Any]:
+        flow.send(items)
+        return flow.receive()
+
+    return every
+
+
+def test_items_are_shared_and_a_killed_helper_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is started again, but not for ever."""
+    monkeypatch.setattr(crew_module, "STARTS", 2)
     crew = Crew(1, after=0.0)
-    every = crew.share(Slow(), Slow().open(), None)
+    every, dead = shared(crew, Slow()), set[int | None]()
     try:
-        waits(lambda: len({who for _, who in every(range(20))}) == 2)
-        (child,) = crew._helpers
-        killer = threading.Timer(0.1, os.kill, (child.pid, signal.SIGKILL))
-        killer.start()
-        made = every(range(40))
-        killer.join()
-        assert [square for square, _ in made] == [k * k for k in range(40)]
-        assert made[0][1] == os.getpid() and {who for _, who in every(range(9))} == {os.getpid()}
+        for _ in range(2):
+            waits(lambda: len({who for _, who in every(range(20))} - dead) == 2)
+            (child,) = crew._helpers
+            dead.add(child._distant.pid)  # type: ignore[attr-defined]
+            killer = threading.Timer(0.1, os.kill, (child._distant.pid, signal.SIGKILL))  # type: ignore[attr-defined]
+            killer.start()
+            made = every(range(40))
+            killer.join()
+            assert [square for square, _ in made] == [k * k for k in range(40)]
+        assert len(dead) == 2 and made[0][1] == os.getpid()
+        waits(lambda: not any(t.is_alive() for t in crew._pool._threads))
+        assert {who for _, who in every(range(9))} == {os.getpid()}
+    finally:
+        crew.close()
+
+
+def test_lists_are_received_as_they_were_sent_and_dropped_ones_never() -> None:
+    for helpers in (0, 1):
+        crew = Crew(helpers, after=0.0)
+        flow: Flow[int, Any] = Flow(crew, Slow(0.001), Slow(0.001).open(), None)
+        try:
+            for first in (0, 10, 20):
+                flow.send(range(first, first + 3))
+            assert [k for k, _ in flow.receive()] == [0, 1, 4] and flow.items() == [10, 11, 12, 20, 21, 22] and len(flow) == 2
+            assert flow.drop() == [10, 11, 12, 20, 21, 22] and not flow.items()
+            flow.send(range(5))
+            assert [k for k, _ in flow.receive()] == [0, 1, 4, 9, 16] and not len(flow)
+        finally:
+            crew.close()
+
+
+class Waits:
+    """Far away, and done with its first item when three are done here."""
+
+    def __init__(self) -> None:
+        self.done, self.all = list[int](), threading.Event()
+
+    def alive(self) -> bool:
+        return True
+
+    def start(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def stop(self) -> None:
+        self.all.set()
+
+    def exchange(self, data: bytes) -> bytes:
+        what, given = pickle.loads(data)
+        if what == "do":
+            self.all.wait(60.0)
+        return pickle.dumps(None if what == "open" else given * given)
+
+    def here(self, k: int) -> int:
+        self.done.append(k)
+        if len(self.done) == 3:
+            self.all.set()
+        return k * k
+
+
+def test_whoever_waits_begins_the_next_list() -> None:
+    """What comes of it is the next list's, though it is there first."""
+    far = Waits()
+    crew = Crew(0, others=Others(1, lambda: [far]))
+    flow: Flow[int, int] = Flow(crew, Slow(), far.here, None)  # type: ignore[arg-type]
+    try:
+        flow.send([2, 3])
+        flow.send([4, 5])
+        crew._staff()
+        waits(lambda: len(crew._pool._waiting._jobs) == 3)  # type: ignore[attr-defined]
+        assert flow.receive() == [4, 9] and far.done == [3, 4, 5]
+        assert flow.receive() == [16, 25] and far.done == [3, 4, 5]
     finally:
         crew.close()
 
 
 def test_work_that_opens_nowhere_else_is_done_here() -> None:
     crew = Crew(1, after=0.0)
-    every = crew.share(Fails(), Slow(0.001).open(), None)
+    every = shared(crew, Fails(), Slow(0.001).open())
     try:
         tried = 0
         while not tried or any(t.is_alive() for t in crew._pool._threads):
             assert [s for s, _ in every(range(5))] == [0, 1, 4, 9, 16]
             tried += 1
         (child,) = crew._helpers
-        assert child.pid is not None
     finally:
         crew.close()
     assert not child.alive()
@@ -103,7 +181,7 @@ def test_a_helper_opens_each_work() -> None:
     crew = Crew(1, after=0.0)
     try:
         for seconds in (0.02, 0.03):
-            every = crew.share(Slow(seconds, add=int(1000 * seconds)), Slow(seconds, int(1000 * seconds)).open(), None)
+            every = shared(crew, Slow(seconds, add=int(1000 * seconds)))
             expected = [k * k + int(1000 * seconds) for k in range(20)]
             who: set[int] = set()
             while len(who) < 2:
@@ -114,25 +192,32 @@ def test_a_helper_opens_each_work() -> None:
         crew.close()
 
 
-def test_time_that_is_up_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A helper that never answers: its item is not made here, and the deadline ends the wait."""
-
-    over = threading.Event()
-    for name, made in {"start": lambda self: None, "alive": lambda self: True, "ask": lambda self, part: over.wait(60.0)}.items():
-        monkeypatch.setattr(crew_module._Helper, name, made)
+@pytest.mark.parametrize("over", [True, False])
+def test_a_helper_that_never_answers_costs_time_alone(over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is at is done here in the end, unless the deadline comes first."""
+    wait = threading.Event()
+    for name, made in {"start": lambda self: None, "alive": lambda self: True, "exchange": lambda self, data: wait.wait(60.0)}.items():
+        monkeypatch.setattr(Process, name, made)
+    monkeypatch.setattr(crew_module, "SLOW", 60.0 if over else 0.3)
     crew = Crew(1, after=0.0)
-    every = crew.share(Slow(), Slow(0.2).open(), time.monotonic() + 1.0)
-    with pytest.raises(Stopped):
-        every(range(2))
-    over.set()
-    crew.close()
+    flow: Flow[int, Any] = Flow(crew, Slow(), Slow(0.2).open(), time.monotonic() + (1.0 if over else 60.0))
+    try:
+        flow.send(range(3))
+        if over:
+            with pytest.raises(Stopped):
+                flow.receive()
+        else:
+            assert flow.receive() == [(k * k, os.getpid()) for k in range(3)]
+    finally:
+        wait.set()
+        crew.close()
 
 
 def test_a_busy_machine_gets_helpers_when_it_is_idle(processors: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew_module, "AGAIN", 0.05)
     processors[0] = 1
     crew = Crew(1, after=0.0)
-    every = crew.share(Slow(), Slow(0.0).open(), None)
+    every = shared(crew, Slow(), Slow(0.0).open())
     try:
         for _ in range(5):
             every(range(3))
@@ -154,31 +239,111 @@ def told(stats: SearchStats, answers: Answers) -> tuple[object, ...]:
 
 
 def test_a_helper_bounds_what_is_bounded_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches by signs and by boxes, in which a helper does all but the first item of a list, find what they find alone."""
-    shared: list[int] = []
+    """Searches by signs and by boxes, in which a helper does everything, find and note what they find alone."""
+    done: list[int] = []
 
-    def leaves(self: Crew, batch: Any, deadline: float | None) -> int | None:
+    def leaves(self: Flow[Any, Any]) -> list[Any]:
+        batch = self._lists[0]
+        self._crew._staff()
         while len(batch.made) < len(batch.items):
-            self._listen(batch, 60.0)
-        shared.append(len(batch.items) - 1)
-        return None
+            self._listen(60.0)
+        done.append(len(batch.items))
+        self._lists.popleft()
+        return [batch.made[k] for k in range(len(batch.items))]
 
-    monkeypatch.setattr(Crew, "_next", leaves)
-    ends: dict[float, list[object]] = {0.0: [], 1e9: []}
+    own, ends = Flow.receive, dict[float, list[object]]({0.0: [], 1e9: []})
     for seed, part in ((113, Fraction(1, 12)), (104, Fraction(0)), (118, Fraction(0))):
         net = drawn(np.random.default_rng(seed), 2, [4, 3])
         group, _ = lowered(net, [over(net, 1.0)], cube(2), part * spread(net, [over(net, 1.0)], cube(2)))
         decider, q = compiled(net)._decider, questions(asked([cube(2)], [(0, group)], 1))
         assert q is not None
         for after, found in ends.items():
-            monkeypatch.setattr(Crew.__init__, "__defaults__", (after,))
+            monkeypatch.setattr(Crew.__init__, "__defaults__", (after, None))
+            monkeypatch.setattr(Flow, "receive", own if after else leaves)
             answers = fresh(q)
+            answers.trail = Trail(1 << 20)
             if part:
                 stats = Forest(decider, q, answers, None, ends_after(6), threads=2).run()
             else:
                 stats = InputSearch(decider, q, answers, deadline=None, progress=ends_after(6), threads=2).run()
-            found.append(told(stats, answers))
-    assert ends[0.0] == ends[1e9] and len(shared) > 6 and sum(shared) > 12
+            noted = [a.tolist() for a in (*answers.trail.divisions(), *answers.trail.refutations())]
+            found.append((told(stats, answers), noted))
+            assert part or not answers.settled.any()  # there are unsafe inputs
+            assert noted[0] and noted[5]
+    assert ends[0.0] == ends[1e9] and len(done) > 6 and sum(done) > 12
+
+
+@pytest.mark.parametrize("signs", [True, False])
+def test_what_is_on_its_way_when_a_search_ends_waits_as_before(signs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits in the end is what was not refuted when the search was last heard of."""
+    net = drawn(np.random.default_rng(7), 2, [7, 5])
+    group, _ = lowered(net, [over(net, 1.0)], cube(2), -spread(net, [over(net, 1.0)], cube(2)) / 2)
+    q = questions(asked([cube(2)], [(0, group)], 1))
+    assert q is not None
+    monkeypatch.setattr("polytriton.prove.neurons.MOST", 8)
+    monkeypatch.setattr("polytriton.prove.search.MOST", 4)
+    monkeypatch.setattr("polytriton.prove.search.FILL", 1)
+    monkeypatch.setattr(Crew.__init__, "__defaults__", (1e9, None))
+    sent: list[int] = []
+    own = Flow.receive
+
+    def receive(self: Flow[Any, Any]) -> list[Any]:
+        sent.append(len(self))
+        return own(self)
+
+    monkeypatch.setattr(Flow, "receive", receive)
+    for rounds in range(1, 7):
+        answers, decider = fresh(q), compiled(net)._decider
+        if signs:
+            stats = Forest(decider, q, answers, None, ends_after(rounds), threads=2).run()
+        else:
+            stats = InputSearch(decider, q, answers, deadline=None, progress=ends_after(rounds), threads=2).run()
+        assert stats.ended == "time" and not answers.settled.any()
+        assert stats.share == pytest.approx(stats.samples[-1].share, abs=2e-6) and stats.open == stats.samples[-1].open
+    assert max(sent) == 2
+
+
+@pytest.mark.parametrize("signs", [True, False])
+def test_a_search_whose_helper_is_killed_ends_as_it_does_alone(signs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helper is killed while it is at a batch, as the system does it where memory is short."""
+    rng = np.random.default_rng(7)
+    net = drawn(rng, 2, [7, 5])
+    group, _ = lowered(net, [over(net, 1.0)], cube(2), spread(net, [over(net, 1.0)], cube(2)) / 200)
+    q = questions(asked([cube(2)], [(0, group)], 1))
+    assert q is not None
+    monkeypatch.setattr("polytriton.prove.neurons.MOST", 16)
+    monkeypatch.setattr("polytriton.prove.search.MOST", 4)
+    killed, calls, own, ends = set[int](), list[int](), Flow.receive, list[object]()
+
+    def kills(self: Flow[Any, Any]) -> list[Any]:
+        """Kills the helper when it has begun an item of the third list or the next one."""
+        self._crew._staff()
+        calls.append(len(taken))
+        if len(calls) == 3:
+            waits(lambda: len(taken) > calls[-1])
+            pid = self._crew._helpers[0]._distant.pid  # type: ignore[attr-defined]
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+        return own(self)
+
+    taken, ask = list[object](), crew_module._Helper.ask
+
+    def notes(self: Any, part: Any) -> Any:
+        taken.append(part)
+        return ask(self, part)
+
+    monkeypatch.setattr(crew_module._Helper, "ask", notes)
+    for after in (0.0, 1e9):
+        monkeypatch.setattr(Crew.__init__, "__defaults__", (after, None))
+        monkeypatch.setattr(Flow, "receive", own if after else kills)
+        answers, decider = fresh(q), compiled(net)._decider
+        if signs:
+            stats = Forest(decider, q, answers, None, ends_after(1000), threads=2).run()
+        else:
+            stats = InputSearch(decider, q, answers, deadline=None, threads=2).run()
+        assert answers.settled.all()
+        ends.append(told(stats, answers))
+    assert killed and ends[0] == ends[1]
 
 
 def test_a_helper_opens_what_a_search_sends() -> None:

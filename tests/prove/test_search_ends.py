@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import fields
 from fractions import Fraction
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from polytriton.prove import search as module
 from polytriton.prove.questions import questions
 from polytriton.prove.search import InputSearch
+from polytriton.runtime import settings
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Stopped
 from tests.prove.audited import audit, cube, hard, lowered, over, sampled
@@ -49,6 +52,22 @@ def test_time_that_ends_anywhere(where: str, monkeypatch: pytest.MonkeyPatch) ->
         if ended.stats.ended == "time":
             ended.search.check("after the stop")
             held(ended, 1, safe, net)
+
+
+def test_bounding_a_batch_changes_neither_it_nor_the_search() -> None:
+    """What comes of it may be lost, or be made twice."""
+    net, groups, _ = hard()
+    search = searched(compiled(net), asked([cube(2)], groups, 1), 5.0, keep=[], rounds=5, first=False).search
+    batch = search.waiting.take(np.arange(len(search.waiting)))
+    before, known = deepcopy(batch), [search.trail, search.ways, search.least.copy(), search.depth, search.ended]
+    with settings.pin_settings(search.decider.device):
+        first, second = (search.bound_batch((batch, len(search.all_ways), False, 1000)) for _ in range(2))
+    assert len(first.closed) and first.left is not None and second.left is not None
+    for f in fields(batch):
+        assert np.array_equal(getattr(batch, f.name), getattr(before, f.name)), f.name
+        assert np.array_equal(getattr(first.left, f.name), getattr(second.left, f.name)), f.name
+    assert search.trail is known[0] and search.ways == known[1] and [search.depth, search.ended] == known[3:]
+    assert np.array_equal(search.least, known[2])
 
 
 def held(ended: Ended, group: int, forms: Sequence[Form], net: Small) -> None:

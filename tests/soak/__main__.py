@@ -45,14 +45,14 @@ def run_shard(first: int, count: int, folder: str) -> Shard:
     """The cases first to first + count - 1; what escapes is shrunk and stored at once."""
     import torch
 
-    from tests.soak.case import VERSION, draw
+    from tests.soak.case import VERSION, draw_any
 
     torch.set_num_threads(1)
     shard, start = Shard(first, count, VERSION), time.process_time()
     for seed in range(first, first + count):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # overflow is what many cases are about
-            case = draw(seed)
+            case = draw_any(seed)
             outcome, found = attempt(case)
         if found:
             shard.escapes.append(seed)
@@ -70,10 +70,12 @@ def run_shard(first: int, count: int, folder: str) -> Shard:
 
 def attempt(case: Any) -> tuple[Any, list[str]]:
     """The outcome, and what is wrong with it: escapes, or the error that ended the case."""
+    from tests.oracle.product_graphs import judge_graph
+    from tests.soak.case import GraphCase
     from tests.soak.oracles import judge
 
     try:
-        outcome = judge(case)
+        outcome = judge_graph(case.seed, case.most) if isinstance(case, GraphCase) else judge(case)
     except Exception:
         return None, [traceback.format_exc(limit=-4)]
     return outcome, outcome.escapes
@@ -81,7 +83,8 @@ def attempt(case: Any) -> tuple[Any, list[str]]:
 
 def keep(case: Any, found: list[str], folder: Path) -> None:
     """Stores the case as it was, then the smallest one that fails in the same way."""
-    from tests.soak.shrink import shrink, store
+    from tests.soak.case import GraphCase
+    from tests.soak.shrink import shorten, shrink, store
 
     store(case, found, folder / "escapes")
     error = found[0].startswith("Traceback")
@@ -91,7 +94,7 @@ def keep(case: Any, found: list[str], folder: Path) -> None:
         _, now = attempt(smaller)
         return bool(now) and now[0].startswith("Traceback") == error and (not error or now[0].strip().splitlines()[-1] == last)
 
-    small = shrink(case, fails)
+    small = shorten(case, fails) if isinstance(case, GraphCase) else shrink(case, fails)
     store(small, attempt(small)[1], folder / "escapes")
     print(f"case {case.seed}: {last}\n  kept in {folder / 'escapes' / str(case.seed)}", file=sys.stderr, flush=True)
 
@@ -180,12 +183,13 @@ def _shard_of(what: tuple[int, int, str]) -> Shard:
 
 def _one(args: argparse.Namespace) -> int:
     from polytriton.ir.text import print_net
-    from tests.soak.case import draw
+    from tests.soak.case import GraphCase, draw_any
     from tests.soak.shrink import restore
 
-    case = restore(args.replay) if args.replay else draw(args.case)
+    case = restore(args.replay) if args.replay else draw_any(args.case)
     outcome, found = attempt(case)
-    print(print_net(case.net), case.via, case.knobs, outcome if outcome and not found else "", *found, sep="\n")
+    shown = (case,) if isinstance(case, GraphCase) else (print_net(case.net), case.via, case.knobs)
+    print(*shown, outcome if outcome and not found else "", *found, sep="\n")
     return 1 if found else 0
 
 

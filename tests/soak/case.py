@@ -14,12 +14,26 @@ from polytriton.ir.net import Net, Ref
 from tests.oracle.nets import BOXES, MOVES, random_box, random_net
 from tests.oracle.onnx_model import expressible
 
-VERSION = 2  # of the drawing: another one makes other cases from the same numbers
+VERSION, STREAM = 3, 2  # of what a number stands for, and of the drawing of nets
+GRAPHS = 10  # one case in so many is a graph of smooth functions and products
 BATCH = 2
 DEPLOYED = ("float32", "float32", "float32", "tf32", "bf16", "float16")
 KINDS = (*BOXES, *BOXES, "subnormal", "float64", "signed zero", "far")
 INTERPRET, ONNX, POISON = 400, 40, 150  # one case in so many
 HAS_TRITON = find_spec("triton") is not None  # where it has no wheels such cases go another way in
+
+
+@dataclass(frozen=True)
+class GraphCase:
+    """The graph of this number in `oracle/product_graphs.py`, as far as its `most`th step."""
+
+    seed: int
+    most: int = 10
+
+
+def draw_any(seed: int) -> Case | GraphCase:
+    """What this number stands for."""
+    return GraphCase(seed) if seed % GRAPHS == 8 else draw(seed)
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,7 @@ class Case:
 
 def draw(seed: int) -> Case:
     """The same number always makes the same case."""
-    rng = np.random.default_rng([VERSION, seed])
+    rng = np.random.default_rng([STREAM, seed])
     via = "interpret" if seed % INTERPRET == 7 and HAS_TRITON else "onnx" if seed % ONNX == 3 else "public" if rng.random() < 0.1 else "net"
     poisoned = via in ("net", "public") and seed % POISON == 11
     steps, limit = int(rng.integers(0, 7)), int(rng.choice([12, 40, 40, 80]))

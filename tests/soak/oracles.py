@@ -29,33 +29,12 @@ from tests.oracle.balls import outside
 from tests.oracle.exact import Dyadic, exact
 from tests.oracle.onnx_model import to_onnx
 from tests.soak.case import Case
+from tests.soak.outcome import Outcome
 
 POINTS, RUNS, ROUNDS = 4, 4, 2  # exact points and executions an image; steps of the search for corners
 WHOLE = 8  # every so manyth network has its layers held against ball arithmetic
 ROUNDED = ("linear", "conv", "scale", "add", "sub")
 Bounds = dict[str, tuple[np.ndarray, np.ndarray]]  # node -> ends, [images, cells] in the net's order
-
-
-@dataclass
-class Outcome:
-    """What a case showed: comparisons made, bounds that said something, escapes; the nearest that an execution came to a bound."""
-
-    compared: int = 0
-    finite: int = 0
-    escapes: list[str] = field(default_factory=list)
-    ratio: float = 0.0  # of the room that rounding was given, how much a real execution used; 1 would touch the bound
-    refused: bool = False
-
-    def hold(self, what: str, lo: np.ndarray, hi: np.ndarray, down: np.ndarray, up: np.ndarray) -> None:
-        """`down` and `up` enclose the true values; NaN there admits no finite bound."""
-        lost = np.isnan(down)
-        wrong = np.where(lost, ~(np.isneginf(lo) & np.isposinf(hi)), ~((lo <= down) & (up <= hi)))
-        self.compared += wrong.size
-        if wrong.any():
-            at = tuple(int(v) for v in np.argwhere(wrong)[0])
-            lo, hi = np.broadcast_to(lo, wrong.shape), np.broadcast_to(hi, wrong.shape)
-            ends = f"{float(down[at])!r}..{float(up[at])!r} outside [{float(lo[at])!r}, {float(hi[at])!r}]"
-            self.escapes.append(f"{what}: {int(wrong.sum())} wrong, first at {at}: {ends}")
 
 
 # ---- what the verifier says ----------------------------------------------------------------------------------------

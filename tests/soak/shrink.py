@@ -17,7 +17,8 @@ from polytriton.ir.check import check_net
 from polytriton.ir.net import Net, Ref
 from polytriton.ir.text import parse_net, print_net
 from polytriton.passes.layout import drop_dead
-from tests.soak.case import Case
+from tests.oracle.product_graphs import Graph
+from tests.soak.case import Case, GraphCase
 
 Fails = Callable[[Case], bool]
 
@@ -36,6 +37,11 @@ def shrink(case: Case, fails: Fails, patience: int = 400) -> Case:
                 case, again = smaller, True
                 break
     return case
+
+
+def shorten(case: GraphCase, fails: Callable[[GraphCase], bool]) -> GraphCase:
+    """The fewest steps of the graph that still fail."""
+    return next((c for c in (GraphCase(case.seed, k) for k in range(1, case.most)) if fails(c)), case)
 
 
 def _smaller(case: Case) -> Iterator[Case]:
@@ -114,15 +120,20 @@ def _unhex(held: Any) -> np.ndarray | None:
     return None if held is None else np.array([float.fromhex(v) for v in held["values"]]).reshape(held["shape"])
 
 
-def store(case: Case, found: list[str], folder: Path) -> Path:
-    """folder/SEED/: net.ptir, net.safetensors and case.json, whole or not at all."""
+def store(case: Case | GraphCase, found: list[str], folder: Path) -> Path:
+    """folder/SEED/: net.ptir, net.safetensors and case.json, of a graph net.onnx and case.json, whole or not at all."""
     final, draft = folder / str(case.seed), folder / f".{case.seed}.{os.getpid()}"
     draft.mkdir(parents=True)
-    (draft / "net.ptir").write_text(print_net(case.net))
-    save_file({k: np.ascontiguousarray(v) for k, v in case.net.weights.items()}, draft / "net.safetensors")
-    arrays = {k: _hex(getattr(case, k)) for k in ("lo", "hi", "forms", "over_input")}
-    rest = {"seed": case.seed, "knobs": case.knobs, "via": case.via, "poisoned": case.poisoned, "found": found}
-    (draft / "case.json").write_text(json.dumps({**rest, **arrays}, indent=1))
+    told: dict[str, Any] = {"seed": case.seed, "found": found}
+    if isinstance(case, GraphCase):
+        (draft / "net.onnx").write_bytes(Graph.draw(case.seed, case.most).model())
+        told["most"] = case.most
+    else:
+        (draft / "net.ptir").write_text(print_net(case.net))
+        save_file({k: np.ascontiguousarray(v) for k, v in case.net.weights.items()}, draft / "net.safetensors")
+        told |= {k: _hex(getattr(case, k)) for k in ("lo", "hi", "forms", "over_input")}
+        told |= {"knobs": case.knobs, "via": case.via, "poisoned": case.poisoned}
+    (draft / "case.json").write_text(json.dumps(told, indent=1))
     if final.exists():
         for old in final.iterdir():
             old.unlink()
@@ -131,8 +142,10 @@ def store(case: Case, found: list[str], folder: Path) -> Path:
     return final
 
 
-def restore(folder: Path) -> Case:
+def restore(folder: Path) -> Case | GraphCase:
     held = json.loads((folder / "case.json").read_text())
+    if "most" in held:
+        return GraphCase(held["seed"], held["most"])
     net = parse_net((folder / "net.ptir").read_text(), load_file(folder / "net.safetensors"))
     lo, hi, forms = (_unhex(held[k]) for k in ("lo", "hi", "forms"))
     assert lo is not None and hi is not None and forms is not None

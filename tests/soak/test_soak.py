@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from polytriton.runtime import soundness
+from polytriton.runtime import planes, soundness, tables
 from polytriton.runtime.forward import Forward
-from tests.soak.__main__ import Shard, append, attempt, main, read_progress, summary
-from tests.soak.case import HAS_TRITON, INTERPRET, POISON, VERSION, Case, draw
-from tests.soak.oracles import Outcome
+from tests.soak.__main__ import Shard, append, attempt, keep, main, read_progress, summary
+from tests.soak.case import HAS_TRITON, INTERPRET, POISON, VERSION, Case, GraphCase, draw, draw_any
+from tests.soak.outcome import Outcome
 from tests.soak.shrink import restore, shrink, store
 
 
@@ -63,6 +64,21 @@ def test_drawing_is_repeatable_and_reaches_every_kind() -> None:
     kinds = ("net", "public", "onnx", *["interpret"] * HAS_TRITON, "poisoned", "mixed", "float16", "tight=True", "loops=False")
     wanted = (*kinds, "conv", "maxpool", "gather")
     assert all(seen[w] for w in wanted), seen
+
+
+def test_graphs_of_functions_and_products_are_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And a planted fault in the planes of a product is found in one of them, shortened and kept."""
+    graphs = [c for c in map(draw_any, range(200)) if isinstance(c, GraphCase)]
+    assert len(graphs) == 20
+    plain = planes.product_planes
+    monkeypatch.setattr(tables, "product_planes", lambda *a: replace(p := plain(*a), upper_cut=p.upper_cut - 1e-3 * p.upper_cut.abs()))
+    case, found = next((c, f) for c in graphs if (f := attempt(c)[1]))
+    keep(case, found, tmp_path)
+    kept = restore(tmp_path / "escapes" / str(case.seed))
+    assert isinstance(kept, GraphCase) and kept.most <= case.most and attempt(kept)[1]
+    assert main(["--replay", str(tmp_path / "escapes" / str(case.seed))]) == 1
+    monkeypatch.undo()
+    assert main(["--replay", str(tmp_path / "escapes" / str(case.seed))]) == 0
 
 
 def test_networks_with_nan_or_infinity_are_refused() -> None:

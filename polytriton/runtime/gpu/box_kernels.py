@@ -16,7 +16,7 @@ from polytriton.rounding import gamma
 from polytriton.runtime.gpu.forward_kernels import AffineParts, _aligned
 from polytriton.runtime.gpu.recording import launch
 from polytriton.runtime.layers import Layer
-from polytriton.runtime.soundness import deployed_numbers
+from polytriton.runtime.soundness import converts_nothing, deployed_numbers
 
 if TYPE_CHECKING:
     from polytriton.runtime.forward import Boxes, Forward
@@ -96,6 +96,7 @@ class BoxKernels:
             widen = gamma(layer.terms + 4, 2.0**-53) + layer.rho
             products = layer.node.integer("products", 1)
             beside = self.addends.beside[name]
-            made = deployed_numbers(self.semantics, layer.most, layer.ops, beside, products, layer.w_rowsum, layer.w_max, widen)
+            sem = self.semantics.plain if converts_nothing(layer.node) else self.semantics
+            made = deployed_numbers(sem, layer.most, layer.ops, beside, products, layer.w_rowsum, layer.w_max, widen)
             self._numbers[name] = torch.tensor(made, dtype=torch.float64, device=self.device)
         return self._numbers[name]
