@@ -89,7 +89,7 @@ def plain(function: Any) -> Any:
         finally:
             _ = libc and libc.fesetenv(old)
     return run
-down, up = (functools.partial(lambda end, x: np.nextafter(x, end), end) for end in (-np.inf, np.inf))
+down, up = (functools.partial(lambda end, x: np.where(np.isinf(x), x, np.nextafter(x, end)), end) for end in (-np.inf, np.inf))
 def of(v: Array, at: Array) -> Array:  # a box's column for each row; one that is the same for all is not copied
     return v if v.shape[1] == 1 else v[:, at[:1] if (at == at[:1]).all() else at]
 def dot(v: Array, a: Array, at: Array | None = None) -> Array:  # of each column of `a` with its box's, or with its own
@@ -186,8 +186,8 @@ class Boxes:
                 for n, a in frontier.items():
                     mid, R, a = self.mid[n][cells[n]], self.R[n][cells[n]], a[cells[n]]
                     found = down(down(found + dot(mid, a, at)) - dot(R, np.abs(a), at))
-                better = np.isfinite(found) & (found > best[open_]) & (best[open_] < goal[open_])
-                best[open_[better]] = found[better]
+                found = np.where(np.isfinite(found), found, -np.inf)  # no sum on the way overflowed
+                best[open_] = np.where(best[open_] < goal[open_], np.maximum(best[open_], found), best[open_])
                 left = best[open_] < goal[open_]
                 if op.kind == "input" or not left.any():
                     return best, found, frontier[k]

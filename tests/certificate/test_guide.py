@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext, suppress
 from fractions import Fraction
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +331,28 @@ def test_relus_of_one_value_are_one(tmp_path: Path, semantics: str) -> None:
         assert len(prover.relus) == (1 if other == "z" else 2)
         with nullcontext() if other == "z" else pytest.raises(checker.Refused):
             follow(prover, box, group, checker.Tree(Draft(0, [0, 1]).arrays()))
+
+
+@pytest.mark.parametrize("semantics", checker.SEMANTICS)
+def test_a_sum_that_overflows_cuts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, semantics: str) -> None:
+    """With a huge multiplier partial sums are infinite where the sum is not: a bound of +inf, or the largest float, which lies below it,
+    would cut a box to a corner. The middle plus 1/128 everywhere is unsafe.
+    """
+    path = dense(tmp_path / "n.onnx", [(np.ones((1, 4)), np.zeros(1)), (np.ones((1, 1)), np.zeros(1))])
+
+    class Cutting(Guide):
+        def divide(self, prover: checker.Prover, pieces: Any, boxes: checker.Boxes, left: list[Any], at: np.ndarray) -> list[checker.Hint]:
+            self.count += len(left)
+            checker.need(self.count < 40, "enough", checker.Refused)
+            return [(-1 if w.part.signs[0] else 4, 0.0, 0, 5) for w in left]
+
+    def huge(self: checker.Boxes, draft: object, start: dict[int, np.ndarray], at: np.ndarray, steps: int, goal: object) -> checker.Choice:
+        lines = {2: (np.ones((1, len(at))), np.full((1, len(at)), 1e308))}
+        return checker.Choice(lines if 2 in self.lines and max(start) > 2 else {}, None, None)
+
+    monkeypatch.setattr(checker.Boxes, "choose", huge)
+    for middles in sorted(set(permutations([-1, -1, 1, 1]))):
+        spec = prop(tmp_path / "p.vnnlib", [(v - 0.125, v + 0.125) for v in middles], 1, "(and (<= Y_0 0.0625) (>= Y_0 0.015625))")
+        prover, box, group = opened((path, spec), semantics)
+        with pytest.raises(checker.Refused):
+            follow(prover, box, group, checker.Tree(Draft(0, [0]).arrays()), Cutting(100, cuts=True))
