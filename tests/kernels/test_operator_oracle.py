@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::RuntimeWarni
 MADE = {"slope_rows", "scale_rows", "pool_rows", "part_rows", "gather_rows"}
 WRONG = [  # a module, a line of it, the same line wrong, and the step and quantity that show it
     ("elementwise", "total += tl.where(x > 0, ", "total += tl.where(x < 0, ", "slope_rows", "constant"),
-    ("elementwise", "PENDING * tl.sum(sizes, 1) + floor", "0.9 * PENDING * tl.sum(sizes, 1) + floor", "slope_rows", "error paid"),
+    ("elementwise", "c.PENDING * tl.sum(sizes, 1) + floor", "0.9 * c.PENDING * tl.sum(sizes, 1) + floor", "slope_rows", "error paid"),
     ("elementwise", "fixed += x.to(tl.float64) * shift", "fixed += 0.999 * x.to(tl.float64) * shift", "scale_rows", "constant"),
-    ("maxpool", "full_y = q // (WO * C) + TOP", "full_y = q // (WO * C) + TOP + 1", "pool_rows", "rows"),
-    ("maxpool", "REL * tl.sum(sizes, 1) + floor", "0.9 * REL * tl.sum(sizes, 1) + floor", "pool_rows", "error paid"),
+    ("maxpool", "full_y = q // (c.WO * c.C) + c.TOP", "full_y = q // (c.WO * c.C) + c.TOP + 1", "pool_rows", "rows"),
+    ("maxpool", "c.REL * tl.sum(sizes, 1) + floor", "0.9 * c.REL * tl.sum(sizes, 1) + floor", "pool_rows", "error paid"),
     ("route", "+ BEGIN + q % INNER", "+ q % INNER", "part_rows", "rows"),
     ("route", "begin + k < end", "begin + k + 1 < end", "gather_rows", "rows"),
 ]
