@@ -158,7 +158,7 @@ def test_the_oracle_finds_what_is_wrong(change: str, by: float, what: str) -> No
 
 # a library kernel's line, the same line wrong, and the step and quantity that show it
 WRONG = [
-    ("conv", "y = y0 - tap_h * DH", "y = y0 + tap_h * DH", "conv_step", "product"),
+    ("conv", "y = y0 - tap_h * c.DH", "y = y0 + tap_h * c.DH", "conv_step", "product"),
     ("dense", "acc = multiply(x, w, acc, c.T, c.FORM)", "acc = multiply(x * 0.999, w, acc, c.T, c.FORM)", "dense_step", "product"),
     ("rows", "tl.where(x >= 0, 0.0, ", "tl.where(x < 0, 0.0, ", "relax_rows", "constant"),
     ("rows", "tl.sum(charged, 1) * c.SUM_ERROR + floor", "tl.sum(charged, 1) * 0.999 + floor", "dense_step", "error paid"),
