@@ -89,7 +89,7 @@ def plain(function: Any) -> Any:
         finally:
             _ = libc and libc.fesetenv(old)
     return run
-down, up = (functools.partial(lambda end, x: np.where(np.isinf(x), x, np.nextafter(x, end)), end) for end in (-np.inf, np.inf))
+down, up = (functools.partial(lambda end, x: np.nextafter(x, np.where(np.isinf(x), x, end)), end) for end in (-np.inf, np.inf))
 def of(v: Array, at: Array) -> Array:  # a box's column for each row; one that is the same for all is not copied
     return v if v.shape[1] == 1 else v[:, at[:1] if (at == at[:1]).all() else at]
 def dot(v: Array, a: Array, at: Array | None = None) -> Array:  # of each column of `a` with its box's, or with its own

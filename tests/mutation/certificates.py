@@ -63,7 +63,7 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: cuts by the best of all frontiers", _C, "np.inf) - last) /", "np.inf) - least) /", POINTS),
     m("checker: cuts twice as deep", _C, "/ np.abs(slope)), 0)", "/ np.abs(2 * slope)), 0)", POINTS, EXECUTIONS),
     m("checker: cuts by a limit beyond floats", _C, "np.where(goal < HUGE, up(goal), np.inf)", "up(goal)", f"{SOUND}::test_a_row_with_a_limit_beyond_floats_cuts_nothing"),
-    m("checker: what overflowed is the largest number", _C, "np.where(np.isinf(x), x, np.nextafter(x, end))", "np.nextafter(x, end)", f"{GUIDE}::test_a_sum_that_overflows_cuts_nothing"),
+    m("checker: what overflowed is the largest number", _C, "np.nextafter(x, np.where(np.isinf(x), x, end))", "np.nextafter(x, end)", f"{GUIDE}::test_a_sum_that_overflows_cuts_nothing"),
     m("checker: a bound of infinity cuts", _C, "found = np.where(np.isfinite(found), found, -np.inf)", "found = np.where(np.isnan(found), -np.inf, found)", f"{GUIDE}::test_a_sum_that_overflows_cuts_nothing"),
     m("checker: a cut keeps what reaches every piece", _C, "(lows.min(0), highs.max(0))", "(lows.max(0), highs.min(0))", CUT),
     m("checker: a piece without a row is not reached", _C, "[c for *_, c in met.get((j, p), ())] for p in part.open]", "[c for *_, c in met[j, p]] for p in part.open if (j, p) in met]", f"{GUIDE}::test_a_piece_without_rows_is_reached_everywhere"),
