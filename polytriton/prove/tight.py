@@ -108,7 +108,6 @@ class Tight:
             where = indices(at, low.shape)
             best, _ = e._both_sides(program, e._tables(boxes), where, both_sides(low, high, at), e.leaves(name), deadline)
             low[where], high[where] = best[0], -best[1]
-            boxes.sizes.pop(name, None)
 
     def _again(
         self,
@@ -221,7 +220,6 @@ def _meet(boxes: Boxes, name: str, lo: Tensor, hi: Tensor) -> Tensor:
     low, high = torch.maximum(boxes.lo[name], lo), torch.minimum(boxes.hi[name], hi)
     empty = (low > high).flatten(1).any(1)
     boxes.lo[name], boxes.hi[name] = torch.minimum(low, high).contiguous(), high.contiguous()
-    boxes.sizes.pop(name, None)
     return empty
 
 
