@@ -138,7 +138,7 @@ class Forward:
         elif node.op == "gather":
             cells = self.moves[node.name].cells
             for d in (boxes.lo, boxes.hi):
-                flat = d[node.inputs[0]].reshape(boxes.batch, -1)
+                flat = d[node.inputs[0]].flatten(1)
                 picked = torch.where(cells >= 0, flat[:, cells.clamp(min=0)], torch.zeros((), dtype=flat.dtype, device=self.device))
                 d[node.name] = self._shaped(picked, node)
         else:
@@ -192,7 +192,7 @@ class Forward:
         if layer.cancelled:  # wabs counts what cancelled in a merge; the radius does not
             spread, magnitude = self.product(layer, layer.w.abs(), rad), self.product(layer, layer.wabs, xabs)
         else:
-            spread, magnitude = self.product(layer, layer.wabs, torch.cat([rad, xabs])).split(len(mid))
+            spread, magnitude = self.product(layer, layer.wabs, torch.cat([rad, xabs])).chunk(2)
         count = None
         if terms == "present":
             count = self.nonzero_terms(layer, xabs > 0)
@@ -241,7 +241,7 @@ class Forward:
         """W x in float64, plain summation."""
         node = layer.node
         if node.op == "linear":
-            return self._shaped(x.reshape(len(x), -1) @ w.T, node)
+            return self._shaped(x.flatten(1) @ w.T, node)
         if node.op == "scale":
             return x * w
         p = node.ints("p", (0, 0, 0, 0))

@@ -82,7 +82,8 @@ def soil(backend: TritonBackend) -> None:
     """Whatever a program is to write before it reads it: NaN, and places where nothing lies."""
     if backend._arena.numel():
         backend._arena.view(backend.kit.coefficients.dtype).fill_(float("nan"))
-    for (name, _), tensor in backend._kept.items():
+    rows = {name: tensor for (name, _), tensor in backend._kept.items()}
+    for name, tensor in rows.items():
         if name.partition(":")[0] in OWN:
             tensor.fill_(WILD.get(tensor.dtype, float("nan")))
 

@@ -283,7 +283,6 @@ class Played:
 
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         assert engine.kernels is not None
-        engine.replays = None  # every batch launch by launch; test_replay.py has the others
         self.engine, self.backend = engine, engine.kernels
         self.parts: list[tuple[int, int | None]] = []
         self.told = asking(self.backend, monkeypatch)

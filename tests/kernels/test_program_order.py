@@ -16,9 +16,6 @@ from torch import Tensor
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.forward import Forward
-from polytriton.runtime.gpu.forward_kernels import ForwardKernels
-from polytriton.runtime.soundness import SEMANTICS
 from tests.kernels.branches import dense_branches, projections, twins
 from tests.kernels.grids import ORDERS, nan_is_lost, ordered, small_tiles, soil, soiled
 from tests.kernels.test_compact import compacted, rows
@@ -52,11 +49,8 @@ WILD = {"infinite": float("inf"), "nan": float("nan"), "overflowing": 1e300}
 def engine_of(case: Case, patch: pytest.MonkeyPatch) -> Engine:
     """By kernels throughout, the interval pass too, with a GPU's tiles."""
     name, numerics, dtype, semantics = case
-    compiled, cpu = compile_net(NETS[name]()), torch.device("cpu")
-    forward = Forward(compiled.net, SEMANTICS[semantics], cpu, kernels=ForwardKernels(compiled.net, cpu, True))
-    return small_tiles(
-        Engine(compiled, kernels="interpret", numerics=numerics, dtype=dtype, semantics=semantics, forward=forward), patch
-    )
+    engine = Engine(compile_net(NETS[name]()), kernels="interpret", numerics=numerics, dtype=dtype, semantics=semantics)
+    return small_tiles(engine, patch)
 
 
 def answer(engine: Engine, kind: str = "ordinary", wild: float | None = None) -> list[Tensor]:

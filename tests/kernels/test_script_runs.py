@@ -23,7 +23,7 @@ from polytriton.runtime.gpu import box_kernels, forward_kernels, neurons, querie
 from polytriton.runtime.soundness import flushes
 from polytriton.runtime.trace import Trace
 from tests.kernels.branches import projections
-from tests.kernels.replays import balls, forms_of, launching
+from tests.kernels.plays import balls, forms_of
 from tests.kernels.test_interval_runs import small as tiny
 from tests.kernels.test_kernel_runs import boxes as boxes_of
 from tests.kernels.test_kernel_runs import numbered, small
@@ -107,7 +107,7 @@ SLOW = [
 def test_a_run_launches_what_its_script_lists(name: str, numerics: str, semantics: str, candidates: str) -> None:
     kind, dtype = ("interval", f"float{numerics[-2:]}") if numerics.startswith("interval") else ("folded", numerics)
     compiled = compile_net(MADE[name](), candidates)
-    ours = launching(Engine(compiled, dtype=dtype, semantics=semantics, kernels="interpret", numerics=kind))
+    ours = Engine(compiled, dtype=dtype, semantics=semantics, kernels="interpret", numerics=kind)
     script, seen = script_of(ours, numerics, candidates), set[str]()
     for section in ("interval", "refine", "refine"):  # the second refinement goes ahead of its waits
         low, high = balls(ours.net, len(seen), 2) if name == "settling" else boxes_of(ours.net, len(seen), 2)
