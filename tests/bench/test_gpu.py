@@ -25,7 +25,7 @@ from bench.nets.grow import NETWORKS
 from polytriton.arithmetic import ARITHMETICS
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.gpu.player import Player, Run
+from polytriton.runtime.gpu.player import Player, RunState
 from polytriton.runtime.results import Results
 from tests.bench import dying
 
@@ -205,7 +205,7 @@ def test_a_wrong_replay_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["fraction"] == 0.0 and row["note"].endswith("captured: no") and "again: 0" not in row["note"]
     finish = Player._finish
 
-    def forgets(self: Player, run: Run, *given: Any) -> Results:
+    def forgets(self: Player, run: RunState, *given: Any) -> Results:
         found = finish(self, run, *given)
         run.closing = None
         return found

@@ -17,7 +17,7 @@ from polytriton.kernels import interval_launches
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.closure import read_function
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.gpu.player import Ahead, Run
+from polytriton.runtime.gpu.player import Ahead, RunState
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 
 Order = Callable[[int], np.ndarray]  # of so many programs: the place in the usual order of the one that runs k-th
@@ -107,11 +107,11 @@ def soiled(engine: Engine) -> Iterator[list[int]]:
             begin()
         return made
 
-    def noted(run: Run, *given: Any) -> Any:
+    def noted(run: RunState, *given: Any) -> Any:
         closing[0] = run.closing is not None
         return layer(run, *given)
 
-    def split(run: Run, first: int, end: int, ahead: Ahead | None = None) -> None:
+    def split(run: RunState, first: int, end: int, ahead: Ahead | None = None) -> None:
         stretch(run, first, end)
         closing[0] = False
         if ahead is not None:

@@ -12,7 +12,7 @@ from polytriton.kernels.affine import count_source
 from polytriton.kernels.script import DEPLOYMENTS, ScriptLowering, deployment
 from polytriton.runtime.forward import AffineParts, Boxes, Forward
 from polytriton.runtime.gpu.places import Places
-from polytriton.runtime.gpu.player import Run
+from polytriton.runtime.gpu.player import RunState
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.soundness import SEMANTICS, flushes
 from polytriton.runtime.tables import Kit, Tables
@@ -68,4 +68,4 @@ class NodeRun:
         for end, values in (("low", boxes.lo), ("high", boxes.hi)):
             for name, value in values.items():
                 self.places.put(f"{end}:{name}", value)
-        self.backend.player._go(Run("interval", self.places, boxes, Tables(self.kit, boxes)))
+        self.backend.player._go(RunState("interval", self.places, boxes, Tables(self.kit, boxes)))

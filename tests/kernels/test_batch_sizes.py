@@ -11,7 +11,7 @@ from polytriton.prove.decider import Decider, Try
 from polytriton.prove.options import INTERPRET, Options
 from polytriton.prove.questions import Questions
 from polytriton.runtime.engine import Engine
-from tests.kernels.replays import balls
+from tests.kernels.plays import balls
 from tests.kernels.test_neurons import settling
 
 pytest.importorskip("triton", reason="Triton is not installed")

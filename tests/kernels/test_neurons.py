@@ -17,7 +17,7 @@ from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.gpu import triton_backend
 from polytriton.runtime.gpu.binding import Bound
-from polytriton.runtime.gpu.player import Ahead, Run
+from polytriton.runtime.gpu.player import Ahead, RunState
 from polytriton.runtime.gpu.triton_backend import TritonBackend, out_of_memory
 from polytriton.runtime.results import Stopped
 from tests.kernels.steps import run
@@ -297,7 +297,7 @@ class Played:
         self.before(bound)
         self.run(bound, begin, end)
 
-    def stretch(self, run: Run, begin: int, end: int, ahead: Ahead | None = None) -> None:
+    def stretch(self, run: RunState, begin: int, end: int, ahead: Ahead | None = None) -> None:
         if ahead is not None:
             self.parts.append((0, ahead.parts))
             self.before(ahead.bound)

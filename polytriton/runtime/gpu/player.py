@@ -71,7 +71,7 @@ class Ahead:
 
 
 @dataclass
-class Run:
+class RunState:
     """One batch on its way through a section."""
 
     section: str
@@ -123,7 +123,7 @@ class Player:
     ) -> tuple[Boxes, dict[str, int]]:
         """Refined boxes, and by layer how many neurons had rows."""
 
-        def go(run: Run) -> None:
+        def go(run: RunState) -> None:
             run.expire = expire
             try:
                 self._go(run, progress, trace, known)
@@ -149,7 +149,7 @@ class Player:
             for kind, values in (("low", b.lo), ("high", b.hi), ("magnitude", b.magnitude), ("own", b.error)):
                 for name, value in values.items():
                     places.tensor(f"{kind}:{name}").copy_(value)
-            self._go(Run("tables", places, b, tables))
+            self._go(RunState("tables", places, b, tables))
         self._fill(places, "tables", tables)
         assert reads <= places.held, reads - places.held
         return places
@@ -159,17 +159,17 @@ class Player:
         self.places.clear()
         self.parts.clear()
 
-    def _found(self, section: str, lo: Tensor, hi: Tensor, go: Callable[[Run], None]) -> tuple[Boxes, Run]:
+    def _found(self, section: str, lo: Tensor, hi: Tensor, go: Callable[[RunState], None]) -> tuple[Boxes, RunState]:
         """A batch's boxes as its caller's own; the places hold its numbers. Where memory runs out it begins anew, with half as many rows
         at a time if rows were under way.
         """
         backend, name, again = self.backend, self.backend.kit.net.input.name, False
         while True:
-            run: Run | None = None
+            run: RunState | None = None
             try:
                 given, places = backend.kit.forward.start(lo.to(backend.device), hi.to(backend.device)), self._places(len(lo))
                 places.serial = NOBODY
-                run = Run(section, places, boxes := Boxes({}, {}), Tables(backend.kit, boxes))
+                run = RunState(section, places, boxes := Boxes({}, {}), Tables(backend.kit, boxes))
                 with on_device(backend.device):
                     for end, values in (("low", given.lo), ("high", given.hi)):
                         places.put(f"{end}:{name}", values[name])
@@ -205,7 +205,7 @@ class Player:
 
     # ---- a section --------------------------------------------------------------------------------------
 
-    def _go(self, run: Run, progress: Progress = lambda *_: None, trace: Trace | None = None, known: Known | None = None) -> None:
+    def _go(self, run: RunState, progress: Progress = lambda *_: None, trace: Trace | None = None, known: Known | None = None) -> None:
         entries, done, mark = self.backend.script.sections[run.section], 0, None if trace is None else trace.mark()
         for begin, end in stretches(entries, known or {}):
             stop = entries[end] if end < len(entries) else None
@@ -224,7 +224,7 @@ class Player:
                 run.marks[stop.target] = mark, (mark := trace.mark())
         progress("bounds", done, len(self._programs))
 
-    def _stretch(self, run: Run, begin: int, end: int, ahead: Ahead | None = None) -> None:
+    def _stretch(self, run: RunState, begin: int, end: int, ahead: Ahead | None = None) -> None:
         """The last layer's neurons are brought back, the entries played, and rows go ahead."""
         backend, places, entries, closing = self.backend, run.places, self.backend.script.sections[run.section], run.closing
         key = (
@@ -249,7 +249,7 @@ class Player:
             for symbol in entry.writes:
                 places.view(symbol, run.boxes)
 
-    def _host(self, run: Run, entry: ScriptEntry) -> None:
+    def _host(self, run: RunState, entry: ScriptEntry) -> None:
         """A node's box or a table by tensor operations."""
         places, kit, name = run.places, self.backend.kit, _node(entry)
         if not entry.made[0].startswith("low:"):
@@ -262,7 +262,7 @@ class Player:
             places.tensor(symbol).copy_(values[name])
             places.view(symbol, made)
 
-    def _narrow(self, run: Run, entry: ScriptEntry, lo: Tensor, hi: Tensor) -> None:
+    def _narrow(self, run: RunState, entry: ScriptEntry, lo: Tensor, hi: Tensor) -> None:
         """Both bounds of the node hold, so the better of each does; its sizes are another box's until they are measured."""
         low, high = (run.places.tensor(f"{end}:{_node(entry)}") for end in ("low", "high"))
         torch.maximum(low, lo.to(low.device), out=low)
@@ -272,7 +272,7 @@ class Player:
 
     # ---- a layer's neurons ------------------------------------------------------------------------------
 
-    def _layer(self, run: Run, begin: int, end: int) -> tuple[int, list[Results]]:
+    def _layer(self, run: RunState, begin: int, end: int) -> tuple[int, list[Results]]:
         """How many neurons had rows, and what these found."""
         backend, entries, places = self.backend, self.backend.script.sections[run.section], run.places
         stop, program = entries[end], self._programs[entries[end].target]
@@ -326,7 +326,7 @@ class Player:
 
         return self.backend.call(launch, count, tensor)
 
-    def _blocks(self, run: Run, program: Program, launches: dict[str, Launch], n: int) -> Results:
+    def _blocks(self, run: RunState, program: Program, launches: dict[str, Launch], n: int) -> Results:
         """A number that the host knows: as many at a time as memory holds."""
         backend, places = self.backend, run.places
         capacity = backend.capacity(program, n)
@@ -358,7 +358,7 @@ class Player:
         if leaves:
             results.left.append(left)
 
-    def _finish(self, run: Run, ahead: Ahead, second: Launch, n: int, rows: list[int]) -> Results:
+    def _finish(self, run: RunState, ahead: Ahead, second: Launch, n: int, rows: list[int]) -> Results:
         """What follows behind the wait; `rows` are those in every state until there."""
         backend, bound, habit = self.backend, ahead.bound, self.habits[ahead.bound.ready.launches.program.target]
         results = Results(bound.starts["best"][: 2 * n], bound.starts["raw_best"][: 2 * n])
@@ -377,7 +377,7 @@ class Player:
 
     # ---- what is told -----------------------------------------------------------------------------------
 
-    def _tell(self, run: Run, trace: Trace) -> None:
+    def _tell(self, run: RunState, trace: Trace) -> None:
         """Of the network's layers in order, as far as the run came; not in the places, which the next batch takes."""
         ends = {s for entry in self.backend.script.sections[run.section][: run.played] for s in entry.writes}
         names = [s.partition(":")[2] for s in ends if s.startswith("told:")]
