@@ -29,7 +29,6 @@ class Named(Tensor):
 
 
 @guarded_class
-@dataclass(frozen=True, eq=False, init=False, repr=False)
 class JointProperty(Property):
     """An unsafe set of several networks' inputs and outputs. Its boxes and rows are over the variables z of `ties`.
 
@@ -42,7 +41,7 @@ class JointProperty(Property):
     text: str
 
     @staticmethod
-    def of(document: Document, name: str, dtype: str, text: str) -> JointProperty:
+    def from_document(document: Document, name: str, dtype: str, text: str) -> JointProperty:
         networks = document.networks
         of_input = [k for k, n in enumerate(networks) for _ in range(prod(n.input.shape))]
         ties, asserts = find_ties(document.asserts, of_input)
@@ -66,7 +65,7 @@ class JointProperty(Property):
         return self._piece(self.ties.parameters(given), as_rationals(outputs.tolist()), rounded)
 
     def ends(self, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> list[tuple[Tensor, np.ndarray]]:
-        """Every network's tensors with their values: the inputs that it gets at z. Where no number of its type lies in the box, the numbers of the property."""
+        """Every network's tensors with their values: the inputs that it gets at z, or z's own where its type has none in the box."""
         (_, z), (_, outputs) = super().ends(x, y)
         dtype = self.dtype if self.violated(z, outputs) is not None else "float64"
         inputs, made, at, to = self.ties.values(z, dtype).astype(np.float64), list[tuple[Tensor, np.ndarray]](), 0, 0
@@ -101,7 +100,7 @@ def read_joint(source: str | Path, given: Mapping[str, Source]) -> JointProperty
     dtypes = sorted({s.input_dtype for s in given.values()})
     if len(dtypes) > 1:
         raise UnsupportedProperty(f"the networks take {' and '.join(dtypes)}", "convert the models to one type")
-    return JointProperty.of(doc, title, dtypes[0], text)
+    return JointProperty.from_document(doc, title, dtypes[0], text)
 
 
 def model_of(network: Declared) -> str:

@@ -1,4 +1,4 @@
-"""Inputs of several networks that a property ties together: equal ones become one variable, x_j = x_i + d where their difference is bounded.
+"""Inputs of several networks that a property ties together: equal ones become one variable, and x_j = x_i + d where d is bounded.
 
 Substitution is exact and keeps the unsafe set: x and its variables z determine each other.
 """

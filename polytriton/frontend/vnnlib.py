@@ -14,7 +14,7 @@ from onnx.numpy_helper import from_array
 
 from polytriton.errors import UnsupportedProperty, UsageError
 from polytriton.frontend.packed import read_file
-from polytriton.frontend.query import Disjunct, Property, Row, Tensor, check_range, float_bounds
+from polytriton.frontend.query import Disjunct, Property, Row, check_range, float_bounds
 from polytriton.frontend.vnnlib_dnf import Junction, Leaf, expand, split
 from polytriton.frontend.vnnlib_parse import EQUAL, Document, parse
 from polytriton.guard import guarded
@@ -43,6 +43,7 @@ def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | Non
     return made_property(doc, title)
 
 
+@guarded
 def text_and_title(source: str | Path, name: str | None = None) -> tuple[str, str]:
     """A property's text, and what messages call it."""
     if isinstance(source, str) and (source.lstrip()[:1] in ("(", ";", "") or "\n" in source or len(source) > 4096):

@@ -55,7 +55,7 @@ Value: TypeAlias = str | Linear | Leaf | Junction | Decl | tuple[str, str] | Non
 
 @dataclass
 class Document:
-    """A read file: its declarations and the conjunction of its asserts. Elements of several networks are numbered through, network by network."""
+    """A read file: its declarations and the conjunction of its asserts. Elements of several networks are numbered through."""
 
     version: str = "1.0"
     asserts: list[Formula] = field(default_factory=list)
@@ -337,13 +337,13 @@ class _Reader:
         ends = [a for a in args if isinstance(a, Decl)]
         if not isinstance(name, str) or len(ends) != len(args) - 1 or (self.codes and not doc.networks):
             raise BadLine("this declare-network is not understood", DECLARE)
-        tensors = []
+        tensors = list[Tensor]()
         for role in ("input", "output"):
             found = [d.tensor for d in ends if d.role == role]
             if len(found) != 1:
                 raise BadLine(f"a network of {len(found)} {role}s", "polytriton verifies networks of one input and one output")
             tensors += found
-        made = Declared(name, *tensors, like)
+        made = Declared(name, tensors[0], tensors[1], like)
         if any(n.name == name for n in doc.networks):
             raise BadLine(f"two networks are called {name[:40]}", "give every network its own name")
         self.check_like(made)
