@@ -18,6 +18,7 @@ from polytriton.frontend.onnx_joined import join_models
 from polytriton.frontend.onnx_mapped import map_input
 from polytriton.guard import guarded
 from polytriton.passes.pipeline import compile_net
+from polytriton.prove.options import Options
 from polytriton.runtime.attack import Replay, replayer
 from polytriton.runtime.config import DEFAULT
 
@@ -39,36 +40,35 @@ def join(
         raise UsageError("no networks to join", "give one or more")
     models = {name: _imported(name, verifier) for name, verifier in named.items()}
     first = next(iter(named.values()))
-    if len({v.options.semantics for v in named.values()}) > 1:
-        raise UsageError("the networks were compiled for different semantics", "compile all of them for one")
+    options = replace(first.options, config=DEFAULT, semantics=_common_semantics([v.options.semantics for v in named.values()]))
     if property is not None:
         if maps is not None:
             raise UsageError("a property says itself how inputs are tied", "leave the maps out")
         joint = read_joint(property if isinstance(property, str) else Path(property), {name: m.source for name, m in models.items()})
         check_isomorphic(joint, models)
-        return _joined_for(joint, models, first)
+        return _joined_for(joint, models, options)
     sizes = [m.net.input.size for m in models.values()]
     if maps is not None:
-        return _joined_behind(list(models.items()), list(maps), sizes, first)
+        return _joined_behind(list(models.items()), list(maps), sizes, options)
     if len(set(sizes)) > 1:
         raise UsageError(f"the networks take {', '.join(map(str, sizes))} inputs", "give maps=[InputMap(...), ...] that make them of a few")
     imported = join_models(list(models.items()), [np.arange(sizes[0])] * len(sizes), sizes[0])
-    return _verifier(imported, first, list(models.values()), lambda x: [x] * len(sizes))
+    return _verifier(imported, options, list(models.values()), lambda x: [x] * len(sizes))
 
 
-def _joined_for(joint: JointProperty, models: Mapping[str, Imported], first: Verifier) -> Verifier:
+def _joined_for(joint: JointProperty, models: Mapping[str, Imported], options: Options) -> Verifier:
     """The networks of the property's variables."""
     chosen = [(n.name, models[model_of(n)]) for n in joint.networks]
     cuts = np.cumsum([m.net.input.size for _, m in chosen])[:-1]
     imported = join_models(chosen, np.split(joint.ties.variable, cuts), joint.n_in)
     if bool((joint.ties.parent >= 0).any()):
         imported = map_input(imported, InputMap(joint.ties.matrix()))
-    made = _verifier(imported, first, [m for _, m in chosen], lambda z: np.split(joint.ties.values(z, joint.dtype), cuts))
+    made = _verifier(imported, options, [m for _, m in chosen], lambda z: np.split(joint.ties.values(z, joint.dtype), cuts))
     made.joint = joint
     return made
 
 
-def _joined_behind(models: list[tuple[str, Imported]], maps: list[InputMap], sizes: list[int], first: Verifier) -> Verifier:
+def _joined_behind(models: list[tuple[str, Imported]], maps: list[InputMap], sizes: list[int], options: Options) -> Verifier:
     """The networks of the maps' parameters."""
     wanted, found = sizes, [len(m.matrix) for m in maps]
     if found != wanted or len({m.parameters for m in maps}) > 1:
@@ -82,7 +82,17 @@ def _joined_behind(models: list[tuple[str, Imported]], maps: list[InputMap], siz
     given.rounded = any(m.rounded for m in maps)
     imported = map_input(join_models(models, np.split(np.arange(sum(sizes)), cuts), sum(sizes)), given)
     dtype = models[0][1].source.input_dtype
-    return _verifier(imported, first, [m for _, m in models], lambda z: np.split(given.image(z).astype(dtype), cuts))
+    return _verifier(imported, options, [m for _, m in models], lambda z: np.split(given.image(z).astype(dtype), cuts))
+
+
+def _common_semantics(names: Sequence[str]) -> str:
+    """What all were compiled for, with the errors that each states of its own smooth functions (`float32,tanh=4`)."""
+    base, *_ = names[0].split(",")
+    stated = [part.split("=") for name in names for part in name.split(",")[1:]]
+    errors = dict(stated)
+    if any(name.split(",")[0] != base for name in names) or any(errors[function] != ulps for function, ulps in stated):
+        raise UsageError("the networks were compiled for different semantics", "compile all of them for one")
+    return ",".join([base, *(f"{function}={ulps}" for function, ulps in errors.items())])
 
 
 def _imported(name: str, verifier: Verifier) -> Imported:
@@ -93,10 +103,10 @@ def _imported(name: str, verifier: Verifier) -> Imported:
     return verifier.imported
 
 
-def _verifier(imported: Imported, like: Verifier, models: list[Imported], inputs: Callable[[np.ndarray], list[np.ndarray]]) -> Verifier:
+def _verifier(imported: Imported, options: Options, models: list[Imported], inputs: Callable[[np.ndarray], list[np.ndarray]]) -> Verifier:
     """`inputs`: what each network gets at a point. The judge of counterexamples runs the models as they are, each on its own."""
     cross_check(imported)
-    made = Verifier(compile_net(imported.net, like.options.candidates), replace(like.options, config=DEFAULT), imported)
+    made = Verifier(compile_net(imported.net, options.candidates), options, imported)
     replays: list[Replay] = []
 
     def replay(point: np.ndarray) -> np.ndarray:

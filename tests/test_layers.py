@@ -38,7 +38,7 @@ ALLOWED = {
     "results": "errors guard passes show",
     "runs": "api artifact cache errors explain frontend guard heap knobs limit prove results runtime show whole workers",
     "runtime": "arithmetic errors frontend guard heap ir kernels knobs limit passes results rounding",
-    "several": "api errors frontend guard passes runtime",
+    "several": "api errors frontend guard passes prove runtime",
     "torch": "errors",
     "tuned": "ir knobs passes runtime",
     "tuning": "api arithmetic artifact errors heap ir kernels knobs passes prove runtime tuned whole workers",

@@ -89,7 +89,7 @@ def find_ties(asserts: Sequence[Formula], network: Sequence[int]) -> tuple[Ties,
         if a != b:
             pair_of, found = ((a, b), (lo, hi)) if a < b else ((b, a), (None if hi is None else -hi, None if lo is None else -lo))
             between[pair_of] = _meet(between.get(pair_of, FREE), found)
-    parent, added = np.full(len(boxes), -1), list[Formula]()
+    parent, added, stated = np.full(len(boxes), -1), list[Formula](), list(boxes)
     for (a, b), tie in sorted(between.items(), key=lambda found: found[0][::-1]):
         lo, hi = _meet(tie, _minus(boxes[b], boxes[a]))
         if parent[a] < 0 and parent[b] < 0 and lo is not None and hi is not None and _tells(hi - lo, boxes[a], boxes[b]):
@@ -97,7 +97,7 @@ def find_ties(asserts: Sequence[Formula], network: Sequence[int]) -> tuple[Ties,
             added += [Leaf({b: ONE}, hi, False), Leaf({b: -ONE}, -lo, False)]
             boxes[b] = lo, hi  # its own from here on
     ties = Ties(variable, parent)
-    kept = [leaf for leaf in plain if not _follows(leaf, ties, boxes)]
+    kept = [leaf for leaf in plain if not _follows(leaf, ties, boxes, stated)]
     return ties, [*ties.substitute([*kept, *rest]), *added]
 
 
@@ -152,8 +152,8 @@ def _united(count: int, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
     return np.unique(roots, return_inverse=True)[1].reshape(-1)
 
 
-def _follows(leaf: Leaf, ties: Ties, boxes: Sequence[Interval]) -> bool:
-    """Whether a bound of x_i + d follows from those of x_i and d."""
+def _follows(leaf: Leaf, ties: Ties, boxes: Sequence[Interval], stated: Sequence[Interval]) -> bool:
+    """Whether a bound of x_i + d follows from those of x_i and d, or from a tighter one of its own."""
     (k, c), *more = leaf.terms.items()
     if more or k < 0 or leaf.strict:
         return False
@@ -161,5 +161,7 @@ def _follows(leaf: Leaf, ties: Ties, boxes: Sequence[Interval]) -> bool:
     above = int(ties.parent[at])
     if above < 0:
         return False
-    ends = boxes[at][c > 0], boxes[above][c > 0]
+    ends, tightest = (boxes[at][c > 0], boxes[above][c > 0]), stated[at][c > 0]
+    if tightest is not None and c * tightest < leaf.const:
+        return True
     return None not in ends and c * sum(v for v in ends if v is not None) <= leaf.const
