@@ -23,7 +23,7 @@ LAUNCHES: tuple[Mutant, ...] = (
     m("launches: parameters in any order", TEXT, "tuple(p for p, _ in bound) != kernel.parameters", "len(bound) != len(kernel.parameters)", RULES),
     m("launches: states in any order", TEXT, "and int(m[1]) == out.states:", ":", RULES),
     m("launches: nobody checks them", "kernels/network.py", "            check_launches(launches)\n", "", RULES),
-    m("scripts: nobody checks them", "kernels/script.py", "        check_script(script, self.net, programs)\n", "", SCRIPTS),
+    m("scripts: nobody checks them", "kernels/script.py", "        check_script(self.script, self.net, programs)\n", "", SCRIPTS),
     m("scripts: rows come before their number", ORDER, "if due[:1] != [entry.verb]:", "if False:", SCRIPTS),
     m("scripts: rows go ahead of nothing", ORDER, 'if due[:1] != ["first"] or entries[k - 1].verb != "wait":', "if False:", SCRIPTS),
     m("scripts: a layer stays open", ORDER, "        elif due:\n", "        elif False:\n", SCRIPTS),
