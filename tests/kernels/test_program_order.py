@@ -155,9 +155,10 @@ def test_soil_lies_wherever_programs_are_to_write_first(monkeypatch: pytest.Monk
     answer(engine)
     backend = engine.kernels
     assert backend is not None
-    tables = {key: t.clone() for key, t in backend._kept.items() if key[0].partition(":")[0] in ("lo", "hi", "t", "weight")}
+    (places,) = backend.player.places.values()
+    tables = {symbol: t.clone() for symbol, t in places.tensors.items() if symbol.partition(":")[0] in ("lo", "hi", "t", "low", "at")}
     soil(backend)
-    assert tables and all(torch.equal(backend._kept[key], t) for key, t in tables.items())
+    assert tables and all(torch.equal(places.tensors[symbol], t) for symbol, t in tables.items())
     rows = [t for key, t in backend._kept.items() if key[0] in ("constant:0", "error:1", "best", "value")]
     assert len(rows) >= 3 and all(bool(t.isnan().all()) for t in (*rows, backend._arena.view(torch.float32)))
     assert all(bool((t == 1 << 40).all()) for key, t in backend._kept.items() if key[0].startswith(("index:", "from:", "slot:")))

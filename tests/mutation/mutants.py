@@ -236,7 +236,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("neurons: rows are made where there is no room", "kernels/device/neurons.py", "tl.minimum(tl.load(found_ptr), tl.load(room_ptr))", "tl.load(found_ptr)", f"{NEURONS}::test_rows_are_those_of_their_neurons"),
     m("neurons: rows that are left stop at the wait", PLAYER, "        backend.play(bound, ahead.parts)\n", "", f"{NEURONS}::test_rows_that_are_left_go_all_the_way"),
     m("player: more neurons than room are let be", PLAYER, "            if n <= room:\n", "            if True:\n", f"{PLAYED}::test_a_number_beyond_the_room_is_known_then"),
-    m("player: half written boxes stay somebody's", PLAYER, "                places.serial = NOBODY\n", "", f"{PLAYED}::test_broken_off_in_the_middle"),
+    m("player: half written boxes stay somebody's", PLAYER, "        places.serial = NOBODY\n        run,", "        run,", f"{PLAYED}::test_broken_off_in_the_middle"),
     m("player: half brought tables stay somebody's", PLAYER, "        places.serial = NOBODY\n        with", "        with", f"{TABLED}::test_tables_that_were_broken_off_are_made_again"),
     m("player: a layer's bounds are not brought back", PLAYER, '                run.closing = bound, launches["close"]\n', "", f"{PLAYED}::test_later_batches_find_what_they_find_alone"),
     m("player: a stretch is taken for one that closes no layer", PLAYER, "None if closing is None else closing[0].key", "None", f"{PLAYED}::test_later_batches_find_what_they_find_alone"),

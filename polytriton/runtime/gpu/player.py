@@ -81,7 +81,6 @@ class RunState:
     expire: Expire = lambda: None
     closing: tuple[Bound, Launch] | None = None  # the last layer's neurons, still to be brought back
     played: int = 0  # entries
-    busy: tuple[Program, int] | None = None  # rows that are under way, so many at a time
     results: dict[str, tuple[int, list[Results]]] = field(default_factory=dict)  # a layer's neurons, and what their rows found
     marks: dict[str, tuple[Mark, Mark]] = field(default_factory=dict)
 
@@ -111,6 +110,7 @@ class Player:
         self.habits: dict[str, Habit] = {}
         self.places: dict[int, Places] = {}  # by batch size
         self.parts: dict[tuple[object, ...], Part] = {}
+        self._busy: tuple[Program, int] | None = None  # rows that are under way, so many at a time
         self._programs = {p.target: p for p in backend.kit.plan if p.kind == "bound"}
 
     # ---- a batch ----------------------------------------------------------------------------------------
@@ -154,40 +154,36 @@ class Player:
         assert reads <= places.held, reads - places.held
         return places
 
-    def drop(self) -> None:
-        """Nothing stays of any batch."""
-        self.places.clear()
-        self.parts.clear()
-
     def _found(self, section: str, lo: Tensor, hi: Tensor, go: Callable[[RunState], None]) -> tuple[Boxes, RunState]:
         """A batch's boxes as its caller's own; the places hold its numbers. Where memory runs out it begins anew, with half as many rows
         at a time if rows were under way.
         """
-        backend, name, again = self.backend, self.backend.kit.net.input.name, False
+        backend, again = self.backend, False
         while True:
-            run: RunState | None = None
             try:
-                given, places = backend.kit.forward.start(lo.to(backend.device), hi.to(backend.device)), self._places(len(lo))
-                places.serial = NOBODY
-                run = RunState(section, places, boxes := Boxes({}, {}), Tables(backend.kit, boxes))
-                with on_device(backend.device):
-                    for end, values in (("low", given.lo), ("high", given.hi)):
-                        places.put(f"{end}:{name}", values[name])
-                        places.view(f"{end}:{name}", boxes)
-                    go(run)
-                    found = copy_boxes(boxes)
-                break
+                return self._once(section, lo, hi, go)
             except (RuntimeError, MemoryError) as error:
-                if run is not None and run.busy is not None:
-                    backend.shrink(*run.busy, error)
-                elif again:
-                    backend.give_back(error)
+                if self._busy is not None:
+                    backend.shrink(*self._busy, error)
+                    continue
+                backend.give_back(error)
+                if again:
                     raise ResourceError(
                         f"the device is out of memory with {len(lo)} boxes at a time", "free memory on it, or give less --memory"
                     ) from error
-                else:
-                    backend.give_back(error)
-                    again = True
+                again = True
+
+    def _once(self, section: str, lo: Tensor, hi: Tensor, go: Callable[[RunState], None]) -> tuple[Boxes, RunState]:
+        backend, self._busy = self.backend, None
+        given, places = backend.kit.forward.start(lo.to(backend.device), hi.to(backend.device)), self._places(len(lo))
+        places.serial = NOBODY
+        run, name = RunState(section, places, boxes := Boxes({}, {}), Tables(backend.kit, boxes)), backend.kit.net.input.name
+        with on_device(backend.device):
+            for end, values in (("low", given.lo), ("high", given.hi)):
+                places.put(f"{end}:{name}", values[name])
+                places.view(f"{end}:{name}", boxes)
+            go(run)
+            found = copy_boxes(boxes)
         found.tables = tables = Tables(backend.kit, replace(found))  # the same bounds; a cycle would outlive its batch
         self._fill(places, section, tables)
         return found, run
@@ -284,7 +280,7 @@ class Player:
             n = places.tensor(f"low:{program.target}").numel()
             places.tensor("at")[:n] = torch.arange(n, device=backend.device)
         elif room:
-            run.busy = program, room
+            self._busy = program, room
             bound = backend.bound(places, program, room, round_size(2 * room))
             ahead = Ahead(bound, launches["ahead"], min(self.habits[program.target].parts, len(bound.parts)))
             backend.limit(bound, BELOW_ZERO)
@@ -294,7 +290,7 @@ class Player:
             if n <= room:
                 run.closing = bound, launches["close"]
                 results = [self._finish(run, ahead, launches["second"], n, rows)] if n else []
-                run.busy = None
+                self._busy = None
                 return n, results
         else:
             self._stretch(run, begin, end)
@@ -302,7 +298,7 @@ class Player:
         if "ahead" in launches:
             self._learn(program, n, places)
         results = [self._blocks(run, program, launches, n)] if n else []
-        run.busy = None
+        self._busy = None
         return n, results
 
     def _learn(self, program: Program, n: int, places: Places) -> None:
@@ -330,7 +326,7 @@ class Player:
         """A number that the host knows: as many at a time as memory holds."""
         backend, places = self.backend, run.places
         capacity = backend.capacity(program, n)
-        run.busy = program, capacity
+        self._busy = program, capacity
         bound = backend.bound(places, program, capacity, round_size(2 * n))
         backend.limit(bound, BELOW_ZERO if "ahead" in launches else float("inf"))
         to, leaves = bound.starts, "ahead" in launches

@@ -161,6 +161,7 @@ class TritonBackend:
         """What is held for rows, after running out of memory; another error is raised again."""
         if not out_of_memory(error):
             raise error
+        error.__traceback__ = None  # the frames of what failed hold its tensors
         self._drop()
         self._arena = torch.empty(0, dtype=torch.uint8, device=self.device)
         if self.device.type == "cuda":
