@@ -344,7 +344,6 @@ def test_rows_of_a_program_that_was_not_asked_yet() -> None:
     answers = []
     for engine in (fresh, used):
         tables, results = engine._tables(engine.interval(*boxes_of(1, 1))), engine._results(4)
-        engine.query(tables.boxes, Forms(torch.zeros(4, dtype=torch.int64), torch.eye(4, dtype=torch.float64)))
         at = torch.arange(4)
         program = next(iter(engine.programs.values()))
         start = Identity(torch.ones(4, dtype=torch.float64), at % engine.nodes[program.target].shape[0])
