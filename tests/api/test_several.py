@@ -82,6 +82,9 @@ def test_two_files(cli: Cli, files: Path) -> None:  # noqa: F811
     held = {p.stem: numpy_helper.to_array(onnx.TensorProto.FromString(p.read_bytes())) for p in (files / "found").iterdir()}
     assert sorted(held) == ["U", "V", "X", "Y"] and all(v.dtype == np.float32 for v in held.values())
     assert held["X"][0, 0] <= held["U"][0, 0] and held["Y"][0, 0] >= held["V"][0, 0]
+    for file, x, y in (("twin", "X", "Y"), ("rises", "U", "V")):
+        session = onnxruntime.InferenceSession(f"{file}.onnx", providers=["CPUExecutionProvider"])
+        assert (session.run(None, {"x": held[x]})[0] == held[y]).all()
     assert (
         cli("verify", "[('f', 'twin.onnx'), ('g', 'rises.onnx')]", "two0.3.vnnlib", "--timeout", "60", "--json", "r.jsonl").out == "unsat\n"
     )
@@ -149,6 +152,14 @@ def test_joining_is_refused_with_a_reason() -> None:
         with pytest.raises(PolytritonError) as caught:
             polytriton.join(networks, maps=maps)
         assert message in str(caught.value) and caught.value.remedy
+
+
+def test_maps_that_round_are_known_to() -> None:
+    """A tenth is no float64: that one map rounds says the joined one; the other, of floats alone, does not."""
+    net = polytriton.compile(network(1))
+    maps = [InputMap([[1], [2]]), InputMap([["0.1"], [2]])]
+    slack = [polytriton.join([net, net], maps=given).net.node("x").integer("slack") for given in (maps, [maps[0]] * 2)]
+    assert slack == [1, 0]
 
 
 def test_smooth_functions_state_their_errors() -> None:
