@@ -17,7 +17,6 @@ from polytriton.errors import PolytritonError
 from tests.cli.conftest import Cli, cli, here  # noqa: F401  fixtures
 from tests.soundness.test_input_maps import two_layers
 
-ROOT = Path(__file__).parents[2]
 TIED = """(vnnlib-version <2.0>)
 (declare-network f (declare-input X float32 [1,2]) (declare-output Y float32 [1,1]))
 (declare-network g {like}(declare-input U float32 [1,2]) (declare-output V float32 [1,1]))
@@ -173,20 +172,3 @@ def test_smooth_functions_state_their_errors() -> None:
     assert polytriton.join([*nets, polytriton.compile(network(1))]).options.semantics == "float32,sigmoid=9,tanh=9"
     with pytest.raises(PolytritonError, match="different semantics"):
         polytriton.join([nets[0], polytriton.compile(models[0])])
-
-
-def test_the_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/several-networks.md, its Python in order, its files and its command."""
-    page = (ROOT / "docs" / "several-networks.md").read_text(encoding="utf-8")
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", page, re.S | re.M):
-        exec(compile(block, "several-networks.md", "exec"), names)
-        printed = capsys.readouterr().out.splitlines()
-        assert printed == [line.split("#")[1].split(":")[0].strip() for line in block.splitlines() if line.startswith("print(")]
-    from polytriton.cli import main
-
-    command = re.search(r"^    polytriton (verify .*)$", page, re.M)
-    assert command and main(command[1].split()) == 0
-    assert capsys.readouterr().out == "unsat\n"
