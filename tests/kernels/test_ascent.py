@@ -13,14 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from polytriton.arithmetic import ARITHMETICS
-from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
-from polytriton.kernels.ascent import AscentTurn, TurnLowering, serves
+from polytriton.kernels.ascent import serves
 from polytriton.kernels.build import check, compile_all
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.device import ascent as library
-from polytriton.kernels.emitter import Emitter
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime import ascent
 from polytriton.runtime.ascent import Ascent, AscentRows, Found
@@ -29,6 +26,7 @@ from polytriton.runtime.gpu import ascent_kernels
 from polytriton.runtime.gpu.ascent_kernels import AscentKernels
 from polytriton.runtime.layers import from_physical
 from polytriton.runtime.results import Stopped
+from tests.kernels.aot_ledger import turn_kernels
 from tests.kernels.branches import Layers, dense_branches, projections
 from tests.kernels.grids import Launched, Traffic, crooked, meetings, outside
 from tests.kernels.test_build import compiles
@@ -242,14 +240,6 @@ def test_numbers_are_those_of_torch() -> None:
 
 
 # ---- machine code ---------------------------------------------------------------------------------------------------
-
-
-def turn_kernels(net: Net, signed: bool) -> list[Kernel]:
-    emitter, compiled = Emitter(), compile_net(net)
-    relus = [n.name for n in compiled.net if n.op == "relu"] if signed else []
-    made: AscentTurn = TurnLowering(emitter, compiled.net, ARITHMETICS["float32"], compiled.net.output, relus, signed).turn()
-    assert {s.kernel.name for s in made.steps} == emitter.kernels.keys()
-    return list(emitter.kernels.values())
 
 
 def blocks() -> Net:

@@ -56,7 +56,7 @@ def forward_dense(
 ):  # fmt: skip
     """Boxes or points [images, K] through w [N, K]; terms [images]. Grid: (blocks of BM images, tiles of BN outputs)."""
     count = tl.load(count_ptr)
-    if FORM:
+    if FORM != "":
         if tl.program_id(0) * BM >= count:
             return
     image = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
@@ -71,7 +71,7 @@ def forward_dense(
         inside = live[:, None] & (k < K)[None, :]
         at = (image * K)[:, None] + k[None, :]
         lo = tl.load(lo_ptr + at, mask=inside, other=0.0)
-        if not FORM:
+        if FORM == "":
             hi = tl.load(hi_ptr + at, mask=inside, other=0.0)
             mid, rad, xabs = centred(lo, hi)
             if TERMS == "present":
@@ -79,7 +79,7 @@ def forward_dense(
         at_w = (n.to(tl.int64) * K)[None, :] + k[:, None]
         there = (k < K)[:, None] & (n < N)[None, :]
         w = tl.load(w_ptr + at_w, mask=there, other=0.0)
-        if FORM:
+        if FORM != "":
             centre = multiply(lo, w, centre, T, FORM)
         else:
             centre = tl.dot(mid, w, centre, out_dtype=tl.float64)
@@ -91,7 +91,7 @@ def forward_dense(
     centre += tl.load(bias_ptr + n, mask=n < N, other=0.0)[None, :]
     to = (image * N)[:, None] + n[None, :]
     inside = live[:, None] & (n < N)[None, :]
-    if FORM:
+    if FORM != "":
         tl.store(out_ptr + to, centre.to(T), mask=inside)
     else:
         tl.store(centre_ptr + to, centre, mask=inside)
@@ -137,7 +137,7 @@ def forward_conv(
     NT: tl.constexpr = (COG + c.BN - 1) // c.BN
     K: tl.constexpr = c.KH * c.KW * CIG
     count = tl.load(count_ptr)
-    if c.FORM:
+    if c.FORM != "":
         if tl.program_id(0) * c.BM >= count * (c.HO * c.WO):
             return
     pair = tl.program_id(0).to(tl.int64) * c.BM + tl.arange(0, c.BM)
@@ -148,7 +148,7 @@ def forward_conv(
     first_x = cell % c.WO * c.SW - c.LEFT
     group = tl.program_id(1) // NT
     lo_image = lo_ptr + image * (c.H * c.W * c.C) + group * CIG
-    if not c.FORM:
+    if c.FORM == "":
         hi_image = hi_ptr + image * (c.H * c.W * c.C) + group * CIG
     n = tl.program_id(1) % NT * c.BN + tl.arange(0, c.BN)
     at_n = (group * COG + n) * K
@@ -164,7 +164,7 @@ def forward_conv(
         inside = live[:, None] & (k < K)[None, :] & (y >= 0) & (y < c.H) & (x >= 0) & (x < c.W)
         at = (y * c.W + x) * c.C + (k % CIG)[None, :]
         lo = tl.load(lo_image[:, None] + at, mask=inside, other=0.0)
-        if not c.FORM:
+        if c.FORM == "":
             hi = tl.load(hi_image[:, None] + at, mask=inside, other=0.0)
             mid, rad, xabs = centred(lo, hi)
             if c.TERMS == "present":
@@ -172,7 +172,7 @@ def forward_conv(
         at_w = at_n[None, :] + k[:, None]
         there = (k < K)[:, None] & (n < COG)[None, :]
         w = tl.load(w_ptr + at_w, mask=there, other=0.0)
-        if c.FORM:
+        if c.FORM != "":
             centre = multiply(lo, w, centre, c.T, c.FORM)
         else:
             centre = tl.dot(mid, w, centre, out_dtype=tl.float64)
@@ -184,7 +184,7 @@ def forward_conv(
     centre += tl.load(bias_ptr + group * COG + n, mask=n < COG, other=0.0)[None, :]
     to = (pair * c.CO)[:, None] + (group * COG + n)[None, :]
     inside = live[:, None] & (n < COG)[None, :]
-    if c.FORM:
+    if c.FORM != "":
         tl.store(out_ptr + to, centre.to(c.T), mask=inside)
     else:
         tl.store(centre_ptr + to, centre, mask=inside)
