@@ -44,10 +44,10 @@ def groups() -> list[str]:
 
 
 def turn_of(net: Net) -> tuple[Net, AscentTurn, list[Kernel]]:
-    """As a search by signs asks for it, whose rows bring all that rows may."""
+    """As a search by signs asks for it."""
     emitter, folded = Emitter(), compile_net(net).net
     relus = [n.name for n in folded if n.op == "relu"]
-    turn = TurnLowering(emitter, folded, ARITHMETICS[NUMERICS], folded.output, relus, True).turn()
+    turn = TurnLowering(emitter, folded, ARITHMETICS[NUMERICS], folded.output, relus, False).turn()
     return folded, turn, list(emitter.kernels.values())
 
 

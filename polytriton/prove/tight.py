@@ -129,9 +129,9 @@ class Tight:
         for some in self._batches(open_, low[0].numel()):
             e._expire(deadline)
             image, h, w, channel = (v.repeat(2) for v in indices(some, low.shape))
-            rows, sign = torch.arange(2 * len(some)), torch.ones(2 * len(some), dtype=torch.int64)
+            rows, sign = torch.arange(2 * len(some), device=e.device), torch.ones(2 * len(some), dtype=torch.int64, device=e.device)
             sign[len(some) :] = -1
-            start = torch.zeros(len(rows), *low.shape[1:])
+            start = torch.zeros(len(rows), *low.shape[1:], device=e.device)
             start[rows, h, w, channel] = sign.float()
             chosen = self._choose(node, boxes, box, image, start, signs, steps)
             up, down = e._side(program, e._tables(boxes), (image, h, w, channel), rows, sign, False, deadline, chosen).best.split(len(some))

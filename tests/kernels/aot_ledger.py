@@ -29,21 +29,19 @@ import msgspec
 
 from bench import zoo
 from bench.core.machine import found_data
-from polytriton.arithmetic import ARITHMETICS
 from polytriton.errors import KernelError, PolytritonError, UsageError
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.launches import COUNTED, Kernel
 from polytriton.ir.net import Net
-from polytriton.kernels.ascent import TurnLowering
 from polytriton.kernels.build import Built, Failed, check, compile_all, compile_each, triton_version
 from polytriton.kernels.catalogue import place
-from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.pool import tools
 from polytriton.kernels.spec import Report
 from polytriton.kernels.store import identity
 from polytriton.passes.pipeline import compile_net
 from polytriton.whole import write_whole
+from tests.kernels.steps import turn_kernels
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "aot"
@@ -167,14 +165,6 @@ def listed(name: str, numerics: str, data: Path | None) -> list[Kernel]:
         assert data is not None
         kernels += turn_kernels(load_onnx(data / "nets" / TURNS).net, signed=True)
     return list({k.name: k for k in kernels}.values())
-
-
-def turn_kernels(net: Net, signed: bool) -> list[Kernel]:
-    """A turn's for rows over the output; `signed`: of parts with assumed signs, whose rows bring coefficients over the input along."""
-    emitter, compiled = Emitter(), compile_net(net)
-    relus = [n.name for n in compiled.net if n.op == "relu"] if signed else []
-    TurnLowering(emitter, compiled.net, ARITHMETICS["float32"], compiled.net.output, relus, signed).turn()
-    return list(emitter.kernels.values())
 
 
 # ---- test -----------------------------------------------------------------------------------------------

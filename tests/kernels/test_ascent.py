@@ -26,9 +26,9 @@ from polytriton.runtime.gpu import ascent_kernels
 from polytriton.runtime.gpu.ascent_kernels import AscentKernels
 from polytriton.runtime.layers import from_physical
 from polytriton.runtime.results import Stopped
-from tests.kernels.aot_ledger import turn_kernels
 from tests.kernels.branches import Layers, dense_branches, projections
 from tests.kernels.grids import Launched, Traffic, crooked, meetings, outside
+from tests.kernels.steps import turn_kernels
 from tests.kernels.test_build import compiles
 from tests.kernels.test_every_operator import pools
 from tests.oracle.nets import toy_dense, toy_residual

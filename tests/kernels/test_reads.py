@@ -25,8 +25,8 @@ from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.network import network_kernels
 from polytriton.passes.pipeline import compile_net
 from tests.kernels.accesses import accesses
-from tests.kernels.aot_ledger import turn_kernels
 from tests.kernels.branches import dense_branches, projections
+from tests.kernels.steps import turn_kernels
 from tests.kernels.test_build import compiles
 from tests.kernels.test_every_operator import every, leaky, pools, scales
 from tests.kernels.test_interval_aot import scaled
