@@ -178,9 +178,9 @@ class Tight:
         return Chosen({r: inward(r, f.below) for r, f in found.items()}, multipliers)
 
     def rows_at_once(self) -> int:
-        """Rows whose copies of all boxes and slopes an eighth of the memory holds."""
-        most = DEVICE_ROWS if isinstance(self.ascent, AscentKernels) else ROWS
-        return int(max(1, min(most, self.engine.memory // 8 // (3 * self.engine.image_bytes()))))
+        """Rows whose copies of all boxes and slopes an eighth of the memory holds; by kernels half of it, an image's bytes each."""
+        times, most = (2, DEVICE_ROWS) if isinstance(self.ascent, AscentKernels) else (8 * 3, ROWS)
+        return int(max(1, min(most, self.engine.memory // (times * self.engine.image_bytes()))))
 
     def query(self, boxes: Boxes, forms: Forms, box: tuple[Tensor, Tensor], deadline: float | None, goal: float | None = None) -> Results:
         """Lower bounds of the forms, every one with slopes of its own; by default no step is made once all are above zero."""
