@@ -93,6 +93,7 @@ CURVES: tuple[Mutant, ...] = (
     m("softmax: others by one more", MADE, "others = (np.arange(n)[None] + 1 + np.arange(n - 1)[:, None]) % n", "others = (np.arange(n)[None] + np.arange(n - 1)[:, None]) % n", CASES),
     m("softmax: the sign of differences", MADE, 'to), s.view(s.reorder(x, own, "own"), to)], tag="gap")', 'to), s.view(s.reorder(x, own, "own"), to)][::-1], tag="gap")', CASES),
     m("softmax: cells stay where they were", MADE, "return s.reorder(found, back)", "return s.result(found.node, x.shape, x.dtype)", CASES),
+    m("softmax: a share of one is exact", MADE, 'return smooth(s, one, "share", stated)', "return one", MULTIPLIED),
     m("softmax: nothing is stated", MADE, '{"stated": "softmax"}', '{"stated": "nothing"}', MULTIPLIED),
     m("elu: alpha is no size", SEMANTICS, "unit.clamp(min=max(1.0, parameter))", "unit.clamp(min=1.0)", HELD),
     m("stated errors are told in six digits", SEMANTICS, "else repr(ulps)", 'else f"{ulps:g}"', HELD),

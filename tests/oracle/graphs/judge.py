@@ -152,7 +152,8 @@ class _Court:
         x, box, aims = self.rows()
         state = self.rng.integers(1, 1 << 62, 1).astype(np.uint64)
         rng = self.rng
-        other = Forms(int(rng.integers(2)), int(rng.integers(3)), int(rng.integers(4)), int(rng.integers(2)), int(rng.integers(2)))
+        division = int(rng.integers(2))
+        other = Forms(division, int(rng.integers(3)), int(rng.integers(4)), int(rng.integers(2)), int(rng.integers(2)), share=1)
         operands = self.semantics if self.convert else ""
         for forms in (Forms(), other):
             where = self.first if forms == Forms() else program(self.graph.model, forms, self.convert)
