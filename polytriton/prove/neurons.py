@@ -272,7 +272,7 @@ class NeuronSearch:
         forms = replace(pick_forms(self.forms, form), image=at)
         rows = replace(
             self.tight.form_rows(forms, boxes, box), signs={r: v[at] for r, v in signs.items()},
-            below=self._spread(zeros, parts.below[at, column]), multipliers=self._spread(zeros, parts.multipliers[at, column]),
+            slopes=self._spread(zeros, parts.below[at, column]), multipliers=self._spread(zeros, parts.multipliers[at, column]),
         )  # fmt: skip
         found = self.tight.ascend(rows, boxes, forms.image, steps)
         chosen = self.tight.as_chosen(found)
@@ -283,8 +283,8 @@ class NeuronSearch:
         nodes = {r: self.operand[r] for r in self.relus}
         down, up = (self._gathered({r: ends[i] for r, i in nodes.items()}) for ends in (boxes.lo, boxes.hi))
         parts.lo, parts.hi = round_outward(down, up, torch.float32)
-        loss = {r: to_physical(f.loss, e.nodes[r].shape) for r, f in found.items()}
-        parts.below[at, column] = self._gathered(chosen.below).to(torch.float16)
+        loss = {r: to_physical(found[r].loss, e.nodes[r].shape) for r in self.relus}
+        parts.below[at, column] = self._gathered(chosen.slopes).to(torch.float16)
         parts.multipliers[at, column] = self._gathered(chosen.multipliers).abs().clamp(max=6e4).to(torch.float16)
         parts.loss[at, column] = self._gathered(loss).clamp(max=6e4).to(torch.float16)
         parts.bound[at, column] = torch.where(empty[at], torch.inf, torch.maximum(best, parts.bound[at, column]))

@@ -21,7 +21,8 @@ from polytriton.prove.course import Course
 from polytriton.prove.questions import Questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
-from polytriton.runtime.ascent import Ascent, AscentRows, Found
+from polytriton.runtime.ascent import Ascent, AscentRows
+from polytriton.runtime.ascent_lines import POINTS, Found
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.engine import Progress, both_sides, indices
@@ -86,7 +87,7 @@ class Tight:
             late = ~empty if known is None else ~empty & (known.behind < (self.place.get(name, -1) if self.chain is not None else -1))
             if bool(late.any()):
                 self._both(node, program, boxes, late, deadline)
-                if self.place.get(name, 1) > 0 and self.ascent.relus_before(name):
+                if self.place.get(name, 1) > 0 and self.ascent.relaxed_before(name):
                     steps, signs = (INNER, {}) if known is None else (AGAIN, known.signs)
                     self._again(node, program, boxes, (lo, hi), late, signs, steps, deadline)
                 if known is not None:
@@ -153,31 +154,31 @@ class Tight:
     def ascend(self, rows: AscentRows, boxes: Boxes, image: Tensor, steps: int) -> dict[str, Found]:
         """What raises bounds of rows over boxes; all that `rows` brings along, and the result, in the IR's order of cells."""
         nodes = self.engine.nodes
-        relus = {}
-        for r in self.ascent.relus_before(rows.target):
-            operand = nodes[r].inputs[0]
-            relus[r] = tuple(from_physical(v[operand][image], nodes[operand].shape) for v in (boxes.lo, boxes.hi))
+        read = {i for r in self.ascent.relaxed_before(rows.target) for i in nodes[r].inputs}
+        operands = {i: tuple(from_physical(v[i][image], nodes[i].shape) for v in (boxes.lo, boxes.hi)) for i in read}
 
         def outward(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return {r: from_physical(v, nodes[r].shape) for r, v in values.items()}
 
         start = from_physical(rows.start, nodes[rows.target].shape)
-        begin = {name: outward(getattr(rows, name)) for name in ("signs", "below", "multipliers")}
-        return self.ascent.improve(replace(rows, start=start, relus=relus, **begin), steps, RATE)  # type: ignore[arg-type]
+        begin = {name: outward(getattr(rows, name)) for name in ("signs", "slopes", "multipliers")}
+        return self.ascent.improve(replace(rows, start=start, operands=operands, **begin), steps, RATE)  # type: ignore[arg-type]
 
     def as_chosen(self, found: Mapping[str, Found]) -> Chosen:
         """The same as rows bring it along, in the runtime's order of cells."""
 
-        def inward(relu: str, values: Tensor) -> Tensor:
-            node = self.engine.nodes[relu]
+        def inward(name: str, values: Tensor) -> Tensor:
+            node = self.engine.nodes[name]
             return to_physical(values, node.shape).view(len(values), *extent(node))
 
         multipliers = {r: inward(r, f.multipliers) for r, f in found.items() if f.multipliers is not None}
-        return Chosen({r: inward(r, f.below) for r, f in found.items()}, multipliers)
+        second = {r: inward(r, f.second) for r, f in found.items() if f.second is not None}
+        return Chosen({r: inward(r, f.slopes) for r, f in found.items()}, multipliers, second)
 
     def rows_at_once(self) -> int:
         """Rows whose copies of all boxes and slopes an eighth of the memory holds."""
-        return int(max(1, min(ROWS, self.engine.memory // 8 // (3 * self.engine.image_bytes()))))
+        copies = POINTS if self.engine.unsettled else 3  # a smooth function is looked at in so many points
+        return int(max(1, min(ROWS, self.engine.memory // 8 // (copies * self.engine.image_bytes()))))
 
     def query(self, boxes: Boxes, forms: Forms, box: tuple[Tensor, Tensor], deadline: float | None, goal: float | None = None) -> Results:
         """Lower bounds of the forms, every one with slopes of its own; by default no step is made once all are above zero."""

@@ -25,7 +25,8 @@ from polytriton.prove.parts import Parts
 from polytriton.prove.questions import Questions, questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
-from polytriton.runtime.ascent import Ascent, AscentRows, Found
+from polytriton.runtime.ascent import Ascent, AscentRows
+from polytriton.runtime.ascent_lines import Found
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.forward import Boxes
@@ -170,9 +171,10 @@ def test_what_a_batch_does_not_take_goes_on_waiting(monkeypatch: pytest.MonkeyPa
 # ---- parts, with anything proposed ----------------------------------------------------------------------------------
 
 
-def proposals(rng: np.random.Generator, rows: AscentRows) -> dict[str, Found]:
+def proposals(rng: np.random.Generator, ascent: Ascent, rows: AscentRows) -> dict[str, Found]:
     made = {}
-    for name, (lo, _) in rows.relus.items():
+    for name in ascent.relus_before(rows.target):
+        lo, _ = rows.operands[ascent.net.node(name).inputs[0]]
         size = torch.from_numpy(10.0 ** rng.uniform(-3, 3, lo.shape) * rng.choice([-1, 0, 1], lo.shape)).float()
         made[name] = Found(hostile(lo.shape, rng), torch.where(hostile(lo.shape, rng).isfinite(), size, torch.nan), torch.zeros_like(size))
     return made
@@ -185,7 +187,7 @@ def proposals_of_chain(
     for layer in chain.layers[: chain.depth[target.name]]:
         relu, shape = chain.relus[layer.name].name, torch.Size([len(start), *boxes.lo[layer.name].shape[1:]])
         size = 10.0 ** rng.uniform(-3, 3, shape) * rng.choice([-1, 0, 1], shape)
-        made.below[relu], made.multipliers[relu] = hostile(shape, rng), torch.from_numpy(size).float()
+        made.slopes[relu], made.multipliers[relu] = hostile(shape, rng), torch.from_numpy(size).float()
         assert signs[relu].shape[1:] == shape[1:]
     return made
 
@@ -217,7 +219,7 @@ def held(seeds: range, semantics: str, monkeypatch: pytest.MonkeyPatch, draw: Ca
     """Comparisons of executions that lie in their part with the part's bound, wrong ones, and parts wrongly called empty."""
     rng = np.random.default_rng(7)
     if monkeypatch is not None:
-        monkeypatch.setattr(Ascent, "improve", lambda self, rows, steps, rate: proposals(rng, rows))
+        monkeypatch.setattr(Ascent, "improve", lambda self, rows, steps, rate: proposals(rng, self, rows))
         monkeypatch.setattr(ChainAscent, "improve", lambda self, node, *given: proposals_of_chain(rng, self, node, *given[:4]))
     compared = wrong = lost = 0
     for seed in seeds:
@@ -343,7 +345,7 @@ def test_multipliers_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def without(self: Ascent, rows: AscentRows, steps: int, rate: float) -> dict[str, Found]:
         found = improve(self, rows, steps, rate)
-        return {k: Found(f.below, torch.zeros_like(f.below), f.loss) for k, f in found.items()}
+        return {k: Found(f.slopes, torch.zeros_like(f.slopes), f.loss) for k, f in found.items()}
 
     monkeypatch.setattr(Ascent, "improve", without)
     assert with_them < sum(map(parts, range(8)))

@@ -16,6 +16,7 @@ from tests.oracle.graphs.trace import program
 
 SEMANTICS = ("float32", "tf32", "bf16", "float16", "real")
 OUTPUTS, RUNS = 3, 3  # outputs aimed at, each way; executions in each of two sets of forms
+EFFORT = "tight"  # the default of the public interface
 RUNTIME, CHECKED = 8, 16  # every so manyth graph runs in onnxruntime too, is compiled with its check
 
 
@@ -50,8 +51,8 @@ def ask(graph: Graph, semantics: str) -> Said:
 
     model: Any = graph.model if graph.seed % 2 else graph.proto
     verifier = polytriton.compile(model, semantics=semantics, check=graph.seed % CHECKED == 5)
-    found = verifier.bounds(graph.lo, graph.hi)
-    margins = np.asarray(verifier.margins(graph.lo, graph.hi, graph.forms))
+    found = verifier.bounds(graph.lo, graph.hi, effort=EFFORT)
+    margins = np.asarray(verifier.margins(graph.lo, graph.hi, graph.forms, effort=EFFORT))
     count = len(graph.lo)
     layers = {k: (np.asarray(b.lo).reshape(count, -1), np.asarray(b.hi).reshape(count, -1)) for k, b in found.layers.items()}
     return Said(np.asarray(found.lo).reshape(count, -1), np.asarray(found.hi).reshape(count, -1), layers, margins)
