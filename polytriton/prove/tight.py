@@ -42,9 +42,9 @@ ROWS = 1024  # at a time
 
 @dataclass
 class Known:
-    """What holds for the executions of a batch of parts: bounds of nodes, and signs of ReLUs' operands (1, -1 or 0), by the ReLU.
+    """What holds for the executions of a batch of parts: bounds of nodes, and sides of operands (1, -1 or 0), by the operator.
 
-    `behind`: for each part the number of the last ReLU whose operand has its bounds already.
+    `behind`: for each part the number of the last operator whose operand has its bounds already.
     """
 
     bounds: Mapping[str, tuple[Tensor, Tensor]]
@@ -63,7 +63,9 @@ class Tight:
         self.ascent = Ascent(e.net, e.device, expire)
         self.chain = ChainAscent(e.net, e.forward, expire) if ChainAscent.serves(e.net) and e.device.type == "cpu" else None
         self.inner = sum(n.size for n in e.net) <= DENSE
-        self.place = {e.nodes[r].inputs[0]: k for k, r in enumerate(self.ascent.relus_before(e.net.output))}
+        self.place = {e.nodes[r].inputs[0]: k for k, r in enumerate(self.ascent.divided_before(e.net.output))}
+        # whether parts get inner bounds of their own behind what divides them: chains, and small networks of smooth functions
+        self.remakes = self.chain is not None or (bool(e.unsettled) and self.inner)
 
     def refine(self, lo: Tensor, hi: Tensor, deadline: float | None, progress: Progress) -> Boxes:
         """As `Engine.refine`; what stays undecided behind the first ReLU is bounded again, with slopes of its own."""
@@ -84,7 +86,7 @@ class Tight:
             if known is None:
                 progress(f"slopes for bounds of {name}", done, len(e.programs))
                 done += 1
-            late = ~empty if known is None else ~empty & (known.behind < (self.place.get(name, -1) if self.chain is not None else -1))
+            late = ~empty if known is None else ~empty & (known.behind < (self.place.get(name, -1) if self.remakes else -1))
             if bool(late.any()):
                 self._both(node, program, boxes, late, deadline)
                 if self.place.get(name, 1) > 0 and self.ascent.relaxed_before(name):

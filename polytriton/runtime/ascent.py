@@ -9,7 +9,7 @@ chord where L < 0. Over the input it is least at a corner x of the box. With y =
 
     bound = C y - sum s b z        d bound / d a = max(L, 0) z        d bound / d b = -s z
 
-where b >= 0 multiplies what is known of a sign, s z >= 0: then N = D L - s b,
+where b >= 0 multiplies what is known of a sign, s z >= 0 (or s (z - m) >= 0): then N = D L - s b,
 
 by the envelope theorem: neither the corner nor the sides change with a small step. Other operators have slopes of their own likewise
 (`runtime/ascent_lines.py`). The way back is the gradient of the affine operators (`executor.RUN`) with lines in place of the others; the
@@ -40,8 +40,8 @@ class AscentRows:
     """What is to be improved: rows over a node [rows, *shape], each over its own box of the user's input [rows, inputs].
 
     `operands`: the bounds of every node that a nonlinear operator reads, [rows, *shape]. `over_input`: coefficients that a row brings
-    along. `signs`, by the ReLU: 1 where its operand is known to be at least zero, -1 where at most: multipliers are sought there. `slopes`
-    and `multipliers` begin the ascent.
+    along. `signs`, by the operator: 1 where a ReLU's operand is known to be at least zero, -1 where at most, or where a smooth function's
+    has a lower or an upper end that was assumed: multipliers are sought there. `slopes` and `multipliers` begin the ascent.
     """
 
     target: str
@@ -126,12 +126,12 @@ class Ascent:
         if node.op == "mul":
             return ProductPlanes(lo, hi)
         if node.op != "relu":
-            return CurveLines(node, lo[0], hi[0], begin)
+            return CurveLines(node, lo[0], hi[0], sign, begin, multipliers)
         return ReluLines(lo[0], hi[0], node.number("slope"), sign, begin, multipliers)
 
-    def relus_before(self, target: str) -> list[str]:
-        """The ReLUs that the target depends on, itself among them."""
-        return [n.name for n in self._until(target) if n.op == "relu"]
+    def divided_before(self, target: str) -> list[str]:
+        """The operators that the target depends on, itself among them, whose operands a search may divide: ReLUs and smooth functions."""
+        return [n.name for n in self._until(target) if n.op in RELAXED and n.op != "mul"]
 
     def relaxed_before(self, target: str) -> list[str]:
         """The operators with lines to choose that the target depends on, itself among them."""

@@ -42,10 +42,14 @@ class Found:
 
 
 class Moved:
-    """Slopes of one operator's lines, the rows' coefficients over its output, and Adam's moments."""
+    """Slopes of one operator's lines, the rows' coefficients over its output, and Adam's moments.
 
-    def __init__(self, like: Tensor) -> None:
-        self.coefficient = torch.zeros_like(like)
+    Multipliers b, zero and above, are of what is assumed of the operand z: s (z - end) >= 0, s being 1 or -1.
+    """
+
+    def __init__(self, like: Tensor, sign: Tensor | None = None, multiplier: Tensor | None = None, end: Tensor | float = 0.0) -> None:
+        self.coefficient, self.sign, self.end = torch.zeros_like(like), sign, end
+        self.multiplier = None if sign is None else torch.zeros_like(like) if multiplier is None else multiplier.clamp(min=0)
         self.kept: Found | None = None
         self.moments: dict[str, tuple[Tensor, Tensor]] = {}
 
@@ -59,7 +63,18 @@ class Moved:
 
     def penalty(self, *operands: Tensor) -> Tensor | float:
         """What multipliers take off a row's value."""
-        return 0.0
+        less = self._less()
+        return 0.0 if less is None else (less * (operands[0] - self.end)).flatten(1).sum(1)
+
+    def _less(self) -> Tensor | None:
+        """What multipliers take off coefficients."""
+        return None if self.multiplier is None or self.sign is None else self.sign * self.multiplier
+
+    def _press(self, z: Tensor, rate: float, k: int) -> None:
+        """A step of the multipliers."""
+        if self.multiplier is not None and self.sign is not None:
+            slope = -self.sign * (z - self.end)
+            self.multiplier = (self.multiplier + BESIDE * rate * self._move("multiplier", slope, k)).clamp(min=0)
 
     def step(self, operands: Operands, rate: float, k: int) -> None:
         """One step of Adam uphill."""
@@ -93,45 +108,42 @@ class ReluLines(Moved):
     """The line below, through 0, of slopes in [the operator's own, 1]; multipliers of known signs, zero and above."""
 
     def __init__(self, lo: Tensor, hi: Tensor, slope: float, sign: Tensor | None, below: Tensor | None, multiplier: Tensor | None) -> None:
-        super().__init__(lo)
-        self.low, self.sign = slope, sign
+        super().__init__(lo, sign, multiplier)
+        self.low = slope
         self.open = (lo < 0) & (hi > 0)
         decided = torch.where(lo >= 0, 1.0, slope)
         self.chord = torch.where(self.open, (hi - slope * lo) / (hi - lo).clamp(min=1e-30), decided)
         self.below = torch.where(self.open, torch.where(hi > -lo, 1.0, slope) if below is None else below, decided)
         self.cut = torch.where(self.open, (slope - self.chord) * lo, torch.zeros_like(lo))
-        self.multiplier = None if sign is None else torch.zeros_like(lo) if multiplier is None else multiplier.clamp(min=0)
 
     def back(self, g: Tensor) -> Operands:
         self.coefficient = g
-        n = torch.where(g >= 0, g * self.below, g * self.chord)
-        return (n if self.multiplier is None or self.sign is None else n - self.sign * self.multiplier,)
+        n, less = torch.where(g >= 0, g * self.below, g * self.chord), self._less()
+        return (n if less is None else n - less,)
 
     def forward(self, *operands: Tensor) -> Tensor:
         (z,) = operands
         return torch.where(self.coefficient >= 0, self.below * z, self.chord * z + self.cut)
 
-    def penalty(self, *operands: Tensor) -> Tensor | float:
-        none = self.multiplier is None or self.sign is None
-        return 0.0 if none else (self.sign * self.multiplier * operands[0]).flatten(1).sum(1)  # type: ignore[operator]
-
     def proposal(self) -> Found:
-        signed = None if self.multiplier is None or self.sign is None else self.sign * self.multiplier
-        return Found(self.below, signed, -self.coefficient.clamp(max=0) * self.cut)
+        return Found(self.below, self._less(), -self.coefficient.clamp(max=0) * self.cut)
 
     def step(self, operands: Operands, rate: float, k: int) -> None:
         (z,) = operands
         slope = torch.where(self.open, self.coefficient.clamp(min=0) * z, torch.zeros_like(z))
         self.below = torch.where(self.open, (self.below + rate * self._move("below", slope, k)).clamp(self.low, 1.0), self.below)
-        if self.multiplier is not None and self.sign is not None:
-            self.multiplier = (self.multiplier + BESIDE * rate * self._move("multiplier", -self.sign * z, k)).clamp(min=0)
+        self._press(z, rate, k)
 
 
 class CurveLines(Moved):
-    """Lines below and above a smooth function, of slopes between the least and the greatest that it has on the box."""
+    """Lines below and above a smooth function, of slopes between the least and the greatest that it has on the box. What is no number
+    of `begin` is chosen here.
+    """
 
-    def __init__(self, node: Node, lo: Tensor, hi: Tensor, begin: Tensor | None) -> None:
-        super().__init__(lo)
+    def __init__(
+        self, node: Node, lo: Tensor, hi: Tensor, sign: Tensor | None = None, begin: Tensor | None = None, multiplier: Tensor | None = None
+    ) -> None:
+        super().__init__(lo, sign, multiplier, 0.0 if sign is None else torch.where(sign > 0, lo, hi).nan_to_num(0.0, 0.0, 0.0))
         one = bool((lo == lo[:1]).all() and (hi == hi[:1]).all())  # rows over one box share its points
         low, high = ((v[:1] if one else v).double().numpy() for v in (lo, hi))
         curve, parameter = curve_of(node)
@@ -147,8 +159,12 @@ class CurveLines(Moved):
             ends = (torch.from_numpy(np.nan_to_num(v, posinf=0.0, neginf=0.0)).float() for v in (slopes.min(0), slopes.max(0)))
             self.middle, self.base, self.missed = (torch.from_numpy(np.nan_to_num(v)).float() for v in (middle, base, missed))
         self.least, self.most = ends
-        self.below, self.above = ((self._begin(side) if begin is None else begin).expand_as(lo) for side in (1.0, -1.0))
+        own = (self._begin(side).expand_as(lo) for side in (1.0, -1.0))
+        self.below, self.above = (v if begin is None else self._bounded(torch.where(begin.isnan(), v, begin)) for v in own)
         self.slope = self.cut = self.touch = torch.zeros_like(lo)
+
+    def _bounded(self, slopes: Tensor) -> Tensor:
+        return torch.minimum(torch.maximum(slopes, self.least), self.most)
 
     def _touched(self, side: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
         """The cut, and where it is taken: where s (f - k x) is least."""
@@ -168,7 +184,8 @@ class CurveLines(Moved):
         self.coefficient = g
         self.slope = torch.where(g >= 0, self.below, self.above)
         self.cut, self.touch = self._touched(torch.where(g >= 0, 1.0, -1.0), self.slope)
-        return (g * self.slope,)
+        less = self._less()
+        return (g * self.slope if less is None else g * self.slope - less,)
 
     def forward(self, *operands: Tensor) -> Tensor:
         below = torch.where(self.coefficient >= 0, -self.missed, self.missed)
@@ -177,13 +194,14 @@ class CurveLines(Moved):
     def proposal(self) -> Found:
         """A neuron costs what its line misses of the function between its ends and the line's touch, about."""
         away = (self.rest - self.slope * self.at - self.cut).abs().amax(0)
-        return Found(self.slope, None, self.coefficient.abs() * away)
+        return Found(self.slope, self._less(), self.coefficient.abs() * away)
 
     def step(self, operands: Operands, rate: float, k: int) -> None:
         slope, wide = self.coefficient * (operands[0] - self.middle - self.touch), STRIDE * (self.most - self.least)
         for name, mine in (("below", self.coefficient >= 0), ("above", self.coefficient < 0)):
             moved = getattr(self, name) + rate * wide * self._move(name, torch.where(mine, slope, torch.zeros_like(slope)), k)
-            setattr(self, name, torch.minimum(torch.maximum(moved, self.least), self.most))
+            setattr(self, name, self._bounded(moved))
+        self._press(operands[0], rate, k)
 
 
 class ProductPlanes(Moved):

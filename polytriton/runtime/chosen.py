@@ -20,7 +20,8 @@ from polytriton.runtime.tables import Tables
 @dataclass
 class Chosen:
     """For some operators, [rows of the program, height, width, channels]: slopes of a ReLU's line below, of the line that the row takes
-    beside a smooth function, of its plane beside a product (`second`: by the other factor); multipliers of the signs of ReLUs' operands.
+    beside a smooth function, of its plane beside a product (`second`: by the other factor); multipliers of the signs of ReLUs' operands,
+    and of the ends of smooth functions' boxes.
     """
 
     slopes: dict[str, Tensor]
@@ -58,10 +59,17 @@ class Chosen:
             out = out - torch.where(may & (((b > 0) & (lo >= 0)) | ((b < 0) & (hi <= 0))), b, torch.zeros_like(b))
         return out.view_as(m), total
 
-    def bend(self, backend: TorchBackend, tables: Tables, rows: Rows, node: Node, window: Window, m: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows over a smooth function f(y) become rows over y; also the cut of each cell's line, below f where m > 0, above where m < 0.
+    def bend(
+        self, backend: TorchBackend, tables: Tables, rows: Rows, node: Node, window: Window, m: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Rows over a smooth function f(y) become rows over y; also the constant of each cell, float64, the sum of its parts' magnitudes,
+        and the products that were rounded before a multiplier changed them.
 
-        A cut is taken of the stored slope, whatever it is, over the box as the tables have it: outside the one that lines are made of.
+        A cut is taken of the stored slope, whatever it is, over the box as the tables have it: outside the one that lines are made of. It
+        is below f where m > 0, above where m < 0.
+
+        A multiplier b makes N' of a coefficient N, about N - b. Whatever N' is, N y >= N' y + (N - N') e, with e the lower end of y's box
+        where N > N' and the upper one where N < N'.
         """
         x, at, inside = self._cells(backend, tables, rows, node, window, m)
         k = self._own(self.slopes, backend, tables, rows, node, window, x)
@@ -69,12 +77,21 @@ class Chosen:
         error, used = self._error(backend, tables, node, at), inside & (x != 0)
         cuts = torch.zeros_like(x)
         cuts[used] = curve_cuts(node, lo[used], hi[used], k[used], x[used] < 0, None if error is None else error[used])
-        return (x * torch.where(inside, k, torch.zeros_like(k))).view_as(m), cuts
+        constant = x.double() * cuts.double()
+        n = x * torch.where(inside, k, torch.zeros_like(k))
+        if node.name not in self.multipliers:
+            return n.view_as(m), constant, constant.abs(), None
+        less = self._own(self.multipliers, backend, tables, rows, node, window, x)
+        left = torch.where(inside & torch.isfinite(lo) & torch.isfinite(hi), n - less, n)
+        moved = n.double() - left.double()
+        taken = torch.where(moved == 0, torch.zeros_like(moved), moved * torch.where(moved > 0, lo, hi))
+        rounded = torch.where(moved == 0, torch.zeros_like(n), n)
+        return left.view_as(m), constant + taken, constant.abs() + taken.abs(), rounded.view_as(m)
 
     def tilt(
         self, backend: TorchBackend, tables: Tables, rows: Rows, node: Node, window: Window, m: Tensor
     ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """Rows over a product become rows over its two factors; also the cut of each cell's plane, as for a smooth function."""
+        """Rows over a product become rows over its two factors; also the constant of each cell, as for a smooth function."""
         x, at, inside = self._cells(backend, tables, rows, node, window, m)
         slopes = [self._own(v, backend, tables, rows, node, window, x) for v in (self.slopes, self.second)]
         frames = tables.kit.frames
@@ -84,7 +101,7 @@ class Chosen:
         zero = torch.zeros_like(x)
         cuts = torch.where(inside & (x != 0), torch.where(x < 0, high, low), zero)
         first, second = ((x * torch.where(inside, k, zero)).view_as(m) for k in slopes)
-        return (first, second), cuts
+        return (first, second), x.double() * cuts.double()
 
     def _cells(
         self, backend: TorchBackend, tables: Tables, rows: Rows, node: Node, window: Window, m: Tensor

@@ -8,7 +8,7 @@ from tests.mutation.mutant import Mutant, m
 TABLE, LINES, WALK, SEMANTICS = "ir/curves.py", "runtime/curves.py", "runtime/cpu/walk.py", "runtime/soundness.py"
 IMPORT, MADE, PLANES = "frontend/onnx_curves.py", "frontend/onnx_products.py", "runtime/planes.py"
 STEPPED = "tests/runtime/test_stepped.py"
-CHOSEN, SLOPES = "runtime/chosen.py", "tests/prove/test_smooth_slopes.py"
+CHOSEN, SLOPES, DIVIDED = "runtime/chosen.py", "tests/prove/test_smooth_slopes.py", "tests/prove/test_smooth_search.py"
 FLAT, MULTIPLIED = "tests/runtime/test_planes.py", "tests/soundness/test_products.py"
 FACTS, HELD, NETS, CASES = "tests/ir/test_curves.py", "tests/runtime/test_curve_lines.py", "tests/soundness/test_curves.py", "tests/frontend/test_onnx.py"
 
@@ -104,12 +104,16 @@ CURVES: tuple[Mutant, ...] = (
     # slopes of the rows' own
     m("slopes of a row's own: cuts of the other side", CHOSEN, "k[used], x[used] < 0, None", "k[used], x[used] > 0, None", SLOPES),
     m("slopes of a row's own: padding has a line", CHOSEN, "self._error(backend, tables, node, at), inside & (x != 0)", "self._error(backend, tables, node, at), x != 0", SLOPES),
-    m("slopes of a row's own: padding has a slope", CHOSEN, "torch.where(inside, k, torch.zeros_like(k))).view_as(m), cuts", "k).view_as(m), cuts", SLOPES, argued="the frame's margin holds zeros, and so do the slopes there"),
     m("slopes of a row's own: nothing is deployed", CHOSEN, "if tables.kit.forward.semantics.real:", "if True:", SLOPES),
     m("slopes of a row's own: the error of another cell", CHOSEN, "error[used])\n", "error[used].flip(0))\n", SLOPES),
     m("slopes of a row's own: the cut is not added", WALK, "self.backend.pay(self.rows, each.sum((1, 2)), 1.0,", "self.backend.pay(self.rows, None, 1.0,", SLOPES),
-    m("slopes of a row's own: cuts' sum is exact", WALK, "each.abs().sum((1, 2)), 2 * dot_error(terms) * sum_error(terms))", "each.abs().sum((1, 2)), 0.0)", SLOPES, argued="a cut lies 2^-44 of f further out than need be, which is more than the sum of few terms rounds"),
+    m("slopes of a row's own: cuts' sum is exact", WALK, "size.sum((1, 2)), 2 * dot_error(terms) * sum_error(terms))", "size.sum((1, 2)), 0.0)", SLOPES, argued="a cut lies 2^-44 of f further out than need be, which is more than the sum of few terms rounds"),
     m("slopes of a row's own: a plane's cuts change places", CHOSEN, "torch.where(x < 0, high, low)", "torch.where(x < 0, low, high)", SLOPES),
     m("slopes of a row's own: a plane beside another box", CHOSEN, "plane_cuts(slopes[0], slopes[1], (a, c), (b, d)", "plane_cuts(slopes[0], slopes[1], (a, a), (b, b)", SLOPES),
     m("slopes of a row's own: below and above are one", LINES, "mine = above == (side > 0)", "mine = above == (side < 0)", HELD),
+    m("multipliers of a smooth function: the other end", CHOSEN, "moved * torch.where(moved > 0, lo, hi)", "moved * torch.where(moved > 0, hi, lo)", DIVIDED),
+    m("multipliers of a smooth function: what is taken is lost", CHOSEN, "constant + taken, constant.abs()", "constant, constant.abs()", DIVIDED),
+    m("multipliers of a smooth function: nothing was pending", WALK, "weight, self.kit.pending[source] * scale,", "weight, 0.0,", DIVIDED),
+    m("parts of smooth functions: ends of another operator", "prove/neurons.py", "bounds[i] = torch.maximum(before[0], low[r]), torch.minimum(before[1], high[r])", "bounds[i] = torch.maximum(before[0], high[r]), torch.minimum(before[1], low[r])", DIVIDED),
+    m("parts of smooth functions: a cut a little off on one side", "prove/parts.py", "torch.maximum(on.lo[at, neuron], cut)", "torch.maximum(on.lo[at, neuron], cut + 0.1 * (on.hi[at, neuron] - cut))", DIVIDED),
 )

@@ -274,7 +274,7 @@ def test_a_small_step_raises_every_row_by_its_slope(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ReluLines, "step", note)
         ascent.improve(rows, 1, 0.0)
-    found = dict(zip(ascent.relus_before(net.output), noted, strict=True))
+    found = dict(zip(ascent.divided_before(net.output), noted, strict=True))
     start = {name: below for name, (below, _) in found.items()}
     checked = 0
     for name, (below, slope) in found.items():
@@ -319,7 +319,7 @@ def test_the_ascent_of_a_chain_is_the_ascent(seed: int) -> None:
         boxes = t.engine.refine(lo, hi)
     rng = np.random.default_rng(seed)
     signs, some = {}, AscentRows(target.name, torch.eye(20).view(20, 1, 1, 20), lo.expand(20, -1), hi.expand(20, -1), {})
-    for r in t.ascent.relus_before(target.name):  # signs that half of the undecided neurons take
+    for r in t.ascent.divided_before(target.name):  # signs that half of the undecided neurons take
         i = net.node(r).inputs[0]
         sign = torch.from_numpy(rng.choice([-1.0, 0.0, 0.0, 1.0], 20)).view(1, 1, 1, 20)
         boxes.lo[i], boxes.hi[i] = (

@@ -315,8 +315,12 @@ class Walk:
         m, window = self._dense_entry(node.name, self._take(node))
         self._pay_pending(step, m, window)
         if self.chosen is not None and self._chooses(node):
-            bent, cuts = self.chosen.bend(self.backend, self.tables, self.rows, node, window, m)
-            self._pay_cuts(m, cuts)
+            bent, each, size, rounded = self.chosen.bend(self.backend, self.tables, self.rows, node, window, m)
+            self._pay_cuts(each, size)
+            if rounded is not None:  # what was pending on them: the step to come knows the coefficients that are left
+                source, place = node.inputs[0], self._place(node.inputs[0], window)
+                weight, scale = self.backend.weigh(rounded, place, self.tables.xabs(source)), sum_error(place.height * place.line)
+                self.backend.pay(self.rows, None, 0.0, weight, self.kit.pending[source] * scale, self.tables.floor(source))
             self._give(step, bent)
             return
         lines, place = self.tables.lines(node), self._place(node.name, window)
@@ -328,8 +332,8 @@ class Walk:
         m, window = self._dense_entry(node.name, self._take(node))
         self._pay_pending(step, m, window)
         if self.chosen is not None and self._chooses(node):
-            tilted, cuts = self.chosen.tilt(self.backend, self.tables, self.rows, node, window, m)
-            self._pay_cuts(m, cuts)
+            tilted, each = self.chosen.tilt(self.backend, self.tables, self.rows, node, window, m)
+            self._pay_cuts(each, each.abs())
             self._give(step, *tilted)
             return
         planes, place = self.tables.planes(node), self._place(node.name, window)
@@ -343,11 +347,10 @@ class Walk:
         self.backend.pay(self.rows, total, 1.0, weight, 2 * dot_error(terms) * sum_error(terms))
         return m
 
-    def _pay_cuts(self, m: Tensor, cuts: Tensor) -> None:
-        """The sum of rows' own cuts, and what it rounds."""
-        each = m.view_as(cuts).double() * cuts.double()
-        terms = cuts.shape[1] * cuts.shape[2]
-        self.backend.pay(self.rows, each.sum((1, 2)), 1.0, each.abs().sum((1, 2)), 2 * dot_error(terms) * sum_error(terms))
+    def _pay_cuts(self, each: Tensor, size: Tensor) -> None:
+        """The constants of rows with slopes of their own, two products a cell at most, and what their sum rounds."""
+        terms = 2 * each.shape[1] * each.shape[2]
+        self.backend.pay(self.rows, each.sum((1, 2)), 1.0, size.sum((1, 2)), 2 * dot_error(terms) * sum_error(terms))
 
     def _maxpool(self, node: Node, step: Step) -> None:
         """A row over max(x) becomes one over the winners (lower side, and upper where sure) and a constant."""
