@@ -103,9 +103,7 @@ CURVES: tuple[Mutant, ...] = (
     m("kernels take smooth functions", "kernels/network.py", 'if node.op in (*CURVES, "mul"):', "if False:", NETS),
     # slopes of the rows' own
     m("slopes of a row's own: cuts of the other side", CHOSEN, "k[used], x[used] < 0, None", "k[used], x[used] > 0, None", SLOPES),
-    m("slopes of a row's own: padding has a line", CHOSEN, "self._error(backend, tables, node, at), inside & (x != 0)", "self._error(backend, tables, node, at), x != 0", SLOPES),
     m("slopes of a row's own: nothing is deployed", CHOSEN, "if tables.kit.forward.semantics.real:", "if True:", SLOPES),
-    m("slopes of a row's own: the error of another cell", CHOSEN, "error[used])\n", "error[used].flip(0))\n", SLOPES),
     m("slopes of a row's own: the cut is not added", WALK, "self.backend.pay(self.rows, each.sum((1, 2)), 1.0,", "self.backend.pay(self.rows, None, 1.0,", SLOPES),
     m("slopes of a row's own: cuts' sum is exact", WALK, "size.sum((1, 2)), 2 * dot_error(terms) * sum_error(terms))", "size.sum((1, 2)), 0.0)", SLOPES, argued="a cut lies 2^-44 of f further out than need be, which is more than the sum of few terms rounds"),
     m("slopes of a row's own: a plane's cuts change places", CHOSEN, "torch.where(x < 0, high, low)", "torch.where(x < 0, low, high)", SLOPES),
@@ -113,7 +111,6 @@ CURVES: tuple[Mutant, ...] = (
     m("slopes of a row's own: below and above are one", LINES, "mine = above == (side > 0)", "mine = above == (side < 0)", HELD),
     m("multipliers of a smooth function: the other end", CHOSEN, "moved * torch.where(moved > 0, lo, hi)", "moved * torch.where(moved > 0, hi, lo)", DIVIDED),
     m("multipliers of a smooth function: what is taken is lost", CHOSEN, "constant + taken, constant.abs()", "constant, constant.abs()", DIVIDED),
-    m("multipliers of a smooth function: nothing was pending", WALK, "weight, self.kit.pending[source] * scale,", "weight, 0.0,", DIVIDED),
     m("parts of smooth functions: ends of another operator", "prove/neurons.py", "bounds[i] = torch.maximum(before[0], low[r]), torch.minimum(before[1], high[r])", "bounds[i] = torch.maximum(before[0], high[r]), torch.minimum(before[1], low[r])", DIVIDED),
     m("parts of smooth functions: a cut a little off on one side", "prove/parts.py", "torch.maximum(on.lo[at, neuron], cut)", "torch.maximum(on.lo[at, neuron], cut + 0.1 * (on.hi[at, neuron] - cut))", DIVIDED),
 )
