@@ -83,7 +83,7 @@ class Forest:
         if not len(nearest):
             self.shares.append(1.0)
             self.course.pass_by()
-        elif tight.ascent.relus_before(self.decider.compiled.net.output):
+        elif tight.ascent.divided_before(self.decider.compiled.net.output):
             self._grow(tight, boxes, box, nearest)
         else:
             self.ended = "steps"

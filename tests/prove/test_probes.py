@@ -105,7 +105,7 @@ def test_other_processes_hand_their_corners_back() -> None:
         ends = torch.from_numpy(q.lo), torch.from_numpy(q.hi)
         boxes = tight.engine.refine(*ends)
         search = NeuronSearch(tight, boxes, decider.forms(q, np.arange(1), np.zeros(1, dtype=np.int64)), ends, None)
-        inner = [search.operand[r] for r in search.relus]
+        inner = [search.operand[r] for r in search.operators]
         work = Bounding(
             decider.compiled, decider.options, tight.how, {i: boxes.lo[i] for i in inner}, {i: boxes.hi[i] for i in inner},
             search.forms, ends,
