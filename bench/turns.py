@@ -27,7 +27,7 @@ class Checkout:
     """A process that asks the polytriton of a folder."""
 
     def __init__(self, folder: Path) -> None:
-        env = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}  # one thread of torch's, too
         command = [sys.executable, str(Path(__file__).resolve()), "--answer"]
         self.process = subprocess.Popen(command, env=env, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -50,11 +50,8 @@ class Checkout:
 def answer_questions() -> None:
     """One side's process: it knows the standard library and what its own checkout calls polytriton."""
     sys.path.pop(0)  # this file's folder
-    import torch
-
     import polytriton
 
-    torch.set_num_threads(1)
     nets: dict[str, Any] = {}
     for line in sys.stdin:
         asked = json.loads(line)
