@@ -233,14 +233,16 @@ class NeuronSearch:
         return parts, self.refuted, least
 
     def _size(self) -> int:
-        """Parts of a batch: as many as keep it short, whatever the machine, so that a search can be repeated."""
+        """Parts of a batch: all that come of one part's tries, and as many as keep it short, whatever the machine, so that a search can be
+        repeated.
+        """
         programs = self.engine.programs
         ops = 4 * STEPS * sum(s.ops for s in self.engine.plan.query.steps)
         if self.tight.chain is not None:
             count = {r: int((self.layer == k).sum()) for k, r in enumerate(self.relus)}
             again = ((r, programs.get(self.operand[r])) for r in self.relus)
             ops += sum(AGAIN * count[r] * sum(s.ops for s in p.steps) for r, p in again if p is not None)
-        return int(max(1, min(MOST, OPERATIONS // max(ops, 1), self.tight.rows_at_once())))
+        return int(max(1, min(MOST, max(OPERATIONS // max(ops, 1), 2 * TRIED), self.tight.rows_at_once())))
 
     def _split(self, values: Tensor) -> dict[str, Tensor]:
         """Cells of all ReLUs as each one's own, in the runtime's order of axes."""

@@ -149,10 +149,10 @@ class Decision:
     def _probe(self, points: np.ndarray, pieces: list[int]) -> bool:
         """Whether a counterexample lies at, or some steps from, these points, or elsewhere.
 
-        A search asks after 0, 1, 3, 7, ... of its rounds, the first of them short ones. From the second on a look is twice the one before:
+        A search asks after 0, 1, 3, 7, ... of its rounds, the first of them short ones. From the third on a look is twice the one before:
         looks take much the same share of the time throughout.
         """
-        attack = replace(PROBE.grown((1 + (1 << self.looks)) // 2, THOROUGH), seed=self.seed + self.looks)
+        attack = replace(PROBE.grown(max(1, (1 << self.looks) // 4), THOROUGH), seed=self.seed + self.looks)
         self.looks += 1
         (self.found,) = self.falsify([Aim(self.prop, pieces, points=points)], attack, self.deadline)
         return self.found is not None

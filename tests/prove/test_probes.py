@@ -72,10 +72,10 @@ def test_the_falsifier_takes_its_share_within_a_search(monkeypatch: pytest.Monke
     verifier.verify_property(prop, search="input", seed=5)
     first, *looks, last = attacks
     assert first == replace(strategy.QUICK, seed=5) and last == replace(strategy.THOROUGH, seed=5)
-    assert points[0] == points[-1] == 0 and all(points[1:-1]) and len(looks) >= 4
+    assert points[0] == points[-1] == 0 and all(points[1:-1]) and len(looks) >= 5
     assert [a.seed for a in looks] == list(range(5, 5 + len(looks)))
-    assert [a.operations for a in looks[:4]] == [n * strategy.PROBE.operations for n in (1, 1, 2, 4)]
-    assert [a.samples for a in looks[:4]] == [n * strategy.PROBE.samples for n in (1, 1, 2, 4)]
+    assert [a.operations for a in looks[:5]] == [n * strategy.PROBE.operations for n in (1, 1, 1, 2, 4)]
+    assert [a.samples for a in looks[:5]] == [n * strategy.PROBE.samples for n in (1, 1, 1, 2, 4)]
     most = strategy.PROBE.grown(1 << 20, strategy.THOROUGH)
     assert replace(most, seed=0) == strategy.THOROUGH
 
