@@ -242,7 +242,9 @@ class NeuronSearch:
         return parts, self.refuted, least
 
     def _size(self) -> int:
-        """Parts of a batch: as many as keep it short, whatever the machine, so that a search can be repeated."""
+        """Parts of a batch: all that come of one part's tries, and as many as keep it short, whatever the machine, so that a search can be
+        repeated.
+        """
         programs, wide = self.engine.programs, isinstance(self.tight.ascent, AscentKernels)
         ops = 4 * STEPS * sum(s.ops for s in self.engine.plan.query.steps)
         if self.tight.remakes:
@@ -250,7 +252,7 @@ class NeuronSearch:
             again = ((r, programs.get(self.operand[r])) for r in self.operators)
             ops += sum(AGAIN * count[r] * sum(s.ops for s in p.steps) for r, p in again if p is not None)
         most, operations = (DEVICE_MOST, DEVICE_OPERATIONS) if wide else (MOST, OPERATIONS)
-        return int(max(1, min(most, operations // max(ops, 1), self.tight.rows_at_once())))
+        return int(max(1, min(most, max(operations // max(ops, 1), 2 * TRIED), self.tight.rows_at_once())))
 
     def _split(self, values: Tensor) -> dict[str, Tensor]:
         """Cells of all operators as each one's own, in the runtime's order of axes."""
