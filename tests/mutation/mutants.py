@@ -12,6 +12,7 @@ from tests.mutation.launches import LAUNCHES
 from tests.mutation.mutant import Mutant, m
 from tests.mutation.pieces import PIECES
 from tests.mutation.properties import PROPERTIES
+from tests.mutation.reach import REACH
 from tests.mutation.search import SEARCHES
 
 CONSTANTS, TERMS = "tests/soundness/test_constants.py", "tests/soundness/test_terms.py"
@@ -260,6 +261,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *PIECES,
     *LAUNCHES,
     *INPUT_MAPS,
+    *REACH,
     *PROPERTIES,
     *CURVES,
 )  # fmt: skip

@@ -159,6 +159,15 @@ def test_documents_and_pictures(tmp_path: Path) -> None:
     assert found.save(tmp_path / "a.svg", overwrite=True)
 
 
+def test_a_plane_is_drawn_by_its_own_rows() -> None:
+    """A direction that leaves the plane says nothing of it alone: x + y >= 10 by y of up to 20 leaves x anywhere."""
+    rows = np.concatenate([np.eye(3), -np.eye(3), [[1.0, 0.0, 1.0]]])
+    least = np.array([[0.0, 0, 0, -1, -1, -20, 10]])
+    found = Reach("n", "real", ((0, 1),), rows, least, np.zeros((1, 1)), np.ones((1, 1)), np.zeros((0, 3)), 0.0, "", 0.0)
+    (shape,) = found.polygons((0, 1))
+    assert shape.min(0).tolist() == [0, 0] and shape.max(0).tolist() == [1, 1]
+
+
 def test_what_has_no_picture() -> None:
     alone = polytriton.reach(compiled(drawn(np.random.default_rng(0), 2, [3])), (-1, 1), pieces=4)
     assert alone.planes == () and alone._repr_svg_() is None and alone.lo.shape == (1,)
