@@ -7,7 +7,7 @@ kernels   the launches of bench.gpu micro, compiled ahead of time: registers, sh
 zoo       the paper's networks with goals: launches, operations and bytes for the rows that a box needs, estimated seconds beside the
           goal and the paper's time on a V100
 
-Peaks are data sheets' (H100 SXM: 67 TFLOP/s float64, 165 three-way tf32, 3.35 TB/s); docs/gpu.md has the columns. Rows go to
+Peaks are data sheets' (H100 SXM: 67 TFLOP/s float64, 165 three-way tf32, 3.35 TB/s); docs/gpu-internals.md has the columns. Rows go to
 FOLDER/roofline_GPU_estimate_PART.csv as they come and to stdout; progress goes to stderr. Cubins are kept in the user's cache. Needs
 Triton, no GPU. The group `tiles` of kernels, many tile shapes of two steps, runs only where --only names it.
 
