@@ -120,7 +120,7 @@ def mypy(tmp_path: Path, text: str) -> str:
 def test_a_typed_program_passes_in_strict_mode(tmp_path: Path) -> None:
     assert "Success" in mypy(tmp_path, PROGRAM)
     found = mypy(tmp_path, WRONG)
-    for words in "semantic hi int verdikt Expression semanticks tolerence serch verdickt peaces".split():
+    for words in ["semantic", "hi", "int", "verdikt", "Expression", "semanticks", "tolerence", "serch", "verdickt", "peaces"]:
         assert f'"{words}"' in found, found
     assert 'Item "ResultList" of "Result | ResultList" has no attribute "verdict"' in found, "one or several"
     assert 'Argument 1 to "compile" has incompatible type "int"' in found
