@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from polytriton.results.frames import to_pandas
     from polytriton.results.reach import Reach
     from polytriton.runs.saved import save_results as save_results
+    from polytriton.several import join
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides what is shown
 
 __version__ = "0.1.1"
 __all__ = [
     "Bounds", "Condition", "Counterexample", "Expression", "InputMap", "Interval", "LayerStats", "Picture", "PolytritonError", "Property",
-    "Radius", "Reach", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "load", "reach", "read_nnet",
+    "Radius", "Reach", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "join", "load", "reach", "read_nnet",
     "read_vnnlib", "report", "to_pandas", "variables",
 ]  # fmt: skip
 
@@ -50,6 +51,7 @@ _HOMES = {
     "to_pandas": "polytriton.results.frames",
     "save_results": "polytriton.runs.saved",  # as `ResultList.save`
     "PolytritonError": "polytriton.errors",
+    "join": "polytriton.several",
 }
 
 
