@@ -12,6 +12,7 @@ from tests.mutation.launches import LAUNCHES
 from tests.mutation.mutant import Mutant, m
 from tests.mutation.pieces import PIECES
 from tests.mutation.properties import PROPERTIES
+from tests.mutation.reach import REACH
 from tests.mutation.search import SEARCHES
 from tests.mutation.several import SEVERAL
 
@@ -263,6 +264,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *LAUNCHES,
     *INPUT_MAPS,
     *SEVERAL,
+    *REACH,
     *PROPERTIES,
     *CURVES,
 )  # fmt: skip
