@@ -1,6 +1,7 @@
 """Tight bounds: slopes chosen for every row, of inner neurons layer by layer, then of the query.
 
-The slopes come from `runtime/ascent.py` and `runtime/chain.py`, which nobody need trust: what counts is one charged walk with them.
+The slopes come from `runtime/ascent.py`, on a device from its kernels, and `runtime/chain.py`, which nobody need trust: what counts is
+one charged walk with them.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from polytriton.prove.course import Course
 from polytriton.prove.questions import Questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
-from polytriton.runtime.ascent import Ascent, AscentRows, Found
+from polytriton.runtime.ascent import Ascent, AscentRows
+from polytriton.runtime.ascent_lines import POINTS, Found
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.engine import Progress, both_sides, indices
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.gpu.ascent_kernels import AscentKernels
 from polytriton.runtime.layers import from_physical, to_physical
 from polytriton.runtime.results import Forms, Results, Stopped
 
@@ -36,14 +39,14 @@ if TYPE_CHECKING:
 INNER, AGAIN, QUERY = 20, 8, 60  # steps uphill: for inner neurons of a whole box, of a part, for the query
 RATE = 0.2
 DENSE = 1 << 13  # cells of a network up to which every inner neuron gets rows of its own
-ROWS = 1024  # at a time
+ROWS, DEVICE_ROWS = 1024, 4096  # at a time, by torch and by kernels
 
 
 @dataclass
 class Known:
-    """What holds for the executions of a batch of parts: bounds of nodes, and signs of ReLUs' operands (1, -1 or 0), by the ReLU.
+    """What holds for the executions of a batch of parts: bounds of nodes, and sides of operands (1, -1 or 0), by the operator.
 
-    `behind`: for each part the number of the last ReLU whose operand has its bounds already.
+    `behind`: for each part the number of the last operator whose operand has its bounds already.
     """
 
     bounds: Mapping[str, tuple[Tensor, Tensor]]
@@ -59,10 +62,12 @@ class Tight:
         self.engine = engine if engine.kernels is None else engine._plain()
         e = self.engine
         expire = partial(e._expire, deadline)
-        self.ascent = Ascent(e.net, e.device, expire)
+        self.ascent = Ascent(e.net, e.device, expire) if engine.kernels is None else AscentKernels(engine.kernels, expire)
         self.chain = ChainAscent(e.net, e.forward, expire) if ChainAscent.serves(e.net) and e.device.type == "cpu" else None
         self.inner = sum(n.size for n in e.net) <= DENSE
-        self.place = {e.nodes[r].inputs[0]: k for k, r in enumerate(self.ascent.relus_before(e.net.output))}
+        self.place = {e.nodes[r].inputs[0]: k for k, r in enumerate(self.ascent.divided_before(e.net.output))}
+        # whether parts get inner bounds of their own behind what divides them: chains, and small networks of smooth functions
+        self.remakes = self.chain is not None or (bool(e.unsettled) and self.inner)
 
     def refine(self, lo: Tensor, hi: Tensor, deadline: float | None, progress: Progress) -> Boxes:
         """As `Engine.refine`; what stays undecided behind the first ReLU is bounded again, with slopes of its own."""
@@ -83,10 +88,10 @@ class Tight:
             if known is None:
                 progress(f"slopes for bounds of {name}", done, len(e.programs))
                 done += 1
-            late = ~empty if known is None else ~empty & (known.behind < (self.place.get(name, -1) if self.chain is not None else -1))
+            late = ~empty if known is None else ~empty & (known.behind < (self.place.get(name, -1) if self.remakes else -1))
             if bool(late.any()):
                 self._both(node, program, boxes, late, deadline)
-                if self.place.get(name, 1) > 0 and self.ascent.relus_before(name):
+                if self.place.get(name, 1) > 0 and self.ascent.relaxed_before(name):
                     steps, signs = (INNER, {}) if known is None else (AGAIN, known.signs)
                     self._again(node, program, boxes, (lo, hi), late, signs, steps, deadline)
                 if known is not None:
@@ -126,9 +131,9 @@ class Tight:
         for some in self._batches(open_, low[0].numel()):
             e._expire(deadline)
             image, h, w, channel = (v.repeat(2) for v in indices(some, low.shape))
-            rows, sign = torch.arange(2 * len(some)), torch.ones(2 * len(some), dtype=torch.int64)
+            rows, sign = torch.arange(2 * len(some), device=e.device), torch.ones(2 * len(some), dtype=torch.int64, device=e.device)
             sign[len(some) :] = -1
-            start = torch.zeros(len(rows), *low.shape[1:])
+            start = torch.zeros(len(rows), *low.shape[1:], device=e.device)
             start[rows, h, w, channel] = sign.float()
             chosen = self._choose(node, boxes, box, image, start, signs, steps)
             up, down = e._side(program, e._tables(boxes), (image, h, w, channel), rows, sign, False, deadline, chosen).best.split(len(some))
@@ -152,31 +157,32 @@ class Tight:
     def ascend(self, rows: AscentRows, boxes: Boxes, image: Tensor, steps: int) -> dict[str, Found]:
         """What raises bounds of rows over boxes; all that `rows` brings along, and the result, in the IR's order of cells."""
         nodes = self.engine.nodes
-        relus = {}
-        for r in self.ascent.relus_before(rows.target):
-            operand = nodes[r].inputs[0]
-            relus[r] = tuple(from_physical(v[operand][image], nodes[operand].shape) for v in (boxes.lo, boxes.hi))
+        read = {i for r in self.ascent.relaxed_before(rows.target) for i in nodes[r].inputs}
+        operands = {i: tuple(from_physical(v[i][image], nodes[i].shape) for v in (boxes.lo, boxes.hi)) for i in read}
 
         def outward(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return {r: from_physical(v, nodes[r].shape) for r, v in values.items()}
 
         start = from_physical(rows.start, nodes[rows.target].shape)
-        begin = {name: outward(getattr(rows, name)) for name in ("signs", "below", "multipliers")}
-        return self.ascent.improve(replace(rows, start=start, relus=relus, **begin), steps, RATE)  # type: ignore[arg-type]
+        begin = {name: outward(getattr(rows, name)) for name in ("signs", "slopes", "multipliers")}
+        return self.ascent.improve(replace(rows, start=start, operands=operands, **begin), steps, RATE)  # type: ignore[arg-type]
 
     def as_chosen(self, found: Mapping[str, Found]) -> Chosen:
         """The same as rows bring it along, in the runtime's order of cells."""
 
-        def inward(relu: str, values: Tensor) -> Tensor:
-            node = self.engine.nodes[relu]
+        def inward(name: str, values: Tensor) -> Tensor:
+            node = self.engine.nodes[name]
             return to_physical(values, node.shape).view(len(values), *extent(node))
 
         multipliers = {r: inward(r, f.multipliers) for r, f in found.items() if f.multipliers is not None}
-        return Chosen({r: inward(r, f.below) for r, f in found.items()}, multipliers)
+        second = {r: inward(r, f.second) for r, f in found.items() if f.second is not None}
+        return Chosen({r: inward(r, f.slopes) for r, f in found.items()}, multipliers, second)
 
     def rows_at_once(self) -> int:
-        """Rows whose copies of all boxes and slopes an eighth of the memory holds."""
-        return int(max(1, min(ROWS, self.engine.memory // 8 // (3 * self.engine.image_bytes()))))
+        """Rows whose copies of all boxes and slopes an eighth of the memory holds; by kernels half of it, an image's bytes each."""
+        copies = POINTS if self.engine.unsettled else 3  # a smooth function is looked at in so many points
+        times, most = (2, DEVICE_ROWS) if isinstance(self.ascent, AscentKernels) else (8 * copies, ROWS)
+        return int(max(1, min(most, self.engine.memory // (times * self.engine.image_bytes()))))
 
     def query(self, boxes: Boxes, forms: Forms, box: tuple[Tensor, Tensor], deadline: float | None, goal: float | None = None) -> Results:
         """Lower bounds of the forms, every one with slopes of its own; by default no step is made once all are above zero."""
