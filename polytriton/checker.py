@@ -31,22 +31,24 @@ interval. A row (A, c) means: target >= A.z + c for every execution of the node;
 Scalars move one float down after each addition. What is not finite is no bound. An underflow loses 2^-1075 at most; bounds, weights and
 constants stay below 1e100 (else refused), so a row loses less than FLOOR = 1e-100 in all; FLOOR in T and R pays for theirs.
 Semantics. Under `real` an execution is the exact function. Under `float32` it is any in which every operator of the file computes float32
-products and sums of them, in any order, fused or not, each result rounded in any IEEE mode, operands and results below ETA = 2^-126 kept or
-flushed; affine operators in a row may be merged if no product is rounded more often by that, and a constant, or the number that a sum's
-operand is, may be one more addend of the layers before, as runtimes start accumulators. v = 2^-23 bounds a rounding in every mode. Then
-  z (of an affine operator or a sum) stands for the exact function of what the last ReLUs before it, and the input, gave in this execution.
-    The executed value is z + d, |d| <= E. M bounds the magnitudes of all terms of z, before anything cancels. The operand is y + d, no
-    cell has more than f products with cells that differ from zero (a zero rounds nothing): with `ops` roundings more a term passes
-    f + 1 + ops, and with S = |W|(M + E + ETA) + |b| and gamma_n = n v / (1 - n v)
+products and sums of them, in any order, fused or not, each result rounded in any IEEE mode (v = 2^-23 bounds it), operands and results
+below ETA = 2^-126 kept or flushed; affine operators in a row, but no convolution with a layer, may be merged if no product is rounded more
+often; a constant, or the number that a sum's operand is, may be one more addend of the layers before, as runtimes start sums. Then
+  z (of an affine operator or a sum) stands for the exact function of what the input and the last ReLUs, or `stored` values, before it gave.
+    The executed value is z + d, |d| <= E. M bounds the magnitudes of all terms of z, before anything cancels. The operand is y + d, no cell
+    has more than f products with cells that differ from zero (a zero rounds nothing): with `ops` roundings more a term passes f + 1 + ops,
+    and with S = |W|(M + E + ETA) + |b| and gamma_n = n v / (1 - n v)
       M' = S,   E' = |W|(E + ETA) + gamma_(f + 1 + ops) S + sum_y gamma_passed (|y| + E) + LOST (2 (f + ops + passed) + 16)(1 + max(M + E)).
-    First the operand's own error and its flush, weighted; (1 + gamma_j)(1 + gamma_k) <= 1 + gamma_(j + k): merged operators are covered.
-    An addend y (a sum's operand; b) of layers before passes what all there do since the last ReLUs (`chain`: one leads into another) and
-    2 more, their terms one more (f = 1); b of the first layer is among its f + 1 terms already. LOST = 2^60 ETA: each operation may lose
-    ETA, times later factors, all since the last ReLUs below 2^60 (else `strange`); in a first layer, ops = 0, none comes later: 2 ETA pays
-    for f products, f + 1 sums, f flushed weights. A flushed weight loses ETA times 2^26 operands below 2^36 (else refused): < LOST.
+    First the operand's own error and its flush, weighted; (1 + gamma_j)(1 + gamma_k) <= 1 + gamma_(j + k): merged operators are covered. An
+    addend y (a sum's operand; b) of layers before passes what all there do since the last ReLUs (`chain`: one leads into another) and 2
+    more, their terms one more (f = 1); b of the first layer is among its f + 1 terms already. LOST = 2^60 ETA: each operation may lose ETA,
+    times later factors, all since the last ReLUs below 2^60 (else `strange`); in a first layer, ops = 0, none comes later: 2 ETA pays for f
+    products, f + 1 sums, f flushed weights. A flushed weight loses ETA times 2^26 operands below 2^36 (else refused): < LOST.
   A ReLU is handed z' = z + d, |d| <= E + 2 ETA =: Z, where a result that is flushed counts as z' <= 0. Lines and signs are those of z': its
     box is z's, Z wider. A row over z' is a row over z that costs |A'| Z more; a row over the output costs |C| Z. ReLUs of one operand are
     one: an operator's result is one number to them, but for what each may flush, and who reads theirs is charged ETA for that.
+  Where layers alone read one (Conv, Gemm, MatMul), and of it and each of them one is a convolution, nobody merges it: it is `stored`, one
+    number z' = z + d to all, |d| <= Z, and means z' to them. Its box is z's, Z wider, M |z'|, E 0; T counts Z: a row costs |A| Z more.
 Assumed: IEEE float64, to nearest, gradual underflow (`plain` sets them, `check` tries them), matrix products that sum products."""
 
 from __future__ import annotations
@@ -58,19 +60,17 @@ import hashlib
 import io
 import json
 import math
-import random
 import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from operator import gt, lt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from polytriton.checker_files import HUGE, MAX_TEXT, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
-from polytriton.checker_slopes import Choice, Divider, above, ascend
+from polytriton.checker_slopes import Divider, above, ascend
 
 FORMAT, SEMANTICS = {"format": "polytriton certificate", "version": "3"}, ("real", "float32")
 U, FLOOR, V, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-23, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
@@ -100,8 +100,8 @@ def live(a: Array) -> Any:  # cells where any row has a coefficient; all of them
     return some if 2 * len(some) < len(a) else slice(None)
 def outward(box: Box) -> tuple[Array, Array]:
     need(all(abs(v) <= HUGE for v in (*box[0], *box[1])), f"an input bound beyond {HUGE}")
-    lo, hi = (np.array(side, dtype=np.float64) for side in box)  # to the nearest; then outward where that lies inside
-    above, below = (list(map(op, map(Fraction, f.tolist()), v)) for op, f, v in zip((gt, lt), (lo, hi), box, strict=True))
+    lo, hi = (np.array(side, dtype=np.float64) for side in box)  # to the nearest; then outward where that lies inside, exactly
+    above, below = ([s * v < s * f for f, v in zip(e.tolist(), t, strict=True)] for s, e, t in ((1, lo, box[0]), (-1, hi, box[1])))
     return np.where(above, down(lo), lo), np.where(below, up(hi), hi)
 class Boxes:
     """Bounds of every value over some boxes of inputs, columns of [cells, boxes], and the vectors of the proof above, by operator. `signs`:
@@ -155,6 +155,10 @@ class Boxes:
             e = e + sum(n * V / (1 - n * V) * v for n, v in zip(op.passed, addends, strict=True))
             lost = (LOST if op.ops or any(op.passed) else 2 * ETA) * (2 * (op.fan + op.ops + sum(op.passed)) + 16) * (1 + x.max(0))
             self.M[k], self.E[k] = size * ROOM, (e + terms / (1 - terms) * size + lost) * ROOM
+        if self.float32 and k in self.net.stored:
+            self.T[k] = self.T[k] + (e := self.executed(k)) * (1 + self.G)
+            self.put(k, down(self.lo[k] - e), up(self.hi[k] + e))
+            self.M[k], self.E[k] = self.mag[k], np.zeros((1, 1))
         need(not self.float32 or (self.M[k] + self.E[k] <= MOST).all(), f"float32 executions: operator {k} may exceed {MOST}", Refused)
     def executed(self, k: int) -> Array:
         return (self.E[k] + 2 * ETA) * ROOM if self.float32 else self.E[k]
@@ -219,8 +223,7 @@ class Boxes:
         """Adds coefficients to the frontier; their sum with others is rounded, and charged."""
         met, frontier[k] = k in frontier, a + frontier[k] if k in frontier else a
         return down(c - dot(4 * U * self.mag[k] + FLOOR, np.abs(frontier[k]), at)) if met else c
-    def choose(self, draft: Network, start: dict[int, Array], at: Array, steps: int, goal: Array) -> Choice:
-        return ascend(self, draft, start, at, steps, goal)
+    choose = ascend  # whose word nobody need take
     def neurons(self, draft: Network, k: int, at: Array, box: Array, sign: Array, goal: Array, steps: int) -> Array:
         """Lower bounds of sign * value `at` of operator k over a box each. Neighbours in an image go together: their zeros coincide."""
         best, order = np.full(len(at), -np.inf), np.lexsort((at % math.prod(self.net.ops[k].shape[2:]), box))
@@ -299,8 +302,7 @@ class Prover:
             if self.net.ops[k].kind == "relu":
                 r, i = self.relus.index(k), self.net.ops[k].inputs[0]
                 boxes.narrow(k, low[pairs[r]], high[pairs[r]])
-                operand = self.net.ops[i]
-                if inner >= 0 and operand.inputs and not (operand.kind == "affine" and operand.inputs[0] == 0):
+                if inner >= 0 and i and not (self.net.ops[i].push and self.net.ops[i].inputs[0] == 0):
                     self._operands(boxes, k, since < r, inner)
                 boxes.relax(k)
                 low[pairs[r]], high[pairs[r]] = boxes.lo[i], boxes.hi[i]
@@ -441,7 +443,7 @@ def check(onnx: Path, vnnlib: Path, certificate: Path, sample: int | None = None
     """What the certificate proves, or Refused. `sample`: only so many leaves, drawn at random, are looked at: evidence, not proof."""
     semantics, prover, pieces, trees = opened(onnx, vnnlib, certificate)
     ends = np.flatnonzero(np.concatenate([tree.child < 0 for tree in trees]))
-    drawn = ends if sample is None else random.SystemRandom().sample(ends.tolist(), min(sample, len(ends)))
+    drawn = ends if sample is None else np.random.default_rng().permutation(ends)[: max(0, sample)]
     looked = np.split(np.isin(np.arange(sum(sizes := [len(t.split) for t in trees])), drawn), np.cumsum(sizes)[:-1])
     wanted = [above(tree.child, some) for tree, some in zip(trees, looked, strict=True)]
     margins = {(b, p): math.inf for b, group in enumerate(pieces.values()) for p in range(len(group))}
