@@ -8,8 +8,8 @@ node has no execution. The checker makes the children itself, and all bounds; th
 and which row to try where. An end of a tree with an open piece is refused, or cut (5) and divided as an inner node is, by what a `Divider`
 says; it, and who proposes slopes (`checker_slopes.py`), may say anything, but write to nothing. Bounds of a node hold for its children.
 1. The network comes from the ONNX file, the unsafe set from the VNN-LIB file in exact rationals, its boxes rounded outward.
-2. In the network's order each value gets an interval from its operands' (`Boxes.interval`). Operands of undecided ReLUs are bounded again
-   by backward substitution (`Boxes.lower`); two bounds that cross, both being proved, show that the node has no execution.
+2. In the network's order each value gets an interval from its operands' (`Boxes.interval`). Operands of ReLUs are bounded again by
+   backward substitution (`Boxes.lower`); two bounds that cross, both being proved, show that the node has no execution.
 3. Where a ReLU's operand z may have both signs, the line below is s z, the line above t z + m (`Boxes.relax`). Any s in [0, 1] is right,
    row by row; relu is convex, so a line above both ends, m >= -t l and m >= u (1 - t), is above it between them. Otherwise the ReLU is the
    identity or zero. Where the node's executions have sigma z >= 0, sigma = 1 or -1, a row may lose sigma b over z for any b >= 0, since
@@ -74,7 +74,7 @@ from polytriton.checker_slopes import Divider, above, ascend
 
 FORMAT, SEMANTICS = {"format": "polytriton certificate", "version": "3"}, ("real", "float32")
 U, FLOOR, V, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-23, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
-BLOCK, BATCH, STEPS, NODES, WAYS = 1 << 21, 1 << 18, 1000, 1 << 24, 64  # coefficients, values at a time; what may be asked
+BLOCK, BATCH, STEPS, TIGHT, NODES, WAYS = 1 << 21, 1 << 18, 1000, 1001, 1 << 24, 64  # coefficients, values at a time; what may be asked
 PROBE, ROUNDED = (np.resize(np.array(bits), 255) for bits in ([1 << 30, 0x3FFC << 48, (0x3FF << 52) + 1], [0, 2, 1]))  # tiny, 1.75, 1 + 2 u
 TENSORS = dict.fromkeys(("own", "split", "inner", "query", "node", "piece", "row"), "<i4") | {"cut": "<f8"}
 Progress = Callable[[str, int, int], None]
@@ -292,8 +292,8 @@ class Prover:
         lo, hi = (lows.min(0), highs.max(0)) if (lows <= highs).all() else part[:2]
         return part._replace(lo=lo, hi=hi, since=-1 if (hi - lo < 0.9 * (part.hi - part.lo)).any() else part.since)
     def bound(self, parts: list[Part], inner: int) -> tuple[Boxes, list[Part]]:
-        """Bounds of all values, and the parts with what was learnt. `inner` < 0: from intervals and what is known alone; else what
-        ReLUs read is bounded by substitution, where it is undecided still with so many steps of ascent."""
+        """Bounds of all values, and the parts with what was learnt. `inner` < 0: from intervals and what is known alone; else what ReLUs
+        read is bounded by substitution, where it is undecided still with so many steps of ascent; from TIGHT on where it is on too."""
         lo, hi, signs, low, high = (np.stack([getattr(p, name) for p in parts], 1) for name in ("lo", "hi", "signs", "low", "high"))
         since, pairs = np.array([p.since for p in parts]), [slice(*self.first[r : r + 2]) for r in range(len(self.relus))]
         sigma = {k: signs[at].astype(np.float64) for k, at in zip(self.relus, pairs, strict=True) if signs[at].any()}
@@ -303,22 +303,22 @@ class Prover:
                 r, i = self.relus.index(k), self.net.ops[k].inputs[0]
                 boxes.narrow(k, low[pairs[r]], high[pairs[r]])
                 if inner >= 0 and i and not (self.net.ops[i].push and self.net.ops[i].inputs[0] == 0):
-                    self._operands(boxes, k, since < r, inner)
+                    self._operands(boxes, k, (since < r) | (inner >= TIGHT), *divmod(inner, TIGHT))
                 boxes.relax(k)
                 low[pairs[r]], high[pairs[r]] = boxes.lo[i], boxes.hi[i]
             boxes.interval(k)
         told = zip(parts, low.T, high.T, strict=True)
         return boxes, [p._replace(low=l, high=h, since=len(self.relus) if inner >= 0 else p.since) for p, l, h in told]
-    def _operands(self, boxes: Boxes, k: int, wanted: Array, steps: int) -> None:
+    def _operands(self, boxes: Boxes, k: int, wanted: Array, whole: int, steps: int) -> None:
         i = self.net.ops[k].inputs[0]
         for tried in sorted({0, steps}):
             low, high, e = boxes.z[k]
-            at, box = np.nonzero((low < 0) & (high > 0) & wanted & ~boxes.empty)
+            at, box = np.nonzero(((low < 0) | bool(whole)) & (high > 0) & wanted & ~boxes.empty)
             found = np.stack([boxes.lo[i][at, box], -boxes.hi[i][at, box]])
             goal = np.broadcast_to(2 * e, low.shape)[at, box]
             first = (found[1] > found[0]).astype(int)
-            for side in (first, 1 - first):
-                open_ = np.flatnonzero((found < goal).all(0) if len(at) else at)
+            for n, side in enumerate((first, 1 - first, first | 1)[: 2 + whole]):  # last the upper ends of what is on
+                open_ = np.flatnonzero(((found < goal).all(0) if n < 2 else found[0] >= goal) if len(at) else at)
                 which = side[open_]
                 got = boxes.neurons(self.draft, i, at[open_], box[open_], np.where(which == 0, 1.0, -1.0), goal[open_], tried)
                 found[which, open_] = np.maximum(found[which, open_], got)
@@ -335,7 +335,7 @@ class Tree:
         need(same and self.own and n == 2 * len(divided) + 1 <= NODES, "a tree whose nodes do not fit together", Refused)
         need((np.arange(len(divided)) * 2 + 1 > divided).all(), "a node above its parent", Refused)
         ordered = (np.diff(self.node, prepend=0, append=n - 1) >= 0).all()
-        few, pairs = max(self.inner.max(), self.query.max()) <= STEPS, zip(self.inner.tolist(), self.query.tolist(), strict=True)
+        few, pairs = max(self.inner.max() - TIGHT, self.query.max()) <= STEPS, zip(self.inner.tolist(), self.query.tolist(), strict=True)
         need(ordered and few and len({*pairs}) <= WAYS, f"more than {STEPS} steps, {WAYS} ways to bound, or rows out of order", Refused)
         self.child = np.where(self.split >= 0, 2 * np.cumsum(self.split >= 0) - 1, -1)
         self.closed = np.searchsorted(self.node, np.arange(n + 1))
