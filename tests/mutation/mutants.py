@@ -13,6 +13,7 @@ from tests.mutation.mutant import Mutant, m
 from tests.mutation.pieces import PIECES
 from tests.mutation.properties import PROPERTIES
 from tests.mutation.search import SEARCHES
+from tests.mutation.several import SEVERAL
 
 CONSTANTS, TERMS = "tests/soundness/test_constants.py", "tests/soundness/test_terms.py"
 TRAPS, GAPS, DEPLOYED = "tests/soundness/test_traps.py", "tests/soundness/test_gaps.py", "tests/soundness/test_deployments.py"
@@ -260,6 +261,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *PIECES,
     *LAUNCHES,
     *INPUT_MAPS,
+    *SEVERAL,
     *PROPERTIES,
     *CURVES,
 )  # fmt: skip
