@@ -15,8 +15,9 @@ from polytriton.pages import html
 from polytriton.pages.document import document
 
 COLUMNS = (
-    "row", "model", "shape", "neurons", "training", "data", "accuracy", "radius", "stated", "method", "images", "candidates", "verified",
-    "share", "median_seconds", "speedup", "paper_candidates", "paper_verified", "paper_seconds", "sha256", "note",
+    "row", "model", "shape", "neurons", "training", "data", "seen", "accuracy", "radius", "stated", "method", "images", "candidates",
+    "verified", "share", "median_seconds", "median_cpu_seconds", "speedup", "paper_candidates", "paper_verified", "paper_seconds", "sha256",
+    "note",
 )  # fmt: skip
 
 
@@ -42,6 +43,10 @@ class Measured:
     @property
     def median(self) -> float | None:
         return statistics.median(a.seconds for a in self.candidates) if self.candidates else None
+
+    @property
+    def cpu(self) -> float | None:
+        return statistics.median(a.cpu_seconds for a in self.candidates) if self.candidates else None
 
     @property
     def note(self) -> str:
@@ -70,10 +75,12 @@ def csv_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
         paper = None if m.stated else paper_numbers(m.row, m.method)
         held = m.candidates
         found.append({
-            "row": m.row.key, "model": m.row.model, "shape": m.row.zoo, "neurons": m.about["neurons"], "training": m.row.training,
-            "data": m.about["data"], "accuracy": m.about["accuracy"], "radius": m.radius, "stated": int(m.stated), "method": m.method,
-            "images": len(m.answers), "candidates": len(held), "verified": m.verified, "share": m.verified / len(held) if held else "",
-            "median_seconds": m.median if m.median is not None else "", "speedup": ratio or "", "sha256": m.about["sha256"], "note": m.note,
+            "row": m.row.key, "model": m.row.model, "shape": m.row.zoo, "training": m.row.training,
+            **{c: m.about[c] for c in ("neurons", "data", "seen", "accuracy", "sha256")}, "radius": m.radius, "stated": int(m.stated),
+            "method": m.method, "images": len(m.answers), "candidates": len(held), "verified": m.verified,
+            "share": m.verified / len(held) if held else "",
+            "median_seconds": m.median if m.median is not None else "", "median_cpu_seconds": m.cpu if m.cpu is not None else "",
+            "speedup": ratio or "", "note": m.note,
             **dict(zip(("paper_candidates", "paper_verified", "paper_seconds"), paper or ("", "", ""), strict=True)),
         })  # fmt: skip
     return found
@@ -120,16 +127,18 @@ def _results(measured: Sequence[Measured], number: int) -> str:
     for m, told in zip(some, csv_rows(some), strict=True):
         share = f"{100 * told['share']:.0f} %" if told["share"] != "" else ""
         median = html.time(m.median) if m.median is not None else ""
+        used = html.time(m.cpu) if m.cpu else ""
         ratio = f"{told['speedup']:.2f}x" if told["speedup"] != "" else ""
         rows.append([
             ("", m.row.key), ("", METHODS[m.method]), ("", m.radius + (" (ours)" if m.stated else "")),
-            *(("num", str(n)) for n in (told["images"], told["candidates"], m.verified, share, median, ratio)), *_paper(told), ("", m.note),
+            *(("num", str(n)) for n in (told["images"], told["candidates"], m.verified, share, median, used, ratio)), *_paper(told),
+            ("", m.note),
         ])  # fmt: skip
     if not rows:
         return "<p>None of these was run.</p>"
     heads = (
-        "network", "method", "radius", "images", "candidates", "verified", "share", "median", "times polytriton's", "paper: candidates",
-        "verified", "median", "",
+        "network", "method", "radius", "images", "candidates", "verified", "share", "median", "CPU time", "times polytriton's",
+        "paper: candidates", "verified", "median", "",
     )  # fmt: skip
     return table(heads, rows)
 
