@@ -14,7 +14,7 @@ from functools import partial
 
 from polytriton.api import Verifier
 from polytriton.prove.questions import Questions
-from polytriton.tuning import sessions, work, worker
+from polytriton.tuning import session, work, worker
 from polytriton.tuning.trials import TrialProcess
 
 NAME = "bench.slowed"
@@ -24,11 +24,11 @@ def handler() -> Callable[[bytes], bytes]:
     share, decide = float(sys.argv[1]), work.decide
 
     def slower(verifier: Verifier, q: Questions, workload: str) -> None:
-        began = time.perf_counter()
+        began = time.process_time()
         decide(verifier, q, workload)
         if not verifier.options.config.changes():
-            ended = began + (1 + share) * (time.perf_counter() - began)
-            while time.perf_counter() < ended:
+            ended = began + (1 + share) * (time.process_time() - began)
+            while time.process_time() < ended:
                 pass
 
     work.decide = slower
@@ -38,7 +38,7 @@ def handler() -> Callable[[bytes], bytes]:
 def main() -> int:
     from polytriton.cli import main as polytriton
 
-    sessions.TrialProcess = partial(TrialProcess, NAME, [sys.argv[1]])  # type: ignore[misc,assignment]
+    session.TrialProcess = partial(TrialProcess, NAME, [sys.argv[1]])  # type: ignore[misc,assignment]
     return polytriton(sys.argv[2:])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from bench.paper.ask import Answer
 from bench.paper.rows import EVERY, HOW, METHODS, PaperRow
 from bench.report import figures
+from bench.report.fit import power
 from bench.report.page import ALL_STYLE, table
 from polytriton.pages import html
 from polytriton.pages.document import document
@@ -19,6 +20,8 @@ COLUMNS = (
     "verified", "share", "median_seconds", "median_cpu_seconds", "speedup", "paper_candidates", "paper_verified", "paper_seconds", "sha256",
     "note",
 )  # fmt: skip
+
+GROWTH = ("networks and method", "exponent", "networks")
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ def page(measured: Sequence[Measured], about: Mapping[str, str], missing: Mappin
         ("small", "Tables 2 and 3: medium networks", _results(measured, 2)),
         ("big", "Table 4: residual networks", _results(measured, 4)),
         ("kinds", "The shapes trained otherwise", _results(measured, 0)),
+        ("growth", "Growth with the number of neurons", _growth(measured)),
         ("curves", "Cumulative runtimes", _curves(measured)),
     ]
     told = ", ".join(about[k] for k in ("machine", "device", "threads", "torch", "polytriton", "commit", "date") if about.get(k))
@@ -147,6 +151,28 @@ def _paper(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     if told["paper_candidates"] == "":
         return [("num", "")] * 3
     return [("num", f"{told['paper_candidates']:,}"), ("num", f"{told['paper_verified']:,}"), ("num", html.time(told["paper_seconds"]))]
+
+
+def growth(measured: Sequence[Measured]) -> dict[str, list[tuple[float, float]]]:
+    """Of both kinds of networks and every method: neurons and median CPU seconds, at the last radius that was asked."""
+    last = {(m.row.key, m.method): m for m in measured if m.cpu}
+    found: dict[str, list[tuple[float, float]]] = {}
+    for m in last.values():
+        kind = "robust" if m.row.training == "robust" else "normal"
+        found.setdefault(f"{kind}, {METHODS[m.method]}", []).append((float(m.about["neurons"]), m.cpu or 0.0))
+    return {k: sorted(v) for k, v in found.items() if len({x for x, _ in v}) >= 3}
+
+
+def _growth(measured: Sequence[Measured]) -> str:
+    curves = [(name, points, power(points)) for name, points in growth(measured).items()]
+    if not curves:
+        return ""
+    rows = [
+        [("", name), ("num", f"{fit.exponent:.2f} +- {fit.error:.2f}"), ("num", str(len(points)))]
+        for name, points, fit in curves if fit is not None
+    ]  # fmt: skip
+    said = "<p class=note>Median CPU time of an image grows as the neurons to the power of the exponent; radii and depths differ.</p>"
+    return said + html.plots([html.figure("CPU time over neurons", figures.growth("neurons", curves))]) + table(GROWTH, rows)
 
 
 def _curves(measured: Sequence[Measured]) -> str:
