@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         p.error("--threads, --images and --budget must be above 0")
     torch.set_num_threads(a.threads)
     if a.parts == ["quick"]:
-        a.images, a.budget, a.seen = min(a.images, 20), min(a.budget, 5.0), a.seen or 4_000
+        a.images, a.budget = min(a.images, 20), min(a.budget, 5.0)
     try:
         return _run(a)
     except PolytritonError as error:

@@ -42,7 +42,7 @@ BATCH = 16
 RATE, SHARE = 1e-3, 0.3  # of Adam; in robust networks what a step may add to the magnitudes of a neuron's weights
 WORK = 6e10  # multiplications of as many images as are seen in training, each pass counted, within these bounds
 LEAST = {"normal": 2_000, "pgd": 1_000, "robust": 3_000}
-MOST = {"normal": 8_000, "pgd": 8_000, "robust": 16_000}
+FEW, MANY = 8_000, 16_000  # at most: of the digits by plain training, which is soon done; of drawn shapes and in robust networks
 STEPS = 5  # of an attack on a batch
 WARM, GROWN = 0.1, 0.7  # when the radius begins to grow, and when it is whole, as shares of the training
 SLOWER = ((0.7, 0.3), (0.85, 0.1))  # from when on the rate is so much of itself
@@ -153,7 +153,8 @@ def batches(images: Images, rng: torch.Generator) -> Iterator[tuple[Tensor, Tens
 def images_seen(row: PaperRow) -> int:
     """In training, where nobody says how many."""
     work = sum(n.size * prod(n.weight[1:]) for n in zoo.network(row.zoo) if n.weight)
-    return min(MOST[row.training], max(LEAST[row.training], int(WORK / work)))
+    most = FEW if row.dataset == "mnist" and row.training != "robust" else MANY
+    return min(most, max(LEAST[row.training], int(WORK / work)))
 
 
 def train(row: PaperRow, images: Images, seen: int, seed: int = 0) -> StandIn:
