@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Radius, Result, ResultList
     from polytriton.results.frames import to_pandas
     from polytriton.runs.saved import save_results as save_results
+    from polytriton.several import join
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides what is shown
 
 __version__ = "0.1.1"
 __all__ = [
     "Bounds", "Condition", "Counterexample", "Expression", "InputMap", "Interval", "LayerStats", "Picture", "PolytritonError", "Property",
-    "Radius", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "load", "read_nnet", "read_vnnlib",
+    "Radius", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "join", "load", "read_nnet", "read_vnnlib",
     "report", "to_pandas", "variables",
 ]  # fmt: skip
 
@@ -44,6 +45,7 @@ _HOMES = {
     "to_pandas": "polytriton.results.frames",
     "save_results": "polytriton.runs.saved",  # as `ResultList.save`
     "PolytritonError": "polytriton.errors",
+    "join": "polytriton.several",
 }
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from polytriton.artifact import Artifact
+    from polytriton.frontend.joint import JointProperty
     from polytriton.kernels.files import Kernels
     from polytriton.tuned import Tuned
 
@@ -130,6 +131,7 @@ class Verifier(NetProver):
         tuned: Tuned | None = None,
     ) -> None:  # fmt: skip
         super().__init__(compiled, options, imported)
+        self.joint: JointProperty | None = None  # what it was joined for, of several networks
         self._kernels, self._tuned = kernels, tuned  # what the artifact held, to be saved with it again
 
     @staticmethod

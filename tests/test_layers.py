@@ -24,7 +24,7 @@ ALLOWED = {
     "checker_slopes": "checker_files",
     "cli": "commands errors guard heap knobs",
     "commands": "api arithmetic artifact certificate checker checker_exact checker_files errors explain frontend ir kernels "
-    "knobs known limit pages passes prove runs runtime show tuning whole workers",
+    "knobs known limit pages passes prove runs runtime several show tuning whole workers",
     "explain": "errors",
     "frontend": "errors guard ir limit whole",
     "guard": "errors",
@@ -38,6 +38,7 @@ ALLOWED = {
     "results": "errors guard passes show",
     "runs": "api artifact cache errors explain frontend guard heap knobs limit prove results runtime show whole workers",
     "runtime": "arithmetic errors frontend guard heap ir kernels knobs limit passes results rounding",
+    "several": "api errors frontend guard passes prove runtime",
     "torch": "errors",
     "tuned": "ir knobs passes runtime",
     "tuning": "api arithmetic artifact errors heap ir kernels knobs passes prove runtime tuned whole workers",

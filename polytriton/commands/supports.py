@@ -22,7 +22,9 @@ class Capabilities:
     multiple_input_output_theories: Annotated[
         bool, option("--multiple-input-output-theories", help="SIO: networks of one input and one output.")
     ] = False
-    multiple_network_theories: Annotated[bool, option("--multiple-network-theories", help="SNET: one network a query.")] = False
+    multiple_network_theories: Annotated[
+        bool, option("--multiple-network-theories", help="SNET, MENET, MINET, MNET: one network, or several, alike or not.")
+    ] = False
     multiple_node_comparison_theories: Annotated[
         bool, option("--multiple-node-comparison-theories", help="MNC: assertions may relate inputs and outputs.")
     ] = False
@@ -64,7 +66,7 @@ def every_capability() -> dict[str, list[str]]:
         "vnnlib_versions": ["1.0", "2.0"],
         "hidden_node_theories": ["NH"],
         "multiple_input_output_theories": ["SIO"],
-        "multiple_network_theories": ["SNET"],
+        "multiple_network_theories": ["SNET", "MENET", "MINET", "MNET"],
         "multiple_node_comparison_theories": ["SNC", "MNC"],
         "arithmetic_complexity_theories": ["BND", "OUTC", "LIN"],
         "optimised_disjunctive_reasoning": ["false"],

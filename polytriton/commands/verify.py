@@ -34,7 +34,11 @@ def verify(
     ],
     network: Annotated[
         list[str] | None,
-        option("--network", metavar="NAME=NET.onnx", help="The network that the property calls NAME; then only PROP is given."),
+        option(
+            "--network",
+            metavar="NAME=NET.onnx",
+            help="The network that the property calls NAME; then only PROP is given. Once for each network of the property.",
+        ),
     ] = None,
     serialise_assignments: Annotated[
         Path | None,
@@ -60,7 +64,7 @@ def verify(
     The compiled network is kept in the cache (POLYTRITON_CACHE) for the next time. --timeout counts from the start of the
     program. With --network, element types must be those of the network, and a timeout is called timed-out.
     """
-    from polytriton.frontend.instances import named_network, shipped_file
+    from polytriton.frontend.instances import shipped_file
     from polytriton.limit import OutOfTime, time_limit
     from polytriton.runs.asker import Asker, Networks
     from polytriton.runs.local import Local
@@ -68,22 +72,32 @@ def verify(
     from polytriton.runs.records import open_sinks
     from polytriton.runs.runner import Run
     from polytriton.runs.sharers import sharers
+    from polytriton.several import join
 
-    name, net, path = _files(files, network or [])
+    given, path = _files(files, network or [])
+    standard = bool(network)
     sharing.check()
-    calls, file = named_network(str(net))
-    net = Path(file)
     settings = replace(asking.settings(engine, search="auto"), trail=certificate is not None)
-    net, path = shipped_file(net), shipped_file(path)
+    given, path = [(name, shipped_file(net)) for name, net in given], shipped_file(path)
     if not path.is_file():
         raise UsageError(f"no property file {path}", "check the path; it is taken relative to the current folder")
-    read = None if certificate is None else _certifiable(net, path, certificate, engine.semantics)
+    name, net = given[0]
+    several = len(given) > 1 or (bool(name) and _declares_several(path))
+    read = None
+    if certificate is not None:
+        if several:
+            raise UnsupportedProperty("no certificate is written of a property over several networks", "leave --certificate out")
+        read = _certifiable(net, path, certificate, engine.semantics)
     networks = Networks(settings.engine)
     limit = None if settings.timeout is None or prepare else start_time() + settings.timeout
     with time_limit(limit), suppress(OutOfTime):  # the query meets the same limit, and answers timeout
-        verifier = networks(net)
-        if name is not None or calls or prepare:
-            _check(_read(path, verifier), verifier, name or calls or None)
+        if several:
+            net = Path(str([(name, str(file)) for name, file in given]))
+            networks.keep(str(net), join({name: networks(file) for name, file in given}, path))
+        else:
+            verifier = networks(net)
+            if name or prepare:
+                _check(_read(path, verifier), verifier, name or None)
     if prepare:
         return 0
     sinks = open_sinks(results.json, results.csv, resume=results.resume, overwrite=results.overwrite)
@@ -101,7 +115,7 @@ def verify(
     if answer.error is not None:
         return complain(answer.error)
     if results.json != "-":
-        _tell(answer, standard=name is not None, folder=serialise_assignments)
+        _tell(answer, standard=standard, folder=serialise_assignments)
     record = answer.record
     margin = "" if record.margin is None else f"worst margin {record.margin:.6g}, "
     how = f"by {record.method}, " * bool(record.method) + "interval arithmetic, " * (record.numerics == "interval")
@@ -130,23 +144,34 @@ def _searched(record: Record) -> str:
     return f"{s.domains:,} boxes{left}, "
 
 
-def _files(files: list[Path], networks: list[str]) -> tuple[str | None, Path, Path]:
-    """The network's name in the property, where it was given one, and both files."""
+def _files(files: list[Path], networks: list[str]) -> tuple[list[tuple[str, Path]], Path]:
+    """The networks by their names in the property, "" where none was given, and the property."""
+    from polytriton.frontend.instances import named_networks
+
     if not networks:
         if len(files) != 2:
             raise UsageError(f"a network and a property are needed, {len(files)} given", "polytriton verify NET.onnx PROP.vnnlib")
         if ".vnnlib" in files[0].suffixes and ".vnnlib" not in files[1].suffixes:
             raise UsageError(f"{files[0]} stands where the network belongs", f"polytriton verify {files[1]} {files[0]}")
-        return None, files[0], files[1]
+        return [(name, Path(file)) for name, file in named_networks(str(files[0]))], files[1]
     usage = "polytriton verify --network f=NET.onnx PROP.vnnlib"
     if len(files) != 1:
         raise UsageError("with --network only the property is given besides", usage)
-    if len(networks) > 1:
-        raise UsageError(f"{len(networks)} networks: polytriton verifies one network at a time", usage)
-    name, sign, path = networks[0].partition("=")
-    if not (name and sign and path):
-        raise UsageError(f"--network {networks[0][:80]} is not NAME=FILE", usage)
-    return name, Path(path), files[0]
+    made: list[tuple[str, Path]] = []
+    for text in networks:
+        name, sign, path = text.partition("=")
+        if not (name and sign and path):
+            raise UsageError(f"--network {text[:80]} is not NAME=FILE", usage)
+        if any(name == other for other, _ in made):
+            raise UsageError(f"--network {name[:80]} is given twice", usage)
+        made.append((name, Path(path)))
+    return made, files[0]
+
+
+def _declares_several(path: Path) -> bool:
+    from polytriton.frontend.vnnlib import load_text
+
+    return load_text(path).count("(declare-network") > 1
 
 
 def _read(path: Path, verifier: Verifier) -> Property:
@@ -157,17 +182,14 @@ def _read(path: Path, verifier: Verifier) -> Property:
 
 def _check(prop: Property, verifier: Verifier, name: str | None) -> None:
     """What the standard has a solver refuse: another network's name, other element types."""
+    from polytriton.frontend.joint import check_type
+
     if name is not None and prop.network and name != prop.network:
         raise UsageError(f"the property calls its network {prop.network}, not {name}", f"--network {prop.network}=NET.onnx")
     if name is None or not prop.network or verifier.source is None:
         return
-    has = verifier.source.input_dtype
     for tensor in (prop.input, prop.output):
-        if tensor.dtype.lower() not in ("real", has):
-            raise UnsupportedProperty(
-                f"{tensor.name} is declared {tensor.dtype}, the network computes in {has}",
-                f"declare it {has}, or real to ask about real numbers",
-            )
+        check_type(tensor, verifier.source)
 
 
 def _tell(answer: Answer, *, standard: bool, folder: Path | None) -> None:

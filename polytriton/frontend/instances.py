@@ -29,17 +29,28 @@ class Instance:
     names: tuple[str, str] = ("", "")
 
 
-def named_network(text: str) -> tuple[str, str]:
-    """The name a property knows the network by, and its file: the competition of 2026 writes `[('f', 'net.onnx')]`, others the file."""
+def named_networks(text: str) -> list[tuple[str, str]]:
+    """The names a property knows networks by, and their files: the competition of 2026 writes `[('f', 'net.onnx')]`, others the file."""
     if not text.lstrip().startswith("["):
-        return "", text
+        return [("", text)]
     try:
         held = ast.literal_eval(text.strip())
         pairs = [(name, file) for name, file in held if isinstance(name, str) and isinstance(file, str)]
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return "", text  # a strange name of a file
-    if len(held) != 1 or len(pairs) != 1:
-        raise UsageError(f"{len(held)} networks in {text[:80]}: polytriton verifies one network at a time", "[('f', 'net.onnx')]")
+        return [("", text)]  # a strange name of a file
+    if not pairs or len(held) != len(pairs) or len(dict(pairs)) != len(pairs):
+        raise UsageError(f"the list of networks {text[:80]} is not understood", "[('f', 'net.onnx'), ('g', 'other.onnx')]")
+    return pairs
+
+
+def named_network(text: str) -> tuple[str, str]:
+    """The one network of a list of instances' line."""
+    pairs = named_networks(text)
+    if len(pairs) > 1:
+        raise UsageError(
+            f"{len(pairs)} networks in {text[:80]}: a run asks about one network a query",
+            "ask it alone: polytriton verify --network f=NET.onnx --network g=NET.onnx PROP.vnnlib",
+        )
     return pairs[0]
 
 

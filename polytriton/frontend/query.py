@@ -174,6 +174,10 @@ class Property:
 
     def violated(self, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float], *, rounded: bool = False) -> int | None:
         """The first disjunct the concrete pair lies in, decided in exact rationals, or None. `rounded`: see Disjunct.contains."""
+        xs, ys = self._pair(x, y)
+        return self._piece(as_rationals(xs.tolist()), as_rationals(ys.tolist()), rounded)
+
+    def _pair(self, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         from polytriton.frontend.numbers import as_float64
 
         xs, ys = as_float64(x, "the input").ravel(), as_float64(y, "the output").ravel()
@@ -182,9 +186,12 @@ class Property:
                 f"a point of {xs.size} inputs and {ys.size} outputs does not fit property {self.name} ({self.n_in} and {self.n_out})",
                 "give one input and one output of the property's network",
             )
-        point, value = as_rationals(xs.tolist()), as_rationals(ys.tolist())
+        return xs, ys
+
+    def _piece(self, point: Exact | None, value: Exact | None, rounded: bool) -> int | None:
         if point is None or value is None:
             return None
+        xs = np.array([v.numerator / v.denominator for v in point])
         seen: dict[tuple[int, ...], bool] = {}  # disjuncts share their boxes
         for k, d in enumerate(self.disjuncts):
             if not np.all((xs >= d.lo) & (xs <= d.hi)) or not all(r.holds(point, value) for r in d.rows):
@@ -195,6 +202,16 @@ class Property:
             if seen[box]:
                 return k
         return None
+
+    def ends(self, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> list[tuple[Tensor, np.ndarray]]:
+        """The declared tensors with their values, flat, in the order of their declaration."""
+        made = []
+        for tensor, values, size in ((self.input, x, self.n_in), (self.output, y, self.n_out)):
+            flat = np.asarray(values, dtype=np.float64).ravel()
+            if flat.size != size or not np.isfinite(flat).all():
+                raise UsageError(f"a counterexample needs {size} finite values for {tensor.name}", "run the network on the input again")
+            made.append((tensor, flat))
+        return made
 
     def vnnlib(self) -> str:
         """The property as VNN-LIB text of its version; read back, it has the same boxes and rows, exactly."""

@@ -14,9 +14,9 @@ from onnx.numpy_helper import from_array
 
 from polytriton.errors import UnsupportedProperty, UsageError
 from polytriton.frontend.packed import read_file
-from polytriton.frontend.query import Disjunct, Property, Row, Tensor, check_range, float_bounds
+from polytriton.frontend.query import Disjunct, Property, Row, check_range, float_bounds
 from polytriton.frontend.vnnlib_dnf import Junction, Leaf, expand, split
-from polytriton.frontend.vnnlib_parse import Document, parse
+from polytriton.frontend.vnnlib_parse import EQUAL, Document, parse
 from polytriton.guard import guarded
 
 MAX_BOX_CELLS = 10_000_000  # inputs times distinct boxes
@@ -26,12 +26,14 @@ MAX_BYTES = 512 * 1024 * 1024
 @guarded
 def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | None = None, name: str | None = None) -> Property:
     """Reads a file (.vnnlib, .vnnlib.gz) or a text that begins with a bracket, a comment or holds several lines."""
-    if isinstance(source, str) and (source.lstrip()[:1] in ("(", ";", "") or "\n" in source or len(source) > 4096):
-        text, title = source, name or "property"
-    else:
-        path = Path(source)
-        text, title = load_text(path), name or path.name.removesuffix(".gz").removesuffix(".vnnlib")
+    text, title = text_and_title(source, name)
     doc = parse(text, title)
+    if len(doc.networks) > 1:
+        names = [n.name for n in doc.networks if n.like[0] != EQUAL]
+        raise UnsupportedProperty(
+            f"{title} is about {len(doc.networks)} networks, and one was given",
+            f"polytriton verify {' '.join(f'--network {n}=NET.onnx' for n in names)} PROP.vnnlib; in Python polytriton.join",
+        )
     for what, wanted, found in (("inputs", n_in, doc.n_in), ("outputs", n_out, doc.n_out)):
         if wanted is not None and wanted != found:
             raise UnsupportedProperty(
@@ -39,6 +41,15 @@ def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | Non
                 "pair the property with its own network",
             )
     return made_property(doc, title)
+
+
+@guarded
+def text_and_title(source: str | Path, name: str | None = None) -> tuple[str, str]:
+    """A property's text, and what messages call it."""
+    if isinstance(source, str) and (source.lstrip()[:1] in ("(", ";", "") or "\n" in source or len(source) > 4096):
+        return source, name or "property"
+    path = Path(source)
+    return load_text(path), name or path.name.removesuffix(".gz").removesuffix(".vnnlib")
 
 
 @guarded
@@ -201,21 +212,11 @@ def _show(value: Fraction) -> str:
 # Counterexamples
 
 
-def _ends(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> list[tuple[Tensor, np.ndarray]]:
-    made = []
-    for tensor, values, size in ((prop.input, x, prop.n_in), (prop.output, y, prop.n_out)):
-        flat = np.asarray(values, dtype=np.float64).ravel()
-        if flat.size != size or not np.isfinite(flat).all():
-            raise UsageError(f"a counterexample needs {size} finite values for {tensor.name}", "run the network on the input again")
-        made.append((tensor, flat))
-    return made
-
-
 @guarded
 def assignments(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> dict[str, bytes]:
     """The point as serialised TensorProto, by tensor: in the declared element type and shape; real numbers are float64."""
     made = {}
-    for tensor, values in _ends(prop, x, y):
+    for tensor, values in prop.ends(x, y):
         shape = values.shape if prop.version.startswith("1") else tensor.shape
         array = values.astype("float64" if tensor.dtype.lower() == "real" else tensor.dtype).reshape(shape)
         made[tensor.name] = from_array(array, tensor.name).SerializeToString()
@@ -225,7 +226,7 @@ def assignments(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray |
 @guarded
 def write_counterexample(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> str:
     """The point in the form of the property's version: VNN-COMP's list of pairs, or the assignment of the VNN-LIB 2.0 standard."""
-    ends = [(tensor, values.tolist()) for tensor, values in _ends(prop, x, y)]
+    ends = [(tensor, values.tolist()) for tensor, values in prop.ends(x, y)]
     if prop.version.startswith("1"):
         pairs = [f"({tensor.element(i, prop.version)} {v!r})" for tensor, flat in ends for i, v in enumerate(flat)]
         return "(" + "\n".join(pairs) + ")\n"

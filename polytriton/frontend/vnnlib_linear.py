@@ -83,13 +83,13 @@ def compared(op: str, left: Linear, right: Linear) -> Formula:
             del terms[k]
     const = right.const - left.const if left.const else right.const
     if op in ("<=", ">=", "<", ">"):
-        return _leaf(terms, const, op in ("<", ">"))
-    below, above = _leaf(terms, const, False), _leaf({k: -c for k, c in terms.items()}, -const, False)
+        return leaf_of(terms, const, op in ("<", ">"))
+    below, above = leaf_of(terms, const, False), leaf_of({k: -c for k, c in terms.items()}, -const, False)
     both = Junction("and", (below, above))
     return both if op in ("=", "==") else Junction("not", (both,))
 
 
-def _leaf(terms: dict[int, Fraction], const: Fraction, strict: bool) -> Formula:
+def leaf_of(terms: dict[int, Fraction], const: Fraction, strict: bool) -> Formula:
     """A comparison; one whose variables cancel is a truth value."""
     if terms:
         return Leaf(terms, const, strict)

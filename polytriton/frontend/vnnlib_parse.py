@@ -27,6 +27,8 @@ LEGACY = re.compile(r"([XY])_(0|[1-9]\d{0,8})", re.ASCII)
 SHAPE = re.compile(r"\[\s*(?:\d{1,9}(?:\s*,\s*\d{1,9})*)?\s*\]", re.ASCII)
 IGNORED = {"set-logic", "set-info", "set-option", "check-sat", "get-model", "exit"}
 REALS = {"float32", "float64", "real", "Real"}
+EQUAL, ISOMORPHIC = LIKE = ("equal-to", "isomorphic-to")
+DECLARE = "write (declare-network f (declare-input ...) (declare-output ...))"
 
 
 @dataclass(slots=True)
@@ -35,14 +37,25 @@ class Decl:
 
     role: str
     tensor: Tensor
+    first: int = 0  # where its elements begin among those of all networks' inputs, or outputs
 
 
-Value: TypeAlias = str | Linear | Leaf | Junction | Decl | None
+@dataclass(frozen=True)
+class Declared:
+    """One `declare-network`. `like`: "equal-to" or "isomorphic-to", and which network that is declared before it; ("", "") without."""
+
+    name: str
+    input: Tensor
+    output: Tensor
+    like: tuple[str, str] = ("", "")
+
+
+Value: TypeAlias = str | Linear | Leaf | Junction | Decl | tuple[str, str] | None
 
 
 @dataclass
 class Document:
-    """A read file: its declarations and the conjunction of its asserts."""
+    """A read file: its declarations and the conjunction of its asserts. Elements of several networks are numbered through."""
 
     version: str = "1.0"
     asserts: list[Formula] = field(default_factory=list)
@@ -51,6 +64,7 @@ class Document:
     n_in: int = 0
     n_out: int = 0
     network: str = ""
+    networks: list[Declared] = field(default_factory=list)
 
 
 def parse(text: str, name: str) -> Document:
@@ -111,7 +125,6 @@ class _Reader:
         self.numbers: dict[str, Fraction] = {}
         self.compared: dict[tuple[str, str, str], Formula] = {}  # of two words: disjuncts say the same of most inputs
         self.tensors: dict[str, Decl] = {}
-        self.networks = 0
         self.statements = 0
         self.table: dict[str, Callable[[str, list[Value]], Value]] = {
             **dict.fromkeys(("<=", ">=", "<", ">", "=", "==", "!=", "distinct"), self.compare),
@@ -120,6 +133,7 @@ class _Reader:
             "*": self.multiply,
             "/": self.divide,
             **dict.fromkeys(("declare-input", "declare-output", "declare-hidden"), self.declare_tensor),
+            **dict.fromkeys(LIKE, self.declare_like),
         }
         self.top: dict[str, Callable[[str, list[Value]], None]] = {
             "assert": self.assertion,
@@ -144,8 +158,6 @@ class _Reader:
         made = self.table.get(head)
         if made is not None:
             return made(head, frame[1:])
-        if head in ("equal-to", "isomorphic-to"):
-            raise BadLine("a property over several networks", "polytriton verifies one network at a time")
         raise BadLine(f"unknown operator `{head[:40]}`", "known: and or not, <= >= < > = == !=, + - * /")
 
     # Values
@@ -187,6 +199,7 @@ class _Reader:
             if k >= size:
                 raise BadLine(f"`{token[:40]}` lies outside the shape {list(shape)} of {stem}", "indices count from 0")
             flat = flat * size + k
+        flat += decl.first
         code = self.codes[token] = flat if decl.role == "input" else ~flat
         return code
 
@@ -278,7 +291,7 @@ class _Reader:
 
     def declare_legacy(self, op: str, args: list[Value]) -> None:
         shape = ["()", "Real"] if op == "declare-fun" else ["Real"]
-        if self.networks or len(args) != 1 + len(shape) or args[1:] != shape:
+        if self.doc.networks or len(args) != 1 + len(shape) or args[1:] != shape:
             raise BadLine(f"this {op} is not understood", "write (declare-const X_0 Real), or declare one network as VNN-LIB 2.0 does")
         name = args[0] if isinstance(args[0], str) else ""
         found = LEGACY.fullmatch(name)
@@ -308,27 +321,55 @@ class _Reader:
             raise BadLine(f"{name} has the shape {list(shape)}", f"between 1 and {MAX_ELEMENTS} elements are supported")
         return Decl(role, Tensor(name, dtype, shape))
 
+    def declare_like(self, op: str, args: list[Value]) -> tuple[str, str]:
+        known = {n.name: n for n in self.doc.networks}
+        other = known.get(args[0]) if len(args) == 1 and isinstance(args[0], str) else None
+        if other is None or other.like[0]:
+            raise BadLine(f"this {op} is not understood", "name a network that is declared before, and is like no other itself")
+        return op, other.name
+
     def declare_network(self, op: str, args: list[Value]) -> None:
-        self.networks += 1
-        if self.networks > 1:
-            raise BadLine("a property over several networks", "polytriton verifies one network at a time")
+        doc, name = self.doc, args[0] if args else None
+        if len(args) > 1 and isinstance(args[1], tuple):
+            like, args = args[1], [name, *args[2:]]
+        else:
+            like = "", ""
         ends = [a for a in args if isinstance(a, Decl)]
-        if not args or not isinstance(args[0], str) or len(ends) != len(args) - 1 or self.codes:
-            raise BadLine("this declare-network is not understood", "write (declare-network f (declare-input ...) (declare-output ...))")
+        if not isinstance(name, str) or len(ends) != len(args) - 1 or (self.codes and not doc.networks):
+            raise BadLine("this declare-network is not understood", DECLARE)
+        tensors = list[Tensor]()
         for role in ("input", "output"):
             found = [d.tensor for d in ends if d.role == role]
             if len(found) != 1:
                 raise BadLine(f"a network of {len(found)} {role}s", "polytriton verifies networks of one input and one output")
-            setattr(self.doc, role, found[0])
-        self.doc.version, self.doc.network = "2.0", args[0]
-        self.tensors = {d.tensor.name: d for d in ends}
-        if len(self.tensors) != len(ends):
-            raise BadLine("two tensors of one name", "give every tensor its own name")
+            tensors += found
+        made = Declared(name, tensors[0], tensors[1], like)
+        if any(n.name == name for n in doc.networks):
+            raise BadLine(f"two networks are called {name[:40]}", "give every network its own name")
+        self.check_like(made)
+        for d in ends:
+            d.first = doc.n_in if d.role == "input" else doc.n_out
+            if self.tensors.setdefault(d.tensor.name, d) is not d:
+                raise BadLine("two tensors of one name", "give every tensor its own name")
+        doc.n_in, doc.n_out = doc.n_in + prod(made.input.shape), doc.n_out + prod(made.output.shape)
+        doc.networks.append(made)
+        first = doc.networks[0]
+        doc.version, doc.network, doc.input, doc.output = "2.0", first.name, first.input, first.output
+
+    def check_like(self, made: Declared) -> None:
+        """The standard has networks that are alike declare the same shapes, and equal ones the same types."""
+        kind, name = made.like
+        for other in (n for n in self.doc.networks if n.name == name):
+            for own, its in ((made.input, other.input), (made.output, other.output)):
+                if own.shape != its.shape or (kind == EQUAL and own.dtype != its.dtype):
+                    raise BadLine(
+                        f"{made.name[:40]} is {kind} {name[:40]}, but {own.name[:40]} is declared otherwise than {its.name[:40]}",
+                        "declare the same shapes, and for equal-to the same element types",
+                    )
 
     def finish(self) -> Document:
         doc = self.doc
-        if self.networks:
-            doc.n_in, doc.n_out = prod(doc.input.shape), prod(doc.output.shape)
+        if doc.networks:
             return doc
         inputs, outputs = {k for k in self.codes.values() if k >= 0}, {~k for k in self.codes.values() if k < 0}
         for letter, found in (("X", inputs), ("Y", outputs)):

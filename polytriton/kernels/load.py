@@ -172,7 +172,16 @@ def _constants(kernel: Kernel) -> list[Any]:
         raise ValueError(f"{kernel.family} is told ({', '.join(taken.constants)}), not ({', '.join(told)})")
     if not taken.record:
         return [told[name] for name in taken.constants]
-    return [getattr(importlib.import_module(place(kernel.family)[0]), taken.record)(**told)]
+    return [getattr(importlib.import_module(place(kernel.family)[0]), taken.record)(**{name: _field(v) for name, v in told.items()})]
+
+
+def _field(value: Any) -> Any:
+    """A field of a record. Triton before 3.7 hands a field on as it is, and takes a name for no constant unless it says that it is one."""
+    if not isinstance(value, str) or triton_interpreted():
+        return value
+    import triton.language as tl
+
+    return tl.constexpr(value)
 
 
 def _nested(pointer: str | tuple[str, ...], given: Callable[[str], Any]) -> Any:

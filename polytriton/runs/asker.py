@@ -114,6 +114,10 @@ class Networks:
         self._open.move_to_end(name)
         return self._open[name]
 
+    def keep(self, name: str, verifier: Verifier) -> None:
+        """One that is no file: several networks, joined."""
+        self._open[name] = verifier
+
     def close(self) -> None:
         self._open.clear()
 

@@ -43,6 +43,8 @@ class VnnlibFile(msgspec.Struct, frozen=True, tag="vnnlib"):
             return f"vnnlib {self.path}"  # reading it will say what is wrong
 
     def read(self, verifier: Verifier, name: str) -> Asked:
+        if verifier.joint is not None:
+            return Asked(verifier.joint)
         source = Path(self.path) if self.text is None else f"{self.text}\n"  # several lines: a text, never a path
         return Asked(read_vnnlib(source, n_in=verifier.inputs, n_out=verifier.outputs, name=name))
 

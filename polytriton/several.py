@@ -1,0 +1,119 @@
+"""Several networks as one: two copies for monotonicity, a network beside its pruned or quantised twin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from polytriton.api import Verifier
+from polytriton.errors import UsageError
+from polytriton.frontend.input_maps import InputMap
+from polytriton.frontend.joint import JointProperty, check_isomorphic, model_of, read_joint
+from polytriton.frontend.onnx import Imported, cross_check
+from polytriton.frontend.onnx_joined import join_models
+from polytriton.frontend.onnx_mapped import map_input
+from polytriton.guard import guarded
+from polytriton.passes.pipeline import compile_net
+from polytriton.prove.options import Options
+from polytriton.runtime.attack import Replay, replayer
+from polytriton.runtime.config import DEFAULT
+
+
+@guarded
+def join(
+    networks: Mapping[str, Verifier] | Sequence[Verifier],
+    property: str | os.PathLike[str] | None = None,
+    *,
+    maps: Sequence[InputMap] | None = None,
+) -> Verifier:
+    """One network of several: its output is theirs, one after another.
+
+    property: VNN-LIB 2.0 over the networks, by their names there; it says how their inputs are tied, and `joint` of the verifier that is
+    returned is what to `verify`. Without one all networks read one input x, or, with `maps`, each what its own map makes of z.
+    """
+    named = dict(networks) if isinstance(networks, Mapping) else {f"network {k}": v for k, v in enumerate(networks)}
+    if not named:
+        raise UsageError("no networks to join", "give one or more")
+    models = {name: _imported(name, verifier) for name, verifier in named.items()}
+    first = next(iter(named.values()))
+    options = replace(first.options, config=DEFAULT, semantics=_common_semantics([v.options.semantics for v in named.values()]))
+    if property is not None:
+        if maps is not None:
+            raise UsageError("a property says itself how inputs are tied", "leave the maps out")
+        joint = read_joint(property if isinstance(property, str) else Path(property), {name: m.source for name, m in models.items()})
+        check_isomorphic(joint, models)
+        return _joined_for(joint, models, options)
+    sizes = [m.net.input.size for m in models.values()]
+    if maps is not None:
+        return _joined_behind(list(models.items()), list(maps), sizes, options)
+    if len(set(sizes)) > 1:
+        raise UsageError(f"the networks take {', '.join(map(str, sizes))} inputs", "give maps=[InputMap(...), ...] that make them of a few")
+    imported = join_models(list(models.items()), [np.arange(sizes[0])] * len(sizes), sizes[0])
+    return _verifier(imported, options, list(models.values()), lambda x: [x] * len(sizes))
+
+
+def _joined_for(joint: JointProperty, models: Mapping[str, Imported], options: Options) -> Verifier:
+    """The networks of the property's variables."""
+    chosen = [(n.name, models[model_of(n)]) for n in joint.networks]
+    cuts = np.cumsum([m.net.input.size for _, m in chosen])[:-1]
+    imported = join_models(chosen, np.split(joint.ties.variable, cuts), joint.n_in)
+    if bool((joint.ties.parent >= 0).any()):
+        imported = map_input(imported, InputMap(joint.ties.matrix()))
+    made = _verifier(imported, options, [m for _, m in chosen], lambda z: np.split(joint.ties.values(z, joint.dtype), cuts))
+    made.joint = joint
+    return made
+
+
+def _joined_behind(models: list[tuple[str, Imported]], maps: list[InputMap], sizes: list[int], options: Options) -> Verifier:
+    """The networks of the maps' parameters."""
+    wanted, found = sizes, [len(m.matrix) for m in maps]
+    if found != wanted or len({m.parameters for m in maps}) > 1:
+        raise UsageError(
+            f"maps of {', '.join(f'{m.parameters} parameters to {len(m.matrix)} inputs' for m in maps) or 'nothing'} for networks of "
+            f"{', '.join(map(str, wanted))} inputs",
+            "give one map a network, all of the same parameters",
+        )
+    cuts = np.cumsum(sizes)[:-1]
+    given = InputMap(np.concatenate([m.matrix for m in maps]), np.concatenate([m.shift for m in maps]))
+    given.rounded = any(m.rounded for m in maps)
+    imported = map_input(join_models(models, np.split(np.arange(sum(sizes)), cuts), sum(sizes)), given)
+    dtype = models[0][1].source.input_dtype
+    return _verifier(imported, options, [m for _, m in models], lambda z: np.split(given.image(z).astype(dtype), cuts))
+
+
+def _common_semantics(names: Sequence[str]) -> str:
+    """What all were compiled for, with the errors that each states of its own smooth functions (`float32,tanh=4`)."""
+    base, *_ = names[0].split(",")
+    stated = [part.split("=") for name in names for part in name.split(",")[1:]]
+    errors = dict(stated)
+    if any(name.split(",")[0] != base for name in names) or any(errors[function] != ulps for function, ulps in stated):
+        raise UsageError("the networks were compiled for different semantics", "compile all of them for one")
+    return ",".join([base, *(f"{function}={ulps}" for function, ulps in errors.items())])
+
+
+def _imported(name: str, verifier: Verifier) -> Imported:
+    if verifier.imported is None:
+        raise UsageError(f"{name} has no model behind it", "compile it from ONNX or torch")
+    if verifier.joint is not None or any(n.integer("outside") for n in verifier.net):
+        raise UsageError(f"{name} is joined or behind an input map already", "join the networks themselves; give the maps to join")
+    return verifier.imported
+
+
+def _verifier(imported: Imported, options: Options, models: list[Imported], inputs: Callable[[np.ndarray], list[np.ndarray]]) -> Verifier:
+    """`inputs`: what each network gets at a point. The judge of counterexamples runs the models as they are, each on its own."""
+    cross_check(imported)
+    made = Verifier(compile_net(imported.net, options.candidates), options, imported)
+    replays: list[Replay] = []
+
+    def replay(point: np.ndarray) -> np.ndarray:
+        if not replays:
+            replays.extend(replayer(m.model, m.source) for m in models)
+        given = inputs(np.asarray(point).ravel())
+        return np.concatenate([run(x) for run, x in zip(replays, given, strict=True)])
+
+    made._replay = replay
+    return made

@@ -1,0 +1,181 @@
+"""Several networks as people join them: Python, the command line, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+import polytriton
+from polytriton import InputMap
+from polytriton.errors import PolytritonError
+from tests.cli.conftest import Cli, cli, here  # noqa: F401  fixtures
+from tests.soundness.test_input_maps import two_layers
+
+ROOT = Path(__file__).parents[2]
+TIED = """(vnnlib-version <2.0>)
+(declare-network f (declare-input X float32 [1,2]) (declare-output Y float32 [1,1]))
+(declare-network g {like}(declare-input U float32 [1,2]) (declare-output V float32 [1,1]))
+(assert (and (>= X[0,0] 0.1) (<= X[0,0] 0.7) (>= X[0,1] 0.1) (<= X[0,1] 0.7)))
+(assert (and (>= U[0,0] 0.1) (<= U[0,0] 0.7)))
+(assert (and (<= X[0,0] U[0,0]) (== X[0,1] U[0,1])))
+(assert (>= Y[0,0] (+ V[0,0] {by})))
+"""
+
+
+def network(first: float, offset: float = 0.0) -> bytes:
+    """relu(first x0 + x1) + offset in its second weight; falling in x0 where `first` is negative."""
+    return two_layers(np.array([[first, 1.0], [0.0, 1.0]]), np.zeros(2), np.array([[1.0, offset]]))
+
+
+@pytest.fixture
+def files(here: Path) -> Path:  # noqa: F811
+    for name, data in (("rises", network(1)), ("falls", network(-1)), ("twin", network(1, 0.25)), ("odd", network(1))):
+        model = onnx.ModelProto.FromString(data)
+        if name == "odd":
+            model.graph.node[1].op_type = "Sigmoid"
+        onnx.save(model, here / f"{name}.onnx")
+    for by in ("0", "0.001", "0.3"):
+        (here / f"equal{by}.vnnlib").write_text(TIED.format(like="(equal-to f) ", by=by))
+        (here / f"two{by}.vnnlib").write_text(TIED.format(like="", by=by))
+    (here / "iso.vnnlib").write_text(TIED.format(like="(isomorphic-to f) ", by=0.3))
+    return here
+
+
+def told(out: str) -> dict[str, np.ndarray]:
+    """The assignment that is printed."""
+    found = {}
+    for name, shape, text in re.findall(r"^(\w+) float32 \[([\d,]+)\]\n((?:[-\d.e]+\n)+)", out, re.M):
+        found[name] = np.array([float(v) for v in text.split()]).reshape([int(k) for k in shape.split(",")])
+    return found
+
+
+def test_monotone_in_an_input(cli: Cli, files: Path) -> None:  # noqa: F811
+    said = cli("verify", "--network", "f=rises.onnx", "equal0.001.vnnlib", "--timeout", "60")
+    assert (said.code, said.out) == (0, "unsat\n"), said.err
+
+
+@pytest.mark.parametrize("args", [("--network", "f=falls.onnx"), ("[('f', 'falls.onnx')]",)])
+def test_counterexamples_are_of_both_networks(cli: Cli, files: Path, args: tuple[str, ...]) -> None:  # noqa: F811
+    """Ties and boxes hold of the float32 numbers printed, and onnxruntime gives the outputs printed."""
+    said = cli("verify", *args, "equal0.3.vnnlib", "--timeout", "60")
+    assert said.out.startswith("sat\n"), said.err
+    found = told(said.out)
+    assert list(found) == ["X", "Y", "U", "V"]
+    x, u = found["X"][0], found["U"][0]
+    assert x[0] <= u[0] and x[1] == u[1] and min(*x, *u) >= 0.1 and max(*x, *u) <= 0.7
+    session = onnxruntime.InferenceSession("falls.onnx", providers=["CPUExecutionProvider"])
+    y, v = (session.run(None, {"x": k.astype(np.float32)})[0] for k in (found["X"], found["U"]))
+    assert (y == found["Y"]).all() and (v == found["V"]).all() and float(y[0, 0]) >= float(v[0, 0]) + 0.3
+    assert (found["X"] == found["X"].astype(np.float32)).all() and (found["U"] == found["U"].astype(np.float32)).all()
+
+
+def test_two_files(cli: Cli, files: Path) -> None:  # noqa: F811
+    both = ("--network", "f=twin.onnx", "--network", "g=rises.onnx")
+    assert cli("verify", *both, "two0.3.vnnlib", "--timeout", "60").out == "unsat\n"
+    assert cli("verify", *both, "two0.vnnlib", "--timeout", "60", "--serialise-assignments", "found").out == "sat\n"
+    held = {p.stem: numpy_helper.to_array(onnx.TensorProto.FromString(p.read_bytes())) for p in (files / "found").iterdir()}
+    assert sorted(held) == ["U", "V", "X", "Y"] and all(v.dtype == np.float32 for v in held.values())
+    assert held["X"][0, 0] <= held["U"][0, 0] and held["Y"][0, 0] >= held["V"][0, 0]
+    assert (
+        cli("verify", "[('f', 'twin.onnx'), ('g', 'rises.onnx')]", "two0.3.vnnlib", "--timeout", "60", "--json", "r.jsonl").out == "unsat\n"
+    )
+    assert "('g', 'rises.onnx')" in (files / "r.jsonl").read_text()
+    assert cli("verify", *both, "two0.vnnlib", "--prepare").out == ""
+    assert cli("verify", *both, "two0.vnnlib", "--timeout", "1e-9").out == "timed-out\n"
+    assert cli("verify", *both, "iso.vnnlib", "--timeout", "60").out == "unsat\n"
+
+
+@pytest.mark.parametrize(
+    "args, code, word",
+    [
+        (("--network", "f=rises.onnx", "two0.vnnlib"), 2, "needs the networks f, g, given are f"),
+        (("--network", "f=rises.onnx", "--network", "g=rises.onnx", "equal0.vnnlib"), 2, "needs the networks f, given are f, g"),
+        (("--network", "f=rises.onnx", "--network", "f=twin.onnx", "two0.vnnlib"), 2, "--network f is given twice"),
+        (("rises.onnx", "two0.vnnlib"), 3, "is about 2 networks, and one was given"),
+        (
+            ("--network", "f=rises.onnx", "--network", "g=odd.onnx", "iso.vnnlib"),
+            3,
+            "g is declared isomorphic-to f, but runs other operators",
+        ),
+        (
+            ("--network", "f=rises.onnx", "equal0.vnnlib", "--certificate", "c.cert"),
+            3,
+            "no certificate is written of a property over several",
+        ),
+        (("--network", "f=rises.onnx", "--network", "g=none.onnx", "two0.vnnlib"), 2, "no network none.onnx"),
+    ],
+)
+def test_mistakes_are_told(cli: Cli, files: Path, args: tuple[str, ...], code: int, word: str) -> None:  # noqa: F811
+    said = cli("verify", *args)
+    assert (said.code, word in said.err, said.out) == (code, True, ""), said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_list_of_instances_names_one_network_a_line(cli: Cli, files: Path) -> None:  # noqa: F811
+    (files / "list.csv").write_text("\"[('f', 'rises.onnx'), ('g', 'twin.onnx')]\",two0.vnnlib,60\n")
+    said = cli("run", "--instances", "list.csv")
+    assert (said.code, "a run asks about one network a query" in said.err, "polytriton verify --network" in said.err) == (2, True, True)
+
+
+def test_joining_is_refused_with_a_reason() -> None:
+    net, wide = polytriton.compile(network(1)), polytriton.compile(two_layers(np.ones((1, 3)), np.zeros(1), np.ones((1, 1))))
+    other = onnx.ModelProto.FromString(network(1))
+    other.opset_import[0].version = 17
+    double = onnx.ModelProto.FromString(network(1))
+    for t in double.graph.initializer:
+        t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t).astype(np.float64), t.name))
+    for end in (*double.graph.input, *double.graph.output):
+        end.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    for networks, maps, message in (
+        ([], None, "no networks"),
+        ([net, wide], None, "take 2, 3 inputs"),
+        ([net, polytriton.compile(other)], None, "differ in opset: network 0 has 13, network 1 has 17"),
+        ([net, polytriton.compile(double)], None, "differ in input type"),
+        ([net, polytriton.compile(network(1), semantics="real")], None, "different semantics"),
+        ([net, polytriton.join([net, net])], None, None),
+        ([net, net.map_input(InputMap([[1], [2]]))], None, "behind an input map already"),
+        ([net, wide], [InputMap([[1], [2]])], "maps of 1 parameters to 2 inputs for networks of 2, 3 inputs"),
+        ([net, polytriton.Verifier.from_net(net.net)], None, "network 1 has no model behind it"),
+    ):
+        if message is None:
+            assert polytriton.join(networks).outputs == 3  # joined networks without a property may be joined again
+            continue
+        with pytest.raises(PolytritonError) as caught:
+            polytriton.join(networks, maps=maps)
+        assert message in str(caught.value) and caught.value.remedy
+
+
+def test_smooth_functions_state_their_errors() -> None:
+    """Each network's own, together; one function has one error."""
+    models = []
+    for op in ("Sigmoid", "Tanh"):
+        model = onnx.ModelProto.FromString(network(1))
+        model.graph.node[1].op_type = op
+        models.append(model)
+    nets = [polytriton.compile(m, semantics=f"float32,{f}=9") for m, f in zip(models, ("sigmoid", "tanh"), strict=True)]
+    assert polytriton.join([*nets, polytriton.compile(network(1))]).options.semantics == "float32,sigmoid=9,tanh=9"
+    with pytest.raises(PolytritonError, match="different semantics"):
+        polytriton.join([nets[0], polytriton.compile(models[0])])
+
+
+def test_the_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/several-networks.md, its Python in order, its files and its command."""
+    page = (ROOT / "docs" / "several-networks.md").read_text(encoding="utf-8")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.S | re.M):
+        exec(compile(block, "several-networks.md", "exec"), names)
+        printed = capsys.readouterr().out.splitlines()
+        assert printed == [line.split("#")[1].split(":")[0].strip() for line in block.splitlines() if line.startswith("print(")]
+    from polytriton.cli import main
+
+    command = re.search(r"^    polytriton (verify .*)$", page, re.M)
+    assert command and main(command[1].split()) == 0
+    assert capsys.readouterr().out == "unsat\n"
