@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def join(
         joint = read_joint(property if isinstance(property, str) else Path(property), {name: m.source for name, m in models.items()})
         check_isomorphic(joint, models)
         return _joined_for(joint, models, options)
-    sizes = [m.net.input.size for m in models.values()]
+    sizes = [prod(m.source.input_shape) for m in models.values()]
     if maps is not None:
         return _joined_behind(list(models.items()), list(maps), sizes, options)
     if len(set(sizes)) > 1:
@@ -59,7 +60,7 @@ def join(
 def _joined_for(joint: JointProperty, models: Mapping[str, Imported], options: Options) -> Verifier:
     """The networks of the property's variables."""
     chosen = [(n.name, models[model_of(n)]) for n in joint.networks]
-    cuts = np.cumsum([m.net.input.size for _, m in chosen])[:-1]
+    cuts = np.cumsum([prod(m.source.input_shape) for _, m in chosen])[:-1]
     imported = join_models(chosen, np.split(joint.ties.variable, cuts), joint.n_in)
     if bool((joint.ties.parent >= 0).any()):
         imported = map_input(imported, InputMap(joint.ties.matrix()))

@@ -1,11 +1,13 @@
 """What machine code and a model say of a GPU that is not here: estimates, no measurements.
 
-    python -m bench.roofline [kernels] [zoo] [--target cuda:90] [--out FOLDER] [--only GROUP ...]
+    python -m bench.roofline [kernels] [zoo] [ascent] [--target cuda:90] [--out FOLDER] [--only GROUP ...]
 
 kernels   the launches of bench.gpu micro, compiled ahead of time: registers, shared memory, occupancy, instruction mix of the whole code
           and of the inner loop, padding, bytes, what binds, the estimated fraction of the peak beside its goal
 zoo       the paper's networks with goals: launches, operations and bytes for the rows that a box needs, estimated seconds beside the
           goal and the paper's time on a V100
+ascent    the launches of one turn of the ascent of slopes and multipliers over 4,096 domains of resnet_2b, and all of them together;
+          the goal is of the time that its bytes and operations take at the peak of either
 
 Peaks are data sheets' (H100 SXM: 67 TFLOP/s float64, 165 three-way tf32, 3.35 TB/s); docs/gpu.md has the columns. Rows go to
 FOLDER/roofline_GPU_estimate_PART.csv as they come and to stdout; progress goes to stderr. Cubins are kept in the user's cache. Needs
@@ -26,13 +28,13 @@ from bench.core.children import Gone
 from bench.core.command import add_parts, check_known, parser, run_folder, run_groups
 from bench.core.machine import describe
 from bench.core.table import Row, Table, first_line, say, slug
-from bench.roofline import kernels, zoo
+from bench.roofline import ascent, kernels, zoo
 from polytriton.errors import PolytritonError
 from polytriton.kernels.build import triton_version
 from polytriton.knobs import knobs
 from polytriton.tuning.device import SHEETS
 
-PARTS = ("kernels", "zoo")
+PARTS = ("kernels", "zoo", "ascent")
 MISSING = 2
 
 
@@ -48,7 +50,7 @@ def main() -> int:
     a = p.parse_args()
     check_known(p, "part", a.parts, PARTS)
     parts = a.parts or PARTS
-    every = {"kernels": list(kernels.cases()), "zoo": zoo.groups()}
+    every = {"kernels": list(kernels.cases()), "zoo": zoo.groups(), "ascent": ascent.groups()}
     check_known(p, "group", a.only, [g for part in parts for g in every[part]])
     try:
         triton_version()
@@ -64,8 +66,8 @@ def main() -> int:
     def work(part: str, group: str) -> Iterator[Row]:
         say(f"   {group}")
         try:
-            if part == "kernels":
-                yield from kernels.work(group, a.target, cache, a.jobs)
+            if part in ("kernels", "ascent"):
+                yield from (kernels if part == "kernels" else ascent).work(group, a.target, cache, a.jobs)
             else:
                 yield from zoo.work(group, a.target, cache, a.jobs, seconds=a.seconds, with_code=a.code, hosts=not a.no_host)
         except Exception as error:
@@ -73,7 +75,7 @@ def main() -> int:
 
     code = 0
     for part in parts:
-        module = kernels if part == "kernels" else zoo
+        module = {"kernels": kernels, "zoo": zoo, "ascent": ascent}[part]
         wanted = [g for g in every[part] if g in a.only] if a.only else module.groups()
         path = out / f"roofline_{name_of(gpu)}_estimate_{part}.csv"
         table = Table(module.COLUMNS, path, {"part": part, "target": a.target, **about}, module.SHOWN)

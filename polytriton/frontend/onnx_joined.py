@@ -6,6 +6,7 @@ Tensors of each get names of their own. Taking parts and putting outputs togethe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 import onnx
@@ -35,13 +36,13 @@ def join_models(networks: Sequence[tuple[str, Imported]], parts: Sequence[np.nda
     for k, ((_, network), part) in enumerate(zip(networks, parts, strict=True)):
         model = onnx.ModelProto.FromString(network.model)
         proto.ir_version = max(proto.ir_version, model.ir_version, 8)
-        prefix, source = f"n{k}_", network.source
+        prefix, source = f"n{k}_", network.source  # no name of this module's begins so
         _rename(model.graph, prefix)
-        graph.node.extend([*_entrance(prefix, source, part, shape), *model.graph.node, *_exit(prefix, source)])
+        graph.node.extend([*_entrance(k, prefix, source, part, shape), *model.graph.node, *_exit(k, prefix, source)])
         graph.initializer.extend(model.graph.initializer)
-        outputs.append(f"{prefix}flat")
+        outputs.append(f"flat{k}")
     graph.node.append(helper.make_node("Concat", outputs, [Y], axis=1))
-    graph.output.append(helper.make_tensor_value_info(Y, dtype, [1, sum(n.net.node(n.net.output).size for _, n in networks)]))
+    graph.output.append(helper.make_tensor_value_info(Y, dtype, [1, sum(prod(s.output_shape) for s in sources)]))
     return load_onnx(proto, name=graph.name)
 
 
@@ -60,20 +61,20 @@ def _rename(graph: onnx.GraphProto, prefix: str) -> None:
         tensor.name = prefix + tensor.name
 
 
-def _entrance(prefix: str, source: Source, part: np.ndarray, shape: Sequence[int]) -> list[onnx.NodeProto]:
+def _entrance(k: int, prefix: str, source: Source, part: np.ndarray, shape: Sequence[int]) -> list[onnx.NodeProto]:
     """Its part of the input, in its own shape."""
     nodes, at = [], X
-    if not (np.array_equal(part, np.arange(int(np.prod(shape))))):
-        nodes += [_constant(f"{prefix}part", part), helper.make_node("Gather", [X, f"{prefix}part"], [f"{prefix}taken"], axis=1)]
-        at = f"{prefix}taken"
+    if not np.array_equal(part, np.arange(prod(shape))):
+        nodes += [_constant(f"part{k}", part), helper.make_node("Gather", [X, f"part{k}"], [f"taken{k}"], axis=1)]
+        at = f"taken{k}"
     to = np.array(source.input_shape)
-    return [*nodes, _constant(f"{prefix}shape", to), helper.make_node("Reshape", [at, f"{prefix}shape"], [prefix + source.input_name])]
+    return [*nodes, _constant(f"shape{k}", to), helper.make_node("Reshape", [at, f"shape{k}"], [prefix + source.input_name])]
 
 
-def _exit(prefix: str, source: Source) -> list[onnx.NodeProto]:
+def _exit(k: int, prefix: str, source: Source) -> list[onnx.NodeProto]:
     return [
-        _constant(f"{prefix}row", np.array([1, -1])),
-        helper.make_node("Reshape", [prefix + source.output_name, f"{prefix}row"], [f"{prefix}flat"]),
+        _constant(f"row{k}", np.array([1, -1])),
+        helper.make_node("Reshape", [prefix + source.output_name, f"row{k}"], [f"flat{k}"]),
     ]
 
 

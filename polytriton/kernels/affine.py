@@ -1,14 +1,15 @@
-"""The interval pass's affine layers: which kernel each takes, told from the network alone; see kernels/device/forward.py."""
+"""Affine layers over boxes and points: which kernel each takes, told from the network alone; see kernels/device/forward.py."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
 
+from polytriton.arithmetic import Arithmetic
 from polytriton.ir.launches import Constants
 from polytriton.ir.net import Node
 from polytriton.ir.plan import extent
-from polytriton.kernels.choose import Tiles, power
+from polytriton.kernels.choose import Sizes, Tiles, power
 
 WHERE = "the interval pass"
 AFFINE = ("linear", "conv")  # a scale is a pass over memory, which torch does as well
@@ -30,9 +31,22 @@ def count_source(node: Node, real: bool) -> str:
 
 def choose(node: Node, source: Node, cancelled: bool, terms: str) -> AffineKernel:
     """The kernel of a layer whose summands are counted as `count_source` says; `cancelled`: its magnitudes have weights of their own."""
+    counted = "present" if terms == "present" else "none"
+    return _kernel(node, source, _tiles(node, cancelled), {"CANCELLED": cancelled, "TERMS": counted, "T": "tl.float64", "FORM": ""})
+
+
+def choose_points(node: Node, source: Node, numerics: Arithmetic, sizes: Sizes) -> AffineKernel:
+    """The kernel that takes points through a layer, with no claim of its roundings."""
+    tiles = sizes.product(numerics, 0, source.size, node.size if node.op == "linear" else node.shape[0] // node.integer("g", 1))
+    kept = {name: tiles.constants[name] for name in ("BM", "BN", "BK")}
+    warps = 4 if kept["BM"] * kept["BN"] <= 1 << 11 else tiles.warps
+    shared: Constants = {"CANCELLED": False, "TERMS": "none", "T": numerics.type, "FORM": numerics.form}
+    return _kernel(node, source, Tiles(kept["BM"], kept, warps, tiles.stages), shared)
+
+
+def _kernel(node: Node, source: Node, tiles: Tiles, shared: Constants) -> AffineKernel:
     h, w, c = extent(source)
-    tiles = _tiles(node, cancelled)
-    shared: Constants = {"CANCELLED": cancelled, "TERMS": "present" if terms == "present" else "none", **tiles.constants}
+    shared = {**shared, **tiles.constants}
     if node.op == "linear":
         return AffineKernel("forward_dense", {"K": h * w * c, "N": node.size, **shared}, tiles)
     (ho, wo, co), (kh, kw), p = extent(node), node.ints("k"), node.ints("p", (0, 0, 0, 0))

@@ -62,7 +62,11 @@ SECOND_BRANCH = {
 }  # fmt: skip
 NEURON = _when("image bias first constant error", lambda c: c.CHARGE)
 UNDECIDED = _when("box_lo", lambda c: not c.TIGHT)
-SUMS = {**_when("wabs", lambda c: c.CANCELLED), **_when("terms", lambda c: c.TERMS != "none")}
+SUMS = {
+    **_when("wabs", lambda c: c.CANCELLED), **_when("terms", lambda c: c.TERMS != "none"),
+    **_when("hi centre spread magnitude", lambda c: not c.FORM), **_when("out", lambda c: c.FORM),
+}
+SIGNED = _when("side", lambda c: c.SIGNED)
 
 CATALOGUE = {
     # ---- rows walk back ----
@@ -87,7 +91,8 @@ CATALOGUE = {
     "part_rows": Family("route", facts.part, SLOT),
     "gather_rows": Family("route", facts.gather, SLOT),
     "join_rows": Family("join", facts.join, {
-        **SECOND_BRANCH, **_when("row_h", lambda c: c.RH or c.A_RH or c.B_RH if c.SECOND else c.A_RH != c.RH),
+        **SECOND_BRANCH, **_when("image lo hi floor constant error", lambda c: c.SECOND and (c.A_REL or c.B_REL or c.OUT_REL)),
+        **_when("row_h", lambda c: c.RH or c.A_RH or c.B_RH if c.SECOND else c.A_RH != c.RH),
         **_when("row_w", lambda c: c.RW or c.A_RW or c.B_RW if c.SECOND else c.A_RW != c.RW),
     }),
     "merge_scalars": Family("join", facts.merge),
@@ -135,18 +140,26 @@ CATALOGUE = {
         **_when("group best raw_best done", lambda c: not c.SECOND),
     }),
     "close_neurons": Family("neurons", facts.move),
+    # ---- slopes and multipliers climb ----
+    "relax_own": Family("ascent", facts.proposal, SIGNED),
+    "take_corners": Family("ascent", facts.proposal, _when("over", lambda c: c.OVER)),
+    "follow_own": Family("ascent", facts.proposal, {**SIGNED, **_when("worth", lambda c: c.SIGNED)}),
+    "judge_rows": Family("ascent", facts.proposal),
+    "climb_rows": Family("ascent", facts.proposal, SIGNED),
+    "end_turn": Family("ascent", facts.turn),
 }  # fmt: skip
 
 # a pointer's name means one type everywhere: float64 but for these
 COEFFICIENTS = frozenset((
     *("m", "out", "w", "lo_m", "hi_m", "out_lo", "out_hi", "a", "b", "a_lo", "a_hi", "b_lo", "b_hi", "parts", "start"),
     *("below", "above", "lower", "cut", "t", "lo", "hi", "factor", "most", "largest"),
+    *("x", "z", "over", "free", "mean", "square", "kept", "loss", "corner"),
 ))  # fmt: skip
 WORDS = frozenset((
     *("image", "row_h", "row_w", "channel", "index", "group", "slot", "a_slot", "b_slot", "from", "blocks", "count"),
-    *("winner", "starts", "readers", "at", "begin", "found", "room", "rows", "of", "group_of"),
+    *("winner", "starts", "readers", "at", "begin", "found", "room", "rows", "of", "group_of", "turn"),
 ))  # fmt: skip
-BYTES = frozenset({"done"})
+BYTES = frozenset({"done", "side", "better"})
 
 
 def pointer_type(parameter: str, numerics: Arithmetic) -> str:

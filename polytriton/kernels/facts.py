@@ -149,6 +149,8 @@ def join(c: Constants, numerics: Arithmetic) -> StepFacts:
     after = _window(c, _int(c, "HO"), _int(c, "WO"), channels)
     if not c["SECOND"]:
         return StepFacts(f"{a} -> {after}", "", ("none: nothing is rounded",))
+    if not (c["A_REL"] or c["B_REL"] or c["OUT_REL"]):
+        return StepFacts(f"{a} + {b} -> {after}", "K = 2 terms an entry", (PROPOSED,))
     more = " and of each part a ReLU multiplied" if c["A_REL"] or c["B_REL"] else ""
     terms = _int(c, "HO") * _int(c, "WO") * channels
     error = _number(_float(c, "OUT_REL"), f"{_unit(numerics)} (1 + 2^-20) (1 + 2 ({terms} + 16) 2^-53), of sum |out| xabs{more}")
@@ -209,18 +211,25 @@ def move(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts("", "", ("none: rows move, numbers stay",))
 
 
+PROPOSED = "none: slopes and multipliers are proposals, a walk with them charges what it rounds"
+
+
 def _forward(sums: int, windows: str) -> StepFacts:
     error = _number(gamma(sums + 4, 2.0**-53), f"gamma_{sums + 4}(2^-53), of magnitude + |b|")
     return StepFacts(windows, f"K = {sums} terms an output", (error, "spread and magnitude are enlarged by 1 + 2^-34"))
 
 
+def _points(sums: int, windows: str) -> StepFacts:
+    return StepFacts(windows, f"K = {sums} terms an output", (PROPOSED,))
+
+
 def forward_dense(c: Constants, numerics: Arithmetic) -> StepFacts:
-    return _forward(_int(c, "K"), f"{c['K']} -> {c['N']}")
+    return (_points if c["FORM"] else _forward)(_int(c, "K"), f"{c['K']} -> {c['N']}")
 
 
 def forward_conv(c: Constants, numerics: Arithmetic) -> StepFacts:
     terms = _int(c, "KH") * _int(c, "KW") * _int(c, "C") // _int(c, "G")
-    return _forward(terms, f"{c['H']}x{c['W']} x {c['C']} -> {c['HO']}x{c['WO']} x {c['CO']}")
+    return (_points if c["FORM"] else _forward)(terms, f"{c['H']}x{c['W']} x {c['C']} -> {c['HO']}x{c['WO']} x {c['CO']}")
 
 
 def boxes(c: Constants, numerics: Arithmetic) -> StepFacts:
@@ -251,3 +260,11 @@ def forms(c: Constants, numerics: Arithmetic) -> StepFacts:
 
 def floors(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts("", f"{c['OWN']} parts an image", ("enlarged by 1 + 2^-34",))
+
+
+def proposal(c: Constants, numerics: Arithmetic) -> StepFacts:
+    return StepFacts(f"{c['SIZE']} neurons", "", (PROPOSED,))
+
+
+def turn(c: Constants, numerics: Arithmetic) -> StepFacts:
+    return StepFacts("", "", ("none: bounds are compared with their goals",))

@@ -179,23 +179,23 @@ class Lowering:
 
     def _joined(self, name: str, a: FrontierEntry, b: FrontierEntry | None, window: Window) -> FrontierEntry:
         """a, or a + b, on another window."""
-        out = self._buffer(name, window)
-        other = b or a
-        terms = self._terms(name, window)
-        grow = sum_error(terms)
+        out, constants = self._buffer(name, window), self._joining(name, a, b, window)
+        tables = {"lo_ptr": f"lo:{name}", "hi_ptr": f"hi:{name}", "floor_ptr": f"underflow:{name}", "out_ptr": f"buf:{out}"}
+        bind = {**self._rows(), **self._entry(a, "a", "a_slot"), **self._entry(b or a, "b", "b_slot"), **tables}
+        self._launch("join_rows", constants, bind, self.sizes.rows(self._terms(name, window), tensors=2))
+        return FrontierEntry(window, out)
+
+    def _joining(self, name: str, a: FrontierEntry, b: FrontierEntry | None, window: Window) -> Constants:
+        other, grow = b or a, sum_error(self._terms(name, window))
         pending = self._pending(self.step) * grow if b is not None else 0.0
         own = one_rounding(self.numerics.u) * grow if self.step.pays("sum") else 0.0
-        constants: Constants = {
+        return {
             "SECOND": b is not None, "A_SLOT": a.slot is not None, "B_SLOT": b is not None and b.slot is not None,
             "A_SIGN": a.sign, "B_SIGN": other.sign, "C": extent(self.nodes[name])[2], "HO": window.h.size, "WO": window.w.size,
             **place(window), "AH": a.window.h.size, "AW": a.window.w.size, **place(a.window, "A_"),
             "BH": other.window.h.size, "BW": other.window.w.size, **place(other.window, "B_"), **self.frames.geometry(name),
             "A_REL": pending, "B_REL": pending, "OUT_REL": own,
         }  # fmt: skip
-        tables = {"lo_ptr": f"lo:{name}", "hi_ptr": f"hi:{name}", "floor_ptr": f"underflow:{name}", "out_ptr": f"buf:{out}"}
-        bind = {**self._rows(), **self._entry(a, "a", "a_slot"), **self._entry(other, "b", "b_slot"), **tables}
-        self._launch("join_rows", constants, bind, self.sizes.rows(terms, tensors=2))
-        return FrontierEntry(window, out)
 
     # ---- steps ------------------------------------------------------------------------------------------
 

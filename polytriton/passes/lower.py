@@ -39,8 +39,8 @@ def run(net: Net, share: float = win.DENSE_SHARE) -> Plan:
     nodes = net.by_name
     # one affine layer over the input box: the interval pass is exact there already
     deep = [n for n in bounded_nodes(net) if nodes[n].inputs != (net.input.name,)]
-    programs = [_program(net, name, "bound", share) for name in deep]
-    programs.append(_program(net, net.output, "query", share))
+    programs = [write_program(net, name, "bound", share) for name in deep]
+    programs.append(write_program(net, net.output, "query", share))
     return Plan(net.name, tuple(programs))
 
 
@@ -135,7 +135,8 @@ class _ProgramWriter:
         return self.nodes[name].op not in RESTS and any(max(o) > 0 for o in over)
 
 
-def _program(net: Net, target: str, kind: str, share: float) -> Program:
+def write_program(net: Net, target: str, kind: str, share: float) -> Program:
+    """The steps from a node back to the input; nothing is said yet of checks, charges and costs."""
     writer = _ProgramWriter(net, target, kind, share)
     while True:
         latest = max(writer.frontier, key=lambda name: writer.order[name])

@@ -27,6 +27,7 @@ from polytriton.prove.parts import Parts
 from polytriton.prove.tight import AGAIN, QUERY, Known, Tight, pick_forms
 from polytriton.prove.trail import Trail
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.gpu.ascent_kernels import AscentKernels
 from polytriton.runtime.layers import order, to_physical
 from polytriton.runtime.relax import round_outward
 from polytriton.runtime.results import Forms, Stopped
@@ -34,6 +35,7 @@ from polytriton.runtime.results import Forms, Stopped
 STEPS = 12  # uphill, for a part's form; it begins where its parent's ended
 OPERATIONS = 8e9  # of a batch, so that clocks and progress are looked at
 MOST = 512  # parts of a batch
+DEVICE_OPERATIONS, DEVICE_MOST = 64 * OPERATIONS, 4096  # by kernels
 POINTS = 256  # places where bounds of open parts are least, tried as counterexamples at a time
 MEMORY = 8  # of the budget an eighth for what waits; beyond it the deepest come first
 
@@ -94,7 +96,8 @@ class NeuronSearch:
         self.relus = tight.ascent.relus_before(e.net.output)
         self.operand = {r: e.nodes[r].inputs[0] for r in self.relus}
         self.sizes = [e.nodes[r].size for r in self.relus]
-        self.lo, self.hi = (torch.cat([v[self.operand[r]].flatten(1) for r in self.relus], 1) for v in (boxes.lo, boxes.hi))
+        # parts are kept and divided on the host, and bounded on the engine's device
+        self.lo, self.hi = (torch.cat([v[self.operand[r]].flatten(1) for r in self.relus], 1).cpu() for v in (boxes.lo, boxes.hi))
         self.neurons = torch.nonzero(((self.lo < 0) & (self.hi > 0))[0]).flatten()
         places = torch.cat([torch.from_numpy(order(e.nodes[r].shape)) + sum(self.sizes[:k]) for k, r in enumerate(self.relus)])
         self.cells = places[self.neurons]  # in the trail's order
@@ -234,13 +237,14 @@ class NeuronSearch:
 
     def _size(self) -> int:
         """Parts of a batch: as many as keep it short, whatever the machine, so that a search can be repeated."""
-        programs = self.engine.programs
+        programs, wide = self.engine.programs, isinstance(self.tight.ascent, AscentKernels)
         ops = 4 * STEPS * sum(s.ops for s in self.engine.plan.query.steps)
         if self.tight.chain is not None:
             count = {r: int((self.layer == k).sum()) for k, r in enumerate(self.relus)}
             again = ((r, programs.get(self.operand[r])) for r in self.relus)
             ops += sum(AGAIN * count[r] * sum(s.ops for s in p.steps) for r, p in again if p is not None)
-        return int(max(1, min(MOST, OPERATIONS // max(ops, 1), self.tight.rows_at_once())))
+        most, operations = (DEVICE_MOST, DEVICE_OPERATIONS) if wide else (MOST, OPERATIONS)
+        return int(max(1, min(most, operations // max(ops, 1), self.tight.rows_at_once())))
 
     def _split(self, values: Tensor) -> dict[str, Tensor]:
         """Cells of all ReLUs as each one's own, in the runtime's order of axes."""
@@ -253,30 +257,32 @@ class NeuronSearch:
         return self._split(every)
 
     def _gathered(self, values: dict[str, Tensor]) -> Tensor:
-        return torch.cat([values[r].flatten(1) for r in self.relus], 1)[:, self.neurons]
+        return torch.cat([values[r].flatten(1) for r in self.relus], 1).cpu()[:, self.neurons]
+
+    def _there(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {r: v.to(self.engine.device) for r, v in values.items()}
 
     def _bound(self, parts: Parts, steps: int, wanted: bool) -> Least | None:
         """Bounds the open forms of every part, whose fields it fills; where `wanted` where those still open are least, the worst first."""
         e, n = self.engine, len(parts)
-        low, high = (
-            self._spread(self.lo, torch.maximum(parts.lo.double(), self.lo[:, self.neurons])),
-            self._spread(self.hi, torch.minimum(parts.hi.double(), self.hi[:, self.neurons])),
-        )
+        low = self._there(self._spread(self.lo, torch.maximum(parts.lo.double(), self.lo[:, self.neurons])))
+        high = self._there(self._spread(self.hi, torch.minimum(parts.hi.double(), self.hi[:, self.neurons])))
         zeros = torch.zeros(1, self.lo.shape[1])
-        signs = self._spread(zeros, parts.signs)
-        known = Known({self.operand[r]: (low[r], high[r]) for r in self.relus}, parts.behind, signs)
+        signs = self._there(self._spread(zeros, parts.signs))
+        known = Known({self.operand[r]: (low[r], high[r]) for r in self.relus}, parts.behind.to(e.device), signs)
         box = self.box[0].expand(n, -1), self.box[1].expand(n, -1)
         boxes, empty = self.tight.bound(*box, self.deadline, lambda *_: None, known)
         at, column = torch.nonzero(parts.open).T
         form = parts.forms[at, column]
-        forms = replace(pick_forms(self.forms, form), image=at)
+        forms = replace(pick_forms(self.forms, form), image=at.to(e.device))
         rows = replace(
             self.tight.form_rows(forms, boxes, box), signs={r: v[at] for r, v in signs.items()},
-            below=self._spread(zeros, parts.below[at, column]), multipliers=self._spread(zeros, parts.multipliers[at, column]),
+            below=self._there(self._spread(zeros, parts.below[at, column])),
+            multipliers=self._there(self._spread(zeros, parts.multipliers[at, column])),
         )  # fmt: skip
         found = self.tight.ascend(rows, boxes, forms.image, steps)
         chosen = self.tight.as_chosen(found)
-        best = e._walk_forms(e._tables(boxes), forms, None, self.deadline, chosen).best
+        best, empty = e._walk_forms(e._tables(boxes), forms, None, self.deadline, chosen).best.cpu(), empty.cpu()
         closed = (best > 0) | empty[at]
         mine = closed & ~empty[at]
         self.refuted.scatter_reduce_(0, form[mine], best[mine], "amin")
@@ -293,4 +299,4 @@ class NeuronSearch:
         if not wanted or corners is None:
             return None
         worst = best.masked_fill(closed, torch.inf).argsort(stable=True)[: min(POINTS, int((~closed).sum()))]
-        return best[worst], corners[worst]
+        return best[worst], corners.cpu()[worst]

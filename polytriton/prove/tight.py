@@ -1,6 +1,7 @@
 """Tight bounds: slopes chosen for every row, of inner neurons layer by layer, then of the query.
 
-The slopes come from `runtime/ascent.py` and `runtime/chain.py`, which nobody need trust: what counts is one charged walk with them.
+The slopes come from `runtime/ascent.py`, on a device from its kernels, and `runtime/chain.py`, which nobody need trust: what counts is
+one charged walk with them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.engine import Progress, both_sides, indices
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.gpu.ascent_kernels import AscentKernels
 from polytriton.runtime.layers import from_physical, to_physical
 from polytriton.runtime.results import Forms, Results, Stopped
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 INNER, AGAIN, QUERY = 20, 8, 60  # steps uphill: for inner neurons of a whole box, of a part, for the query
 RATE = 0.2
 DENSE = 1 << 13  # cells of a network up to which every inner neuron gets rows of its own
-ROWS = 1024  # at a time
+ROWS, DEVICE_ROWS = 1024, 4096  # at a time, by torch and by kernels
 
 
 @dataclass
@@ -59,7 +61,7 @@ class Tight:
         self.engine = engine if engine.kernels is None else engine._plain()
         e = self.engine
         expire = partial(e._expire, deadline)
-        self.ascent = Ascent(e.net, e.device, expire)
+        self.ascent = Ascent(e.net, e.device, expire) if engine.kernels is None else AscentKernels(engine.kernels, expire)
         self.chain = ChainAscent(e.net, e.forward, expire) if ChainAscent.serves(e.net) and e.device.type == "cpu" else None
         self.inner = sum(n.size for n in e.net) <= DENSE
         self.place = {e.nodes[r].inputs[0]: k for k, r in enumerate(self.ascent.relus_before(e.net.output))}
@@ -127,9 +129,9 @@ class Tight:
         for some in self._batches(open_, low[0].numel()):
             e._expire(deadline)
             image, h, w, channel = (v.repeat(2) for v in indices(some, low.shape))
-            rows, sign = torch.arange(2 * len(some)), torch.ones(2 * len(some), dtype=torch.int64)
+            rows, sign = torch.arange(2 * len(some), device=e.device), torch.ones(2 * len(some), dtype=torch.int64, device=e.device)
             sign[len(some) :] = -1
-            start = torch.zeros(len(rows), *low.shape[1:])
+            start = torch.zeros(len(rows), *low.shape[1:], device=e.device)
             start[rows, h, w, channel] = sign.float()
             chosen = self._choose(node, boxes, box, image, start, signs, steps)
             up, down = e._side(program, e._tables(boxes), (image, h, w, channel), rows, sign, False, deadline, chosen).best.split(len(some))
@@ -176,8 +178,9 @@ class Tight:
         return Chosen({r: inward(r, f.below) for r, f in found.items()}, multipliers)
 
     def rows_at_once(self) -> int:
-        """Rows whose copies of all boxes and slopes an eighth of the memory holds."""
-        return int(max(1, min(ROWS, self.engine.memory // 8 // (3 * self.engine.image_bytes()))))
+        """Rows whose copies of all boxes and slopes an eighth of the memory holds; by kernels half of it, an image's bytes each."""
+        times, most = (2, DEVICE_ROWS) if isinstance(self.ascent, AscentKernels) else (8 * 3, ROWS)
+        return int(max(1, min(most, self.engine.memory // (times * self.engine.image_bytes()))))
 
     def query(self, boxes: Boxes, forms: Forms, box: tuple[Tensor, Tensor], deadline: float | None, goal: float | None = None) -> Results:
         """Lower bounds of the forms, every one with slopes of its own; by default no step is made once all are above zero."""

@@ -18,6 +18,7 @@ from bench.gpu.stage import Note
 from bench.host_ops import host_ops, of_net, small
 from bench.nets import grow
 from bench.roofline import __main__ as roofline
+from bench.roofline import ascent as roofline_ascent
 from bench.roofline import kernels as roofline_kernels
 from bench.roofline import zoo as roofline_zoo
 from bench.roofline.kernels import launches_of
@@ -319,6 +320,26 @@ def test_host_operations_of_a_refinement() -> None:
     found = of_net(small(compile_net(grow.tiny()).net))
     assert found.kernels > 20 and 0 < found.single < found.kernels
     assert found.tensor > 0
+
+
+def test_a_turn_of_the_ascent_adds_up() -> None:
+    """Launch by launch, its way back and its way forward have the same products, and its bytes by hand for one pass."""
+    needs_triton()
+    net, turn, kernels = roofline_ascent.turn_of(grow.tiny())
+    assert {k.name for k in kernels} == {s.kernel.name for s in turn.steps}
+    rows = list(roofline_ascent.rows("tiny", net, turn, {}, "cuda:90", domains=1000))
+    *each, whole = rows
+    assert whole["step"] == roofline_ascent.WHOLE and len(each) == len(turn.steps)
+    for name in ("gflop", "mb", "microseconds"):
+        assert whole[name] == pytest.approx(sum(float(r[name]) for r in each))
+    back = sum(float(r["gflop"]) for r in each if r["step"] in ("dense_step", "conv_step"))
+    forward = sum(float(r["gflop"]) for r in each if str(r["step"]).startswith("forward_"))
+    assert back == pytest.approx(forward) and back > 0
+    relu = next(n for n in net if n.op == "relu")
+    climb = next(r for r in each if r["step"] == "climb_rows" and r["node"] == relu.name)
+    floats = 2 + 2 + 2 * 3 + 2  # coefficients and points, boxes; slopes and moments, twice; what is kept
+    assert float(climb["mb"]) * 1e6 == 1000 * (relu.size * (4 * floats + 1) + 1)
+    assert 0 < float(whole["of_peak"]) < float(whole["of_roof"]) <= 1 and whole["goal"] == 0.5
 
 
 # ---- the command ------------------------------------------------------------------------------------------------------

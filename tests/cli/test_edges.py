@@ -41,16 +41,18 @@ def test_a_list_of_one_network(cli: Cli, here: Path) -> None:
     said = cli("verify", "[('g', 'net.onnx')]", "two.vnnlib")
     assert (said.code, "calls its network f, not g" in said.err) == (2, True)
     said = cli("verify", "[('f', 'net.onnx'), ('g', 'net.onnx')]", "two.vnnlib")
-    assert (said.code, "one network at a time" in said.err) == (2, True)
+    assert (said.code, "needs the networks f, given are f, g" in said.err) == (2, True)
     assert cli("verify", "[('f', 'net.onnx')]", "safe.vnnlib", "--timeout", "1e-9").out == "timeout\n"
 
 
 def test_what_is_no_list_is_a_file() -> None:
     assert named_network("[odd] net.onnx") == ("", "[odd] net.onnx")
     assert named_network(" [('f','a/b.onnx')] ") == ("f", "a/b.onnx")
-    for many in ("[]", "[('f', 'a'), ('g', 'b')]", "[('f', 1)]"):
-        with pytest.raises(UsageError, match="one network at a time"):
-            named_network(many)
+    for wrong in ("[]", "[('f', 'a'), ('f', 'b')]", "[('f', 1)]"):
+        with pytest.raises(UsageError, match="is not understood"):
+            named_network(wrong)
+    with pytest.raises(UsageError, match="one network a query"):
+        named_network("[('f', 'a'), ('g', 'b')]")
 
 
 def test_a_list_of_instances_with_lists_of_networks(cli: Cli, here: Path) -> None:

@@ -181,7 +181,7 @@ def test_counterexamples_of_version_two(cli: Cli, here: Path) -> None:
     [
         (["--network", "g=net.onnx", "p.vnnlib"], 2, "calls its network f, not g"),
         (["--network", "f=net.onnx", "double.vnnlib"], 3, "declared float64, the network computes in float32"),
-        (["--network", "f=net.onnx", "--network", "g=net.onnx", "p.vnnlib"], 2, "one network at a time"),
+        (["--network", "f=net.onnx", "--network", "g=net.onnx", "p.vnnlib"], 2, "needs the networks f, given are f, g"),
         (["--network", "net.onnx", "p.vnnlib"], 2, "not NAME=FILE"),
         (["--network", "f=net.onnx", "net.onnx", "p.vnnlib"], 2, "only the property"),
         (["--network", "f=none.onnx", "p.vnnlib"], 2, "no network none.onnx"),

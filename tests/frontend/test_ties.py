@@ -20,7 +20,7 @@ HEAD = """(vnnlib-version <2.0>)
 """
 BOX = "(assert (and (>= X[0,0] 0) (<= X[0,0] 2) (>= X[0,1] -1) (<= X[0,1] 1)))"
 OTHER = "(assert (and (>= U[0,0] 0) (<= U[0,0] 2) (>= U[0,1] -1) (<= U[0,1] 1)))"
-GRID = [Fraction(k, 2) for k in (-1, 0, 1, 2, 5)]
+GRID = [Fraction(k, 2) for k in (-2, 0, 1, 4, 5)]
 Judge = Callable[[Sequence[Fraction], Sequence[Fraction]], bool]
 
 
@@ -51,6 +51,12 @@ CASES: list[tuple[str, int, int, Judge]] = [  # text; variables, those that are 
      and y[0] >= x[0] + x[2]),
     (BOX + OTHER + "(assert (and (<= X[0,0] U[0,0]) (<= X[0,0] U[0,1])))(assert (not (> Y[0,0] (* 2 V[0,0]))))", 4, 2,
      lambda x, y: boxed(*x) and x[0] <= x[2] and x[0] <= x[3] and y[0] <= 2 * y[1]),
+    (BOX + OTHER + "(assert (and (<= X[0,0] U[0,0]) (<= X[0,1] U[0,0]) (<= Y[0,0] V[0,0])))", 4, 1,
+     lambda x, y: boxed(*x) and x[0] <= x[2] and x[1] <= x[2] and y[0] <= y[1]),
+    (BOX + OTHER + "(assert (and (== U[0,0] (+ X[0,0] 0.5)) (<= (* 2 X[0,1]) U[0,1]) (<= Y[0,0] V[0,0])))", 4, 1,
+     lambda x, y: boxed(*x) and x[2] == x[0] + Fraction(1, 2) and 2 * x[1] <= x[3] and y[0] <= y[1]),
+    (BOX + OTHER + "(assert (and (== X[0,0] U[0,0]) (<= X[0,1] U[0,0]) (<= Y[0,0] V[0,0])))", 3, 1,
+     lambda x, y: boxed(*x) and x[0] == x[2] and x[1] <= x[2] and y[0] <= y[1]),
     (BOX + OTHER + "(assert (or (== X[0,0] U[0,0]) (<= Y[0,0] 0)))", 4, 0, lambda x, y: boxed(*x) and (x[0] == x[2] or y[0] <= 0)),
     (BOX + OTHER + "(assert (and (<= X[0,0] U[0,0]) (< U[0,0] X[0,0])))(assert (>= Y[0,0] 0))", 3, 0, lambda x, y: False),
 ]  # fmt: skip
@@ -87,6 +93,23 @@ def test_the_set_is_the_written_one(case: int) -> None:
 def _closed(y: object, x: object, const: Fraction, z: Sequence[Fraction], outputs: Sequence[Fraction]) -> bool:
     total = sum((c * outputs[i] for i, c in y), start=Fraction(0)) + sum((c * z[i] for i, c in x), start=Fraction(0))  # type: ignore[attr-defined]
     return bool(total <= const)
+
+
+@pytest.mark.parametrize("more", ["", "(assert (<= X[0] W[0]))"])
+def test_a_sum_is_of_an_input_that_is_none(more: str) -> None:
+    """X <= U <= W of three networks: W is X + e where that is stated, and never U + e."""
+    text = "(vnnlib-version <2.0>)" + "".join(
+        f"(declare-network n{x} (declare-input {x} real [1]) (declare-output {y} real [1]))" for x, y in ("XA", "UB", "WC")
+    )
+    text += "".join(f"(assert (and (>= {x}[0] 0) (<= {x}[0] 2)))" for x in "XUW")
+    text += "(assert (and (<= X[0] U[0]) (<= U[0] W[0]) (<= A[0] C[0])))" + more
+    made = read_joint(text, {f"n{x}": source(1) for x in "XUW"})
+    assert made.ties.parent.tolist() == [-1, 0, 0 if more else -1]
+    for x, u, w in product(GRID, repeat=3):
+        z = [x, u - x, w - x if more else w]
+        wanted = 0 <= x <= u <= w <= 2
+        assert (made.violated([float(v) for v in z], [0.0, 0.0, 0.0]) is not None) == wanted
+        assert made.violated([float(v) for v in z], [1.0, 0.0, 0.0]) is None
 
 
 def test_equal_inputs_are_one_variable_with_both_boxes() -> None:
@@ -194,3 +217,12 @@ def test_one_network_is_not_enough() -> None:
     with pytest.raises(UnsupportedProperty, match="is about 2 networks") as caught:
         read_vnnlib(HEAD.format(like="(equal-to f) ") + BOX + OTHER)
     assert "--network f=NET.onnx PROP" in caught.value.remedy and "g=" not in caught.value.remedy
+
+
+def test_a_strict_bound_of_a_sum_stays() -> None:
+    """U < 2, and X + d is at most 2 by the bounds of X and d: at U = 2 nothing is asked."""
+    text = "(assert (and (>= X[0,0] 0) (<= X[0,0] 1) (>= X[0,1] 0) (<= X[0,1] 1) (>= U[0,0] 0) (< U[0,0] 2) (>= U[0,1] -1) (<= U[0,1] 1)))"
+    made = joint(text + "(assert (and (<= X[0,0] U[0,0]) (<= U[0,0] (+ X[0,0] 1)) (<= Y[0,0] 0)))")
+    assert made.ties.parent.tolist() == [-1, -1, 0, -1]
+    for d, wanted in ((1.0, None), (0.5, 0)):
+        assert made.violated([1.0, 0.0, d, 0.0], [-1.0, 0.0]) == wanted

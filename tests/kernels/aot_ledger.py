@@ -1,4 +1,4 @@
-"""The ledger: what became of every kernel of the zoo's and the data's networks as machine code for sm_80 and sm_90.
+"""The ledger: what became of every kernel of the zoo's and the data's networks as machine code for sm_80 and sm_90, and of one ascent's.
 
     python -m tests.kernels.aot_ledger        compile what the ledger lacks, drop what no network needs any more
 
@@ -41,10 +41,12 @@ from polytriton.kernels.spec import Report
 from polytriton.kernels.store import identity
 from polytriton.passes.pipeline import compile_net
 from polytriton.whole import write_whole
+from tests.kernels.steps import turn_kernels
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "aot"
 TARGETS, TYPES, SETS = ("cuda:80", "cuda:90"), ("float64", "float32"), ("zoo", "data")
+TURNS = Path("cifar10_resnet", "resnet_2b.onnx")
 COMMAND = "python -m tests.kernels.aot_ledger"
 REFRESH = f"run {COMMAND} and commit what it writes"
 DIGITS = 12  # of a digest
@@ -150,8 +152,19 @@ def networks(name: str, data: Path | None) -> Iterator[Net]:
 
 
 def needed(nets: Iterable[Net], numerics: str) -> list[Kernel]:
-    """Every kernel of the networks in their default configuration; kernels of one name are one kernel."""
+    """Every kernel that a network's run launches in its default configuration; kernels of one name are one kernel."""
     return list({k.name: k for net in nets for k in network_kernels(compile_net(net), [numerics])}.values())
+
+
+def listed(name: str, numerics: str, data: Path | None) -> list[Kernel]:
+    """All that a file has lines of. With the data's networks under float32: a turn of the ascent of slopes and multipliers, whose kernels
+    are compiled where a search first asks for them; those of one residual network stand for all.
+    """
+    kernels = needed(networks(name, data), numerics)
+    if name == "data" and numerics == "float32":
+        assert data is not None
+        kernels += turn_kernels(load_onnx(data / "nets" / TURNS).net, signed=True)
+    return list({k.name: k for k in kernels}.values())
 
 
 # ---- test -----------------------------------------------------------------------------------------------
@@ -261,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if replaced := tools(os.environ):
             raise UsageError(f"{', '.join(replaced)} would compile otherwise than the wheel of Triton does", "unset it")
         wrong: list[str] = []
-        kernels = cache(lambda name, numerics: needed(networks(name, data), numerics))
+        kernels = cache(lambda name, numerics: listed(name, numerics, data))
         for name in a.sets:
             if name == "data" and data is None:
                 print("no verification data: data-*.csv stay as they are; set POLYTRITON_DATA", file=sys.stderr)

@@ -13,10 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polytriton.ir.launches import Constant, Constants
+from polytriton.arithmetic import ARITHMETICS
+from polytriton.ir.launches import Constant, Constants, Kernel
+from polytriton.ir.net import Net
 from polytriton.ir.plan import Axis, Window
 from polytriton.kernels import catalogue
+from polytriton.kernels.ascent import TurnLowering
+from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.load import function, prepare
+from polytriton.passes.pipeline import compile_net
 from polytriton.passes.windows import overhang
 from polytriton.rounding import dot_error
 
@@ -63,6 +68,14 @@ def run(
             assert intact(tensor), f"{kernel.name} writes past {p}"
     after = {p.removesuffix("_ptr"): v.numpy().reshape(np.shape(tensors[p])) for p, v in made.items()}
     return {k: after.get(k, np.asarray(v)) for k, v in values.items()}
+
+
+def turn_kernels(net: Net, signed: bool) -> list[Kernel]:
+    """A turn's for rows over the output; `signed`: of parts with assumed signs, whose rows bring coefficients over the input along."""
+    emitter, compiled = Emitter(), compile_net(net)
+    relus = [n.name for n in compiled.net if n.op == "relu"] if signed else []
+    TurnLowering(emitter, compiled.net, ARITHMETICS["float32"], compiled.net.output, relus, signed).turn()
+    return list(emitter.kernels.values())
 
 
 def blocks(n: int, block: int) -> int:

@@ -101,7 +101,7 @@ def test_networks_of_the_paper_and_the_data(name: str, numerics: str, cubins: Pa
     books = {target: ledger.read(ledger.book_path(name, numerics, target)) for target in TARGETS}
     if reason := ledger.unusable(books):
         pytest.skip(reason)
-    kernels = ledger.needed(ledger.networks(name, request.getfixturevalue("data") if name == "data" else None), numerics)
+    kernels = ledger.listed(name, numerics, request.getfixturevalue("data") if name == "data" else None)
     assert {k.instruction for k in kernels if k.name.startswith(PRODUCTS)} == {ARITHMETICS[numerics].instruction}
     missing, stale = ledger.prove(books, kernels, cubins)
     differ = [text for target, book in books.items() for text in ledger.compiled_again(book, kernels, target, ledger.today())]

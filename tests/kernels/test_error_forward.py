@@ -19,6 +19,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of every overflow and NaN
 Array = np.ndarray
 BLOCK = 16
+BOXES: Constants = {"T": "tl.float64", "FORM": "", "BM": BLOCK, "BN": BLOCK, "BK": BLOCK}
 KINDS = ("dropped", "raised", "wide", "narrow", "cancelling", "one sign", "mixed", "subnormal", "huge")
 TINY = Fraction(2e-300)
 
@@ -26,7 +27,7 @@ TINY = Fraction(2e-300)
 def dense(lo: Array, hi: Array, w: Array, b: Array, wabs: Array | None = None) -> dict[str, Array]:
     """Boxes [images, K] through w [N, K]."""
     n, k = w.shape
-    constants: Constants = {"K": k, "N": n, "CANCELLED": wabs is not None, "TERMS": "present", "BM": BLOCK, "BN": BLOCK, "BK": BLOCK}
+    constants: Constants = {"K": k, "N": n, "CANCELLED": wabs is not None, "TERMS": "present", **BOXES}
     made = {name: np.zeros((len(lo), n)) for name in ("centre", "spread", "magnitude")} | {"terms": np.zeros(len(lo))}
     values = {"lo": lo, "hi": hi, "w": w, "wabs": np.abs(w) if wabs is None else wabs, "bias": b, "count": np.array([len(lo)]), **made}
     return run("forward_dense", constants, "float64", (-(-len(lo) // BLOCK), -(-n // BLOCK)), values)
@@ -37,7 +38,7 @@ def conv(lo: Array, hi: Array, w: Array, b: Array, wabs: Array | None = None) ->
     (n, k), one = w.shape, dict.fromkeys(("HO", "WO", "G", "SH", "SW", "DH", "DW"), 1)
     constants: Constants = {
         **one, "H": 3, "W": 3, "C": k // 9, "CO": n, "KH": 3, "KW": 3, "TOP": 0, "LEFT": 0, "CANCELLED": wabs is not None,
-        "TERMS": "present", "BM": BLOCK, "BN": BLOCK, "BK": BLOCK,
+        "TERMS": "present", **BOXES,
     }  # fmt: skip
     made = {name: np.zeros((len(lo), n)) for name in ("centre", "spread", "magnitude")} | {"terms": np.zeros(len(lo))}
     values = {"lo": lo, "hi": hi, "w": w, "wabs": np.abs(w) if wabs is None else wabs, "bias": b, "count": np.array([len(lo)]), **made}

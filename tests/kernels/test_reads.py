@@ -26,6 +26,7 @@ from polytriton.kernels.network import network_kernels
 from polytriton.passes.pipeline import compile_net
 from tests.kernels.accesses import accesses
 from tests.kernels.branches import dense_branches, projections
+from tests.kernels.steps import turn_kernels
 from tests.kernels.test_build import compiles
 from tests.kernels.test_every_operator import every, leaky, pools, scales
 from tests.kernels.test_interval_aot import scaled
@@ -54,6 +55,9 @@ def kernels() -> list[Kernel]:
             network_kernels(compile_net(net, candidates=candidates), numerics, GPU, emitter)
             for kernel in emitter.kernels.values():
                 found.setdefault((kernel.family, kernel.parameters, kernel.types), kernel)
+    for net in (toy_residual(), leaky()):
+        for kernel in (k for signed in (False, True) for k in turn_kernels(net, signed)):
+            found.setdefault((kernel.family, kernel.parameters, kernel.types), kernel)
     return list(found.values())
 
 

@@ -28,7 +28,7 @@ from tests.mutation.mutants import KERNELS, MUTANTS, QUICK, Mutant
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results.csv"
-COPIED = ("polytriton", "tests", "examples", "pyproject.toml")
+COPIED = ("polytriton", "tests", "bench", "examples", "pyproject.toml", "constraints.txt")
 LIMIT = 1800.0  # seconds; a mutant that hangs is noticed too
 
 

@@ -13,6 +13,7 @@ from tests.mutation.mutant import Mutant, m
 from tests.mutation.pieces import PIECES
 from tests.mutation.properties import PROPERTIES
 from tests.mutation.search import SEARCHES
+from tests.mutation.several import SEVERAL
 
 CONSTANTS, TERMS = "tests/soundness/test_constants.py", "tests/soundness/test_terms.py"
 TRAPS, GAPS, DEPLOYED = "tests/soundness/test_traps.py", "tests/soundness/test_gaps.py", "tests/soundness/test_deployments.py"
@@ -189,6 +190,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("kernels: an infinite bound stands", "kernels/device/numerics.py", "tl.where(tl.abs(x) < float(\"inf\"), x, float(\"-inf\"))", "x", BROKEN, RUNS),
     m("kernels: a join drops one branch", "kernels/device/join.py", "out = out + b\n", "out = out\n", JOIN),
     m("kernels: a join rounds nothing", "kernels/device/join.py", "c.OUT_REL * tl.sum(sizes, 1) + floor", "floor", JOIN),
+    m("kernels: a sum of plain coefficients is free", "kernels/device/join.py", "    if c.SECOND and c.A_REL + c.B_REL + c.OUT_REL > 0:\n        constant", "    if c.SECOND and c.A_REL + c.B_REL > 0:\n        constant", JOIN),
     m("kernels: pending products cancel for nothing", "kernels/device/join.py", "c.A_REL * tl.sum(a_sizes, 1) + floor", "floor", PENDING, JOIN),
     m("kernels: the padding mask is skipped", "kernels/device/conv.py", "acc = tl.where(on[:, None], acc, 0.0)", "acc = tl.where(on[:, None], acc, acc)", CONV),
     m("kernels: taps one line off", "kernels/device/conv.py", "y0 = to_y + c.TOP - i0 * c.DH", "y0 = to_y + c.TOP - i0 * c.DH + 1", CONV),
@@ -260,6 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *PIECES,
     *LAUNCHES,
     *INPUT_MAPS,
+    *SEVERAL,
     *PROPERTIES,
     *CURVES,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from tests.mutation.mutant import Mutant, m
 
 SEARCH, CUTS, DOMAINS, LINES, TIGHT, NEURONS = (f"tests/prove/test_{n}.py" for n in ("search", "cuts", "domains", "lines", "tight", "neurons"))
 BOXES, DEPLOYED, ENDS = (f"tests/prove/test_search_{n}.py" for n in ("boxes", "deployed", "ends"))
+_CLIMB, CLIMB = "kernels/device/ascent.py", "tests/kernels/test_ascent.py"
 _SEARCH, _CUTS, _DOMAINS, _LINES = "prove/search.py", "prove/cuts.py", "prove/domains.py", "runtime/lines.py"
 _TIGHT, _NEURONS, _PARTS, _CHOSEN = "prove/tight.py", "prove/neurons.py", "prove/parts.py", "runtime/chosen.py"
 _FOREST, _CREW, CREW = "prove/forest.py", "prove/crew.py", "tests/prove/test_crew.py"
@@ -128,7 +129,7 @@ SEARCHES: tuple[Mutant, ...] = (
     m("ends that meet leave no execution", _TIGHT, "empty = (low > high)", "empty = (low >= high)", NEURONS),
     m("a refuted form closes its part", _NEURONS, "parts.open[at[closed], column[closed]] = False", "parts.open[at[closed]] = False", NEURONS),
     m("one sign of a neuron is kept twice", _NEURONS, "torch.cat([best, best + len(part)])", "torch.cat([best, best])", NEURONS),
-    m("forms are bounded over the first part", _NEURONS, "pick_forms(self.forms, form), image=at)", "pick_forms(self.forms, form), image=at * 0)", NEURONS),
+    m("forms are bounded over the first part", _NEURONS, "pick_forms(self.forms, form), image=at.to(e.device))", "pick_forms(self.forms, form), image=at.to(e.device) * 0)", NEURONS),
     m("forms change places within a part", _NEURONS, "form = parts.forms[at, column]", "form = parts.forms[at, column - 1]", NEURONS),
     m("a part's bound just below zero refutes it", _NEURONS, "closed = (best > 0) | empty", "closed = (best > -1e-2) | empty", NEURONS),
     m("a broken-off batch of parts is lost", _NEURONS, "        self.waiting = Parts.join(self.waiting, *(sent.batch for sent in self.sent))\n", "", NEURONS),
@@ -158,4 +159,10 @@ SEARCHES: tuple[Mutant, ...] = (
     m("the last item of a list is left out", _CREW, "for k in range(len(batch.items))]", "for k in range(len(batch.items) - 1)]", CREW),
     m("what a helper refuted has no bound", _NEURONS, "self.refuted = torch.minimum(self.refuted, refuted)", "pass", CREW),
     m("what a helper leaves is proved", _SEARCH, "        for t in told:", "        for t in told[:1]:", CREW),
+    # by kernels, whose faults cost bounds and no truth
+    m("kernels: multipliers fall below zero", _CLIMB, "tl.where(undecided, slope, tl.maximum(moved, 0.0))", "tl.where(undecided, slope, moved)", f"{CLIMB}::test_free_numbers_stay_where_they_mean_something"),
+    m("kernels: slopes leave their range", _CLIMB, "tl.where(undecided, slope, tl.maximum", "tl.where(undecided, moved, tl.maximum", f"{CLIMB}::test_free_numbers_stay_where_they_mean_something"),
+    m("kernels: the last numbers are kept, not the best", _CLIMB, "tl.store(kept_ptr + at, free, mask=moves & better)", "tl.store(kept_ptr + at, free, mask=moves)", f"{CLIMB}::test_no_number_is_never_better"),
+    m("kernels: rows climb past their goals", _CLIMB, "tl.where(tl.sum(left, 0) > 0, count, 0)", "count", f"{CLIMB}::test_once_every_row_has_reached_its_goal_nothing_moves"),
+    m("kernels: the corner is where a row is greatest", _CLIMB, "x = tl.where(m >= 0, lo, hi)", "x = tl.where(m >= 0, hi, lo)", f"{CLIMB}::test_proposals_are_those_of_torch"),
 )

@@ -98,6 +98,25 @@ def test_no_pair_behind_maps_leaves_the_bounds(seed: int, semantics: str) -> Non
                 assert F(float(bound)) <= sum(F(float(c)) * v for c, v in zip(form, y, strict=True))
 
 
+def test_networks_from_files_that_read_few_of_their_inputs(tmp_path: Path) -> None:
+    """What is compiled has forgotten the cells that a Slice drops; the model has not."""
+    rng = np.random.default_rng(6)
+    net = drawn(rng, 2)
+    model = onnx.ModelProto.FromString(two_layers(*net))
+    graph = model.graph
+    graph.initializer.extend([from_array(np.array([k], dtype=np.int64), name) for name, k in (("from", 1), ("to", 3), ("axis", 1))])
+    graph.node[0].input[0] = "part"
+    graph.node.insert(0, onnx.helper.make_node("Slice", ["x", "from", "to", "axis"], ["part"]))
+    graph.input[0].type.tensor_type.shape.dim[1].dim_value = 5
+    plain = polytriton.compile(model)
+    nets = [plain, polytriton.load(plain.save(tmp_path / "net.poly"))]
+    x = rng.standard_normal((3, 5))
+    for joined in (polytriton.join(nets), polytriton.join(nets[::-1]), polytriton.join(nets, maps=[InputMap(np.eye(5))] * 2)):
+        assert np.array_equal(joined.predict(x), np.concatenate([plain.predict(x)] * 2, axis=1))
+        found = joined.bounds(x, x)
+        assert (np.asarray(found.lo) <= joined.predict(x)).all() and (joined.predict(x) <= np.asarray(found.hi)).all()
+
+
 # ---- exact extremes of functions of one number -------------------------------------------------------------------
 
 
@@ -181,3 +200,27 @@ def test_a_file_holds_the_joined_network(tmp_path: Path) -> None:
     _, y = joined.variables()
     same = Property(([0, 0], [1, 1]), unsafe=y[0] >= 1000)
     assert joined.verify(same).verdict == again.verify(same).verdict == "unsat"
+
+
+@pytest.mark.parametrize("semantics", ["real", "float32"])
+def test_no_pair_of_tied_inputs_leaves_the_bounds(semantics: str) -> None:
+    """The first inputs equal, the second apart by d, the third free: variables X0, X1, X2, U1 - X1, U2."""
+    rng = np.random.default_rng(28)
+    f, g = drawn(rng, 3), drawn(rng, 3)
+    text = TIED[: TIED.index("(assert")].format(like="").replace("[1,1]) (declare-out", "[3]) (declare-out").replace("[1,1]", "[2]")
+    text += "".join(f"(assert (and (>= {v}[{k}] -1) (<= {v}[{k}] 1)))" for v in "XU" for k in range(3))
+    text += "(assert (and (== X[0] U[0]) (<= X[1] U[1]) (<= U[1] (+ X[1] 0.5)) (<= Y[0] V[0])))"
+    nets = {name: polytriton.compile(two_layers(*net), semantics=semantics) for name, net in (("f", f), ("g", g))}
+    joined = polytriton.join(nets, text)
+    assert joined.joint is not None
+    names = [joined.joint.input.element(i, "2.0") for i in range(joined.inputs)]
+    assert names == ["X[0]", "X[1]", "X[2]", "(U[1] - X[1])", "U[2]"]
+    lo, hi = np.array([-0.5, -0.25, 0.0, 0.0, 0.25]), np.array([-0.25, 0.25, 0.5, 0.25, 0.5])
+    forms = rng.standard_normal((6, 4))
+    least = joined.margins(lo, hi, forms)[0]
+    for point in [*rng.permutation(list(product(*zip(lo, hi, strict=True))))[:6], lo + (hi - lo) * np.round(rng.random(5) * 64) / 64]:
+        z = fractions(np.asarray(point))
+        for _ in range(3):
+            y = execution(f, z[:3], semantics, rng) + execution(g, [z[0], z[1] + z[3], z[4]], semantics, rng)
+            for form, bound in zip(forms, least, strict=True):
+                assert F(float(bound)) <= sum(F(float(c)) * v for c, v in zip(form, y, strict=True))

@@ -25,6 +25,7 @@ def join_rows(
 
     With SECOND every sum is rounded once, which costs OUT_REL sum |out_j| xabs_j (and the image's floor for underflow);
     a part whose coefficients a ReLU multiplied (A_REL, B_REL not 0) pays that rounding first, since it may cancel here.
+    All three 0: nobody claims anything of the sum (ascent.py), and nothing is paid.
     Without SECOND nothing is rounded and nothing paid. Cells off the new window are dropped: off the image xabs is zero.
     """
     count = tl.load(count_ptr)
@@ -42,6 +43,7 @@ def join_rows(
         b_row = rows.to(tl.int64)
         if c.B_SLOT:
             b_row = tl.load(b_slot_ptr + rows, mask=live, other=0)
+    if c.SECOND and c.A_REL + c.B_REL + c.OUT_REL > 0:
         image = tl.load(image_ptr + rows, mask=live, other=0)
         base = table_base(image, row_h, row_w, c.START, c.PLANE, c.PITCH, c.C, c.RH, c.OH, c.RW, c.OW)
         a_sizes = tl.full((c.BR, c.BQ), 0.0, tl.float64)
@@ -68,18 +70,20 @@ def join_rows(
             b = tl.load(
                 b_ptr + b_row[:, None] * (c.BH * c.BW * c.C) + (b_y * c.BW + b_x) * c.C + channel[None, :], mask=b_on, other=0.0
             ) * c.B_SIGN
-            where = base[:, None] + (y * c.PITCH + q % LINE)[None, :]
-            lo = tl.load(lo_ptr + where, mask=inside, other=0.0).to(tl.float64)
-            hi = tl.load(hi_ptr + where, mask=inside, other=0.0).to(tl.float64)
-            xabs = tl.maximum(tl.abs(lo), tl.abs(hi))
-            if c.A_REL > 0:
-                a_sizes += tl.abs(out.to(tl.float64)) * xabs
-            if c.B_REL > 0:
-                b_sizes += tl.abs(b.to(tl.float64)) * xabs
+            if c.A_REL + c.B_REL + c.OUT_REL > 0:
+                where = base[:, None] + (y * c.PITCH + q % LINE)[None, :]
+                lo = tl.load(lo_ptr + where, mask=inside, other=0.0).to(tl.float64)
+                hi = tl.load(hi_ptr + where, mask=inside, other=0.0).to(tl.float64)
+                xabs = tl.maximum(tl.abs(lo), tl.abs(hi))
+                if c.A_REL > 0:
+                    a_sizes += tl.abs(out.to(tl.float64)) * xabs
+                if c.B_REL > 0:
+                    b_sizes += tl.abs(b.to(tl.float64)) * xabs
             out = out + b
-            sizes += tl.abs(out.to(tl.float64)) * xabs
+            if c.A_REL + c.B_REL + c.OUT_REL > 0:
+                sizes += tl.abs(out.to(tl.float64)) * xabs
         tl.store(out_ptr + rows.to(tl.int64)[:, None] * SIZE + q[None, :], out, mask=inside)
-    if c.SECOND:
+    if c.SECOND and c.A_REL + c.B_REL + c.OUT_REL > 0:
         constant = tl.load(constant_ptr + rows, mask=live, other=0.0)
         error = tl.load(error_ptr + rows, mask=live, other=0.0)
         floor = tl.load(floor_ptr + image, mask=live, other=0.0)
