@@ -91,14 +91,17 @@ def kinds(benchmark: Path, scratch: Path) -> tuple[list[Kind], int]:
 def verify(network: Path, prop: Path, timeout: float, semantics: str) -> Row:
     """What the command answers, in the columns of a kind."""
     prop = prop if prop.is_file() else prop.with_name(prop.name + ".gz")
-    command = [sys.executable, "-m", "polytriton", "verify", str(network), str(prop)]
-    command += ["--timeout", f"{timeout:g}", "--semantics", semantics, "--json", "-"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout + GRACE)
-    except subprocess.TimeoutExpired:
-        return {"loads": True, "bounded": False, "message": f"no answer within {timeout + GRACE:g} s"}
-    if done.returncode != 0:
-        return {"loads": False, "bounded": False, "message": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]}
+    command = [sys.executable, "-m", "polytriton", "verify", str(network), str(prop), "--semantics", semantics]
+    loads = False
+    for more in (["--prepare"], ["--timeout", f"{timeout:g}", "--json", "-"]):  # a limit that ends first does not say whether it loads
+        try:
+            done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=timeout + GRACE)
+        except subprocess.TimeoutExpired:
+            return {"loads": loads, "bounded": False, "message": f"no answer within {timeout + GRACE:g} s"}
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            return {"loads": loads, "bounded": False, "message": said[0]}
+        loads = True
     record = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
     margin = record["margin"]
     bounded = record["verdict"] in ("unsat", "sat") or (margin is not None and math.isfinite(margin))

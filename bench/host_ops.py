@@ -33,9 +33,13 @@ from polytriton.ir.net import Net
 from polytriton.ir.text import parse_net, print_net
 from polytriton.kernels import load
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.gpu.recording import NOTHING
 
-VIEWS = NOTHING | {"lift_fresh"}  # the latter makes constants into tensors
+# no work on a device: views of a tensor, memory for a new one, and constants that become tensors
+VIEWS = {
+    "alias", "as_strided", "detach", "expand", "permute", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t",
+    "transpose", "unbind", "unsqueeze", "view", "_reshape_alias", "_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty",
+    "lift_fresh",
+}  # fmt: skip
 # kernels over rows, which are counted and left out: bounds then stay the interval pass's, and every layer has its rows all the same.
 # Those of the compaction do run: no row leaves, so the host goes the longest way, both signs and all parts
 ROWS = {
@@ -123,7 +127,7 @@ def _watched() -> Iterator[_Launched]:
 
 
 def host_ops(make: Callable[[], Callable[[], object]]) -> HostOps:
-    """Of the sixth run of what `make` prepares: by then caches are full and a refinement has been recorded.
+    """Of the sixth run of what `make` prepares: by then caches are full and stretches have been captured.
 
     Kernels must be bound inside, so that they are seen.
     """

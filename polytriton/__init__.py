@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from polytriton.frontend.query import Property
     from polytriton.frontend.vnnlib import read_vnnlib
     from polytriton.pages.file import report
+    from polytriton.pages.reach import draw_reach as draw_reach
+    from polytriton.prove.reach import reach
     from polytriton.results import Bounds, Counterexample, Interval, LayerStats, Picture, Radius, Result, ResultList
     from polytriton.results.frames import to_pandas
+    from polytriton.results.reach import Reach
     from polytriton.runs.saved import save_results as save_results
     from polytriton.several import join
 
@@ -28,8 +31,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application
 __version__ = "0.1.1"
 __all__ = [
     "Bounds", "Condition", "Counterexample", "Expression", "InputMap", "Interval", "LayerStats", "Picture", "PolytritonError", "Property",
-    "Radius", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "join", "load", "read_nnet", "read_vnnlib",
-    "report", "to_pandas", "variables",
+    "Radius", "Reach", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "join", "load", "reach", "read_nnet",
+    "read_vnnlib", "report", "to_pandas", "variables",
 ]  # fmt: skip
 
 _HOMES = {
@@ -39,9 +42,12 @@ _HOMES = {
     **dict.fromkeys(("Condition", "Expression", "Variables", "variables"), "polytriton.frontend.expressions"),
     "InputMap": "polytriton.frontend.input_maps",
     "Property": "polytriton.frontend.query",
+    "Reach": "polytriton.results.reach",
+    "reach": "polytriton.prove.reach",
     "read_nnet": "polytriton.frontend.nnet",
     "read_vnnlib": "polytriton.frontend.vnnlib",
     "report": "polytriton.pages.file",
+    "draw_reach": "polytriton.pages.reach",  # as `Reach.svg`
     "to_pandas": "polytriton.results.frames",
     "save_results": "polytriton.runs.saved",  # as `ResultList.save`
     "PolytritonError": "polytriton.errors",

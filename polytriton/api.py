@@ -12,28 +12,23 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, overload
 
-import numpy as np
-
 from polytriton.errors import UsageError
-from polytriton.frontend.arrays import Images, Number, Numbers, as_ends, as_pixels, as_radius, exact_numbers, is_path
+from polytriton.frontend.arrays import Images, Number, Numbers, as_pixels, as_radius, exact_numbers, is_path
 from polytriton.frontend.expressions import Variables, variables
 from polytriton.frontend.input_maps import InputMap
 from polytriton.frontend.model_files import torch_file
-from polytriton.frontend.numbers import as_float64
 from polytriton.frontend.onnx import Imported, cross_check, load_onnx
 from polytriton.frontend.onnx_mapped import map_input
 from polytriton.frontend.query import Property
 from polytriton.guard import guarded, guarded_class
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
-from polytriton.prove import effort as effort_of
 from polytriton.prove.options import DEFAULT_MEMORY, INTERPRET, GivenOptions, Options, capability
 from polytriton.prove.origin import image_results
 from polytriton.prove.prover import NetProver, limits_of
-from polytriton.prove.questions import Questions
 from polytriton.prove.strategy import check_search
 from polytriton.prove.together import decide_together
-from polytriton.results import Bounds, Picture, Radius, Result, ResultList
+from polytriton.results import Picture, Radius, Result, ResultList
 from polytriton.runtime.config import DEFAULT
 from polytriton.runtime.engine import Progress, _silent
 from polytriton.tuned import config_here
@@ -189,49 +184,6 @@ class Verifier(NetProver):
             return variables(self.input_shape or (1,), self.outputs)
         inputs, outputs = (s[1:] if source.has_batch and len(s) > 1 else s for s in (source.input_shape, source.output_shape))
         return variables(inputs or (1,), outputs if outputs and prod(outputs) == self.outputs else self.outputs)
-
-    def _boxes(self, lo: Images, hi: Images) -> tuple[np.ndarray, np.ndarray]:
-        low, high = (self._batch(v, what) for v, what in zip(as_ends(lo, hi), ("lo", "hi"), strict=True))
-        if len(low) != len(high):
-            raise UsageError(f"lo holds {len(low)} boxes and hi {len(high)}", "give as many of one as of the other")
-        bad = np.argwhere(low > high)
-        if len(bad):
-            i, j = bad[0]
-            raise UsageError(f"inverted box: lo {float(low[i, j])!r} > hi {float(high[i, j])!r} at input {j} of box {i}", "swap the bounds")
-        return low, high
-
-    # ---- bounds -----------------------------------------------------------------------------------------
-
-    def bounds(self, lo: Images, hi: Images, *, effort: str = "tight", progress: Progress = _silent) -> Bounds:
-        """Sound bounds of every output and every nonlinear operator's input, for one box or a batch.
-
-        effort: "quick" is one pass with the verifier's `candidates`; "tight" the better of both choices of them, number by number, so
-        nothing is looser than CROWN's; "best" chooses slopes for every row besides.
-        """
-        effort_of.check_effort(effort)
-        low, high = self._boxes(lo, hi)
-        return effort_of.bounds(self._decider, low, high, effort, progress)
-
-    def margins(
-        self, lo: Images, hi: Images, forms: ArrayLike, *, effort: str = "tight", progress: Progress = _silent
-    ) -> np.ndarray:
-        """Sound lower bounds of forms @ y over each box, [batch, rows]; forms is [rows, outputs] or [batch, rows, outputs].
-
-        effort: as for `bounds`.
-        """
-        effort_of.check_effort(effort)
-        low, high = self._boxes(lo, hi)
-        c = as_float64(forms, "forms")
-        if c.ndim not in (2, 3) or c.shape[-1] != self.outputs or (c.ndim == 3 and len(c) != len(low)) or not np.isfinite(c).all():
-            raise UsageError(
-                f"forms of shape {list(c.shape)} do not fit {len(low)} boxes and {self.outputs} outputs",
-                f"give finite [rows, {self.outputs}] or [batch, rows, {self.outputs}]",
-            )
-        c = np.broadcast_to(c, (len(low), *c.shape[-2:]))
-        rows = c.shape[1]
-        image = np.repeat(np.arange(len(low)), rows)
-        q = Questions(low, high, image, np.ascontiguousarray(c.reshape(-1, self.outputs)), np.zeros(len(image)), np.arange(len(image)))
-        return effort_of.margins(self._decider, q, effort, progress).reshape(len(low), rows)
 
     # ---- verdicts ---------------------------------------------------------------------------------------
 

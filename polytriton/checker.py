@@ -8,8 +8,8 @@ node has no execution. The checker makes the children itself, and all bounds; th
 and which row to try where. An end of a tree with an open piece is refused, or cut (5) and divided as an inner node is, by what a `Divider`
 says; it, and who proposes slopes (`checker_slopes.py`), may say anything, but write to nothing. Bounds of a node hold for its children.
 1. The network comes from the ONNX file, the unsafe set from the VNN-LIB file in exact rationals, its boxes rounded outward.
-2. In the network's order each value gets an interval from its operands' (`Boxes.interval`). Operands of undecided ReLUs are bounded again
-   by backward substitution (`Boxes.lower`); two bounds that cross, both being proved, show that the node has no execution.
+2. In the network's order each value gets an interval from its operands' (`Boxes.interval`). Operands of ReLUs are bounded again by
+   backward substitution (`Boxes.lower`); two bounds that cross, both being proved, show that the node has no execution.
 3. Where a ReLU's operand z may have both signs, the line below is s z, the line above t z + m (`Boxes.relax`). Any s in [0, 1] is right,
    row by row; relu is convex, so a line above both ends, m >= -t l and m >= u (1 - t), is above it between them. Otherwise the ReLU is the
    identity or zero. Where the node's executions have sigma z >= 0, sigma = 1 or -1, a row may lose sigma b over z for any b >= 0, since
@@ -31,22 +31,24 @@ interval. A row (A, c) means: target >= A.z + c for every execution of the node;
 Scalars move one float down after each addition. What is not finite is no bound. An underflow loses 2^-1075 at most; bounds, weights and
 constants stay below 1e100 (else refused), so a row loses less than FLOOR = 1e-100 in all; FLOOR in T and R pays for theirs.
 Semantics. Under `real` an execution is the exact function. Under `float32` it is any in which every operator of the file computes float32
-products and sums of them, in any order, fused or not, each result rounded in any IEEE mode, operands and results below ETA = 2^-126 kept or
-flushed; affine operators in a row may be merged if no product is rounded more often by that, and a constant, or the number that a sum's
-operand is, may be one more addend of the layers before, as runtimes start accumulators. v = 2^-23 bounds a rounding in every mode. Then
-  z (of an affine operator or a sum) stands for the exact function of what the last ReLUs before it, and the input, gave in this execution.
-    The executed value is z + d, |d| <= E. M bounds the magnitudes of all terms of z, before anything cancels. The operand is y + d, no
-    cell has more than f products with cells that differ from zero (a zero rounds nothing): with `ops` roundings more a term passes
-    f + 1 + ops, and with S = |W|(M + E + ETA) + |b| and gamma_n = n v / (1 - n v)
+products and sums of them, in any order, fused or not, each result rounded in any IEEE mode (v = 2^-23 bounds it), operands and results
+below ETA = 2^-126 kept or flushed; affine operators in a row, but no convolution with a layer, may be merged if no product is rounded more
+often; a constant, or the number that a sum's operand is, may be one more addend of the layers before, as runtimes start sums. Then
+  z (of an affine operator or a sum) stands for the exact function of what the input and the last ReLUs, or `stored` values, before it gave.
+    The executed value is z + d, |d| <= E. M bounds the magnitudes of all terms of z, before anything cancels. The operand is y + d, no cell
+    has more than f products with cells that differ from zero (a zero rounds nothing): with `ops` roundings more a term passes f + 1 + ops,
+    and with S = |W|(M + E + ETA) + |b| and gamma_n = n v / (1 - n v)
       M' = S,   E' = |W|(E + ETA) + gamma_(f + 1 + ops) S + sum_y gamma_passed (|y| + E) + LOST (2 (f + ops + passed) + 16)(1 + max(M + E)).
-    First the operand's own error and its flush, weighted; (1 + gamma_j)(1 + gamma_k) <= 1 + gamma_(j + k): merged operators are covered.
-    An addend y (a sum's operand; b) of layers before passes what all there do since the last ReLUs (`chain`: one leads into another) and
-    2 more, their terms one more (f = 1); b of the first layer is among its f + 1 terms already. LOST = 2^60 ETA: each operation may lose
-    ETA, times later factors, all since the last ReLUs below 2^60 (else `strange`); in a first layer, ops = 0, none comes later: 2 ETA pays
-    for f products, f + 1 sums, f flushed weights. A flushed weight loses ETA times 2^26 operands below 2^36 (else refused): < LOST.
+    First the operand's own error and its flush, weighted; (1 + gamma_j)(1 + gamma_k) <= 1 + gamma_(j + k): merged operators are covered. An
+    addend y (a sum's operand; b) of layers before passes what all there do since the last ReLUs (`chain`: one leads into another) and 2
+    more, their terms one more (f = 1); b of the first layer is among its f + 1 terms already. LOST = 2^60 ETA: each operation may lose ETA,
+    times later factors, all since the last ReLUs below 2^60 (else `strange`); in a first layer, ops = 0, none comes later: 2 ETA pays for f
+    products, f + 1 sums, f flushed weights. A flushed weight loses ETA times 2^26 operands below 2^36 (else refused): < LOST.
   A ReLU is handed z' = z + d, |d| <= E + 2 ETA =: Z, where a result that is flushed counts as z' <= 0. Lines and signs are those of z': its
     box is z's, Z wider. A row over z' is a row over z that costs |A'| Z more; a row over the output costs |C| Z. ReLUs of one operand are
     one: an operator's result is one number to them, but for what each may flush, and who reads theirs is charged ETA for that.
+  Where layers alone read one (Conv, Gemm, MatMul), and of it and each of them one is a convolution, nobody merges it: it is `stored`, one
+    number z' = z + d to all, |d| <= Z, and means z' to them. Its box is z's, Z wider, M |z'|, E 0; T counts Z: a row costs |A| Z more.
 Assumed: IEEE float64, to nearest, gradual underflow (`plain` sets them, `check` tries them), matrix products that sum products."""
 
 from __future__ import annotations
@@ -58,23 +60,21 @@ import hashlib
 import io
 import json
 import math
-import random
 import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from operator import gt, lt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from polytriton.checker_files import HUGE, MAX_TEXT, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
-from polytriton.checker_slopes import Choice, Divider, above, ascend
+from polytriton.checker_slopes import Divider, above, ascend
 
 FORMAT, SEMANTICS = {"format": "polytriton certificate", "version": "3"}, ("real", "float32")
 U, FLOOR, V, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-23, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
-BLOCK, BATCH, STEPS, NODES, WAYS = 1 << 21, 1 << 18, 1000, 1 << 24, 64  # coefficients, values at a time; what may be asked
+BLOCK, BATCH, STEPS, TIGHT, NODES, WAYS = 1 << 21, 1 << 18, 1000, 1001, 1 << 24, 64  # coefficients, values at a time; what may be asked
 PROBE, ROUNDED = (np.resize(np.array(bits), 255) for bits in ([1 << 30, 0x3FFC << 48, (0x3FF << 52) + 1], [0, 2, 1]))  # tiny, 1.75, 1 + 2 u
 TENSORS = dict.fromkeys(("own", "split", "inner", "query", "node", "piece", "row"), "<i4") | {"cut": "<f8"}
 Progress = Callable[[str, int, int], None]
@@ -100,8 +100,8 @@ def live(a: Array) -> Any:  # cells where any row has a coefficient; all of them
     return some if 2 * len(some) < len(a) else slice(None)
 def outward(box: Box) -> tuple[Array, Array]:
     need(all(abs(v) <= HUGE for v in (*box[0], *box[1])), f"an input bound beyond {HUGE}")
-    lo, hi = (np.array(side, dtype=np.float64) for side in box)  # to the nearest; then outward where that lies inside
-    above, below = (list(map(op, map(Fraction, f.tolist()), v)) for op, f, v in zip((gt, lt), (lo, hi), box, strict=True))
+    lo, hi = (np.array(side, dtype=np.float64) for side in box)  # to the nearest; then outward where that lies inside, exactly
+    above, below = ([s * v < s * f for f, v in zip(e.tolist(), t, strict=True)] for s, e, t in ((1, lo, box[0]), (-1, hi, box[1])))
     return np.where(above, down(lo), lo), np.where(below, up(hi), hi)
 class Boxes:
     """Bounds of every value over some boxes of inputs, columns of [cells, boxes], and the vectors of the proof above, by operator. `signs`:
@@ -155,6 +155,10 @@ class Boxes:
             e = e + sum(n * V / (1 - n * V) * v for n, v in zip(op.passed, addends, strict=True))
             lost = (LOST if op.ops or any(op.passed) else 2 * ETA) * (2 * (op.fan + op.ops + sum(op.passed)) + 16) * (1 + x.max(0))
             self.M[k], self.E[k] = size * ROOM, (e + terms / (1 - terms) * size + lost) * ROOM
+        if self.float32 and k in self.net.stored:
+            self.T[k] = self.T[k] + (e := self.executed(k)) * (1 + self.G)
+            self.put(k, down(self.lo[k] - e), up(self.hi[k] + e))
+            self.M[k], self.E[k] = self.mag[k], np.zeros((1, 1))
         need(not self.float32 or (self.M[k] + self.E[k] <= MOST).all(), f"float32 executions: operator {k} may exceed {MOST}", Refused)
     def executed(self, k: int) -> Array:
         return (self.E[k] + 2 * ETA) * ROOM if self.float32 else self.E[k]
@@ -219,8 +223,7 @@ class Boxes:
         """Adds coefficients to the frontier; their sum with others is rounded, and charged."""
         met, frontier[k] = k in frontier, a + frontier[k] if k in frontier else a
         return down(c - dot(4 * U * self.mag[k] + FLOOR, np.abs(frontier[k]), at)) if met else c
-    def choose(self, draft: Network, start: dict[int, Array], at: Array, steps: int, goal: Array) -> Choice:
-        return ascend(self, draft, start, at, steps, goal)
+    choose = ascend  # whose word nobody need take
     def neurons(self, draft: Network, k: int, at: Array, box: Array, sign: Array, goal: Array, steps: int) -> Array:
         """Lower bounds of sign * value `at` of operator k over a box each. Neighbours in an image go together: their zeros coincide."""
         best, order = np.full(len(at), -np.inf), np.lexsort((at % math.prod(self.net.ops[k].shape[2:]), box))
@@ -289,8 +292,8 @@ class Prover:
         lo, hi = (lows.min(0), highs.max(0)) if (lows <= highs).all() else part[:2]
         return part._replace(lo=lo, hi=hi, since=-1 if (hi - lo < 0.9 * (part.hi - part.lo)).any() else part.since)
     def bound(self, parts: list[Part], inner: int) -> tuple[Boxes, list[Part]]:
-        """Bounds of all values, and the parts with what was learnt. `inner` < 0: from intervals and what is known alone; else what
-        ReLUs read is bounded by substitution, where it is undecided still with so many steps of ascent."""
+        """Bounds of all values, and the parts with what was learnt. `inner` < 0: from intervals and what is known alone; else what ReLUs
+        read is bounded by substitution, where it is undecided still with so many steps of ascent; from TIGHT on where it is on too."""
         lo, hi, signs, low, high = (np.stack([getattr(p, name) for p in parts], 1) for name in ("lo", "hi", "signs", "low", "high"))
         since, pairs = np.array([p.since for p in parts]), [slice(*self.first[r : r + 2]) for r in range(len(self.relus))]
         sigma = {k: signs[at].astype(np.float64) for k, at in zip(self.relus, pairs, strict=True) if signs[at].any()}
@@ -299,24 +302,23 @@ class Prover:
             if self.net.ops[k].kind == "relu":
                 r, i = self.relus.index(k), self.net.ops[k].inputs[0]
                 boxes.narrow(k, low[pairs[r]], high[pairs[r]])
-                operand = self.net.ops[i]
-                if inner >= 0 and operand.inputs and not (operand.kind == "affine" and operand.inputs[0] == 0):
-                    self._operands(boxes, k, since < r, inner)
+                if inner >= 0 and i and not (self.net.ops[i].push and self.net.ops[i].inputs[0] == 0):
+                    self._operands(boxes, k, (since < r) | (inner >= TIGHT), *divmod(inner, TIGHT))
                 boxes.relax(k)
                 low[pairs[r]], high[pairs[r]] = boxes.lo[i], boxes.hi[i]
             boxes.interval(k)
         told = zip(parts, low.T, high.T, strict=True)
         return boxes, [p._replace(low=l, high=h, since=len(self.relus) if inner >= 0 else p.since) for p, l, h in told]
-    def _operands(self, boxes: Boxes, k: int, wanted: Array, steps: int) -> None:
+    def _operands(self, boxes: Boxes, k: int, wanted: Array, whole: int, steps: int) -> None:
         i = self.net.ops[k].inputs[0]
         for tried in sorted({0, steps}):
             low, high, e = boxes.z[k]
-            at, box = np.nonzero((low < 0) & (high > 0) & wanted & ~boxes.empty)
+            at, box = np.nonzero(((low < 0) | bool(whole)) & (high > 0) & wanted & ~boxes.empty)
             found = np.stack([boxes.lo[i][at, box], -boxes.hi[i][at, box]])
             goal = np.broadcast_to(2 * e, low.shape)[at, box]
             first = (found[1] > found[0]).astype(int)
-            for side in (first, 1 - first):
-                open_ = np.flatnonzero((found < goal).all(0) if len(at) else at)
+            for n, side in enumerate((first, 1 - first, first | 1)[: 2 + whole]):  # last the upper ends of what is on
+                open_ = np.flatnonzero(((found < goal).all(0) if n < 2 else found[0] >= goal) if len(at) else at)
                 which = side[open_]
                 got = boxes.neurons(self.draft, i, at[open_], box[open_], np.where(which == 0, 1.0, -1.0), goal[open_], tried)
                 found[which, open_] = np.maximum(found[which, open_], got)
@@ -333,7 +335,7 @@ class Tree:
         need(same and self.own and n == 2 * len(divided) + 1 <= NODES, "a tree whose nodes do not fit together", Refused)
         need((np.arange(len(divided)) * 2 + 1 > divided).all(), "a node above its parent", Refused)
         ordered = (np.diff(self.node, prepend=0, append=n - 1) >= 0).all()
-        few, pairs = max(self.inner.max(), self.query.max()) <= STEPS, zip(self.inner.tolist(), self.query.tolist(), strict=True)
+        few, pairs = max(self.inner.max() - TIGHT, self.query.max()) <= STEPS, zip(self.inner.tolist(), self.query.tolist(), strict=True)
         need(ordered and few and len({*pairs}) <= WAYS, f"more than {STEPS} steps, {WAYS} ways to bound, or rows out of order", Refused)
         self.child = np.where(self.split >= 0, 2 * np.cumsum(self.split >= 0) - 1, -1)
         self.closed = np.searchsorted(self.node, np.arange(n + 1))
@@ -441,7 +443,7 @@ def check(onnx: Path, vnnlib: Path, certificate: Path, sample: int | None = None
     """What the certificate proves, or Refused. `sample`: only so many leaves, drawn at random, are looked at: evidence, not proof."""
     semantics, prover, pieces, trees = opened(onnx, vnnlib, certificate)
     ends = np.flatnonzero(np.concatenate([tree.child < 0 for tree in trees]))
-    drawn = ends if sample is None else random.SystemRandom().sample(ends.tolist(), min(sample, len(ends)))
+    drawn = ends if sample is None else np.random.default_rng().permutation(ends)[: max(0, sample)]
     looked = np.split(np.isin(np.arange(sum(sizes := [len(t.split) for t in trees])), drawn), np.cumsum(sizes)[:-1])
     wanted = [above(tree.child, some) for tree, some in zip(trees, looked, strict=True)]
     margins = {(b, p): math.inf for b, group in enumerate(pieces.values()) for p in range(len(group))}

@@ -63,7 +63,7 @@ class Affine(NamedTuple):
 def layers(net: Network) -> dict[int, Affine]:
     made = {}
     for k, op in enumerate(net.ops):
-        if op.kind == "affine":
+        if op.push:
             need(op.ops == 0, "an operator whose weights were computed (a batch norm, Mul, Div): not exactly what the file says")
             eye = np.eye(net.sizes[op.inputs[0]])
             w = op.push(eye, np.asarray)  # an entry is one weight of the file: times 1, and zeros are added
@@ -222,7 +222,7 @@ class Descent:
             if op.kind == "relu":
                 i, operand = op.inputs[0], self.net.ops[op.inputs[0]]
                 bounds.narrow(n, *known.get(n, (None, None)))
-                direct = operand.kind == "affine" and operand.inputs[0] == 0
+                direct = bool(operand.push) and operand.inputs[0] == 0
                 if inner >= 0 and operand.inputs and not direct and node.since < p.relus.index(n):
                     for tried in sorted({0, inner}):
                         self.operands(bounds, floats, n, tried)

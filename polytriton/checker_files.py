@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-HUGE, SMALL, LIMIT = 1e100, 1e-290, 1 << 20_000  # the last: of both parts of an exact number
+HUGE, SMALL, LIMIT = 1e100, 1e-290, 1 << 20_000  # the last: of both parts of an exact number. What float32 executions are spared:
+TINY, WIDE, GAIN = 2.0**-100, 2.0**50, 2.0**60  # factors and variances below, weights above
 MAX_CELLS, MAX_WORK, MAX_ATOMS, MAX_TEXT = 1 << 25, 1 << 32, 30_000_000, 1 << 27  # values; products of a layer; of a property
 NUMBER = re.compile(r"[+-]?(\d{1,400}\.?\d{0,400}|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
 MODEL: Any = runpy.run_path(str(getattr(find_spec("onnx"), "origin", "")).replace("__init__.py", "onnx_ml_pb2.py"))["ModelProto"]
@@ -37,11 +38,10 @@ class Unsupported(Refused):
 def need(holds: Any, message: str, kind: type[Refused] = Unsupported) -> None:
     if not holds:
         raise kind(message)
-# input; relu; add: signs_0 y + signs_1 y'; affine: W y + b. push(x, f) is f(W) x for columns x, pull(a) is W^T a; no sum has
+# input; relu; add: signs_0 y + signs_1 y'; conv, affine: W y + b. push(x, f) is f(W) x for columns x, pull(a) is W^T a; no sum has
 # more than `terms` products, none of W y more than `fan`; b was computed from magnitudes babs. An execution rounds a term `ops` times more
 # often than the sum does, and b, or a sum's operand, `passed` times where it is an addend of the layers before. Values are row-major.
 Op = namedtuple("Op", "kind inputs shape push pull b babs signs terms fan ops passed", defaults=(None, None, NONE, NONE, (), 0, 1, 0, ()))
-TINY, WIDE, GAIN = 2.0**-100, 2.0**50, 2.0**60  # what float32 executions are spared: factors and variances below, weights above
 def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dilations: Any, pads: Any) -> Op:
     """Coefficients go one kernel cell at a time; rows and columns of an image where all are zero are left out."""
     (c, height, width), (top, left, bottom, right) = shape[1:], pads
@@ -50,8 +50,7 @@ def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dila
     need(min(spare) >= 0 and c == groups * w.shape[1] and len(w) % groups == 0, "a kernel that does not fit its image or groups")
     need(len(w) * h * v * max(w[0].size, 256) <= MAX_WORK, f"a convolution of more than {MAX_WORK} products")
     g, co, ci = (weights := w.reshape(groups, -1, *w.shape[1:])).shape[:3]
-    def taps(*outputs: tuple[int, int]) -> Any:
-        """Weights [groups, out, in] of each kernel cell, and what outputs (from, to) x (from, to) read with it in the padded operand."""
+    def taps(*outputs: tuple[int, int]) -> Any:  # of each kernel cell the weights [groups, out, in], and what outputs from..to read by it
         for tap in np.ndindex(*w.shape[2:]):
             at = zip(tap, outputs, strides, dilations, strict=True)
             cells = (slice(i * d + a * s, i * d + (z - 1) * s + 1, s) for i, (a, z), s, d in at)
@@ -70,7 +69,7 @@ def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dila
             out[at] += (m.swapaxes(1, 2) @ part).reshape(out[at].shape)
         return out[:, :, top : top + height, left : left + width].reshape(c * height * width, -1)
     terms, bias = max(w[0].size, w[:, 0].size), (b.repeat(h * v), np.abs(b).repeat(h * v))
-    return Op("affine", (k,), (1, len(w), h, v), push, pull, *bias, terms=terms, fan=w[0].size)
+    return Op("conv", (k,), (1, len(w), h, v), push, pull, *bias, terms=terms, fan=w[0].size)
 class Network:
     """An ONNX graph as a list of operators. `strange`: why float32 executions of it are not described. `kind`: of weights, for drafts."""
     def __init__(self, data: bytes, kind: type = np.float64) -> None:
@@ -92,6 +91,9 @@ class Network:
         self.output = self.env[g.output[0].name][0]
         self.terms = max(*self.sizes, *(op.terms for op in self.ops))
         need(self.output > 0, "a network without operators")
+        rank = [2 if o.kind == "conv" else int(o.fan > 1) for o in self.ops]  # convolutions; dense layers; whatever merges with all
+        reads = [(i, rank[i] * rank[k] > 1) for k, o in enumerate(self.ops) for i in o.inputs]
+        self.stored = {i for i, apart in reads if apart} - {i for i, apart in reads if not apart}
     def note(self, holds: Any, message: str) -> None:
         self.strange += [] if holds else [message]
     def _array(self, t: Any) -> Array:
@@ -103,17 +105,14 @@ class Network:
         attrs, name = {a.name: getattr(a, VALUE[a.type * (not a.ref_attr_name)]) for a in n.attribute}, f"{n.domain}{n.op_type} {n.name}"
         (out,) = (o for o in n.output if o)
         need(n.domain in ("", "ai.onnx") and out not in self.env and out not in self.consts, f"{name}, output {out}")
-        if n.op_type == "Constant":
-            self.consts[out] = self._array(attrs.pop("value"))
-        else:
-            made = self._made(n.op_type, list(n.input), attrs.pop)
-            if isinstance(made, Op):
-                self.chain, self.sizes = [*self.chain, self._chained(made)], [*self.sizes, math.prod(made.shape)]
-                made = made._replace(passed=made.passed or (self.chain[-1][0] + 2 if self.chain[made.inputs[0]][0] else 0,))
-                self.ops, few = [*self.ops, made], min(self.sizes) > 0 and sum(self.sizes) <= MAX_CELLS
-                need(few and (made.babs <= HUGE).all(), f"{name}: shape {made.shape}, or its weights")
-            known: Any = self.consts if isinstance(made, np.ndarray) else self.env
-            known[out] = (len(self.ops) - 1, made.shape) if isinstance(made, Op) else made
+        made = self._array(attrs.pop("value")) if n.op_type == "Constant" else self._made(n.op_type, list(n.input), attrs.pop)
+        if isinstance(made, Op):
+            self.chain, self.sizes = [*self.chain, self._chained(made)], [*self.sizes, math.prod(made.shape)]
+            made = made._replace(passed=made.passed or (self.chain[-1][0] + 2 if self.chain[made.inputs[0]][0] else 0,))
+            self.ops, few = [*self.ops, made], min(self.sizes) > 0 and sum(self.sizes) <= MAX_CELLS
+            need(few and (made.babs <= HUGE).all(), f"{name}: shape {made.shape}, or its weights")
+        known: Any = self.consts if isinstance(made, np.ndarray) else self.env
+        known[out] = (len(self.ops) - 1, made.shape) if isinstance(made, Op) else made
         need(not attrs, f"{name}: attribute {list(attrs)[:1]}")
     def _chained(self, op: Op) -> tuple[int, float]:
         met, gain = (sum(v) for v in zip(*(self.chain[i] for i in op.inputs), strict=True))
@@ -148,8 +147,7 @@ class Network:
             b = np.broadcast_to(self._weight(x[2]) if len(x) > 2 else np.zeros(1), (1, len(w)))[0].astype(self.kind)
             return Op("affine", (k,), (*shape[:-1], len(w)), lambda v, f: f(w) @ v, lambda a: w.T @ a, b, np.abs(b), fan=w.shape[1])
         if op == "BatchNormalization":  # at most 8 roundings, relative to the magnitudes |beta| and |mean w|
-            need(take("training_mode", 0) == 0 and take("spatial", 1) == 1, "BatchNormalization in training")
-            take("momentum", None)  # only for training
+            need(take("training_mode", 0) == 0 and take("spatial", 1) == 1 and take("momentum", 0) is not None, f"{op} in training")
             gain, beta, mean, var = (self._weight(v).reshape(-1, *[1] * (len(shape) - 2)) for v in x[1:])
             var = var + take("epsilon", float(np.float32(1e-5)))
             need((var >= SMALL).all() and ((gain == 0) | (np.abs(gain) >= 1e-140)).all(), "a variance or a gain is too small")
@@ -238,8 +236,7 @@ def unsafe(text: str, n_in: int, n_out: int) -> Pieces:
     for atoms in alternatives(["and", *asserted]):
         sides: list[dict[int, Fraction]] = [{}, {}]  # bounds of x from above, and of -x
         for ((v, c),), k in ((row.items(), k) for row, k in atoms if len(row) == 1 and min(row) >= 0):
-            end = k / abs(c)
-            sides[c < 0][v] = min(sides[c < 0].get(v, end), end)
+            sides[c < 0][v] = min(sides[c < 0].get(v, k / abs(c)), k / abs(c))
         need(all(len(side) == n_in for side in sides), "an input without a lower or an upper bound")
         hi, lo = (tuple(sign * side[i] for i in range(n_in)) for sign, side in zip((1, -1), sides, strict=True))
         if all(a <= b for a, b in zip(lo, hi, strict=True)):

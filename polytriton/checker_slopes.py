@@ -80,7 +80,7 @@ def ascend(boxes: BoxLines, draft: Network, start: dict[int, Array], at: Array, 
             if op.kind == "relu":
                 s, t, _, _, sigma, b, *_ = held[k]
                 a = np.where(a >= 0, s, t) * a - sigma * b
-            elif op.kind == "affine":
+            elif op.pull:
                 a = op.pull(a)
             for i, sign in zip(op.inputs, op.signs or (1.0,), strict=True):
                 frontier[i] = frontier[i] + f32(sign) * a if i in frontier else f32(sign) * a

@@ -23,7 +23,7 @@ from polytriton.heap import keep_memory
 from polytriton.knobs import knobs, wait_asleep, watch
 
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
-COMMANDS = ("compile", "run", "verify", "check", "report", "supports", "inspect", "opt", "tune")
+COMMANDS = ("compile", "run", "verify", "reach", "check", "report", "supports", "inspect", "opt", "tune")
 QUESTIONS = {"--version": lambda: f"polytriton {polytriton.__version__}", "--name": lambda: "polytriton"}
 
 

@@ -35,7 +35,7 @@ ALLOWED = {
     "pages": "errors guard results runs show whole",
     "passes": "errors ir limit",
     "prove": "errors frontend guard ir kernels passes results runtime workers",
-    "results": "errors guard passes show",
+    "results": "errors guard passes show whole",
     "runs": "api artifact cache errors explain frontend guard heap knobs limit prove results runtime show whole workers",
     "runtime": "arithmetic errors frontend guard heap ir kernels knobs limit passes results rounding",
     "several": "api errors frontend guard passes prove runtime",

@@ -91,9 +91,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {"export", "images", "pandas", "ray"} <= set(meta.get_all("Provides-Extra") or [])
 
 
-@pytest.mark.slow
-def test_the_wheel_works_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
-    """Dependencies are this environment's, by a .pth file, so that nothing is fetched; polytriton is the wheel's."""
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of an environment with the wheel: dependencies are this environment's, by a .pth file, so that nothing is fetched."""
+    tmp_path = tmp_path_factory.mktemp("installed")
     clean = tmp_path / "clean"
     venv.create(clean, with_pip=False)
     python = clean / ("Scripts" if os.name == "nt" else "bin") / "python"
@@ -101,7 +102,47 @@ def test_the_wheel_works_in_a_clean_environment(wheel: Path, tmp_path: Path) -> 
     place = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
     (place / "dependencies.pth").write_text("\n".join(dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))))
     assert Path(run(python, "-c", "import polytriton; print(polytriton.__file__)", cwd=tmp_path).strip()).is_relative_to(clean)
+    return python
+
+
+@pytest.mark.slow
+def test_the_wheel_works_in_a_clean_environment(python: Path, tmp_path: Path) -> None:
     command = python.with_name("polytriton")
     assert run(command, "--version", cwd=tmp_path).split() == ["polytriton", polytriton.__version__]
     prop = next(iter(sorted((ROOT / "examples" / "specs").glob("digits_conv_ibp_*_0.05.vnnlib"))))
     assert run(command, "verify", ROOT / "examples" / "digits_conv_ibp.onnx", prop, cwd=tmp_path).startswith("unsat")
+
+
+USER = """
+from pathlib import Path
+
+import polytriton
+
+
+def proved(path: Path, epsilon: str) -> list[int]:
+    net = polytriton.compile(path)
+    results = net.verify("images.npz", epsilon, clip=(0, 1))
+    assert isinstance(results, polytriton.ResultList)
+    return [k for k, r in enumerate(results) if r.verdict == "unsat" and r.margin > 0]
+
+
+def widest(net: polytriton.Verifier) -> float:
+    found: polytriton.Reach = polytriton.reach(net, (-1, 1), planes=[(0, 1)], pieces=8)
+    found.save("reach.svg", overwrite=True)
+    return float((found.hi - found.lo).max())
+"""
+
+
+@pytest.mark.slow
+def test_a_users_program_is_checked_against_the_installed_types(python: Path, tmp_path: Path) -> None:
+    """By mypy, which reads the wheel's own files: without py.typed it would call them untyped."""
+    pytest.importorskip("mypy")
+    mistaken = USER.replace("pieces=8", "peaces=8").replace("r.margin", "r.marjin")
+    for text, code in ((USER, 0), (mistaken, 1)):
+        (tmp_path / "program.py").write_text(text)
+        options = ["--strict", "--follow-imports=silent", "--config-file=", "--cache-dir=cache", "--no-color-output"]
+        command = [sys.executable, "-m", "mypy", *options, "--python-executable", str(python), "program.py"]
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MYPY"))}
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
+        assert done.returncode == code, done.stdout + done.stderr
+    assert '"peaces"' in done.stdout and '"marjin"' in done.stdout

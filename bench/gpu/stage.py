@@ -96,11 +96,9 @@ class Stage:
         tables, capacity = engine._tables(boxes), power(rows, ALIGN, MOST)
         self.ready = Ready(launches, lay_out(launches))
         backend.arena(self.ready.arena.size * capacity * backend.word)  # before tensors are bound to places in it
-        self.binding = Binding(backend, self.ready, tables, capacity, capacity)
+        self.binding = Binding(backend, self.ready, backend.player.bring(tables, program), capacity, capacity)
         self.bound = self.binding.bind()
         self.calls = [call for part in self.bound.parts for call in part.calls]
-        for kind, name, tensor in self.bound.tables:
-            backend.fill(tables, kind, name, tensor)
         every, to = torch.arange(rows, device=device), self.bound.starts
         whole = program.kind == "query"
         given = {"image": image, "index": every, "group": every, "row_h": row_h * (not whole), "row_w": row_w * (not whole)}

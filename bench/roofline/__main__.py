@@ -9,7 +9,7 @@ zoo       the paper's networks with goals: launches, operations and bytes for th
 ascent    the launches of one turn of the ascent of slopes and multipliers over 4,096 domains of resnet_2b, and all of them together;
           the goal is of the time that its bytes and operations take at the peak of either
 
-Peaks are data sheets' (H100 SXM: 67 TFLOP/s float64, 165 three-way tf32, 3.35 TB/s); docs/gpu.md has the columns. Rows go to
+Peaks are data sheets' (H100 SXM: 67 TFLOP/s float64, 165 three-way tf32, 3.35 TB/s); docs/gpu-internals.md has the columns. Rows go to
 FOLDER/roofline_GPU_estimate_PART.csv as they come and to stdout; progress goes to stderr. Cubins are kept in the user's cache. Needs
 Triton, no GPU. The group `tiles` of kernels, many tile shapes of two steps, runs only where --only names it.
 

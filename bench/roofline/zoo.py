@@ -3,7 +3,7 @@
 Rows are those of a refinement on the CPU where it ends in time (`refined`: rows that leave on the way are known too), else two for every
 neuron that the interval pass leaves undecided, none of which leaves (`interval`: more than there are, often many times as many).
 Seconds add up the launches, one host wait a bounded layer and the host's own tensor operations; nothing overlaps. Launches are those of
-a batch like the ones before: the host stops where it then learns that no row is left (runtime/gpu/neurons.py).
+a batch like the ones before: the host stops where it then learns that no row is left (runtime/gpu/player.py).
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def played(
 ) -> None:  # fmt: skip
     """One program over rows[s] rows in state s, the last number for all states behind it; as many at a time as memory holds.
 
-    `first`: of the likelier sign, where the host stops when it learns that no row is left (runtime/gpu/neurons.py).
+    `first`: of the likelier sign, where the host stops when it learns that no row is left (runtime/gpu/player.py).
     """
     chunks = max(1, ceil(rows[0] / min(MOST, ROWS_MEMORY / one.row_bytes)))
     to.rows += rows[0]

@@ -7,20 +7,21 @@ A search's bounds are not the checker's: an end that one proves by a little the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from polytriton.certificate.draft import Draft
-from polytriton.checker import BLOCK, Boxes, Part, Progress, Prover, Tree, Work, follow
+from polytriton.checker import BLOCK, TIGHT, Boxes, Part, Progress, Prover, Tree, Work, follow
 from polytriton.checker_files import Array, Atom, Box, Refused, need
-from polytriton.checker_slopes import Hint
+from polytriton.checker_slopes import Choice, Hint, column_of
 from polytriton.prove.cuts import FEW, middle, widest_effect
 
 DENSE = 1 << 13  # values of a network up to which the operands of ReLUs are bounded with slopes of their own
 INNER, QUERY = 20, 60  # steps of ascent over a whole box
 AGAIN, ASKED = 8, 20  # the same over a part of its executions
 LAST = 100  # of ascent for rows, where no neuron of a part is undecided
+WIDENS = 2.0  # times what a row pays for rounding, since lines are wider by it too
 LITTLE = 0.8  # a box of which rows leave less is bounded again before it is divided
 MORE, LEAST = 10, 10_000  # divisions, for every node of a tree, and for any tree
 
@@ -58,11 +59,15 @@ class Guide:
         need(self.deadline is None or time.monotonic() < self.deadline, "the time for its search is up", Refused)
         cells, hints = sum(prover.net.sizes), dict[int, Hint]()
         cut, signed, again = list[int](), list[int](), _shrunk(boxes, left, at)
+        rounded = _rounded(prover, pieces, boxes, left, at)
         for k, w in enumerate(left):
             few = int((np.nextafter(w.part.lo, np.inf) < w.part.hi).sum()) <= FEW and not w.part.signs.any()  # signs go on with signs
             wanted = (0, 0) if few else part_steps(cells) if w.part.signs.any() else whole_steps(cells)
             if (w.inner, w.query) < wanted:
                 hints[k] = (-1, 0.0, *wanted)
+            elif rounded[k]:
+                hints[k] = (-1, 0.0, w.inner + TIGHT, w.query)
+                self.count += 1
             elif few and again[k]:
                 hints[k] = (-1, 0.0, w.inner, w.query)
                 self.count += 1
@@ -167,16 +172,39 @@ def _neurons(parts: list[Part], _: Array, loss: Array) -> list[tuple[int, float]
 
 def _costs(prover: Prover, pieces: list[list[Atom]], boxes: Boxes, parts: list[Part], at: Array) -> tuple[Array, Array]:
     """How steep all open rows of each part are over the inputs, and what every neuron's relaxation costs them, in all."""
-    asked = [(k, row) for k, part in enumerate(parts) for p in sorted(part.open) for row in pieces[p]]
     slope, loss = np.zeros((len(parts), prover.net.sizes[0])), np.zeros((len(parts), int(prover.first[-1])))
-    size = max(1, BLOCK // sum(prover.net.sizes))
-    for a in range(0, len(asked), size):
-        which = np.array([k for k, _ in asked[a : a + size]])
-        rows, box = [row for _, row in asked[a : a + size]], at[which]
-        choice = boxes.choose(prover.draft, boxes.start(rows, box)[0], box, 0, np.zeros(len(rows)))
+    for which, _, box, choice in _usual(prover, pieces, boxes, parts, at):
         np.add.at(slope, which, np.nan_to_num(np.abs(choice.slope.T.astype(np.float64))))
         for r, k in enumerate(prover.relus):
             if k in choice.met:
                 cost = -np.minimum(choice.met[k], 0) * boxes.lines[k][2][:, box]
                 np.add.at(loss[:, prover.first[r] : prover.first[r + 1]], which, np.nan_to_num(cost.T))
     return slope, loss
+
+
+def _rounded(prover: Prover, pieces: list[list[Atom]], boxes: Boxes, left: list[Work], at: Array) -> Array:
+    """Nodes where some row's bound would suffice but for what float32 executions round. What ReLUs read is large there where intervals
+    alone decided it, and errors are charged by magnitudes: such nodes are bounded again, that too.
+    """
+    found = np.zeros(len(left), dtype=bool)
+    some = [k for k, w in enumerate(left) if prover.float32 and 0 <= w.inner < TIGHT and not w.part.signs.any()]
+    for which, rows, box, choice in _usual(prover, pieces, boxes, [left[k].part for k in some], at[some]):
+        margin, charge = np.array(boxes.margins(prover.draft, rows, box, 0)[0], dtype=np.float64), np.zeros(len(rows))
+        for k, a in choice.met.items():
+            if prover.net.ops[k].kind == "relu":
+                s, t, e = (column_of(v, box) for v in (*boxes.lines[k][:2], boxes.z[k][2]))
+                charge += np.nan_to_num(np.abs(np.where(a >= 0, s, t) * a) * e).sum(0)
+        found[np.array(some)[which[margin + WIDENS * charge > 0]]] = True
+    return found
+
+
+def _usual(
+    prover: Prover, pieces: list[list[Atom]], boxes: Boxes, parts: list[Part], at: Array
+) -> Iterator[tuple[Array, list[Atom], Array, Choice]]:
+    """All open rows of the parts with the usual slopes, some at a time: of which part each is, and over which box."""
+    asked = [(k, row) for k, part in enumerate(parts) for p in sorted(part.open) for row in pieces[p]]
+    size = max(1, BLOCK // sum(prover.net.sizes))
+    for a in range(0, len(asked), size):
+        which = np.array([k for k, _ in asked[a : a + size]])
+        rows, box = [row for _, row in asked[a : a + size]], at[which]
+        yield which, rows, box, boxes.choose(prover.draft, boxes.start(rows, box)[0], box, 0, np.zeros(len(rows)))

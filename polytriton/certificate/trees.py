@@ -9,6 +9,7 @@ import numpy as np
 
 from polytriton.certificate.draft import Draft
 from polytriton.certificate.guide import part_steps, whole_steps
+from polytriton.checker import TIGHT
 from polytriton.checker_files import Network, Pieces
 from polytriton.frontend.query import Property, Row
 from polytriton.prove.trail import Planted, Trail
@@ -51,11 +52,12 @@ class PieceNumbers:
             form += max(1, len(keys))
 
 
-def trees(prop: Property, pieces: Pieces, net: Network, trail: Trail) -> list[Draft]:
+def trees(prop: Property, pieces: Pieces, net: Network, trail: Trail, float32: bool) -> list[Draft]:
     """A tree for each of the search's; pieces that one bound refuted are refuted at a root. What has no tree is left to the checker."""
     numbers, relus = PieceNumbers(prop, pieces), [net.sizes[k] for k, op in enumerate(net.ops) if op.kind == "relu"]
     same = [size for _, size in trail.relus] == relus
-    made = [_tree(p, trail, numbers, net.sizes) for p in trail.planted if numbers.places[p.groups[0]] and (same or not p.signs)]
+    planted = [p for p in trail.planted if numbers.places[p.groups[0]] and (same or not p.signs)]
+    made = [_tree(p, trail, numbers, net.sizes, float32 and trail.tight) for p in planted]
     of = {(d.box, p): d for d in made for p in d.own}
     first = {b: d for (b, _), d in reversed(of.items())}
     for b, group in enumerate(pieces.values()):
@@ -72,8 +74,10 @@ def trees(prop: Property, pieces: Pieces, net: Network, trail: Trail) -> list[Dr
     return list({id(d): d for d in (*made, *first.values())}.values())
 
 
-def _tree(planted: Planted, trail: Trail, numbers: PieceNumbers, sizes: list[int]) -> Draft:
-    """Its nodes from above. A node is bounded where something is refuted, and where signs divide its box, since it holds below."""
+def _tree(planted: Planted, trail: Trail, numbers: PieceNumbers, sizes: list[int], tight: bool) -> Draft:
+    """Its nodes from above. A node is bounded where something is refuted, and where signs divide its box, since it holds below. `tight`:
+    the first on every path is so with what intervals decide too, which holds below as well.
+    """
     places = [place for g in planted.groups for place in numbers.places[g]]
     parent, split, cut, first, second = trail.divisions()
     at = np.full(trail.end, -1)  # which division is each node's
@@ -100,4 +104,12 @@ def _tree(planted: Planted, trail: Trail, numbers: PieceNumbers, sizes: list[int
     draft.inner, draft.query = np.where(busy, steps[0], -1), np.where(busy, steps[1], 0)
     if planted.signs:
         draft.inner[0], draft.query[0] = whole_steps(cells)
+    elif tight:
+        begun = np.zeros(len(nodes), dtype=bool)  # whether it is bounded, or what it is part of
+        draft.inner[0] += TIGHT * busy[0]
+        begun[0], children = busy[0], 2 * np.cumsum(divided) - 1
+        for n in np.flatnonzero(divided).tolist():
+            for child in (children[n], children[n] + 1):
+                draft.inner[child] += TIGHT * (busy[child] and not begun[n])
+                begun[child] = begun[n] or busy[child]
     return draft

@@ -50,7 +50,7 @@ def certify(
     else:
         need(not trail.lost, "the search took more steps than memory keeps for a certificate; give more --memory", Refused)
         asked = prop or read_vnnlib(vnnlib_file, n_in=net.sizes[0], n_out=net.sizes[net.output])
-        made = trees(asked, pieces, net, trail)
+        made = trees(asked, pieces, net, trail, semantics == "float32")
     return pack([draft.arrays() for draft in made], semantics, hashes)
 
 

@@ -24,8 +24,8 @@ def foreign(path: Path, data: bytes, said: str) -> tuple[str, str]:
         if path.suffix == ".keras":
             return f"{path} is a Keras file, a zip archive, not an ONNX model", _convert(path, "--keras")
         return f"{path} is a zip archive (of torch, Keras or NumPy), not an ONNX model", "torch: compile(module, example); Keras: tf2onnx"
-    if data.startswith(b"version https://git-lfs.github.com/"):
-        return f"{path} is a pointer of Git LFS, not the file itself", "fetch the file: run `git lfs pull` in its repository"
+    if data.lstrip()[:1] == b"<":
+        return f"{path} is a page of the web, not an ONNX model", "download the file itself: a site's page about it has a link for that"
     return f"{path} is not an ONNX model ({said[:120]})", DAMAGED
 
 

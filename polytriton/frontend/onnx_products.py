@@ -71,8 +71,10 @@ def softmax(s: Site) -> Result:
     order = s.order(x)
     groups = order.reshape(cells(x.shape[:axis]), -1) if s.opset < 13 else np.moveaxis(order, axis, -1).reshape(-1, x.shape[axis])
     outer, n = groups.shape
-    if n == 1:
-        return s.scale(x, np.zeros((), np.float32), np.ones((), np.float32), {})
+    stated: dict[str, Attr] = {"stated": "softmax"}
+    if n == 1:  # a library's share of one is off as its others are
+        one = s.scale(x, np.zeros((), np.float32), np.ones((), np.float32), {}, tag="one")
+        return smooth(s, one, "share", stated)
     s.check_act((n - 1, outer, n))
     s.spend(24 * outer * n * n)
     others = (np.arange(n)[None] + 1 + np.arange(n - 1)[:, None]) % n  # [other, cell]
@@ -82,7 +84,7 @@ def softmax(s: Site) -> Result:
     gap = s.emit("sub", [s.view(s.reorder(x, theirs, "theirs"), to), s.view(s.reorder(x, own, "own"), to)], tag="gap")
     power = s.emit("capped", [gap], {"stated": "nothing"}, "power")
     total = add_channels(s, power, 1, n - 1, 1.0, "total")
-    last = s.emit("share", [total], {"stated": "softmax"}, "share")
+    last = s.emit("share", [total], stated, "share")
     found = s.result(last, (outer, n), x.dtype)
     back = np.argsort(groups.reshape(-1), kind="stable").reshape(x.shape)
     return s.reorder(found, back)

@@ -17,6 +17,7 @@ FREE = 64 << 20  # bytes anything may unpack to
 RATIO = 100  # beyond those: times its own size; published properties pack to a twentieth
 CHUNK = 1 << 20
 UNPACK = "unpack it first if you trust it"
+POINTER = b"version https://git-lfs.github.com/"
 
 
 def unpacked_limit(size: int) -> int:
@@ -36,7 +37,10 @@ def read_file(path: Path, limit: int) -> bytes:
                 total += len(chunk)
     if most < total <= limit:
         raise UsageError(f"{path} unpacks to more than {most >> 20} MiB, over {RATIO} times its size", UNPACK)
-    return b"".join(chunks)
+    data = b"".join(chunks)
+    if data.startswith(POINTER):
+        raise UsageError(f"{path} is a pointer of Git LFS, not the file itself", "fetch the file: run `git lfs pull` in its repository")
+    return data
 
 
 def read_array(file: IO[bytes], size: int) -> np.ndarray:

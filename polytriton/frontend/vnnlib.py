@@ -94,7 +94,7 @@ class _Boxes:
         self.hi: Side = {}
         self.rows: dict[int, Row] = {}  # by the leaf's identity: disjuncts share leaves
         self.bounds: dict[int, tuple[int, bool, Bound] | None] = {}  # as rows: the input, whether from above, and the bound
-        self.same: dict[Bound, Bound] = {}
+        self.same: dict[tuple[int, int, bool], Bound] = {}
         self.made: dict[tuple, Disjunct | None] = {}  # by the identity of their bounds
         self.full: list[_Edge] = []  # the common box written out, lower and upper, once a disjunct needs it
 
@@ -143,7 +143,7 @@ class _Boxes:
             return None
         ((i, c),) = leaf.terms.items()
         value = leaf.const if c == 1 else -leaf.const if c == -1 else leaf.const / c
-        bound = self.same.setdefault((value, leaf.strict), (value, leaf.strict))
+        bound = self.same.setdefault((value.numerator, value.denominator, leaf.strict), (value, leaf.strict))  # a fraction is slow to hash
         return (i, c > 0, bound) if i >= 0 else None
 
     def _row(self, leaf: Leaf) -> Row:

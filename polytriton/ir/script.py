@@ -1,10 +1,11 @@
 """Scripts: what a whole run of a network launches, in order. The launches of its programs (ir/launches.py) are referred to.
 
-A script has three sections. `interval` makes every node's box and the query's tables; `refine` narrows boxes on the way; `query` makes
-rows of forms. Entries:
+A script has four sections. `interval` makes every node's box and the query's tables; `refine` narrows boxes on the way; `tables` makes
+every program's tables of boxes that somebody brings; `query` makes rows of forms. Entries:
 
     play LAUNCH          a launch; its grid counts the images of the batch
     host MADE = READ     tensor operations, for what has no kernel; no graph can reach over them
+    known LAUNCH         only where somebody brings bounds of the node: its box is narrowed here, and measured anew
     wait %NODE           the host learns how many neurons of the node are undecided (`found`)
     every %NODE          all of them get rows (`at` is every cell): nobody waits
     first, second, ahead LAUNCH    rows of either sign, over which the node's program runs; `ahead` of the wait, as far as there is room
@@ -17,13 +18,15 @@ sizes), `told:` (for reports); tables and rows as in programs; `w:conv1`, `numbe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from polytriton.ir.launches import ROW_ARRAYS, Launch
 
-SECTIONS = ("interval", "refine", "query")
+SECTIONS = ("interval", "refine", "tables", "query")
 ROWS = ("ahead", "first", "second")
-LAUNCHED = ("play", *ROWS, "close", "forms", "gaps")
+LAUNCHED = ("play", "known", *ROWS, "close", "forms", "gaps")
+BOXES = ("low", "high", "magnitude", "own")  # kinds that are handed on: the rest can be made of them
 CONSTANTS = (  # kinds that no batch changes
     "w", "wabs", "b", "babs", "numbers", "factors", "own_factors", "given", "weight", "rows", "factor", "shift", "bias",
     "cell_starts", "cell_readers", "channel_starts", "channel_readers", "buf", "slot",
@@ -65,7 +68,7 @@ class ScriptEntry:
         """Of what changes; what is narrowed in place is read too."""
         if self.launch is None:
             return ("at", "found") if self.verb == "wait" else self.given
-        written = set(self.writes) if self.verb == "play" else set()
+        written = set(self.writes) if self.verb in ("play", "known") else set()
         return tuple(s for s in self.launch.bind if changes(s) and s not in written)
 
 
@@ -82,17 +85,28 @@ class HeldSymbols:
     are measured anew.
     """
 
-    def __init__(self, given: str) -> None:
-        """`given`: the node whose box is there at first."""
-        self.symbols = {f"low:{given}", f"high:{given}"}
+    def __init__(self, given: Iterable[str]) -> None:
+        """`given`: what is there at first."""
+        self.symbols = set(given)
 
     def __contains__(self, symbol: str) -> bool:
         return symbol in self.symbols
 
     def take(self, entry: ScriptEntry) -> None:
         """What holds behind an entry: scratch only until the node that it is of has been served."""
+        if entry.verb == "known":  # played or not, the sizes are as valid as before
+            return
         made = set(entry.writes)
         changed = {name for kind, _, name in (s.partition(":") for s in made) if kind in ("low", "high")}
         self.symbols -= {f"{kind}:{name}" for name in changed for kind in ("biggest", "total")}
         self.symbols -= set(FOUND if entry.verb == "close" else SUMS if made & {f"low:{name}" for name in changed} else ())
         self.symbols |= made
+
+
+def given_symbols(section: str, script: RunScript, given: str, output: str) -> set[str]:
+    """What is there when a section begins: the box of the input `given` or of the output, or all boxes with what is said of them."""
+    if section != "tables":
+        name = output if section == "query" else given
+        return {f"low:{name}", f"high:{name}"}
+    made = {s for entry in script.sections["interval"] for s in entry.writes if s.partition(":")[0] in BOXES}
+    return made | {f"low:{given}", f"high:{given}"}

@@ -8,9 +8,10 @@ from polytriton.errors import InvalidIR
 from polytriton.ir.launch_check import check_regions
 from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Net
-from polytriton.ir.script import ROWS, SECTIONS, HeldSymbols, RunScript, ScriptEntry, changes
+from polytriton.ir.script import ROWS, SECTIONS, HeldSymbols, RunScript, ScriptEntry, changes, given_symbols
 
-ALLOWED = {"interval": ("play", "host"), "refine": ("play", "host", "wait", "every", *ROWS, "close"), "query": ("forms", "gaps")}
+ALLOWED = {"interval": ("play", "host"), "refine": ("play", "host", "known", "wait", "every", *ROWS, "close"),
+           "tables": ("play", "host"), "query": ("forms", "gaps")}  # fmt: skip
 
 
 def program_reads(launches: Launches) -> list[str]:
@@ -23,7 +24,8 @@ def check_script(script: RunScript, net: Net, programs: Iterable[Launches]) -> N
     by_target = {p.program.target if p.program.kind == "bound" else "": program_reads(p) for p in programs}
     for section in SECTIONS:
         entries = script.sections.get(section, [])
-        for problem in (*_entries(section, entries), *_order(section, entries, net, by_target), *_regions(entries)):
+        held = HeldSymbols(given_symbols(section, script, net.input.name, net.output))
+        for problem in (*_entries(section, entries), *_order(section, entries, held, by_target), *_regions(entries)):
             raise InvalidIR(f"script of @{script.name}, {section}: {problem}", "please report the network")
 
 
@@ -32,15 +34,16 @@ def _entries(section: str, entries: list[ScriptEntry]) -> Iterator[str]:
         step = entry.launch
         if entry.verb not in ALLOWED[section]:
             yield f"entry {k} is `{entry.verb}`"
+        elif entry.verb == "known" and (step is None or step.function != "measure_boxes"):
+            yield f"entry {k} does not measure what is known"
         elif step is not None and (
             len(step.bind) != len(step.kernel.parameters) or min(step.block, step.cells, step.times, step.columns) < 1
         ):
             yield f"entry {k} binds {len(step.bind)} tensors to {len(step.kernel.parameters)} parameters, or has a size below 1"
 
 
-def _order(section: str, entries: list[ScriptEntry], net: Net, programs: dict[str, list[str]]) -> Iterator[str]:
+def _order(section: str, entries: list[ScriptEntry], held: HeldSymbols, programs: dict[str, list[str]]) -> Iterator[str]:
     """Written before it is read, for the node that reads it; rows only once their number is known, closed once, for one node at a time."""
-    held = HeldSymbols(net.output if section == "query" else net.input.name)
     target, due = "", list[str]()
     for k, entry in enumerate(entries):
         if entry.verb in ("wait", "every"):
@@ -67,9 +70,11 @@ def _order(section: str, entries: list[ScriptEntry], net: Net, programs: dict[st
         held.take(entry)
     if due:
         yield f"%{target} is not closed"
-    for symbol in programs.get("", []) if section != "query" else ():
-        if symbol not in held:
-            yield f"nothing has written {symbol} for the query"
+    asked = {"interval": [""], "refine": [""], "tables": list(programs)}.get(section, [])
+    for name in asked:
+        for symbol in programs[name]:
+            if symbol not in held:
+                yield f"nothing has written {symbol} for the {f'program of %{name}' if name else 'query'}"
 
 
 def _regions(entries: list[ScriptEntry]) -> Iterator[str]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from polytriton.arithmetic import ARITHMETICS, Arithmetic
-from polytriton.ir.launches import Constant, Constants, Kernel
+from polytriton.ir.launches import Constants
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import AFFINE
 from polytriton.kernels.choose import Tiles, power
 from polytriton.kernels.sequence import Frames
-from polytriton.kernels.stock import Stock
 from polytriton.rounding import flush_loss, gamma
 
 ONE = Tiles(1, warps=4, stages=1)  # passes over memory: the sizes are in the constants
@@ -19,10 +16,6 @@ LAYERS = (*AFFINE, "scale")
 ETA = 2.0**-126  # deployed elementwise operations are float32 under every semantics
 TABLES = {"below": "relu_tables", "above": "relu_tables", "lower": "relu_tables", "cut": "relu_tables", "lo": "box_tables",
           "hi": "box_tables", "t": "charge_table", "first": "charge_table", "floor": "floors", "underflow": "floors"}  # fmt: skip
-
-
-def cell_kernel(stock: Stock, function: str, constants: Mapping[str, Constant], numerics: str = "float64") -> Kernel:
-    return stock.kernel(function, constants, numerics, ONE.warps, ONE.stages)
 
 
 def cells(node: Node, emulate: bool) -> dict[str, int]:

@@ -15,7 +15,7 @@ from polytriton.ir.launches import Constants, Launch, Launches
 from polytriton.ir.net import Node
 from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import extent
-from polytriton.ir.script import HeldSymbols, RunScript, ScriptEntry
+from polytriton.ir.script import HeldSymbols, RunScript, ScriptEntry, given_symbols
 from polytriton.ir.script_check import check_script, program_reads
 from polytriton.kernels import cell_kernels as cells
 from polytriton.kernels.affine import AFFINE, WHERE, choose, count_source
@@ -48,33 +48,41 @@ def deployment(real: bool, passes: int, flushes: bool) -> str:
 class ScriptLowering:
     """Writes the script of one network."""
 
-    def __init__(self, emitter: Emitter, frames: Frames, numerics: Arithmetic, how: Deployment, emulate: bool) -> None:
+    def __init__(
+        self, emitter: Emitter, frames: Frames, numerics: Arithmetic, how: Deployment, emulate: bool, *, early: bool = True,
+        tight: bool = False,
+    ) -> None:  # fmt: skip
+        """`early`: a neuron that the likelier sign's row settles has no other; `tight`: rows for neurons that can be on, settled or not."""
+        self.early, self.tight = early and not tight, tight
         self.emitter, self.frames, self.numerics, self.how, self.emulate = emitter, frames, numerics, how, emulate
         self.net, self.nodes = frames.net, frames.net.by_name
         self.every = frames.plan.candidates == "all"
         self.addends, self.unsettled, relaxed = find_addends(self.net), unsettled_nodes(self.net), relaxed_nodes(self.net)
         self.shown = {n.name for n in self.net if n.name in relaxed and "take" not in n.attrs}
-        self.begin(self.net.input)
+        self.script = RunScript(self.net.name)
 
-    def begin(self, given: Node) -> None:
-        """A new section, which starts with the box of one node."""
+    def begin(self, section: str) -> None:
         self.out: list[ScriptEntry] = []
-        self.held = HeldSymbols(given.name)
+        self.held = HeldSymbols(given_symbols(section, self.script, self.net.input.name, self.net.output))
+        self.script.sections[section] = self.out
 
     def run(self, programs: Sequence[Launches]) -> RunScript:
-        script, asked = RunScript(self.net.name), next(p for p in programs if p.program.kind != "bound")
+        asked = next(p for p in programs if p.program.kind != "bound")
         bound = {p.program.target: p for p in programs if p.program.kind == "bound"}
         for section in ("interval", "refine"):
-            self.begin(self.net.input)
+            self.begin(section)
             for node in self.net.nodes[1:]:
                 self.box(node)
                 if section == "refine":
                     self.bound(node, bound.get(node.name))
             self.tables(program_reads(asked))
-            script.sections[section] = self.out
-        script.sections["query"] = self.forms(self.nodes[asked.program.target])
-        check_script(script, self.net, programs)
-        return script
+        self.begin("tables")
+        for program in programs:
+            self.tables(program_reads(program))
+        self.begin("query")
+        self.forms(self.nodes[asked.program.target])
+        check_script(self.script, self.net, programs)
+        return self.script
 
     # ---- entries ----------------------------------------------------------------------------------------
 
@@ -96,12 +104,15 @@ class ScriptLowering:
 
     def _measured(self, name: str) -> None:
         if f"total:{name}" not in self.held:
-            size = {"biggest_ptr": f"biggest:{name}", "total_ptr": f"total:{name}"}
-            self._cells("measure_boxes", {}, {**self._ends(name), **size}, self.nodes[name])
+            self._measure(name)
 
-    def _cells(self, function: str, constants: Constants, bind: Mapping[str, str], node: Node) -> None:
+    def _measure(self, name: str, verb: str = "play") -> None:
+        size = {"biggest_ptr": f"biggest:{name}", "total_ptr": f"total:{name}"}
+        self._cells("measure_boxes", {}, {**self._ends(name), **size}, self.nodes[name], verb)
+
+    def _cells(self, function: str, constants: Constants, bind: Mapping[str, str], node: Node, verb: str = "play") -> None:
         own = {**constants, **cells.cells(node, self.emulate)}
-        self._launch(function, own, bind, count=cells.parts(node, self.emulate), step=f"%{node.name} in {WHERE}")
+        self._launch(function, own, bind, count=cells.parts(node, self.emulate), step=f"%{node.name} in {WHERE}", verb=verb)
 
     def _ends(self, name: str, prefix: str = "box") -> dict[str, str]:
         return {f"{prefix}_lo_ptr": f"low:{name}", f"{prefix}_hi_ptr": f"high:{name}"}
@@ -196,17 +207,18 @@ class ScriptLowering:
         """A node's undecided neurons are narrowed: found, made rows of either sign, and brought back."""
         name = node.name
         if name in self.shown:
+            self._measure(name, "known")
             self._tell(name, "told")
         if program is None:
             return
         self.tables(program_reads(program))
         waits, step = name not in self.unsettled, f"%{name} as rows of neurons"
-        leaves, block = self.every and waits, cells.neurons(self.emulate)
+        leaves, block = self.every and self.early and waits, cells.neurons(self.emulate)
         bind = {"at_ptr": "at", "blocks_ptr": "open", "found_ptr": "found", "room_ptr": "room", "begin_ptr": "begin", **self._ends(name)}
         bind |= {f"{s}_ptr": f"{s}:0" for s in ROW_ARRAYS} | {f"{s}_ptr": s for s in ("group", "best", "raw_best", "done")}
         if waits:
             for function, of in (("count_open", cells.open_cells), ("find_open", cells.find_cells)):
-                constants = of(node, False, self.emulate)
+                constants = of(node, self.tight, self.emulate)
                 self._launch(function, constants, bind, count=cells.parts(node, self.emulate), step=step)
         self._add(ScriptEntry("wait" if waits else "every", target=name))
         for verb in (*(["ahead"] if leaves else []), "first", "second"):
@@ -216,9 +228,8 @@ class ScriptLowering:
         if name in self.shown:
             self._tell(name, "told_after")
 
-    def forms(self, node: Node) -> list[ScriptEntry]:
+    def forms(self, node: Node) -> None:
         """A query's rows, of exact coefficients and of others."""
-        self.begin(node)
         bind = {f"{s}_ptr": f"{s}:0" for s in ROW_ARRAYS} | {f"{s}_ptr": s for s in ("group", "best", "raw_best", "done", "forms", "gap")}
         bind |= {"rows_ptr": "block", "of_ptr": "of", "minus_ptr": "minus", "group_of_ptr": "group_of", "numbers_ptr": "flushed"}
         bind |= {**self._ends(node.name), "start_ptr": "buf:0"}
@@ -227,4 +238,3 @@ class ScriptLowering:
             count = cells.forms(self.emulate)
             step = f"%{node.name} as rows of a query"
             self._launch("open_forms", constants, bind, count, step=step, verb=verb, numerics=self.numerics.name)
-        return self.out

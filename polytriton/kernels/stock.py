@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from polytriton.ir.launch_text import parse_launches
 from polytriton.ir.launches import Constant, Filed, Kernel, Launches, MachineCode
 from polytriton.ir.plan import Plan, Program
+from polytriton.ir.script import RunScript
+from polytriton.ir.script_text import parse_script
 from polytriton.kernels import load
 from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.load import Launchable
@@ -92,3 +94,9 @@ class Stock:
         if self.filed is None or not self.programs or key not in self.filed.programs:
             return None
         return parse_launches(self.filed.programs[key], program, self.filed.kernels)
+
+    def script(self, key: str) -> RunScript | None:
+        """The run's, under the same condition."""
+        if self.filed is None or not self.programs or key not in self.filed.programs:
+            return None
+        return parse_script(self.filed.programs[key], self.filed.kernels)

@@ -101,3 +101,11 @@ def label(x: float, y: float, words: str, anchor: str = "middle", css: str = "ti
 def path(points: Sequence[tuple[float, float]], css: str) -> str:
     d = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     return f'<path d="{d}" class="{css}"/>'
+
+
+def polygon(points: Sequence[tuple[float, float]], css: str) -> str:
+    return f'<polygon points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}" class="{css}"/>'
+
+
+def dot(x: float, y: float, css: str) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="1.2" class="{css}"/>'

@@ -14,20 +14,24 @@ TRIED = 4  # neurons of a part
 RELIABLE = 4  # tries after which a neuron's gains are believed
 LOWER = 0.8  # the weight of the child that gains less
 EXPLORE = 1e30  # the hope of a layer that was never tried: above any loss
+NARROW = 1e-5  # boxes of a smooth function's operand, relative to their ends: their lines are as good as the function
 ENOUGH = 0.1  # a bound this far above zero gains nothing more
 
 
 class Gains:
-    """What dividing by each neuron gained so far, tree by tree; `layer`: each neuron's ReLU, by number."""
+    """What dividing by each neuron gained so far, tree by tree; `layer`: each neuron's operator, by number. `smooth`: neurons that a smooth
+    function reads, which are divided in the middle of their boxes, again and again; a ReLU's at 0, once.
+    """
 
-    def __init__(self, trees: int, layer: Tensor) -> None:
+    def __init__(self, trees: int, layer: Tensor, smooth: Tensor | None = None) -> None:
+        self.smooth = torch.zeros(len(layer), dtype=torch.bool) if smooth is None else smooth
         self.layer, self.layers = layer, int(layer.max()) + 1 if len(layer) else 0
         self.gain, self.tried = torch.zeros(trees, len(layer)), torch.zeros(trees, len(layer))
         self.of_layer, self.lost = torch.zeros(trees, self.layers), torch.zeros(trees, self.layers)
 
     def candidates(self, parts: Parts) -> tuple[Tensor, Tensor]:
         """Pairs of a part and a neuron worth trying there. A part without any has no undecided neuron left."""
-        undecided = (parts.lo < 0) & (parts.hi > 0) & (parts.signs == 0)
+        undecided = torch.where(self.smooth, _wide(parts), (parts.lo < 0) & (parts.hi > 0) & (parts.signs == 0))
         if not bool(undecided.any()):
             return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
         every, tree = _loss(parts), parts.tree
@@ -35,7 +39,8 @@ class Gains:
         untried = (self.lost == 0)[tree]
         ratio = torch.where(untried, 1.0, self.of_layer[tree] / self.lost[tree].clamp(min=1e-30))[:, self.layer]
         hoped = torch.where(self.tried[tree] > 0, self.gain[tree] / self.tried[tree].clamp(min=1), ratio * every)
-        hoped = (hoped + 1e-9 * torch.minimum(parts.hi, -parts.lo)).masked_fill(~undecided, -torch.inf)
+        room = torch.where(self.smooth, parts.hi - parts.lo, torch.minimum(parts.hi, -parts.lo))
+        hoped = (hoped + 1e-9 * room).masked_fill(~undecided, -torch.inf)
         first = hoped.argmax(1, keepdim=True)
         by_layer = torch.stack([torch.where(self.layer == k, loss, -torch.inf) for k in range(self.layers)], 1)
         most, costliest = by_layer.max(2)
@@ -49,6 +54,11 @@ class Gains:
         best = worth.topk(min(TRIED, worth.shape[1]), 1)
         part, place = torch.nonzero(best.values > -torch.inf).T
         return part, neurons.gather(1, best.indices)[part, place]
+
+    def cuts(self, parts: Parts, part: Tensor, neuron: Tensor) -> Tensor:
+        """Where these neurons are divided, float32."""
+        middle = 0.5 * parts.lo[part, neuron] + 0.5 * parts.hi[part, neuron]
+        return torch.where(self.smooth[neuron], middle, torch.zeros_like(middle))
 
     def best(self, parts: Parts, part: Tensor, neuron: Tensor, children: Parts) -> Tensor:
         """Learns from these tries, and returns which of them is the best of its part. The children are in the order of `Parts.divided`."""
@@ -64,6 +74,11 @@ class Gains:
         place = torch.where(gain >= score[part], torch.arange(len(part)), len(part))
         first = torch.full((len(parts),), len(part)).scatter_reduce_(0, part, place, "amin")
         return first[first < len(part)]
+
+
+def _wide(parts: Parts) -> Tensor:
+    """Boxes that halving makes narrower by more than their ends' last places."""
+    return parts.hi - parts.lo > NARROW * (1 + parts.lo.abs() + parts.hi.abs())
 
 
 def _loss(parts: Parts) -> Tensor:

@@ -72,18 +72,18 @@ class Forest:
         return SearchStats("neurons", self.parts, waits, self.deepest, share, worst, took, self.ended if left else "", *self.course.both())
 
     def _box(self, image: int) -> None:
-        """Tight bounds, in float64 where rounding alone stands in their way; then the nearest form of each group still open."""
-        q, answers = self.q, self.answers
-        for how in dict.fromkeys(replace(t, rescue=False) for t in self.decider.tries(patient=False)):
-            tight = Tight(self.decider, how, self.deadline)
-            boxes, box, rows = tight.ask(q, answers, image, self.deadline, self.progress)
-            if not (answers.raw[rows[~answers.settled[q.group[rows]]]] > 0).any():
-                break
+        """Tight bounds, then a tree over the nearest form of each group still open.
+
+        Both are charged in float64 where that is allowed: gradient steps, which take most of the time, are in float32 anyway, and what
+        inner bounds lose by float32 shows in no bound's own rounding term.
+        """
+        tight = Tight(self.decider, replace(self.decider.tries(patient=False)[-1], rescue=False), self.deadline)
+        boxes, box, rows = tight.ask(self.q, self.answers, image, self.deadline, self.progress)
         nearest = self._nearest(rows)
         if not len(nearest):
             self.shares.append(1.0)
             self.course.pass_by()
-        elif tight.ascent.relus_before(self.decider.compiled.net.output):
+        elif tight.ascent.divided_before(self.decider.compiled.net.output):
             self._grow(tight, boxes, box, nearest)
         else:
             self.ended = "steps"

@@ -1,4 +1,5 @@
-"""Search by the signs of neurons: executions are divided by whether a ReLU's operand is at least zero or at most zero.
+"""Search by neurons: executions are divided by whether a ReLU's operand is at least zero or at most zero, a smooth function's at least or
+at most the middle of its box.
 
 A part is refuted by a lower bound that holds for its executions: boxes narrowed by its signs, those of a chain of dense layers bounded
 again behind them, slopes and multipliers of its own (`prove/tight.py` proposes both), one charged walk. Which neuron divides a part
@@ -12,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,11 +65,12 @@ class Bounding:
 
 
 class Sent(NamedTuple):
-    """Parts that are being divided, and the tries: pairs of a part and a neuron."""
+    """Parts that are being divided, and the tries: pairs of a part and a neuron, and where its box is cut."""
 
     batch: Parts
     part: Tensor
     neuron: Tensor
+    cut: Tensor
 
 
 class NeuronSearch:
@@ -93,22 +94,27 @@ class NeuronSearch:
         self.tight, self.forms, self.box, self.deadline, self.probe = tight, forms, box, deadline, probe
         self.course = course or Course("parts")
         self.engine = e = tight.engine
-        self.relus = tight.ascent.relus_before(e.net.output)
-        self.operand = {r: e.nodes[r].inputs[0] for r in self.relus}
-        self.sizes = [e.nodes[r].size for r in self.relus]
+        self.operators = tight.ascent.divided_before(e.net.output)
+        self.operand = {r: e.nodes[r].inputs[0] for r in self.operators}
+        self.sizes = [e.nodes[r].size for r in self.operators]
         # parts are kept and divided on the host, and bounded on the engine's device
-        self.lo, self.hi = (torch.cat([v[self.operand[r]].flatten(1) for r in self.relus], 1).cpu() for v in (boxes.lo, boxes.hi))
-        self.neurons = torch.nonzero(((self.lo < 0) & (self.hi > 0))[0]).flatten()
-        places = torch.cat([torch.from_numpy(order(e.nodes[r].shape)) + sum(self.sizes[:k]) for k, r in enumerate(self.relus)])
+        self.lo, self.hi = (torch.cat([v[self.operand[r]].flatten(1) for r in self.operators], 1).cpu() for v in (boxes.lo, boxes.hi))
+        kinds = torch.tensor([e.nodes[r].op != "relu" for r in self.operators])
+        smooth = kinds.repeat_interleave(torch.tensor(self.sizes))
+        divided = torch.isfinite(self.lo) & torch.isfinite(self.hi) & (self.lo < self.hi)
+        self.neurons = torch.nonzero(torch.where(smooth, divided, (self.lo < 0) & (self.hi > 0))[0]).flatten()
+        self.smooth = smooth[self.neurons]
+        places = torch.cat([torch.from_numpy(order(e.nodes[r].shape)) + sum(self.sizes[:k]) for k, r in enumerate(self.operators)])
         self.cells = places[self.neurons]  # in the trail's order
-        self.layer = torch.repeat_interleave(torch.arange(len(self.relus)), torch.tensor(self.sizes))[self.neurons]
+        self.layer = torch.repeat_interleave(torch.arange(len(self.operators)), torch.tensor(self.sizes))[self.neurons]
         every = torch.arange(len(forms.image))
         trees, self.trail = every[None] if tight.chain is not None else every[:, None], trail or Trail(0)
-        self.trail.relus = tuple(zip(self.relus, self.sizes, strict=True))
+        self.trail.relus = tuple(zip(self.operators, self.sizes, strict=True))
         names = [self.trail.plant(0, some, signs=True) for some in trees.tolist()]
         self.waiting = Parts.roots(trees, len(self.neurons), torch.tensor(names))
-        self.waiting.below[:] = torch.where(self.hi > -self.lo, 1.0, 0.0)[:, self.neurons].half()
-        self.gains, self.trees = Gains(len(self.waiting), self.layer), len(self.waiting)
+        begin = torch.where(self.hi > -self.lo, 1.0, 0.0)[:, self.neurons]
+        self.waiting.below[:] = torch.where(self.smooth, torch.nan, begin).half()  # beside a smooth function the ascent chooses it
+        self.gains, self.trees = Gains(len(self.waiting), self.layer, self.smooth), len(self.waiting)
         self.refuted = torch.full((len(forms.image),), torch.inf, dtype=torch.float64)
         self.done = self.deepest = self.rounds = 0
         self.stuck = self.found = False  # a part has no undecided neuron left; a counterexample was found
@@ -152,13 +158,14 @@ class NeuronSearch:
             if len(torch.unique(part)) < len(batch):
                 self.stuck = True
                 return
-            self._send(batch.divide(part, neuron, self.layer[neuron]), STEPS)
+            cut = self.gains.cuts(batch, part, neuron)
+            self._send(batch.divide(part, neuron, self.layer[neuron], cut), STEPS)
             self.waiting = rest
-            self.sent.append(Sent(batch, part, neuron))
-        tried, (batch, part, neuron) = self._receive(), self.sent.popleft()
+            self.sent.append(Sent(batch, part, neuron, cut))
+        tried, (batch, part, neuron, cut) = self._receive(), self.sent.popleft()
         best = self.gains.best(batch, part, neuron, tried)
         both = torch.cat([best, best + len(part)])
-        self._divided(batch.pick(part[best]), neuron[best], tried, both)
+        self._divided(batch.pick(part[best]), neuron[best], cut[best], tried, both)
         left = tried.pick(both[tried.open[both].any(1)])
         self.waiting = Parts.join(self.waiting, left)
         self.deepest = max(self.deepest, int(left.depth.max()) if len(left) else 0)
@@ -177,12 +184,11 @@ class NeuronSearch:
         self.waiting = Parts.join(self.waiting, *(sent.batch for sent in self.sent))
         self.sent.clear()
 
-    def _divided(self, parents: Parts, neuron: Tensor, tried: Parts, both: Tensor) -> None:
+    def _divided(self, parents: Parts, neuron: Tensor, cut: Tensor, tried: Parts, both: Tensor) -> None:
         """The children that are kept, those with the neuron on and those with it off, get numbers, and the trail hears of them."""
         names = torch.from_numpy(self.trail.names(len(both)))
         tried.name[both] = names
-        cut = np.zeros(len(neuron))
-        self.trail.divide(parents.name.numpy(), ~self.cells[neuron].numpy(), cut, *names.view(2, -1).numpy())
+        self.trail.divide(parents.name.numpy(), ~self.cells[neuron].numpy(), cut.double().numpy(), *names.view(2, -1).numpy())
         self._note(names, parents.open.repeat(2, 1) & ~tried.open[both], tried.forms[both])
 
     def _note(self, names: Tensor, closed: Tensor, forms: Tensor) -> None:
@@ -203,7 +209,7 @@ class NeuronSearch:
 
     def _shared(self, boxes: Boxes) -> Flow[PartBatch, PartsTold]:
         """Batches on their way to whoever is free."""
-        d, inner = self.tight.decider, [self.operand[r] for r in self.relus]
+        d, inner = self.tight.decider, [self.operand[r] for r in self.operators]
         lo, hi = ({i: values[i] for i in inner} for values in (boxes.lo, boxes.hi))
         work = Bounding(d.compiled, self.crew.options(d.options), self.tight.how, lo, hi, self.forms, self.box)
         return Flow(self.crew, work, self.bound_batch, self.deadline)
@@ -236,19 +242,22 @@ class NeuronSearch:
         return parts, self.refuted, least
 
     def _size(self) -> int:
-        """Parts of a batch: as many as keep it short, whatever the machine, so that a search can be repeated."""
+        """Parts of a batch: all that come of one part's tries, and as many as keep it short, whatever the machine, so that a search can be
+        repeated.
+        """
         programs, wide = self.engine.programs, isinstance(self.tight.ascent, AscentKernels)
         ops = 4 * STEPS * sum(s.ops for s in self.engine.plan.query.steps)
-        if self.tight.chain is not None:
-            count = {r: int((self.layer == k).sum()) for k, r in enumerate(self.relus)}
-            again = ((r, programs.get(self.operand[r])) for r in self.relus)
+        if self.tight.remakes:
+            count = {r: int((self.layer == k).sum()) for k, r in enumerate(self.operators)}
+            again = ((r, programs.get(self.operand[r])) for r in self.operators)
             ops += sum(AGAIN * count[r] * sum(s.ops for s in p.steps) for r, p in again if p is not None)
         most, operations = (DEVICE_MOST, DEVICE_OPERATIONS) if wide else (MOST, OPERATIONS)
-        return int(max(1, min(most, operations // max(ops, 1), self.tight.rows_at_once())))
+        return int(max(1, min(most, max(operations // max(ops, 1), 2 * TRIED), self.tight.rows_at_once())))
 
     def _split(self, values: Tensor) -> dict[str, Tensor]:
-        """Cells of all ReLUs as each one's own, in the runtime's order of axes."""
-        return {r: v.view(len(values), *extent(self.engine.nodes[r])) for r, v in zip(self.relus, values.split(self.sizes, 1), strict=True)}
+        """Cells of all operators as each one's own, in the runtime's order of axes."""
+        each = zip(self.operators, values.split(self.sizes, 1), strict=True)
+        return {r: v.view(len(values), *extent(self.engine.nodes[r])) for r, v in each}
 
     def _spread(self, whole: Tensor, values: Tensor) -> dict[str, Tensor]:
         """Values of the neurons that were undecided among those of all."""
@@ -257,7 +266,7 @@ class NeuronSearch:
         return self._split(every)
 
     def _gathered(self, values: dict[str, Tensor]) -> Tensor:
-        return torch.cat([values[r].flatten(1) for r in self.relus], 1).cpu()[:, self.neurons]
+        return torch.cat([values[r].flatten(1) for r in self.operators], 1).cpu()[:, self.neurons]
 
     def _there(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         return {r: v.to(self.engine.device) for r, v in values.items()}
@@ -269,7 +278,11 @@ class NeuronSearch:
         high = self._there(self._spread(self.hi, torch.minimum(parts.hi.double(), self.hi[:, self.neurons])))
         zeros = torch.zeros(1, self.lo.shape[1])
         signs = self._there(self._spread(zeros, parts.signs))
-        known = Known({self.operand[r]: (low[r], high[r]) for r in self.relus}, parts.behind.to(e.device), signs)
+        bounds = dict[str, tuple[Tensor, Tensor]]()
+        for r, i in self.operand.items():  # several may read one
+            before = bounds.get(i, (low[r], high[r]))
+            bounds[i] = torch.maximum(before[0], low[r]), torch.minimum(before[1], high[r])
+        known = Known(bounds, parts.behind.to(e.device), signs)
         box = self.box[0].expand(n, -1), self.box[1].expand(n, -1)
         boxes, empty = self.tight.bound(*box, self.deadline, lambda *_: None, known)
         at, column = torch.nonzero(parts.open).T
@@ -277,7 +290,7 @@ class NeuronSearch:
         forms = replace(pick_forms(self.forms, form), image=at.to(e.device))
         rows = replace(
             self.tight.form_rows(forms, boxes, box), signs={r: v[at] for r, v in signs.items()},
-            below=self._there(self._spread(zeros, parts.below[at, column])),
+            slopes=self._there(self._spread(zeros, parts.below[at, column])),
             multipliers=self._there(self._spread(zeros, parts.multipliers[at, column])),
         )  # fmt: skip
         found = self.tight.ascend(rows, boxes, forms.image, steps)
@@ -286,11 +299,11 @@ class NeuronSearch:
         closed = (best > 0) | empty[at]
         mine = closed & ~empty[at]
         self.refuted.scatter_reduce_(0, form[mine], best[mine], "amin")
-        nodes = {r: self.operand[r] for r in self.relus}
+        nodes = {r: self.operand[r] for r in self.operators}
         down, up = (self._gathered({r: ends[i] for r, i in nodes.items()}) for ends in (boxes.lo, boxes.hi))
         parts.lo, parts.hi = round_outward(down, up, torch.float32)
-        loss = {r: to_physical(f.loss, e.nodes[r].shape) for r, f in found.items()}
-        parts.below[at, column] = self._gathered(chosen.below).to(torch.float16)
+        loss = {r: to_physical(found[r].loss, e.nodes[r].shape) for r in self.operators}
+        parts.below[at, column] = self._gathered(chosen.slopes).to(torch.float16)
         parts.multipliers[at, column] = self._gathered(chosen.multipliers).abs().clamp(max=6e4).to(torch.float16)
         parts.loss[at, column] = self._gathered(loss).clamp(max=6e4).to(torch.float16)
         parts.bound[at, column] = torch.where(empty[at], torch.inf, torch.maximum(best, parts.bound[at, column]))

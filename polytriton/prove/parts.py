@@ -13,10 +13,11 @@ from torch import Tensor
 class Parts:
     """Each belongs to one `tree` [n], and has some `forms` [n, forms of a tree], those asked by their places, of which some are `open`.
 
-    Of the neurons that the whole box leaves undecided, [n, neurons]: `signs`, 1 or -1 where an operand's sign is assumed; `lo` and `hi`,
-    bounds of the operands that hold for these executions, float32 rounded outward. `behind` [n]: the last ReLU, counted from 0, whose
-    operand's bounds know of every sign assumed before it. For each form [n, forms of a tree, neurons]: `below` and `multipliers`, where
-    the ascent begins, and `loss`, what each neuron's relaxation costs the `bound` [n, forms of a tree]. `name`: its number in the trail.
+    Of the neurons that the whole box leaves undecided, [n, neurons]: `signs`, 1 where an operand is assumed to be at least a cut, -1 where
+    at most, by the last assumption; the cut of a ReLU is 0. `lo` and `hi`, bounds of the operands that hold for these executions, float32
+    rounded outward. `behind` [n]: the last operator, counted from 0, whose operand's bounds know of every cut assumed before it. For each
+    form [n, forms of a tree, neurons]: `below` and `multipliers`, where the ascent begins, and `loss`, what each neuron's relaxation costs
+    the `bound` [n, forms of a tree]. `name`: its number in the trail.
     """
 
     tree: Tensor
@@ -73,13 +74,13 @@ class Parts:
         """The least bound of an open form."""
         return torch.where(self.open, self.bound, torch.inf).amin(1)
 
-    def divide(self, which: Tensor, neuron: Tensor, layer: Tensor) -> Parts:
-        """Both signs of a neuron of some parts, first every part with it at least zero, then with it at most zero. An executed operand
-        of 0 is in both. `layer`: its ReLU's number.
+    def divide(self, which: Tensor, neuron: Tensor, layer: Tensor, cut: Tensor) -> Parts:
+        """Both sides of a neuron of some parts, first every part with it at least `cut`, then with it at most that. An executed operand
+        that is the cut itself is in both. `layer`: its operator's number.
         """
-        on, off, at, zero = self.pick(which), self.pick(which), torch.arange(len(which)), torch.zeros(1)
+        on, off, at = self.pick(which), self.pick(which), torch.arange(len(which))
         on.signs[at, neuron], off.signs[at, neuron] = 1, -1
-        on.lo[at, neuron], off.hi[at, neuron] = torch.maximum(on.lo[at, neuron], zero), torch.minimum(off.hi[at, neuron], zero)
+        on.lo[at, neuron], off.hi[at, neuron] = torch.maximum(on.lo[at, neuron], cut), torch.minimum(off.hi[at, neuron], cut)
         both = Parts.join(on, off)
         both.depth, both.behind = both.depth + 1, layer.repeat(2)
         return both

@@ -9,13 +9,14 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.frontend.arrays import Images, Number, Numbers, as_array, as_pixels, exact_numbers, normalised
+from polytriton.frontend.arrays import Images, Number, Numbers, as_array, as_ends, as_pixels, exact_numbers, normalised
 from polytriton.frontend.balls import ball, lazy_ball
-from polytriton.frontend.numbers import as_fraction, as_numpy
+from polytriton.frontend.numbers import as_float64, as_fraction, as_numpy
 from polytriton.frontend.onnx import Imported, Source
 from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
@@ -23,17 +24,22 @@ from polytriton.guard import guarded_class
 from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled
+from polytriton.prove import effort as effort_of
 from polytriton.prove.crew import Others
 from polytriton.prove.decider import Try
 from polytriton.prove.fleet import make_decider
 from polytriton.prove.hints import reaches
 from polytriton.prove.options import OWN, Options
+from polytriton.prove.questions import Questions
 from polytriton.prove.strategy import Decision
 from polytriton.prove.trail import Trail
-from polytriton.results import Counterexample, Origin, Result
+from polytriton.results import Bounds, Counterexample, Origin, Result
 from polytriton.runtime.attack import Aim, Attack, Replay, falsify_all, replayer
 from polytriton.runtime.engine import Progress, _silent
 from polytriton.runtime.soundness import state_functions
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 def limits_of(clip: Sequence[Number] | None) -> tuple[Fraction, Fraction] | None:
@@ -93,6 +99,49 @@ class NetProver:
                 f"give [batch, {', '.join(map(str, self.input_shape))}]",
             )
         return np.ascontiguousarray(array.reshape(-1, self.inputs))
+
+    def _boxes(self, lo: Images, hi: Images) -> tuple[np.ndarray, np.ndarray]:
+        low, high = (self._batch(v, what) for v, what in zip(as_ends(lo, hi), ("lo", "hi"), strict=True))
+        if len(low) != len(high):
+            raise UsageError(f"lo holds {len(low)} boxes and hi {len(high)}", "give as many of one as of the other")
+        bad = np.argwhere(low > high)
+        if len(bad):
+            i, j = bad[0]
+            raise UsageError(f"inverted box: lo {float(low[i, j])!r} > hi {float(high[i, j])!r} at input {j} of box {i}", "swap the bounds")
+        return low, high
+
+    # ---- bounds -----------------------------------------------------------------------------------------
+
+    def bounds(self, lo: Images, hi: Images, *, effort: str = "tight", progress: Progress = _silent) -> Bounds:
+        """Sound bounds of every output and every nonlinear operator's input, for one box or a batch.
+
+        effort: "quick" is one pass with the verifier's `candidates`; "tight" the better of both choices of them, number by number, so
+        nothing is looser than CROWN's; "best" chooses slopes for every row besides.
+        """
+        effort_of.check_effort(effort)
+        low, high = self._boxes(lo, hi)
+        return effort_of.bounds(self._decider, low, high, effort, progress)
+
+    def margins(
+        self, lo: Images, hi: Images, forms: ArrayLike, *, effort: str = "tight", progress: Progress = _silent
+    ) -> np.ndarray:
+        """Sound lower bounds of forms @ y over each box, [batch, rows]; forms is [rows, outputs] or [batch, rows, outputs].
+
+        effort: as for `bounds`.
+        """
+        effort_of.check_effort(effort)
+        low, high = self._boxes(lo, hi)
+        c = as_float64(forms, "forms")
+        if c.ndim not in (2, 3) or c.shape[-1] != self.outputs or (c.ndim == 3 and len(c) != len(low)) or not np.isfinite(c).all():
+            raise UsageError(
+                f"forms of shape {list(c.shape)} do not fit {len(low)} boxes and {self.outputs} outputs",
+                f"give finite [rows, {self.outputs}] or [batch, rows, {self.outputs}]",
+            )
+        c = np.broadcast_to(c, (len(low), *c.shape[-2:]))
+        rows = c.shape[1]
+        image = np.repeat(np.arange(len(low)), rows)
+        q = Questions(low, high, image, np.ascontiguousarray(c.reshape(-1, self.outputs)), np.zeros(len(image)), np.arange(len(image)))
+        return effort_of.margins(self._decider, q, effort, progress).reshape(len(low), rows)
 
     # ---- images -----------------------------------------------------------------------------------------
 

@@ -292,6 +292,7 @@ class InputSearch:
             if not hopeful.any():
                 break
             # float32 rounding stands in the way of some: those again, and where it is of most, float64 from now on
+            self.trail.tight = True
             if hopeful.sum() > 0.5 * len(batch):
                 self.ways = self.ways[k + 1 :]
                 break

@@ -33,9 +33,8 @@ from polytriton.runtime.engine import Progress
 
 SEARCHES = ("auto", "none", "input", "slopes", "neurons")
 SECONDS = 60.0  # of a search that no time limit ends
-BEFORE = replace(THOROUGH, operations=THOROUGH.operations / 16)  # the falsifier's share where a search follows; the rest comes after it
 FOR_PROOFS = 0.9  # of a timeout, where counterexamples are looked for too
-PROBE = Attack(restarts=2, steps=10, samples=0, operations=2e9)  # from where a search's bounds are least
+PROBE = Attack(restarts=2, steps=10, samples=256, operations=2e9)  # a search's first look from where its bounds are least
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ class Decision:
         self.statistics: tuple[LayerStats, ...] = ()
         self.searched: SearchStats | None = None
         self.settled, self.expired = not prop.disjuncts, False
-        self.threads = torch.get_num_threads()
+        self.threads, self.looks = torch.get_num_threads(), 0
 
     def run(self, label: int | None) -> Result:
         q = questions(self.prop)
@@ -106,10 +105,9 @@ class Decision:
             answers = decider.prove(q, patient, answers=answers, deadline=self.proof, progress=self.progress, slopes=wanted)
             self._take(answers)
         searches = self.search != "none" and (self._divides(q) or Ascent.serves(self.decider.compiled.net))
-        self._falsify(q, answers, BEFORE if searches else THOROUGH)
         if self._open() and not self.expired and searches:
             self._search(q, answers)
-            self._falsify(q, answers, THOROUGH)
+        self._falsify(q, answers, THOROUGH)
         np.maximum.at(self.margins, q.group, answers.best)
         self.statistics = answers.statistics
 
@@ -149,6 +147,12 @@ class Decision:
         self.expired = self.searched.ended == "time" and self.deadline is not None  # a search's own minute is no limit of the query
 
     def _probe(self, points: np.ndarray, pieces: list[int]) -> bool:
-        """Whether a counterexample lies at, or a few steps from, some of these points."""
-        (self.found,) = self.falsify([Aim(self.prop, pieces, points=points)], replace(PROBE, seed=self.seed), self.deadline)
+        """Whether a counterexample lies at, or some steps from, these points, or elsewhere.
+
+        A search asks after 0, 1, 3, 7, ... of its rounds, the first of them short ones. From the third on a look is twice the one before:
+        looks take much the same share of the time throughout.
+        """
+        attack = replace(PROBE.grown(max(1, (1 << self.looks) // 4), THOROUGH), seed=self.seed + self.looks)
+        self.looks += 1
+        (self.found,) = self.falsify([Aim(self.prop, pieces, points=points)], attack, self.deadline)
         return self.found is not None

@@ -22,7 +22,8 @@ from polytriton.prove.course import Course
 from polytriton.prove.questions import Questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
-from polytriton.runtime.ascent import Ascent, AscentRows, Found
+from polytriton.runtime.ascent import Ascent, AscentRows
+from polytriton.runtime.ascent_lines import POINTS, Found
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.engine import Progress, both_sides, indices
@@ -43,9 +44,9 @@ ROWS, DEVICE_ROWS = 1024, 4096  # at a time, by torch and by kernels
 
 @dataclass
 class Known:
-    """What holds for the executions of a batch of parts: bounds of nodes, and signs of ReLUs' operands (1, -1 or 0), by the ReLU.
+    """What holds for the executions of a batch of parts: bounds of nodes, and sides of operands (1, -1 or 0), by the operator.
 
-    `behind`: for each part the number of the last ReLU whose operand has its bounds already.
+    `behind`: for each part the number of the last operator whose operand has its bounds already.
     """
 
     bounds: Mapping[str, tuple[Tensor, Tensor]]
@@ -64,7 +65,9 @@ class Tight:
         self.ascent = Ascent(e.net, e.device, expire) if engine.kernels is None else AscentKernels(engine.kernels, expire)
         self.chain = ChainAscent(e.net, e.forward, expire) if ChainAscent.serves(e.net) and e.device.type == "cpu" else None
         self.inner = sum(n.size for n in e.net) <= DENSE
-        self.place = {e.nodes[r].inputs[0]: k for k, r in enumerate(self.ascent.relus_before(e.net.output))}
+        self.place = {e.nodes[r].inputs[0]: k for k, r in enumerate(self.ascent.divided_before(e.net.output))}
+        # whether parts get inner bounds of their own behind what divides them: chains, and small networks of smooth functions
+        self.remakes = self.chain is not None or (bool(e.unsettled) and self.inner)
 
     def refine(self, lo: Tensor, hi: Tensor, deadline: float | None, progress: Progress) -> Boxes:
         """As `Engine.refine`; what stays undecided behind the first ReLU is bounded again, with slopes of its own."""
@@ -85,10 +88,10 @@ class Tight:
             if known is None:
                 progress(f"slopes for bounds of {name}", done, len(e.programs))
                 done += 1
-            late = ~empty if known is None else ~empty & (known.behind < (self.place.get(name, -1) if self.chain is not None else -1))
+            late = ~empty if known is None else ~empty & (known.behind < (self.place.get(name, -1) if self.remakes else -1))
             if bool(late.any()):
                 self._both(node, program, boxes, late, deadline)
-                if self.place.get(name, 1) > 0 and self.ascent.relus_before(name):
+                if self.place.get(name, 1) > 0 and self.ascent.relaxed_before(name):
                     steps, signs = (INNER, {}) if known is None else (AGAIN, known.signs)
                     self._again(node, program, boxes, (lo, hi), late, signs, steps, deadline)
                 if known is not None:
@@ -110,7 +113,6 @@ class Tight:
             where = indices(at, low.shape)
             best, _ = e._both_sides(program, e._tables(boxes), where, both_sides(low, high, at), e.leaves(name), deadline)
             low[where], high[where] = best[0], -best[1]
-            boxes.sizes.pop(name, None)
 
     def _again(
         self,
@@ -155,31 +157,31 @@ class Tight:
     def ascend(self, rows: AscentRows, boxes: Boxes, image: Tensor, steps: int) -> dict[str, Found]:
         """What raises bounds of rows over boxes; all that `rows` brings along, and the result, in the IR's order of cells."""
         nodes = self.engine.nodes
-        relus = {}
-        for r in self.ascent.relus_before(rows.target):
-            operand = nodes[r].inputs[0]
-            relus[r] = tuple(from_physical(v[operand][image], nodes[operand].shape) for v in (boxes.lo, boxes.hi))
+        read = {i for r in self.ascent.relaxed_before(rows.target) for i in nodes[r].inputs}
+        operands = {i: tuple(from_physical(v[i][image], nodes[i].shape) for v in (boxes.lo, boxes.hi)) for i in read}
 
         def outward(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return {r: from_physical(v, nodes[r].shape) for r, v in values.items()}
 
         start = from_physical(rows.start, nodes[rows.target].shape)
-        begin = {name: outward(getattr(rows, name)) for name in ("signs", "below", "multipliers")}
-        return self.ascent.improve(replace(rows, start=start, relus=relus, **begin), steps, RATE)  # type: ignore[arg-type]
+        begin = {name: outward(getattr(rows, name)) for name in ("signs", "slopes", "multipliers")}
+        return self.ascent.improve(replace(rows, start=start, operands=operands, **begin), steps, RATE)  # type: ignore[arg-type]
 
     def as_chosen(self, found: Mapping[str, Found]) -> Chosen:
         """The same as rows bring it along, in the runtime's order of cells."""
 
-        def inward(relu: str, values: Tensor) -> Tensor:
-            node = self.engine.nodes[relu]
+        def inward(name: str, values: Tensor) -> Tensor:
+            node = self.engine.nodes[name]
             return to_physical(values, node.shape).view(len(values), *extent(node))
 
         multipliers = {r: inward(r, f.multipliers) for r, f in found.items() if f.multipliers is not None}
-        return Chosen({r: inward(r, f.below) for r, f in found.items()}, multipliers)
+        second = {r: inward(r, f.second) for r, f in found.items() if f.second is not None}
+        return Chosen({r: inward(r, f.slopes) for r, f in found.items()}, multipliers, second)
 
     def rows_at_once(self) -> int:
         """Rows whose copies of all boxes and slopes an eighth of the memory holds; by kernels half of it, an image's bytes each."""
-        times, most = (2, DEVICE_ROWS) if isinstance(self.ascent, AscentKernels) else (8 * 3, ROWS)
+        copies = POINTS if self.engine.unsettled else 3  # a smooth function is looked at in so many points
+        times, most = (2, DEVICE_ROWS) if isinstance(self.ascent, AscentKernels) else (8 * copies, ROWS)
         return int(max(1, min(most, self.engine.memory // (times * self.engine.image_bytes()))))
 
     def query(self, boxes: Boxes, forms: Forms, box: tuple[Tensor, Tensor], deadline: float | None, goal: float | None = None) -> Results:
@@ -224,7 +226,6 @@ def _meet(boxes: Boxes, name: str, lo: Tensor, hi: Tensor) -> Tensor:
     low, high = torch.maximum(boxes.lo[name], lo), torch.minimum(boxes.hi[name], hi)
     empty = (low > high).flatten(1).any(1)
     boxes.lo[name], boxes.hi[name] = torch.minimum(low, high).contiguous(), high.contiguous()
-    boxes.sizes.pop(name, None)
     return empty
 
 

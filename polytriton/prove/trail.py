@@ -38,6 +38,7 @@ class Trail:
     bounded: dict[int, tuple[int, bool]] = field(default_factory=dict)  # group: form that a bound of the whole box refutes, slopes chosen?
     planted: list[Planted] = field(default_factory=list)
     lost: bool = False
+    tight: bool = False  # rounding stood in the way: what intervals decide was bounded too
     _named: int = 0  # of numbers, after the first
     _divided: list[tuple[np.ndarray, ...]] = field(default_factory=list)
     _closed: list[tuple[np.ndarray, ...]] = field(default_factory=list)
@@ -78,6 +79,7 @@ class Trail:
         """What another found out about nodes of this one."""
         self._bytes += other._bytes
         self.lost |= other.lost or self._bytes > self.most
+        self.tight |= other.tight
         self._divided += [] if self.lost else other._divided
         self._closed += [] if self.lost else other._closed
 
@@ -95,7 +97,8 @@ class Trail:
 
     def packed(self) -> bytes:
         """As it travels."""
-        rest = [self.most, self.first, self._named, self.lost, self.relus, [*self.bounded.items()], [astuple(p) for p in self.planted]]
+        state = self.most, self.first, self._named, self.lost, self.tight
+        rest = [*state, self.relus, [*self.bounded.items()], [astuple(p) for p in self.planted]]
         file = io.BytesIO()
         np.savez(file, *self.divisions(), *self.refutations(), np.frombuffer(json.dumps(rest).encode(), np.uint8))
         return file.getvalue()
@@ -104,9 +107,10 @@ class Trail:
     def unpacked(data: bytes) -> Trail:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             *arrays, rest = (file[f"arr_{k}"] for k in range(8))
-        most, first, named, lost, relus, bounded, planted = json.loads(rest.tobytes())
-        trail = Trail(most, first, tuple((name, size) for name, size in relus), {g: (f, chosen) for g, (f, chosen) in bounded}, lost=lost)
+        most, first, named, lost, tight, relus, bounded, planted = json.loads(rest.tobytes())
+        trail = Trail(most, first, tuple((name, size) for name, size in relus), {g: (f, chosen) for g, (f, chosen) in bounded})
         trail.planted = [Planted(box, root, tuple(groups), signs) for box, root, groups, signs in planted]
+        trail.lost, trail.tight = lost, tight
         trail._named, trail._divided, trail._closed = named, [tuple(arrays[:5])], [tuple(arrays[5:])]
         return trail
 

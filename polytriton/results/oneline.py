@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from polytriton.results import Bounds, Counterexample, Interval, Picture, Radius, Result, SearchStats
+from polytriton.results.reach import Reach
 from polytriton.show.verdicts import LOOKS, named
 from polytriton.show.words import decimal_above, decimal_below, plural, share
 
@@ -39,6 +40,12 @@ def bounds_line(b: Bounds) -> str:
     layers = f"; layers {', '.join(names[:NAMES])}{rest}" if names else ""
     boxes, outputs = plural(len(b.lo), "box", "boxes"), plural(int(np.prod(b.lo.shape[1:])), "output")
     return f"<Bounds: {boxes}, {outputs} in {_range(b.lo, b.hi)}{layers}>"
+
+
+def reach_line(r: Reach) -> str:
+    ended = f", ended by {r.ended_by}" if r.ended_by else ""
+    forms = f"{plural(len(r.least), 'piece')} of {plural(len(r.directions), 'direction')}"
+    return f"<Reach: {plural(r.outputs, 'output')} in {_range(r.lo, r.hi)}, {forms}, gap {r.gap:.3g}, {r.seconds:.3g} s{ended}>"
 
 
 def counterexample_line(c: Counterexample) -> str:

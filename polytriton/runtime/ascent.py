@@ -1,18 +1,19 @@
-"""Slopes below undecided ReLUs and multipliers of known signs, for every row its own, by gradient ascent on the row's bound.
+"""Slopes of lines beside nonlinear operators and multipliers of known signs, for every row its own, by gradient ascent on the row's bound.
 
-Nothing here is trusted: any slope between the operator's own and 1 is a sound line below it, any multiplier that is not negative a sound
-one, and only a walk that charges its roundings makes a bound of them. So everything is float32, and the rows of a batch are those of as
-many images.
+Nothing here is trusted: any slope between a ReLU's own and 1 is a sound line below it, any slope at all one beside a smooth function or a
+product, any multiplier that is not negative a sound one, and only a walk that charges its roundings makes a bound of them. So everything
+is float32, and the rows of a batch are those of as many images.
 
 A row C over a node becomes, ReLU by ReLU, N = D L with L its coefficients over the ReLU's output; D is the slope a where L >= 0 and the
 chord where L < 0. Over the input it is least at a corner x of the box. With y = D z + cut walked forward from x,
 
     bound = C y - sum s b z        d bound / d a = max(L, 0) z        d bound / d b = -s z
 
-where b >= 0 multiplies what is known of a sign, s z >= 0: then N = D L - s b,
+where b >= 0 multiplies what is known of a sign, s z >= 0 (or s (z - m) >= 0): then N = D L - s b,
 
-by the envelope theorem: neither the corner nor the sides change with a small step. The way back is the gradient of the affine
-operators (`executor.RUN`) with a ReLU whose gradient is that of its line; the way forward is the same operators once more.
+by the envelope theorem: neither the corner nor the sides change with a small step. Other operators have slopes of their own likewise
+(`runtime/ascent_lines.py`). The way back is the gradient of the affine operators (`executor.RUN`) with lines in place of the others; the
+way forward is the same operators once more.
 """
 
 from __future__ import annotations
@@ -24,116 +25,52 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polytriton.ir.curves import CURVES
 from polytriton.ir.interp import user_shape
 from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import unsettled_nodes
+from polytriton.runtime.ascent_lines import CurveLines, Found, Moved, ProductPlanes, ReluLines
 from polytriton.runtime.executor import RUN, load_weights
 
 DECAY = 0.98  # of the rate, each step
-FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's own
-BESIDE = 0.25  # of the rate, for multipliers
+RELAXED = ("relu", "mul", *CURVES)  # what has lines to choose
 
 
 @dataclass
 class AscentRows:
     """What is to be improved: rows over a node [rows, *shape], each over its own box of the user's input [rows, inputs].
 
-    `relus`: the bounds of every ReLU's operand, [rows, *shape]. `over_input`: coefficients that a row brings along. `signs`: 1 where the
-    operand is known to be at least zero, -1 where at most: multipliers are sought there. `below` and `multipliers` begin the ascent.
+    `operands`: the bounds of every node that a nonlinear operator reads, [rows, *shape]. `over_input`: coefficients that a row brings
+    along. `signs`, by the operator: 1 where a ReLU's operand is known to be at least zero, -1 where at most, or where a smooth function's
+    has a lower or an upper end that was assumed: multipliers are sought there. `slopes` and `multipliers` begin the ascent.
     """
 
     target: str
     start: Tensor
     lo: Tensor
     hi: Tensor
-    relus: Mapping[str, tuple[Tensor, Tensor]]
+    operands: Mapping[str, tuple[Tensor, Tensor]]
     over_input: Tensor | None = None
     constant: Tensor | None = None
     signs: Mapping[str, Tensor] = field(default_factory=dict)
-    below: Mapping[str, Tensor] = field(default_factory=dict)
+    slopes: Mapping[str, Tensor] = field(default_factory=dict)
     multipliers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-@dataclass
-class Found:
-    """What the ascent proposes for one ReLU, [rows, *shape]: slopes below, signed multipliers where signs were given, and how much a
-    bound loses by this neuron's relaxation.
-    """
-
-    below: Tensor
-    multipliers: Tensor | None
-    loss: Tensor
-
-
-class _ReluLines:
-    """One ReLU's lines and multipliers, the row's coefficients over its output, and Adam's moments."""
-
-    def __init__(self, lo: Tensor, hi: Tensor, slope: float, sign: Tensor | None, below: Tensor | None, multiplier: Tensor | None) -> None:
-        self.low, self.sign = slope, sign
-        self.open = (lo < 0) & (hi > 0)
-        decided = torch.where(lo >= 0, 1.0, slope)
-        self.chord = torch.where(self.open, (hi - slope * lo) / (hi - lo).clamp(min=1e-30), decided)
-        self.below = torch.where(self.open, torch.where(hi > -lo, 1.0, slope) if below is None else below, decided)
-        self.cut = torch.where(self.open, (slope - self.chord) * lo, torch.zeros_like(lo))
-        self.multiplier = None if sign is None else torch.zeros_like(lo) if multiplier is None else multiplier.clamp(min=0)
-        self.coefficient = torch.zeros_like(lo)
-        self.kept: Found | None = None
-        self.moments: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def back(self, g: Tensor) -> Tensor:
-        """Coefficients over the operand from those over the output."""
-        self.coefficient = g
-        n = torch.where(g >= 0, g * self.below, g * self.chord)
-        return n if self.multiplier is None or self.sign is None else n - self.sign * self.multiplier
-
-    def forward(self, z: Tensor) -> Tensor:
-        return torch.where(self.coefficient >= 0, self.below * z, self.chord * z + self.cut)
-
-    def penalty(self, z: Tensor) -> Tensor | float:
-        """What the multipliers take off a row's value."""
-        return 0.0 if self.multiplier is None or self.sign is None else (self.sign * self.multiplier * z).flatten(1).sum(1)
-
-    def keep(self, better: Tensor) -> None:
-        where = better.view(-1, *[1] * (self.below.dim() - 1))
-        loss = -self.coefficient.clamp(max=0) * self.cut
-        signed = None if self.multiplier is None or self.sign is None else self.sign * self.multiplier
-        if self.kept is None:
-            self.kept = Found(self.below.clone(), signed, loss)
-            return
-        k = self.kept
-        k.below, k.loss = torch.where(where, self.below, k.below), torch.where(where, loss, k.loss)
-        if signed is not None and k.multipliers is not None:
-            k.multipliers = torch.where(where, signed, k.multipliers)
-
-    def step(self, z: Tensor, rate: float, k: int) -> None:
-        """One step of Adam uphill; slopes back into [slope, 1], multipliers to zero and above."""
-        slope = torch.where(self.open, self.coefficient.clamp(min=0) * z, torch.zeros_like(z))
-        self.below = torch.where(self.open, (self.below + rate * self._move("below", slope, k)).clamp(self.low, 1.0), self.below)
-        if self.multiplier is not None and self.sign is not None:
-            self.multiplier = (self.multiplier + BESIDE * rate * self._move("multiplier", -self.sign * z, k)).clamp(min=0)
-
-    def _move(self, name: str, slope: Tensor, k: int) -> Tensor:
-        first, second = self.moments.setdefault(name, (torch.zeros_like(slope), torch.zeros_like(slope)))
-        first.lerp_(slope, 1 - FIRST)
-        second.lerp_(slope * slope, 1 - SECOND)
-        return (first / (1 - FIRST**k)) / ((second / (1 - SECOND**k)).sqrt() + TINY)
-
-
 class _Relax(torch.autograd.Function):
-    """A ReLU on the way back: multiplies by the slopes of its line, and notes the coefficients that it met."""
+    """An operator on the way back: multiplies by the slopes of its lines, and notes the coefficients that it met."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, line: _ReluLines) -> Tensor:
+    def forward(ctx: Any, line: Moved, *operands: Tensor) -> Tensor:
         ctx.line = line
-        return z.clone()
+        return operands[0].clone()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.line.back(grads[0]), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.line.back(grads[0])
 
 
 class Ascent:
-    """The ascent for one network. Max pools and smooth functions have no slopes of their own: networks with them are not for it."""
+    """The ascent for one network. Max pools have no slopes of their own: networks with them are not for it."""
 
     def __init__(self, net: Net, device: torch.device, expire: Callable[[], None] = lambda: None) -> None:
         self.net, self.nodes, self.shape, self.expire = net, list(net), user_shape(net), expire
@@ -142,15 +79,15 @@ class Ascent:
 
     @staticmethod
     def serves(net: Net) -> bool:
-        return any(n.op == "relu" for n in net) and not unsettled_nodes(net)
+        return any(n.op in RELAXED for n in net) and not any(n.op == "maxpool" for n in net)
 
     def improve(self, rows: AscentRows, steps: int, rate: float) -> dict[str, Found]:
-        """For each ReLU that the rows pass what gave every row its best bound, float32."""
+        """For each nonlinear operator that the rows pass what gave every row its best bound, float32."""
         with torch.inference_mode(False), torch.enable_grad():
             return self._improve(rows, steps, rate)
 
     def _improve(self, rows: AscentRows, steps: int, rate: float) -> dict[str, Found]:
-        lines = {name: self._line(rows, name) for name in self.relus_before(rows.target)}
+        lines = {name: self._line(rows, name) for name in self.relaxed_before(rows.target)}
         start, lo, hi = rows.start.float(), rows.lo.float(), rows.hi.float()
         x = torch.zeros_like(lo, requires_grad=True)
         # a number to differentiate: for given gradients torch imports sympy, which costs more than a small query
@@ -164,9 +101,9 @@ class Ascent:
                 if rows.over_input is not None:
                     m = m + rows.over_input.float()
                 corner = torch.where(m >= 0, lo, hi)
-                seen: dict[str, Tensor] = {}
+                seen: dict[str, tuple[Tensor, ...]] = {}
                 y = self._run(corner, rows.target, lines, back=False, seen=seen)
-                bound = (start * y).flatten(1).sum(1) - sum(line.penalty(seen[name]) for name, line in lines.items())
+                bound = (start * y).flatten(1).sum(1) - sum(line.penalty(*seen[name]) for name, line in lines.items())
                 if rows.over_input is not None:
                     bound = bound + (rows.over_input.float() * corner).sum(1)
                 better = bound > best
@@ -181,14 +118,24 @@ class Ascent:
                     line.step(seen[name], rate * DECAY**k, k)
         return {name: line.kept for name, line in lines.items() if line.kept is not None}
 
-    def _line(self, rows: AscentRows, name: str) -> _ReluLines:
-        lo, hi = (v.float() for v in rows.relus[name])
-        given = (None if v is None else v.float() for v in (rows.signs.get(name), rows.below.get(name), rows.multipliers.get(name)))
-        return _ReluLines(lo, hi, self.net.node(name).number("slope"), *given)
+    def _line(self, rows: AscentRows, name: str) -> Moved:
+        node = self.net.node(name)
+        lo, hi = zip(*(tuple(v.float() for v in rows.operands[i]) for i in node.inputs), strict=True)
+        sign, slopes, multipliers = (v.get(name) for v in (rows.signs, rows.slopes, rows.multipliers))
+        begin, sign, multipliers = (None if v is None else v.float() for v in (slopes, sign, multipliers))
+        if node.op == "mul":
+            return ProductPlanes(lo, hi)
+        if node.op != "relu":
+            return CurveLines(node, lo[0], hi[0], sign, begin, multipliers)
+        return ReluLines(lo[0], hi[0], node.number("slope"), sign, begin, multipliers)
 
-    def relus_before(self, target: str) -> list[str]:
-        """The ReLUs that the target depends on, itself among them."""
-        return [n.name for n in self._until(target) if n.op == "relu"]
+    def divided_before(self, target: str) -> list[str]:
+        """The operators that the target depends on, itself among them, whose operands a search may divide: ReLUs and smooth functions."""
+        return [n.name for n in self._until(target) if n.op in RELAXED and n.op != "mul"]
+
+    def relaxed_before(self, target: str) -> list[str]:
+        """The operators with lines to choose that the target depends on, itself among them."""
+        return [n.name for n in self._until(target) if n.op in RELAXED]
 
     def _until(self, target: str) -> list[Node]:
         """The nodes that the target depends on, in their order, itself among them."""
@@ -199,17 +146,19 @@ class Ascent:
                 wanted.update(n.inputs)
         return found[::-1]
 
-    def _run(self, x: Tensor, target: str, lines: Mapping[str, _ReluLines], back: bool, seen: dict[str, Tensor] | None = None) -> Tensor:
-        """The network with lines for ReLUs; with `back` its gradient is the way of a row, and its value means nothing."""
+    def _run(
+        self, x: Tensor, target: str, lines: Mapping[str, Moved], back: bool, seen: dict[str, tuple[Tensor, ...]] | None = None
+    ) -> Tensor:
+        """The network with lines for its nonlinear operators; with `back` its gradient is the way of a row, and its value means nothing."""
         values: dict[str, Tensor] = {}
         for n in self._until(target):
             operands = [values[i] for i in n.inputs] or [x.reshape(-1, *self.shape)]
-            if n.op != "relu":
+            if n.name not in lines:
                 values[n.name] = RUN[n.op](n, operands, self.weights[n.name])
             elif back:
-                values[n.name] = _Relax.apply(operands[0], lines[n.name])
+                values[n.name] = _Relax.apply(lines[n.name], *operands)
             else:
                 if seen is not None:
-                    seen[n.name] = operands[0]
-                values[n.name] = lines[n.name].forward(operands[0])
+                    seen[n.name] = tuple(operands)
+                values[n.name] = lines[n.name].forward(*operands)
         return values[target]

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from polytriton.ir.net import Net, Node
-from polytriton.runtime.ascent import BESIDE, DECAY, FIRST, SECOND, TINY
+from polytriton.runtime.ascent import DECAY
+from polytriton.runtime.ascent_lines import BESIDE, FIRST, SECOND, TINY
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.forward import Boxes, Forward
 
@@ -150,7 +151,7 @@ class ChainAscent:
             shape = boxes.lo[self.net.node(s.relu).inputs[0]].shape[1:]
             slopes = torch.zeros(len(below), *shape)
             slopes.view(len(below), -1)[:, s.cells[: s.undecided]] = below
-            found.below[s.relu] = slopes
+            found.slopes[s.relu] = slopes
             if s.signed:
                 signed = torch.zeros(len(below), *shape)
                 signed.view(len(below), -1)[:, s.cells[s.undecided : s.undecided + s.signed]] = multiplier * s.sign

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Window
-from polytriton.runtime.cpu.torch_backend import TorchBackend
+from polytriton.runtime.cpu.torch_backend import Place, TorchBackend
+from polytriton.runtime.curves import curve_cuts
+from polytriton.runtime.planes import plane_cuts
 from polytriton.runtime.relax import round_up
 from polytriton.runtime.results import Rows
 from polytriton.runtime.tables import Tables
@@ -17,10 +19,14 @@ from polytriton.runtime.tables import Tables
 
 @dataclass
 class Chosen:
-    """For some ReLUs, [rows of the program, height, width, channels]: slopes of lines below, and multipliers of operands' signs."""
+    """For some operators, [rows of the program, height, width, channels]: slopes of a ReLU's line below, of the line that the row takes
+    beside a smooth function, of its plane beside a product (`second`: by the other factor); multipliers of the signs of ReLUs' operands,
+    and of the ends of smooth functions' boxes.
+    """
 
-    below: dict[str, Tensor]
+    slopes: dict[str, Tensor]
     multipliers: dict[str, Tensor] = field(default_factory=dict)
+    second: dict[str, Tensor] = field(default_factory=dict)
 
     def relax(self, backend: TorchBackend, tables: Tables, rows: Rows, node: Node, window: Window, m: Tensor) -> tuple[Tensor, Tensor]:
         """As the backend's `relax`, and rows over f(y) become rows over y; also the sum of intercepts, at most zero.
@@ -40,7 +46,7 @@ class Chosen:
         below = gather(lines.below, at)
         if slope <= 1.0:
             least = float(round_up(torch.tensor(slope, dtype=torch.float64), x.dtype))
-            own = gather(frame.table(self.below[node.name].to(x.dtype)), mine).nan_to_num(1.0).clamp(least, 1.0)
+            own = gather(frame.table(self.slopes[node.name].to(x.dtype)), mine).nan_to_num(1.0).clamp(least, 1.0)
             below = torch.where((lo < 0) & (hi > 0), own, below)
         total = (x.clamp(max=0).double() * gather(lines.upper_cut, at).double()).sum((1, 2))
         if lines.lower_cut is not None:
@@ -52,3 +58,68 @@ class Chosen:
             may = gather(frame.table(signed.to(x.dtype)), at) != 0
             out = out - torch.where(may & (((b > 0) & (lo >= 0)) | ((b < 0) & (hi <= 0))), b, torch.zeros_like(b))
         return out.view_as(m), total
+
+    def bend(
+        self, backend: TorchBackend, tables: Tables, rows: Rows, node: Node, window: Window, m: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Rows over a smooth function f(y) become rows over y; also the constant of each cell, float64, the sum of its parts' magnitudes,
+        and the products that were rounded before a multiplier changed them.
+
+        A cut is taken of the stored slope, whatever it is, over the box as the tables have it: outside the one that lines are made of. It
+        is below f where m > 0, above where m < 0.
+
+        A multiplier b makes N' of a coefficient N, about N - b. Whatever N' is, N y >= N' y + (N - N') e, with e the lower end of y's box
+        where N > N' and the upper one where N < N'.
+        """
+        x, at, inside = self._cells(backend, tables, rows, node, window, m)
+        k = self._own(self.slopes, backend, tables, rows, node, window, x)
+        lo, hi = (backend._gather(t, tables.kit.frames[node.inputs[0]].place(rows, window)).double() for t in tables.box(node.inputs[0]))
+        error, used = self._error(backend, tables, node, at), inside & (x != 0)
+        cuts = torch.zeros_like(x)
+        cuts[used] = curve_cuts(node, lo[used], hi[used], k[used], x[used] < 0, None if error is None else error[used])
+        constant = x.double() * cuts.double()
+        n = x * torch.where(inside, k, torch.zeros_like(k))
+        if node.name not in self.multipliers:
+            return n.view_as(m), constant, constant.abs(), None
+        less = self._own(self.multipliers, backend, tables, rows, node, window, x)
+        left = torch.where(inside & torch.isfinite(lo) & torch.isfinite(hi), n - less, n)
+        moved = n.double() - left.double()
+        taken = torch.where(moved == 0, torch.zeros_like(moved), moved * torch.where(moved > 0, lo, hi))
+        rounded = torch.where(moved == 0, torch.zeros_like(n), n)
+        return left.view_as(m), constant + taken, constant.abs() + taken.abs(), rounded.view_as(m)
+
+    def tilt(
+        self, backend: TorchBackend, tables: Tables, rows: Rows, node: Node, window: Window, m: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Rows over a product become rows over its two factors; also the constant of each cell, as for a smooth function."""
+        x, at, inside = self._cells(backend, tables, rows, node, window, m)
+        slopes = [self._own(v, backend, tables, rows, node, window, x) for v in (self.slopes, self.second)]
+        frames = tables.kit.frames
+        ends = [[backend._gather(t, frames[i].place(rows, window)).double() for t in tables.box(i)] for i in node.inputs]
+        (a, b), (c, d) = ends
+        low, high = plane_cuts(slopes[0], slopes[1], (a, c), (b, d), self._error(backend, tables, node, at))
+        zero = torch.zeros_like(x)
+        cuts = torch.where(inside & (x != 0), torch.where(x < 0, high, low), zero)
+        first, second = ((x * torch.where(inside, k, zero)).view_as(m) for k in slopes)
+        return (first, second), x.double() * cuts.double()
+
+    def _cells(
+        self, backend: TorchBackend, tables: Tables, rows: Rows, node: Node, window: Window, m: Tensor
+    ) -> tuple[Tensor, Place, Tensor]:
+        """Coefficients by cells, where these lie, and which lie on the image: what is beside it is no value of the function."""
+        at = tables.kit.frames[node.name].place(rows, window)
+        return m.reshape(len(m), at.height, at.line), at, backend._gather(tables.image_mask(node.name), at) != 0
+
+    def _own(
+        self, values: dict[str, Tensor], backend: TorchBackend, tables: Tables, rows: Rows, node: Node, window: Window, x: Tensor
+    ) -> Tensor:
+        """The rows' own slopes as numbers of the coefficient type; what is no number is zero."""
+        frame = tables.kit.frames[node.name]
+        mine = frame.place(replace(rows, image=rows.index), window)
+        return backend._gather(frame.table(values[node.name].to(x.dtype)), mine).nan_to_num(0.0, 0.0, 0.0)
+
+    def _error(self, backend: TorchBackend, tables: Tables, node: Node, at: Place) -> Tensor | None:
+        """How far the deployed result may lie from the exact one."""
+        if tables.kit.forward.semantics.real:
+            return None
+        return backend._gather(tables.kit.frames[node.name].table(tables.boxes.error[node.name]), at)

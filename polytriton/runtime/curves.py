@@ -230,11 +230,32 @@ def curve_lines(node: Node, lo: Tensor, hi: Tensor, dtype: torch.dtype, error: T
                 chosen = np.nan_to_num(box.touch(side), nan=0.0, posinf=0.0, neginf=0.0).astype(kind)
                 slopes[k][part] = np.where(np.isfinite(chosen), chosen, 0)
                 cuts[k][part] = side * box.greatest(side, slopes[k][part].astype(np.float64))
-    there, inf = _bounded(curve_of(node)[0], lo, hi), torch.full((), float("inf"), dtype=torch.float64)
+    there = _bounded(curve_of(node)[0], lo, hi)
     below, above = (torch.where(there, torch.from_numpy(s).view_as(lo), torch.zeros((), dtype=dtype)) for s in slopes)
-    lower, upper = (torch.from_numpy(c).view_as(lo) for c in cuts)
-    lower, upper = torch.where(there & ~torch.isnan(lower), lower, -inf), torch.where(there & ~torch.isnan(upper), upper, inf)
+    lower, upper = (_outward(torch.from_numpy(c).view_as(lo), side, there, error, dtype) for c, side in zip(cuts, (-1, 1), strict=True))
+    return Lines(below, above, lower, upper)
+
+
+def curve_cuts(node: Node, lo: Tensor, hi: Tensor, slopes: Tensor, above: Tensor, error: Tensor | None) -> Tensor:
+    """Cuts, in the slopes' type, of lines of these stored slopes: above f where `above`, else below it."""
+    found = torch.zeros_like(lo)
+    with np.errstate(all="ignore"):
+        for side in (-1, 1):
+            mine = above == (side > 0)
+            low, high, k = lo[mine], hi[mine], slopes[mine].double().numpy()
+            cuts = np.empty(len(k))
+            for part, box in _boxes(node, low, high):
+                cuts[part] = side * box.greatest(side, k[part])
+            off = None if error is None else error[mine]
+            there = _bounded(curve_of(node)[0], low, high)
+            found[mine] = _outward(torch.from_numpy(cuts), side, there, off, slopes.dtype).double()
+    return found.to(slopes.dtype)
+
+
+def _outward(cuts: Tensor, side: int, there: Tensor, error: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Cuts above f (`side` 1) or below it, `error` further out, rounded outward; infinite where there is no bound."""
+    cuts = torch.where(there & ~torch.isnan(cuts), cuts, side * torch.full((), float("inf"), dtype=torch.float64))
     if error is not None:
-        lower, upper = lower - error, upper + error
-        lower, upper = lower - 4 * U64 * lower.abs(), upper + 4 * U64 * upper.abs()
-    return Lines(below, above, round_down(lower, dtype), round_up(upper, dtype))
+        cuts = cuts + side * error
+        cuts = cuts + side * 4 * U64 * cuts.abs()
+    return round_up(cuts, dtype) if side > 0 else round_down(cuts, dtype)

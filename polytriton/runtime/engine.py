@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
-from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -29,10 +28,8 @@ from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.forward import Boxes, Forward
-from polytriton.runtime.gpu.forward_kernels import ForwardKernels
 from polytriton.runtime.gpu.interval_backend import IntervalBackend
-from polytriton.runtime.gpu.neurons import NeuronLayer
-from polytriton.runtime.gpu.replay import Progress, Replays
+from polytriton.runtime.gpu.player import Progress
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, relation_error
 from polytriton.runtime.soundness import find_semantics
@@ -63,7 +60,6 @@ def _silent(stage: str, done: int, total: int) -> None:
 def _narrow(boxes: Boxes, name: str, lo: Tensor, hi: Tensor) -> None:
     """Both bounds of the node hold, so the better of each does."""
     boxes.lo[name], boxes.hi[name] = torch.maximum(boxes.lo[name], lo), torch.minimum(boxes.hi[name], hi)
-    boxes.sizes.pop(name, None)
 
 
 @dataclass
@@ -103,22 +99,19 @@ class Engine:
         self.walk: Callable[..., Walk] = Walk
         target = "cuda:{}{}".format(*torch.cuda.get_device_capability(self.device)) if kernels and self.device.type == "cuda" else ""
         stock = Stock(compiled.filed, self.plan, target)
-        if forward is None:
-            made = ForwardKernels(self.net, self.device, kernels == "interpret", stock) if kernels else None
-            forward = Forward(self.net, find_semantics(semantics), self.device, kernels=made)
-        self.forward = forward
+        self.forward = forward or Forward(self.net, find_semantics(semantics), self.device)
         self.kit = Kit(self.net, self.plan, self.forward, self.coefficients)
         self.kernels: TritonBackend | None = None
         if kernels:
             backend = IntervalBackend if numerics == "interval" else TritonBackend
-            self.kernels = backend(self.kit, dtype, self.device, kernels == "interpret", memory // 2, config, stock)
+            given = self.kit, dtype, self.device, kernels == "interpret", memory // 2, config, stock
+            self.kernels = backend(*given, early=self.early, tight=tight)
         self.nodes = self.net.by_name
         self.programs = {p.target: p for p in self.plan if p.kind == "bound"}
         wanted = relaxed_nodes(self.net)  # an input whose cells were moved about is no longer the user's
         self.shown = dict.fromkeys(n.name for n in self.net if n.name in wanted and "take" not in n.attrs)
         self.unsettled = unsettled_nodes(self.net)
         self.tally = Tally()
-        self.replays = Replays(proxy(self)) if self.kernels is not None else None
         self._other: Engine | None = None
 
     # ---- boxes ------------------------------------------------------------------------------------------
@@ -134,7 +127,7 @@ class Engine:
         for n in self.net:
             frame = self.kit.frames[n.name]
             padded = frame.padded[0] * frame.padded[1] * frame.channels
-            total += n.size * 8 * 4 + padded * (8 if self.coefficients.dtype == torch.float64 else 4) * 6
+            total += n.size * 8 * (4 if self.kernels is None else 8) + padded * (8 if self.coefficients.dtype == torch.float64 else 4) * 6
         widest = max(self._patch_values(n.name) for n in self.net)
         return total + 8 * 3 * widest
 
@@ -145,10 +138,8 @@ class Engine:
 
     def interval(self, lo: Tensor, hi: Tensor) -> Boxes:
         """The interval pass over boxes of the user's input, float64 [batch, values]."""
-        if self.replays is not None:
-            found = self.replays.interval(lo, hi)
-            if found is not None:
-                return found
+        if self.kernels is not None and len(lo):
+            return self.kernels.player.interval(lo, hi)
         boxes = self.forward.start(lo.to(self.device), hi.to(self.device))
         for _ in self.interval_nodes(boxes):
             pass
@@ -173,10 +164,13 @@ class Engine:
 
         `known` are bounds of nodes that hold for these inputs, as those of a larger box do: what they decide needs no row.
         """
-        if self.replays is not None and known is None:
-            found = self.replays.refine(lo, hi, progress, lambda: self._expire(deadline), trace)
-            if found is not None:
-                return found
+        if self.kernels is not None:
+            if not len(lo):
+                return self.interval(lo, hi)
+            found, rows = self.kernels.player.refine(lo, hi, progress, lambda: self._expire(deadline), trace, known or {})
+            for name, neurons in rows.items():
+                self._count_rows(name, 2 * neurons)
+            return found
         boxes = self.forward.start(lo.to(self.device), hi.to(self.device))
         done = 0
         for node in self.interval_nodes(boxes):
@@ -188,7 +182,7 @@ class Engine:
                 self._bound(program, boxes, deadline, trace)
                 done += 1
             elif trace is not None and node.name in self.shown:  # the interval pass is exact there
-                told, now = self.statistics(boxes, node.name), trace.mark()
+                told, now = sums(boxes.lo[node.name], boxes.hi[node.name]), trace.mark()
                 trace.add_layer(node.name, (now, now), boxes.lo[node.name].numel(), (told, told), [], node.name in self.unsettled)
         progress("bounds", done, len(self.programs))
         return boxes
@@ -202,41 +196,24 @@ class Engine:
         name = program.target
         lo, hi = boxes.lo[name].contiguous(), boxes.hi[name].contiguous()
         boxes.lo[name], boxes.hi[name] = lo, hi
-        before = None if trace is None else (trace.mark(), self.statistics(boxes, name))
+        before = None if trace is None else (trace.mark(), sums(lo, hi))
         unsettled, leaves = name in self.unsettled, self.leaves(name)
-        if self.kernels is not None:
-            n, made = self.kernels.neurons.narrow(self.layer(name, self._tables(boxes), lambda: self._expire(deadline)))
-            self.count_rows(name, n)
-        else:
-            at, made = self._undecided(lo, hi, unsettled), []
-            n = len(at)
-            if n:
-                where, old = indices(at, lo.shape), both_sides(lo, hi, at)
-                best, made = self._both_sides(program, self._tables(boxes), where, old, leaves, deadline)
-                lo[where], hi[where] = best[0], -best[1]
-        if n:
-            boxes.sizes.pop(name, None)
+        at, made = self._undecided(lo, hi, unsettled), list[Results]()
+        if len(at):
+            where, old = indices(at, lo.shape), both_sides(lo, hi, at)
+            best, made = self._both_sides(program, self._tables(boxes), where, old, leaves, deadline)
+            lo[where], hi[where] = best[0], -best[1]
         if trace is not None and before is not None:
             begin, told = before
-            trace.add_layer(name, (begin, trace.mark()), lo.numel(), (told, self.statistics(boxes, name)), made, unsettled)
-
-    def statistics(self, boxes: Boxes, name: str) -> Tensor:
-        """What a trace says of a node's boxes as they are now."""
-        cells = self.forward.cells
-        return sums(boxes.lo[name], boxes.hi[name]) if cells is None else cells.tell(boxes, name)
+            trace.add_layer(name, (begin, trace.mark()), lo.numel(), (told, sums(lo, hi)), made, unsettled)
 
     def leaves(self, name: str) -> bool:
         """Whether a row of this node's neurons leaves when it has settled one."""
         return self.plan.candidates == "all" and self.early and name not in self.unsettled
 
-    def layer(self, name: str, tables: Tables, expire: Callable[[], None]) -> NeuronLayer:
-        every = self.plan.candidates == "all"
-        return NeuronLayer(tables, self.programs[name], self.tight, name in self.unsettled, self.leaves(name), every, expire)
-
-    def count_rows(self, name: str, neurons: int) -> None:
-        """So many neurons had a row for each sign."""
-        if neurons:
-            self.tally.rows[name] = self.tally.rows.get(name, 0) + 2 * neurons
+    def _count_rows(self, name: str, rows: int) -> None:
+        if rows:
+            self.tally.rows[name] = self.tally.rows.get(name, 0) + rows
 
     def _undecided(self, lo: Tensor, hi: Tensor, unsettled: bool) -> Tensor:
         """The cells of neurons that get rows."""
@@ -296,7 +273,7 @@ class Engine:
             some = self._rows(image[block], block, h[block], w[block])
             start = Identity(sign[block].to(self.coefficients.dtype), channel[block])
             self.walk(self.backend, tables, program, some, results, chosen).run(start)
-        self.tally.rows[program.target] = self.tally.rows.get(program.target, 0) + rows
+        self._count_rows(program.target, rows)
         self.tally.ops += results.ops
         return results
 

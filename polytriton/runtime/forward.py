@@ -17,8 +17,6 @@ from polytriton.ir.plan import extent
 from polytriton.kernels.affine import count_source
 from polytriton.limit import go_on
 from polytriton.runtime.curves import curve_range
-from polytriton.runtime.gpu.box_kernels import BoxKernels, Sizes
-from polytriton.runtime.gpu.forward_kernels import AffineParts, ForwardKernels
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
 from polytriton.runtime.planes import product_range
 from polytriton.runtime.relax import Winners, maxpool_winners
@@ -36,7 +34,6 @@ class Boxes:
     magnitude: dict[str, Tensor] = field(default_factory=dict)  # S = wabs |operand| of affine nodes
     error: dict[str, Tensor] = field(default_factory=dict)  # e of every node that has one
     winners: dict[str, Winners] = field(default_factory=dict)
-    sizes: dict[str, Sizes] = field(default_factory=dict)  # by kernels alone, and gone where a box changes
     signed: dict[str, Tensor] = field(default_factory=dict)  # not zero where rows may bring multipliers of a ReLU's operand's sign
     tables: object = None  # what the engine derived from these boxes
 
@@ -58,6 +55,16 @@ class Boxes:
         return Boxes(*bounds, winners, signed=some(self.signed))
 
 
+@dataclass(frozen=True)
+class AffineParts:
+    """W x + b over boxes, float64 [batch, height, width, channels]; see kernels.device.forward for what each promises."""
+
+    centre: Tensor
+    spread: Tensor
+    magnitude: Tensor
+    terms: Tensor | None  # [batch, height, width, 1 or channels]: how many operands each output sums, None where nobody asked
+
+
 def _sane(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
     """NaN means no bound."""
     return torch.nan_to_num(lo, nan=-INF, posinf=-INF, neginf=-INF), torch.nan_to_num(hi, nan=INF, posinf=INF, neginf=INF)
@@ -70,25 +77,25 @@ def _bounded(lo: Tensor, hi: Tensor, f_lo: Tensor, f_hi: Tensor) -> tuple[Tensor
 
 
 class Forward:
-    """Transfers boxes through one node at a time; the products of linear and conv layers by `kernels` where given."""
+    """Transfers boxes through one node at a time, by tensor operations."""
 
-    def __init__(self, net: Net, semantics: Semantics, device: torch.device, *, kernels: ForwardKernels | None = None) -> None:
+    def __init__(self, net: Net, semantics: Semantics, device: torch.device) -> None:
         if net.input.integer("half") and not semantics.real:
             raise UnsupportedModel(
                 f"the network {net.name} stores numbers in float16: no deployed semantics covers what that rounds",
                 "use --semantics real (in Python semantics='real'), or convert the model to float32",
             )
-        self.net, self.semantics, self.device, self.kernels = net, semantics, device, kernels
+        self.net, self.semantics, self.device = net, semantics, device
         self.nodes = net.by_name
         self.addends = find_addends(net)
         self.shared = {} if semantics.real else self.addends.shared
-        self.cells = None if kernels is None else BoxKernels(self, kernels.interpret)
         self.layers: dict[str, Layer] = {}
         for n in net:
             if n.op in ("linear", "conv", "scale"):
                 go_on()
                 self.layers[n.name] = load_layer(net, n, device)
         self.moves = {n.name: load_moves(net, n, device) for n in net if n.op == "gather"}
+        self._summed: dict[str, dict[str, Tensor]] = {}
 
     def start(self, lo: Tensor, hi: Tensor) -> Boxes:
         """Boxes of the input node from boxes of the user's input, [batch, values] in the user's order."""
@@ -103,18 +110,18 @@ class Forward:
             lo, hi = (torch.where(v.abs() < self.semantics.eta, end, v) for v, end in ((lo, lo.clamp(max=0)), (hi, hi.clamp(min=0))))
         return Boxes({node.name: to_physical(lo, node.shape)}, {node.name: to_physical(hi, node.shape)})
 
-    def transfer(self, node: Node, boxes: Boxes) -> None:
-        """Adds the node's box, magnitude and error from its operands' boxes."""
-        whole = None if self.shared.get(node.name) else self.cells
-        if whole is not None and node.op in ("linear", "conv") and not flushes(self.semantics):
-            layer, source = self.layers[node.name], node.inputs[0]
-            assert self.kernels is not None
-            sums = self.kernels.sums(layer, boxes.lo[source], boxes.hi[source], count_source(node, self.semantics.real))
-            whole.affine(layer, sums, boxes)
-        elif whole is not None and node.op in ("relu", "add", "sub"):
-            whole.elementwise(node, boxes)
-        elif node.op in ("linear", "conv", "scale"):
-            self._affine(node, boxes)
+    def summed(self, name: str) -> dict[str, Tensor]:
+        """A layer's weights as the interval pass's kernels read them: outputs first, then the reduction in the kernel's order."""
+        if name not in self._summed:
+            layer = self.layers[name]
+            w, wabs = (v.permute(0, 2, 3, 1).contiguous() if layer.node.op == "conv" else v for v in (layer.w, layer.wabs))
+            self._summed[name] = {"w": w, "wabs": wabs, "b": layer.b.contiguous(), "babs": layer.babs}
+        return self._summed[name]
+
+    def transfer(self, node: Node, boxes: Boxes, parts: AffineParts | None = None) -> None:
+        """Adds the node's box, magnitude and error from its operands' boxes; `parts`: a layer's sums, where a kernel has made them."""
+        if node.op in ("linear", "conv", "scale"):
+            self._affine(node, boxes, parts)
         elif node.op in ("add", "sub"):
             self._sum(node, boxes)
         elif node.op == "relu":
@@ -131,7 +138,7 @@ class Forward:
         elif node.op == "gather":
             cells = self.moves[node.name].cells
             for d in (boxes.lo, boxes.hi):
-                flat = d[node.inputs[0]].reshape(boxes.batch, -1)
+                flat = d[node.inputs[0]].flatten(1)
                 picked = torch.where(cells >= 0, flat[:, cells.clamp(min=0)], torch.zeros((), dtype=flat.dtype, device=self.device))
                 d[node.name] = self._shaped(picked, node)
         else:
@@ -148,7 +155,7 @@ class Forward:
         logical = [p.reshape(len(p), *s) for p, s in zip(parts, shapes, strict=True)]
         return self._shaped(torch.cat(logical, node.integer("axis") + 1), node)
 
-    def _affine(self, node: Node, boxes: Boxes) -> None:
+    def _affine(self, node: Node, boxes: Boxes, parts: AffineParts | None) -> None:
         """W x + b over [lo, hi] as centre and radius: four rounded results, each with its gamma64 charged."""
         layer, sem = self.layers[node.name], self.semantics
         lo, hi = boxes.lo[node.inputs[0]], boxes.hi[node.inputs[0]]
@@ -156,11 +163,7 @@ class Forward:
         rad = up(torch.maximum(hi - mid, mid - lo))
         xabs = mid.abs() + rad  # >= |x|
         # what is exactly zero (a settled ReLU's output) takes part in no rounding, unless the layer gives its count of summands
-        terms = count_source(node, sem.real)
-        if self.kernels is not None and node.op != "scale":
-            parts = self.kernels.affine(layer, lo, hi, terms)
-        else:
-            parts = self._parts(layer, mid, rad, xabs, terms)
+        parts = parts or self._parts(layer, mid, rad, xabs, count_source(node, sem.real))
         centre, spread, magnitude = parts.centre, parts.spread, parts.magnitude
         nonzero = magnitude if parts.terms is None else parts.terms
         flushed = None
@@ -184,12 +187,12 @@ class Forward:
         boxes.magnitude[node.name], boxes.error[node.name] = magnitude, e
 
     def _parts(self, layer: Layer, mid: Tensor, rad: Tensor, xabs: Tensor, terms: str) -> AffineParts:
-        """What kernels.forward computes, by tensor operations."""
+        """What kernels.device.forward computes, by tensor operations."""
         centre = self.product(layer, layer.w, mid) + layer.b
         if layer.cancelled:  # wabs counts what cancelled in a merge; the radius does not
             spread, magnitude = self.product(layer, layer.w.abs(), rad), self.product(layer, layer.wabs, xabs)
         else:
-            spread, magnitude = self.product(layer, layer.wabs, torch.cat([rad, xabs])).split(len(mid))
+            spread, magnitude = self.product(layer, layer.wabs, torch.cat([rad, xabs])).chunk(2)
         count = None
         if terms == "present":
             count = self.nonzero_terms(layer, xabs > 0)
@@ -238,7 +241,7 @@ class Forward:
         """W x in float64, plain summation."""
         node = layer.node
         if node.op == "linear":
-            return self._shaped(x.reshape(len(x), -1) @ w.T, node)
+            return self._shaped(x.flatten(1) @ w.T, node)
         if node.op == "scale":
             return x * w
         p = node.ints("p", (0, 0, 0, 0))

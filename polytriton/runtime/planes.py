@@ -39,7 +39,14 @@ def product_planes(lo: tuple[Tensor, Tensor], hi: tuple[Tensor, Tensor], dtype: 
     """lo, hi: the least and the greatest x and y, float64; `error` >= 0 is the deployed product's own."""
     first, second = (torch.nan_to_num(0.5 * lo[k] + 0.5 * hi[k], nan=0.0, posinf=0.0, neginf=0.0).to(dtype) for k in (1, 0))
     first, second = (torch.where(torch.isfinite(v), v, torch.zeros_like(v)) for v in (first, second))
-    a, b = first.double(), second.double()
+    return Planes(first, second, *plane_cuts(first, second, lo, hi, error))
+
+
+def plane_cuts(
+    first: Tensor, second: Tensor, lo: tuple[Tensor, Tensor], hi: tuple[Tensor, Tensor], error: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Cuts below and above of planes of these stored slopes, in their type."""
+    a, b, dtype = first.double(), second.double(), first.dtype
     low, high = torch.full_like(lo[0], float("inf")), torch.full_like(lo[0], float("-inf"))
     for x, y in _corners(lo, hi):
         parts = x * y, a * x, b * y
@@ -51,7 +58,7 @@ def product_planes(lo: tuple[Tensor, Tensor], hi: tuple[Tensor, Tensor], dtype: 
         low, high = low - 4 * U64 * low.abs(), high + 4 * U64 * high.abs()
     inf = float("inf")
     low, high = torch.nan_to_num(low, nan=-inf, posinf=-inf, neginf=-inf), torch.nan_to_num(high, nan=inf, posinf=inf, neginf=inf)
-    return Planes(first, second, round_down(low, dtype), round_up(high, dtype))
+    return round_down(low, dtype), round_up(high, dtype)
 
 
 def product_range(lo: tuple[Tensor, Tensor], hi: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

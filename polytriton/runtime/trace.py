@@ -21,7 +21,7 @@ from polytriton.results import LayerStats
 from polytriton.runtime.cpu.walk import Results
 
 Mark: TypeAlias = "float | torch.cuda.Event"
-Told: TypeAlias = tuple[Tensor, Tensor]  # before and after refinement, each as `sums` or BoxKernels.tell has it
+Told: TypeAlias = tuple[Tensor, Tensor]  # before and after refinement, each as `sums` or a kernel (`tell_boxes`) has it
 
 
 def sums(lo: Tensor, hi: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 import polytriton
@@ -88,6 +90,50 @@ def test_the_tour_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert names["again"].net.name == "digits_conv_ibp"
     text = (EXAMPLES / "digits_tour.py").read_text()
     assert text.count("\n# %% ") >= 5
+
+
+# ---- the loop ----
+
+
+def test_a_controller_stays_safe(python: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out, _ = python("closed_loop.py", tmp_path / "tube.svg")
+    steps = [line for line in out.splitlines() if line.startswith("step ")]
+    assert len(steps) == 10 and "within 3, velocity within 1.5" in out.splitlines()[-1]
+    assert (tmp_path / "tube.svg").read_text().count("<circle") == 1000
+
+
+def test_simulations_of_the_loop_stay_in_the_tube() -> None:
+    """The controller in onnxruntime, the dynamics in float32 beside it, step by step; and what the loop must not be: always safe."""
+    held = runpy.run_path(str(EXAMPLES / "closed_loop.py"))
+    steps, (lo, hi) = 4, held["START"]
+    loop = polytriton.compile(held["unroll"](onnx.load(held["CONTROLLER"]), steps))
+    tube = polytriton.reach(loop, (lo, hi), planes=[(2 * t, 2 * t + 1) for t in range(steps)], angles=8, pieces=16, samples=0)
+    controller = onnxruntime.InferenceSession(str(held["CONTROLLER"]))
+    a, b = np.float32(held["A"]), np.float32(held["B"])
+    rng, seen = np.random.default_rng(0), []
+    for _ in range(100):
+        x, states = np.float32(rng.uniform(lo, hi)), []
+        for _ in range(steps):
+            (u,) = controller.run(None, {"state": x[None]})
+            x = np.float32(a @ x + b * u[0])
+            states.append(x)
+        seen.append(np.concatenate(states))
+        assert tube.contains(seen[-1])
+    assert (tube.hi - tube.lo < 1.6 * np.ptp(seen, axis=0) + 0.02).all(), "a tube, not a funnel"
+    _, y = loop.variables()
+    reached = polytriton.Property((lo, hi), unsafe=y[2 * steps - 1] <= float(np.min(seen, axis=0)[-1]))
+    assert loop.verify_property(reached, timeout=20).verdict != "unsat"
+
+
+@pytest.mark.slow
+def test_the_controller_is_what_its_script_trains(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(EXAMPLES / "train_controller.py"), str(tmp_path / "own.onnx")], check=True, timeout=600)
+    x = np.random.default_rng(0).uniform([-4, -2], [4, 2], (200, 2)).astype(np.float32)
+    answers = []
+    for path in (EXAMPLES / "controller.onnx", tmp_path / "own.onnx"):
+        session = onnxruntime.InferenceSession(str(path))
+        answers.append([session.run(None, {"state": v[None]})[0][0, 0] for v in x])
+    assert np.abs(np.subtract(*answers)).max() < 0.02
 
 
 # ---- certify_images ----

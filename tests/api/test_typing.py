@@ -22,7 +22,8 @@ import torch
 import polytriton
 import polytriton.torch
 from polytriton import (
-    Bounds, Condition, Counterexample, Expression, Interval, PolytritonError, Property, Radius, Result, ResultList, Variables, Verifier,
+    Bounds, Condition, Counterexample, Expression, Interval, PolytritonError, Property, Radius, Reach, Result, ResultList, Variables,
+    Verifier,
 )
 
 
@@ -76,6 +77,10 @@ try:
     proved = None if joined[0].radius is None else joined[0].radius.proved
     saved: Path = joined.save("results.jsonl", overwrite=True)
     page: Path = polytriton.report(joined, "report.html", title="All")
+    reached: Reach = polytriton.reach(net, (-1, Fraction(1, 3)), planes=[(0, 1)], directions=[[1.0, 2.0]], timeout=5.0)
+    reached = polytriton.reach(net, (np.zeros(4), "hi.npy"))
+    drawn: Path = reached.save("reach.svg", planes=[(0, 1)], overwrite=True)
+    held: bool = polytriton.reach(net, prop, pieces=4).contains([0.0, 1.0])
     rows = [len(polytriton.to_pandas(radii)), len(joined.to_pandas())]
 except PolytritonError as error:
     print(error.message, error.remedy, error.exit_code)
@@ -94,6 +99,7 @@ net.radius([0.0], tolerence="0.1")
 net.certify("a.vnnlib", "a.cert", serch="none")
 net.verify([0.0], "1/255").verdict
 net.verify("a.vnnlib").verdickt
+polytriton.reach(net, (0, 1), peaces=3)
 polytriton.compile(3)
 """
 
@@ -114,8 +120,8 @@ def mypy(tmp_path: Path, text: str) -> str:
 def test_a_typed_program_passes_in_strict_mode(tmp_path: Path) -> None:
     assert "Success" in mypy(tmp_path, PROGRAM)
     found = mypy(tmp_path, WRONG)
-    for words in ('"semantic"', '"hi"', '"int"', '"verdikt"', '"Expression"', '"semanticks"', '"tolerence"', '"serch"', '"verdickt"'):
-        assert words in found, found
+    for words in ["semantic", "hi", "int", "verdikt", "Expression", "semanticks", "tolerence", "serch", "verdickt", "peaces"]:
+        assert f'"{words}"' in found, found
     assert 'Item "ResultList" of "Result | ResultList" has no attribute "verdict"' in found, "one or several"
     assert 'Argument 1 to "compile" has incompatible type "int"' in found
 

@@ -18,8 +18,9 @@ import numpy as np
 from polytriton.certificate.draft import Draft
 from polytriton.certificate.guide import Guide, complete
 from polytriton.certificate.write import pack
-from polytriton.checker import Choice, Refused
+from polytriton.checker import Refused
 from polytriton.checker import Tree as CheckerTree
+from polytriton.checker_slopes import Choice
 from tests.certificate.cases import Rng, pick
 from tests.certificate.models import random_tree
 from tests.certificate.nodes import Node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from polytriton import checker
 from polytriton.certificate.write import certify
 from polytriton.checker_files import Refused
+from tests.certificate.models import NODE, bounded, model
 from tests.soundness.inserted import CASES, Graph, Inserted
 from tests.soundness.test_addends import residual
 
@@ -76,3 +78,72 @@ def test_doublings_grow_as_weights_do(tmp_path: Path) -> None:
     (tmp_path / "real.cert").write_bytes(certify(tmp_path / "n.onnx", prop, "real"))
     with pytest.raises(Refused, match="weights that grow"):
         certify(tmp_path / "n.onnx", prop, "float32")
+
+
+LOST = 1000
+SWALLOWED = np.array([2.0**24, *np.ones(LOST), -(2.0**24)], np.float32)  # added up in this order the ones are lost
+
+
+def least(path: Path, inputs: int) -> Fraction:
+    """Below which no float32 execution comes where every input is 1."""
+    net, one = checker.Network(path.read_bytes()), np.ones((inputs, 1))
+    boxes = bounded(checker.Boxes(net, one, one, float32=True))
+    return boxes.margins(net, [({~0: Fraction(1)}, Fraction(0))], np.zeros(1, np.int64), 0)[0][0]
+
+
+def convolutions(path: Path, *weights: np.ndarray, relu: bool = False) -> Path:
+    """One after the other, over an image of one cell."""
+    names = ["x", *(f"v{k}" for k in range(1, len(weights))), "z" if relu else "y"]
+    nodes = [NODE("Conv", [names[k], f"w{k}"], [names[k + 1]]) for k in range(len(weights))] + [NODE("Relu", ["z"], ["y"])] * relu
+    return model(path, nodes, [1, weights[0].shape[1], 1, 1], {f"w{k}": w[..., None, None] for k, w in enumerate(weights)})
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_what_each_of_two_convolutions_rounds_is_paid(tmp_path: Path, layer: int, relu: bool) -> None:
+    """What goes from one to the other is a tensor in memory, and off by what the first rounded."""
+    assert np.add.accumulate(SWALLOWED)[-1] == 0 < float(SWALLOWED.astype(np.float64).sum()) == LOST
+    weights = (SWALLOWED[None], np.ones((1, 1))) if layer == 0 else (SWALLOWED[:, None], np.ones((1, len(SWALLOWED))))
+    path = convolutions(tmp_path / "n.onnx", *weights, relu=relu)
+    assert checker.Network(path.read_bytes()).stored == {1} and least(path, weights[0].shape[1]) <= 0
+
+
+def test_what_cancels_before_a_convolution_is_not_charged_in_it(tmp_path: Path) -> None:
+    """2^24 - 2^24, then a thousand products with what is left: nearly zero."""
+    first, second = np.tile([[2.0**24, -(2.0**24)]], (LOST, 1)), np.ones((1, LOST))
+    assert -3 * 2.0 * LOST * 4 < least(convolutions(tmp_path / "n.onnx", first, second), 2) < 0
+
+
+def test_dense_layers_may_be_one(tmp_path: Path) -> None:
+    """Both inputs' weights are the same but for their sign; multiplied into one layer, in another order each, they are not."""
+    nodes = [NODE("Gemm", ["x", "a"], ["h"], transB=1), NODE("Gemm", ["h", "b"], ["y"], transB=1)]
+    weights = {"a": np.stack([SWALLOWED, -SWALLOWED], 1), "b": np.ones((1, len(SWALLOWED)))}
+    path = model(tmp_path / "n.onnx", nodes, [1, 2], weights)
+    assert least(path, 2) <= np.add.accumulate(SWALLOWED)[-1] - np.add.accumulate(SWALLOWED[[0, -1, *range(1, LOST + 1)]])[-1] == -LOST
+
+
+@pytest.mark.parametrize(
+    ("ops", "stored"),
+    [
+        ("Conv Conv", {1}), ("Conv Flatten Gemm", {1}), ("Gemm Reshape Conv", {1}), ("Gemm Gemm", set()), ("Conv Mul Conv", set()),
+        ("Conv Add Conv", set()), ("Conv Sum Conv", set()), ("Conv Relu Conv", set()), ("Conv Both Conv", set()),
+    ],
+)  # fmt: skip
+def test_which_values_are_stored(tmp_path: Path, ops: str, stored: set[int]) -> None:
+    """Those alone that nothing else merges with: not what a scale or a sum reads, and not what a ReLU reads too."""
+    made = {
+        "Conv": ("Conv", ["w"], {}), "Gemm": ("Gemm", ["m"], {}), "Flatten": ("Flatten", [], {}), "Reshape": ("Reshape", ["shape"], {}),
+        "Mul": ("Mul", ["c"], {}), "Add": ("Add", ["c"], {}), "Relu": ("Relu", [], {}), "Sum": ("Add", ["x"], {}),
+    }  # fmt: skip
+    nodes, name = [], "x"
+    for k, op in enumerate(ops.split()):
+        if op == "Both":
+            nodes.append(NODE("Relu", [name], ["r"]))
+            continue
+        kind, more, attrs = made[op]
+        nodes.append(NODE(kind, [name, *more], [f"v{k}"], **attrs))
+        name = f"v{k}"
+    nodes.append(NODE("Add", [name, "r"], ["y"]) if "Both" in ops else NODE("Flatten", [name], ["y"]))
+    weights = {"w": np.ones((2, 2, 1, 1)), "m": np.ones((2, 2)), "c": np.ones((1, 2, 1, 1)), "shape": np.array([1, 2, 1, 1])}
+    path = model(tmp_path / "n.onnx", nodes, [1, 2] if ops.startswith("Gemm") else [1, 2, 1, 1], weights)
+    assert checker.Network(path.read_bytes()).stored == stored

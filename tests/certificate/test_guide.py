@@ -17,6 +17,7 @@ from polytriton import checker
 from polytriton.certificate import guide as guides
 from polytriton.certificate.draft import Draft
 from polytriton.certificate.guide import Guide, complete
+from polytriton.checker_slopes import Choice
 from tests.certificate.models import NODE, certify, change, dense, model, prop, random_tree
 from tests.prove.piecewise import Form, Small, drawn, least
 
@@ -65,8 +66,9 @@ def test_a_completed_tree_needs_nobody(tmp_path: Path, monkeypatch: pytest.Monke
         margins = follow(prover, box, group, root, guide)
         tree = checker.Tree(guide.completed(root).arrays())
         assert follow(prover, box, group, tree) == pytest.approx(margins, rel=1e-3)
-        assert len(tree.split) == len(root.split) + 2 * guide.count
-        divided += guide.count
+        more = sum(split >= 0 for (split, *_), _ in guide.below.values())
+        assert len(tree.split) == len(root.split) + 2 * more
+        divided += more
         ends = set(np.flatnonzero(tree.child < 0).tolist())
         assert all(len(tree.asked(n, frozenset([0]), group)) == 1 for n in ends & set(tree.node.tolist()))
     assert divided
@@ -141,7 +143,7 @@ def test_it_changes_nothing_that_it_is_given(tmp_path: Path, monkeypatch: pytest
         for v in (*held, *(v for some in (*boxes.z.values(), *boxes.lines.values()) for v in some), *boxes.signs.values()):
             v.setflags(write=False)
 
-    def choose(boxes: checker.Boxes, draft: Any, start: Any, at: Any, steps: int, goal: Any) -> checker.Choice:
+    def choose(boxes: checker.Boxes, draft: Any, start: Any, at: Any, steps: int, goal: Any) -> Choice:
         lock(boxes)
         for v in (*start.values(), at, goal):
             v.setflags(write=False)
@@ -346,9 +348,9 @@ def test_a_sum_that_overflows_cuts_nothing(tmp_path: Path, monkeypatch: pytest.M
             checker.need(self.count < 40, "enough", checker.Refused)
             return [(-1 if w.part.signs[0] else 4, 0.0, 0, 5) for w in left]
 
-    def huge(self: checker.Boxes, draft: object, start: dict[int, np.ndarray], at: np.ndarray, steps: int, goal: object) -> checker.Choice:
+    def huge(self: checker.Boxes, draft: object, start: dict[int, np.ndarray], at: np.ndarray, steps: int, goal: object) -> Choice:
         lines = {2: (np.ones((1, len(at))), np.full((1, len(at)), 1e308))}
-        return checker.Choice(lines if 2 in self.lines and max(start) > 2 else {}, None, None)
+        return Choice(lines if 2 in self.lines and max(start) > 2 else {}, None, None)
 
     monkeypatch.setattr(checker.Boxes, "choose", huge)
     for middles in sorted(set(permutations([-1, -1, 1, 1]))):

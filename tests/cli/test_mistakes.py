@@ -1,4 +1,4 @@
-"""Twelve mistakes that a newcomer makes, on the command line and in Python: each meets one message that names the remedy."""
+"""Mistakes that a newcomer makes, on the command line and in Python: each meets one message that names the remedy."""
 
 from __future__ import annotations
 
@@ -130,7 +130,66 @@ MISTAKES = {
         "make the folder",
         python=lambda net, x: net.save("net.onnx/net.poly"),
     ),
+    "a Keras file": Mistake(
+        "compile keras.h5", "a Keras or HDF5 file", "tf2onnx.convert --keras keras.h5", python=lambda net, x: polytriton.compile("keras.h5")
+    ),
+    "a TensorFlow Lite file": Mistake("compile small.tflite", "a TensorFlow Lite file", "tf2onnx.convert --tflite small.tflite"),
+    "weights of torch": Mistake(
+        "verify weights.pth safe.vnnlib", "a torch file", "compile(module, example_input)",
+        python=lambda net, x: polytriton.compile("weights.pth"),
+    ),
+    "a quantised network": Mistake(
+        "compile quantised.onnx", "node 'q' (QuantizeLinear)", "verify the float network", code=3,
+        python=lambda net, x: polytriton.compile("quantised.onnx"),
+    ),
+    "a pointer of Git LFS": Mistake(
+        "compile pointer.onnx", "a pointer of Git LFS", "git lfs pull", python=lambda net, x: polytriton.compile("pointer.onnx")
+    ),
+    "a property that is a pointer of Git LFS": Mistake(
+        "verify net.onnx pointer.vnnlib", "pointer.vnnlib is a pointer of Git LFS", "git lfs pull",
+        python=lambda net, x: net.verify_vnnlib("pointer.vnnlib"),
+    ),
+    "a page about the file": Mistake("compile page.onnx", "a page of the web", "download the file itself"),
+    "images without a radius": Mistake(
+        "run net.poly --images ok.npz", "--images needs a radius", "--epsilon 2/255",
+        python=lambda net, x: net.verify(x), python_remedy='epsilon="8/255"',
+    ),
+    "images that are normalised already": Mistake(
+        "run net.poly --images normal.npz --epsilon 0.01", "they look normalised already", "give --mean and --std"
+    ),
+    "too few labels": Mistake(
+        "run net.poly --images few.npz --epsilon 0.01", "2 images and labels of shape [1]", "one integer label an image",
+        python=lambda net, x: net.verify(np.zeros((3, 1, 2, 2)), epsilon=0.01, label=[0, 1]), python_remedy="one an image",
+    ),
+    "one end of a range": Mistake(f"{BALL} --clip 1", "--clip 1 is no range", "--clip 0,1"),
+    "results that are there": Mistake(f"{BALL} --json old.jsonl", "old.jsonl holds results already", "--resume goes on with it"),
+    "a report about something else": Mistake("report labels.npz", "not a result of polytriton", "--json FILE"),
+    "a semantics that is none": Mistake(
+        "verify net.onnx safe.vnnlib --semantics exact", "semantics='exact' is unknown", "real, float32",
+        python=lambda net, x: polytriton.compile("net.onnx", semantics="exact"),
+    ),
+    "a device that is none": Mistake(
+        "verify net.onnx safe.vnnlib --device gpu", "device 'gpu' is unknown", "cpu, cuda",
+        python=lambda net, x: polytriton.compile("net.onnx", device="gpu"),
+    ),
+    "an option misspelt": Mistake("verify net.onnx safe.vnnlib --semantic real", "Possible options: --search,", "verify --help"),
+    "a command misspelt": Mistake("verfy net.onnx safe.vnnlib", "Did you mean 'verify'", "polytriton --help"),
+    "no time at all": Mistake(
+        "verify net.onnx safe.vnnlib --timeout 0", "--timeout 0 is no time", "seconds above 0",
+        python=lambda net, x: polytriton.reach(net, (0, 1), timeout=0),
+    ),
+    "an output that is none": Mistake(
+        "compile net.onnx --output logits", "no output 'logits'", "choose one of: 'y'",
+        python=lambda net, x: polytriton.compile("net.onnx", output="logits"),
+    ),
+    "no property": Mistake("verify net.onnx", "a network and a property are needed", "polytriton verify NET.onnx PROP.vnnlib"),
+    "no box": Mistake(
+        "reach net.onnx", "from a property or from --box", "--box=0,1",
+        python=lambda net, x: polytriton.reach(net, x), python_remedy="polytriton.reach(net, (lo, hi))",
+    ),
+    "an artifact to tune that is none": Mistake("tune net.onnx", "a model, not an artifact", "polytriton compile net.onnx"),
 }
+assert len(MISTAKES) > 25
 if not torch.cuda.is_available():
     MISTAKES["no GPU"] = Mistake(
         "verify net.onnx safe.vnnlib --device cuda",
@@ -158,6 +217,18 @@ def furnished(cli: Cli, poly: Path, here: Path) -> Path:
     np.savez(here / "rgb.npz", images=np.repeat(pixels, 3, axis=1), labels=[0, 1])
     np.savez(here / "labels.npz", images=pixels, labels=[0, 7])
     np.savez(here / "levels.npz", images=255 * pixels, labels=[0, 1])
+    np.savez(here / "normal.npz", images=4 * pixels - 2, labels=[0, 1])
+    np.savez(here / "few.npz", images=pixels, labels=[0])
+    steps = (("Quantize", "x", "q"), ("Dequantize", "q", "y"))
+    quantise = [tiny.helper.make_node(f"{kind}Linear", [x, "s", "z"], [y], name=y) for kind, x, y in steps]
+    tiny.save(here / "quantised.onnx", quantise, [1, 3], 3, {"s": np.float32(0.1), "z": np.float32(0)})
+    (here / "keras.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    (here / "small.tflite").write_bytes(b"\0\0\0\0TFL3")
+    (here / "weights.pth").write_bytes(b"PK\x03\x04")
+    for name in ("pointer.onnx", "pointer.vnnlib"):
+        (here / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
+    (here / "page.onnx").write_text("\n<!DOCTYPE html><html>a model</html>")
+    (here / "old.jsonl").write_text("{}\n")
     np.savez(here / "big.npz", images=np.zeros((2, 3, 4, 4)), labels=[0, 1])
     return here
 

@@ -28,7 +28,10 @@ from tests.docs.test_docs import PAGES, ROOT
 
 FORM = re.compile(r"(?<![\w/.-])[A-Z]{3,}\b|(?<![\w.-])[A-Z](?![\w:])|\[[-No]|\|")
 START = re.compile(r"^(?:    )?(\$ )?((?:polytriton|python|make|pip|vnncomp_scripts/\w+\.sh) .*)$")
-SLOW = ("--target cuda", "--engine ray", "polytriton tune", "load_digits", "run_instance", "--end 12", "deployed_arithmetic.py")
+SLOW = (
+    "--target cuda", "--engine ray", "polytriton tune", "load_digits", "run_instance", "--end 12", "deployed_arithmetic.py",
+    "closed_loop.py", "certified_training.py",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

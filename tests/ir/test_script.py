@@ -59,7 +59,8 @@ def test_what_a_run_of_dense_layers_launches() -> None:
         CHECK-NOT: tell_boxes
         CHECK: refine {
         CHECK: affine_boxes_{{.*}} box_lo_ptr=low:linear_1
-        CHECK: play tell_boxes_{{.*}} told_ptr=told:linear_1
+        CHECK: known measure_boxes_{{.*}} biggest_ptr=biggest:linear_1
+        CHECK-NEXT: play tell_boxes_{{.*}} told_ptr=told:linear_1
         CHECK-NEXT: play charge_table_{{.*}} t_ptr=first:linear_1
         CHECK: play count_open_{{.*}}(box_lo_ptr=low:linear_1 box_hi_ptr=high:linear_1 blocks_ptr=open
         CHECK-NEXT: play find_open_{{.*}} at_ptr=at found_ptr=found
@@ -70,6 +71,10 @@ def test_what_a_run_of_dense_layers_launches() -> None:
         CHECK-NEXT: close close_neurons_{{.*}} box_lo_ptr=low:linear_1 box_hi_ptr=high:linear_1
         CHECK-NEXT: play tell_boxes_{{.*}} told_ptr=told_after:linear_1
         CHECK-NEXT: play relu_boxes_{{.*}}(a_lo_ptr=low:linear_1
+        CHECK: tables {
+        CHECK-NOT: affine_boxes
+        CHECK: play charge_table_{{.*}} t_ptr=first:linear_1
+        CHECK: play charge_table_{{.*}} t_ptr=t:linear_2
         CHECK: query {
         CHECK-NEXT: forms open_forms_{{.*}} box_lo_ptr=low:linear_2
         CHECK-NEXT: gaps open_forms
@@ -194,6 +199,9 @@ def lanes(*numbers: int) -> Change:
         ("refine", drop("play find_open"), "reads at before"),
         ("refine", drop("play count_open"), "reads open before"),
         ("refine", drop("play charge_table"), "the program of %linear_1 reads first:linear_1 before"),
+        ("refine", lambda e: e.__setitem__(at(e, "known"), replace(e[0], verb="known")), "does not measure what is known"),
+        ("tables", drop("play charge_table"), "nothing has written first:linear_1 for the program of %linear_1"),
+        ("tables", lambda e: e.insert(0, ScriptEntry("wait", target="linear_1")), "entry 0 is `wait`"),
         ("interval", drop("play forward_dense"), "reads centre before"),
         ("interval", drop("play measure_boxes"), "reads biggest:x before"),
         ("interval", drop("play relu_boxes"), "reads low:relu before"),

@@ -17,6 +17,7 @@ from polytriton.kernels import interval_launches
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.closure import read_function
 from polytriton.runtime.engine import Engine
+from polytriton.runtime.gpu.player import Ahead, RunState
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 
 Order = Callable[[int], np.ndarray]  # of so many programs: the place in the usual order of the one that runs k-th
@@ -82,9 +83,11 @@ def soil(backend: TritonBackend) -> None:
     """Whatever a program is to write before it reads it: NaN, and places where nothing lies."""
     if backend._arena.numel():
         backend._arena.view(backend.kit.coefficients.dtype).fill_(float("nan"))
+    found = backend.counts()[:1].clone()
     for (name, _), tensor in backend._kept.items():
         if name.partition(":")[0] in OWN:
             tensor.fill_(WILD.get(tensor.dtype, float("nan")))
+    backend.counts()[:1] = found  # rows that go ahead are made of it
 
 
 @contextmanager
@@ -92,16 +95,33 @@ def soiled(engine: Engine) -> Iterator[list[int]]:
     """Every block of rows begins in such memory; counts them."""
     backend, blocks = engine.kernels, [0]
     assert backend is not None
-    bound = backend.bound
+    bound, layer, stretch, closing = backend.bound, backend.player._layer, backend.player._stretch, [False]
+
+    def begin() -> None:
+        blocks[0] += 1
+        soil(backend)
 
     def found(*given: Any) -> Any:
         made = bound(*given)
-        blocks[0] += 1
-        soil(backend)
+        if not closing[0]:  # else the last layer's results are still to be brought back: below
+            begin()
         return made
+
+    def noted(run: RunState, *given: Any) -> Any:
+        closing[0] = run.closing is not None
+        return layer(run, *given)
+
+    def split(run: RunState, first: int, end: int, ahead: Ahead | None = None) -> None:
+        stretch(run, first, end)
+        closing[0] = False
+        if ahead is not None:
+            begin()
+            stretch(run, end, end, ahead)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "bound", found)
+        patch.setattr(backend.player, "_layer", noted)
+        patch.setattr(backend.player, "_stretch", split)
         yield blocks
 
 

@@ -19,7 +19,7 @@ from polytriton.kernels.build import check, compile_all
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.device import ascent as library
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime import ascent
+from polytriton.runtime import ascent_lines
 from polytriton.runtime.ascent import Ascent, AscentRows, Found
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.gpu import ascent_kernels
@@ -70,7 +70,8 @@ def given(e: Engine, seed: int, signed: bool, rows: int = ROWS, spread: float = 
             relus[n.name] = tuple(from_physical(v[source.name], source.shape) for v in (boxes.lo, boxes.hi))
     start = torch.from_numpy(rng.standard_normal((rows, *nodes[net.output].shape)))
     goal = torch.full((rows,), torch.inf, dtype=torch.float64)
-    made = AscentRows(net.output, start, lo, hi, relus, constant=goal)  # type: ignore[arg-type]
+    operands = relus | {nodes[relu].inputs[0]: box for relu, box in relus.items()}  # by the ReLU's name too, for comparisons
+    made = AscentRows(net.output, start, lo, hi, operands, constant=goal)  # type: ignore[arg-type]
     if not signed:
         return made
     sides = {}
@@ -82,7 +83,7 @@ def given(e: Engine, seed: int, signed: bool, rows: int = ROWS, spread: float = 
         return {r: torch.from_numpy(rng.uniform(low, 1, a.shape)) for r, (a, _) in relus.items()}
 
     beside = torch.from_numpy(rng.standard_normal((rows, net.input.size)))
-    return replace(made, over_input=beside, signs=sides, below=drawn(0.2), multipliers=drawn(-0.2))
+    return replace(made, over_input=beside, signs=sides, slopes=drawn(0.2), multipliers=drawn(-0.2))
 
 
 def near(ours: dict[str, Found], theirs: dict[str, Found], rows: AscentRows, tolerance: float) -> float:
@@ -90,13 +91,13 @@ def near(ours: dict[str, Found], theirs: dict[str, Found], rows: AscentRows, tol
     moved = 0.0
     assert ours.keys() == theirs.keys() and ours
     for relu, want in theirs.items():
-        got, (lo, hi) = ours[relu], rows.relus[relu]
-        assert torch.allclose(got.below, want.below, atol=tolerance) and torch.allclose(got.loss, want.loss, rtol=1e-4, atol=1e-5)
+        got, (lo, hi) = ours[relu], rows.operands[relu]
+        assert torch.allclose(got.slopes, want.slopes, atol=tolerance) and torch.allclose(got.loss, want.loss, rtol=1e-4, atol=1e-5)
         assert (got.multipliers is None) == (want.multipliers is None)
         if got.multipliers is not None and want.multipliers is not None:
             assert torch.allclose(got.multipliers, want.multipliers, atol=tolerance)
             assert (got.multipliers * rows.signs[relu] >= 0).all()
-        moved += float(((got.below - (hi > -lo).float()).abs()[(lo < 0) & (hi > 0)] > 0.1).sum())
+        moved += float(((got.slopes - (hi > -lo).float()).abs()[(lo < 0) & (hi > 0)] > 0.1).sum())
     return moved
 
 
@@ -116,9 +117,8 @@ def test_a_node_within_is_a_target_too() -> None:
     assert e.kernels is not None
     rows = given(e, 1, False)
     node = e.net.node(next(n.name for n in e.net if n.op == "add"))
-    before = Ascent(e.net, e.device).relus_before(node.name)
     start = torch.randn(ROWS, *node.shape, generator=torch.Generator().manual_seed(0))
-    rows = replace(rows, target=node.name, start=start, relus={r: rows.relus[r] for r in before})
+    rows = replace(rows, target=node.name, start=start)
     near(AscentKernels(e.kernels).improve(rows, 2, RATE), Ascent(e.net, e.device).improve(rows, 2, RATE), rows, 1e-3)
 
 
@@ -127,14 +127,14 @@ def test_once_every_row_has_reached_its_goal_nothing_moves() -> None:
     e = engine(toy_residual())
     assert e.kernels is not None
     rows, ours = given(e, 2, False), AscentKernels(e.kernels)
-    first = {r: f.below for r, f in ours.improve(rows, 0, RATE).items()}
+    first = {r: f.slopes for r, f in ours.improve(rows, 0, RATE).items()}
     easy = replace(rows, constant=torch.full((ROWS,), -1e6, dtype=torch.float64))
-    assert all(torch.equal(f.below, first[r]) for r, f in ours.improve(easy, 3, RATE).items())
+    assert all(torch.equal(f.slopes, first[r]) for r, f in ours.improve(easy, 3, RATE).items())
     hard = torch.full((ROWS,), -1e6, dtype=torch.float64)
     hard[3] = 1e6
     found = ours.improve(replace(rows, constant=hard), 3, RATE)
     near(found, Ascent(e.net, e.device).improve(replace(rows, constant=hard), 3, RATE), rows, 1e-3)
-    assert any(not torch.equal(f.below, first[r]) for r, f in found.items())
+    assert any(not torch.equal(f.slopes, first[r]) for r, f in found.items())
 
 
 def test_no_number_is_never_better() -> None:
@@ -146,11 +146,11 @@ def test_no_number_is_never_better() -> None:
     bad.start[1] = float("nan")
     found, plain = ours.improve(bad, 3, RATE), ours.improve(rows, 3, RATE)
     for relu, f in found.items():
-        lo, hi = rows.relus[relu]
+        lo, hi = rows.operands[relu]
         others = [r for r in range(ROWS) if r != 1]
-        assert torch.equal(f.below[others], plain[relu].below[others])
+        assert torch.equal(f.slopes[others], plain[relu].slopes[others])
         unmoved = torch.where((lo < 0) & (hi > 0), (hi > -lo).float(), (lo >= 0).float())[1]
-        assert torch.equal(f.below[1], unmoved)
+        assert torch.equal(f.slopes[1], unmoved)
 
 
 def test_free_numbers_stay_where_they_mean_something() -> None:
@@ -162,9 +162,9 @@ def test_free_numbers_stay_where_they_mean_something() -> None:
     found = AscentKernels(e.kernels).improve(rows, 2, 50.0)
     reached = set()
     for relu, f in found.items():
-        assert f.multipliers is not None and (f.below >= low[relu]).all() and (f.below <= 1).all()
+        assert f.multipliers is not None and (f.slopes >= low[relu]).all() and (f.slopes <= 1).all()
         assert (f.multipliers * rows.signs[relu] >= 0).all()
-        reached |= set(f.below.unique().tolist())
+        reached |= set(f.slopes.unique().tolist())
     assert {0.125, 1.0} <= reached
 
 
@@ -211,7 +211,7 @@ def test_what_has_no_kernel_goes_through_torch(monkeypatch: pytest.MonkeyPatch) 
     ours.by_kernels = False
     monkeypatch.setattr(ascent_kernels, "TurnLowering", None)
     for relu, f in ours.improve(rows, 2, RATE).items():
-        assert torch.equal(f.below, Ascent(e.net, e.device).improve(rows, 2, RATE)[relu].below)
+        assert torch.equal(f.slopes, Ascent(e.net, e.device).improve(rows, 2, RATE)[relu].slopes)
 
 
 @pytest.mark.parametrize("name", ["branches", "odd"])
@@ -235,8 +235,8 @@ def test_no_program_meets_another(name: str) -> None:
 
 
 def test_numbers_are_those_of_torch() -> None:
-    assert library.MEAN.value == 1 - ascent.FIRST and library.SQUARE.value == 1 - ascent.SECOND
-    assert library.TINY.value == ascent.TINY and library.RATES.value == ascent_kernels.NUMBERS
+    assert library.MEAN.value == 1 - ascent_lines.FIRST and library.SQUARE.value == 1 - ascent_lines.SECOND
+    assert library.TINY.value == ascent_lines.TINY and library.RATES.value == ascent_kernels.NUMBERS
 
 
 # ---- machine code ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What is left of a batch after the interval pass is filled up to one of few sizes: recordings of a size then serve all of it."""
+"""What is left of a batch after the interval pass is filled up to one of few sizes: stretches of a size then serve all of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from polytriton.prove.decider import Decider, Try
 from polytriton.prove.options import INTERPRET, Options
 from polytriton.prove.questions import Questions
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.gpu.replay import BEFORE, INTERVAL, REFINED
-from tests.kernels.replays import balls
+from tests.kernels.plays import balls
 from tests.kernels.test_neurons import settling
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -20,10 +19,10 @@ HOW = Try("float64", "all")
 
 
 def test_sizes_are_few_and_hold_their_count() -> None:
-    sizes = [batch_size(n) for n in range(1, 3000)]
-    assert sorted(set(sizes))[:10] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
-    assert all(n <= size < 1.5 * n for n, size in enumerate(sizes, 1))
-    assert len(set(sizes)) < 25
+    few = [batch_size(n) for n in range(1, 3000)]
+    assert sorted(set(few))[:10] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+    assert all(n <= size < 1.5 * n for n, size in enumerate(few, 1))
+    assert len(set(few)) < 25
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +41,15 @@ def questions(compiled: Compiled, seed: int, left: int, batch: int = 8) -> Quest
     return Questions(lo, hi, np.arange(batch), over, constant, np.arange(batch))
 
 
-def sizes_of(engine: Engine, kind: str) -> dict[int, int]:
-    assert engine.replays is not None
-    return {size: n for (what, size), n in engine.replays.seen.items() if what == kind}
+def sizes(decider: Decider) -> set[int]:
+    """Of the batches that were played."""
+    backend = decider.engine(HOW).kernels
+    assert backend is not None
+    return set(backend.player.places)
 
 
 @pytest.mark.slow
-def test_batches_of_many_counts_share_a_recording(compiled: Compiled) -> None:
+def test_batches_of_many_counts_share_a_size(compiled: Compiled) -> None:
     ours, plain = (Decider(compiled, Options(device=INTERPRET, semantics="real", dtype="float64")) for _ in range(2))
     counts = (5, 6, 5, 6, 5)
     for seed, left in enumerate(counts):
@@ -59,29 +60,26 @@ def test_batches_of_many_counts_share_a_recording(compiled: Compiled) -> None:
         assert np.array_equal(found.best, told.best) and np.array_equal(found.raw, told.raw)
         assert found.statistics == () and told.statistics
         assert next(s.neurons for s in told.statistics if s.stage == "bound") % left == 0  # of the boxes that were asked about alone
-    assert set(sizes_of(ours.engine(HOW), REFINED)) == {6} and set(sizes_of(plain.engine(HOW), REFINED)) == {5, 6}
-    assert sizes_of(ours.engine(HOW), REFINED)[6] < len(counts)  # the others were played
-    assert ours.engine(HOW).replays is not None and (REFINED, 6) in ours.engine(HOW).replays.scripts  # type: ignore[union-attr]
-    assert sizes_of(ours.engine(HOW), INTERVAL) == {8: BEFORE + 1}
+    assert sizes(ours) == {6, 8} and sizes(plain) == {5, 6, 8}  # of the interval pass, and of what it left
 
 
 def test_a_batch_is_never_filled_beyond_its_own_size(compiled: Compiled) -> None:
     ours = Decider(compiled, Options(device=INTERPRET, semantics="real", dtype="float64"))
     for seed in range(2):
         ours.prove(questions(compiled, seed, 5, batch=5), [HOW], statistics=False)
-    assert set(sizes_of(ours.engine(HOW), REFINED)) == {5}
+    assert sizes(ours) == {5}
 
 
 def test_the_cpu_has_no_use_for_sizes(compiled: Compiled) -> None:
     ours, plain = (Decider(compiled, Options(semantics="real", dtype="float64")) for _ in range(2))
-    refine, sizes = Engine.refine, list[int]()
+    refine, given = Engine.refine, list[int]()
     engine = ours.engine(HOW)
 
     def watched(lo, hi, *more):  # type: ignore[no-untyped-def]
-        sizes.append(len(lo))
+        given.append(len(lo))
         return refine(engine, lo, hi, *more)
 
     engine.refine = watched  # type: ignore[method-assign]
     q = questions(compiled, 0, 5)
     assert np.array_equal(ours.prove(q, [HOW], statistics=False).best, plain.prove(q, [HOW]).best)
-    assert sizes == [5]
+    assert given == [5]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -20,11 +19,10 @@ from polytriton.kernels import cell_kernels
 from polytriton.passes.pipeline import compile_net
 from polytriton.rounding import GROW
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.forward import Boxes, Forward
-from polytriton.runtime.gpu.box_kernels import BoxKernels
-from polytriton.runtime.gpu.forward_kernels import ForwardKernels
+from polytriton.runtime.forward import Boxes
 from polytriton.runtime.layers import from_physical, to_physical
 from polytriton.runtime.soundness import SEMANTICS
+from tests.kernels.nodes import NodeRun, Sizes
 from tests.kernels.steps import run
 from tests.kernels.test_device_runs import boxes_of, small_net
 from tests.kernels.test_forward import KINDS, Case, box, exact_range, near, one_layer
@@ -62,33 +60,27 @@ def elementwise(op: str, shape: tuple[int, ...], slope: float = 0.25) -> Net:
     return b.build(y if op == "relu" else b.add(op, (x, y)))
 
 
-def forms(net: Net, semantics: str) -> tuple[Forward, Forward]:
-    """By kernels; and by tensor operations, but for an affine layer's sums, which both read from the same kernels."""
-    kernels = ForwardKernels(net, CPU, interpret=True)
-    ours, theirs = (Forward(net, SEMANTICS[semantics], CPU, kernels=kernels) for _ in range(2))
-    theirs.cells = None
-    return ours, theirs
-
-
 def given_boxes(net: Net, node: Node, drawn: list[Pair]) -> Boxes:
     """What the node reads, in the order of its operands; nothing need be what the network would make of its input."""
     made = [[to_physical(torch.from_numpy(v), net.node(i).shape) for v in pair] for i, pair in zip(node.inputs, drawn, strict=True)]
     return Boxes(*({i: pair[end] for i, pair in zip(node.inputs, made, strict=True)} for end in (0, 1)))
 
 
-def both(net: Net, node: Node, drawn: list[Pair], semantics: str, block: int) -> tuple[Boxes, Boxes]:
-    found = []
-    for forward in forms(net, semantics):
-        boxes = given_boxes(net, node, drawn)
-        with blocks_of(block):
-            forward.transfer(node, boxes)
-        found.append(boxes)
-    return found[0], found[1]
+def both(net: Net, node: Node, drawn: list[Pair], semantics: str, block: int) -> tuple[Boxes, Boxes, Sizes | None]:
+    """By kernels; and by tensor operations, but for an affine layer's sums, which both read from the same kernels. And the noted sizes."""
+    ours, theirs = (given_boxes(net, node, drawn) for _ in range(2))
+    run = NodeRun(net, semantics)
+    with blocks_of(block):
+        run.transfer(node, ours)
+        noted = run.sizes(node.name) if f"total:{node.name}" in run.places.tensors else None
+        run.forward.transfer(node, theirs, run.sums(node, theirs) if node.op in ("linear", "conv") else None)
+    return ours, theirs, noted
 
 
-def check_sizes(boxes: Boxes, name: str, parts: int) -> None:
+def check_sizes(boxes: Boxes, name: str, parts: int, noted: Sizes | None) -> None:
     """At least the exact maximum and sum of every image, and within GROW of them; what is no number is infinite."""
-    biggest, total = boxes.sizes[name]
+    assert noted is not None
+    biggest, total = noted
     assert biggest.shape == total.shape == (boxes.batch, parts)
     for most, sums, lo, hi in zip(biggest, total, boxes.lo[name].flatten(1), boxes.hi[name].flatten(1), strict=True):
         size = torch.maximum(lo.abs(), hi.abs()).nan_to_num(nan=INF, posinf=INF)
@@ -109,7 +101,7 @@ def parts_of(net: Net, name: str, block: int) -> int:
 
 
 @given(
-    st.sampled_from(("relu", "add", "sub")), st.sampled_from(SLOPES), st.sampled_from(SHAPES), st.sampled_from((0, 1, 2)),
+    st.sampled_from(("relu", "add", "sub")), st.sampled_from(SLOPES), st.sampled_from(SHAPES), st.sampled_from((1, 2)),
     st.sampled_from(WHERE), st.sampled_from(WHERE), st.sampled_from(tuple(SEMANTICS)), st.sampled_from((16, 32)), st.integers(0, 2**32 - 1),
 )  # fmt: skip
 @example("relu", 0.0, (37,), 1, "holes", "holes", "real", 16, 1)
@@ -121,13 +113,13 @@ def test_elementwise_boxes_are_those_of_the_tensor_form(
     net, rng = elementwise(op, shape, slope), np.random.default_rng(seed)
     node = net.node(net.output)
     drawn = [some_box(rng, (batch, *shape), k) for k in (kind, other)[: len(node.inputs)]]
-    got, want = both(net, node, drawn, semantics, block)
+    got, want, noted = both(net, node, drawn, semantics, block)
     for a, b in ((got.lo, want.lo), (got.hi, want.hi)):
         assert torch.equal(a[node.name], b[node.name]) and a[node.name].dtype == torch.float64
     assert got.error.keys() == want.error.keys()
     for name, error in want.error.items():
         assert torch.equal(got.error[name], error)
-    check_sizes(got, node.name, parts_of(net, node.name, block))
+    check_sizes(got, node.name, parts_of(net, node.name, block), noted)
 
 
 def merged(seed: int, op: str, shape: tuple[int, ...], outputs: int, **more: int) -> Net:
@@ -151,7 +143,7 @@ def test_affine_boxes_are_those_of_the_tensor_form(
     net = merged(seed, op, shape, outputs, **marks)
     node = net.node(net.output)
     drawn = [some_box(np.random.default_rng(seed), (batch, *shape), kind)]
-    got, want = both(net, node, drawn, semantics, block)
+    got, want, noted = both(net, node, drawn, semantics, block)
     name, real = node.name, SEMANTICS[semantics].real
     e = want.error[name]
     if not real:
@@ -167,9 +159,9 @@ def test_affine_boxes_are_those_of_the_tensor_form(
         assert near(a[finite], b[finite], (2.0**-33 * e + 1e-12 * b.abs())[finite])
         assert not real or torch.equal(a, b)
     if semantics == "float16":
-        assert torch.equal(got.lo[name], want.lo[name]) and name not in got.sizes  # flushed operands are the tensor form's to count
+        assert torch.equal(got.lo[name], want.lo[name]) and noted is None  # flushed operands are the tensor form's to count
     else:
-        check_sizes(got, name, parts_of(net, name, block))
+        check_sizes(got, name, parts_of(net, name, block), noted)
 
 
 @pytest.mark.parametrize(("semantics", "bounded"), [("real", True), ("float32", True), ("tf32", True), ("bf16", False)])
@@ -179,7 +171,7 @@ def test_weights_that_a_conversion_cannot_hold_leave_no_bound(semantics: str, bo
     b = Builder("heavy")
     w = np.array([[2.0**130, 1.0]])
     net = b.build(b.add("linear", (b.input((2,)),), w=b.constant(w), b=b.constant(np.zeros(1)), products=products))
-    got, want = both(net, net.nodes[1], [(np.array([[2.0**-110, 0.0]]), np.array([[2.0**-100, 1.0]]))], semantics, 4)
+    got, want, _ = both(net, net.nodes[1], [(np.array([[2.0**-110, 0.0]]), np.array([[2.0**-100, 1.0]]))], semantics, 4)
     for boxes in (got, want):
         assert bool(torch.isfinite(boxes.hi[net.output]).all()) == bounded
 
@@ -191,19 +183,18 @@ def test_an_operand_that_may_overflow_leaves_no_bound(x_max: float) -> None:
     net = b.build(b.add("linear", (b.input((70,)),), w=b.constant(np.zeros((3, 70))), b=b.constant(np.zeros(3))))
     lo, hi = np.zeros((2, 70)), np.ones((2, 70))
     hi[1, 69] = x_max  # in the last of the operand's parts
-    got, want = both(net, net.nodes[1], [(lo, hi)], "float32", 16)
+    got, want, _ = both(net, net.nodes[1], [(lo, hi)], "float32", 16)
     for boxes in (got, want):
         assert torch.isfinite(boxes.hi[net.output][0]).all()
         assert bool(torch.isfinite(boxes.hi[net.output][1]).all()) == (x_max < 2.0**60)
 
 
-def test_no_image_makes_no_launch() -> None:
-    for op in ("relu", "add", "linear", "conv"):
-        net = merged(1, op, (4, 3, 5), 6) if op in ("linear", "conv") else elementwise(op, (3, 2, 5))
-        node = net.node(net.output)
-        got, _ = both(net, node, [(np.zeros((0, *net.input.shape)),) * 2] * len(node.inputs), "float32", 4)
-        assert got.lo[node.name].shape == got.hi[node.name].shape == got.error[node.name].shape == (0, *extent(node))
-        assert all(s.shape == (0, parts_of(net, node.name, 4)) for s in got.sizes[node.name])
+def test_no_image_makes_no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, none = Engine(compile_net(small_net(), "all"), kernels="interpret"), torch.zeros(0, 75, dtype=torch.float64)
+    monkeypatch.setattr(ours.kernels, "call", None)
+    for boxes in (ours.interval(none, none), ours.refine(none, none)):
+        assert boxes.lo.keys() == boxes.hi.keys() == ours.nodes.keys()
+        assert all(v.shape == (0, *extent(ours.nodes[name])) for name, v in (*boxes.lo.items(), *boxes.hi.items(), *boxes.error.items()))
 
 
 # ---- tensors between guards -----------------------------------------------------------------------------------------
@@ -239,7 +230,7 @@ def test_nothing_is_read_or_written_past_an_image(op: str, block: int) -> None:
         assert np.isfinite(found[name]).all(), name
     lo, hi = (torch.from_numpy(found[k].reshape(batch, *extent(node))) for k in ("box_lo", "box_hi"))
     noted = torch.from_numpy(found["biggest"]), torch.from_numpy(found["total"])
-    check_sizes(Boxes({"x": lo}, {"x": hi}, sizes={"x": noted}), "x", parts)
+    check_sizes(Boxes({"x": lo}, {"x": hi}), "x", parts, noted)
 
 
 @given(st.integers(1, 3), st.sampled_from(WHERE), st.sampled_from((8, 64)), st.integers(0, 2**32 - 1))
@@ -278,7 +269,7 @@ def test_what_a_relu_makes_of_a_point_lies_in_its_box(slope: float, kind: str, s
     """And so does a deployed product, which is off by 2^-23 of itself and the smallest normal number at most."""
     net, rng = elementwise("relu", (19,), slope), np.random.default_rng(seed)
     lo, hi = some_box(rng, (1, 19), kind)
-    got, _ = both(net, net.nodes[1], [(lo, hi)], semantics, 16)
+    got, _, _ = both(net, net.nodes[1], [(lo, hi)], semantics, 16)
     deployed = semantics != "real" and slope not in (0.0, 1.0)
     for k, (a, b) in enumerate(zip(*(got.lo[net.output].flatten().tolist(), got.hi[net.output].flatten().tolist()), strict=True)):
         for y in inside(rng, lo[0, k], hi[0, k]):
@@ -298,7 +289,7 @@ def test_what_a_relu_makes_of_a_point_lies_in_its_box(slope: float, kind: str, s
 def test_sums_of_points_lie_in_their_box(op: str, kind: str, other: str, semantics: str, seed: int) -> None:
     net, rng = elementwise(op, (19,)), np.random.default_rng(seed)
     drawn = [some_box(rng, (1, 19), k) for k in (kind, other)]
-    got, _ = both(net, net.node(net.output), drawn, semantics, 16)
+    got, _, _ = both(net, net.node(net.output), drawn, semantics, 16)
     ends = (got.lo[net.output].flatten().tolist(), got.hi[net.output].flatten().tolist())
     sign = 1 if op == "add" else -1
     for k, (a, b) in enumerate(zip(*ends, strict=True)):
@@ -320,7 +311,7 @@ def test_affine_boxes_hold_the_exact_range_and_the_deployed_error(op: str, kind:
     shape, outputs = ((4, 2, 3), 4) if op == "conv" else ((9,), 7)
     net = merged(seed, op, shape, outputs)
     lo, hi = some_box(np.random.default_rng(seed), (2, *shape), kind)
-    got, _ = both(net, net.nodes[1], [(lo, hi)], semantics, 16)
+    got, _, _ = both(net, net.nodes[1], [(lo, hi)], semantics, 16)
     e = got.error.get(net.output, torch.zeros_like(got.lo[net.output]))
     least, most = exact_range(Case(net, lo, hi))
 
@@ -346,16 +337,8 @@ def test_sizes_are_measured_where_a_box_was_made_elsewhere(shape: tuple[int, ...
     drawn = [some_box(np.random.default_rng(seed), (batch, *shape), kind)]
     boxes = given_boxes(net, net.nodes[1], drawn)
     with blocks_of(block):
-        BoxKernels(Forward(net, SEMANTICS["real"], CPU), True).sizes(boxes, net.input.name)
-    check_sizes(boxes, net.input.name, parts_of(net, net.input.name, block))
-
-
-def test_images_picked_from_a_batch_are_measured_anew() -> None:
-    net = elementwise("relu", (5,))
-    writer = BoxKernels(Forward(net, SEMANTICS["real"], CPU), True)
-    boxes = given_boxes(net, net.nodes[1], [(np.zeros((2, 5)), np.array([[1.0] * 5, [2.0] * 5]))])
-    assert writer.sizes(boxes, net.input.name)[0].flatten().tolist() == [1.0, 2.0]
-    assert writer.sizes(boxes.pick(torch.tensor([1])), net.input.name)[0].flatten().tolist() == [2.0]
+        noted = NodeRun(net, "real").measure(net.input.name, boxes)
+    check_sizes(boxes, net.input.name, parts_of(net, net.input.name, block), noted)
 
 
 def widened() -> Net:
@@ -371,16 +354,34 @@ def widened() -> Net:
 def test_sizes_are_measured_anew_where_back_substitution_changed_a_box(candidates: str) -> None:
     """A bound at the input alone may be wider than the interval pass's: the sizes of before would be too small."""
     compiled = compile_net(small_net(3) if candidates == "all" else widened(), candidates)
-    forward = Forward(compiled.net, SEMANTICS["float32"], CPU, kernels=ForwardKernels(compiled.net, CPU, interpret=True))
-    engine = Engine(compiled, dtype="float64", kernels="interpret", forward=forward)
+    engine = Engine(compiled, dtype="float64", kernels="interpret")
     ends = torch.full((2, 5), -1.0, dtype=torch.float64), torch.full((2, 5), 1.1, dtype=torch.float64)
-    refined = engine.refine(*(boxes_of(3, 2) if candidates == "all" else ends))
-    interval = engine.interval(*(boxes_of(3, 2) if candidates == "all" else ends))
-    assert engine.kernels is not None and forward.cells is not None
-    changed = 0.0
-    for name in engine.nodes:
-        noted, measured = (forward.cells.sizes(b, name) for b in (refined, replace(refined, sizes={}, tables=None)))
-        assert all(torch.equal(a, b) for a, b in zip(noted, measured, strict=True)), name
-        less = (forward.cells.sizes(interval, name)[1] - noted[1]).sum()
+    assert engine.kernels is not None
+    places = {}
+    for kind in ("refine", "interval"):
+        boxes = getattr(engine, kind)(*(boxes_of(3, 2) if candidates == "all" else ends))
+        found = engine.kernels.player.places[2].tensors
+        held = {s for e in engine.kernels.script.sections[kind] for s in e.writes if s.startswith(("biggest:", "total:"))}
+        places[kind] = {s: found[s].clone() for s in held}
+        run = NodeRun(compiled.net, "float32")
+        for name in engine.nodes:
+            for end, measured in zip(("biggest", "total"), run.measure(name, boxes), strict=True):
+                symbol = f"{end}:{name}"
+                assert symbol not in held or torch.equal(places[kind][symbol], measured.flatten()), symbol
+    changed, both_have = 0.0, places["refine"].keys() & places["interval"].keys()
+    for symbol in both_have:
+        less = (places["interval"][symbol] - places["refine"][symbol]).sum() * symbol.startswith("total:")
         changed += float(less if candidates == "all" else (-less).clamp(min=0))
     assert changed > (0.1 if candidates == "all" else 5.0)
+
+
+def test_what_is_known_of_a_box_is_measured_anew() -> None:
+    """Of the first layer nothing is bounded: it is as wide as its kernel has noted until somebody knows better."""
+    compiled = compile_net(small_net(3), "all")
+    engine, ends = Engine(compiled, dtype="float64", kernels="interpret"), boxes_of(3, 2)
+    name = next(n for n in engine.bounded_nodes() if n not in engine.programs)
+    half = tuple(v[name] / 2 for v in (engine.interval(*ends).lo, engine.interval(*ends).hi))
+    found = engine.refine(*ends, known={name: (half[0], half[1])})
+    assert engine.kernels is not None and (found.hi[name] - found.lo[name] < 0.6 * (half[1] - half[0]) * 2).all()
+    for end, measured in zip(("biggest", "total"), NodeRun(compiled.net, "float32").measure(name, found), strict=True):
+        assert torch.equal(engine.kernels.player.places[2].tensors[f"{end}:{name}"], measured.flatten())

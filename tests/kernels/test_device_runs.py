@@ -131,11 +131,15 @@ def test_what_is_kept_does_not_grow_with_every_batch_size(compiled: Compiled) ->
     backend = kernels.kernels
     assert backend is not None
     answer(kernels, 1, 1)
-    one = sum(t.nbytes for t in backend._kept.values())
+
+    def held() -> int:
+        return sum(t.nbytes for t in backend._kept.values()) + sum(p.bytes for p in backend.player.places.values())
+
+    one = held()
     backend.memory = 4 * one
     for batch in (2, 3, 4, 5, 1):
         same(answer(torch_, batch, batch), answer(kernels, batch, batch))
-        assert sum(t.nbytes for t in backend._kept.values()) < 6 * one
+        assert held() < 6 * one
 
 
 class Waits(TorchDispatchMode):
@@ -172,12 +176,12 @@ def test_one_wait_a_layer(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -
     backend = kernels.kernels
     assert backend is not None
     answer(kernels, 8)  # makes what stays
-    backend.neurons.habits.clear()
+    backend.player.habits.clear()
     told = asking(backend, monkeypatch)
     for seed, batch, known in ((8, 2, False), (9, 2, True), (10, 1, True), (11, 4, True)):
         told.clear()
         if seed == 11:
-            for habit in backend.neurons.habits.values():
+            for habit in backend.player.habits.values():
                 habit.neurons = 0.25  # room for fewer than there are
         with Waits() as waits:
             kernels.refine(*boxes_of(seed, batch))

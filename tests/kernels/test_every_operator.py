@@ -12,7 +12,7 @@ import torch
 from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.gpu.binding import Binding
+from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.tables import Kit
 from tests.kernels.test_device_runs import Waits, asking
 from tests.kernels.test_kernel_runs import agree, boxes, forms
@@ -230,11 +230,11 @@ def test_one_wait_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(compiled, kernels="interpret", dtype="float64")
     assert engine.kernels is not None and functions(engine) >= {function for _, function in NETS.values()}
     engine.query(engine.refine(*boxes(compiled.net, 3, 1)), forms(engine, 1, 1))  # imports kernels, makes tables that stay
-    call, waits = Binding._call, Waits()
+    call, waits = TritonBackend.call, Waits()
 
-    def unwatched(self: Binding, launch: Any) -> Callable[[], Any]:
+    def unwatched(*given: Any) -> Callable[[], Any]:
         """Triton's interpreter reads tensors on the host, a GPU does not."""
-        play = call(self, launch)
+        play = call(*given)
 
         def played() -> None:
             before = waits.count
@@ -243,7 +243,7 @@ def test_one_wait_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return played
 
-    monkeypatch.setattr(Binding, "_call", unwatched)
+    monkeypatch.setattr(TritonBackend, "call", unwatched)
     told = asking(engine.kernels, monkeypatch)
     engine.kernels._forget()
     with waits:

@@ -18,14 +18,18 @@ from polytriton.errors import KernelError
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Attr, Builder, Net
-from polytriton.ir.plan import extent
+from polytriton.kernels.affine import choose, count_source
 from polytriton.kernels.build import check, compile_all, triton_version
+from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.header import source
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.forward import Boxes, Forward
-from polytriton.runtime.gpu.forward_kernels import AffineParts, ForwardKernels, _aligned
+from polytriton.runtime.engine import Engine
+from polytriton.runtime.forward import AffineParts, Boxes
+from polytriton.runtime.gpu.places import Places
+from polytriton.runtime.gpu.queries import _aligned
 from polytriton.runtime.layers import Layer, from_physical, load_layer, to_physical
 from polytriton.runtime.soundness import SEMANTICS, deployed_error, gamma
+from tests.kernels.nodes import NodeRun
 from tests.oracle.exact import Dyadic, terms
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -50,10 +54,9 @@ class Case:
         return load_layer(self.net, self.net.nodes[1], CPU)
 
     def boxes(self, kernels: bool) -> Boxes:
-        launched = ForwardKernels(self.net, CPU, interpret=True) if kernels else None
-        forward = Forward(self.net, SEMANTICS[self.semantics], CPU, kernels=launched)
-        boxes = forward.start(*(torch.from_numpy(v).reshape(len(v), -1) for v in (self.lo, self.hi)))
-        forward.transfer(self.net.nodes[1], boxes)
+        run = NodeRun(self.net, self.semantics)
+        boxes = run.forward.start(*(torch.from_numpy(v).reshape(len(v), -1) for v in (self.lo, self.hi)))
+        (run if kernels else run.forward).transfer(self.net.nodes[1], boxes)
         return boxes
 
 
@@ -123,14 +126,15 @@ def cases(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Case:
     return Case(net, lo, hi, draw(st.sampled_from(("real", "float32", "float16"))))
 
 
-def parts(case: Case, counted: str) -> tuple[AffineParts, AffineParts]:
+def parts(case: Case) -> tuple[AffineParts, AffineParts]:
     """By the kernel and by tensor operations."""
-    layer, forward = case.layer, Forward(case.net, SEMANTICS[case.semantics], CPU)
+    layer, run = case.layer, NodeRun(case.net, case.semantics)
     lo, hi = (to_physical(torch.from_numpy(v), case.net.input.shape) for v in (case.lo, case.hi))
     mid = 0.5 * lo + 0.5 * hi
     rad = torch.maximum(hi - mid, mid - lo) * rounding.GROW
-    made = ForwardKernels(case.net, CPU, interpret=True).affine(layer, lo, hi, counted)
-    return made, forward._parts(layer, mid, rad, mid.abs() + rad, counted)
+    name, counted = case.net.input.name, count_source(layer.node, run.forward.semantics.real)
+    made = run.sums(layer.node, Boxes({name: lo}, {name: hi}))
+    return made, run.forward._parts(layer, mid, rad, mid.abs() + rad, counted)
 
 
 def near(a: Tensor, b: Tensor, room: Tensor | float) -> bool:
@@ -141,19 +145,19 @@ def near(a: Tensor, b: Tensor, room: Tensor | float) -> bool:
 # ---- against the tensor form ----------------------------------------------------------------------------------------
 
 
-@given(cases(), st.sampled_from(("present", "given", "none")))
+@given(cases())
 @settings(max_examples=50)
-def test_parts_are_those_of_the_tensor_form(case: Case, counted: str) -> None:
-    got, want = parts(case, counted)
+def test_parts_are_those_of_the_tensor_form(case: Case) -> None:
+    got, want = parts(case)
     for a, b in ((got.spread, want.spread), (got.magnitude, want.magnitude)):
         assert a.shape == b.shape and a.dtype == torch.float64
         assert (torch.isfinite(a) == torch.isfinite(b)).all()
         assert near(a, b, 2.0**-40 * b + TINY)
     assert got.centre.shape == want.centre.shape
     assert near(got.centre, want.centre, 2 * gamma(case.layer.terms + 4, U64) * (want.magnitude + case.layer.babs) + TINY)
-    assert (got.terms is None) == (want.terms is None) == (counted == "none")
+    assert (got.terms is None) == (want.terms is None) == (case.semantics == "real")
     if got.terms is not None and want.terms is not None:
-        assert torch.equal(got.terms, want.terms.expand_as(got.terms))
+        assert torch.equal(got.terms.expand_as(got.centre), want.terms.expand_as(got.centre))
 
 
 @given(cases())
@@ -186,18 +190,19 @@ def test_rounding_is_charged_for_the_operands_that_take_part(given: dict[str, in
 
 
 def test_a_given_count_is_of_its_own_layer_and_batch() -> None:
-    """Counts are kept for recordings: another layer, or another batch, must not find them."""
-    kernels = None
-    for batch, count in ((1, 7), (2, 9), (1, 9)):
-        net = one_layer("linear", (3,), 2, summands=count)
-        layer = Forward(net, SEMANTICS["float32"], CPU).layers[net.output]
-        kernels = kernels or ForwardKernels(net, CPU, interpret=True)
-        if count == 9:
-            layer = replace(layer, node=replace(layer.node, name="another"))
-            kernels.nodes["another"] = layer.node
-        box = torch.zeros(batch, 1, 1, 3, dtype=torch.float64)
-        got = kernels.sums(layer, box, box, "given").terms
-        assert got is not None and got.shape == (batch, 1, 1, 1) and (got == count).all()
+    """Counts stay where they are: one an image, or a cell and group of a convolution; another layer or batch must not find them."""
+    b = Builder("two")
+    y = b.add("linear", (b.input((3,)),), w=b.constant(np.ones((2, 3))), b=b.constant(np.zeros(2)), summands=7)
+    net = b.build(b.add("linear", (y,), w=b.constant(np.ones((2, 2))), b=b.constant(np.zeros(2)), summands=9))
+    run = NodeRun(net, "float32")
+    for batch in (1, 2):
+        places = Places(run.backend, batch)
+        for name, count in ((y, 7), (net.output, 9)):
+            got = places.tensor(f"given:{name}")
+            assert got.shape == (batch,) and (got == count).all()
+    grouped = one_layer("conv", (4, 5, 5), 4, (3, 3), 2, summands=8)
+    got = Places(NodeRun(grouped, "float32").backend, 3).tensor(f"given:{grouped.output}")
+    assert got.shape == (3 * 3 * 3 * 2,) and (got == 8).all()
 
 
 # ---- against exact numbers ------------------------------------------------------------------------------------------
@@ -234,11 +239,11 @@ def test_a_reader_of_something_unbounded_has_no_bound() -> None:
     """One cell of the first image is broken; the outputs that read it, all channels of its group, and no others lose their bounds."""
     net = one_layer("conv", (4, 5, 5), 4, (3, 3), 2, s=(2, 1), p=(1, 0, 0, 1))
     for lo, hi in ((-INF, INF), (-INF, 1.0), (1.0, INF), (INF, INF), (np.nan, 1.0), (0.0, np.nan)):
-        case = Case(net, np.zeros((2, 4, 5, 5)), np.ones((2, 4, 5, 5)))
+        case = Case(net, np.zeros((2, 4, 5, 5)), np.ones((2, 4, 5, 5)), "float32")
         case.lo[0, 3, 2, 2], case.hi[0, 3, 2, 2] = lo, hi
-        got, want = parts(case, "present")
+        got, want = parts(case)
         assert got.terms is not None and want.terms is not None and torch.equal(got.terms, want.terms)
-        boxes = case.boxes(True)
+        boxes = replace(case, semantics="real").boxes(True)  # deployed, an operand that may overflow leaves no output of its image a bound
         low, high = (from_physical(d[net.output], (4, *net.nodes[1].shape[1:])) for d in (boxes.lo, boxes.hi))
         reads = torch.zeros(low.shape, dtype=torch.bool)
         reads[0, 2:, 1:2, 0:3] = True  # rows 1 to 3 of the image under output row 1, columns x to x + 2 under output column x
@@ -249,22 +254,11 @@ def test_sums_keep_their_enlargement() -> None:
     """GROW is no float32 number: had it become one, both sums would be exact."""
     b = Builder("one")
     net = b.build(b.add("linear", (b.input((1,)),), w=b.constant(np.ones((1, 1))), b=b.constant(np.zeros(1))))
-    got, _ = parts(Case(net, np.full((1, 1), -1.0), np.full((1, 1), 1.0)), "present")
+    got, _ = parts(Case(net, np.full((1, 1), -1.0), np.full((1, 1), 1.0), "float32"))
     assert got.terms is not None and got.terms.item() == 1
     assert got.centre.item() == 0 and got.spread.item() == got.magnitude.item() == rounding.GROW * rounding.GROW
-    kernel = ForwardKernels(net, CPU, interpret=True).kernel(load_layer(net, net.nodes[1], CPU), "none")
+    kernel = kernel_of(net, "none")
     assert "GROW = tl.constexpr(1 + 2.0**-34)" in source(kernel) and rounding.GROW == 1 + 2.0**-34
-
-
-@pytest.mark.parametrize("counted", ["present", "none"])
-def test_no_image_makes_no_launch(counted: str) -> None:
-    for net in (one_layer("conv", (4, 5, 6), 8, (3, 3), 2), one_layer("linear", (7,), 3)):
-        layer, empty = load_layer(net, net.nodes[1], CPU), torch.zeros(0, *extent(net.input), dtype=torch.float64)
-        got = ForwardKernels(net, CPU, interpret=True).affine(layer, empty, empty, counted)
-        shape = (0, *extent(net.nodes[1]))
-        assert got.centre.shape == got.spread.shape == got.magnitude.shape == shape
-        assert (got.terms is None) == (counted == "none")
-        assert got.terms is None or torch.broadcast_shapes(got.terms.shape, shape) == shape
 
 
 def test_slices_of_a_batch_start_where_wide_loads_may() -> None:
@@ -274,28 +268,32 @@ def test_slices_of_a_batch_start_where_wide_loads_may() -> None:
         assert _aligned(some).data_ptr() % 16 == 0 and torch.equal(_aligned(some), some) and _aligned(some).is_contiguous()
 
 
+def kernel_of(net: Net, counted: str, cancelled: bool = False) -> Kernel:
+    """Of the only layer."""
+    made = choose(net.nodes[1], net.input, cancelled, counted)
+    return make_kernel(made.function, tuple(sorted(made.constants.items())), "float64", made.tiles.warps, made.tiles.stages)
+
+
 # ---- whole networks -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", ["digits_conv_normal", "digits_resnet_normal"])
 def test_the_interval_pass_of_the_examples(model: str) -> None:
     """The same bounds to far less than the reported errors."""
-    net = compile_net(load_onnx(EXAMPLES / f"{model}.onnx").net).net
     images = torch.from_numpy(np.load(EXAMPLES / "digits.npz")["images"][:2]).double().reshape(2, -1)
-    kernels = ForwardKernels(net, CPU, interpret=True)
-    ours, theirs = (Forward(net, SEMANTICS["float32"], CPU, kernels=k) for k in (kernels, None))
-    pairs = [f.start((images - 0.01).clamp(min=0), (images + 0.01).clamp(max=1)) for f in (ours, theirs)]
-    for node in net.nodes[1:]:
-        for f, boxes in zip((ours, theirs), pairs, strict=True):
-            f.transfer(node, boxes)
-    a, b = pairs
+    compiled = compile_net(load_onnx(EXAMPLES / f"{model}.onnx").net)
+    net, (ours, theirs) = compiled.net, (Engine(compiled, dtype="float64", kernels=k) for k in ("interpret", ""))
+    a, b = (e.interval((images - 0.01).clamp(min=0), (images + 0.01).clamp(max=1)) for e in (ours, theirs))
     layers = [n.name for n in net if n.op in ("linear", "conv")]
     assert layers and a.error.keys() == b.error.keys() and set(layers) <= a.error.keys()
     for name in a.error:
         assert torch.isfinite(b.lo[name]).all() and (b.lo[name] < b.hi[name]).any()
         for got, want in ((a.lo[name], b.lo[name]), (a.hi[name], b.hi[name]), (a.error[name], b.error[name])):
             assert near(got, want, 1e-6 * b.error[name])
-    names = {kernels.kernel(ours.layers[n], "present").name for n in layers}
+    assert ours.kernels is not None
+    launched = [e.launch for e in ours.kernels.script.sections["interval"] if e.launch and e.launch.function.startswith("forward_")]
+    names = {launch.kernel.name for launch in launched}
+    assert len(launched) == len(layers)
     assert (len(names) < len(layers)) == (model == "digits_resnet_normal")  # layers of one shape share a kernel
 
 
@@ -309,8 +307,7 @@ def some_kernels() -> Iterator[Kernel]:
         (one_layer("conv", (6, 8, 8), 9, (3, 3), 3, p=(0, 2, 1, 0)), False, "all"),
         (one_layer("linear", (784,), 500), False, "none"),
     ):
-        layer = replace(load_layer(net, net.nodes[1], CPU), cancelled=cancelled)
-        yield ForwardKernels(net, CPU, interpret=True).kernel(layer, counted)
+        yield kernel_of(net, counted, cancelled)
 
 
 @pytest.mark.slow

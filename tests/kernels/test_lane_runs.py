@@ -70,7 +70,7 @@ def reorder(engine: Engine, usual: dict[tuple[str, str], Ready], pick: Callable[
     """Every program with lanes plays its regions in this order from now on; how many that changes."""
     backend, changed = engine.kernels, 0
     assert backend is not None
-    backend._bound.clear()
+    backend._forget()
     for key, ready in usual.items():
         backend._ready[key] = replace(ready, launches=ordered(ready.launches, pick))
         changed += backend._ready[key].launches.steps != ready.launches.steps
@@ -144,11 +144,11 @@ def test_tensors_of_two_lanes_lie_apart(candidates: str) -> None:
     backend = ours.kernels
     assert backend is not None
     (bound,) = backend._bound.values()
-    tables = {f"{kind}:{name}": tensor for kind, name, tensor in bound.tables}
-    places = Binding(backend, bound.ready, ours._tables(refined(theirs)), bound.capacity, len(bound.starts["best"]))
+    (places,) = backend.player.places.values()
+    binding = Binding(backend, bound.ready, places, bound.capacity, len(bound.starts["best"]))
 
     def where(symbol: str) -> tuple[str, int, int]:
-        tensor = tables[symbol] if symbol in tables else places.tensor(symbol)
+        tensor = binding.tensor(symbol)
         return "memory", tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
 
     assert sum(1 for _ in regions(bound.ready.launches)) == 2
@@ -233,7 +233,7 @@ def test_a_region_is_forked_and_joined(candidates: str) -> None:
     assert backend is not None
     told = Told()
     backend.streams = told  # type: ignore[assignment]
-    backend._bound.clear()
+    backend._forget()
     assert same_bits(usual, asked(ours, found))
     (bound,) = backend._bound.values()
     want = [w for _, together in regions(bound.ready.launches) for w in ("fork", *["beside"] * sum(s.lane for s in together), "join")]

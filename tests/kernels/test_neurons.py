@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.gpu import triton_backend
 from polytriton.runtime.gpu.binding import Bound
+from polytriton.runtime.gpu.player import Ahead, RunState
 from polytriton.runtime.gpu.triton_backend import TritonBackend, out_of_memory
 from polytriton.runtime.results import Stopped
 from tests.kernels.steps import run
@@ -201,7 +202,7 @@ def test_neurons_that_a_pool_reads_keep_both_bounds(candidates: str) -> None:
 @pytest.mark.parametrize(
     ("at", "error"), [(1, torch.OutOfMemoryError("planted")), (2, RuntimeError("CUDA error: out of memory")), (3, MemoryError())]
 )
-def test_out_of_memory_in_the_middle_begins_the_layer_again(
+def test_out_of_memory_in_the_middle_begins_again(
     compiled: dict[str, Compiled], wanted: dict[str, Boxes], at: int, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the first block, in a later one, or in the other sign's: half as many rows, and the same boxes."""
@@ -283,16 +284,24 @@ class Played:
 
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         assert engine.kernels is not None
-        engine.replays = None  # every batch launch by launch; test_replay.py has the others
         self.engine, self.backend = engine, engine.kernels
         self.parts: list[tuple[int, int | None]] = []
         self.told = asking(self.backend, monkeypatch)
-        self.run = self.backend.play
+        self.run, self.go = self.backend.play, self.backend.player._stretch
+        self.before: Callable[[Bound], None] = lambda bound: None
         monkeypatch.setattr(self.backend, "play", self.play)
+        monkeypatch.setattr(self.backend.player, "_stretch", self.stretch)
 
     def play(self, bound: Bound, begin: int = 0, end: int | None = None) -> None:
         self.parts.append((begin, end))
+        self.before(bound)
         self.run(bound, begin, end)
+
+    def stretch(self, run: RunState, begin: int, end: int, ahead: Ahead | None = None) -> None:
+        if ahead is not None:
+            self.parts.append((0, ahead.parts))
+            self.before(ahead.bound)
+        self.go(run, begin, end, ahead)
 
     def boxes(self, lo: torch.Tensor, hi: torch.Tensor, waits: int = 0) -> None:
         """The same as those of an engine that has seen nothing before."""
@@ -364,22 +373,21 @@ def test_no_neurons_and_more_than_there_is_room_for(played: Played) -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_out_of_memory_on_the_way_ahead(played: Played, at: int) -> None:
-    """In the first parts, in the rest, in the other sign: the layer begins again with half the rows."""
+    """In the first parts, in the rest, in the other sign: the batch begins again with half the rows."""
     played.boxes(*LATE)
-    run, count = played.run, 0
+    count = 0
 
-    def scarce(bound: Bound, *parts: Any) -> None:
+    def scarce(bound: Bound) -> None:
         nonlocal count
         count += 1
         if count == at + 1:
             bound.starts["best"].fill_(1e30)  # results that nobody may believe
             raise torch.OutOfMemoryError("planted")
-        run(bound, *parts)
 
-    played.run = scarce
+    played.before = scarce
     played.backend.capacity = lambda program, rows: 128 if count <= at else TritonBackend.capacity(played.backend, program, rows)  # type: ignore[method-assign]
-    played.boxes(*LATE, waits=int(at > 0))  # the number has been told, but the shortage is what is known of it
-    assert count == at + 3
+    played.boxes(*LATE, waits=len(played.engine.programs) - (at == 0))  # the last layer's number had been told, but for the first parts
+    assert count == at + 4
 
 
 def test_a_deadline_on_the_way_ahead(played: Played) -> None:

@@ -16,9 +16,6 @@ from torch import Tensor
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.forward import Forward
-from polytriton.runtime.gpu.forward_kernels import ForwardKernels
-from polytriton.runtime.soundness import SEMANTICS
 from tests.kernels.branches import dense_branches, projections, twins
 from tests.kernels.grids import ORDERS, nan_is_lost, ordered, small_tiles, soil, soiled
 from tests.kernels.test_compact import compacted, rows
@@ -52,11 +49,8 @@ WILD = {"infinite": float("inf"), "nan": float("nan"), "overflowing": 1e300}
 def engine_of(case: Case, patch: pytest.MonkeyPatch) -> Engine:
     """By kernels throughout, the interval pass too, with a GPU's tiles."""
     name, numerics, dtype, semantics = case
-    compiled, cpu = compile_net(NETS[name]()), torch.device("cpu")
-    forward = Forward(compiled.net, SEMANTICS[semantics], cpu, kernels=ForwardKernels(compiled.net, cpu, True))
-    return small_tiles(
-        Engine(compiled, kernels="interpret", numerics=numerics, dtype=dtype, semantics=semantics, forward=forward), patch
-    )
+    engine = Engine(compile_net(NETS[name]()), kernels="interpret", numerics=numerics, dtype=dtype, semantics=semantics)
+    return small_tiles(engine, patch)
 
 
 def answer(engine: Engine, kind: str = "ordinary", wild: float | None = None) -> list[Tensor]:
@@ -161,9 +155,10 @@ def test_soil_lies_wherever_programs_are_to_write_first(monkeypatch: pytest.Monk
     answer(engine)
     backend = engine.kernels
     assert backend is not None
-    tables = {key: t.clone() for key, t in backend._kept.items() if key[0].partition(":")[0] in ("lo", "hi", "t", "weight")}
+    (places,) = backend.player.places.values()
+    tables = {symbol: t.clone() for symbol, t in places.tensors.items() if symbol.partition(":")[0] in ("lo", "hi", "t", "low", "at")}
     soil(backend)
-    assert tables and all(torch.equal(backend._kept[key], t) for key, t in tables.items())
+    assert tables and all(torch.equal(places.tensors[symbol], t) for symbol, t in tables.items())
     rows = [t for key, t in backend._kept.items() if key[0] in ("constant:0", "error:1", "best", "value")]
     assert len(rows) >= 3 and all(bool(t.isnan().all()) for t in (*rows, backend._arena.view(torch.float32)))
     assert all(bool((t == 1 << 40).all()) for key, t in backend._kept.items() if key[0].startswith(("index:", "from:", "slot:")))

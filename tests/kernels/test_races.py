@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from polytriton.ir.launches import Launch
-from polytriton.runtime.gpu.binding import Binding
+from polytriton.runtime.gpu.triton_backend import TritonBackend
 from tests.kernels.grids import Launched, Traffic, crooked, meetings, outside
 from tests.kernels.test_program_order import Case, answer, engine_of
 
@@ -68,11 +68,11 @@ class Watch:
     ("name", "numerics", "dtype", "semantics"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)]
 )
 def test_no_program_meets_another(name: str, numerics: str, dtype: str, semantics: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, call = Watch(), Binding._call
+    watch, call = Watch(), TritonBackend.call
     traffic = Traffic(watch.seen)
 
-    def told(binding: Binding, launch: Launch) -> Any:
-        play = call(binding, launch)
+    def told(backend: TritonBackend, launch: Launch, *given: Any) -> Any:
+        play = call(backend, launch, *given)
 
         def tell() -> None:
             traffic.lane, traffic.region = launch.lane, launch.region
@@ -81,7 +81,7 @@ def test_no_program_meets_another(name: str, numerics: str, dtype: str, semantic
 
         return tell
 
-    monkeypatch.setattr(Binding, "_call", told)
+    monkeypatch.setattr(TritonBackend, "call", told)
     with traffic.watched():
         answer(engine_of((name, numerics, dtype, semantics), monkeypatch))
     watch.close()

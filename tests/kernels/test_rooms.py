@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
 import polytriton
 from polytriton.errors import UsageError
@@ -17,7 +18,7 @@ from polytriton.kernels.load import makes_room, prepare
 from polytriton.kernels.spec import Report, room
 from polytriton.prove.options import capability
 from polytriton.runtime.config import Config
-from polytriton.runtime.gpu import binding
+from polytriton.runtime.gpu.triton_backend import TritonBackend
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_conv_ibp.onnx"
 KERNEL = Kernel("copy", "copy", (), ("a_ptr",), ("*fp64",))
@@ -53,8 +54,8 @@ def test_launches_ask_for_room(rooms: dict[str, int], asked: dict[str, str]) -> 
             return lambda *tensors, **options: told.append(options)
 
     stock = SimpleNamespace(function=lambda kernel: Function())
-    made = SimpleNamespace(backend=SimpleNamespace(rooms=rooms, stock=stock), capacity=64, tensor=lambda symbol: symbol)
-    binding.Binding._call(cast(binding.Binding, made), Launch(KERNEL, ("buf:0",), 64))()
+    made = cast(TritonBackend, SimpleNamespace(rooms=rooms, stock=stock))
+    TritonBackend.call(made, Launch(KERNEL, ("buf:0",), 64), 64, lambda symbol: torch.zeros(1))()
     assert told == [{"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True, **asked}]  # as ahead of time
 
 

@@ -71,9 +71,9 @@ def test_a_run_lowers_nothing(compiled: Compiled, monkeypatch: pytest.MonkeyPatc
     options = {"dtype": dtype, "numerics": numerics, "semantics": semantics, "kernels": "interpret"}
     ours = bounds(Engine(compiled, **options), folded)
     assert compiled.filed is not None
-    assert len(made.kernels) > 10 and set(made.kernels) <= compiled.filed.kernels.keys() and not made.programs
+    assert not made.kernels and not made.programs
     theirs = bounds(Engine(replace(compiled, filed=None), **options), folded)
-    assert len(made.programs) == (len(list(compiled.plan)) if folded else 1)
+    assert made.programs == [p.target for p in compiled.plan] and set(made.kernels) <= compiled.filed.kernels.keys()
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 

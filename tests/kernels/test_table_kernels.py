@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,12 @@ from polytriton.kernels import cell_kernels
 from polytriton.kernels.device.tables import rounded_up
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
+from polytriton.runtime.gpu.binding import Part
 from polytriton.runtime.gpu.kernel_arguments import batch_table
-from polytriton.runtime.gpu.triton_backend import TritonBackend
+from polytriton.runtime.gpu.places import NOBODY
+from polytriton.runtime.gpu.player import Player
 from polytriton.runtime.relax import round_up
-from polytriton.runtime.results import Forms
+from polytriton.runtime.results import Forms, Identity
 from polytriton.runtime.tables import Tables
 from tests.kernels.steps import guarded, intact, run
 from tests.kernels.test_boxes import SLOPES, UNSHRUNK, WHERE, blocks_of, some_box
@@ -202,18 +203,18 @@ def ready(
     return engine, tables, asked
 
 
-def made(engine: Engine, tables: Tables, kind: str, name: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The tables of one launch between guards, zero before; and the tensor form's."""
+def made(engine: Engine, tables: Tables, asked: list[tuple[str, str]]) -> dict[tuple[str, str], tuple[Tensor, Tensor]]:
+    """The tables as a batch's launches leave them between guards, zero before; and the tensor form's."""
     assert engine.kernels is not None
-    writer = engine.kernels.writer
-    to = {}
-    for k in writer.together(kind, name):
-        shape, dtype = writer.like(k, name, tables.boxes.batch)
-        to[k] = guarded(np.zeros(prod(shape), TYPES[str(dtype).removeprefix("torch.")]))
-    writer.fill(tables, kind, name, to)
-    assert all(intact(t) for t in to.values()), (kind, name)
-    want = {k: batch_table(tables, k, name) for k in to}
-    return {k: t.view(want[k].shape) for k, t in to.items()}, want
+    places, want = engine.kernels.player._places(tables.boxes.batch), {at: batch_table(tables, *at) for at in asked}
+    places.serial = NOBODY
+    for (kind, name), table in want.items():
+        places.tensors[f"{kind}:{name}"] = guarded(np.zeros(table.numel(), TYPES[str(table.dtype).removeprefix("torch.")]))
+    engine.kernels._forget()
+    assert engine.kernels.player.bring(tables, engine.plan.query) is places
+    found = {(kind, name): places.tensors[f"{kind}:{name}"] for kind, name in asked}
+    assert all(intact(t) for t in found.values())
+    return {at: (table.view(want[at].shape), want[at]) for at, table in found.items()}
 
 
 def widest(engine: Engine, tables: Tables, kind: str, name: str) -> Tensor:
@@ -229,18 +230,16 @@ def widest(engine: Engine, tables: Tables, kind: str, name: str) -> Tensor:
 
 def compare(engine: Engine, tables: Tables, asked: list[tuple[str, str]]) -> set[str]:
     """Every table that was asked for; the kinds that were."""
-    for kind, name in asked:
-        got, want = made(engine, tables, kind, name)
-        for k, table in got.items():
-            assert table.dtype == want[k].dtype
-            if k in ("below", "above", "lower", "cut", "lo", "hi"):
-                assert torch.equal(table, want[k]), (k, name)
-                continue
-            least, most = want[k].double(), widest(engine, tables, k, name).double()
-            step = 2.0**-23 if table.dtype == torch.float32 else 0.0  # one number up
-            assert (table.double() >= least * (1 - 1e-12) - (step * least)).all(), (k, name)
-            assert (table.double() <= most * (1 + 2.0**-30 + step) + 1e-300).all(), (k, name)
-            assert ((table == 0) == (want[k] == 0)).all(), (k, name)  # zeros of the margin above all
+    for (kind, name), (table, want) in made(engine, tables, asked).items():
+        assert table.dtype == want.dtype
+        if kind in ("below", "above", "lower", "cut", "lo", "hi"):
+            assert torch.equal(table, want), (kind, name)
+            continue
+        least, most = want.double(), widest(engine, tables, kind, name).double()
+        step = 2.0**-23 if table.dtype == torch.float32 else 0.0  # one number up
+        assert (table.double() >= least * (1 - 1e-12) - (step * least)).all(), (kind, name)
+        assert (table.double() <= most * (1 + 2.0**-30 + step) + 1e-300).all(), (kind, name)
+        assert ((table == 0) == (want == 0)).all(), (kind, name)  # zeros of the margin above all
     return {k for k, _ in asked}
 
 
@@ -301,39 +300,54 @@ def test_batches_that_are_asked_in_turn_keep_their_own_tables(numerics: str, mon
         answers[seed] = asked(boxes, Engine(compiled, dtype="float64", kernels="interpret", numerics=numerics))
     every = {1: first, **others}
     assert not torch.equal(answers[1], answers[2])
-    fills: list[int] = []
-    fill = TritonBackend.fill
-    monkeypatch.setattr(TritonBackend, "fill", lambda *given: fills.append(1) or fill(*given))
+    brought: list[str] = []
+    go = Player._go
+    monkeypatch.setattr(Player, "_go", lambda self, run, *given: brought.append(run.section) or go(self, run, *given))
     for seed in (2, 1, 3, 2):
         assert torch.equal(asked(every[seed]), answers[seed])
-    some = len(fills)
-    assert torch.equal(asked(every[2]), answers[2]) and len(fills) == some  # nobody else was asked: nothing is filled
-    backend.memory = 2 * sum(t.nbytes for t in backend._kept.values()) - 2  # what is kept goes with the next new capacity
+    some = len(brought)
+    assert torch.equal(asked(every[2]), answers[2]) and len(brought) == some <= 4  # nobody else was asked at that size: they are there
     held = dict(backend._kept)
-    backend._forget()
+    backend._drop()
     for seed in (3, 1, 2):
         assert torch.equal(asked(every[seed]), answers[seed])
-    assert held.keys() & backend._kept.keys()
-    assert not any(t is backend._kept.get(key) for key, t in held.items() if key[1])  # but for weights, which the kit holds
+    assert held.keys() & backend._kept.keys() and not any(t is backend._kept.get(key) for key, t in held.items())
 
 
-def test_a_fill_that_was_broken_off_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_were_broken_off_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = compile_net(small_net(), "all")
     engine = Engine(compiled, dtype="float64", kernels="interpret")
     forms = Forms(torch.zeros(4, dtype=torch.int64), torch.eye(4, dtype=torch.float64))
     one, two = (engine.refine(*boxes_of(seed, 1)) for seed in (1, 2))
     want = engine.query(one, forms).best
     assert engine.kernels is not None
-    fill, calls = engine.kernels.writer.fill, []
+    other = engine.query(two, forms).best
 
-    def broken(*given: Any) -> None:
-        fill(*given)
-        calls.append(given[1])
-        if len(calls) == 2:
-            raise KeyboardInterrupt
+    def broken(part: Part) -> None:
+        for call in part.calls[: len(part.calls) // 2]:
+            call()
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.kernels.writer, "fill", broken)
+        patch.setattr(engine.kernels, "part", broken)
         with pytest.raises(KeyboardInterrupt):
-            engine.query(two, forms)
-    assert len(calls) == 2 and torch.equal(engine.query(one, forms).best, want)
+            engine.query(one, forms)
+    assert not torch.equal(other, want)
+    assert torch.equal(engine.query(two, forms).best, other) and torch.equal(engine.query(one, forms).best, want)
+
+
+def test_rows_of_a_program_that_was_not_asked_yet() -> None:
+    """The interval pass has made the query's tables alone; so has that of another batch, after a refinement of this size."""
+    compiled = compile_net(small_net(), "all")
+    fresh, used = (Engine(compiled, dtype="float64", kernels="interpret") for _ in range(2))
+    used.refine(*boxes_of(4, 1))
+    answers = []
+    for engine in (fresh, used):
+        tables, results = engine._tables(engine.interval(*boxes_of(1, 1))), engine._results(4)
+        at = torch.arange(4)
+        program = next(iter(engine.programs.values()))
+        start = Identity(torch.ones(4, dtype=torch.float64), at % engine.nodes[program.target].shape[0])
+        assert engine.kernels is not None
+        engine.kernels.run(tables, program, engine._rows(at * 0, at, at * 0, at * 0), start, results)
+        answers.append(results.best)
+    assert torch.equal(*answers) and bool(torch.isfinite(answers[0]).all())

@@ -11,6 +11,8 @@ POINTS, EXECUTIONS = f"{SOUND}::test_no_point_lies_below_a_bound", f"{SOUND}::te
 LINES, TREES, FILES = (f"{TAMPERING}::test_{n}" for n in ("no_mutant_proves_what_is_false", "what_no_tree_says_is_refused", "other_headers"))
 LOSSES, SHAPES = f"{SOUND}::test_what_underflows_in_layers_is_paid", f"{READING}::test_what_is_not_understood_is_refused_by_name"
 COST = f"{READING}::test_few_bytes_do_not_cost_gigabytes"
+ADDENDS, TIGHT = "tests/certificate/test_addends.py", "tests/certificate/test_tight.py"
+APART, STORED = f"{ADDENDS}::test_what_each_of_two_convolutions_rounds_is_paid", f"{ADDENDS}::test_which_values_are_stored"
 SHARES = "tests/certificate/test_shares.py"
 OWN = "tests/certificate/test_leaves.py::test_each_trees_leaves_are_of_its_own_box_and_pieces"
 GUIDE, WRITTEN = "tests/certificate/test_guide.py", "tests/certificate/test_trees.py"
@@ -50,6 +52,18 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: float32 semantics are taken for real", _C, "Prover(net.data, meta[\"semantics\"] == \"float32\")", "Prover(net.data, False)", f"{TAMPERING}::test_exact_arithmetic_does_not_certify_what_rounding_breaks"),
     m("checker: underflow of merged layers has no factor", _C, "(LOST if op.ops or any(op.passed) else 2 * ETA)", "(2 * ETA)", LOSSES),
     m("checker: weights of a first layer are not flushed", _C, "+ 16) * (1 + x.max(0))", "+ 16) * (1 + 0 * x.max(0))", LOSSES),
+    m("checker: what is on is never bounded again", _C, "(((low < 0) | bool(whole)) & (high > 0)", "((low < 0) & (high > 0)", f"{TIGHT}::test_what_is_on_is_bounded_from_above"),
+    m("checker: upper ends are what lower ones are", _C, "(first, 1 - first, first | 1)", "(first, 1 - first, 0 * first)", f"{TIGHT}::test_what_is_on_is_bounded_from_above"),
+    m("checker: steps without end", _C, "max(self.inner.max() - TIGHT, self.query.max()) <= STEPS", "self.query.max() <= STEPS", f"{TIGHT}::test_steps_have_an_end"),
+    m("certificates: rounding is never in the way", "certificate/guide.py", "found[np.array(some)[which[margin + WIDENS * charge > 0]]] = True", "pass", f"{TIGHT}::test_where_rounding_stands_in_the_way_it_is_asked_for"),
+    m("certificates: every bounded node counts as the first", "certificate/trees.py", "busy[child] and not begun[n]", "busy[child]", f"{TIGHT}::test_the_writer_asks_for_it_where_the_search_did"),
+    m("certificates: what others met is forgotten", "prove/trail.py", "self.tight |= other.tight", "pass", f"{TIGHT}::test_a_shared_search_tells_it_too"),
+    m("checker: rows over stored values pay no rounding", _C, "self.T[k] = self.T[k] + (e := self.executed(k)) * (1 + self.G)", "e = self.executed(k)", APART),
+    m("checker: boxes of stored values are those before rounding", _C, "self.put(k, down(self.lo[k] - e), up(self.hi[k] + e))", "pass", APART),
+    m("checker: stored values have no magnitude", _C, "self.M[k], self.E[k] = self.mag[k], np.zeros((1, 1))", "self.M[k], self.E[k] = 0 * self.mag[k], np.zeros((1, 1))", APART),
+    m("checker: stored between dense layers", _F, "rank[i] * rank[k] > 1", "rank[i] * rank[k] > 0", f"{ADDENDS}::test_dense_layers_may_be_one"),
+    m("checker: stored before scales and sums", _F, "int(o.fan > 1) for o", "1 for o", STORED),
+    m("checker: stored for some readers", _F, "if apart} - {i for i, apart in reads if not apart}", "if apart}", STORED),
     m("checker: of each box the first's bounds", _C, "at[:1] if (at == at[:1]).all() else at", "at[:1]", f"{SOUND}::test_rows_over_several_boxes_are_bounded_over_their_own"),
     m("checker: cells with a few coefficients are left out", _C, "np.flatnonzero(a.any(1))", "np.flatnonzero(a.all(1))", POINTS),
     m("checker: cells of multipliers are left out", _C, "slice(None) if n in chosen else live(a)", "live(a)", LINE, POINTS),

@@ -8,6 +8,7 @@ from tests.mutation.mutant import Mutant, m
 TABLE, LINES, WALK, SEMANTICS = "ir/curves.py", "runtime/curves.py", "runtime/cpu/walk.py", "runtime/soundness.py"
 IMPORT, MADE, PLANES = "frontend/onnx_curves.py", "frontend/onnx_products.py", "runtime/planes.py"
 STEPPED = "tests/runtime/test_stepped.py"
+CHOSEN, SLOPES, DIVIDED = "runtime/chosen.py", "tests/prove/test_smooth_slopes.py", "tests/prove/test_smooth_search.py"
 FLAT, MULTIPLIED = "tests/runtime/test_planes.py", "tests/soundness/test_products.py"
 FACTS, HELD, NETS, CASES = "tests/ir/test_curves.py", "tests/runtime/test_curve_lines.py", "tests/soundness/test_curves.py", "tests/frontend/test_onnx.py"
 
@@ -26,12 +27,12 @@ CURVES: tuple[Mutant, ...] = (
     m("values are off inward", LINES, "return side * (f - product) + off + 8", "return side * (f - product) - off - 8", HELD),
     m("pieces begin at the end of the box", LINES, "start = bend[1]\n", "start = self.hi\n", HELD),
     m("the slope is rounded after the cut", LINES, "cuts[k][part] = side * box.greatest(side, slopes[k][part].astype(np.float64))", "cuts[k][part] = side * box.greatest(side, chosen.astype(np.float64) if dtype == torch.float64 else np.nan_to_num(box.touch(side)))", HELD),
-    m("cuts are rounded inward", LINES, "return Lines(below, above, round_down(lower, dtype), round_up(upper, dtype))", "return Lines(below, above, round_up(lower, dtype), round_down(upper, dtype))", HELD),
+    m("cuts are rounded inward", LINES, "return round_up(cuts, dtype) if side > 0 else round_down(cuts, dtype)", "return round_up(cuts, dtype) if side < 0 else round_down(cuts, dtype)", HELD),
     m("below zero a logarithm has a bound", LINES, "found & (lo > curve.domain[0] + NORMAL) if", "found if", HELD),
     m("what may be flushed is in the domain", LINES, "(lo > curve.domain[0] + NORMAL)", "(lo > curve.domain[0])", HELD),
-    m("lines without a box", LINES, "lower, upper = torch.where(there & ~torch.isnan(lower), lower, -inf), torch.where(there & ~torch.isnan(upper), upper, inf)", "pass", HELD),
-    m("the error widens one line", LINES, "lower, upper = lower - error, upper + error", "lower = lower - error", HELD),
-    m("the error narrows", LINES, "lower, upper = lower - error, upper + error", "lower, upper = lower + error, upper - error", HELD, NETS),
+    m("lines without a box", LINES, "torch.where(there & ~torch.isnan(cuts), cuts, side", "torch.where(~torch.isnan(cuts), cuts, side", HELD),
+    m("the error widens one line", LINES, "cuts = cuts + side * error", "cuts = cuts + max(side, 0) * error", HELD),
+    m("the error narrows", LINES, "cuts = cuts + side * error", "cuts = cuts - side * error", HELD, NETS),
     m("lines ignore the stated error", "runtime/tables.py", "made = curve_lines(node, lo, hi, self.dtype, error)", "made = curve_lines(node, lo, hi, self.dtype, None)", NETS),
     m("boxes ignore the stated error", "runtime/forward.py", "_bounded(lo, hi, low - up(e), high + up(e))", "_bounded(lo, hi, low, high)", NETS),
     m("errors are of a small result's last place", SEMANTICS, "unit.clamp(min=max(1.0, parameter))", "unit", HELD, NETS),
@@ -72,9 +73,9 @@ CURVES: tuple[Mutant, ...] = (
     m("powers: a root is a square", IMPORT, '0.5: "sqrt"', '0.5: "square"', CASES),
     m("planes: the other factor's middle", PLANES, "for k in (1, 0))\n", "for k in (0, 1))\n", FLAT),
     m("planes: three corners", PLANES, "for x, y in _corners(lo, hi):\n        parts", "for x, y in _corners(lo, hi)[:3]:\n        parts", FLAT),
-    m("planes: cuts before the slopes are rounded", PLANES, "a, b = first.double(), second.double()", "a, b = 0.5 * lo[1] + 0.5 * hi[1], 0.5 * lo[0] + 0.5 * hi[0]", FLAT),
+    m("planes: cuts before the slopes are rounded", PLANES, "a, b, dtype = first.double(), second.double(), first.dtype", "a, b, dtype = 0.5 * lo[1] + 0.5 * hi[1], 0.5 * lo[0] + 0.5 * hi[0], first.dtype", FLAT),
     m("planes: values are exact", PLANES, "off = 8 * U64 * (parts[0].abs() + parts[1].abs() + parts[2].abs()) + TINY", "off = 0.0", FLAT),
-    m("planes: cuts are rounded inward", PLANES, "return Planes(first, second, round_down(low, dtype), round_up(high, dtype))", "return Planes(first, second, round_up(low, dtype), round_down(high, dtype))", FLAT),
+    m("planes: cuts are rounded inward", PLANES, "return round_down(low, dtype), round_up(high, dtype)", "return round_up(low, dtype), round_down(high, dtype)", FLAT),
     m("planes: the error narrows", PLANES, "low, high = low - error, high + error", "low, high = low + error, high - error", FLAT),
     m("planes: NaN is a bound", PLANES, "torch.nan_to_num(low, nan=-inf, posinf=-inf, neginf=-inf), torch.nan_to_num(high, nan=inf, posinf=inf, neginf=inf)", "torch.nan_to_num(low, nan=0.0, posinf=-inf, neginf=-inf), torch.nan_to_num(high, nan=0.0, posinf=inf, neginf=inf)", FLAT),
     m("products: the range of two corners", PLANES, "values = [x * y for x, y in _corners(lo, hi)]", "values = [lo[0] * lo[1], hi[0] * hi[1]]", FLAT),
@@ -93,10 +94,23 @@ CURVES: tuple[Mutant, ...] = (
     m("softmax: others by one more", MADE, "others = (np.arange(n)[None] + 1 + np.arange(n - 1)[:, None]) % n", "others = (np.arange(n)[None] + np.arange(n - 1)[:, None]) % n", CASES),
     m("softmax: the sign of differences", MADE, 'to), s.view(s.reorder(x, own, "own"), to)], tag="gap")', 'to), s.view(s.reorder(x, own, "own"), to)][::-1], tag="gap")', CASES),
     m("softmax: cells stay where they were", MADE, "return s.reorder(found, back)", "return s.result(found.node, x.shape, x.dtype)", CASES),
+    m("softmax: a share of one is exact", MADE, 'return smooth(s, one, "share", stated)', "return one", MULTIPLIED),
     m("softmax: nothing is stated", MADE, '{"stated": "softmax"}', '{"stated": "nothing"}', MULTIPLIED),
     m("elu: alpha is no size", SEMANTICS, "unit.clamp(min=max(1.0, parameter))", "unit.clamp(min=1.0)", HELD),
     m("stated errors are told in six digits", SEMANTICS, "else repr(ulps)", 'else f"{ulps:g}"', HELD),
     m("powers keep their operand's rank", IMPORT, 'x = s.expand(x, s.broadcast(x.shape, exponent.shape), "wide")', "pass", CASES),
     m("powers: the first exponent stands for all", IMPORT, "bool((exponent.value == exponent.value.reshape(-1)[0]).all())", "True", "tests/frontend/test_onnx_files.py"),
     m("kernels take smooth functions", "kernels/network.py", 'if node.op in (*CURVES, "mul"):', "if False:", NETS),
+    # slopes of the rows' own
+    m("slopes of a row's own: cuts of the other side", CHOSEN, "k[used], x[used] < 0, None", "k[used], x[used] > 0, None", SLOPES),
+    m("slopes of a row's own: nothing is deployed", CHOSEN, "if tables.kit.forward.semantics.real:", "if True:", SLOPES),
+    m("slopes of a row's own: the cut is not added", WALK, "self.backend.pay(self.rows, each.sum((1, 2)), 1.0,", "self.backend.pay(self.rows, None, 1.0,", SLOPES),
+    m("slopes of a row's own: cuts' sum is exact", WALK, "size.sum((1, 2)), 2 * dot_error(terms) * sum_error(terms))", "size.sum((1, 2)), 0.0)", SLOPES, argued="a cut lies 2^-44 of f further out than need be, which is more than the sum of few terms rounds"),
+    m("slopes of a row's own: a plane's cuts change places", CHOSEN, "torch.where(x < 0, high, low)", "torch.where(x < 0, low, high)", SLOPES),
+    m("slopes of a row's own: a plane beside another box", CHOSEN, "plane_cuts(slopes[0], slopes[1], (a, c), (b, d)", "plane_cuts(slopes[0], slopes[1], (a, a), (b, b)", SLOPES),
+    m("slopes of a row's own: below and above are one", LINES, "mine = above == (side > 0)", "mine = above == (side < 0)", HELD),
+    m("multipliers of a smooth function: the other end", CHOSEN, "moved * torch.where(moved > 0, lo, hi)", "moved * torch.where(moved > 0, hi, lo)", DIVIDED),
+    m("multipliers of a smooth function: what is taken is lost", CHOSEN, "constant + taken, constant.abs()", "constant, constant.abs()", DIVIDED),
+    m("parts of smooth functions: ends of another operator", "prove/neurons.py", "bounds[i] = torch.maximum(before[0], low[r]), torch.minimum(before[1], high[r])", "bounds[i] = torch.maximum(before[0], high[r]), torch.minimum(before[1], low[r])", DIVIDED),
+    m("parts of smooth functions: a cut a little off on one side", "prove/parts.py", "torch.maximum(on.lo[at, neuron], cut)", "torch.maximum(on.lo[at, neuron], cut + 0.1 * (on.hi[at, neuron] - cut))", DIVIDED),
 )

@@ -29,8 +29,8 @@ DEPLOYED_SUMS: tuple[Mutant, ...] = (
     m("merged columns pass for deployed ones", LAYOUT, '"ops": reader.integer("ops") + 1}', '"ops": reader.integer("ops")}', LAYOUTS),
     m("large weights go out of sight", LAYOUT, "return w is not None and bool((np.abs(w[:, index < 0]) > HALF_MOST).any())", "return False", f"{LAW}::test_weights_out_of_sight_are_missed"),
     m("the tensor form counts the cells it sees", "runtime/forward.py", "float(layer.summands or 0), dtype", "float(layer.terms), dtype", FORWARD, SUMS),
-    m("the kernels' count is of the cells they see", "runtime/gpu/forward_kernels.py", "float(layer.summands or 0), dtype", "float(layer.terms), dtype", f"{FORWARD}::test_rounding_is_charged_for_the_operands_that_take_part"),
-    m("a count of another batch's size is taken", "runtime/gpu/forward_kernels.py", "key = layer.node.name, shape[0]", "key = layer.node.op, 0", f"{FORWARD}::test_a_given_count_is_of_its_own_layer_and_batch"),
+    m("the kernels' count is of the cells they see", "runtime/gpu/places.py", "float(layer.summands or 0), dtype", "float(layer.terms), dtype", f"{FORWARD}::test_rounding_is_charged_for_the_operands_that_take_part"),
+    m("a count of another batch's size is taken", "runtime/gpu/places.py", "count = batch * (1 if", "count = 1 * (1 if", f"{FORWARD}::test_a_given_count_is_of_its_own_layer_and_batch"),
     m("absorbed terms flush nothing", "runtime/layers.py", "return max(self.terms, self.summands or 0)", "return self.terms", f"{FORWARD}::test_rounding_is_charged_for_the_operands_that_take_part"),
     # copies that are computed with one by one
     m("copies of a cell are added once", LAYOUT, "_index(net, both[1])) and _distinct(shared[shared >= 0])", "_index(net, both[1]))", f"{LAW}::test_what_is_computed_twice_is_not_computed_once", SUMS),

@@ -12,6 +12,7 @@ from tests.mutation.launches import LAUNCHES
 from tests.mutation.mutant import Mutant, m
 from tests.mutation.pieces import PIECES
 from tests.mutation.properties import PROPERTIES
+from tests.mutation.reach import REACH
 from tests.mutation.search import SEARCHES
 from tests.mutation.several import SEVERAL
 
@@ -42,7 +43,8 @@ SLOPES, ROUTES, EVERY = "tests/kernels/test_elementwise.py", "tests/kernels/test
 CHARGED = f"{EVERY}::test_launches_charge_what_the_tensor_form_charges"
 MERGED, LANES, LANE_RUNS = (f"tests/kernels/test_{n}.py" for n in ("merge_scalars", "lanes", "lane_runs"))
 INTERVALS, WHOLE = "tests/kernels/test_interval_steps.py", "tests/kernels/test_interval_runs.py"
-BOXES, TABLED, NEURONS, REPLAYS, TOLD, FORMS = (f"tests/kernels/test_{n}.py" for n in ("boxes", "table_kernels", "neurons", "replay", "told", "forms"))
+BOXES, TABLED, NEURONS, PLAYED, TOLD, FORMS = (f"tests/kernels/test_{n}.py" for n in ("boxes", "table_kernels", "neurons", "player", "told", "forms"))
+PLAYER = "runtime/gpu/player.py"
 QUICK = (CONSTANTS, TERMS, GAPS, TRAPS, DEPLOYED, PROCESS, SOAK, BACKEND, PRODUCTS, RELAXATIONS, FOLD, WINDOWS, ATTACKS, SOUND, DEEPPOLY)
 KERNELS = (ROWS, STEPS, RUNS, FORWARD, COMPACT)
 
@@ -204,7 +206,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("kernels: a lane's scalars count twice", "kernels/device/join.py", "tl.store(lane_constant_ptr + rows, 0.0, mask=live)", "tl.store(lane_constant_ptr + rows, more, mask=live)", MERGED),
     m("kernels: lanes share buffers", "kernels/arena.py", "or concurrent(touches[o], touches[b])", "or False", LANES),
     m("kernels: a lane reads what the other writes", "kernels/lanes.py", "self.written & other.touched or self.touched & other.written", "self.written & other.written", LANES),
-    m("a lane that was broken off is not cleared", "runtime/gpu/triton_backend.py", "issue(to[name].zero_)", "issue(to[name].numel)", LANE_RUNS),
+    m("a lane that was broken off is not cleared", "runtime/gpu/binding.py", "self.starts[name].zero_ for", "self.starts[name].numel for", LANE_RUNS),
     m("a region is not joined", "runtime/gpu/binding.py", "                if region:\n                    yield streams.join\n", "", LANE_RUNS),
     m("kernels: a pool moves what may lose", "kernels/device/maxpool.py", "& ((m > 0) | (winner % 2 == 1))", "& (m == m)", f"{ROUTES}::test_constants_that_all_round_one_way_are_paid"),
     m("kernels: a broken row passes a pool", "kernels/device/maxpool.py", " * most + x * 0.0", " * most", f"{ROUTES}::test_a_pool_keeps_what_is_no_number"),
@@ -222,30 +224,35 @@ MUTANTS: tuple[Mutant, ...] = (
     m("boxes: a product's underflow is forgotten", "kernels/device/boxes.py", "* GROW + 1e-300  # a product", "* GROW  # a product", f"{BOXES}::test_what_a_relu_makes_of_a_point_lies_in_its_box"),
     m("boxes: overflow of an operand is not noticed", "kernels/device/boxes.py", "(x_max <= BIG) & ", "", f"{BOXES}::test_an_operand_that_may_overflow_leaves_no_bound"),
     m("boxes: what is no bound passes a ReLU", "kernels/device/boxes.py", "high = tl.where(bounded, finite_high(high), float(\"inf\"))", "high = finite_high(high)", f"{BOXES}::test_elementwise_boxes_are_those_of_the_tensor_form"),
-    m("boxes: changed ones are not measured anew", ENGINE, "            boxes.sizes.pop(name, None)\n", "", f"{BOXES}::test_sizes_are_measured_anew_where_back_substitution_changed_a_box"),
+    m("boxes: what somebody knows is not measured anew", PLAYER, "        self.backend.call(entry.launch, run.places.batch, run.places.tensor)()\n", "", f"{BOXES}::test_what_is_known_of_a_box_is_measured_anew"),
     m("tables: t is not enlarged", "kernels/device/tables.py", "rounded_up(t * GROW, c.T)", "t.to(c.T)", f"{TABLED}::test_tables_are_those_of_the_tensor_form"),
     m("tables: rounded to nearest", "kernels/device/tables.py", "tl.where(near.to(tl.float64) < x, after.to(tl.float32, bitcast=True), near)", "near", f"{TABLED}::test_rounding_upward_is_to_the_next_number"),
     m("tables: a slope is compared as float32", "kernels/device/tables.py", "((k == slope) & (y < 0))", "((k == SLOPE) & (y < 0))", f"{TABLED}::test_stored_lines_enclose_the_function"),
     m("tables: margins are written", "kernels/device/tables.py", "START + cell // LINE * PITCH + cell % LINE", "START + cell", f"{TABLED}::test_tables_are_those_of_the_tensor_form"),
-    m("tables: products are charged no gamma", "runtime/gpu/table_kernels.py", "(most * (1 + nu) if product else 0.0)", "0.0", f"{TABLED}::test_tables_are_those_of_the_tensor_form"),
-    m("tables: another batch's are taken", "runtime/gpu/triton_backend.py", "self._serial, self._turn = tables.serial, self._turn + 1", "self._serial = tables.serial", f"{TABLED}::test_batches_that_are_asked_in_turn_keep_their_own_tables"),
+    m("tables: products are charged no gamma", "runtime/gpu/kernel_arguments.py", "(most * (1 + nu) if product else 0.0)", "0.0", f"{TABLED}::test_tables_are_those_of_the_tensor_form"),
+    m("tables: another batch's are taken", PLAYER, "places.serial == tables.serial and reads", "reads", f"{TABLED}::test_batches_that_are_asked_in_turn_keep_their_own_tables"),
+    m("tables: another program's are taken", PLAYER, "places.serial == tables.serial and reads <= places.held", "places.serial == tables.serial", f"{TABLED}::test_rows_of_a_program_that_was_not_asked_yet"),
+    m("tables: brought boxes keep another's magnitudes", PLAYER, ' ("magnitude", b.magnitude),', "", f"{TABLED}::test_batches_that_are_asked_in_turn_keep_their_own_tables"),
     m("neurons: the other sign is the same one", "kernels/device/neurons.py", "        sign = -sign\n", "", f"{NEURONS}::test_rows_are_those_of_their_neurons"),
     m("neurons: results are not reset", "kernels/device/neurons.py", "            tl.store(best_ptr + index + k, worst, mask=live)\n", "", f"{NEURONS}::test_rows_are_those_of_their_neurons"),
     m("neurons: later blocks do not count the earlier", "kernels/device/neurons.py", "at_ptr + before + tl.cumsum(found, 0) - 1", "at_ptr + tl.cumsum(found, 0) - 1", f"{NEURONS}::test_undecided_neurons_are_found_in_order"),
     m("neurons: rows are made where there is no room", "kernels/device/neurons.py", "tl.minimum(tl.load(found_ptr), tl.load(room_ptr))", "tl.load(found_ptr)", f"{NEURONS}::test_rows_are_those_of_their_neurons"),
-    m("neurons: rows that are left stop at the wait", "runtime/gpu/neurons.py", "        backend.play(bound, parts)\n", "", f"{NEURONS}::test_rows_that_are_left_go_all_the_way"),
-    m("replays: more neurons than room are let be", "runtime/gpu/replay.py", "if n > ahead.room:", "if n < 0:", f"{REPLAYS}::test_a_number_beyond_the_room_ends_a_recording"),
-    m("replays: half written tables stay somebody's", "runtime/gpu/replay.py", "        backend.tables_of(script.tables, None)\n", "", f"{REPLAYS}::test_broken_off_in_the_middle"),
-    m("replays: a layer's bounds are not brought back", "runtime/gpu/replay.py", "        self._backend.neurons.close(ahead.layer, ahead.bound, ahead.at, ahead.room)\n", "", f"{REPLAYS}::test_a_replay_finds_what_launches_one_by_one_find"),
-    m("replays: what was never played is told", "runtime/gpu/replay.py", "[: max(0, stretches - 1)]", "", f"{TOLD}::test_what_was_told_until_a_deadline"),
-    m("replays: an interval pass is taken for a refinement", "runtime/gpu/replay.py", "self._boxes((INTERVAL, len(lo))", "self._boxes((REFINED, len(lo))", f"{TOLD}::test_both_kinds_in_turn"),
+    m("neurons: rows that are left stop at the wait", PLAYER, "        backend.play(bound, ahead.parts)\n", "", f"{NEURONS}::test_rows_that_are_left_go_all_the_way"),
+    m("player: more neurons than room are let be", PLAYER, "            if n <= room:\n", "            if True:\n", f"{PLAYED}::test_a_number_beyond_the_room_is_known_then"),
+    m("player: half written boxes stay somebody's", PLAYER, "        places.serial = NOBODY\n        run,", "        run,", f"{PLAYED}::test_broken_off_in_the_middle"),
+    m("player: half brought tables stay somebody's", PLAYER, "        places.serial = NOBODY\n        with", "        with", f"{TABLED}::test_tables_that_were_broken_off_are_made_again"),
+    m("player: a layer's bounds are not brought back", PLAYER, '                run.closing = bound, launches["close"]\n', "", f"{PLAYED}::test_later_batches_find_what_they_find_alone"),
+    m("player: a stretch is taken for one that closes no layer", PLAYER, "None if closing is None else closing[0].key", "None", f"{PLAYED}::test_later_batches_find_what_they_find_alone"),
+    m("player: what somebody knows is taken as it is", PLAYER, "torch.maximum(low, lo.to(low.device), out=low)", "low.copy_(lo)", f"{PLAYED}::test_bounds_that_somebody_brings"),
+    m("player: what was never played is told", PLAYER, "[run.section][: run.played] for s", "[run.section] for s", f"{TOLD}::test_what_was_told_until_a_deadline"),
+    m("player: an interval pass is taken for a refinement", PLAYER, 'self._found("interval", lo', 'self._found("refine", lo', f"{TOLD}::test_both_kinds_in_turn"),
     m("forms: what rounding took of a coefficient is not charged", "kernels/device/forms.py", "off = tl.abs(exact - start.to(tl.float64))", "off = tl.abs(exact - exact)", f"{FORMS}::test_rows_are_their_forms"),
     m("forms: a coefficient's own error is not charged", "kernels/device/forms.py", "            off += tl.load(gap_ptr + form[:, None] * SIZE + q[None, :], mask=inside, other=0.0)\n", "            off += 0.0\n", f"{FORMS}::test_rows_are_their_forms"),
     m("forms: an output that is flushed is not charged", "kernels/device/forms.py", " + flushed * tl.abs(exact)", "", f"{FORMS}::test_rows_are_their_forms"),
     m("forms: a constant is added", "kernels/device/forms.py", "0.0 - tl.load(minus_ptr", "0.0 + tl.load(minus_ptr", f"{FORMS}::test_rows_are_their_forms"),
     m("forms: earlier verdicts stay", "kernels/device/forms.py", "    tl.store(done_ptr + form, tl.full((BR,), 0, tl.int8), mask=live & (begin == 0))\n", "", f"{FORMS}::test_rows_are_their_forms"),
     m("forms: the verdicts of many groups stay", "runtime/gpu/queries.py", 'bound.starts["done"].zero_()', "pass", f"{FORMS}::test_groups_may_be_more_than_forms"),
-    m("recordings: the host's operations do not spoil them", "runtime/gpu/recording.py", "self.spoiled = self.spoiled or name", "self.spoiled = self.spoiled or ''", "tests/kernels/test_recording.py::test_an_operation_of_the_hosts_spoils_it"),
+    m("player: a stretch reaches over the host", PLAYER, 'elif entry.verb != "play" and', 'elif entry.verb not in ("play", "host") and', f"{TOLD}::test_an_interval_pass_with_max_pools"),
     m("neurons: signs are not told apart", "kernels/device/neurons.py", "found_low = tl.where(sign > 0, first, second)", "found_low = first", f"{NEURONS}::test_bounds_go_back_to_the_boxes"),
     # interval arithmetic
     m("interval: a join rounds to nearest", "kernels/device/interval_steps.py", "low = add_down_emulated(low, b_low)", "low = low + b_low", f"{INTERVALS}::test_a_join_holds_every_sum"),
@@ -263,6 +270,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *LAUNCHES,
     *INPUT_MAPS,
     *SEVERAL,
+    *REACH,
     *PROPERTIES,
     *CURVES,
 )  # fmt: skip

@@ -125,7 +125,7 @@ SEARCHES: tuple[Mutant, ...] = (
     m("a cell that only multipliers reach does not count", "runtime/tables.py", "live = live | (boxes.signed[user] != 0)", "pass", TIGHT),
     m("parts below zero are dropped", _PARTS, "both = Parts.join(on, off)", "both = Parts.join(on, on)", NEURONS),
     m("parts above zero are dropped", _PARTS, "both = Parts.join(on, off)", "both = Parts.join(off, off)", NEURONS),
-    m("an operand below zero is below it by half", _PARTS, "torch.minimum(off.hi[at, neuron], zero)", "torch.minimum(off.hi[at, neuron], zero - 0.5)", NEURONS),
+    m("an operand below zero is below it by half", _PARTS, "torch.minimum(off.hi[at, neuron], cut)", "torch.minimum(off.hi[at, neuron], cut - 0.5)", NEURONS),
     m("ends that meet leave no execution", _TIGHT, "empty = (low > high)", "empty = (low >= high)", NEURONS),
     m("a refuted form closes its part", _NEURONS, "parts.open[at[closed], column[closed]] = False", "parts.open[at[closed]] = False", NEURONS),
     m("one sign of a neuron is kept twice", _NEURONS, "torch.cat([best, best + len(part)])", "torch.cat([best, best])", NEURONS),

@@ -48,7 +48,7 @@ def test_a_part_without_undecided_neurons_has_no_candidate() -> None:
 
 
 def children(some: Parts, part: torch.Tensor, neuron: torch.Tensor, raised: torch.Tensor) -> Parts:
-    made = some.divide(part, neuron, LAYER[neuron])
+    made = some.divide(part, neuron, LAYER[neuron], torch.zeros(len(part)))
     made.bound = made.bound + raised.repeat(2)[:, None]
     return made
 

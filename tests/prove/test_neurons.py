@@ -25,7 +25,8 @@ from polytriton.prove.parts import Parts
 from polytriton.prove.questions import Questions, questions
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
-from polytriton.runtime.ascent import Ascent, AscentRows, Found
+from polytriton.runtime.ascent import Ascent, AscentRows
+from polytriton.runtime.ascent_lines import Found
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.forward import Boxes
@@ -139,7 +140,7 @@ def test_both_signs_of_a_neuron_are_the_whole_part() -> None:
         box = torch.full((1, 4), -1.0, dtype=torch.float64), torch.full((1, 4), 1.0, dtype=torch.float64)
         search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None)
     whole, neuron = search.waiting.pick(torch.zeros(6, dtype=torch.int64)), torch.from_numpy(rng.integers(0, len(search.neurons), 6))
-    both = whole.divide(torch.arange(6), neuron, search.layer[neuron])
+    both = whole.divide(torch.arange(6), neuron, search.layer[neuron], torch.zeros(6))
     on, off = both.pick(torch.arange(6)), both.pick(torch.arange(6, 12))
     assert torch.equal(on.behind, search.layer[neuron]) and torch.equal(off.behind, on.behind)
     cut = on.signs != 0
@@ -170,9 +171,10 @@ def test_what_a_batch_does_not_take_goes_on_waiting(monkeypatch: pytest.MonkeyPa
 # ---- parts, with anything proposed ----------------------------------------------------------------------------------
 
 
-def proposals(rng: np.random.Generator, rows: AscentRows) -> dict[str, Found]:
+def proposals(rng: np.random.Generator, ascent: Ascent, rows: AscentRows) -> dict[str, Found]:
     made = {}
-    for name, (lo, _) in rows.relus.items():
+    for name in ascent.divided_before(rows.target):
+        lo, _ = rows.operands[ascent.net.node(name).inputs[0]]
         size = torch.from_numpy(10.0 ** rng.uniform(-3, 3, lo.shape) * rng.choice([-1, 0, 1], lo.shape)).float()
         made[name] = Found(hostile(lo.shape, rng), torch.where(hostile(lo.shape, rng).isfinite(), size, torch.nan), torch.zeros_like(size))
     return made
@@ -185,7 +187,7 @@ def proposals_of_chain(
     for layer in chain.layers[: chain.depth[target.name]]:
         relu, shape = chain.relus[layer.name].name, torch.Size([len(start), *boxes.lo[layer.name].shape[1:]])
         size = 10.0 ** rng.uniform(-3, 3, shape) * rng.choice([-1, 0, 1], shape)
-        made.below[relu], made.multipliers[relu] = hostile(shape, rng), torch.from_numpy(size).float()
+        made.slopes[relu], made.multipliers[relu] = hostile(shape, rng), torch.from_numpy(size).float()
         assert signs[relu].shape[1:] == shape[1:]
     return made
 
@@ -198,7 +200,7 @@ def a_part(search: NeuronSearch, rng: np.random.Generator, values: Tensor, count
     parts.signs = signs
     parts.lo = torch.where(signs > 0, 0.0, parts.lo)
     parts.hi = torch.where(signs < 0, 0.0, parts.hi)
-    parts.behind = torch.from_numpy(rng.integers(-1, len(search.relus), count))
+    parts.behind = torch.from_numpy(rng.integers(-1, len(search.operators), count))
     return parts
 
 
@@ -217,7 +219,7 @@ def held(seeds: range, semantics: str, monkeypatch: pytest.MonkeyPatch, draw: Ca
     """Comparisons of executions that lie in their part with the part's bound, wrong ones, and parts wrongly called empty."""
     rng = np.random.default_rng(7)
     if monkeypatch is not None:
-        monkeypatch.setattr(Ascent, "improve", lambda self, rows, steps, rate: proposals(rng, rows))
+        monkeypatch.setattr(Ascent, "improve", lambda self, rows, steps, rate: proposals(rng, self, rows))
         monkeypatch.setattr(ChainAscent, "improve", lambda self, node, *given: proposals_of_chain(rng, self, node, *given[:4]))
     compared = wrong = lost = 0
     for seed in seeds:
@@ -233,11 +235,11 @@ def held(seeds: range, semantics: str, monkeypatch: pytest.MonkeyPatch, draw: Ca
             box = torch.from_numpy(lo), torch.from_numpy(hi)
             search = NeuronSearch(tight, tight.engine.refine(*box), forms, box, None)
             names = {n.name: n.shape for n in net}
-            if any(names.get(i) != search.engine.nodes[i].shape for i in (*search.operand.values(), *search.relus)):
+            if any(names.get(i) != search.engine.nodes[i].shape for i in (*search.operand.values(), *search.operators)):
                 continue  # a pass has moved the cells: the oracle knows the network as it was
             points = attack_points(net, lo, hi, C, rng)
             seen = executions(net, points, C, semantics, lo, hi, rng)
-            cells = torch.from_numpy(np.concatenate([in_order(search, r, seen[0][search.operand[r]]) for r in search.relus], 1))
+            cells = torch.from_numpy(np.concatenate([in_order(search, r, seen[0][search.operand[r]]) for r in search.operators], 1))
             cells = cells[:, search.neurons]
             parts = a_part(search, rng, cells, 12)
             bounds, empty = bounded(search, parts)
@@ -343,7 +345,7 @@ def test_multipliers_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def without(self: Ascent, rows: AscentRows, steps: int, rate: float) -> dict[str, Found]:
         found = improve(self, rows, steps, rate)
-        return {k: Found(f.below, torch.zeros_like(f.below), f.loss) for k, f in found.items()}
+        return {k: Found(f.slopes, torch.zeros_like(f.slopes), f.loss) for k, f in found.items()}
 
     monkeypatch.setattr(Ascent, "improve", without)
     assert with_them < sum(map(parts, range(8)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -45,7 +46,6 @@ def hidden(seed: int) -> tuple[Verifier, Property]:
 @pytest.mark.parametrize(("seed", "divided"), [(15, False), (7, True)])
 def test_a_search_finds_what_the_falsifier_misses(seed: int, divided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strategy, "QUICK", WEAK)
-    monkeypatch.setattr(strategy, "BEFORE", WEAK)
     monkeypatch.setattr(strategy, "THOROUGH", WEAK)
     monkeypatch.setattr(strategy, "PROBE", LOOK)
     verifier, prop = hidden(seed)
@@ -55,6 +55,29 @@ def test_a_search_finds_what_the_falsifier_misses(seed: int, divided: bool, monk
     assert found.verdict == "sat" and found.search is not None and found.search.ended == "sat"
     assert found.counterexample is not None and prop.violated(found.counterexample.x, found.counterexample.y) == 0
     assert (found.search.domains > 1) == divided
+
+
+def test_the_falsifier_takes_its_share_within_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quick look before it, then looks that grow with the search, up to a thorough one, each from numbers of its own."""
+    verifier, prop = hidden(7)
+    attacks, points = list[Attack](), list[int]()
+
+    def falsify(_: Verifier, aims: list[Aim], attack: Attack, deadline: float | None) -> list[None]:
+        attacks.append(attack)
+        points.append(0 if aims[0].points is None else len(aims[0].points))
+        return [None]
+
+    monkeypatch.setattr(Verifier, "_falsify", falsify)
+    monkeypatch.setattr(strategy, "SECONDS", 3.0)
+    verifier.verify_property(prop, search="input", seed=5)
+    first, *looks, last = attacks
+    assert first == replace(strategy.QUICK, seed=5) and last == replace(strategy.THOROUGH, seed=5)
+    assert points[0] == points[-1] == 0 and all(points[1:-1]) and len(looks) >= 5
+    assert [a.seed for a in looks] == list(range(5, 5 + len(looks)))
+    assert [a.operations for a in looks[:5]] == [n * strategy.PROBE.operations for n in (1, 1, 1, 2, 4)]
+    assert [a.samples for a in looks[:5]] == [n * strategy.PROBE.samples for n in (1, 1, 1, 2, 4)]
+    most = strategy.PROBE.grown(1 << 20, strategy.THOROUGH)
+    assert replace(most, seed=0) == strategy.THOROUGH
 
 
 def test_without_the_falsifier_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +128,7 @@ def test_other_processes_hand_their_corners_back() -> None:
         ends = torch.from_numpy(q.lo), torch.from_numpy(q.hi)
         boxes = tight.engine.refine(*ends)
         search = NeuronSearch(tight, boxes, decider.forms(q, np.arange(1), np.zeros(1, dtype=np.int64)), ends, None)
-        inner = [search.operand[r] for r in search.relus]
+        inner = [search.operand[r] for r in search.operators]
         work = Bounding(
             decider.compiled, decider.options, tight.how, {i: boxes.lo[i] for i in inner}, {i: boxes.hi[i] for i in inner},
             search.forms, ends,

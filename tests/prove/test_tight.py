@@ -24,7 +24,8 @@ from polytriton.prove.decider import Try
 from polytriton.prove.questions import Questions
 from polytriton.prove.tight import Tight, tighten
 from polytriton.runtime import settings
-from polytriton.runtime.ascent import Ascent, AscentRows, Found, _ReluLines
+from polytriton.runtime.ascent import Ascent, AscentRows
+from polytriton.runtime.ascent_lines import Found, ReluLines
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.cpu.torch_backend import TorchBackend
@@ -61,7 +62,12 @@ def any_slopes(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = np.random.default_rng(seed)
 
     def improve(self: Ascent, rows: AscentRows, steps: int, rate: float) -> dict[str, Found]:
-        return {name: Found(hostile(lo.shape, rng), None, lo) for name, (lo, _) in rows.relus.items()}
+        found = {}
+        for name in self.relaxed_before(rows.target):
+            node = self.net.node(name)
+            lo, _ = rows.operands[node.inputs[0]]
+            found[name] = Found(hostile(lo.shape, rng), None, lo, hostile(lo.shape, rng) if node.op == "mul" else None)
+        return found
 
     def of_chain(self: ChainAscent, target: Node, boxes: Boxes, image: int, start: Tensor, *rest: object) -> Chosen:
         before = (self.relus[n.name] for n in self.layers[: self.depth[target.name]])
@@ -225,7 +231,7 @@ def bound_of(net: Net, rows: AscentRows, slopes: dict[str, Tensor]) -> Tensor:
     m, constant = rows.start.double().flatten(1), torch.zeros(len(rows.start), dtype=torch.float64)
     for node in reversed(list(net)):
         if node.op == "relu":
-            l, u = (v.double().flatten(1) for v in rows.relus[node.name])
+            l, u = (v.double().flatten(1) for v in rows.operands[node.inputs[0]])
             a = slopes[node.name].double().flatten(1)
             open_ = (l < 0) & (u > 0)
             chord = torch.where(open_, u / (u - l), (l >= 0).double())
@@ -238,7 +244,7 @@ def bound_of(net: Net, rows: AscentRows, slopes: dict[str, Tensor]) -> Tensor:
 
 
 def below(found: dict[str, Found]) -> dict[str, Tensor]:
-    return {name: f.below for name, f in found.items()}
+    return {name: f.slopes for name, f in found.items()}
 
 
 def the_rows(net: Net, seed: int, count: int = 5) -> AscentRows:
@@ -248,10 +254,10 @@ def the_rows(net: Net, seed: int, count: int = 5) -> AscentRows:
     C = forms(net, rng, count)
     t, _ = asked(net, lo, hi, C)
     boxes = t.engine.refine(torch.from_numpy(lo), torch.from_numpy(hi))
-    operands = {n.name: n.inputs[0] for n in net if n.op == "relu"}
-    relus = {r: (boxes.lo[i].flatten(1).repeat(count, 1), boxes.hi[i].flatten(1).repeat(count, 1)) for r, i in operands.items()}
+    read = [n.inputs[0] for n in net if n.op == "relu"]
+    operands = {i: (boxes.lo[i].flatten(1).repeat(count, 1), boxes.hi[i].flatten(1).repeat(count, 1)) for i in read}
     sides = (torch.from_numpy(v).repeat(count, 1) for v in (lo, hi))
-    return AscentRows(net.output, torch.from_numpy(C), *sides, relus)
+    return AscentRows(net.output, torch.from_numpy(C), *sides, operands)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -261,13 +267,14 @@ def test_a_small_step_raises_every_row_by_its_slope(seed: int) -> None:
     rows, ascent = the_rows(net, seed), Ascent(net, torch.device("cpu"))
     noted: list[tuple[Tensor, Tensor]] = []
 
-    def note(line: _ReluLines, z: Tensor, rate: float, k: int) -> None:
+    def note(line: ReluLines, operands: tuple[Tensor], rate: float, k: int) -> None:
+        (z,) = operands
         noted.append((line.below.clone(), torch.where(line.open, line.coefficient.clamp(min=0) * z, torch.zeros_like(z))))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_ReluLines, "step", note)
+        patch.setattr(ReluLines, "step", note)
         ascent.improve(rows, 1, 0.0)
-    found = dict(zip(ascent.relus_before(net.output), noted, strict=True))
+    found = dict(zip(ascent.divided_before(net.output), noted, strict=True))
     start = {name: below for name, (below, _) in found.items()}
     checked = 0
     for name, (below, slope) in found.items():
@@ -312,7 +319,7 @@ def test_the_ascent_of_a_chain_is_the_ascent(seed: int) -> None:
         boxes = t.engine.refine(lo, hi)
     rng = np.random.default_rng(seed)
     signs, some = {}, AscentRows(target.name, torch.eye(20).view(20, 1, 1, 20), lo.expand(20, -1), hi.expand(20, -1), {})
-    for r in t.ascent.relus_before(target.name):  # signs that half of the undecided neurons take
+    for r in t.ascent.divided_before(target.name):  # signs that half of the undecided neurons take
         i = net.node(r).inputs[0]
         sign = torch.from_numpy(rng.choice([-1.0, 0.0, 0.0, 1.0], 20)).view(1, 1, 1, 20)
         boxes.lo[i], boxes.hi[i] = (
@@ -325,10 +332,10 @@ def test_the_ascent_of_a_chain_is_the_ascent(seed: int) -> None:
     taped = t.as_chosen(t.ascend(replace(some, signs=wide), boxes, image, 12))
     alone = t.chain.improve(target, boxes, 0, torch.eye(20), signs, 12, tight.RATE)
     compared = multiplied = 0
-    for r, below in alone.below.items():
+    for r, below in alone.slopes.items():
         i = net.node(r).inputs[0]
         open_ = ((boxes.lo[i] < 0) & (boxes.hi[i] > 0)).expand_as(below)
-        assert torch.allclose(below[open_], taped.below[r][open_], atol=2e-2)
+        assert torch.allclose(below[open_], taped.slopes[r][open_], atol=2e-2)
         compared += int(open_.sum())
         if r in alone.multipliers:
             assert torch.allclose(alone.multipliers[r], taped.multipliers[r], rtol=2e-2, atol=2e-2)

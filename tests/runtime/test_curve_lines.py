@@ -10,7 +10,7 @@ from flint import arb, ctx
 from polytriton.errors import InvalidIR, UsageError
 from polytriton.ir.curves import CURVES, SLOPE, VALUE, Curve
 from polytriton.ir.net import Builder, Net, Node
-from polytriton.runtime.curves import Boxed, curve_lines, curve_range
+from polytriton.runtime.curves import Boxed, curve_cuts, curve_lines, curve_range
 from polytriton.runtime.soundness import find_semantics, state_functions
 from tests.ir.test_curves import SMOOTH, exact, piece_of
 
@@ -56,6 +56,26 @@ def test_stored_lines_and_boxes_hold(name: str, dtype: torch.dtype) -> None:
                 f = exact(name, x, piece_of(name, x))[0]
                 assert low * arb(x) + cut_low <= f <= up * arb(x) + cut_up, (name, a, b, x)
                 assert arb(least[i].item()) <= f <= arb(most[i].item()), (name, a, b, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", NAMES)
+def test_lines_of_any_slope_hold(name: str, dtype: torch.dtype) -> None:
+    """Slopes of the function and of nobody's choice; a deployed error moves each line outward."""
+    lo, hi = boxes(name, 3, 24)
+    rng = np.random.default_rng(4)
+    own = CURVES[name].slope(lo + (hi - lo) * rng.random(24), CURVES[name].parameter[1])
+    k = torch.from_numpy(np.where(rng.random(24) < 0.4, own, rng.standard_normal(24) * 10.0 ** rng.integers(-30, 20, 24))).to(dtype)
+    above, error = torch.from_numpy(rng.random(24) < 0.5), torch.full((24,), 1e-3).double()
+    cuts, wide = (curve_cuts(node(name, 24), torch.tensor(lo), torch.tensor(hi), k, above, e) for e in (None, error))
+    assert torch.isfinite(cuts).all()
+    with ctx.workprec(300):
+        for i, (a, b) in enumerate(zip(lo.tolist(), hi.tolist(), strict=True)):
+            line, cut, far = (arb(v[i].item()) for v in (k, cuts, wide))
+            way = 1 if above[i] else -1
+            assert way * (far - cut) >= arb("0.0009") - abs(cut) * arb(2) ** -22
+            for x in inside(name, a, b):
+                assert way * (exact(name, x, piece_of(name, x))[0] - line * arb(x) - cut) <= 0, (name, a, b, x)
 
 
 @pytest.mark.parametrize("name", NAMES)

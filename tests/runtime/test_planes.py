@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from polytriton.runtime.planes import product_planes, product_range
+from polytriton.runtime.planes import plane_cuts, product_planes, product_range
 
 EXTREMES = [0.0, -0.0, 5e-324, -1e-310, 1e-45, 1e-38, -1e-20, 1.0, -1.0, 1 + 2**-52, 0.1, -3.0, 1e15, -1e30, 1e38, 3e38, -1e160]
 
@@ -45,6 +45,22 @@ def test_a_product_lies_between_its_planes(dtype: torch.dtype) -> None:
             for y in map(Fraction, ys):
                 rest = x * y - a * x - b * y
                 assert below <= rest <= above and Fraction(low[i].item()) <= x * y <= Fraction(high[i].item())
+    assert finite > 150
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_planes_of_any_slopes_hold(dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(5)
+    lo, hi = boxes(2)
+    first, second = (torch.from_numpy(rng.standard_normal(240) * 10.0 ** rng.integers(-9, 9, 240)).to(dtype) for _ in range(2))
+    low, high = plane_cuts(first, second, lo, hi, None)
+    finite = 0
+    for i in np.flatnonzero((torch.isfinite(low) & torch.isfinite(high)).numpy()):
+        finite += 1
+        a, b = Fraction(first[i].item()), Fraction(second[i].item())
+        for x in map(Fraction, (lo[0][i].item(), hi[0][i].item())):
+            for y in map(Fraction, (lo[1][i].item(), hi[1][i].item())):
+                assert Fraction(low[i].item()) <= x * y - a * x - b * y <= Fraction(high[i].item())
     assert finite > 150
 
 

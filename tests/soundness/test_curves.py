@@ -83,8 +83,10 @@ class Drawn:
                     values = [p + q for p, q in zip(first, values, strict=True)]
         return values
 
-    def execute(self, x: np.ndarray, rng: np.random.Generator, ulps: float) -> np.ndarray:
-        """In float32, each sum in an order of its own; every function off by up to `ulps` units, most often by all of them."""
+    def execute(self, x: np.ndarray, rng: np.random.Generator, ulps: float, seen: list[np.ndarray] | None = None) -> np.ndarray:
+        """In float32, each sum in an order of its own; every function off by up to `ulps` units, most often by all of them. `seen` takes
+        what functions are handed.
+        """
         values, first = x.astype(np.float32), x
         for k, (w, b) in enumerate(self.weights):
             out = np.empty(len(b), np.float32)
@@ -96,6 +98,8 @@ class Drawn:
                 out[i] = total
             values = out
             if k < len(self.functions):
+                if seen is not None:
+                    seen.append(values)
                 name = NAMES[self.functions[k]]
                 with ctx.workprec(80):
                     f = np.array([float(exact(name, float(v), piece_of(name, float(v)))[0]) for v in values])

@@ -314,6 +314,16 @@ def test_a_softmax_of_far_apart_logits_has_bounds(gap: float, semantics: str) ->
             assert (low <= y + 1e-15).all() and (y - 1e-15 <= high).all()
 
 
+def test_a_share_of_one_is_off_by_what_is_stated() -> None:
+    """A library that is off by `softmax=1000` elsewhere need not return 1 here."""
+    nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=1)]
+    net = polytriton.compile(finish(nodes, {}, [1, 1, 3], [1, 1, 3]), semantics="float32,softmax=1000")
+    found = net.bounds(np.zeros((1, 1, 3)), np.ones((1, 1, 3)))
+    off = 1000 * 2.0**-23
+    low, high = np.asarray(found.lo), np.asarray(found.hi)
+    assert (low <= 1 - off).all() and (high >= 1 + off).all() and (low >= 1 - 2 * off).all() and (high <= 1 + 2 * off).all()
+
+
 def test_a_softmax_of_what_overflows_is_read_all_the_same() -> None:
     """On the extreme inputs of the comparison onnxruntime's answer is NaN: that says nothing."""
     nodes = [helper.make_node("Exp", ["x"], ["p"]), helper.make_node("Softmax", ["p"], ["q"]), helper.make_node("Sigmoid", ["q"], ["y"])]

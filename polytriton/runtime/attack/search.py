@@ -41,6 +41,13 @@ class Attack:
     operations: float = 1e13
     seed: int = 0
 
+    def grown(self, times: int, most: Attack) -> Attack:
+        """So many times as hard, no harder than `most`."""
+        return Attack(
+            min(most.restarts, times * self.restarts), min(most.steps, times * self.steps), min(most.samples, times * self.samples),
+            min(most.operations, times * self.operations), self.seed,
+        )  # fmt: skip
+
 
 QUICK = Attack(restarts=4, steps=20, samples=1 << 12, operations=2e10)
 THOROUGH = Attack(restarts=20, steps=60, samples=1 << 16, operations=1e12)

@@ -272,7 +272,7 @@ class Walk:
         return self.tables.lines(node).lower_cut is None and not self._chooses(node)
 
     def _chooses(self, node: Node) -> bool:
-        return self.chosen is not None and node.name in self.chosen.below
+        return self.chosen is not None and node.name in self.chosen.slopes
 
     def _moves_by_relaxing(self) -> bool:
         """Whether the pass to come may leave out the rows that left: it writes the others anew, and nothing else reads them."""
@@ -314,6 +314,15 @@ class Walk:
         """A smooth function, by the lines beside it."""
         m, window = self._dense_entry(node.name, self._take(node))
         self._pay_pending(step, m, window)
+        if self.chosen is not None and self._chooses(node):
+            bent, each, size, rounded = self.chosen.bend(self.backend, self.tables, self.rows, node, window, m)
+            self._pay_cuts(each, size)
+            if rounded is not None:  # what was pending on them: the step to come knows the coefficients that are left
+                source, place = node.inputs[0], self._place(node.inputs[0], window)
+                weight, scale = self.backend.weigh(rounded, place, self.tables.xabs(source)), sum_error(place.height * place.line)
+                self.backend.pay(self.rows, None, 0.0, weight, self.kit.pending[source] * scale, self.tables.floor(source))
+            self._give(step, bent)
+            return
         lines, place = self.tables.lines(node), self._place(node.name, window)
         assert lines.lower_cut is not None
         self._give(step, self._by_cuts(self._own(m), place, lines.below, lines.above, lines.lower_cut, lines.upper_cut))
@@ -322,6 +331,11 @@ class Walk:
         """A product of two activations, by the planes beside it: a coefficient for each of them."""
         m, window = self._dense_entry(node.name, self._take(node))
         self._pay_pending(step, m, window)
+        if self.chosen is not None and self._chooses(node):
+            tilted, each = self.chosen.tilt(self.backend, self.tables, self.rows, node, window, m)
+            self._pay_cuts(each, each.abs())
+            self._give(step, *tilted)
+            return
         planes, place = self.tables.planes(node), self._place(node.name, window)
         second = self.backend.table_product(m, place, planes.second)
         self._give(step, self._by_cuts(self._own(m), place, planes.first, planes.first, planes.lower_cut, planes.upper_cut), second)
@@ -332,6 +346,11 @@ class Walk:
         m, total = self.backend.relax(m, place, below, above, lower, upper)
         self.backend.pay(self.rows, total, 1.0, weight, 2 * dot_error(terms) * sum_error(terms))
         return m
+
+    def _pay_cuts(self, each: Tensor, size: Tensor) -> None:
+        """The constants of rows with slopes of their own, two products a cell at most, and what their sum rounds."""
+        terms = 2 * each.shape[1] * each.shape[2]
+        self.backend.pay(self.rows, each.sum((1, 2)), 1.0, size.sum((1, 2)), 2 * dot_error(terms) * sum_error(terms))
 
     def _maxpool(self, node: Node, step: Step) -> None:
         """A row over max(x) becomes one over the winners (lower side, and upper where sure) and a constant."""

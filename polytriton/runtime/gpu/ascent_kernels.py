@@ -21,7 +21,8 @@ from polytriton.ir.net import Node
 from polytriton.kernels.ascent import AscentTurn, TurnLowering, serves
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.spec import FUSION
-from polytriton.runtime.ascent import BESIDE, DECAY, FIRST, SECOND, Ascent, AscentRows, Found
+from polytriton.runtime.ascent import DECAY, Ascent, AscentRows
+from polytriton.runtime.ascent_lines import BESIDE, FIRST, SECOND, Found
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.layers import Layer, from_physical, to_physical
 from polytriton.runtime.settings import on_device
@@ -100,9 +101,9 @@ class AscentKernels(Ascent):
 
     def _neurons(self, rows: AscentRows, node: Node) -> _Neurons:
         """Boxes and where the ascent begins: DeepPoly's slopes and no multipliers, or what the rows bring along."""
-        lo, hi = (self._physical(v, node) for v in rows.relus[node.name])
+        lo, hi = (self._physical(v, node) for v in rows.operands[node.inputs[0]])
         sign, below, multiplier = (
-            None if v is None else self._physical(v, node) for v in (d.get(node.name) for d in (rows.signs, rows.below, rows.multipliers))
+            None if v is None else self._physical(v, node) for v in (d.get(node.name) for d in (rows.signs, rows.slopes, rows.multipliers))
         )
         slopes = torch.where(hi > -lo, 1.0, node.number("slope")) if below is None else below
         free = torch.zeros_like(lo) if multiplier is None else multiplier.clamp(min=0)

@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from polytriton.ir.launches import ROW_ARRAYS, Launch, Launches
+from polytriton.ir.launches import ROW_ARRAYS, Launches
 from polytriton.kernels.arena import Arena
 from polytriton.kernels.choose import power
 from polytriton.kernels.lanes import OWN
-from polytriton.kernels.spec import FUSION, room
-from polytriton.runtime.gpu.kernel_arguments import LAYER
-from polytriton.runtime.tables import Tables
+from polytriton.runtime.gpu.places import Places
 
 if TYPE_CHECKING:
     from polytriton.runtime.gpu.triton_backend import TritonBackend
 
 ALIGN = 64  # capacities are multiples of this, so every buffer of the arena starts aligned
 STATES = 4096  # of rows: more than any program has checks
+Call = Callable[[], Any]
 
 
 def round_size(size: int) -> int:
@@ -58,7 +57,7 @@ class Streams:
         if self.forked:
             self.join()
 
-    def on_side(self, call: Callable[[], Any]) -> Callable[[], Any]:
+    def on_side(self, call: Call) -> Call:
         """The call, made on the stream beside."""
 
         def on_side() -> Any:
@@ -80,7 +79,7 @@ class Ready:
 class Part:
     """Some of a program's launches, which are captured as one graph; `states`: how many states rows have been through behind it."""
 
-    calls: list[Callable[[], Any]]
+    calls: list[Call]
     states: int
     played: int = 0
     graph: Any = None
@@ -91,24 +90,30 @@ class Bound:
     """Launches with their tensors: one row capacity, one batch size."""
 
     ready: Ready
+    key: tuple[object, ...]  # what it was bound for
     capacity: int
     parts: list[Part]
-    tables: list[tuple[str, str, Tensor]]  # what has to be copied in for a new batch
     ops: Tensor  # by row state
-    turn: int = -1  # when its tables were last filled
     limit: float | None = None  # what lies in that tensor
     starts: dict[str, Tensor] = field(default_factory=dict)
+
+    def begin(self, symbol: str) -> Tensor | None:
+        """What a script's symbol stands for, if it is of the rows that begin here."""
+        return self.starts.get("start" if symbol == "buf:0" else symbol.removesuffix(":0"))
+
+    def clears(self) -> list[Call]:
+        """Every merge of two lanes leaves zeros, but a program may have been broken off before it."""
+        return [self.starts[name].zero_ for name in OWN.values() if name in self.starts]
 
 
 class Binding:
     """What each symbol of a program stands for, at one capacity and batch size."""
 
-    def __init__(self, backend: TritonBackend, ready: Ready, tables: Tables, capacity: int, results: int) -> None:
-        self.backend, self.ready, self.tables, self.capacity, self.results = backend, ready, tables, capacity, results
-        self.copied: dict[str, tuple[str, str, Tensor]] = {}
+    def __init__(self, backend: TritonBackend, ready: Ready, places: Places, capacity: int, results: int) -> None:
+        self.backend, self.ready, self.places, self.capacity, self.results = backend, ready, places, capacity, results
         self.limit = torch.zeros(1, dtype=torch.float64, device=backend.device)
 
-    def bind(self) -> Bound:
+    def bind(self, key: tuple[object, ...] = ()) -> Bound:
         assert self.ready.launches.states < STATES, "more row states than counts"
         parts = [Part(list(self._calls(begin, end)), states) for begin, end, states in self.ready.launches.parts()]
         names = ("image", "row_h", "row_w", "constant", "error", "index", "sign", "channel", "count")
@@ -122,9 +127,9 @@ class Binding:
         if launches.buffers:
             starts["start"] = self.buffer(0)
         ops = torch.tensor([launches.ops.get(k, 0) for k in range(launches.states)], dtype=torch.float64, device=self.backend.device)
-        return Bound(self.ready, self.capacity, parts, list(self.copied.values()), ops, starts=starts)
+        return Bound(self.ready, key, self.capacity, parts, ops, starts=starts)
 
-    def _calls(self, begin: int, end: int) -> Iterator[Callable[[], Any]]:
+    def _calls(self, begin: int, end: int) -> Iterator[Call]:
         """In the list's order, which is right on one stream; with two, a region is forked off before it and joined behind it.
 
         No part ends in a region: parts end behind compactions.
@@ -137,12 +142,8 @@ class Binding:
                 if step.region:
                     yield streams.fork
             region = step.region
-            yield streams.on_side(self._call(step)) if streams is not None and step.lane else self._call(step)
-
-    def _call(self, launch: Launch) -> Callable[[], Any]:
-        kernel, tensors = self.backend.stock.function(launch.kernel)[launch.grid(self.capacity)], [self.tensor(s) for s in launch.bind]
-        options = {**launch.kernel.options, **FUSION, **room(self.backend.rooms.get(launch.kernel.name, 0))}
-        return lambda: kernel(*tensors, **options)
+            call = self.backend.call(step, self.capacity, self.tensor)
+            yield streams.on_side(call) if streams is not None and step.lane else call
 
     def rows(self, name: str, state: int) -> Tensor:
         """A row array of one state: two sets, taken in turns, since only neighbours meet. Counts take a cell each."""
@@ -168,24 +169,10 @@ class Binding:
             return keep(kind, self.capacity, torch.float64)
         if kind == "blocks":
             return keep(kind, 1024, torch.int64)
-        if kind in LAYER:
-            return self.backend.weight(kind, name)
-        if kind == "bias":
-            return self.backend.kit.bias_line(name, 1)
         if kind in ("best", "raw_best", "group", "done"):
             return keep(kind, self.results, {"group": torch.int64, "done": torch.int8}.get(kind, torch.float64))
         if kind == "limit":
             return self.limit
         if kind in ROW_ARRAYS:
             return self.rows(kind, int(name))
-        return self._table(symbol, kind, name)
-
-    def _table(self, symbol: str, kind: str, name: str) -> Tensor:
-        if symbol not in self.copied:
-            if self.backend.writer.makes(kind):
-                made = self.backend.kept_table(kind, name, self.tables.boxes.batch)
-            else:
-                value = self.backend.table(self.tables, kind, name)
-                made = self.backend.kept(symbol, value.numel(), value.dtype).view(value.shape)
-            self.copied[symbol] = kind, name, made
-        return self.copied[symbol][2]
+        return self.places.tensor(symbol)

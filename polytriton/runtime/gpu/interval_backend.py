@@ -37,10 +37,10 @@ class IntervalBackend(TritonBackend):
 
     def __init__(
         self, kit: Kit, dtype: str, device: torch.device, interpret: bool, memory: int, config: Config = DEFAULT,
-        stock: Stock | None = None,
+        stock: Stock | None = None, *, early: bool = True, tight: bool = False,
     ) -> None:  # fmt: skip
         own = replace(config, tiles={}, rooms={}, lanes=True)
-        super().__init__(kit, f"interval{dtype.removeprefix('float')}", device, interpret, memory, own, stock)
+        super().__init__(kit, f"interval{dtype.removeprefix('float')}", device, interpret, memory, own, stock, early=early, tight=tight)
 
     def lower(self, program: Program) -> Launches:
         return IntervalLowering(self.emitter, self.frames, self.numerics, program, self.sizes).run()
@@ -70,7 +70,7 @@ class IntervalBackend(TritonBackend):
         if forms.over_input is not None:
             rows = torch.arange(begin, begin + count, device=self.device)
             error += relation_error(forms, rows, tables.boxes.absmax(self.kit.net.input.name), self.kit.coefficients.dtype)
-            given = Binding(self, bound.ready, tables, bound.capacity, 0).buffer(1)
+            given = Binding(self, bound.ready, self.player.bring(tables, self.kit.plan.query), bound.capacity, 0).buffer(1)
             given[: count * forms.over_input.shape[1]] = forms.over_input[begin : begin + count].reshape(-1)
         lo, hi = ball_ends(constant, error)
         constant.copy_(lo)

@@ -7,17 +7,28 @@ from torch import Tensor
 
 from polytriton.ir.net import Node
 from polytriton.ir.plan import extent
+from polytriton.rounding import dot_error, gamma, one_rounding
+from polytriton.runtime.soundness import converts_nothing, deployed_numbers
 from polytriton.runtime.tables import Kit, Tables
 
 WEIGHTS = ("weight", "rows")
 SCALES = ("factor", "shift")
 READERS = ("cell_starts", "cell_readers", "channel_starts", "channel_readers")
-LAYER = (*WEIGHTS, *SCALES, *READERS)  # known from the network alone
+FORWARD = ("w", "wabs", "b", "babs")  # in float64, for boxes
+FACTORS = ("numbers", "factors", "own_factors")  # what is charged
+LAYER = (*WEIGHTS, *SCALES, *READERS, *FORWARD, *FACTORS, "bias")  # known from the network alone
 
 
 def layer_tensor(kit: Kit, kind: str, name: str) -> Tensor:
     """A layer's weights; a scale's numbers, one image in its frame, for all images and rows; which cells of a gather read which."""
     node = kit.nodes[name]
+    if kind == "bias":
+        return kit.bias_line(name, 1)
+    if kind in FORWARD:
+        return kit.forward.summed(name)[kind]
+    if kind in FACTORS:
+        made = box_factors(kit, name) if kind == "numbers" else table_factors(kit, name, kind == "factors")
+        return torch.tensor(made, dtype=torch.float64, device=kit.forward.device)
     if kind in READERS:
         moves, source = kit.forward.moves[name], kit.nodes[node.inputs[0]]
         index, size = (moves.cells, source.size) if kind.startswith("cell") else (moves.channels, extent(source)[2])
@@ -28,10 +39,40 @@ def layer_tensor(kit: Kit, kind: str, name: str) -> Tensor:
     weights = kit.weights[name]
     if kind == "factor":
         return kit.frames[name].table(weights.back[None])
-    made = weights.rows if kind == "rows" else weights.back
+    held = weights.rows if kind == "rows" else weights.back
     if kind == "weight" and node.op == "conv":
-        made = made.permute(2, 3, 0, 1)  # [KH, KW, CO, CI/G]
-    return made.contiguous()
+        held = held.permute(2, 3, 0, 1)  # [KH, KW, CO, CI/G]
+    return held.contiguous()
+
+
+def box_factors(kit: Kit, name: str) -> list[float]:
+    """What affine_boxes reads of its layer."""
+    forward, layer = kit.forward, kit.forward.layers[name]
+    widen = gamma(layer.terms + 4, 2.0**-53) + layer.rho
+    sem = forward.semantics.plain if converts_nothing(layer.node) else forward.semantics
+    beside, products = forward.addends.beside[name], layer.node.integer("products", 1)
+    return list(deployed_numbers(sem, layer.most, layer.ops, beside, products, layer.w_rowsum, layer.w_max, widen))
+
+
+def table_factors(kit: Kit, name: str, product: bool) -> list[float]:
+    """What charge_table and floors read: t's factors of the magnitude, of |b|, of |x|, of the operand's sum; 2 eta, the operand's share.
+
+    Where `Tables` counts the live outputs that read a cell, a kernel charges K = the most that the layer can have: that costs a float32
+    table the difference between at most 34 roundings and fewer, and a float64 table nothing that shows.
+    """
+    c, node, layer = kit.coefficients, kit.nodes[name], kit.forward.layers.get(name)
+    by_magnitude = by_bias = by_value = share = 0.0
+    if layer is not None:
+        nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else one_rounding(c.u)
+        most = float(c.product_error(torch.tensor(float(layer.fan), dtype=torch.float64)))
+        by_magnitude = layer.rho + nu + (most * (1 + nu) if product else 0.0)
+        by_bias, share = layer.rho + dot_error(node.size), (layer.fan + 1) * (1 + layer.w_max)
+    if product and node.op == "gather":
+        repeats = kit.forward.moves[name].repeats
+        by_value += gamma(repeats - 1, c.u) if repeats > 1 else 0.0
+    if product:
+        by_value += kit.pending.get(name, 0.0)  # M_j lambda_j was rounded once
+    return [by_magnitude, by_bias, by_value, c.eta, 2 * c.eta, share]
 
 
 def read_by(index: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -12,11 +12,7 @@ import torch
 from torch import Tensor
 
 from polytriton.ir.plan import Program
-from polytriton.kernels import cell_kernels
-from polytriton.kernels.cell_kernels import cell_kernel
 from polytriton.runtime.gpu.binding import round_size
-from polytriton.runtime.gpu.forward_kernels import _aligned
-from polytriton.runtime.gpu.recording import launch
 from polytriton.runtime.results import Forms, Results
 from polytriton.runtime.settings import on_device
 from polytriton.runtime.tables import Tables
@@ -49,18 +45,26 @@ class Queries:
     ) -> Results:
         backend, rows = self.backend, len(forms.image)
         number = 1 if groups is None else int(groups.max()) + 1
-        bound = backend.bound(tables, program, capacity, round_size(max(rows, number)))
+        places = backend.player.bring(tables, program)
+        bound = backend.bound(places, program, capacity, round_size(max(rows, number)))
         backend.limit(bound, float("inf") if groups is None else 0.0)
-        kernel, given = self._given(tables, program, forms, groups, bound.starts)
+        given, verb = self._given(forms, groups), "forms" if forms.coefficient_error is None else "gaps"
+        (launch,) = (e.launch for e in backend.script.sections["query"] if e.verb == verb and e.launch is not None)
+
+        def tensor(symbol: str) -> Tensor:
+            found = given.get(symbol, bound.begin(symbol))
+            return places.tensor(symbol) if found is None else found
+
         if rows > capacity or number > rows:
             bound.starts["done"].zero_()
         left: list[list[int] | Tensor] = []
         for begin in range(0, rows, capacity):
             expire()
             count = min(capacity, rows - begin)
-            backend.clear_own(bound.starts)
-            block = {"rows_ptr": self._block(begin, count)}
-            launch(backend.stock, kernel, (-(-count // cell_kernels.forms(backend.sizes.emulate)),), given | block, backend.device)
+            for clear in bound.clears():
+                clear()
+            given["block"] = self._block(begin, count)
+            backend.call(launch, count, tensor)()
             backend.opened(bound, tables, forms, begin, count)
             backend.play(bound)
             counts = backend.count_rows(bound)
@@ -69,25 +73,18 @@ class Queries:
         best, raw = torch.stack((bound.starts["best"][:rows], bound.starts["raw_best"][:rows]))
         return Results(best, raw, left=left)
 
-    def _given(
-        self, tables: Tables, program: Program, forms: Forms, groups: Tensor | None, to: dict[str, Tensor]
-    ) -> tuple[cell_kernels.Kernel, dict[str, Tensor]]:
-        """The kernel that makes rows of forms, and all that it reads and writes but the rows' numbers."""
-        backend, rows, boxes = self.backend, len(forms.image), tables.boxes
-        semantics = backend.kit.forward.semantics
-        gap, node = forms.coefficient_error, backend.kit.nodes[program.target]
-        constants = cell_kernels.open_forms(node, gap is not None, backend.numerics, backend.sizes.emulate)
+    def _given(self, forms: Forms, groups: Tensor | None) -> dict[str, Tensor]:
+        """By symbol, what rows are made of."""
+        backend, semantics = self.backend, self.backend.kit.forward.semantics
         # the deployed output itself may be flushed to zero
-        flushed = self.backend.number(0.0 if semantics.real else 2 * semantics.eta)
-        nothing = round_size(rows)  # zeros that nobody writes
-        given = {
-            "of_ptr": _aligned(forms.image), "forms_ptr": _aligned(forms.over_output), "numbers_ptr": flushed,
-            "gap_ptr": flushed if gap is None else _aligned(gap),
-            "minus_ptr": backend.kept("minus", nothing, torch.float64) if forms.constant is None else _aligned(forms.constant),
-            "group_of_ptr": backend.kept("group_of", nothing, torch.int64) if groups is None else _aligned(groups.to(backend.device)),
-            "box_lo_ptr": _aligned(boxes.lo[node.name]), "box_hi_ptr": _aligned(boxes.hi[node.name]),
+        flushed, gap = backend.number(0.0 if semantics.real else 2 * semantics.eta), forms.coefficient_error
+        nothing = round_size(len(forms.image))  # zeros that nobody writes
+        return {
+            "of": _aligned(forms.image), "forms": _aligned(forms.over_output),
+            "flushed": flushed, "gap": flushed if gap is None else _aligned(gap),
+            "minus": backend.kept("minus", nothing, torch.float64) if forms.constant is None else _aligned(forms.constant),
+            "group_of": backend.kept("group_of", nothing, torch.int64) if groups is None else _aligned(groups.to(backend.device)),
         }  # fmt: skip
-        return cell_kernel(backend.stock, "open_forms", constants, backend.numerics.name), given | {f"{k}_ptr": v for k, v in to.items()}
 
     def _block(self, begin: int, count: int) -> Tensor:
         if (begin, count) not in self._blocks:
@@ -95,3 +92,9 @@ class Queries:
                 self._blocks.clear()
             self._blocks[begin, count] = torch.tensor([begin, count], dtype=torch.int64, device=self.backend.device)
         return self._blocks[begin, count]
+
+
+def _aligned(given: Tensor) -> Tensor:
+    """Contiguous, and beginning where the kernels' wide loads may: a slice may begin in between."""
+    given = given.contiguous()
+    return given if given.data_ptr() % 16 == 0 else given.clone()

@@ -9,9 +9,9 @@ the host never waits inside a program; on a GPU the launches are captured in a g
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from math import prod
+from functools import cached_property
 from typing import TypeVar
 from weakref import proxy
 
@@ -20,27 +20,30 @@ from torch import Tensor
 
 from polytriton.arithmetic import ARITHMETICS, Arithmetic
 from polytriton.errors import ResourceError
-from polytriton.ir.launches import Launches
+from polytriton.ir.launches import Launch, Launches
+from polytriton.ir.ops import unsettled_nodes
 from polytriton.ir.plan import Program
+from polytriton.ir.script import RunScript
 from polytriton.kernels.arena import lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, power
 from polytriton.kernels.emitter import Emitter
-from polytriton.kernels.lanes import OWN, add_lanes
+from polytriton.kernels.lanes import add_lanes
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.load import makes_room, prepare
+from polytriton.kernels.script import DEPLOYMENTS, ScriptLowering, deployment
 from polytriton.kernels.sequence import Frames
-from polytriton.kernels.stock import Stock, program_key
+from polytriton.kernels.spec import FUSION, room
+from polytriton.kernels.stock import Stock, program_key, script_key
 from polytriton.knobs import SUMMARY, note
 from polytriton.runtime.config import DEFAULT, Config
-from polytriton.runtime.gpu.binding import ALIGN, STATES, Binding, Bound, Part, Ready, Streams, round_size
-from polytriton.runtime.gpu.box_kernels import BoxKernels
+from polytriton.runtime.gpu.binding import ALIGN, STATES, Binding, Bound, Call, Part, Ready, Streams, round_size
 from polytriton.runtime.gpu.kernel_arguments import batch_table, layer_tensor
-from polytriton.runtime.gpu.neurons import Neurons
+from polytriton.runtime.gpu.places import Places
+from polytriton.runtime.gpu.player import Player
 from polytriton.runtime.gpu.queries import Queries
-from polytriton.runtime.gpu.recording import issue, pause_recording, recording
-from polytriton.runtime.gpu.table_kernels import TableKernels
 from polytriton.runtime.results import Forms, Identity, Results, Rows
 from polytriton.runtime.settings import on_device
+from polytriton.runtime.soundness import flushes
 from polytriton.runtime.tables import Kit, Tables
 
 T = TypeVar("T")
@@ -65,9 +68,11 @@ class TritonBackend:
 
     def __init__(
         self, kit: Kit, numerics: str, device: torch.device, interpret: bool, memory: int, config: Config = DEFAULT,
-        stock: Stock | None = None,
+        stock: Stock | None = None, *, early: bool = True, tight: bool = False,
     ) -> None:  # fmt: skip
+        """`early`, `tight`: as `ScriptLowering` has them."""
         prepare(interpret)
+        self.early, self.tight = early, tight
         self.stock = stock or Stock()
         self.default = not config.tiles and config.lanes  # launches are filed as a default configuration makes them
         self.kit, self.device, self.memory = kit, device, memory
@@ -82,14 +87,10 @@ class TritonBackend:
         self._ready: dict[tuple[str, str], Ready] = {}
         self._bound: dict[tuple[object, ...], Bound] = {}
         self._kept: dict[tuple[str, int], Tensor] = {}
-        self._filled: dict[tuple[str, int], int] = {}  # whose numbers (Tables.serial) lie in a kept table
-        self._serial, self._turn = -1, 0  # the batch asked last, and how often batches have taken turns
-        cells = kit.forward.cells or BoxKernels(kit.forward, interpret)
-        self.writer = TableKernels(kit, self.frames, self.numerics, interpret, cells)
-        self.neurons, self.queries = Neurons(proxy(self)), Queries(proxy(self))  # no cycle: a device's memory goes with its last user
+        self._weights: dict[str, Tensor] = {}
+        self.unsettled = unsettled_nodes(kit.net)
+        self.player, self.queries = Player(proxy(self)), Queries(proxy(self))  # no cycle: a device's memory goes with its last user
         self._numbers: dict[float, Tensor] = {}
-        self.moved = 0  # how often everything bound to tensors has been forgotten
-        self.watchers: list[Callable[[], None]] = []  # who must let go of them too
         self._arena = torch.empty(0, dtype=torch.uint8, device=device)
         self._operations = torch.zeros((), dtype=torch.float64, device=device)
         self._counted: list[tuple[Tensor, Tensor]] = []  # rows by state, and the operations of one, still to be added up
@@ -105,6 +106,20 @@ class TritonBackend:
     def lower(self, program: Program) -> Launches:
         launches = Lowering(self.emitter, self.frames, self.numerics, program, self.sizes).run()
         return add_lanes(launches, self.emitter, self.numerics) if self.lanes else launches
+
+    @cached_property
+    def script(self) -> RunScript:
+        """What a run launches, as it was filed or is lowered."""
+        semantics = self.kit.forward.semantics
+        how = deployment(semantics.real, semantics.passes, flushes(semantics))
+        if self.default and self.early and not self.tight:
+            filed = self.stock.script(script_key(self.numerics.name, self.sizes.emulate, how))
+            if filed is not None:
+                return filed
+        lowering = ScriptLowering(
+            self.emitter, self.frames, self.numerics, DEPLOYMENTS[how], self.sizes.emulate, early=self.early, tight=self.tight
+        )
+        return lowering.run([self.ready(program).launches for program in self.kit.plan])
 
     # ---- memory -----------------------------------------------------------------------------------------
 
@@ -146,17 +161,27 @@ class TritonBackend:
         """What is held for rows, after running out of memory; another error is raised again."""
         if not out_of_memory(error):
             raise error
-        self._forget()
+        error.__traceback__ = None  # the frames of what failed hold its tensors
+        self._drop()
         self._arena = torch.empty(0, dtype=torch.uint8, device=self.device)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _forget(self) -> None:
         """Tensors are about to move: nothing bound to them stays."""
-        self.moved += 1
         self._bound.clear()
-        for watcher in self.watchers:
-            watcher()
+        self.player.parts.clear()
+
+    def _drop(self) -> None:
+        """Neither do they, but for weights: batch sizes come and go."""
+        self._forget()
+        self._kept.clear()
+        self.player.places.clear()
+
+    def make_room(self, held: int) -> None:
+        """For another batch size, beside so many bytes of others: they are begun afresh where what is kept fills half of the budget."""
+        if held + sum(t.nbytes for t in self._kept.values()) > self.memory // 2:
+            self._drop()
 
     def arena(self, size: int) -> Tensor:
         """So many bytes; what was there before may be overwritten."""
@@ -179,75 +204,27 @@ class TritonBackend:
 
     # ---- programs ---------------------------------------------------------------------------------------
 
-    def bound(self, tables: Tables, program: Program, capacity: int, results: int) -> Bound:
-        """The program's launches bound to tensors, with the tables of this batch in them."""
+    def bound(self, places: Places, program: Program, capacity: int, results: int) -> Bound:
+        """The program's launches bound to tensors, the batch's tables among them."""
         ready = self.ready(program)
         self.arena(ready.arena.size * capacity * self.word)
-        key = (program.kind, program.target, capacity, tables.boxes.batch, results)
+        key = (program.kind, program.target, capacity, places.batch, results)
         if key not in self._bound:
-            if sum(t.nbytes for t in self._kept.values()) > self.memory // 2:  # batch sizes come and go: begin afresh
-                self._forget()
-                self._kept.clear()
-                self._filled.clear()
-            self._bound[key] = Binding(self, ready, tables, capacity, results).bind()
-        bound = self._bound[key]
-        if tables.serial != self._serial:
-            self._serial, self._turn = tables.serial, self._turn + 1
-        if bound.turn != self._turn:  # since this program was last asked, another may have written to tables that both read
-            for kind, name, tensor in bound.tables:
-                self.fill(tables, kind, name, tensor)
-            bound.turn = self._turn
-        return bound
+            self._bound[key] = Binding(self, ready, places, capacity, results).bind(key)
+        return self._bound[key]
 
-    def fill(self, tables: Tables, kind: str, name: str, tensor: Tensor) -> None:
-        """Brings a batch's numbers into the place where launches read them, unless another program has done so."""
-        if self._filled.get((f"{kind}:{name}", tensor.numel())) == tables.serial:
-            return
-        made = {kind: tensor}
-        if self.writer.makes(kind):
-            made = {k: self.kept_table(k, name, tables.boxes.batch) for k in self.writer.together(kind, name)}
-        keys = [(f"{k}:{name}", to.numel()) for k, to in made.items()]
-        for key in keys:
-            self._filled.pop(key, None)  # broken off in between, they are nobody's
-        if self.writer.makes(kind):
-            self.writer.fill(tables, kind, name, made)
-        else:
-            tensor.copy_(self.table(tables, kind, name))
-        self._filled.update(dict.fromkeys(keys, tables.serial))
-
-    def bring(self, tables: Tables, program: Program) -> None:
-        """Those of a batch's tables that the program's launches read and kernels make."""
-        for symbol in dict.fromkeys(s for step in self.ready(program).launches.steps for s in step.bind):
-            kind, _, name = symbol.partition(":")
-            if self.writer.makes(kind):
-                self.fill(tables, kind, name, self.kept_table(kind, name, tables.boxes.batch))
-
-    def filled(self) -> dict[tuple[str, int], int]:
-        """Whose numbers (Tables.serial) lie in which kept table."""
-        return dict(self._filled)
-
-    def tables_of(self, keys: Sequence[tuple[str, int]], tables: Tables | None) -> None:
-        """From now on these hold the numbers of a batch, which is the one asked last; or nobody's, while they are being written."""
-        for key in keys:
-            self._filled.pop(key, None)
-        if tables is not None:
-            self._filled.update(dict.fromkeys(keys, tables.serial))
-            self._serial, self._turn = tables.serial, self._turn + 1
-
-    def kept_table(self, kind: str, name: str, batch: int) -> Tensor:
-        shape, dtype = self.writer.like(kind, name, batch)
-        return self.kept(f"{kind}:{name}", prod(shape), dtype).view(shape)
+    def call(self, launch: Launch, count: int, tensor: Callable[[str], Tensor]) -> Call:
+        """A launch over so many rows or images, on the tensors that its symbols stand for."""
+        kernel, tensors = self.stock.function(launch.kernel)[launch.grid(count)], [tensor(s) for s in launch.bind]
+        options = {**launch.kernel.options, **FUSION, **room(self.rooms.get(launch.kernel.name, 0))}
+        return lambda: kernel(*tensors, **options)
 
     def play(self, bound: Bound, begin: int = 0, end: int | None = None) -> None:
         """Parts of a program over one block of rows, whose arrays and tables have been filled in; all of them go from the target to the
         input.
         """
         for part in bound.parts[begin:end]:
-            if recording() is None:
-                self.part(part)
-            else:
-                for call in part.calls:
-                    issue(call)
+            self.part(part)
 
     def part(self, part: Part) -> None:
         if part.graph is None and self.graphs and part.played:  # the first time loaded every kernel
@@ -297,10 +274,10 @@ class TritonBackend:
 
     def weight(self, kind: str, name: str) -> Tensor:
         """A layer's tensor as the kernels read it."""
-        key = (f"{kind}:{name}", 0)
-        if key not in self._kept:
-            self._kept[key] = layer_tensor(self.kit, kind, name)
-        return self._kept[key]
+        key = f"{kind}:{name}"
+        if key not in self._weights:
+            self._weights[key] = layer_tensor(self.kit, kind, name)
+        return self._weights[key]
 
     def table(self, tables: Tables, kind: str, name: str) -> Tensor:
         return batch_table(tables, kind, name)
@@ -330,13 +307,14 @@ class TritonBackend:
         self, tables: Tables, program: Program, rows: Rows, start: Identity, results: Results, block: slice, capacity: int
     ) -> None:
         total = len(results.best)
-        bound = self.bound(tables, program, capacity, round_size(total))
+        bound = self.bound(self.player.bring(tables, program), program, capacity, round_size(total))
         n, to = block.stop - block.start, bound.starts
         given = {"image": rows.image, "row_h": rows.h, "row_w": rows.w, "constant": rows.constant, "error": rows.error, "index": rows.index}
         for name, values in {**given, "sign": start.sign, "channel": start.channel}.items():
             to[name][:n] = values[block]
         to["count"][0].fill_(n)
-        self.clear_own(to)
+        for clear in bound.clears():
+            clear()
         to["group"].zero_()  # an earlier program's groups and their verdicts lie there
         to["done"].zero_()
         self.limit(bound, float("inf"))
@@ -362,27 +340,19 @@ class TritonBackend:
     def limit(self, bound: Bound, value: float) -> None:
         """A bound above this settles its row's group. The tensor is these launches' own: it seldom changes."""
         if bound.limit != value:
-            with pause_recording():
-                bound.starts["limit"].fill_(value)
+            bound.starts["limit"].fill_(value)
             bound.limit = value
-
-    def clear_own(self, to: dict[str, Tensor]) -> None:
-        """Every merge leaves zeros, but a program may have been broken off before it."""
-        for name in OWN.values():
-            if name in to:
-                issue(to[name].zero_)
 
     def count_rows(self, bound: Bound, states: int | None = None) -> Tensor:
         """Rows left in every state but the first, a copy to be read when the answer is known; their operations are counted.
 
         `states`: in how many, where not all launches were played.
         """
-        with pause_recording():
-            counts = bound.starts["count"][: len(bound.ops)][:states].clone()
-            self._counted.append((counts, bound.ops[:states]))
-            if len(self._counted) >= COUNTED:
-                self._add_up()
-            return counts[1:]
+        counts = bound.starts["count"][: len(bound.ops)][:states].clone()
+        self._counted.append((counts, bound.ops[:states]))
+        if len(self._counted) >= COUNTED:
+            self._add_up()
+        return counts[1:]
 
     def _add_up(self) -> None:
         """Many counts at once: what a few operations a program would take shows on small networks."""
@@ -399,5 +369,4 @@ class TritonBackend:
 
     def ask(self, states: int) -> list[int]:
         """Waits for the device: how many neurons were found undecided, and the rows in so many states."""
-        with pause_recording():
-            return self.counts()[: 1 + states].tolist()
+        return self.counts()[: 1 + states].tolist()

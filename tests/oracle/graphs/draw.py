@@ -11,10 +11,12 @@ import onnx
 from tests.oracle.graphs.build import Builder, Tensor
 from tests.oracle.graphs.more_rules import MIXABLE, STAGES, chain
 from tests.oracle.graphs.piece_rules import PIECE_STAGES
+from tests.oracle.graphs.smooth_rules import SMOOTH_STAGES
 
 VERSION = 2  # of the drawing: another one makes other graphs from the same numbers
 MIXED = ("chain", "double_models", "half_models")  # several rules in one graph; one rule in float64, or in float16
-RULES = (*STAGES, *PIECE_STAGES, *MIXED)
+ALONE = {**STAGES, **PIECE_STAGES, **SMOOTH_STAGES}
+RULES = (*ALONE, *MIXED)
 NARROW = ("constants_before", "constants_after", "constants_both", "pad_add_matmul", "gather_padded")
 
 
@@ -41,7 +43,7 @@ def draw(rule: str, seed: int) -> Graph:
     b = Builder(rng, dtype, int(rng.choice([13, 17, 17, 18, 21])))
     name = rule if rule not in MIXED[1:] else str(rng.choice(MIXABLE))
     x = _before(b, _source(b, name))
-    x = chain(b, x) if name == "chain" else {**STAGES, **PIECE_STAGES}[name](b, x)
+    x = chain(b, x) if name == "chain" else ALONE[name](b, x)
     if b.chance(0.35):
         x = b.relu(x)
         if b.chance(0.5):

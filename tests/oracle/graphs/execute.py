@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from tests.oracle.graphs import rounding
+from tests.oracle.graphs import rounding, smooth
 from tests.oracle.graphs.rounding import ADD, CAST, DIV, FLOAT32, KEEP, MUL, NEAREST, RSQRT, SQRT, SUB
 from tests.oracle.graphs.tape import Step, Tape, Value
 
 SINGLE = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "sqrt": SQRT, "rsqrt": RSQRT, "cast": CAST}
 OPERANDS = {"tf32": (11, -126, (2 - 2.0**-10) * 2.0**127), "bf16": (8, -126, (2 - 2.0**-7) * 2.0**127), "float16": (11, -14, 65504.0)}
 BINARY = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv}
+KNOWN = {*smooth.FUNCTIONS, *smooth.STEPPED}
 LEAK = 2.0**-30  # of a goal's sign past a ReLU that is off: its operand may be a rounding below zero
 
 
@@ -120,9 +121,14 @@ class Program:
                     rounding.leaks(v, goal, s.a, s.number, s.start, s.form, flush, daz, state)
                 elif s.op == "convert":
                     rounding.convert(v, goal, s.a, s.start, *OPERANDS[choice.operands], flush, state)
+                elif s.op in ("stated", "relative"):
+                    some = slice(s.start, s.start + s.count)
+                    v[:, some] = smooth.stated(v[:, s.a], v[:, s.b], s.number, s.op == "relative", goal[:, some], state)
                 else:
                     y = _plain(s, v)
-                    if daz and s.form == FLOAT32:
+                    if daz and s.form == FLOAT32 and s.op in smooth.STEPPED:
+                        y = smooth.near(s.op, np.where(np.abs(v[:, s.a]) < 2.0**-126, 0.0, v[:, s.a]), 0.0)
+                    elif daz and s.form == FLOAT32:
                         y = np.where(np.abs(y) < 2.0**-126, 0.0, y)
                     v[:, s.start : s.start + s.count] = y
         return v
@@ -145,8 +151,10 @@ def _plain(s: Step, v: np.ndarray) -> np.ndarray:
         return np.where(a < 0, s.number * a, a)
     if s.op == "negatives":
         return np.where(a < 0, v[:, s.b], a)
-    if s.op in ("cast", "convert"):
+    if s.op in ("cast", "convert", "stated", "relative"):
         return a
+    if s.op in KNOWN:
+        return smooth.near(s.op, a, s.number)
     if s.op == "neg":
         return -a
     if s.op == "abs":
@@ -170,8 +178,10 @@ def _slopes(s: Step, v: np.ndarray) -> list[tuple[np.ndarray, Any]]:
         return [(s.a, np.where(a >= 0, 1.0, s.number if s.number else LEAK))]
     if s.op == "negatives":
         return [(s.a, np.where(a >= 0, 1.0, 0.0)), (s.b, np.where(a >= 0, 0.0, 1.0))]
-    if s.op in ("cast", "convert"):
+    if s.op in ("cast", "convert", "stated", "relative"):
         return [(s.a, 1.0)]
+    if s.op in KNOWN:
+        return [(s.a, smooth.slope(s.op, a, s.number))]
     if s.op == "neg":
         return [(s.a, -1.0)]
     if s.op == "abs":
@@ -228,8 +238,10 @@ def _exact(program: Program, row: np.ndarray) -> list[Any]:
             made = [v[i] if v[i] > 0 else slope * v[i] for i in a]
         elif s.op == "negatives":
             made = [v[j] if v[i] < 0 else v[i] for i, j in zip(a, b, strict=True)]
-        elif s.op in ("cast", "convert"):
+        elif s.op in ("cast", "convert", "stated", "relative"):
             made = [v[i] for i in a]
+        elif s.op in KNOWN:
+            made = [smooth.exactly(s.op, v[i], s.number) for i in a]
         elif s.op == "neg":
             made = [-v[i] for i in a]
         elif s.op == "abs":

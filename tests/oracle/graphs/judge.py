@@ -16,6 +16,7 @@ from tests.oracle.graphs.trace import program
 
 SEMANTICS = ("float32", "tf32", "bf16", "float16", "real")
 OUTPUTS, RUNS = 3, 3  # outputs aimed at, each way; executions in each of two sets of forms
+EFFORT = "tight"  # the default of the public interface
 RUNTIME, CHECKED = 8, 16  # every so manyth graph runs in onnxruntime too, is compiled with its check
 
 
@@ -50,8 +51,8 @@ def ask(graph: Graph, semantics: str) -> Said:
 
     model: Any = graph.model if graph.seed % 2 else graph.proto
     verifier = polytriton.compile(model, semantics=semantics, check=graph.seed % CHECKED == 5)
-    found = verifier.bounds(graph.lo, graph.hi)
-    margins = np.asarray(verifier.margins(graph.lo, graph.hi, graph.forms))
+    found = verifier.bounds(graph.lo, graph.hi, effort=EFFORT)
+    margins = np.asarray(verifier.margins(graph.lo, graph.hi, graph.forms, effort=EFFORT))
     count = len(graph.lo)
     layers = {k: (np.asarray(b.lo).reshape(count, -1), np.asarray(b.hi).reshape(count, -1)) for k, b in found.layers.items()}
     return Said(np.asarray(found.lo).reshape(count, -1), np.asarray(found.hi).reshape(count, -1), layers, margins)
@@ -152,7 +153,8 @@ class _Court:
         x, box, aims = self.rows()
         state = self.rng.integers(1, 1 << 62, 1).astype(np.uint64)
         rng = self.rng
-        other = Forms(int(rng.integers(2)), int(rng.integers(3)), int(rng.integers(4)), int(rng.integers(2)), int(rng.integers(2)))
+        division = int(rng.integers(2))
+        other = Forms(division, int(rng.integers(3)), int(rng.integers(4)), int(rng.integers(2)), int(rng.integers(2)), share=1)
         operands = self.semantics if self.convert else ""
         for forms in (Forms(), other):
             where = self.first if forms == Forms() else program(self.graph.model, forms, self.convert)

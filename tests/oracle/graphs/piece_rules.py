@@ -8,7 +8,7 @@ from tests.oracle.graphs.build import ULP, Builder, Tensor
 from tests.oracle.graphs.rules import Stage
 
 
-def _layer(b: Builder, x: Tensor) -> Tensor:
+def layer(b: Builder, x: Tensor) -> Tensor:
     """Something that rounds, most often."""
     how = b.between(0, 5)
     if how == 0:
@@ -20,22 +20,22 @@ def _layer(b: Builder, x: Tensor) -> Tensor:
     return b.linear(x, b.between(2, 10))
 
 
-def _spread(b: Builder, x: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
+def spread(b: Builder, x: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
     """A constant that broadcasts with x."""
     shape = b.pick((), (1,), x.shape[1:], (x.shape[1], *(1 for _ in x.shape[2:])))
     near = b.pick(np.zeros(shape), b.rng.uniform(low, high, shape), np.full(shape, 1 / 3), np.full(shape, 1 + ULP), b.shifts(*shape))
     return b.constant(near)
 
 
-def _end(b: Builder, x: Tensor) -> Tensor:
+def end(b: Builder, x: Tensor) -> Tensor:
     """What comes behind: nothing, a layer, a sum with what came before, another piece."""
     if b.chance(0.3):
-        x = b.pair(b.pick("Add", "Sub"), x, b.pick(x, _spread(b, x)))
-    return _layer(b, x)
+        x = b.pair(b.pick("Add", "Sub"), x, b.pick(x, spread(b, x)))
+    return layer(b, x)
 
 
 def clips(b: Builder, x: Tensor) -> Tensor:
-    x = _layer(b, x)
+    x = layer(b, x)
     for _ in range(b.between(1, 2)):
         op = b.pick("Clip", "Clip", "Clip", "PRelu", "PRelu", "HardSigmoid", "Abs")
         if op == "Clip":
@@ -44,33 +44,33 @@ def clips(b: Builder, x: Tensor) -> Tensor:
             ends: list[Tensor | None] = [b.constant(np.array(low)), b.constant(np.array(high))]
             x = b.emit("Clip", [x, *b.pick(ends, ends, ends[:1], [None, ends[1]], [])], x.shape)
         elif op == "PRelu":
-            slope = _spread(b, x, -2.0, 2.0)
+            slope = spread(b, x, -2.0, 2.0)
             x = b.emit("PRelu", [x, slope], x.shape)
         elif op == "HardSigmoid":
             x = b.emit("HardSigmoid", [x], x.shape, alpha=b.pick(0.2, 1 / 6, 1.0, 3.0), beta=b.pick(0.5, 0.0, -0.3))
         else:
             x = b.emit("Abs", [x], x.shape)
         if b.chance(0.4):
-            x = _layer(b, x)
-    return _end(b, x)
+            x = layer(b, x)
+    return end(b, x)
 
 
 def extremes(b: Builder, x: Tensor) -> Tensor:
     """The larger, or the less, of activations that share layers, and of constants."""
-    x = _layer(b, x)
+    x = layer(b, x)
     other = b.pick(b.scale, b.relu, lambda v: v)(x)
-    parts = [x, b.pick(other, other, _spread(b, x))]
+    parts = [x, b.pick(other, other, spread(b, x))]
     if b.chance(0.3):
-        parts.append(b.pick(x, _spread(b, x), other))
+        parts.append(b.pick(x, spread(b, x), other))
     b.rng.shuffle(parts)  # type: ignore[arg-type]
     y = b.emit(b.pick("Max", "Min"), list(parts), x.shape)
     if b.chance(0.4):
         y = b.pair(b.pick("Add", "Sub"), y, b.pick(x, other))
-    return _end(b, y)
+    return end(b, y)
 
 
 def reduced_extremes(b: Builder, x: Tensor) -> Tensor:
-    x = b.image(_layer(b, x))
+    x = b.image(layer(b, x))
     axes, keep = b.pick([2, 3], [1], [3], [1, 2, 3]), b.pick(0, 1)
     shape = tuple(1 if k in axes else s for k, s in enumerate(x.shape) if keep or k not in axes)
     op = b.pick("ReduceMax", "ReduceMin")
@@ -78,18 +78,18 @@ def reduced_extremes(b: Builder, x: Tensor) -> Tensor:
         y = b.emit(op, [x, b.integers(*axes)], shape, keepdims=keep)
     else:
         y = b.emit(op, [x], shape, keepdims=keep, axes=axes)
-    return _end(b, y if len(shape) > 1 else b.reshape(y, 1, int(np.prod(shape))))
+    return end(b, y if len(shape) > 1 else b.reshape(y, 1, int(np.prod(shape))))
 
 
 def selections(b: Builder, x: Tensor) -> Tensor:
-    x = _layer(b, x)
+    x = layer(b, x)
     mask = b.constant(b.rng.random(b.pick(x.shape[1:], (x.shape[1], *(1 for _ in x.shape[2:])))) < 0.5, np.bool_)
-    other = b.pick(b.scale(x), b.relu(x), _spread(b, x))
+    other = b.pick(b.scale(x), b.relu(x), spread(b, x))
     both = [x, other] if b.chance(0.5) else [other, x]
     y = b.emit("Where", [mask, *both], x.shape)
     if b.chance(0.3):
         y = b.pair("Add", y, x)
-    return _end(b, y)
+    return end(b, y)
 
 
 def _square(b: Builder, x: Tensor) -> Tensor:

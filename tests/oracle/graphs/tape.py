@@ -29,6 +29,7 @@ class Forms:
     norm: int = 0  # a x + c; ((x - m) r) s + b; (x - m) (s r) + b; ((x - m) / sqrt) s + b
     root: int = 0  # r = 1 / sqrt, or the reciprocal root in one operation
     gemm: int = 0  # alpha after the sum of products, or into A before it
+    share: int = 0  # a Softmax step by step, or exact and off by what is stated of it
 
 
 @dataclass
@@ -60,7 +61,8 @@ class Value:
 class Step:
     """One operation on many cells, writing cells start to start + count - 1. `a`, `b`, `c` are tables of cells."""
 
-    op: str  # dots, add, sub, mul, div, sqrt, rsqrt, cast, neg, abs, relu, leaky, max, min, negatives, convert
+    # dots, add, sub, mul, div, sqrt, rsqrt, cast, neg, abs, relu, leaky, max, min, negatives, convert, stated, relative, or a function
+    op: str
     start: int
     count: int
     form: int
@@ -143,6 +145,11 @@ class Tape:
         """`below` where x is negative, else x."""
         a, b = np.broadcast_arrays(x.ids, below.ids)
         return self._put("negatives", a.shape, x.dtype, x.constant and below.constant, a.reshape(-1), b.reshape(-1))
+
+    def stated(self, f: Value, beside: Value, units: float, relative: bool) -> Value:
+        """f as a deployment may return it in float32, off by so many units of the larger of 1, |f| and |beside|, or of |f|."""
+        op = "relative" if relative else "stated"
+        return self._put(op, f.shape, np.dtype(np.float32), False, f.ids.reshape(-1), beside.ids.reshape(-1), number=units)
 
     def most(self, op: str, table: np.ndarray, shape: tuple[int, ...], like: Value) -> Value:
         """The largest (or smallest) of each row of cells."""

@@ -17,10 +17,12 @@ from tests.oracle.graphs.draw import RULES, Graph, draw
 from tests.oracle.graphs.execute import Choice, some_choice
 from tests.oracle.graphs.judge import SEMANTICS, Said, ask, judge
 from tests.oracle.graphs.keep import attempt, restore, store
+from tests.oracle.graphs.smooth_rules import SMOOTH_STAGES
 from tests.oracle.graphs.trace import program
 
 TAIL = 0.6 * ULP
 QUICK, MANY, OTHERS = 12, 200, 1  # graphs a rule: always, among the slow tests, under each of the other semantics
+LATER = [r for r in SMOOTH_STAGES if r not in ("products", "gates")]  # smooth functions take a second a graph: among the slow tests
 
 
 def graph(b: Builder, y: Tensor, x: np.ndarray) -> Graph:
@@ -135,7 +137,9 @@ def hold(rule: str, seeds: range, semantics: str = "float32") -> tuple[int, floa
     return finite, ratio
 
 
-@pytest.mark.parametrize("rule", [pytest.param(r, marks=() if k % 2 else pytest.mark.slow) for k, r in enumerate(RULES)])
+@pytest.mark.parametrize(
+    "rule", [pytest.param(r, marks=() if k % 2 and r not in LATER else pytest.mark.slow) for k, r in enumerate(RULES)]
+)
 def test_no_execution_leaves_the_bounds(rule: str) -> None:
     finite, ratio = hold(rule, range(QUICK))
     if rule not in ("half_models", "half_arithmetic", "double_models"):
@@ -151,7 +155,7 @@ def test_no_execution_of_many_graphs_leaves_the_bounds(rule: str) -> None:
 @pytest.mark.parametrize("semantics", [s for s in SEMANTICS if s != "float32"])
 @pytest.mark.parametrize("graphs", [OTHERS, pytest.param(4 * OTHERS, marks=pytest.mark.slow)])
 def test_other_semantics(graphs: int, semantics: str) -> None:
-    for rule in RULES:
+    for rule in RULES if graphs > OTHERS else (r for r in RULES if r not in LATER):
         hold(rule, range(500 + graphs, 500 + 2 * graphs), semantics)
 
 

@@ -15,6 +15,7 @@ from polytriton.passes import fold, layout
 from polytriton.passes.pipeline import fold_net
 from polytriton.passes.rewrite import trace_rules
 from tests.oracle.graphs.draw import RULES, draw
+from tests.oracle.graphs.smooth_rules import SMOOTH_STAGES
 
 GRAPHS = 16
 # what half of a rule's graphs fire at the least; the others are about the import, or about leaving networks alone
@@ -78,7 +79,7 @@ def test_every_rewriting_is_fired_by_some_graph() -> None:
     names = set(re.findall(r'return f?"([a-z .{}]+)", ', source)) | set(re.findall(r'rewrite\("([a-z ]+)"', source))
     names -= {"idle gather"}  # what two other rewritings left, seldom; it moves and counts nothing
     patterns = [re.compile(re.sub(r"\{[^}]*\}", r"\\w+", n)) for n in names]
-    heard = set().union(*(fired(rule)[1] for rule in RULES))
+    heard = set().union(*(fired(rule)[1] for rule in RULES if rule not in SMOOTH_STAGES))
     silent = [p.pattern for p in patterns if not any(p.fullmatch(h) for h in heard)]
     assert len(patterns) >= 13, "the names are read from the passes"
     assert not silent, f"no graph fires {silent}"

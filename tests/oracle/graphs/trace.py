@@ -13,9 +13,10 @@ from tests.oracle.graphs.execute import Program, peek
 from tests.oracle.graphs.layers import LAYERS
 from tests.oracle.graphs.node import NodeView
 from tests.oracle.graphs.pieces import PIECES
+from tests.oracle.graphs.smooth import SMOOTH
 from tests.oracle.graphs.tape import FORMATS, Forms, NotCovered, Tape, Value
 
-OPERATORS: dict[str, Any] = {**LAYERS, **CELLWISE, **PIECES}
+OPERATORS: dict[str, Any] = {**LAYERS, **CELLWISE, **PIECES, **SMOOTH}
 
 
 def program(model: onnx.ModelProto | bytes, forms: Forms | None = None, convert: bool = False) -> Program:
