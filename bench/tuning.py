@@ -2,12 +2,10 @@
 
     python -m bench.tuning rank                      the cost model on layers that calibration never saw
     python -m bench.tuning default NET.poly [...]    the default against the best of at least 60 sampled configurations
-    python -m bench.tuning believe NET.poly [...]    what sessions tell against re-timings of their winners in processes of their own
 
 `rank` calibrates first (or takes the kept table with --kept), times every form of a held-out layer in many settings and prints
 Spearman's correlation of predicted and measured times. `default` runs a session of at most --budget with --trials configurations and
-ends with a line that says pass or FAIL, which its exit code repeats. `believe` fails where a session told more than 3 % above what its
-winner shows again.
+ends with a line that says pass or FAIL, which its exit code repeats.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ HELD_OUT = (32, 32, 4, 2, 6)  # convbig's second convolution seen from the third
 MORE = ((64, 32, 3, 1, 16), (32, 3, 3, 1, 32), (64, 64, 4, 2, 8))
 GOAL = 0.6
 SAMPLED, WITHIN, FASTER = 60, 0.10, 1.3
-TOLD = 0.03  # what a session tells may be so much above the truth
 MET = ("not met", "met")
 
 
@@ -120,55 +117,6 @@ def verdict(result: dict[str, Any], trials: Path) -> tuple[str, bool]:
     return "\n".join(lines), faster or close
 
 
-def believe(networks: Sequence[Path], sessions: int, budget: str, seed: int) -> int:
-    """So many sessions of each network, seeds apart, each winner timed again against the default: rounds in turns, in a new process."""
-    worst, rows = 0.0, []
-    for network in networks:
-        for k in range(sessions):
-            command = [sys.executable, "-m", "polytriton.cli", "tune", str(network), "--budget", budget, "--overwrite", "--json"]
-            ran = subprocess.run([*command, "--seed", str(seed + k)], stdout=subprocess.PIPE, check=False)
-            if ran.returncode:
-                return ran.returncode
-            result = json.loads(ran.stdout)
-            told = float(result["speedup"] or 1.0)
-            again = retime(network, result["config"], seed + k) if result["config"] else None
-            over = told / again - 1 if again else 0.0
-            worst = max(worst, over)
-            between = " to ".join(f"{v:.3f}" for v in result["interval"] or [])
-            rows.append((network.stem, seed + k, told, between, again, over))
-            shown = f"{again:.3f} | {100 * over:+.1f} %" if again else "no winner | "
-            print(f"| {network.stem} | {seed + k} | {told:.3f} | {between} | {shown} |", flush=True)
-    winners = sum(r[4] is not None for r in rows)
-    met = "pass" if worst <= TOLD else "FAIL"
-    print(f"{len(rows)} sessions, {winners} winners; told at most {100 * worst:.1f} % above the re-timing: {met}")
-    return 0 if worst <= TOLD else 1
-
-
-def retime(network: Path, config: dict[str, Any], seed: int) -> float:
-    """How much faster a configuration is than the default, on the session's own work."""
-    from polytriton.tuning.duel import MOST, duel
-    from polytriton.tuning.store import SETTINGS, WORK
-    from polytriton.tuning.trials import TrialProcess
-    from polytriton.tuning.worker import TrialJob
-
-    folder = network.with_name(network.name + ".tune")
-    held = json.loads((folder / SETTINGS).read_text())
-    job = TrialJob(
-        str(network.absolute()), str(folder / WORK), held["options"], config, held["threads"], seed, 3, check=False, race=False,
-        workload=held["workload"],
-    )  # fmt: skip
-    worker = TrialProcess()
-    try:
-
-        def pair() -> tuple[float, float]:
-            found = worker.ask(job, 600.0)
-            return median(found.base), median(found.times)
-
-        return 1 / median(duel(pair, MOST, MOST).ratios)
-    finally:
-        worker.end()
-
-
 def main() -> int:
     p = parser("tuning", __doc__)
     sub = p.add_subparsers(dest="what", required=True)
@@ -177,18 +125,11 @@ def main() -> int:
     d.add_argument("network", type=Path)
     d.add_argument("--budget", default="5m")
     d.add_argument("--trials", type=int, default=0)
-    b = sub.add_parser("believe")
-    b.add_argument("networks", type=Path, nargs="+")
-    b.add_argument("--sessions", type=int, default=2, help="of each network (%(default)s)")
-    b.add_argument("--budget", default="60s")
-    b.add_argument("--seed", type=int, default=0)
     a, more = p.parse_known_args()
     if more and a.what != "default":
         p.error(f"unrecognized arguments: {' '.join(more)}")
     if a.what == "rank":
         return rank(a.kept)
-    if a.what == "believe":
-        return believe(a.networks, a.sessions, a.budget, a.seed)
     return default(a.network, a.budget, a.trials, more)
 
 

@@ -33,8 +33,7 @@ from bench.paper.tables import COLUMNS, Measured, csv_rows, page
 from polytriton.errors import PolytritonError
 
 LARGE = 50_000  # neurons: larger networks take minutes to train on a CPU, and are left out unless asked for by name or --large
-FACTORS = (Fraction(1, 2), Fraction(2), Fraction(1, 4), Fraction(4), Fraction(1, 8), Fraction(8), Fraction(1, 16))
-FEW, PROBED = (0.05, 0.95), 20
+FEW, PROBED, HALVED = (0.05, 0.95), 20, 6  # how often a radius that tells nothing is halved, or doubled
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD", help=", ".join(METHODS))
     p.add_argument("--images", type=int, default=100, help="of each network at most (%(default)s; quick: 20)")
     p.add_argument("--budget", type=float, default=60.0, help="seconds a network, method and radius (%(default)g; quick: 5)")
-    p.add_argument("--epochs", type=int, help="passes over the images in training")
+    p.add_argument("--seen", type=int, metavar="IMAGES", help="in training, each pass counted")
     p.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
     p.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (%(default)s)")
     p.add_argument("--out", type=Path, default=Path("build/paper"), help="folder of networks, answers and pages (%(default)s)")
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         p.error("--threads, --images and --budget must be above 0")
     torch.set_num_threads(a.threads)
     if a.parts == ["quick"]:
-        a.images, a.budget, a.epochs = min(a.images, 20), min(a.budget, 5.0), a.epochs or 4
+        a.images, a.budget = min(a.images, 20), min(a.budget, 5.0)
     try:
         return _run(a)
     except PolytritonError as error:
@@ -79,7 +78,7 @@ def _run(a: argparse.Namespace) -> int:
     begin, todo = time.monotonic(), len(rows) * len(a.methods)
     for k, row in enumerate(rows):
         images = images_for(row.dataset, a.mnist if row.dataset == "mnist" else a.cifar)
-        about = standins.make(row, images, a.out / "nets", a.epochs)
+        about = standins.make(row, images, a.out / "nets", a.seen)
         say(f"{row.key}: {about['neurons']:,} neurons, {100 * about['accuracy']:.1f} % of held-out {about['data']}")
         for j, m in enumerate(_measure(a, row, about, images, answers)):
             measured.append(m)
@@ -112,11 +111,13 @@ def _measure(a: argparse.Namespace, row: PaperRow, about: dict[str, object], ima
         return answers.of(*q.key())
 
     radii = [row.epsilon]
-    if not FEW[0] < _share(asked("polytriton", row.epsilon, a.images)) < FEW[1]:
-        tried = {row.epsilon * f: _share(asked("polytriton", row.epsilon * f, min(a.images, PROBED))) for f in FACTORS}
-        best = min(tried, key=lambda r: abs(tried[r] - 0.5))
-        if FEW[0] < tried[best] < FEW[1]:
-            radii.append(best)
+    share = _share(asked("polytriton", row.epsilon, a.images))
+    factor = Fraction(1, 2) if share <= FEW[0] else Fraction(2)
+    for k in range(0 if FEW[0] < share < FEW[1] else HALVED):
+        radius = row.epsilon * factor ** (k + 1)
+        if FEW[0] < _share(asked("polytriton", radius, min(a.images, PROBED))) < FEW[1]:
+            radii.append(radius)
+            break
     for radius in radii:
         for method in a.methods:
             if method != "deeppoly" or row.deeppoly:

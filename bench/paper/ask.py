@@ -29,6 +29,7 @@ class Answer:
     verdict: str
     seconds: float
     margin: float
+    cpu_seconds: float = 0.0  # of this process, which another one beside it hardly changes
 
     @property
     def proved(self) -> bool:
@@ -104,11 +105,11 @@ def ask(question: Question, levels: np.ndarray, labels: np.ndarray, answers: Ans
             if not warm:  # the first answer of a process waits for what is made once
                 verifier.verify(levels[k], timeout=max(1.0, question.budget), **options)
                 warm = True
-            begin = time.monotonic()
+            begin, before = time.monotonic(), time.process_time()
             found = verifier.verify(levels[k], timeout=max(1.0, question.budget), **options)
-            spent += time.monotonic() - begin
+            spent, used = spent + time.monotonic() - begin, time.process_time() - before
             verdict = "over budget" if found.ended_by == "query-time" else found.verdict
-            answer = Answer(*question.key(), k, verdict, found.seconds, float(found.margin))
+            answer = Answer(*question.key(), k, verdict, found.seconds, float(found.margin), used)
         answers.add(answer)
         yield answer
         if answer.verdict == "over budget":

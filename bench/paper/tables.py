@@ -10,14 +10,18 @@ from typing import Any
 from bench.paper.ask import Answer
 from bench.paper.rows import EVERY, HOW, METHODS, PaperRow
 from bench.report import figures
+from bench.report.fit import power
 from bench.report.page import ALL_STYLE, table
 from polytriton.pages import html
 from polytriton.pages.document import document
 
 COLUMNS = (
-    "row", "model", "shape", "neurons", "training", "data", "accuracy", "radius", "stated", "method", "images", "candidates", "verified",
-    "share", "median_seconds", "speedup", "paper_candidates", "paper_verified", "paper_seconds", "sha256", "note",
+    "row", "model", "shape", "neurons", "training", "data", "seen", "accuracy", "radius", "stated", "method", "images", "candidates",
+    "verified", "share", "median_seconds", "median_cpu_seconds", "speedup", "paper_candidates", "paper_verified", "paper_seconds", "sha256",
+    "note",
 )  # fmt: skip
+
+GROWTH = ("networks and method", "exponent", "networks")
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,10 @@ class Measured:
     @property
     def median(self) -> float | None:
         return statistics.median(a.seconds for a in self.candidates) if self.candidates else None
+
+    @property
+    def cpu(self) -> float | None:
+        return statistics.median(a.cpu_seconds for a in self.candidates) if self.candidates else None
 
     @property
     def note(self) -> str:
@@ -70,10 +78,12 @@ def csv_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
         paper = None if m.stated else paper_numbers(m.row, m.method)
         held = m.candidates
         found.append({
-            "row": m.row.key, "model": m.row.model, "shape": m.row.zoo, "neurons": m.about["neurons"], "training": m.row.training,
-            "data": m.about["data"], "accuracy": m.about["accuracy"], "radius": m.radius, "stated": int(m.stated), "method": m.method,
-            "images": len(m.answers), "candidates": len(held), "verified": m.verified, "share": m.verified / len(held) if held else "",
-            "median_seconds": m.median if m.median is not None else "", "speedup": ratio or "", "sha256": m.about["sha256"], "note": m.note,
+            "row": m.row.key, "model": m.row.model, "shape": m.row.zoo, "training": m.row.training,
+            **{c: m.about[c] for c in ("neurons", "data", "seen", "accuracy", "sha256")}, "radius": m.radius, "stated": int(m.stated),
+            "method": m.method, "images": len(m.answers), "candidates": len(held), "verified": m.verified,
+            "share": m.verified / len(held) if held else "",
+            "median_seconds": m.median if m.median is not None else "", "median_cpu_seconds": m.cpu if m.cpu is not None else "",
+            "speedup": ratio or "", "note": m.note,
             **dict(zip(("paper_candidates", "paper_verified", "paper_seconds"), paper or ("", "", ""), strict=True)),
         })  # fmt: skip
     return found
@@ -89,6 +99,7 @@ def page(measured: Sequence[Measured], about: Mapping[str, str], missing: Mappin
         ("small", "Tables 2 and 3: medium networks", _results(measured, 2)),
         ("big", "Table 4: residual networks", _results(measured, 4)),
         ("kinds", "The shapes trained otherwise", _results(measured, 0)),
+        ("growth", "Growth with the number of neurons", _growth(measured)),
         ("curves", "Cumulative runtimes", _curves(measured)),
     ]
     told = ", ".join(about[k] for k in ("machine", "device", "threads", "torch", "polytriton", "commit", "date") if about.get(k))
@@ -120,16 +131,18 @@ def _results(measured: Sequence[Measured], number: int) -> str:
     for m, told in zip(some, csv_rows(some), strict=True):
         share = f"{100 * told['share']:.0f} %" if told["share"] != "" else ""
         median = html.time(m.median) if m.median is not None else ""
+        used = html.time(m.cpu) if m.cpu else ""
         ratio = f"{told['speedup']:.2f}x" if told["speedup"] != "" else ""
         rows.append([
             ("", m.row.key), ("", METHODS[m.method]), ("", m.radius + (" (ours)" if m.stated else "")),
-            *(("num", str(n)) for n in (told["images"], told["candidates"], m.verified, share, median, ratio)), *_paper(told), ("", m.note),
+            *(("num", str(n)) for n in (told["images"], told["candidates"], m.verified, share, median, used, ratio)), *_paper(told),
+            ("", m.note),
         ])  # fmt: skip
     if not rows:
         return "<p>None of these was run.</p>"
     heads = (
-        "network", "method", "radius", "images", "candidates", "verified", "share", "median", "times polytriton's", "paper: candidates",
-        "verified", "median", "",
+        "network", "method", "radius", "images", "candidates", "verified", "share", "median", "CPU time", "times polytriton's",
+        "paper: candidates", "verified", "median", "",
     )  # fmt: skip
     return table(heads, rows)
 
@@ -138,6 +151,28 @@ def _paper(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     if told["paper_candidates"] == "":
         return [("num", "")] * 3
     return [("num", f"{told['paper_candidates']:,}"), ("num", f"{told['paper_verified']:,}"), ("num", html.time(told["paper_seconds"]))]
+
+
+def growth(measured: Sequence[Measured]) -> dict[str, list[tuple[float, float]]]:
+    """Of both kinds of networks and every method: neurons and median CPU seconds, at the last radius that was asked."""
+    last = {(m.row.key, m.method): m for m in measured if m.cpu}
+    found: dict[str, list[tuple[float, float]]] = {}
+    for m in last.values():
+        kind = "robust" if m.row.training == "robust" else "normal"
+        found.setdefault(f"{kind}, {METHODS[m.method]}", []).append((float(m.about["neurons"]), m.cpu or 0.0))
+    return {k: sorted(v) for k, v in found.items() if len({x for x, _ in v}) >= 3}
+
+
+def _growth(measured: Sequence[Measured]) -> str:
+    curves = [(name, points, power(points)) for name, points in growth(measured).items()]
+    if not curves:
+        return ""
+    rows = [
+        [("", name), ("num", f"{fit.exponent:.2f} +- {fit.error:.2f}"), ("num", str(len(points)))]
+        for name, points, fit in curves if fit is not None
+    ]  # fmt: skip
+    said = "<p class=note>Median CPU time of an image grows as the neurons to the power of the exponent; radii and depths differ.</p>"
+    return said + html.plots([html.figure("CPU time over neurons", figures.growth("neurons", curves))]) + table(GROWTH, rows)
 
 
 def _curves(measured: Sequence[Measured]) -> str:

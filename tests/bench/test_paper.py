@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bench import zoo
 from bench.paper import standins
@@ -69,7 +70,7 @@ def test_training_learns_and_repeats_itself(small: None, training: Training) -> 
     row = replace(ROWS["mnist-6x500"], training=training, epsilon=Fraction(1, 100))
     images = enlarged_digits()
     images = replace(images, train=images.train[:500], train_labels=images.train_labels[:500])
-    nets = [standins.train(row, images, 2) for _ in range(2)]
+    nets = [standins.train(row, images, 1000) for _ in range(2)]
     right = standins.accuracy(nets[0], images.held, images.held_labels)
     assert right > 0.25 and right == standins.accuracy(nets[1], images.held, images.held_labels)
     x = standins.scaled(images.held[:5])
@@ -78,8 +79,20 @@ def test_training_learns_and_repeats_itself(small: None, training: Training) -> 
     assert ((lo <= y + 1e-5) & (y <= hi + 1e-5)).all()
 
 
+def test_robust_networks_begin_with_boxes_as_wide_as_they_come(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through layers, strides and sums; random weights would widen them at every layer."""
+    stack = lambda *shape: zoo.Stack(*shape).conv(4, 3, 1, 1).block("a", 4, 1, "identity").block("b", 8, 2, "conv").dense(20)  # noqa: E731
+    monkeypatch.setitem(zoo.NETS, "cifar-6x500", (zoo.CIFAR, stack, "150"))
+    net = standins.StandIn(replace(ROWS["cifar-6x500"], training="robust"), 0)
+    net.params[net.layers[-1].name][0].data.fill_(1 / 20)  # the mean of the last neurons
+    x = standins.scaled(drawn_shapes(0, 10).held[:5])
+    lo, hi = net.intervals(x - 0.02, x + 0.02)
+    assert float((hi - lo).max()) <= 0.0401 and float((hi - lo).min()) > 0.005
+    assert torch.allclose(net.values(x), (lo + hi) / 2, atol=0.021) and float(net.values(x).std()) > 0
+
+
 def test_the_command_from_nothing_to_a_page_and_on(small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["quick", "--images", "6", "--budget", "2", "--epochs", "2", "--out", str(tmp_path)]
+    line = ["quick", "--images", "6", "--budget", "2", "--seen", "2000", "--out", str(tmp_path)]
     assert main(line) == 0
     out = capsys.readouterr().out
     assert out.startswith("| network | radius | method |") and "| mnist-6x500 | 8/255 | CR-IBP |" in out
@@ -104,12 +117,12 @@ def test_the_command_from_nothing_to_a_page_and_on(small: None, tmp_path: Path, 
 
 def test_a_network_made_otherwise_is_made_again(small: None, tmp_path: Path) -> None:
     images = enlarged_digits()
-    first = standins.make(ROWS["mnist-6x500"], images, tmp_path, 1)
-    assert standins.make(ROWS["mnist-6x500"], images, tmp_path, 1) == first
+    first = standins.make(ROWS["mnist-6x500"], images, tmp_path, 320)
+    assert standins.make(ROWS["mnist-6x500"], images, tmp_path, 320) == first
     (tmp_path / "mnist-6x500.onnx").write_bytes(b"broken")
-    assert standins.make(ROWS["mnist-6x500"], images, tmp_path, 1)["sha256"] == first["sha256"]
+    assert standins.make(ROWS["mnist-6x500"], images, tmp_path, 320)["sha256"] == first["sha256"]
     assert json.loads((tmp_path / "mnist-6x500.json").read_text())["data"] == images.name
-    assert standins.make(ROWS["mnist-6x500"], images, tmp_path, 2)["epochs"] == 2
+    assert standins.make(ROWS["mnist-6x500"], images, tmp_path, 640)["seen"] == 640
 
 
 def test_answers_survive_an_end_in_the_middle_of_a_line(tmp_path: Path) -> None:
