@@ -115,7 +115,7 @@ class Boxed:
             best = np.maximum(best, found)
         if self.beyond is not None:
             span = max(side * v for v in self.curve.span)
-            best = np.where(self.beyond, span + np.maximum(-side * k * self.lo, -side * k * self.hi), best)
+            best = np.where(self.beyond, span + _most(-side * k, self.lo, self.hi), best)
         return best + 8 * U64 * np.abs(best)
 
     def touch(self, side: int) -> np.ndarray:
@@ -147,6 +147,12 @@ class Boxed:
         return np.divide(rise, width, out=self.slope(self.middle), where=width > 0)
 
 
+def _most(k: np.ndarray, lo: np.ndarray | float, hi: np.ndarray | float) -> np.ndarray:
+    """The greatest k x over a box, moved up by its rounding: what is added to it may cancel it."""
+    found = np.maximum(k * lo, k * hi)
+    return np.asarray(found + 2 * U64 * np.maximum(np.abs(k * lo), np.abs(k * hi)) + TINY)
+
+
 class Stepped:
     """A function that jumps, over boxes as `Boxed` takes them: what may be flushed to zero stands for zero as well.
 
@@ -162,20 +168,15 @@ class Stepped:
         self.curve, self.lo, self.hi = curve, np.where(flushed, np.minimum(lo, 0), lo), np.where(flushed, np.maximum(hi, 0), hi)
         self.ends = tuple(curve.value(v, parameter) for v in (self.lo, self.hi))
 
-    def _most(self, k: np.ndarray, lo: np.ndarray | float, hi: np.ndarray | float) -> np.ndarray:
-        """The greatest k x, moved up by its rounding."""
-        found = np.maximum(k * lo, k * hi)
-        return np.asarray(found + 2 * U64 * np.maximum(np.abs(k * lo), np.abs(k * hi)) + TINY)
-
     def greatest(self, side: int, k: np.ndarray) -> np.ndarray:
-        best = np.maximum(side * self.ends[0], side * self.ends[1]) + self._most(-side * k, self.lo, self.hi)
+        best = np.maximum(side * self.ends[0], side * self.ends[1]) + _most(-side * k, self.lo, self.hi)
         if np.isfinite(self.curve.band[0]):
             along = [side * (x - k * x) + 4 * U64 * (np.abs(x) + np.abs(k * x)) for x in (self.lo, self.hi)]
             best = np.minimum(best, np.maximum(*along) + (max(side * v for v in self.curve.band) + NORMAL))
         else:
             low = (self.lo, np.minimum(self.hi, -NORMAL)) if side > 0 else (np.maximum(self.lo, NORMAL), self.hi)
             high = (np.maximum(self.lo, -NORMAL), self.hi) if side > 0 else (self.lo, np.minimum(self.hi, NORMAL))
-            apart = np.maximum(self._most(-side * k, *low) - 1, self._most(-side * k, *high) + 1)
+            apart = np.maximum(_most(-side * k, *low) - 1, _most(-side * k, *high) + 1)
             best = np.where((self.lo < -NORMAL) & (self.hi > NORMAL), np.minimum(best, apart), best)
         return best + 8 * U64 * np.abs(best)
 

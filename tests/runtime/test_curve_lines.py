@@ -189,6 +189,19 @@ def test_over_many_turns_any_slope_has_an_intercept(name: str) -> None:
         assert (side * (CURVES[name].value(x, 0.0) - k * x) <= most).all()
 
 
+@pytest.mark.parametrize("side", [1, -1])
+def test_over_many_turns_a_product_that_cancels_the_span_pays_its_rounding(side: int) -> None:
+    """Slopes k about 1 / lo, where the sine has its summit: 1 - k lo is nearly zero, and the rounding of k lo is all that counts."""
+    turn = np.arange(50, 3000, dtype=np.float64)
+    lo = np.repeat(side * np.pi / 2 + 2 * np.pi * turn, 3)
+    k = side / lo * (1 + np.tile([-(2.0**-53), 0.0, 2.0**-52], len(turn)))
+    cut, a, b = (torch.from_numpy(v) for v in (k, lo, lo + 1000.0))
+    cuts = curve_cuts(Node("s", "sin", ("x",), (len(lo),), {}), a, b, cut, torch.full((len(lo),), side > 0), None)
+    with ctx.workprec(200):
+        missed = [side * (arb(x).sin() - arb(m) * arb(x) - arb(c)) for x, m, c in zip(lo.tolist(), k.tolist(), cuts.tolist(), strict=True)]
+        assert not any(v > 0 for v in missed), max(float(v.mid()) for v in missed)
+
+
 def test_what_overflows_is_no_bound() -> None:
     lo, hi = torch.tensor([700.0, 0.0]).double(), torch.tensor([800.0, 709.0]).double()
     least, most = curve_range(node("exp", 2), lo, hi)
