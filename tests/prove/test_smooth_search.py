@@ -20,6 +20,7 @@ from polytriton.prove.tight import Tight
 from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent, AscentRows
 from polytriton.runtime.ascent_lines import Found
+from polytriton.runtime.relax import round_outward
 from tests.ir.test_curves import exact, piece_of
 from tests.prove.test_neurons import fresh
 from tests.prove.test_smooth_slopes import model, query
@@ -54,7 +55,8 @@ def operands_of(drawn: Drawn, x: np.ndarray) -> tuple[list[float], list[float]]:
 def some_parts(search: NeuronSearch, cells: Tensor, rng: np.random.Generator, count: int) -> Parts:
     """Boxes cut once or twice, at places between executions, beside one execution that they hold."""
     parts = search.waiting.pick(torch.from_numpy(rng.integers(0, len(search.waiting), count)))
-    parts.lo, parts.hi = (v[:, search.neurons].float().expand(count, -1).clone() for v in (search.lo, search.hi))
+    outer = round_outward(search.lo[:, search.neurons], search.hi[:, search.neurons], torch.float32)
+    parts.lo, parts.hi = (v.expand(count, -1).clone() for v in outer)
     for k in range(count):
         mine = cells[int(rng.integers(len(cells)))]
         for neuron in rng.choice(len(search.neurons), min(len(search.neurons), int(rng.integers(1, 5))), replace=False):
@@ -96,7 +98,7 @@ def test_executions_of_a_part_lie_in_its_bounds(seed: int, semantics: str, propo
         box = torch.from_numpy(q.lo), torch.from_numpy(q.hi)
         search = NeuronSearch(tight, tight.engine.refine(*box), decider.forms(q, np.arange(2), q.image), box, None)
         assert len(search.neurons) and search.smooth.all()
-        cells = torch.tensor(seen)[:, search.neurons]
+        cells = torch.tensor(seen, dtype=torch.float64)[:, search.neurons]
         parts = some_parts(search, cells, rng, 10)
         low, high = parts.lo.clone(), parts.hi.clone()
         search.bound_batch((parts, 3, False))
