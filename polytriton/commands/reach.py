@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from polytriton.api import Verifier
-    from polytriton.frontend.query import Property
 
 
 def reach(
@@ -48,13 +47,14 @@ def reach(
 ) -> int:
     """Enclose the outputs over a box of inputs by pieces: least and greatest outputs are printed, the pieces written."""
     import polytriton
+    from polytriton.commands.verify import read_property
     from polytriton.runs.asker import Networks
 
     if (prop is None) == (not box):
         raise UsageError("the inputs come from a property or from --box", f"polytriton reach {network} --box=0,1")
     chosen = None if planes is None else [_plane(text) for text in planes]
     net = Networks(engine.options())(network)
-    where = _read(prop, net) if prop is not None else _box(box or [], net)
+    where = read_property(prop, net) if prop is not None else _box(box or [], net)
     found = polytriton.reach(
         net, where, planes=chosen, angles=angles, pieces=pieces, timeout=timeout, effort=effort, samples=samples, seed=seed,
         progress=lambda stage, done, total: say(f"{stage} {done:,} of {total:,}"),
@@ -69,12 +69,6 @@ def reach(
     ended = f", ended by {found.ended_by}" * bool(found.ended_by)
     print(f"{network.name}: {plural(len(found.least), 'piece')}, gap {found.gap:.3g}, {found.seconds:.3f} s{ended}", file=sys.stderr)
     return 0
-
-
-def _read(path: Path, net: Verifier) -> Property:
-    from polytriton.frontend.vnnlib import read_vnnlib
-
-    return read_vnnlib(path, n_in=net.inputs, n_out=net.outputs)
 
 
 def _plane(text: str) -> tuple[int, int]:

@@ -97,7 +97,7 @@ def verify(
         else:
             verifier = networks(net)
             if name or prepare:
-                _check(_read(path, verifier), verifier, name or None)
+                _check(read_property(path, verifier), verifier, name or None)
     if prepare:
         return 0
     sinks = open_sinks(results.json, results.csv, resume=results.resume, overwrite=results.overwrite)
@@ -174,7 +174,8 @@ def _declares_several(path: Path) -> bool:
     return load_text(path).count("(declare-network") > 1
 
 
-def _read(path: Path, verifier: Verifier) -> Property:
+def read_property(path: Path, verifier: Verifier) -> Property:
+    """Of that network's sizes."""
     from polytriton.frontend.vnnlib import read_vnnlib
 
     return read_vnnlib(path, n_in=verifier.inputs, n_out=verifier.outputs)

@@ -71,7 +71,7 @@ class InputMap:
             held = load_npz(Path(path))
         except FileNotFoundError:
             raise UsageError(f"no file {path}", "check the path; it is taken relative to the current folder") from None
-        except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as why:
+        except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as why:  # all that zipfile raises of bad files
             raise UsageError(f"cannot read the input map {path}: {why}", f"give {FILE}") from None
         if "A" not in held:
             raise UsageError(f"{path} holds the arrays {sorted(held)}, none called A", f"give {FILE}")

@@ -62,7 +62,8 @@ class JointProperty(Property):
         given = self.ties.values(z, self.dtype)
         if not (np.isfinite(given).all() and np.isfinite(outputs).all()):
             return None
-        return self._piece(self.ties.parameters(given), as_rationals(outputs.tolist()), rounded)
+        point = self.ties.parameters(given)
+        return self._piece(np.array([float(v) for v in point]), point, as_rationals(outputs.tolist()), rounded)
 
     def ends(self, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> list[tuple[Tensor, np.ndarray]]:
         """Every network's tensors with their values: the inputs that it gets at z, or z's own where its type has none in the box."""

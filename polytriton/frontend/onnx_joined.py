@@ -10,12 +10,11 @@ from math import prod
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from polytriton.errors import UnsupportedModel
 from polytriton.frontend.onnx import Imported, Source, load_onnx
 
-TYPES = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}
 X, Y = "x", "y"
 
 
@@ -28,7 +27,7 @@ def join_models(networks: Sequence[tuple[str, Imported]], parts: Sequence[np.nda
     shared = all(np.array_equal(p, whole) for p in parts)
     proto = onnx.ModelProto()
     proto.opset_import.add(domain="", version=sources[0].opset)
-    graph, dtype = proto.graph, TYPES[sources[0].input_dtype]
+    graph, dtype = proto.graph, helper.np_dtype_to_tensor_dtype(np.dtype(sources[0].input_dtype))
     graph.name = "_".join(name for name, _ in networks)
     shape = sources[0].input_shape if shared else (1, size)
     graph.input.append(helper.make_tensor_value_info(X, dtype, shape))

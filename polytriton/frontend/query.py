@@ -175,7 +175,7 @@ class Property:
     def violated(self, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float], *, rounded: bool = False) -> int | None:
         """The first disjunct the concrete pair lies in, decided in exact rationals, or None. `rounded`: see Disjunct.contains."""
         xs, ys = self._pair(x, y)
-        return self._piece(as_rationals(xs.tolist()), as_rationals(ys.tolist()), rounded)
+        return self._piece(xs, as_rationals(xs.tolist()), as_rationals(ys.tolist()), rounded)
 
     def _pair(self, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         from polytriton.frontend.numbers import as_float64
@@ -188,13 +188,13 @@ class Property:
             )
         return xs, ys
 
-    def _piece(self, point: Exact | None, value: Exact | None, rounded: bool) -> int | None:
+    def _piece(self, near: np.ndarray, point: Exact | None, value: Exact | None, rounded: bool) -> int | None:
+        """`near`: the point in float64, to the nearest; outside a box's float64 ends, which lie outward, it is outside the box."""
         if point is None or value is None:
             return None
-        xs = np.array([v.numerator / v.denominator for v in point])
         seen: dict[tuple[int, ...], bool] = {}  # disjuncts share their boxes
         for k, d in enumerate(self.disjuncts):
-            if not np.all((xs >= d.lo) & (xs <= d.hi)) or not all(r.holds(point, value) for r in d.rows):
+            if not np.all((near >= d.lo) & (near <= d.hi)) or not all(r.holds(point, value) for r in d.rows):
                 continue
             box = id(d.exact_lo), id(d.exact_hi), id(d.open_lo), id(d.open_hi)
             if box not in seen:

@@ -27,7 +27,6 @@ from polytriton.prove.parts import Parts
 from polytriton.prove.tight import AGAIN, QUERY, Known, Tight, pick_forms
 from polytriton.prove.trail import Trail
 from polytriton.runtime.forward import Boxes
-from polytriton.runtime.gpu.ascent_kernels import AscentKernels
 from polytriton.runtime.layers import order, to_physical
 from polytriton.runtime.relax import round_outward
 from polytriton.runtime.results import Forms, Stopped
@@ -245,13 +244,13 @@ class NeuronSearch:
         """Parts of a batch: all that come of one part's tries, and as many as keep it short, whatever the machine, so that a search can be
         repeated.
         """
-        programs, wide = self.engine.programs, isinstance(self.tight.ascent, AscentKernels)
+        programs = self.engine.programs
         ops = 4 * STEPS * sum(s.ops for s in self.engine.plan.query.steps)
         if self.tight.remakes:
             count = {r: int((self.layer == k).sum()) for k, r in enumerate(self.operators)}
             again = ((r, programs.get(self.operand[r])) for r in self.operators)
             ops += sum(AGAIN * count[r] * sum(s.ops for s in p.steps) for r, p in again if p is not None)
-        most, operations = (DEVICE_MOST, DEVICE_OPERATIONS) if wide else (MOST, OPERATIONS)
+        most, operations = (DEVICE_MOST, DEVICE_OPERATIONS) if self.tight.ascent.by_kernels else (MOST, OPERATIONS)
         return int(max(1, min(most, max(operations // max(ops, 1), 2 * TRIED), self.tight.rows_at_once())))
 
     def _split(self, values: Tensor) -> dict[str, Tensor]:
@@ -299,8 +298,7 @@ class NeuronSearch:
         closed = (best > 0) | empty[at]
         mine = closed & ~empty[at]
         self.refuted.scatter_reduce_(0, form[mine], best[mine], "amin")
-        nodes = {r: self.operand[r] for r in self.operators}
-        down, up = (self._gathered({r: ends[i] for r, i in nodes.items()}) for ends in (boxes.lo, boxes.hi))
+        down, up = (self._gathered({r: ends[i] for r, i in self.operand.items()}) for ends in (boxes.lo, boxes.hi))
         parts.lo, parts.hi = round_outward(down, up, torch.float32)
         loss = {r: to_physical(found[r].loss, e.nodes[r].shape) for r in self.operators}
         parts.below[at, column] = self._gathered(chosen.slopes).to(torch.float16)

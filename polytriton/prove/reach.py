@@ -83,14 +83,14 @@ def reach(
             ended = "time"
             break
         progress("pieces", len(parts.lo), most)
-        wanted = np.flatnonzero((parts.gap > WORTH) & (parts.axis >= 0))
+        wanted = parts.worth_cutting()
         if not len(wanted):
             ended = ""
             break
         wanted = wanted[np.argsort(-parts.gap[wanted], kind="stable")][: min(most - len(parts.lo), max(1, len(parts.lo) // 2))]
         low, high = halves(parts.lo[wanted], parts.hi[wanted], parts.axis[wanted])
         parts = parts.without(wanted).joined(measure(low, high, np.tile(parts.least[wanted], (2, 1))))
-    if ended == "pieces" and not ((parts.gap > WORTH) & (parts.axis >= 0)).any():
+    if ended == "pieces" and not len(parts.worth_cutting()):
         ended = ""
     seen = _executions(net, lo, hi, samples, rng)
     gap, taken = float(parts.gap.max()), round(time.monotonic() - begin, 6)
@@ -106,6 +106,10 @@ class _Parts:
     least: np.ndarray
     gap: np.ndarray
     axis: np.ndarray
+
+    def worth_cutting(self) -> np.ndarray:
+        """Their numbers."""
+        return np.flatnonzero((self.gap > WORTH) & (self.axis >= 0))
 
     def without(self, parts: np.ndarray) -> _Parts:
         return _Parts(*(np.delete(v, parts, axis=0) for v in vars(self).values()))

@@ -72,6 +72,8 @@ class _Relax(torch.autograd.Function):
 class Ascent:
     """The ascent for one network. Max pools have no slopes of their own: networks with them are not for it."""
 
+    by_kernels = False  # generated ones make its turns
+
     def __init__(self, net: Net, device: torch.device, expire: Callable[[], None] = lambda: None) -> None:
         self.net, self.nodes, self.shape, self.expire = net, list(net), user_shape(net), expire
         self.weights = load_weights(net, torch.float32, device)

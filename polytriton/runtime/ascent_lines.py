@@ -12,6 +12,7 @@ Everything is relative to the middle of the box: what is left of a float32 numbe
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +42,7 @@ class Found:
     second: Tensor | None = None
 
 
-class Moved:
+class Moved(ABC):
     """Slopes of one operator's lines, the rows' coefficients over its output, and Adam's moments.
 
     Multipliers b, zero and above, are of what is assumed of the operand z: s (z - end) >= 0, s being 1 or -1.
@@ -53,13 +54,13 @@ class Moved:
         self.kept: Found | None = None
         self.moments: dict[str, tuple[Tensor, Tensor]] = {}
 
+    @abstractmethod
     def back(self, g: Tensor) -> Operands:
         """Coefficients over the operands from those over the output."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, *operands: Tensor) -> Tensor:
         """The lines' value, on the side that the coefficients ask for."""
-        raise NotImplementedError
 
     def penalty(self, *operands: Tensor) -> Tensor | float:
         """What multipliers take off a row's value."""
@@ -76,13 +77,13 @@ class Moved:
             slope = -self.sign * (z - self.end)
             self.multiplier = (self.multiplier + BESIDE * rate * self._move("multiplier", slope, k)).clamp(min=0)
 
+    @abstractmethod
     def step(self, operands: Operands, rate: float, k: int) -> None:
         """One step of Adam uphill."""
-        raise NotImplementedError
 
+    @abstractmethod
     def proposal(self) -> Found:
         """What is proposed now."""
-        raise NotImplementedError
 
     def keep(self, better: Tensor) -> None:
         """Notes what is proposed now for the rows that it serves better than what is kept."""

@@ -52,9 +52,9 @@ class Chosen:
         if lines.lower_cut is not None:
             total = total + (x.clamp(min=0).double() * gather(lines.lower_cut, at).double()).sum((1, 2))
         out = x * torch.where(x < 0, gather(lines.above, at), below)
-        less, signed = self.multipliers.get(node.name), tables.boxes.signed.get(node.name)
-        if less is not None and signed is not None and slope == 0.0:
-            b = gather(frame.table(less.to(x.dtype)), mine).nan_to_num(0.0, 0.0, 0.0)
+        signed = tables.boxes.signed.get(node.name)
+        if node.name in self.multipliers and signed is not None and slope == 0.0:
+            b = self._own(self.multipliers, backend, tables, rows, node, window, x)
             may = gather(frame.table(signed.to(x.dtype)), at) != 0
             out = out - torch.where(may & (((b > 0) & (lo >= 0)) | ((b < 0) & (hi <= 0))), b, torch.zeros_like(b))
         return out.view_as(m), total
@@ -113,7 +113,7 @@ class Chosen:
     def _own(
         self, values: dict[str, Tensor], backend: TorchBackend, tables: Tables, rows: Rows, node: Node, window: Window, x: Tensor
     ) -> Tensor:
-        """The rows' own slopes as numbers of the coefficient type; what is no number is zero."""
+        """What rows bring of their own, as numbers of the coefficient type; what is no number is zero."""
         frame = tables.kit.frames[node.name]
         mine = frame.place(replace(rows, image=rows.index), window)
         return backend._gather(frame.table(values[node.name].to(x.dtype)), mine).nan_to_num(0.0, 0.0, 0.0)

@@ -196,7 +196,7 @@ def test_a_turn_is_launches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
             raise Stopped
 
     ours = AscentKernels(e.kernels, look)
-    monkeypatch.setattr(ours, "_call", lambda launch, count, tensors: lambda: launches.__setitem__(0, launches[0] + 1))
+    monkeypatch.setattr(ours.backend, "call", lambda launch, count, tensor: lambda: launches.__setitem__(0, launches[0] + 1))
     rows = given(e, 0, True)
     with pytest.raises(Stopped):
         ours.improve(rows, 9, RATE)

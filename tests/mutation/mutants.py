@@ -232,7 +232,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("tables: products are charged no gamma", "runtime/gpu/kernel_arguments.py", "(most * (1 + nu) if product else 0.0)", "0.0", f"{TABLED}::test_tables_are_those_of_the_tensor_form"),
     m("tables: another batch's are taken", PLAYER, "places.serial == tables.serial and reads", "reads", f"{TABLED}::test_batches_that_are_asked_in_turn_keep_their_own_tables"),
     m("tables: another program's are taken", PLAYER, "places.serial == tables.serial and reads <= places.held", "places.serial == tables.serial", f"{TABLED}::test_rows_of_a_program_that_was_not_asked_yet"),
-    m("tables: brought boxes keep another's magnitudes", PLAYER, ' ("magnitude", b.magnitude),', "", f"{TABLED}::test_batches_that_are_asked_in_turn_keep_their_own_tables"),
+    m("tables: brought boxes keep another's magnitudes", PLAYER, "in by_kind(tables.boxes).items()", 'in {**by_kind(tables.boxes), "magnitude": {}}.items()', f"{TABLED}::test_batches_that_are_asked_in_turn_keep_their_own_tables"),
     m("neurons: the other sign is the same one", "kernels/device/neurons.py", "        sign = -sign\n", "", f"{NEURONS}::test_rows_are_those_of_their_neurons"),
     m("neurons: results are not reset", "kernels/device/neurons.py", "            tl.store(best_ptr + index + k, worst, mask=live)\n", "", f"{NEURONS}::test_rows_are_those_of_their_neurons"),
     m("neurons: later blocks do not count the earlier", "kernels/device/neurons.py", "at_ptr + before + tl.cumsum(found, 0) - 1", "at_ptr + tl.cumsum(found, 0) - 1", f"{NEURONS}::test_undecided_neurons_are_found_in_order"),

@@ -20,7 +20,6 @@ from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.net import Node
 from polytriton.kernels.ascent import AscentTurn, TurnLowering, serves
 from polytriton.kernels.emitter import Emitter
-from polytriton.kernels.spec import FUSION
 from polytriton.runtime.ascent import DECAY, Ascent, AscentRows
 from polytriton.runtime.ascent_lines import BESIDE, FIRST, SECOND, Found
 from polytriton.runtime.gpu.triton_backend import TritonBackend
@@ -74,7 +73,7 @@ class AscentKernels(Ascent):
         turn, count = self.turn(rows), len(rows.start)
         neurons = {relu: self._neurons(rows, self.net.node(relu)) for relu in turn.met}
         tensors = self._tensors(rows, turn, neurons, steps, rate)
-        calls = [self._call(launch, count, tensors) for launch in turn.steps]
+        calls = [self.backend.call(launch, count, tensors.__getitem__) for launch in turn.steps]
         waits: deque[Any] = deque()
         with on_device(self.device):
             for _ in range(steps + 1):
@@ -88,11 +87,6 @@ class AscentKernels(Ascent):
                     waits[-1].record()
         self.corners = from_physical(tensors["corner"], self.net.input.shape).flatten(1)
         return {relu: self._found(relu, n, tensors) for relu, n in neurons.items()}
-
-    def _call(self, launch: Any, count: int, tensors: Mapping[str, Tensor]) -> Callable[[], object]:
-        kernel: Any = self.backend.stock.function(launch.kernel)
-        run, given, options = kernel[launch.grid(count)], [tensors[s] for s in launch.bind], {**launch.kernel.options, **FUSION}
-        return lambda: run(*given, **options)
 
     # ---- tensors ----------------------------------------------------------------------------------------
 

@@ -35,6 +35,11 @@ def copy_boxes(boxes: Boxes) -> Boxes:
     return Boxes(lo, hi, magnitude, error, dict(boxes.winners))
 
 
+def by_kind(boxes: Boxes) -> dict[str, dict[str, Tensor]]:
+    """The parts of boxes by the kinds of symbols that stand for them."""
+    return {"low": boxes.lo, "high": boxes.hi, "magnitude": boxes.magnitude, "own": boxes.error}
+
+
 class Places:
     """`serial`: whose numbers (`Tables.serial`) lie in the boxes and in the tables `held`."""
 
@@ -67,7 +72,7 @@ class Places:
     def view(self, symbol: str, boxes: Boxes) -> None:
         """What a symbol stands for becomes part of the boxes, if it is of a box."""
         kind, _, name = symbol.partition(":")
-        to = {"low": boxes.lo, "high": boxes.hi, "magnitude": boxes.magnitude, "own": boxes.error}.get(kind)
+        to = by_kind(boxes).get(kind)
         if to is not None:
             to[name] = self.tensor(symbol)
 

@@ -31,7 +31,7 @@ from polytriton.ir.script import ROWS, ScriptEntry
 from polytriton.ir.script_check import program_reads
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.gpu.binding import Bound, Call, Part, round_size
-from polytriton.runtime.gpu.places import NOBODY, Places, copy_boxes
+from polytriton.runtime.gpu.places import NOBODY, Places, by_kind, copy_boxes
 from polytriton.runtime.results import Results, Stopped
 from polytriton.runtime.settings import on_device
 from polytriton.runtime.tables import Tables
@@ -145,11 +145,10 @@ class Player:
             return places
         places.serial = NOBODY
         with on_device(backend.device):
-            b = tables.boxes
-            for kind, values in (("low", b.lo), ("high", b.hi), ("magnitude", b.magnitude), ("own", b.error)):
+            for kind, values in by_kind(tables.boxes).items():
                 for name, value in values.items():
                     places.tensor(f"{kind}:{name}").copy_(value)
-            self._go(RunState("tables", places, b, tables))
+            self._go(RunState("tables", places, tables.boxes, tables))
         self._fill(places, "tables", tables)
         assert reads <= places.held, reads - places.held
         return places
@@ -254,8 +253,7 @@ class Player:
         made = run.boxes
         kit.forward.transfer(kit.nodes[name], made, places.sums(name) if "centre" in entry.given else None)
         for symbol in entry.made:
-            values = {"low": made.lo, "high": made.hi, "magnitude": made.magnitude, "own": made.error}[symbol.partition(":")[0]]
-            places.tensor(symbol).copy_(values[name])
+            places.tensor(symbol).copy_(by_kind(made)[symbol.partition(":")[0]][name])
             places.view(symbol, made)
 
     def _narrow(self, run: RunState, entry: ScriptEntry, lo: Tensor, hi: Tensor) -> None:
