@@ -311,7 +311,7 @@ class Verifier(NetProver):
         """
         from polytriton.certificate.ask import Certifying
 
-        wanted = Certifying(Path(self.path), Path(path), Path(certificate), self.options.semantics, self.options.memory)
+        wanted = Certifying(Path(self.path), Path(path), Path(certificate), self.options.semantics)
         result = self.verify_property(
             Path(path), timeout=timeout, falsifier=falsifier, progress=progress, seed=seed, search=search, trail=wanted.trail
         )
