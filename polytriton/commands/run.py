@@ -124,11 +124,12 @@ def _certifiable(folder: Path, network: Path | None, semantics: str, *, images: 
     """Says before the run what would keep certificates from being written."""
     if images:
         raise UsageError("--certificates: a ball around an image has no property file", "write the balls as .vnnlib, or leave it out")
-    from polytriton.certificate.ask import check_covered
+    from polytriton.certificate.ask import check_covered, check_writable
 
     check_covered(semantics, network)
     with told_of_writing(f"to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder, f"certificates to {folder}")
 
 
 def _ask(run: Run, queries: Sequence[Query]) -> bool:
