@@ -47,7 +47,7 @@ def run(
 
     Give the queries by --vnnlib, --instances or --images. Results are written as they come; an interrupted run goes on
     with --resume. A list of instances is worked by several processes within --memory, or by a Ray cluster. Exit code 0
-    whatever the verdicts.
+    whatever the verdicts; 3 where a certificate that --certificates asks for could not be written.
     """
     from polytriton.runs.asker import Asker, Networks
     from polytriton.runs.choose import make_engine
