@@ -62,7 +62,7 @@ def _asserts(prop: Property) -> Iterator[str]:
 
 def _box(d: Disjunct) -> tuple[int, ...]:
     """Disjuncts of one box hold the same objects: thousands of bounds are compared once."""
-    return id(d.exact_lo), id(d.exact_hi), id(d.open_lo), id(d.open_hi)
+    return d.where
 
 
 def _side(values: Sequence[Fraction], open_at: frozenset[int]) -> Side:
