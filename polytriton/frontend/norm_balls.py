@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polytriton.errors import UnsupportedProperty, UsageError
 from polytriton.frontend.numbers import exact_value, exact_values
-from polytriton.frontend.query import Exact, float_bounds
+from polytriton.frontend.query import Exact, Row, float_bounds
 from polytriton.guard import guarded_class
 
 if TYPE_CHECKING:
@@ -84,6 +85,16 @@ class NormBall:
         """Whether an exact point lies in the ball, its boundary included."""
         moved = [abs(v - c) * w for v, c, w in zip(point, self.centre, self.weights, strict=True)]
         return sum(moved) <= self.radius if self.norm == L1 else sum(d * d for d in moved) <= self.radius**2
+
+    def rows(self, free: Sequence[int], fixed: Exact) -> Iterator[Row]:
+        """Linear inequalities that say the same of an l1 ball, the inputs that are not `free` being what `fixed` says."""
+        assert self.norm == L1
+        left = self.radius - sum(
+            abs(v - c) * w for i, (v, c, w) in enumerate(zip(fixed, self.centre, self.weights, strict=True)) if i not in set(free)
+        )
+        for signs in product((-1, 1), repeat=len(free)):
+            terms = tuple((i, s * self.weights[i]) for i, s in zip(free, signs, strict=True))
+            yield Row((), terms, left + sum((c * self.centre[i] for i, c in terms), start=Fraction(0)))
 
     def box(self) -> tuple[Exact, Exact]:
         """The least box around it."""

@@ -85,7 +85,8 @@ def _split(a: Tensor, lo: Tensor, hi: Tensor, balls: InputBalls) -> Tensor:
     """The coefficients g that meet the ball."""
     if balls.norm == L1:
         most = _knapsack(a, lo, hi, balls)[0][:, None] / balls.scale
-        g = torch.clamp(a, -most, most)
+        below, above = torch.where(balls.centre > hi, most, -most), torch.where(balls.centre < lo, -most, most)
+        g = torch.clamp(a, below, above)  # of a cell beside the centre its distance is spent, whatever its coefficient
     else:
         t = _multiplier(a, lo, hi, balls) / balls.scale**2
         g = torch.clamp(a, t * (balls.centre - hi), t * (balls.centre - lo))
