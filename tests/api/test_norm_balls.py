@@ -147,9 +147,9 @@ def test_a_record_is_of_its_norm() -> None:
     ],
 )
 def test_mistakes_are_told(given: dict[str, object], message: str) -> None:
+    asked = {"centre": [0, 0, 0], "radius": 1, **given}
     with pytest.raises(PolytritonError, match=message) as stop:
-        made = NormBall(**{"centre": [0, 0, 0], "radius": 1, **given})  # type: ignore[arg-type]
-        _ = made.enclosed
+        NormBall(**asked)  # type: ignore[arg-type]
     assert stop.value.remedy
 
 

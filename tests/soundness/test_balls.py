@@ -4,6 +4,7 @@ network really takes at exact points of the ball, and against the least value, f
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -19,6 +20,7 @@ from polytriton.errors import PolytritonError
 from polytriton.frontend.query import Property as Stated
 from polytriton.prove.cuts import meet_balls
 from polytriton.prove.questions import BoxBalls
+from polytriton.prove.together import decide_together
 from polytriton.runtime.input_balls import InputBalls, least_over, least_points
 
 NORMS = ("l2", "l1")
@@ -350,3 +352,37 @@ def test_generated_kernels_refuse_balls() -> None:
     _, y = given.variables()
     with pytest.raises(PolytritonError, match="no l2 balls"):
         given.verify(Property(unsafe=[y[0] <= y[1]], ball=NormBall([0, 0, 0], 1)))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_rows_of_a_batch_have_their_own_balls(norm: str) -> None:
+    """Two images asked together, the second with ten times the radius."""
+    net = [(np.array([[1.0, 2.0, -1.0], [0.0, 0.0, 0.0]]), np.zeros(2))]
+    given = polytriton.compile(model(net), semantics="real")
+    _, y = given.variables()
+    for radii in (("1/10", "1"), ("1", "1/10")):
+        asked = [Property(unsafe=[y[0] <= -100], ball=NormBall([0, 0, 0], r, norm)) for r in radii]
+        found = dict(decide_together(given, asked, [None, None], falsifier=False))
+        dual = Fraction(2) if norm == "l1" else Fraction(np.sqrt(6.0))
+        for k, r in enumerate(radii):
+            assert found[k].margin - 100 == pytest.approx(-float(Fraction(r) * dual), rel=1e-5)
+
+
+@pytest.mark.parametrize("search", ["none", "input", "neurons"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_pieces_of_one_box_have_their_own_balls(norm: str, search: str) -> None:
+    """Two pieces of the same box: only in the second one's ball is the level passed, also where boxes are divided."""
+    first = np.concatenate([np.eye(3), -np.eye(3)])
+    given = polytriton.compile(model([(first, np.zeros(6)), (-np.ones((1, 6)), np.zeros(1))]), semantics="real")
+    _, y = given.variables()
+    small, large = (NormBall([0, 0, 0], r, norm) for r in ("1/4", "1"))
+    (piece,) = Property((-1, 1), unsafe=[y[0] <= "-0.9"]).disjuncts
+    for balls in ((small, large), (large, small)):
+        prop = Property.from_disjuncts("two", 3, 1, tuple(replace(piece, ball=b) for b in balls))
+        found = given.verify(prop, search=search, falsifier=False, timeout=3)
+        assert found.verdict != "unsat"
+        assert found.margins[balls.index(large)] <= 0
+        point = np.array([0.3, 0.3, 0.31] if norm == "l1" else [0.5, 0.5, 0.5], dtype=np.float32)
+        assert prop.violated(point, given.predict(point)[0]) == balls.index(large)
+        hit = given.verify(prop, search=search)
+        assert hit.verdict == "sat"
