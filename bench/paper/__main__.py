@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,13 +29,14 @@ from bench.core.table import say
 from bench.paper import standins
 from bench.paper.ask import Answer, Answers, Question, ask
 from bench.paper.images import Images, images_for
-from bench.paper.radii import side, stated_radius
+from bench.paper.radii import WHOLE, Share, share_of_few, stated_radius
 from bench.paper.rows import EVERY, METHODS, PARTS, PaperRow
 from bench.paper.tables import COLUMNS, GROWTH, Measured, csv_rows, growth_rows, page
 from polytriton.errors import PolytritonError
 
 LARGE = 50_000  # neurons: larger networks take minutes to train on a CPU, and are left out unless asked for by name or --large
 FEW = (0.05, 0.95)  # shares of proved images beyond which a radius tells nothing of a network
+QUICK_SEEN = 3_200  # images in the training of a network of the part quick; a longer one's is kept
 HOPELESS = 5  # images of which none is proved, after which no more are asked at that radius
 HOPELESS_NOTE = f"none of the first {HOPELESS} is proved: no more were asked"
 
@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD", help=", ".join(METHODS))
     p.add_argument("--images", type=int, default=100, help="of each network at most (%(default)s; quick: 20)")
     p.add_argument("--budget", type=float, default=60.0, help="seconds a network, method and radius (%(default)g; quick: 5)")
+    p.add_argument("--near", type=_radius, metavar="RADIUS", help="where the search for a radius begins: a start for large --rows")
     p.add_argument("--seen", type=int, metavar="IMAGES", help="in training, each pass counted")
     p.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
     p.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (%(default)s)")
@@ -72,6 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _radius(text: str) -> Fraction:
+    try:
+        radius = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        radius = Fraction(0)
+    if not 0 < radius <= WHOLE:
+        raise argparse.ArgumentTypeError(f"{text!r} is no radius: a fraction or a number above 0, 1 at most, such as 1/500")
+    return radius
+
+
 def _run(a: argparse.Namespace) -> int:
     wanted = a.rows or [k for part in a.parts or ["table2", "table3", "table4"] for k in PARTS[part][1]]
     rows = [EVERY[k] for k in dict.fromkeys(wanted)]
@@ -83,7 +94,7 @@ def _run(a: argparse.Namespace) -> int:
     begin, todo = time.monotonic(), len(rows) * len(a.methods)
     for k, row in enumerate(rows):
         images = images_for(row.dataset, a.mnist if row.dataset == "mnist" else a.cifar)
-        about = standins.make(row, images, a.out / "nets", a.seen)
+        about = standins.make(row, images, a.out / "nets", a.seen, most=QUICK_SEEN if a.parts == ["quick"] else None)
         say(f"{row.key}: {about['neurons']:,} neurons, {100 * about['accuracy']:.1f} % of held-out {about['data']}")
         for j, m in enumerate(_measure(a, row, about, images, answers)):
             measured.append(m)
@@ -116,8 +127,11 @@ def _measure(a: argparse.Namespace, row: PaperRow, about: dict[str, object], ima
             yield answer
         print("\r", end="", file=sys.stderr)
 
-    def side_of(method: str, radius: Fraction) -> int:
-        return side(x.proved for x in answers_of(method, radius, a.images) if x.verdict != "wrong")
+    def share_at(method: str) -> Share:
+        def share(radius: Fraction, most: int) -> float:
+            return share_of_few((x.proved for x in answers_of(method, radius, a.images) if x.verdict != "wrong"), most)
+
+        return share
 
     def measured(radius: Fraction) -> Iterator[Measured]:
         """All methods are asked about the images that polytriton was asked about."""
@@ -133,7 +147,7 @@ def _measure(a: argparse.Namespace, row: PaperRow, about: dict[str, object], ima
         yield from measured(row.epsilon)
         if FEW[0] < _share(own) < FEW[1]:
             return
-    radius = stated_radius(partial(side_of, "polytriton"), partial(side_of, "crown-ibp"), row.epsilon)
+    radius = stated_radius(share_at("polytriton"), share_at("crown-ibp"), row.epsilon, a.near)
     if radius is not None and not (row.table and radius == row.epsilon):
         yield from measured(radius)
 

@@ -1,6 +1,6 @@
 """Trained stand-ins for the paper's networks: its shapes, its ways of training, a committed recipe with fixed seeds.
 
-    python -m bench.paper.standins [--nets ROW ...] [--mnist FOLDER] [--cifar FOLDER] [--epochs N] [--out FOLDER]
+    python -m bench.paper.standins [--nets ROW ...] [--mnist FOLDER] [--cifar FOLDER] [--seen IMAGES] [--out FOLDER]
 
 writes ROW.onnx and ROW.json, which holds the clean accuracy on held-out images, what it was trained on and how, the seconds it took and the
 file's SHA-256: the same on the same machine with the same versions, others round otherwise. `normal` networks see plain cross-entropy,
@@ -189,23 +189,27 @@ def accuracy(net: StandIn, levels: np.ndarray, labels: np.ndarray) -> float:
     return float((np.concatenate(found) == labels).mean())
 
 
-def make(row: PaperRow, images: Images, out: Path, seen: int | None = None, seed: int = 0) -> dict[str, Any]:
-    """Trains and writes one network, or reads what is there and was made alike."""
-    seen = seen or images_seen(row)
-    wanted = {
+def make(row: PaperRow, images: Images, out: Path, seen: int | None = None, seed: int = 0, most: int | None = None) -> dict[str, Any]:
+    """Trains and writes one network, or reads what is there and was made alike.
+
+    Where `seen` is None that is one of however many images, and else one of the usual number, `most` at most.
+    """
+    wanted: dict[str, Any] = {
         "row": row.key, "shape": row.zoo, "training": row.training, "radius": str(row.epsilon), "data": images.name,
-        "seen": seen, "seed": seed, "recipe": RECIPE,
-    }  # fmt: skip
+        "seed": seed, "recipe": RECIPE,
+    } | ({"seen": seen} if seen else {})  # fmt: skip
     model, about = out / f"{row.key}.onnx", out / f"{row.key}.json"
     if model.exists() and about.exists():
         held: dict[str, Any] = json.loads(about.read_text())
         if {k: held.get(k) for k in wanted} == wanted and held["sha256"] == hashlib.sha256(model.read_bytes()).hexdigest():
             return held
     begin, spent = time.monotonic(), time.process_time()
+    usual = images_seen(row)
+    seen = seen or min(usual, most or usual)
     net = train(row, images, seen, seed)
     data = zoo.to_onnx(row.zoo, "robust" if row.training == "robust" else "normal", net.numbers()).SerializeToString(deterministic=True)
     held = {
-        **wanted, "accuracy": accuracy(net, images.held, images.held_labels), "seconds": round(time.monotonic() - begin, 1),
+        **wanted, "seen": seen, "accuracy": accuracy(net, images.held, images.held_labels), "seconds": round(time.monotonic() - begin, 1),
         "cpu_seconds": round(time.process_time() - spent, 1),
         "neurons": zoo.neurons(net.layers), "sha256": hashlib.sha256(data).hexdigest(),
     }  # fmt: skip

@@ -6,50 +6,52 @@ from fractions import Fraction
 
 import pytest
 
-from bench.paper.radii import BOTH, MOST, SAME, parting_radius, side, stated_radius
+from bench.paper.radii import MOST, SAME, Share, first_limit, parting_radius, share_of_few, stated_radius
 
 PAPER = Fraction(8, 255)
 
 
-def of(limits: list[Fraction], asked: list[Fraction] | None = None):
+def of(limits: list[Fraction], asked: list[Fraction] | None = None) -> Share:
     """Images that are proved up to a limit each."""
 
-    def told(radius: Fraction) -> int:
+    def told(radius: Fraction, most: int) -> float:
         if asked is not None:
             asked.append(radius)
-        return side(radius <= limit for limit in limits)
+        return share_of_few((radius <= limit for limit in limits), most)
 
     return told
 
 
 def test_what_is_said_of_a_radius() -> None:
-    assert [side([True] * 9), side([False] * 9), side([])] == [1, -1, -1]
-    assert side([True, False, False, True]) == side([False, True, True, True, False]) == 0
-    assert side([True, False]) == -1 and side([True, True, False]) == 1, "the majority of few"
-    asked = iter([True] * SAME + [False] * 9)
-    assert side(asked) == 1 and len(list(asked)) == 9, "images alike end it"
-    asked = iter([True, False] + [True] * 20)
-    assert side(asked) == 1 and len(list(asked)) == 22 - MOST
-    asked = iter([True] * BOTH + [False] * BOTH + [True] * 5)
-    assert side(asked) == 0 and len(list(asked)) == 5
+    assert [share_of_few([True] * 9), share_of_few([False] * 9), share_of_few([])] == [1, 0, 0]
+    assert share_of_few([True, False, False, True]) == 0.5 and share_of_few([False, True, True, True, False]) == 0.6
+    assert share_of_few([False, True, True], 1) == 0
+    for given, left in (([True] * 12, 12 - SAME), ([True, False] + [True] * 20, 22 - MOST), ([True, False, False, True] + [True] * 5, 5)):
+        asked = iter(given)
+        share_of_few(asked)
+        assert len(list(asked)) == left, "no more is asked than tells"
 
 
-@pytest.mark.parametrize("scale", [Fraction(1, 900), Fraction(1, 7), Fraction(1), Fraction(20)])
+@pytest.mark.parametrize("scale", [Fraction(1, 900), Fraction(1, 7), Fraction(1), Fraction(5)])
 @pytest.mark.parametrize("start", [Fraction(1, 500), Fraction(3, 10)])
-def test_images_part_at_the_radius_found(scale: Fraction, start: Fraction) -> None:
-    limits = [PAPER * scale * Fraction(10 + (7 * k) % 20, 20) for k in range(20)]
+@pytest.mark.parametrize("turn", [0, 7, 13])
+def test_images_part_at_the_radius_found(scale: Fraction, start: Fraction, turn: int) -> None:
+    """Whichever image comes first, the least, a middling or the most robust one."""
+    limits = [PAPER * scale * Fraction(10 + (7 * (k + turn)) % 20, 20) for k in range(20)]
+    first = first_limit(of(limits), start)
+    assert first is not None and first <= limits[0] <= first * Fraction(5, 4)
     asked: list[Fraction] = []
-    radius = parting_radius(of(limits, asked), start)
-    assert radius is not None and radius in asked and len(asked) == len(set(asked)) <= 14
+    radius = stated_radius(of(limits, asked), of([x / 9 for x in limits]), start)
+    assert radius is not None and radius in asked and len(asked) <= 14
     share = sum(radius <= limit for limit in limits) / len(limits)
     assert 0.05 < share < 0.95
-    assert radius.denominator < 10**7, "a fraction that a table can tell"
 
 
 def test_where_images_never_part_no_radius_is_stated() -> None:
-    assert parting_radius(lambda radius: 1, PAPER) is None, "a network that is constant"
-    assert parting_radius(lambda radius: -1, PAPER) is None
-    assert parting_radius(lambda radius: 1 if radius < PAPER / 3 else -1, PAPER) is None, "all at once"
+    one, none = (lambda radius, most: 1.0), (lambda radius, most: 0.0)
+    assert stated_radius(one, one, PAPER) is None, "a network that is constant"
+    assert stated_radius(none, none, PAPER) is None
+    assert parting_radius(lambda radius, most: float(radius < PAPER), PAPER) is None, "all at once"
 
 
 def test_large_radii_are_not_asked_of_the_dear_method() -> None:
@@ -59,4 +61,6 @@ def test_large_radii_are_not_asked_of_the_dear_method() -> None:
     radius = stated_radius(of(limits, asked), of([x / 5 for x in limits]), PAPER)
     assert radius is not None and max(asked) < PAPER / 25
     asked.clear()
-    assert stated_radius(of(limits, asked), lambda radius: -1, PAPER) is not None and asked[0] == PAPER
+    assert stated_radius(of(limits, asked), lambda radius, most: 0.0, PAPER) is not None and asked[0] == PAPER
+    asked.clear()
+    assert stated_radius(of(limits, asked), of(limits), PAPER, near=PAPER / 50) is not None and asked[0] == PAPER / 50
