@@ -21,6 +21,7 @@ from polytriton.runtime.centres import Centre, find_centre, is_centred
 from polytriton.runtime.cpu.torch_backend import Compact, Frame
 from polytriton.runtime.curves import curve_lines
 from polytriton.runtime.forward import Boxes, Forward
+from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.planes import Planes, product_planes
 from polytriton.runtime.relax import relu_lines, round_outward, round_up
@@ -91,6 +92,15 @@ class LineTables:
     upper_cut: Tensor
 
 
+@dataclass(frozen=True)
+class BallTables:
+    """The input's boxes and what lies in them too, float64; beside the image 0, and a scale of 1."""
+
+    lo: Tensor
+    hi: Tensor
+    balls: InputBalls
+
+
 class Tables:
     """Lazy tables over one batch's boxes."""
 
@@ -99,6 +109,7 @@ class Tables:
         self.serial = next(_SERIAL)  # names this batch's tables wherever copies of them are kept
         self.dtype = kit.coefficients.dtype
         self._box: dict[str, tuple[Tensor, Tensor]] = {}
+        self._ball: BallTables | None = None
         self._xabs: dict[str, Tensor] = {}
         self._lines: dict[str, LineTables] = {}
         self._planes: dict[str, Planes] = {}
@@ -118,6 +129,18 @@ class Tables:
             lo, hi = round_outward(self.boxes.lo[name], self.boxes.hi[name], self.dtype)
             self._box[name] = frame.table(lo), frame.table(hi)
         return self._box[name]
+
+    def ball(self, name: str) -> BallTables | None:
+        """Where the node is the input, and that is known to lie in a ball."""
+        if self.boxes.ball is None or name != self.kit.net.input.name:
+            return None
+        if self._ball is None:
+            arranged = self.kit.forward.arranged_ball(self.boxes.ball)
+            if arranged is None:
+                return None
+            table = self.kit.frames[name].table
+            self._ball = BallTables(table(self.boxes.lo[name]), table(self.boxes.hi[name]), arranged.moved(table))
+        return self._ball
 
     def xabs(self, name: str) -> Tensor:
         """The largest magnitude in each box."""

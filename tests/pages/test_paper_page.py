@@ -12,7 +12,7 @@ from bench.paper.tables import Measured, page
 
 def measured(key: str, method: str, factor: float) -> Measured:
     answers = [Answer(key, "0" * 64, method, "1/100", k, "unsat" if k % 3 else "unknown", factor * (1 + k), 0.1) for k in range(9)]
-    about = {"neurons": 3010, "accuracy": 0.97, "data": "<b>digits</b>", "sha256": "0" * 64}
+    about = {"neurons": 3010, "seen": 640, "accuracy": 0.97, "data": "<b>digits</b>", "sha256": "0" * 64}
     return Measured(ROWS[key], about, method, "1/100", False, answers)
 
 

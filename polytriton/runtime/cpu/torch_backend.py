@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,11 @@ from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.cpu import fused
 from polytriton.runtime.cpu.products import FEW, LONG, Compact, ConvShape, Products, crop
 from polytriton.runtime.cpu.scalars import Scalars
+from polytriton.runtime.input_balls import InputBalls, least_over
 from polytriton.runtime.results import Rows
+
+if TYPE_CHECKING:
+    from polytriton.runtime.tables import BallTables
 
 __all__ = ["FEW", "LONG", "Compact", "ConvShape", "Frame", "Place", "Rows", "TorchBackend", "crop"]
 
@@ -111,6 +116,18 @@ class TorchBackend(Products, Scalars):
         x = m.reshape(len(m), place.height, place.line).double()
         low, high = self._gather(lo, place).double(), self._gather(hi, place).double()
         return (x * torch.where(x < 0, high, low)).sum((1, 2)), (x.abs() * torch.maximum(low.abs(), high.abs())).sum((1, 2))
+
+    def least_in_ball(self, m: Tensor, place: Place, ball: BallTables, images: Tensor) -> Tensor:
+        """A number not above any row's value where its box and ball meet; what it rounds is paid."""
+
+        def windows(table: Tensor) -> Tensor:
+            return self._gather(table, place).flatten(1)
+
+        b = ball.balls
+        return least_over(
+            m.reshape(len(m), -1), windows(ball.lo), windows(ball.hi),
+            InputBalls(b.norm, windows(b.centre), windows(b.scale), b.radius[images]),
+        )  # fmt: skip
 
     def weigh(self, m: Tensor, place: Place, xabs: Tensor) -> Tensor:
         """Sum of |m| xabs over every row's window."""

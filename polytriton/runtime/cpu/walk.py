@@ -71,6 +71,9 @@ class Walk:
             matrix = m if isinstance(m, Tensor) else self._matrix(name, m)
             place = self._place(name, window)
             least, weight = self.backend.concretize(matrix, place, *self.tables.box(name))
+            ball = self.tables.ball(name)
+            if ball is not None:
+                least = torch.maximum(least, self.backend.least_in_ball(matrix, place, ball, self.rows.image))
             # coefficients that a ReLU multiplied are charged their rounding when their node is substituted: do it here too
             terms, floor = place.height * place.line + len(entries) - 1, self.tables.floor(name)  # a cell's own sum, then the nodes'
             charged = dot_error(terms) + self.kit.pending.get(name, 0.0)
