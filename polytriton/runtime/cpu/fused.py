@@ -123,7 +123,7 @@ def positive_dot(m, base, pitch, height, line, cut, total):  # type: ignore[no-u
 
 @compile_loop("T I i i i T D I i D D")
 def charge(m, base, pitch, height, line, t_table, bias, first, step, constant, error):  # type: ignore[no-untyped-def]
-    """constant = sum of m * bias, error = sum of |m| t: what an affine step pays. A row's bias begins at first[r], lines lie a step apart."""
+    """constant = sum of m * bias, error = sum of |m| t: what an affine step pays. A row's lines of bias begin at first[r], `step` apart."""
     for r in range(len(base)):
         acc = 0.0
         err = 0.0
