@@ -25,7 +25,7 @@ from polytriton.prove.crew import Crew, Flow, Others
 from polytriton.prove.decider import Decider
 from polytriton.prove.domains import Domains, Pieces, Waiting
 from polytriton.prove.options import Options
-from polytriton.prove.questions import Questions
+from polytriton.prove.questions import BoxBalls, Questions
 from polytriton.prove.trail import Trail
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
@@ -256,9 +256,8 @@ class InputSearch:
         self.least, self.depth, self.ended, self._closed, self._points = np.full_like(self.least, np.inf), 0, "", [], None
         try:
             left = self._refute(replace(batch, open=batch.open.copy(), bound=batch.bound.copy()))
-            return BoxesTold(
-                left, np.concatenate(self._closed), self.trail, self.least, self.depth, len(self.ways), self.ended, self._points
-            )  # fmt: skip
+            closed = np.concatenate([np.zeros(0, dtype=np.int32), *self._closed])
+            return BoxesTold(left, closed, self.trail, self.least, self.depth, len(self.ways), self.ended, self._points)
         finally:
             self.trail, self.ways, self.least, self.depth, self.ended = kept
 
@@ -284,6 +283,10 @@ class InputSearch:
 
     def _refute(self, batch: Domains) -> Domains | None:
         """The parts that are left of a batch, already divided."""
+        if self.q.balls is not None:
+            batch = self._in_balls(batch, self.q.balls)
+            if not len(batch):
+                return None
         for k, how in enumerate(self.ways):
             engine = self.decider.engine(how)
             found = self._bound(engine, batch)
@@ -302,12 +305,19 @@ class InputSearch:
             break
         return self._divided(batch, found, engine)
 
+    def _in_balls(self, batch: Domains, balls: BoxBalls) -> Domains:
+        """Every part cut to the box around what its ball leaves of it; a part that its ball misses has no input."""
+        lo, hi = cuts.meet_balls(batch.lo, batch.hi, balls.pick(batch.root))
+        held = np.all(lo <= hi, axis=1)
+        self._closed.append(batch.depth[~held])
+        return replace(batch, lo=lo, hi=hi).pick(np.flatnonzero(held))
+
     def _bound(self, engine: Engine, batch: Domains) -> Bounded:
         at, local, form = self.pieces.rows(batch)
         forms = self.decider.forms(self.q, form, at)
         groups = torch.from_numpy(np.unique(at * batch.open.shape[1] + local, return_inverse=True)[1].astype(np.int64))
         lo, hi = torch.from_numpy(batch.lo), torch.from_numpy(batch.hi)
-        boxes = engine.refine(lo, hi, _silent, self.deadline, known=self._known(batch, engine))
+        boxes = engine.refine(lo, hi, _silent, self.deadline, known=self._known(batch, engine), ball=self.decider.balls(self.q, batch.root))
         got = engine.query(boxes, forms, groups, self.deadline)
         return Bounded(at, local, form, got.best.cpu().numpy(), got.raw.cpu().numpy(), forms, boxes)
 
