@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -380,12 +382,21 @@ class OnFake(Setting):
     device, kernels = torch.device("cuda"), "interpret"  # type: ignore[assignment]
 
 
+@contextmanager
+def on_fake(patch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    """Settings are pinned beneath torch's own functions, where such a GPU is not seen."""
+    patch.setattr(first, "plain_products", lambda device: True)
+    for part in (gpu_kernels, gpu_ascent):
+        patch.setattr(part, "pin_settings", nullcontext)
+    with FakeCuda().present() as cuda:
+        yield cuda
+
+
 @pytest.mark.parametrize("group", ["driver", "triton", *(pytest.param(g, marks=pytest.mark.slow) for g in ("rows", "runs", "ascent"))])
 def test_the_first_minute_is_clean_on_a_gpu_that_is_not_there(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_triton()
     load.prepare(interpret=True)
-    monkeypatch.setattr(first, "plain_products", lambda device: True)  # asked for beneath torch's functions
-    with (cuda := FakeCuda()).present():
+    with on_fake(monkeypatch) as cuda:
         rows = list(first.work(group, OnFake(True, time.time() + 600)))
     assert rows and all(row["verdict"] == "pass" for row in rows), rows
     assert not cuda.faults, cuda.faults
@@ -394,10 +405,10 @@ def test_the_first_minute_is_clean_on_a_gpu_that_is_not_there(group: str, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [gpu_kernels, gpu_ascent])
-def test_parts_are_clean_on_a_gpu_that_is_not_there(part: Any) -> None:
+def test_parts_are_clean_on_a_gpu_that_is_not_there(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_triton()
     load.prepare(interpret=True)
-    with (cuda := FakeCuda()).present():
+    with on_fake(monkeypatch) as cuda:
         rows = list(part.work("tiny", OnFake(True, time.time() + 600)))
     assert rows and all(row["verdict"] in ("pass", "") for row in rows), rows
     assert not cuda.faults, cuda.faults

@@ -44,10 +44,10 @@ class Device:
         if tiles:
             grids.small_tiles(self.engine, pytest.MonkeyPatch())
 
-    def batch(self, seed: int, batch: int, query: bool = True) -> list[Tensor]:
+    def batch(self, seed: int, batch: int, groups: int = 3) -> list[Tensor]:
         """Boxes of a batch and what forms over them are at least, on the host."""
         found = self.engine.refine(*self.balls(seed, batch))
-        return self.told(found) + (self.asked(found, seed) if query else [])
+        return self.told(found) + self.asked(found, seed, groups)
 
     def balls(self, seed: int, batch: int, radius: float = 0.3) -> tuple[Tensor, Tensor]:
         x = torch.randn(batch, self.engine.net.input.size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -56,13 +56,13 @@ class Device:
     def told(self, boxes: Boxes) -> list[Tensor]:
         return [v.cpu() for group in (boxes.lo, boxes.hi) for v in group.values()]
 
-    def asked(self, boxes: Boxes, seed: int) -> list[Tensor]:
-        """Groups of rows leave as one of them is proved."""
+    def asked(self, boxes: Boxes, seed: int, groups: int = 3) -> list[Tensor]:
+        """Groups of rows leave as one of them is proved: what the others are then depends on how many went at a time. 0: none leaves."""
         out = self.engine.net.node(self.engine.net.output).size
         forms = torch.randn(2 * boxes.batch, out, generator=torch.Generator().manual_seed(seed + 99), dtype=torch.float64)
         of = torch.arange(boxes.batch).repeat_interleave(2)
         asked = Forms(of.to(self.device), forms.to(self.device))
-        found = self.engine.query(boxes, asked, torch.arange(len(of)) % 3)
+        found = self.engine.query(boxes, asked, torch.arange(len(of)) % groups if groups else None)
         return [found.best.cpu(), found.raw.cpu()]
 
     def climb(self, seed: int, signed: bool = False) -> list[Tensor]:
