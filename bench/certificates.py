@@ -1,7 +1,8 @@
 """Certificates of published properties: what finding the proof, writing it and checking it cost.
 
     python -m bench.certificates [--only GROUP ...] [--ids v0001 ...] [--semantics real float32] [--timeout 60] [--out FILE]
-    python -m bench.certificates --notes 5 --ids v0003 v0065    so many searches with notes for a certificate and without, in turns
+    python -m bench.certificates --notes 5 --ids v0003 v0065    so many searches with notes for a certificate and without, in turns, and
+                                                                what the file costs
 
 Seconds are CPU seconds of one thread, so that what else the machine does hardly shows. Instances that are in the file already are left out.
 `further`: how often the checker divided what the certificate's tree leaves open.
@@ -35,7 +36,6 @@ COLUMNS = (
     "note",
 )  # fmt: skip
 CHECKING = 600.0  # seconds of the clock that a check may take
-NOTES = 1 << 28  # bytes
 
 
 def instances(ids: list[str], groups: list[str]) -> Iterator[dict[str, str]]:
@@ -51,7 +51,7 @@ def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) 
     net, spec, target = DATA / row["net"], DATA / row["spec"], folder / "a.cert"
     found: Row = {"id": row["id"], "group": row["group"], "network": net.stem, "semantics": semantics}
     began = time.process_time()
-    verifier, trail = polytriton.compile(net, semantics=semantics, device="cpu"), Trail(NOTES)
+    verifier, trail = polytriton.compile(net, semantics=semantics, device="cpu"), Trail(folder)
     prop = read_vnnlib(spec, n_in=verifier.inputs, n_out=verifier.outputs)
     found["verdict"] = verdict = verifier.verify_property(prop, timeout=timeout, falsifier=False, search="auto", trail=trail).verdict
     found["search_s"] = round(time.process_time() - began, 2)
@@ -70,18 +70,30 @@ def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) 
     return found
 
 
-def notes_cost(row: dict[str, str], semantics: str, timeout: float, rounds: int) -> tuple[float, float]:
-    """CPU seconds of a search without notes and with them, medians of so many in turns."""
-    verifier = polytriton.compile(DATA / row["net"], semantics=semantics, device="cpu")
-    seconds: tuple[list[float], list[float]] = ([], [])
+def writing_cost(row: dict[str, str], semantics: str, timeout: float, rounds: int, folder: Path) -> str:
+    """CPU seconds of a search without notes, with them, and of the certificate made of them: medians of so many in turns."""
+    net, spec = DATA / row["net"], DATA / row["spec"]
+    verifier = polytriton.compile(net, semantics=semantics, device="cpu")
+    plain, noted, written, divided = list[float](), list[float](), list[float](), 0
     for k in range(rounds + 1):
-        for noted in (False, True):
-            began = time.process_time()
-            trail = Trail(NOTES) if noted else None
-            verifier.verify_property(DATA / row["spec"], timeout=timeout, falsifier=False, search="auto", trail=trail)
-            if k:  # the first warms up
-                seconds[noted].append(time.process_time() - began)
-    return statistics.median(seconds[0]), statistics.median(seconds[1])
+        trail = Trail(folder)
+        times = [time.process_time()]
+        for some in (None, trail):
+            verdict = verifier.verify_property(spec, timeout=timeout, falsifier=False, search="auto", trail=some).verdict
+            times.append(time.process_time())
+        if verdict != "unsat":
+            return f"{row['id']} {semantics}: {verdict}"
+        write(net, spec, folder / "a.cert", semantics, trail=trail)
+        times.append(time.process_time())
+        divided = len(trail.divisions())
+        if k:  # the first warms up
+            for seconds, begin, end in zip((plain, noted, written), times, times[1:], strict=False):
+                seconds.append(end - begin)
+    search, more, file = (statistics.median(v) for v in (plain, noted, written))
+    return (
+        f"{row['id']} {semantics}: {divided:,} divisions; search {search:.3f} s, with notes {more:.3f} s, file {file:.3f} s: "
+        f"{(more + file) / search - 1:+.3f} of the search"
+    )
 
 
 def summary(rows: list[dict[str, str]]) -> str:
@@ -108,10 +120,10 @@ def main() -> None:
     p.add_argument("--notes", type=int, default=0, metavar="ROUNDS")
     a = p.parse_args()
     if a.notes:
-        for row in instances(a.ids, a.only):
-            for semantics in a.semantics:
-                plain, noted = notes_cost(row, semantics, a.timeout, a.notes)
-                print(f"{row['id']} {semantics}: {plain:.3f} s, with notes {noted:.3f} s, {noted / plain:.3f}")
+        with tempfile.TemporaryDirectory() as folder:
+            for row in instances(a.ids, a.only):
+                for semantics in a.semantics:
+                    print(writing_cost(row, semantics, a.timeout, a.notes, Path(folder)), flush=True)
         return
     known = {(r["id"], r["semantics"]) for r in read_rows(a.out)} if a.out.exists() else set()
     stamp = {"machine": processor(), "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from polytriton.frontend.expressions import Condition, Expression, Variables, variables
     from polytriton.frontend.input_maps import InputMap
     from polytriton.frontend.nnet import read_nnet
+    from polytriton.frontend.norm_balls import NormBall
     from polytriton.frontend.query import Property
     from polytriton.frontend.vnnlib import read_vnnlib
     from polytriton.pages.file import report
@@ -30,9 +31,9 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application
 
 __version__ = "0.1.1"
 __all__ = [
-    "Bounds", "Condition", "Counterexample", "Expression", "InputMap", "Interval", "LayerStats", "Picture", "PolytritonError", "Property",
-    "Radius", "Reach", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "join", "load", "reach", "read_nnet",
-    "read_vnnlib", "report", "to_pandas", "variables",
+    "Bounds", "Condition", "Counterexample", "Expression", "InputMap", "Interval", "LayerStats", "NormBall", "Picture", "PolytritonError",
+    "Property", "Radius", "Reach", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "join", "load", "reach",
+    "read_nnet", "read_vnnlib", "report", "to_pandas", "variables",
 ]  # fmt: skip
 
 _HOMES = {
@@ -41,6 +42,7 @@ _HOMES = {
     **dict.fromkeys(("Radius", "Result", "ResultList"), "polytriton.results"),
     **dict.fromkeys(("Condition", "Expression", "Variables", "variables"), "polytriton.frontend.expressions"),
     "InputMap": "polytriton.frontend.input_maps",
+    "NormBall": "polytriton.frontend.norm_balls",
     "Property": "polytriton.frontend.query",
     "Reach": "polytriton.results.reach",
     "reach": "polytriton.prove.reach",

@@ -17,6 +17,7 @@ from polytriton.frontend.arrays import Images, Number, Numbers, as_pixels, as_ra
 from polytriton.frontend.expressions import Variables, variables
 from polytriton.frontend.input_maps import InputMap
 from polytriton.frontend.model_files import torch_file
+from polytriton.frontend.norm_balls import LINF
 from polytriton.frontend.onnx import Imported, cross_check, load_onnx
 from polytriton.frontend.onnx_mapped import map_input
 from polytriton.frontend.query import Property
@@ -204,6 +205,7 @@ class Verifier(NetProver):
         epsilon: Epsilon,
         label: int | Sequence[int] | None = None,
         *,
+        norm: str = LINF,
         clip: Sequence[Number] | None = None,
         mean: Numbers = 0,
         std: Numbers = 1,
@@ -219,6 +221,7 @@ class Verifier(NetProver):
         epsilon: Epsilon | None = None,
         label: int | Sequence[int] | None = None,
         *,
+        norm: str = LINF,
         clip: Sequence[Number] | None = None,
         mean: Numbers = 0,
         std: Numbers = 1,
@@ -228,7 +231,7 @@ class Verifier(NetProver):
         search: str | None = None,
         progress: Progress = _silent,
     ) -> Result | ResultList:
-        """Robustness of the label over an L-infinity ball: one Result for one image, a `ResultList` for several.
+        """Robustness of the label over a ball in the norm "linf", "l2" or "l1": one Result for one image, a `ResultList` for several.
 
         The ball lies in pixel space, is cut to `clip`, and then normalised by (pixel - mean) / std; without mean and std that
         is the network's own input. uint8 pixels stand for level/255, exactly. label: by default the file's, else the network's
@@ -241,12 +244,12 @@ class Verifier(NetProver):
             return self.verify_property(x, timeout=timeout, falsifier=falsifier, search=search or "auto", progress=progress)
         if epsilon is None:
             raise UsageError("no radius was given", 'net.verify(x, epsilon="8/255")')
-        radius = as_radius(epsilon)
+        radius = as_radius(epsilon, norm)
         images = as_pixels(x, self.input_shape)
         means, stds = exact_numbers(mean), exact_numbers(std)
         labels = self._labels(images.labels if label is None else label, images.values, means, stds)
         props = [
-            self.ball_property(image, radius, wanted, clip=clip, mean=means, std=stds, targets=targets)
+            self.ball_property(image, radius, wanted, clip=clip, mean=means, std=stds, targets=targets, norm=norm)
             for image, wanted in zip(images.values, labels, strict=True)
         ]
         search = search or ("auto" if len(props) == 1 else "none")
@@ -260,7 +263,7 @@ class Verifier(NetProver):
                 for p, label in zip(props, labels, strict=True)
             ]
         seen = image_results(
-            self, results, [Picture(image, radius, means, stds) for image in images.values], Path(x).name if is_path(x) else "",
+            self, results, [Picture(image, radius, means, stds, norm) for image in images.values], Path(x).name if is_path(x) else "",
             None if label is None and images.labels is None else labels, clip=limits_of(clip),
             targets=None if targets is None else tuple(targets), timeout=timeout, falsifier=falsifier, search=search,
         )  # fmt: skip
@@ -276,6 +279,7 @@ class Verifier(NetProver):
         label: int | Sequence[int] | None = None,
         *,
         epsilon: Epsilon = "0.01",
+        norm: str = LINF,
         clip: Sequence[Number] | None = None,
         mean: Numbers = 0,
         std: Numbers = 1,
@@ -292,7 +296,7 @@ class Verifier(NetProver):
 
         return radii(
             self, x, label, epsilon=epsilon, clip=clip, mean=mean, std=std, targets=targets, tolerance=tolerance, timeout=timeout,
-            progress=progress,
+            progress=progress, norm=norm,
         )  # fmt: skip
 
     def certify(
@@ -311,7 +315,8 @@ class Verifier(NetProver):
         """
         from polytriton.certificate.ask import Certifying
 
-        wanted = Certifying(Path(self.path), Path(path), Path(certificate), self.options.semantics, self.options.memory)
+        derived = self.joint is not None or any(n.integer("outside") for n in self.net)
+        wanted = Certifying(Path(self.path), Path(path), Path(certificate), self.options.semantics, derived=derived)
         result = self.verify_property(
             Path(path), timeout=timeout, falsifier=falsifier, progress=progress, seed=seed, search=search, trail=wanted.trail
         )

@@ -289,6 +289,7 @@ class ImageOptions:
         list[str] | None,
         option("--epsilon", metavar="E,...", help="Radius in [0,1] pixel space: 8/255 or 0.03. Several make a sweep: 0.01,0.02,0.03."),
     ] = None
+    norm: Annotated[str, option("--norm", help="The ball's norm: linf, l2 or l1, over all pixels of the image together.")] = "linf"
     mean: Annotated[str, option("--mean", metavar="M,...", help="Normalisation: one number, or one a channel.")] = "0"
     std: Annotated[str, option("--std", metavar="S,...", help="Normalisation: (pixel - mean) / std.")] = "1"
     clip: Annotated[str | None, option("--clip", metavar="LO,HI", help="Cut balls to this pixel range, usually 0,1.")] = None
@@ -314,6 +315,7 @@ class ImageOptions:
         from pathlib import Path
 
         from polytriton.frontend.images import parse_epsilon, parse_fraction, parse_list
+        from polytriton.frontend.norm_balls import check_norm
         from polytriton.runs.queries import Balls
 
         if self.images is None:
@@ -333,12 +335,12 @@ class ImageOptions:
         scale = None if self.scale is None else parse_fraction(self.scale, "scale")
         limits = None if clip is None else (clip[0], clip[1])
         certify = self._certify()
-        radii = tuple(sorted({parse_epsilon(e) for given in self.epsilon for e in given.split(",")}))
+        radii = tuple(sorted({parse_epsilon(e, self.norm) for given in self.epsilon for e in given.split(",")}))
         if certify is not None and len(radii) > 1:
             raise UsageError("--certify-radius finds the largest radius by itself", "give one --epsilon, where its search begins")
         return Balls(
             Path(self.images), radii, parse_list(self.mean), parse_list(self.std), limits,
-            self.start, self.end, self.label, targets, scale, self.layout, certify,
+            self.start, self.end, self.label, targets, scale, self.layout, certify, check_norm(self.norm),
         )  # fmt: skip
 
     def _certify(self) -> Certify | None:

@@ -17,13 +17,14 @@ def show_images(records: Sequence[Record], file: TextIO) -> None:
     """A row an image, a column a radius: the verdicts."""
     from polytriton.pages.facts import image_key, is_misclassified, network_names, radius_facts, radius_name
 
-    radii = list(dict.fromkeys(f.epsilon for f in radius_facts(records)))
+    radii = list(dict.fromkeys((f.epsilon, f.norm) for f in radius_facts(records)))
     names = network_names(records)
-    images: dict[tuple[str, ...], dict[str | None, Record]] = {}
+    images: dict[tuple[str, ...], dict[tuple[str | None, str], Record]] = {}
     for r in records:
-        images.setdefault(image_key(r), {})[r.epsilon] = r
+        images.setdefault(image_key(r), {})[r.epsilon, r.norm] = r
     several, noted = len(names) > 1, any(map(is_misclassified, records))
-    head = [*(["network"] if several else []), "image", *map(radius_name, radii), "seconds", *(["note"] if noted else [])]
+    around = [radius_name(*radius) for radius in radii]
+    head = [*(["network"] if several else []), "image", *around, "seconds", *(["note"] if noted else [])]
     rows = []
     for held in images.values():
         first = next(iter(held.values()))
@@ -37,13 +38,11 @@ def show_images(records: Sequence[Record], file: TextIO) -> None:
 
 def show_radii(found: Sequence[RadiusFacts], names: Mapping[str, str], file: TextIO) -> None:
     """A row a radius: of so many images so many are verified."""
-    from polytriton.pages.facts import radius_name
-
     several = len({f.network for f in found}) > 1
     head = [*(["network"] if several else []), "epsilon", "images", "verified", "falsified", "open", "misclassified", "asked", "seconds"]
     rows = [
         [
-            *([names[f.network]] if several else []), radius_name(f.epsilon), f.images, f.verified, f.falsified, f.open, f.misclassified,
+            *([names[f.network]] if several else []), f.name, f.images, f.verified, f.falsified, f.open, f.misclassified,
             f.asked, f"{f.seconds:.3f}",
         ]
         for f in found
@@ -57,12 +56,10 @@ def shares_line(found: Sequence[RadiusFacts], *, labelled: bool) -> str:
 
     `labelled`: somebody said what the images show; to its own answers a network is always accurate.
     """
-    from polytriton.pages.facts import radius_name
-
     first = found[0]
     accuracy = [f"accuracy {share((first.images - first.misclassified) / first.images)}"] if labelled else []
     if len(found) == 1:
         counts = {"verified": first.verified, "falsified": first.falsified, "open": first.open}
         return ", ".join(accuracy + [f"{name} {share(n / first.images)}" for name, n in counts.items()])
-    verified = [f"{share(f.verified / f.images)} at {radius_name(f.epsilon)}" for f in found]
+    verified = [f"{share(f.verified / f.images)} at {f.name}" for f in found]
     return ", ".join([*accuracy, f"verified {verified[0]}", *verified[1:]])

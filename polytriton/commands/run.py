@@ -67,7 +67,8 @@ def run(
         raise UsageError("--resume needs a results file to go on with", "name it with --json FILE or --csv FILE")
     if certificates is not None:
         _certifiable(certificates, network, engine.semantics, images=balls is not None)
-    settings = replace(asking.settings(engine, here=spread.engine != "ray"), trail=certificates is not None)
+    notes = None if certificates is None else str(certificates.absolute())
+    settings = replace(asking.settings(engine, here=spread.engine != "ray"), trail=notes)
     here = {"device": "cpu", "dtype": "auto", "numerics": "folded"} if spread.engine == "ray" else {}
     networks = Networks({**settings.engine, **here})
     listed: list[Instance] = []
@@ -112,6 +113,7 @@ def run(
             return INTERRUPTED
         if certificates is not None:
             print(writer.summary(), file=sys.stderr)
+            return max(asked.exit_code(), writer.exit_code())
         return asked.exit_code()
     finally:
         for sink in sinks:

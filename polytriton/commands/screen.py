@@ -130,13 +130,13 @@ class Live(TerminalBar):
 
     def show_query(self, query: Query, more: int) -> None:
         if self.bar:
-            name = self._named(query.name, query.epsilon)
+            name = self._named(query.name, query.epsilon, query.norm)
             self.bar.update(self.task, query=f"{name} and {more} more" if more else name, stage="")
 
-    def _named(self, name: str, epsilon: str | None) -> str:
+    def _named(self, name: str, epsilon: str | None, norm: str) -> str:
         from polytriton.pages.facts import radius_name
 
-        return f"{name} at {radius_name(epsilon)}" if self.radii and epsilon is not None else name
+        return f"{name} at {radius_name(epsilon, norm)}" if self.radii and epsilon is not None else name
 
     def stage(self, name: str, done: int, total: int) -> None:
         now = time.monotonic()
@@ -153,7 +153,8 @@ class Live(TerminalBar):
         elif not answer.resumed:
             r = answer.record
             how = seconds(r.seconds) if r.decided_at is None else "not asked"
-            print(f"[{self.done}/{self.total}] {self._named(r.property, r.epsilon)}: {r.verdict} ({how})", file=sys.stderr, flush=True)
+            name = self._named(r.property, r.epsilon, r.norm)
+            print(f"[{self.done}/{self.total}] {name}: {r.verdict} ({how})", file=sys.stderr, flush=True)
 
 
 def seconds(value: float) -> str:
@@ -176,7 +177,7 @@ def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
 
     records, out = [a.record for a in answers], file or sys.stdout
     radii = radius_facts(records)
-    if len({f.epsilon for f in radii}) > 1:
+    if len({f.name for f in radii}) > 1:
         show_images(records, out)
         show_radii(radii, network_names(records), out)
     else:

@@ -15,6 +15,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend.balls import normalisation
 from polytriton.frontend.images import _shaped as shaped
 from polytriton.frontend.images import load_images, parse_epsilon
+from polytriton.frontend.norm_balls import LINF, check_norm
 from polytriton.frontend.numbers import as_float64, as_fraction, as_numpy, enclose_numbers
 from polytriton.frontend.packed import load_npy
 from polytriton.guard import guarded
@@ -45,16 +46,16 @@ def as_ends(lo: Any, hi: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 @guarded
-def as_radius(epsilon: Any) -> Fraction:
+def as_radius(epsilon: Any, norm: str = LINF) -> Fraction:
     """The radius of a ball in pixel space, as it is written; a Fraction may be larger than the pixel range [0,1]."""
     if isinstance(epsilon, Fraction):
         return epsilon
     if not isinstance(epsilon, str):
         value = as_fraction(epsilon, "epsilon")
-        if 0 <= value <= 1:
+        if 0 <= value <= 1 or (value > 0 and check_norm(norm) != LINF):
             return value
         epsilon = str(epsilon) if abs(value) < 10**6 else "1000000"
-    return parse_epsilon(epsilon)
+    return parse_epsilon(epsilon, norm)
 
 
 def _opened(values: Any, what: str) -> Any:

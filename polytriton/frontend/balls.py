@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from polytriton.errors import UsageError
+from polytriton.frontend.norm_balls import NormBall
 from polytriton.frontend.numbers import as_float64
 from polytriton.frontend.query import Exact, enclosure, float_bounds
 from polytriton.guard import guarded
@@ -119,6 +120,15 @@ def lazy_ball(image: np.ndarray, epsilon: Fraction, mean: Sequence[Fraction], st
     image.setflags(write=False)
     made = _Ball(image, epsilon, tuple(mean), tuple(std), clip)
     return Side(made, 0), Side(made, 1)
+
+
+def norm_ball(image: np.ndarray, radius: Fraction, norm: str, mean: Sequence[Fraction], std: Sequence[Fraction], clip: Clip) -> NormBall:
+    """{x : ||std (x - centre)|| <= radius}: ||p - image|| <= radius for pixels p = std x + mean."""
+    (lo,), (hi,) = ball(image[None], Fraction(0), mean=mean, std=std, clip=clip)
+    means, stds = normalisation(mean, std, image.shape[0] if image.ndim == 3 else 1)
+    centre, _ = lazy_ball(image, Fraction(0), means, stds, clip)
+    weights = [s for s in stds for _ in range(image.size // len(stds))]
+    return NormBall.from_near(norm, centre, (lo.ravel(), hi.ravel()), weights, radius)
 
 
 @lru_cache(maxsize=32)

@@ -15,6 +15,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend.balls import BYTE, check_epsilon
 from polytriton.frontend.datasets import find_dataset, read_dataset
 from polytriton.frontend.folders import open_folder
+from polytriton.frontend.norm_balls import LINF, check_norm
 from polytriton.frontend.packed import load_npy, load_npz
 from polytriton.guard import guarded
 
@@ -198,11 +199,11 @@ def parse_fraction(text: str, what: str = "number") -> Fraction:
     return Fraction(found[1]) / below
 
 
-def parse_epsilon(text: str) -> Fraction:
-    """The radius in [0,1] pixel space."""
+def parse_epsilon(text: str, norm: str = LINF) -> Fraction:
+    """The radius in [0,1] pixel space; l2 and l1 measure all pixels together, so theirs may be greater than 1."""
     value = parse_fraction(text, "epsilon")
     check_epsilon(value)
-    if value > 1:
+    if value > 1 and check_norm(norm) == LINF:
         given = text.strip()
         raise UsageError(
             f"epsilon {given} is larger than the whole pixel range [0,1]",

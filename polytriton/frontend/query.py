@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import os
 
     from polytriton.frontend.expressions import Condition, Numbers
+    from polytriton.frontend.norm_balls import NormBall
 
 Exact = Sequence[Fraction]
 Terms = tuple[tuple[int, Fraction], ...]
@@ -67,6 +68,7 @@ class Disjunct:
     """One unsafe piece: a box of inputs and every row. `lo`, `hi` enclose the exact box, in network input order, flat.
 
     `open_lo`, `open_hi`: inputs whose bound is strict. A proof covers the closed box; a counterexample must lie in the open one.
+    `ball`: the inputs are those of the box that lie in this ball too.
     """
 
     lo: np.ndarray
@@ -76,9 +78,15 @@ class Disjunct:
     rows: tuple[Row, ...]
     open_lo: frozenset[int] = frozenset()
     open_hi: frozenset[int] = frozenset()
+    ball: NormBall | None = None
+
+    @property
+    def where(self) -> tuple[int, ...]:
+        """Names the exact inputs: disjuncts of the same ones hold the same objects."""
+        return id(self.exact_lo), id(self.exact_hi), id(self.open_lo), id(self.open_hi), id(self.ball)
 
     def contains(self, x: Iterable[float] | np.ndarray, *, rounded: bool = False) -> bool:
-        """Whether the point lies in the exact box, or, `rounded`, in the float64 box around it.
+        """Whether the point lies in the exact box and ball, or, `rounded`, in the float64 box around it and the ball.
 
         An input fixed at a decimal that is no float64 leaves no exact point a network could run on; competitions read the
         decimals as floats, and `rounded` is that reading.
@@ -92,6 +100,7 @@ class Disjunct:
             all(lo <= v <= hi for lo, v, hi in zip(lows, point, highs, strict=True))
             and all(point[i] > self.exact_lo[i] for i in self.open_lo)
             and all(point[i] < self.exact_hi[i] for i in self.open_hi)
+            and (self.ball is None or self.ball.holds(point))
         )
 
 
@@ -118,7 +127,7 @@ class Property:
 
     box: the least and the greatest value of every input, as two arrays, or two numbers for all. unsafe: the network is unsafe where some
     input of the box satisfies any of these conditions; safe: or fails to satisfy any of those. Conditions compare `variables`. A strict
-    comparison is proved for its closure.
+    comparison is proved for its closure. ball: only inputs of this ball are meant; the box may then be left out.
 
     `network` is the name that a VNN-LIB 2.0 property gives its network.
     """
@@ -134,15 +143,16 @@ class Property:
 
     def __init__(
         self,
-        box: tuple[Numbers, Numbers],
+        box: tuple[Numbers, Numbers] | None = None,
         unsafe: Condition | Iterable[Condition] = (),
         *,
         safe: Condition | Iterable[Condition] = (),
+        ball: NormBall | None = None,
         name: str = "property",
     ) -> None:
         from polytriton.frontend.stated import stated_property
 
-        for key, value in vars(stated_property(box, unsafe, safe, name)).items():
+        for key, value in vars(stated_property(box, unsafe, safe, name, ball)).items():
             object.__setattr__(self, key, value)
 
     @staticmethod
@@ -196,10 +206,9 @@ class Property:
         for k, d in enumerate(self.disjuncts):
             if not np.all((near >= d.lo) & (near <= d.hi)) or not all(r.holds(point, value) for r in d.rows):
                 continue
-            box = id(d.exact_lo), id(d.exact_hi), id(d.open_lo), id(d.open_hi)
-            if box not in seen:
-                seen[box] = d._inside(point, rounded)
-            if seen[box]:
+            if d.where not in seen:
+                seen[d.where] = d._inside(point, rounded)
+            if seen[d.where]:
                 return k
         return None
 
@@ -234,9 +243,13 @@ class Property:
         targets: Iterable[int] | None = None,
         *,
         exact_box: tuple[Exact, Exact] | None = None,
+        ball: NormBall | None = None,
         name: str = "box",
     ) -> Property:
-        """Robustness of one label over a box: one disjunct for each other label. `exact_box` is what lo and hi were rounded from."""
+        """Robustness of one label over a box, and in a ball: one disjunct for each other label.
+
+        `exact_box` is what lo and hi were rounded from.
+        """
         from polytriton.frontend.numbers import as_numpy, enclose_numbers, exact_number
 
         sides = tuple(as_numpy(v, "a box").ravel() for v in (lo, hi))
@@ -252,7 +265,7 @@ class Property:
             low, high = (tuple(exact_number(v, "a box") for v in side.tolist()) for side in sides)
             exact_box = low, high
         rows = classification(label, n_out, targets)
-        return Property.from_disjuncts(name, lo.size, n_out, tuple(Disjunct(lo, hi, *exact_box, (row,)) for row in rows))
+        return Property.from_disjuncts(name, lo.size, n_out, tuple(Disjunct(lo, hi, *exact_box, (row,), ball=ball) for row in rows))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
 from polytriton.errors import UsageError
 from polytriton.frontend.expressions import JOIN, Condition, Numbers, Shapes, check_same, shown_value
+from polytriton.frontend.norm_balls import NormBall
 from polytriton.frontend.numbers import exact_values
-from polytriton.frontend.query import Property, Tensor
+from polytriton.frontend.query import Exact, Property, Tensor
 from polytriton.frontend.vnnlib import _show, made_property
 from polytriton.frontend.vnnlib_dnf import Formula, Junction, Leaf
 from polytriton.frontend.vnnlib_linear import ONE
@@ -19,9 +21,13 @@ NONE = "give unsafe=[...], what must not happen, or safe=[...], what must hold"
 
 
 def stated_property(
-    box: tuple[Numbers, Numbers], unsafe: Condition | Iterable[Condition], safe: Condition | Iterable[Condition], name: str
+    box: tuple[Numbers, Numbers] | None,
+    unsafe: Condition | Iterable[Condition],
+    safe: Condition | Iterable[Condition],
+    name: str,
+    ball: NormBall | None = None,
 ) -> Property:
-    """{(x, y) : x in the box, and some unsafe condition holds or some safe one does not}."""
+    """{(x, y) : x in the box and the ball, and some unsafe condition holds or some safe one does not}."""
     bad, good = _conditions(unsafe, "unsafe"), _conditions(safe, "safe")
     if not bad and not good:
         raise UsageError("a property without conditions says nothing", NONE)
@@ -29,9 +35,14 @@ def stated_property(
     for condition in bad + good:
         check_same(shapes, condition.shapes)
     violations: list[Formula] = [c.formula for c in bad] + [Junction("not", (c.formula,)) for c in good]
-    asserts: list[Formula] = [*_bounds(box, shapes), Junction("or", violations)]
+    asserts: list[Formula] = [*_bounds(box, ball, shapes), Junction("or", violations)]
     tensors = Tensor("X", shape=shapes.inputs), Tensor("Y", shape=shapes.outputs)
-    return made_property(Document("1.0", asserts, *tensors, prod(shapes.inputs), prod(shapes.outputs)), _name(name))
+    made = made_property(Document("1.0", asserts, *tensors, prod(shapes.inputs), prod(shapes.outputs)), _name(name))
+    if ball is None:
+        return made
+    return Property.from_disjuncts(
+        made.name, made.n_in, made.n_out, tuple(replace(d, ball=ball) for d in made.disjuncts), made.version, made.input, made.output
+    )
 
 
 def _name(name: str) -> str:
@@ -53,14 +64,27 @@ def _conditions(given: Condition | Iterable[Condition], what: str) -> list[Condi
     return listed
 
 
-def _bounds(box: tuple[Numbers, Numbers], shapes: Shapes) -> list[Leaf]:
-    """x_i <= hi_i and -x_i <= -lo_i."""
+def _bounds(box: tuple[Numbers, Numbers] | None, ball: NormBall | None, shapes: Shapes) -> list[Leaf]:
+    """x_i <= hi_i and -x_i <= -lo_i, of the box and of the box around the ball."""
+    made: list[Leaf] = []
+    if ball is not None:
+        if not isinstance(ball, NormBall):
+            raise UsageError(f"ball={shown_value(ball)} is no ball", "give polytriton.NormBall(centre, radius, 'l2')")
+        if len(ball) != prod(shapes.inputs):
+            raise UsageError(f"a ball around {len(ball)} numbers, the network has {prod(shapes.inputs)} inputs", "give a number an input")
+        made = _leaves(*ball.box())
+    if ball is not None and box is None:
+        return made
     if not isinstance(box, tuple | list) or len(box) != 2:
         raise UsageError(f"a box of {shown_value(box)}", "give the ends: box=(lo, hi), two arrays, or two numbers for all inputs")
     lows, highs = (_end(end, what, shapes) for end, what in zip(box, ("the box's lower end", "the box's upper end"), strict=True))
     for i, (lo, hi) in enumerate(zip(lows, highs, strict=True)):
         if lo > hi:
             raise UsageError(f"inverted box for {shapes.element(i)}: {_show(lo)} > {_show(hi)}", "swap the bounds: box=(lo, hi)")
+    return made + _leaves(lows, highs)
+
+
+def _leaves(lows: Exact, highs: Exact) -> list[Leaf]:
     return [Leaf({i: -ONE}, -lo, False) for i, lo in enumerate(lows)] + [Leaf({i: ONE}, hi, False) for i, hi in enumerate(highs)]
 
 

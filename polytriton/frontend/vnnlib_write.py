@@ -7,11 +7,13 @@ from fractions import Fraction
 from pathlib import Path
 
 from polytriton.errors import UnsupportedProperty, UsageError
+from polytriton.frontend.norm_balls import L1
 from polytriton.frontend.query import Disjunct, Property, Row
 from polytriton.frontend.vnnlib_linear import MAX_DIGITS, MAX_EXPONENT
 from polytriton.whole import save_whole
 
 PLAIN = 20  # digits before the point, and zeros behind it, up to which a number is written without an exponent
+WRITTEN = 10  # inputs up to which the rows of an l1 ball are written
 LONGEST = 3 * MAX_DIGITS  # bits of what has that many digits, and no more than twice as many behind the point
 Bound = tuple[Fraction, bool]  # value, and whether it is excluded
 Side = Sequence[Bound]
@@ -48,6 +50,7 @@ def _asserts(prop: Property) -> Iterator[str]:
     shared = [[all(b == bounds[0] for b in bounds) for bounds in zip(*sides, strict=True)] for sides in zip(*boxes.values(), strict=True)]
     first = boxes[_box(prop.disjuncts[0])]
     yield from _bounds(prop, first, shared, True)
+    yield from _ball(prop)
     own = {key: list(_bounds(prop, sides, shared, False)) for key, sides in boxes.items()}
     if len(prop.disjuncts) == 1:
         yield from (_row(prop, row) for row in prop.disjuncts[0].rows)
@@ -60,9 +63,28 @@ def _asserts(prop: Property) -> Iterator[str]:
     yield "\n".join(["(or", *(f"  {piece}" for piece in pieces)]) + ")"
 
 
+def _ball(prop: Property) -> Iterator[str]:
+    """An l1 ball, which all disjuncts share, as the linear rows whose meeting it is: one for every choice of signs."""
+    balls = {id(d.ball): d for d in prop.disjuncts}
+    for d in balls.values():
+        if d.ball is None:
+            continue
+        if d.ball.norm != L1 or len(balls) > 1:
+            raise UnsupportedProperty(
+                f"an {d.ball.norm} ball is no set that linear inequalities describe", "write the box around it: leave the ball out"
+            )
+        free = [i for i, (lo, hi) in enumerate(zip(d.exact_lo, d.exact_hi, strict=True)) if lo != hi]
+        if len(free) > WRITTEN:
+            raise UnsupportedProperty(
+                f"an l1 ball of {len(free)} inputs takes 2^{len(free)} linear inequalities",
+                f"up to {WRITTEN} inputs are written; write the box around it: leave the ball out",
+            )
+        yield from (_row(prop, row) for row in d.ball.rows(free, d.exact_lo))
+
+
 def _box(d: Disjunct) -> tuple[int, ...]:
     """Disjuncts of one box hold the same objects: thousands of bounds are compared once."""
-    return id(d.exact_lo), id(d.exact_hi), id(d.open_lo), id(d.open_hi)
+    return d.where
 
 
 def _side(values: Sequence[Fraction], open_at: frozenset[int]) -> Side:

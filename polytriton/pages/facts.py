@@ -68,6 +68,11 @@ class RadiusFacts:
     open: int
     asked: int
     seconds: float
+    norm: str = ""
+
+    @property
+    def name(self) -> str:
+        return radius_name(self.epsilon, self.norm)
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ def title(found: Facts) -> str:
     subject = " and ".join(names) if len(names) < 3 else plural(len(names), "network")
     if not found.images:
         return f"Properties of {subject}: {plural(found.queries, 'query', 'queries')}"
-    radii = list(dict.fromkeys(radius_name(f.epsilon) for f in found.radii))
+    radii = list(dict.fromkeys(f.name for f in found.radii))
     others = found.queries - sum(f.images for f in found.radii)
     beside = f", and {plural(others, 'other query', 'other queries')}" if others > 0 else ""
     around = f"epsilon {radii[0]}" if len(radii) == 1 else plural(len(radii), "radius", "radii")
@@ -152,13 +157,13 @@ def misclassified(records: Iterable[Record]) -> int:
 
 
 def radius_facts(records: Iterable[Record]) -> list[RadiusFacts]:
-    """By network, radius after radius. An image that is asked about twice counts once, as its last record says."""
-    held: dict[tuple[str, Fraction], dict[tuple[str, ...], Record]] = {}
+    """By network and norm, radius after radius. An image that is asked about twice counts once, as its last record says."""
+    held: dict[tuple[str, str, Fraction], dict[tuple[str, ...], Record]] = {}
     for r in records:
         if (epsilon := number(r.epsilon)) is not None:
-            held.setdefault((r.network, epsilon), {})[image_key(r)] = r
-    order = {network: k for k, network in enumerate(dict.fromkeys(network for network, _ in held))}
-    return [_radius(held[key]) for key in sorted(held, key=lambda key: (order[key[0]], key[1]))]
+            held.setdefault((r.network, r.norm, epsilon), {})[image_key(r)] = r
+    order = {network: k for k, network in enumerate(dict.fromkeys(network for network, _, _ in held))}
+    return [_radius(held[key]) for key in sorted(held, key=lambda key: (order[key[0]], *key[1:]))]
 
 
 def _radius(found: dict[tuple[str, ...], Record]) -> RadiusFacts:
@@ -168,7 +173,7 @@ def _radius(found: dict[tuple[str, ...], Record]) -> RadiusFacts:
     asked = [r for r in every if r.decided_at is None]
     return RadiusFacts(
         every[0].network, every[0].epsilon or "", len(every), len(every) - len(right), verified, falsified,
-        len(right) - verified - falsified, len(asked), sum(r.seconds for r in asked),
+        len(right) - verified - falsified, len(asked), sum(r.seconds for r in asked), every[0].norm,
     )  # fmt: skip
 
 
@@ -210,8 +215,10 @@ def number(text: str | None) -> Fraction | None:
         return None
 
 
-def radius_name(epsilon: str) -> str:
-    """A radius as people write it: 8/255, and 7/100 as 0.07."""
+def radius_name(epsilon: str, norm: str = "") -> str:
+    """A radius as people write it: 8/255, and 7/100 as 0.07; 0.5 in l2."""
+    if norm:
+        return f"{radius_name(epsilon)} in {norm}"
     exact = number(epsilon)
     if exact is None:
         return epsilon

@@ -60,7 +60,7 @@ def drawn_shape(shape: Sequence[int]) -> tuple[int, ...] | None:
 def card(k: int, r: Record, image: Image, pixels: np.ndarray) -> str:
     figures = [_figure(plane(pixels), "image", f"label {r.label}" if r.label is not None else "")]
     epsilon = number(r.epsilon)
-    if epsilon is not None:
+    if epsilon is not None and not r.norm:
         limits = _limits(image)
         corners = [np.clip(pixels + s * min(float(epsilon), 2.0), *limits) for s in (-1, 1)]
         figures.append(_figure(np.concatenate([plane(c) for c in corners], axis=1), "ball", "all pixels least, all most", "wide"))
@@ -81,7 +81,7 @@ def card(k: int, r: Record, image: Image, pixels: np.ndarray) -> str:
 def _lines(r: Record) -> list[tuple[str, str]]:
     lines = [("worst margin", html.short(r.margin))] if r.margin is not None else []
     if number(r.epsilon) is not None:
-        lines.append(("epsilon", html.text(radius_name(r.epsilon or ""))))
+        lines.append(("epsilon", html.text(radius_name(r.epsilon or "", r.norm))))
     if r.radius is not None:
         lines.append(("certified radius", bracket(r)))
         if r.radius.queries:

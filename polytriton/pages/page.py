@@ -67,7 +67,7 @@ def _accuracy(found: Facts) -> str:
     names, several = {n.path: n.name for n in found.networks}, len({f.network for f in found.radii}) > 1
     made = []
     for f in found.radii[:SHARES]:
-        where = f"{f.verified:,} of {f.images:,} at epsilon {radius_name(f.epsilon)}" + f", {names[f.network]}" * several
+        where = f"{f.verified:,} of {f.images:,} at epsilon {f.name}" + f", {names[f.network]}" * several
         made.append(_figure("unsat", share(f.verified / f.images), "verified accuracy", where))
     if len(found.radii) == 1:
         (f,) = found.radii
@@ -136,7 +136,7 @@ def _networks(found: Facts) -> str:
 def _radii(found: Facts) -> str:
     names, several = {n.path: n.name for n in found.networks}, len({f.network for f in found.radii}) > 1
     rows = "".join(
-        f'<tr><th scope="row">{html.text(radius_name(f.epsilon))}</th>'
+        f'<tr><th scope="row">{html.text(f.name)}</th>'
         + (f"<td>{html.text(names[f.network], 300)}</td>" if several else "")
         + "".join(f"<td>{html.count(n)}</td>" for n in (f.images, f.verified, f.falsified, f.open, f.misclassified, f.asked))
         + f"<td>{html.time(f.seconds)}</td></tr>"
@@ -149,7 +149,7 @@ def _radii(found: Facts) -> str:
 
 def _plots(records: Sequence[Record], found: Facts) -> str:
     made = [("Runtime", "results answered within a time", plots.runtimes(records))]
-    if len({f.epsilon for f in found.radii}) > 1:
+    if len({(f.norm, f.epsilon) for f in found.radii}) > 1:
         made[:0] = _sweeps(found)
     margins = [r.margin for r in records if r.margin is not None]
     if margins:
@@ -160,16 +160,17 @@ def _plots(records: Sequence[Record], found: Facts) -> str:
 
 
 def _sweeps(found: Facts) -> list[tuple[str, str, str]]:
-    """A chart a network: two curves each in the colours of their verdicts, and no chart in which networks had to share them."""
-    curves: dict[str, list[RadiusFacts]] = {}
+    """A chart a network and norm: two curves each in the colours of their verdicts, and no chart in which networks had to share them."""
+    curves: dict[tuple[str, str], list[RadiusFacts]] = {}
     for f in found.radii:
-        curves.setdefault(f.network, []).append(f)
+        curves.setdefault((f.network, f.norm), []).append(f)
     names = {n.path: n.name for n in found.networks}
-    shown = [(path, own) for path, own in curves.items() if len(own) > 1][:CHARTS]
+    shown = [(path, norm, own) for (path, norm), own in curves.items() if len(own) > 1][:CHARTS]
     several = len(curves) > 1
     return [
-        ("Verified", "share of the images, by radius" + f": {html.text(names[path], 80)}" * several, plots.sweep(own))
-        for path, own in shown
+        ("Verified", " in ".join(["share of the images, by radius", norm][: 1 + bool(norm)]) + f": {html.text(names[path], 80)}" * several,
+         plots.sweep(own))
+        for path, norm, own in shown
     ]
 
 
@@ -241,7 +242,7 @@ def _row(k: int, r: Record, network: int, name: str, shown: Mapping[str, bool], 
     cells.append(_number("seconds", r.seconds, f"{r.seconds:.3f}"))
     if shown["epsilon"]:
         epsilon = number(r.epsilon)
-        cells.append(_number("epsilon", epsilon, "" if epsilon is None else html.text(radius_name(r.epsilon or ""))))
+        cells.append(_number("epsilon", epsilon, "" if epsilon is None else html.text(radius_name(r.epsilon or "", r.norm))))
     if shown["certified"]:
         radius = proved_radius(r)
         cells.append(_number("certified", radius, _bracket(r)))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from polytriton.pages import html
-from polytriton.pages.facts import RadiusFacts, number, proved_radius, radius_name, radius_text
+from polytriton.pages.facts import RadiusFacts, number, proved_radius, radius_text
 from polytriton.runs.records import Record
 from polytriton.show.verdicts import look
 from polytriton.show.words import share
@@ -165,5 +165,5 @@ def sweep(own: Sequence[RadiusFacts]) -> str:
     parts = axes.frame([(v, html.short(v, 3)) for v in nice(0, hi)], [(v, f"{v:.0f} %") for v in nice(0, 100)], "radius in pixel space")
     for css, count in (("all", lambda f: f.verified + f.open), ("unsat", lambda f: f.verified)):
         parts.append(html.path([axes.at(_place(f), 100 * count(f) / f.images) for f in own], f"curve {css}"))
-    told = ", ".join(f"{share(f.verified / f.images)} at {radius_name(f.epsilon)}" for f in own)
+    told = ", ".join(f"{share(f.verified / f.images)} at {f.name}" for f in own)
     return html.svg(W, H, f"Images verified: {told}.", [*parts, *legend([("unsat", "verified"), ("all", "verified or open")])])

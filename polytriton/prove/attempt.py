@@ -79,16 +79,17 @@ class Attempt:
             mine = rows[np.isin(q.image[rows], chosen)]
             lo, hi = torch.from_numpy(q.lo[chosen]), torch.from_numpy(q.hi[chosen])
             if method in INTERVALS:
-                self._ask(self.engine.interval(lo, hi), mine, chosen)
+                self._ask(self.engine.interval(lo, hi, self.decider.balls(q, chosen)), mine, chosen)
                 continue
             if not self.exhaustive and method == OWN:
-                self._ask(self.engine.interval(lo, hi), mine, chosen)
+                self._ask(self.engine.interval(lo, hi, self.decider.balls(q, chosen)), mine, chosen)
                 mine = mine[~answers.settled[q.group[mine]]]
                 if not len(mine):
                     continue
                 chosen = np.unique(q.image[mine])
                 lo, hi = self._filled_up(torch.from_numpy(q.lo[chosen]), torch.from_numpy(q.hi[chosen]), part.stop - part.start)
-            boxes = self.engine.refine(lo, hi, self.progress, self.deadline, self.trace)
+            balls = self.decider.balls(q, chosen)
+            boxes = self.engine.refine(lo, hi, self.progress, self.deadline, self.trace, ball=balls)
             self._ask(boxes, mine, chosen)
             if answers.slopes is not None:
                 self._note_slopes(boxes, mine, chosen, answers.slopes)

@@ -1,13 +1,17 @@
-"""How a search narrows and divides boxes of inputs. Nothing here is trusted but `clip`, and that halves share their cut."""
+"""How a search narrows and divides boxes of inputs. Nothing here is trusted but `clip`, `meet_balls`, and that halves share their cut."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from polytriton.frontend.norm_balls import L2
+from polytriton.prove.questions import BoxBalls
+
 U = 2.0**-53
 TINY = 1e-300
 FLAT = 0.1
 FEW = 64  # free inputs up to which boxes of them are divided
+FEW_IN_BALLS = 16  # where balls cut them: half of a ball of many inputs reaches about as far as the whole
 
 
 def clip(
@@ -35,6 +39,29 @@ def clip(
         up = np.where(np.isfinite(reach) & (slopes > 0), reach, np.inf)
         down = np.where(np.isfinite(reach) & (slopes < 0), -reach, -np.inf)
     return np.maximum(lo, down), np.minimum(hi, up)
+
+
+def meet_balls(lo: np.ndarray, hi: np.ndarray, balls: BoxBalls) -> tuple[np.ndarray, np.ndarray]:
+    """The box around what each box [rows, inputs] and its ball share; with an end above the other where they share nothing.
+
+    An input x_j of the box is at least d_j = max(l_j - c_j, c_j - h_j, 0) / s_j from the centre, so |x_i - c_i| / s_i is at most the
+    R - sum over j != i of d_j in l1, the root of R^2 - sum over j != i of d_j^2 in l2. Each d_j (and d_j^2) is rounded a few times and
+    so is each of the n additions; the whole sum less one term errs by as much. 4 (n + 8) U of the sum and of what it is taken from is
+    more than twice that. The root, the product with s_i and the sum with c_i are moved outward.
+    """
+    root = balls.norm == L2
+    with np.errstate(all="ignore"):
+        apart = np.maximum(np.maximum(lo - balls.centre, balls.centre - hi), 0.0) / balls.scale
+        given, apart = (balls.radius**2, apart**2) if root else (balls.radius, apart)
+        total = apart.sum(1)
+        left = given - total + 4 * (lo.shape[1] + 8) * U * (given + total) + TINY
+        reach = left[:, None] + apart
+        reach = balls.scale * (np.sqrt(np.maximum(reach, 0.0)) if root else reach) * (1 + 16 * U) + TINY
+        slip = 4 * U * (np.abs(balls.centre) + reach) + TINY
+        low, high = balls.centre - reach - slip, balls.centre + reach + slip
+        low, high = np.where(np.isfinite(low), low, -np.inf), np.where(np.isfinite(high), high, np.inf)
+    low, high = np.maximum(lo, low), np.minimum(hi, high)
+    return np.where(left[:, None] < 0, np.inf, low), np.where(left[:, None] < 0, -np.inf, high)
 
 
 def hull(lo: np.ndarray, hi: np.ndarray, at: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

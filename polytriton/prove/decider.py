@@ -32,6 +32,7 @@ from polytriton.prove.trail import Trail
 from polytriton.runtime import settings
 from polytriton.runtime.engine import Engine, Progress, _silent
 from polytriton.runtime.forward import Boxes, Forward
+from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import from_physical, order
 from polytriton.runtime.results import Forms, Stopped
 from polytriton.runtime.trace import Trace
@@ -189,6 +190,13 @@ class Decider:
             input_error,
             torch.from_numpy(q.constant[rows]).to(self.device),
         )
+
+    def balls(self, q: Questions, images: np.ndarray) -> InputBalls | None:
+        """The balls of some of the boxes, on the device."""
+        if q.balls is None:
+            return None
+        b = q.balls.pick(images)
+        return InputBalls(b.norm, *(torch.from_numpy(v).to(self.device) for v in (b.centre, b.scale, b.radius)))
 
     def input_columns(self, values: Tensor) -> Tensor:
         """Coefficients over the user's input as coefficients over the input node's cells (each used at most once)."""

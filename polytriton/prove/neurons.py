@@ -25,8 +25,9 @@ from polytriton.prove.decider import Decider, Try
 from polytriton.prove.options import Options
 from polytriton.prove.parts import Parts
 from polytriton.prove.tight import AGAIN, QUERY, Known, Tight, pick_forms
-from polytriton.prove.trail import Trail
+from polytriton.prove.trail import Branch
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import order, to_physical
 from polytriton.runtime.relax import round_outward
 from polytriton.runtime.results import Forms, Stopped
@@ -46,7 +47,7 @@ PartsTold = tuple[Parts, Tensor, Least | None]  # the parts with bounds, the lea
 
 @dataclass(frozen=True)
 class Bounding:
-    """What another process needs to bound parts of one box: bounds of the operands of ReLUs, the forms, and the box."""
+    """What another process needs to bound parts of one box: bounds of the operands of ReLUs, the forms, the box, and its ball."""
 
     compiled: Compiled
     options: Options
@@ -55,11 +56,12 @@ class Bounding:
     hi: Mapping[str, Tensor]
     forms: Forms
     box: tuple[Tensor, Tensor]
+    ball: InputBalls | None = None
 
     def open(self) -> Callable[[PartBatch], PartsTold]:
         decider = Decider(self.compiled, self.options)
         tight = Tight(decider, self.how)
-        search = NeuronSearch(tight, Boxes(dict(self.lo), dict(self.hi)), self.forms, self.box, None)
+        search = NeuronSearch(tight, Boxes(dict(self.lo), dict(self.hi), ball=self.ball), self.forms, self.box, None)
         return search.bound_batch
 
 
@@ -88,9 +90,10 @@ class NeuronSearch:
         course: Course | None = None,
         probe: FormProbe | None = None,
         crew: Crew | None = None,
-        trail: Trail | None = None,
+        branch: Branch | None = None,
     ) -> None:
         self.tight, self.forms, self.box, self.deadline, self.probe = tight, forms, box, deadline, probe
+        self.ball = boxes.ball
         self.course = course or Course("parts")
         self.engine = e = tight.engine
         self.operators = tight.ascent.divided_before(e.net.output)
@@ -107,9 +110,11 @@ class NeuronSearch:
         self.cells = places[self.neurons]  # in the trail's order
         self.layer = torch.repeat_interleave(torch.arange(len(self.operators)), torch.tensor(self.sizes))[self.neurons]
         every = torch.arange(len(forms.image))
-        trees, self.trail = every[None] if tight.chain is not None else every[:, None], trail or Trail(0)
+        trees = every[None] if tight.chain is not None else every[:, None]
+        self.branch = branch or Branch.of_none(len(every))
+        self.trail = self.branch.trail
         self.trail.relus = tuple(zip(self.operators, self.sizes, strict=True))
-        names = [self.trail.plant(0, some, signs=True) for some in trees.tolist()]
+        names = [self.branch.plant(some) for some in trees.tolist()]
         self.waiting = Parts.roots(trees, len(self.neurons), torch.tensor(names))
         begin = torch.where(self.hi > -self.lo, 1.0, 0.0)[:, self.neurons]
         self.waiting.below[:] = torch.where(self.smooth, torch.nan, begin).half()  # beside a smooth function the ascent chooses it
@@ -192,7 +197,7 @@ class NeuronSearch:
 
     def _note(self, names: Tensor, closed: Tensor, forms: Tensor) -> None:
         at, column = torch.nonzero(closed).T
-        self.trail.close(names[at].numpy(), forms[at, column].numpy())
+        self.branch.close(names[at].numpy(), forms[at, column].numpy())
 
     def _tell(self) -> None:
         """What a round has come to, and now and then a look for counterexamples where bounds are least."""
@@ -210,7 +215,7 @@ class NeuronSearch:
         """Batches on their way to whoever is free."""
         d, inner = self.tight.decider, [self.operand[r] for r in self.operators]
         lo, hi = ({i: values[i] for i in inner} for values in (boxes.lo, boxes.hi))
-        work = Bounding(d.compiled, self.crew.options(d.options), self.tight.how, lo, hi, self.forms, self.box)
+        work = Bounding(d.compiled, self.crew.options(d.options), self.tight.how, lo, hi, self.forms, self.box, self.ball)
         return Flow(self.crew, work, self.bound_batch, self.deadline)
 
     def _send(self, parts: Parts, steps: int) -> None:
@@ -283,7 +288,8 @@ class NeuronSearch:
             bounds[i] = torch.maximum(before[0], low[r]), torch.minimum(before[1], high[r])
         known = Known(bounds, parts.behind.to(e.device), signs)
         box = self.box[0].expand(n, -1), self.box[1].expand(n, -1)
-        boxes, empty = self.tight.bound(*box, self.deadline, lambda *_: None, known)
+        ball = None if self.ball is None else self.ball.pick(torch.zeros(n, dtype=torch.int64, device=e.device))
+        boxes, empty = self.tight.bound(*box, self.deadline, lambda *_: None, known, ball)
         at, column = torch.nonzero(parts.open).T
         form = parts.forms[at, column]
         forms = replace(pick_forms(self.forms, form), image=at.to(e.device))

@@ -15,7 +15,8 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.frontend.arrays import Images, Number, Numbers, as_array, as_ends, as_pixels, exact_numbers, normalised
-from polytriton.frontend.balls import ball, lazy_ball
+from polytriton.frontend.balls import ball, lazy_ball, norm_ball
+from polytriton.frontend.norm_balls import LINF, check_norm
 from polytriton.frontend.numbers import as_float64, as_fraction, as_numpy
 from polytriton.frontend.onnx import Imported, Source
 from polytriton.frontend.query import Property
@@ -177,14 +178,16 @@ class NetProver:
         mean: Numbers = 0,
         std: Numbers = 1,
         targets: Sequence[int] | None = None,
+        norm: str = LINF,
         name: str = "ball",
     ) -> Property:
-        """The property `label wins over the ball`, with exact bounds."""
+        """The property `label wins over the ball`, with exact bounds. An l2 or l1 ball lies in that of l-infinity, which is its box."""
         limits = limits_of(clip)
         image, means, stds = np.asarray(image), exact_numbers(mean), exact_numbers(std)
         (lo,), (hi,) = ball(image[None], epsilon, mean=means, std=stds, clip=limits)
         sides = lazy_ball(image, epsilon, means, stds, limits)
-        return Property.from_box(lo, hi, label, self.outputs, targets, exact_box=sides, name=name)
+        within = None if check_norm(norm) == LINF else norm_ball(image, epsilon, norm, means, stds, limits)
+        return Property.from_box(lo, hi, label, self.outputs, targets, exact_box=sides, ball=within, name=name)
 
     # ---- properties -------------------------------------------------------------------------------------
 

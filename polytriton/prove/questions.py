@@ -7,7 +7,44 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from polytriton.errors import UsageError
+from polytriton.frontend.norm_balls import NormBall
 from polytriton.frontend.query import Property, matrix
+
+
+@dataclass(frozen=True)
+class BoxBalls:
+    """For every box of some questions the ball that its inputs lie in too, as float64 encloses it: [batch, values] and [batch]."""
+
+    norm: str
+    centre: np.ndarray
+    scale: np.ndarray
+    radius: np.ndarray
+
+    @staticmethod
+    def of_boxes(given: Sequence[NormBall | None]) -> BoxBalls | None:
+        """None where no box has one; all have one of the same norm otherwise."""
+        balls = [b for b in given if b is not None]
+        if not balls:
+            return None
+        if len(balls) < len(given) or len({b.norm for b in balls}) > 1:
+            raise UsageError("boxes and balls, or balls of several norms, in one question", "ask about each norm by a property of its own")
+        held = [b.enclosed for b in balls]
+        return BoxBalls(
+            held[0].norm, np.stack([e.centre for e in held]), np.stack([e.scale for e in held]), np.array([e.radius for e in held])
+        )
+
+    def pick(self, boxes: np.ndarray) -> BoxBalls:
+        return BoxBalls(self.norm, self.centre[boxes], self.scale[boxes], self.radius[boxes])
+
+    @staticmethod
+    def join(parts: Sequence[BoxBalls | None]) -> BoxBalls | None:
+        balls = [b for b in parts if b is not None]
+        if not balls:
+            return None
+        if len(balls) < len(parts) or len({b.norm for b in balls}) > 1:
+            raise UsageError("boxes and balls, or balls of several norms, in one question", "ask about each norm apart")
+        return BoxBalls(balls[0].norm, *(np.concatenate([getattr(b, f) for b in balls]) for f in ("centre", "scale", "radius")))
 
 
 @dataclass
@@ -26,23 +63,26 @@ class Questions:
     over_input: np.ndarray | None = None
     output_error: np.ndarray | None = None
     input_error: np.ndarray | None = None
+    balls: BoxBalls | None = None
 
 
 def questions(prop: Property) -> Questions | None:
     """Every disjunct is one group of forms over its box; boxes shared by disjuncts are shared here."""
     if not prop.disjuncts:
         return None
-    boxes: dict[tuple[int, int], int] = {}
+    boxes: dict[tuple[int, int, int], int] = {}
     lows: list[np.ndarray] = []
     highs: list[np.ndarray] = []
+    balls: list[NormBall | None] = []
     image: list[int] = []
     group: list[int] = []
     parts: list[tuple[np.ndarray, ...]] = []
     for k, d in enumerate(prop.disjuncts):
-        at = boxes.setdefault((id(d.lo), id(d.hi)), len(boxes))
+        at = boxes.setdefault((id(d.lo), id(d.hi), id(d.ball)), len(boxes))
         if at == len(lows):
             lows.append(d.lo)
             highs.append(d.hi)
+            balls.append(d.ball)
         if not d.rows:  # the whole box is unsafe: a form that no bound makes positive
             parts.append(
                 (np.zeros((1, prop.n_out)), np.zeros((1, prop.n_in)), np.zeros(1), np.zeros((1, prop.n_out)), np.zeros((1, prop.n_in)))
@@ -64,6 +104,7 @@ def questions(prop: Property) -> Questions | None:
         d_ if mixed else None,
         c_err,
         d_err if mixed else None,
+        BoxBalls.of_boxes(balls),
     )
 
 
@@ -92,5 +133,6 @@ def unite(asked: Sequence[Questions]) -> tuple[Questions, np.ndarray]:
     together = Questions(
         joined("lo"), joined("hi"), joined("image", boxes), joined("over_output"), joined("constant"), joined("group", groups),
         given("over_input", "lo"), given("output_error", "over_output"), given("input_error", "lo"),
+        BoxBalls.join([q.balls for q in asked]),
     )  # fmt: skip
     return together, groups

@@ -16,13 +16,13 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.frontend.arrays import Images, Number, Numbers, as_pixels, as_radius, exact_numbers
+from polytriton.frontend.norm_balls import L1, L2, LINF, check_norm
 from polytriton.frontend.numbers import as_fraction
 from polytriton.guard import guarded
 from polytriton.prove.prover import NetProver
 from polytriton.results import Radius
 from polytriton.runtime.engine import Progress, _silent
 
-TOP = Fraction(1)  # the whole pixel range
 LEAST = Fraction(1, 10**6)  # below this a radius is not told from nothing
 TOLERANCE = Fraction(1, 100)
 
@@ -33,10 +33,11 @@ def bisect(
     *,
     tolerance: Fraction = TOLERANCE,
     known: Sequence[tuple[Fraction, str]] = (),
+    top: Fraction = Fraction(1),
 ) -> Radius:
     """Doubles from `start` to the first failure, or halves to the first success, then bisects the bracket.
 
-    It ends when the bracket is at most `tolerance` times its upper end wide, or when `ask` answers "timeout".
+    It ends when the bracket is at most `tolerance` times its upper end wide, when `top` is proved, or when `ask` answers "timeout".
     `known` are verdicts of queries asked before.
     """
     begin, queries = time.monotonic(), 0
@@ -49,7 +50,7 @@ def bisect(
     for seen, said in known:
         if said in ("sat", "unknown") and (proved is None or seen > proved) and (above is None or seen < above):
             above, verdict = seen, said
-    while (radius := _next(proved, above, start, tolerance)) is not None:
+    while (radius := _next(proved, above, start, tolerance, top)) is not None:
         said, queries = ask(radius), queries + 1
         if said == "unsat":
             proved = radius
@@ -62,12 +63,17 @@ def bisect(
     return Radius(proved, above, verdict, finished, queries, round(time.monotonic() - begin, 6))
 
 
-def _next(proved: Fraction | None, above: Fraction | None, start: Fraction, tolerance: Fraction) -> Fraction | None:
+def top_radius(norm: str, inputs: int) -> Fraction:
+    """A radius that holds the whole pixel range [0,1] around any image."""
+    return Fraction({LINF: 1, L2: math.isqrt(inputs) + 1, L1: inputs}[check_norm(norm)])
+
+
+def _next(proved: Fraction | None, above: Fraction | None, start: Fraction, tolerance: Fraction, top: Fraction) -> Fraction | None:
     """The radius to ask next; None when the bracket is narrow enough."""
     if proved is None:
         return None if above == 0 else Fraction(0)  # the image itself first: where that fails, so would all balls
     if above is None:
-        return None if proved >= TOP else min(TOP, max(start, LEAST) if proved == 0 else 2 * proved)
+        return None if proved >= top else min(top, max(start, LEAST) if proved == 0 else 2 * proved)
     if above <= LEAST or above - proved <= tolerance * above:
         return None
     return _between(proved, above)
@@ -94,6 +100,7 @@ def certify_radius(
     timeout: float | None = None,
     known: Sequence[tuple[Fraction, str]] = (),
     progress: Progress = _silent,
+    norm: str = LINF,
 ) -> Radius:
     """The bracket for one image without an image axis, every radius asked by `verify_property`; `timeout` is for all of them."""
     check(tolerance, timeout)
@@ -103,10 +110,10 @@ def certify_radius(
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             return "timeout"
-        prop = verifier.ball_property(image, radius, label, clip=clip, mean=mean, std=std, targets=targets)
+        prop = verifier.ball_property(image, radius, label, clip=clip, mean=mean, std=std, targets=targets, norm=norm)
         return str(verifier.verify_property(prop, timeout=left, falsifier=False, progress=progress, label=label, search="none").verdict)
 
-    return bisect(ask, start, tolerance=tolerance, known=known)
+    return bisect(ask, start, tolerance=tolerance, known=known, top=top_radius(norm, verifier.inputs))
 
 
 @guarded
@@ -123,15 +130,16 @@ def radii(
     tolerance: Number = "0.01",
     timeout: float | None = None,
     progress: Progress = _silent,
+    norm: str = LINF,
 ) -> Radius | list[Radius]:
     """The same for whatever `Verifier.verify` takes; the search begins at `epsilon`, `timeout` is for each image."""
     images = as_pixels(x, verifier.input_shape)
     means, stds = exact_numbers(mean), exact_numbers(std)
-    start, share = as_radius(epsilon), as_fraction(tolerance, "tolerance")
+    start, share = as_radius(epsilon, norm), as_fraction(tolerance, "tolerance")
     found = [
         certify_radius(
             verifier, image, wanted, start=start, clip=clip, mean=means, std=stds, targets=targets, tolerance=share, timeout=timeout,
-            progress=progress,
+            progress=progress, norm=norm,
         )
         for image, wanted in zip(
             images.values, verifier._labels(images.labels if label is None else label, images.values, means, stds), strict=True

@@ -25,7 +25,7 @@ from polytriton.prove.crew import Crew, Flow, Others
 from polytriton.prove.decider import Decider
 from polytriton.prove.domains import Domains, Pieces, Waiting
 from polytriton.prove.options import Options
-from polytriton.prove.questions import Questions
+from polytriton.prove.questions import BoxBalls, Questions
 from polytriton.prove.trail import Trail
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
@@ -87,10 +87,10 @@ class Refuting:
     best: np.ndarray
     settled: np.ndarray
     inherits: bool
-    most: int
+    noted: bool
 
     def open(self) -> Callable[[BoxBatch], BoxesTold]:
-        answers = Answers(self.best, self.best, self.settled, trail=Trail(self.most))
+        answers = Answers(self.best, self.best, self.settled, trail=Trail(wanted=self.noted))
         search = InputSearch(Decider(self.compiled, self.options), self.q, answers, deadline=None, inherits=self.inherits)
         return search.bound_batch
 
@@ -125,7 +125,7 @@ class InputSearch:
         total = sum(self.cells)
         if inherits is None:  # kernels replay whole refinements
             inherits = not decider.kernels and 8 * total * KEPT <= decider.options.memory // MEMORY
-        self.trail = answers.trail or Trail(0)
+        self.trail = answers.trail or Trail(wanted=False)
         self.waiting = Waiting(self.pieces.roots(q, answers.settled, total if inherits else 0, self.trail))
         self.whole = float(self.waiting.open.sum())
         self.size = self._size()
@@ -144,7 +144,7 @@ class InputSearch:
         self._points: np.ndarray | None = None
         self.crew = Crew.for_search(decider, threads, others)
         options = self.crew.options(decider.options)
-        work = Refuting(decider.compiled, options, q, answers.best.copy(), answers.settled.copy(), inherits, self.trail.most)
+        work = Refuting(decider.compiled, options, q, answers.best.copy(), answers.settled.copy(), inherits, self.trail.wanted)
         self.flow: Flow[BoxBatch, BoxesTold] = Flow(self.crew, work, self.bound_batch, deadline)
 
     def _begin(self) -> None:
@@ -252,13 +252,12 @@ class InputSearch:
         """Bounds a batch in the last `ways` ways, and tells what that shows. The batch and what this search knows stay as they are."""
         batch, ways, self._looks, first = asked
         kept = self.trail, self.ways, self.least, self.depth, self.ended
-        self.trail, self.ways = Trail(self.trail.most, first=first), self.all_ways[-ways:]
+        self.trail, self.ways = Trail(first=first, wanted=self.trail.wanted), self.all_ways[-ways:]
         self.least, self.depth, self.ended, self._closed, self._points = np.full_like(self.least, np.inf), 0, "", [], None
         try:
             left = self._refute(replace(batch, open=batch.open.copy(), bound=batch.bound.copy()))
-            return BoxesTold(
-                left, np.concatenate(self._closed), self.trail, self.least, self.depth, len(self.ways), self.ended, self._points
-            )  # fmt: skip
+            closed = np.concatenate([np.zeros(0, dtype=np.int32), *self._closed])
+            return BoxesTold(left, closed, self.trail, self.least, self.depth, len(self.ways), self.ended, self._points)
         finally:
             self.trail, self.ways, self.least, self.depth, self.ended = kept
 
@@ -284,6 +283,10 @@ class InputSearch:
 
     def _refute(self, batch: Domains) -> Domains | None:
         """The parts that are left of a batch, already divided."""
+        if self.q.balls is not None:
+            batch = self._in_balls(batch, self.q.balls)
+            if not len(batch):
+                return None
         for k, how in enumerate(self.ways):
             engine = self.decider.engine(how)
             found = self._bound(engine, batch)
@@ -302,12 +305,19 @@ class InputSearch:
             break
         return self._divided(batch, found, engine)
 
+    def _in_balls(self, batch: Domains, balls: BoxBalls) -> Domains:
+        """Every part cut to the box around what its ball leaves of it; a part that its ball misses has no input."""
+        lo, hi = cuts.meet_balls(batch.lo, batch.hi, balls.pick(batch.root))
+        held = np.all(lo <= hi, axis=1)
+        self._closed.append(batch.depth[~held])
+        return replace(batch, lo=lo, hi=hi).pick(np.flatnonzero(held))
+
     def _bound(self, engine: Engine, batch: Domains) -> Bounded:
         at, local, form = self.pieces.rows(batch)
         forms = self.decider.forms(self.q, form, at)
         groups = torch.from_numpy(np.unique(at * batch.open.shape[1] + local, return_inverse=True)[1].astype(np.int64))
         lo, hi = torch.from_numpy(batch.lo), torch.from_numpy(batch.hi)
-        boxes = engine.refine(lo, hi, _silent, self.deadline, known=self._known(batch, engine))
+        boxes = engine.refine(lo, hi, _silent, self.deadline, known=self._known(batch, engine), ball=self.decider.balls(self.q, batch.root))
         got = engine.query(boxes, forms, groups, self.deadline)
         return Bounded(at, local, form, got.best.cpu().numpy(), got.raw.cpu().numpy(), forms, boxes)
 

@@ -15,7 +15,7 @@ from polytriton.frontend.query import Property
 from polytriton.ir.net import Net
 from polytriton.prove.attempt import Answers
 from polytriton.prove.crew import Others
-from polytriton.prove.cuts import FEW
+from polytriton.prove.cuts import FEW, FEW_IN_BALLS
 from polytriton.prove.decider import Decider
 from polytriton.prove.forest import Forest
 from polytriton.prove.hints import aim
@@ -126,7 +126,7 @@ class Decision:
 
     def _divides(self, q: Questions) -> bool:
         """Dividing boxes is for few inputs, unless it is asked for."""
-        return self.search == "input" or (self.search == "auto" and free_inputs(q) <= FEW)
+        return self.search == "input" or (self.search == "auto" and free_inputs(q) <= (FEW if q.balls is None else FEW_IN_BALLS))
 
     def _search(self, q: Questions, answers: Answers) -> None:
         deadline = self.deadline if self.deadline is not None else self.start + SECONDS

@@ -29,6 +29,7 @@ from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.engine import Progress, both_sides, indices
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.gpu.ascent_kernels import AscentKernels
+from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import from_physical, to_physical
 from polytriton.runtime.results import Forms, Results, Stopped
 
@@ -69,14 +70,24 @@ class Tight:
         # whether parts get inner bounds of their own behind what divides them: chains, and small networks of smooth functions
         self.remakes = self.chain is not None or (bool(e.unsettled) and self.inner)
 
-    def refine(self, lo: Tensor, hi: Tensor, deadline: float | None, progress: Progress) -> Boxes:
+    def refine(self, lo: Tensor, hi: Tensor, deadline: float | None, progress: Progress, ball: InputBalls | None = None) -> Boxes:
         """As `Engine.refine`; what stays undecided behind the first ReLU is bounded again, with slopes of its own."""
-        return self.bound(lo, hi, deadline, progress)[0] if self.inner else self.engine.refine(lo, hi, progress, deadline)
+        if self.inner:
+            return self.bound(lo, hi, deadline, progress, ball=ball)[0]
+        return self.engine.refine(lo, hi, progress, deadline, ball=ball)
 
-    def bound(self, lo: Tensor, hi: Tensor, deadline: float | None, progress: Progress, known: Known | None = None) -> tuple[Boxes, Tensor]:
+    def bound(
+        self,
+        lo: Tensor,
+        hi: Tensor,
+        deadline: float | None,
+        progress: Progress,
+        known: Known | None = None,
+        ball: InputBalls | None = None,
+    ) -> tuple[Boxes, Tensor]:
         """Boxes of these inputs, or of parts of their executions; and which parts have no execution, since two bounds do not meet."""
         e = self.engine
-        boxes, empty, done = e.forward.start(lo, hi), torch.zeros(len(lo), dtype=torch.bool, device=e.device), 0
+        boxes, empty, done = e.forward.start(lo, hi, ball), torch.zeros(len(lo), dtype=torch.bool, device=e.device), 0
         if known is not None:
             boxes.signed = known.signs
         for node in e.interval_nodes(boxes):
@@ -151,7 +162,10 @@ class Tight:
         """Slopes, and multipliers where signs are known, for rows over a node."""
         if self.chain is not None:
             return self.chain.improve(node, boxes, int(image[0]), start.flatten(1), signs, steps, RATE)
-        rows = AscentRows(node.name, start, box[0][image], box[1][image], {}, signs={r: v[image] for r, v in signs.items()})
+        rows = AscentRows(
+            node.name, start, box[0][image], box[1][image], {}, signs={r: v[image] for r, v in signs.items()},
+            ball=None if boxes.ball is None else boxes.ball.pick(image),
+        )  # fmt: skip
         return self.as_chosen(self.ascend(rows, boxes, image, steps))
 
     def ascend(self, rows: AscentRows, boxes: Boxes, image: Tensor, steps: int) -> dict[str, Found]:
@@ -205,7 +219,7 @@ class Tight:
         """
         lo, hi = (torch.from_numpy(v[image : image + 1]).to(self.decider.device) for v in (q.lo, q.hi))
         rows = np.flatnonzero((q.image == image) & ~answers.settled[q.group])
-        boxes = self.refine(lo, hi, deadline, progress)
+        boxes = self.refine(lo, hi, deadline, progress, self.decider.balls(q, np.array([image])))
         progress("slopes for the query", 0, 1)
         got = self.query(boxes, self.decider.forms(q, rows, np.zeros(len(rows), dtype=np.int64)), (lo, hi), deadline)
         best, raw = got.best.cpu().numpy(), got.raw.cpu().numpy()
@@ -218,7 +232,8 @@ class Tight:
         e, image = self.engine, forms.image
         start = forms.over_output.view(len(image), *boxes.lo[e.net.output].shape[1:]).float()
         beside = None if forms.over_input is None else self.decider.user_columns(forms.over_input)
-        return AscentRows(e.net.output, start, box[0][image], box[1][image], {}, beside, forms.constant)
+        ball = None if boxes.ball is None else boxes.ball.pick(image)
+        return AscentRows(e.net.output, start, box[0][image], box[1][image], {}, beside, forms.constant, ball=ball)
 
 
 def _meet(boxes: Boxes, name: str, lo: Tensor, hi: Tensor) -> Tensor:

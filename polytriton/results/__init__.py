@@ -78,11 +78,17 @@ class Picture:
     epsilon: Fraction
     mean: tuple[Fraction, ...] = (Fraction(0),)
     std: tuple[Fraction, ...] = (Fraction(1),)
+    norm: str = "linf"
 
     def __repr__(self) -> str:
         from polytriton.results.oneline import picture_line
 
         return picture_line(self)
+
+    @property
+    def around(self) -> str:
+        """Its radius in words: 1/2, or 1/2 in l2."""
+        return str(self.epsilon) + (f" in {self.norm}" if self.norm != "linf" else "")
 
     @property
     def shown(self) -> np.ndarray:

@@ -73,6 +73,7 @@ def _row(r: Result) -> dict[str, Any]:
         "label": r.label,
         "rival": None if worst is None else r.rivals[worst],
         "epsilon": None if r.picture is None else str(r.picture.epsilon),
+        "norm": None if r.picture is None else r.picture.norm,
         "radius": None if r.radius is None else float_below(r.radius.proved),
         "seconds": r.seconds,
         "semantics": r.semantics,

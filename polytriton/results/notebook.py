@@ -30,7 +30,7 @@ def result_html(result: Result) -> str:
     if result.label is not None:
         facts.insert(0, f"label {result.label}")
     if result.picture is not None:
-        facts.insert(0, f"epsilon {result.picture.epsilon}")
+        facts.insert(0, f"epsilon {result.picture.around}")
     if result.radius is not None:
         facts.append(f"radius {radius_words(result.radius)}")
     parts = [f"<p>{chip(result.verdict)} &middot; {escape(', '.join(facts))}</p>"]
@@ -58,7 +58,7 @@ def results_html(results: Sequence[Result]) -> str:
     rows = []
     for k, r in enumerate(results[:ROWS]):
         label = "" if r.label is None else str(r.label)
-        epsilon = "" if r.picture is None else str(r.picture.epsilon)
+        epsilon = "" if r.picture is None else r.picture.around
         radius = "" if r.radius is None else radius_words(r.radius)
         rows.append((str(k), named(r.verdict), label, epsilon, f"{r.margin:.6g}", radius, f"{r.seconds:.3f}"))
     more = f"<p>and {len(results) - ROWS:,} more</p>" if len(results) > ROWS else ""

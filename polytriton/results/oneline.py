@@ -54,7 +54,7 @@ def counterexample_line(c: Counterexample) -> str:
 
 
 def picture_line(p: Picture) -> str:
-    return f"<Picture: {_size(p.pixels.shape)} {p.pixels.dtype} pixels, epsilon {p.epsilon}>"
+    return f"<Picture: {_size(p.pixels.shape)} {p.pixels.dtype} pixels, epsilon {p.around}>"
 
 
 def search_line(s: SearchStats) -> str:
@@ -77,7 +77,7 @@ def radius_line(r: Radius) -> str:
 def result_line(r: Result) -> str:
     facts = [] if r.label is None else [f"label {r.label}"]
     if r.picture is not None:
-        facts.append(f"epsilon {r.picture.epsilon}")
+        facts.append(f"epsilon {r.picture.around}")
     if r.margins.size:
         facts.append(f"margin {margin_text(r.margin)}")
     if r.radius is not None:

@@ -34,6 +34,7 @@ def _certified(record: Record, label: int, ball: Ball, verifier: Verifier, progr
         clip=None if ball.clip is None else (Fraction(ball.clip[0]), Fraction(ball.clip[1])), targets=targets,
         tolerance=Fraction(ball.certify.tolerance), timeout=ball.certify.timeout,
         known=[(Fraction(0) if wrong and record.verdict == "sat" else epsilon, record.verdict)], progress=progress,
+        norm=ball.norm,
     )  # fmt: skip
     return plain(found)
 

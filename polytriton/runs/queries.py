@@ -14,6 +14,7 @@ import numpy as np
 
 from polytriton.frontend.images import load_images
 from polytriton.frontend.instances import Instance
+from polytriton.frontend.norm_balls import LINF
 from polytriton.frontend.query import Property, check_output
 from polytriton.frontend.vnnlib import read_vnnlib
 
@@ -57,7 +58,7 @@ class Certify(msgspec.Struct, frozen=True):
 
 
 class Ball(msgspec.Struct, frozen=True, tag="ball"):
-    """An L-infinity ball around one image. Fractions are written as text; `label` None is the network's own answer."""
+    """A ball around one image, of l-infinity or another norm. Fractions are written as text; `label` None is the network's own answer."""
 
     pixels: bytes
     dtype: str
@@ -71,6 +72,7 @@ class Ball(msgspec.Struct, frozen=True, tag="ball"):
     file: str = ""  # where the image came from, and which it was there
     index: int = 0
     certify: Certify | None = None
+    norm: str = LINF
 
     @property
     def image(self) -> np.ndarray:
@@ -89,14 +91,14 @@ class Ball(msgspec.Struct, frozen=True, tag="ball"):
         mean, std = _fractions(self.mean), _fractions(self.std)
         clip = None if self.clip is None else _fractions(self.clip)
         rest = (Fraction(self.epsilon), mean, std, clip, self.label, self.targets, str(np.dtype(self.dtype)), self.shape)
-        wanted = "" if self.certify is None else f" {self.certify}"
+        wanted = ("" if self.norm == LINF else f" {self.norm}") + ("" if self.certify is None else f" {self.certify}")
         return f"ball {hashlib.sha256(self.pixels).hexdigest()} {rest}{wanted}"
 
     def property(self, verifier: Verifier, label: int, name: str = "", targets: tuple[int, ...] | None = None) -> Property:
         clip: Any = None if self.clip is None else _fractions(self.clip)
         return verifier.ball_property(
             self.image, Fraction(self.epsilon), label, clip=clip, mean=_fractions(self.mean), std=_fractions(self.std),
-            targets=targets, name=name,
+            targets=targets, norm=self.norm, name=name,
         )  # fmt: skip
 
     def read(self, verifier: Verifier, name: str) -> Asked:
@@ -123,6 +125,11 @@ class Query(msgspec.Struct, frozen=True):
     def epsilon(self) -> str | None:
         return self.subject.epsilon if isinstance(self.subject, Ball) else None
 
+    @property
+    def norm(self) -> str:
+        """Other than l-infinity; else empty."""
+        return self.subject.norm if isinstance(self.subject, Ball) and self.subject.norm != LINF else ""
+
     def read(self, verifier: Verifier) -> Asked:
         return self.subject.read(verifier, self.name)
 
@@ -138,7 +145,7 @@ def instance_queries(instances: Iterable[Instance], network: Path | None = None)
 
 @dataclass(frozen=True)
 class Balls:
-    """L-infinity balls around the images of a file, each radius once and in ascending order."""
+    """Balls around the images of a file, each radius once and in ascending order."""
 
     images: Path
     epsilons: tuple[Fraction, ...]
@@ -152,6 +159,7 @@ class Balls:
     scale: Fraction | None = None
     layout: str = "chw"
     certify: Certify | None = None
+    norm: str = LINF
 
     def queries(self, network: Path, verifier: Verifier) -> list[Query]:
         """One query an image and radius. Labels come from `label`, else the file, else the network's own answer."""
@@ -177,5 +185,5 @@ class Balls:
         return Ball(
             np.ascontiguousarray(pixels).tobytes(), pixels.dtype.str, pixels.shape, str(epsilon), tuple(map(str, self.mean)),
             tuple(map(str, self.std)), None if self.clip is None else (str(self.clip[0]), str(self.clip[1])), label, self.targets,
-            self.images.name, index, self.certify,
+            self.images.name, index, self.certify, self.norm,
         )  # fmt: skip

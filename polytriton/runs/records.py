@@ -61,6 +61,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     `onnx` and `vnnlib` are the two files as the list of instances or the command line spells them, so that results can be joined with it.
     `decided_at` is the radius of another query, whose answer is this one's too: nothing was asked here.
     `method` is what bounds were computed by, where that was not polytriton's own.
+    `norm` is that of the radius, where it is another than l-infinity.
     `ended_by` is what kept the query from being decided, a word of ENDS: without it nobody could tell a verdict that more time changes.
     """
 
@@ -92,6 +93,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     search: SearchStats | None = None
     decided_at: str | None = None
     method: str = ""
+    norm: str = ""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

@@ -87,6 +87,7 @@ class Run:
                 property=query.name,
                 verdict="error",
                 epsilon=query.epsilon,
+                norm=query.norm,
                 timeout=timeout,
                 version=polytriton.__version__,
                 onnx=query.listed[0],

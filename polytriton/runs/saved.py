@@ -12,6 +12,7 @@ import numpy as np
 
 import polytriton
 from polytriton.errors import UsageError
+from polytriton.frontend.norm_balls import LINF
 from polytriton.guard import guarded
 from polytriton.results import Origin, Picture, Result
 from polytriton.runs.asker import Opened, Settings, fill_in
@@ -46,6 +47,7 @@ def _record(k: int, r: Result, keys: Keys) -> Record:
     ball = None if r.picture is None else _ball(o, r.picture)
     blank = Record(
         network=o.network, property=o.name, verdict=r.verdict, epsilon=None if ball is None else ball.epsilon, timeout=o.timeout,
+        norm=r.picture.norm if r.picture is not None and r.picture.norm != LINF else "",
         semantics=r.semantics, numerics=r.numerics, dtype=o.dtype, candidates=o.candidates, method=o.method, sha256=o.sha256,
         version=polytriton.__version__, onnx=o.network, vnnlib=o.path, key=_key(r, o, ball, keys),
     )  # fmt: skip
@@ -72,7 +74,7 @@ def _ball(o: Origin, picture: Picture) -> Ball:
     file = o.file or f"array {hashlib.sha256(pixels.tobytes()).hexdigest()[:12]}"
     return Ball(
         pixels.tobytes(), pixels.dtype.str, pixels.shape, str(picture.epsilon), _texts(picture.mean), _texts(picture.std),
-        None if o.clip is None else (str(o.clip[0]), str(o.clip[1])), o.given, o.targets, file, o.index,
+        None if o.clip is None else (str(o.clip[0]), str(o.clip[1])), o.given, o.targets, file, o.index, norm=picture.norm,
     )  # fmt: skip
 
 

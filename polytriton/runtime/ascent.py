@@ -5,7 +5,7 @@ product, any multiplier that is not negative a sound one, and only a walk that c
 is float32, and the rows of a batch are those of as many images.
 
 A row C over a node becomes, ReLU by ReLU, N = D L with L its coefficients over the ReLU's output; D is the slope a where L >= 0 and the
-chord where L < 0. Over the input it is least at a corner x of the box. With y = D z + cut walked forward from x,
+chord where L < 0. Over the input it is least at a corner x of the box, or a point x of the ball. With y = D z + cut walked forward from x,
 
     bound = C y - sum s b z        d bound / d a = max(L, 0) z        d bound / d b = -s z
 
@@ -30,6 +30,7 @@ from polytriton.ir.interp import user_shape
 from polytriton.ir.net import Net, Node
 from polytriton.runtime.ascent_lines import CurveLines, Found, Moved, ProductPlanes, ReluLines
 from polytriton.runtime.executor import RUN, load_weights
+from polytriton.runtime.input_balls import InputBalls, least_points
 
 DECAY = 0.98  # of the rate, each step
 RELAXED = ("relu", "mul", *CURVES)  # what has lines to choose
@@ -41,7 +42,8 @@ class AscentRows:
 
     `operands`: the bounds of every node that a nonlinear operator reads, [rows, *shape]. `over_input`: coefficients that a row brings
     along. `signs`, by the operator: 1 where a ReLU's operand is known to be at least zero, -1 where at most, or where a smooth function's
-    has a lower or an upper end that was assumed: multipliers are sought there. `slopes` and `multipliers` begin the ascent.
+    has a lower or an upper end that was assumed: multipliers are sought there. `slopes` and `multipliers` begin the ascent. `ball`: each
+    row's inputs lie in it too.
     """
 
     target: str
@@ -54,6 +56,7 @@ class AscentRows:
     signs: Mapping[str, Tensor] = field(default_factory=dict)
     slopes: Mapping[str, Tensor] = field(default_factory=dict)
     multipliers: Mapping[str, Tensor] = field(default_factory=dict)
+    ball: InputBalls | None = None
 
 
 class _Relax(torch.autograd.Function):
@@ -91,6 +94,7 @@ class Ascent:
     def _improve(self, rows: AscentRows, steps: int, rate: float) -> dict[str, Found]:
         lines = {name: self._line(rows, name) for name in self.relaxed_before(rows.target)}
         start, lo, hi = rows.start.float(), rows.lo.float(), rows.hi.float()
+        ball = None if rows.ball is None else rows.ball.float()
         x = torch.zeros_like(lo, requires_grad=True)
         # a number to differentiate: for given gradients torch imports sympy, which costs more than a small query
         out = (self._run(x, rows.target, lines, back=True) * start).sum()
@@ -102,7 +106,7 @@ class Ascent:
             with torch.no_grad():
                 if rows.over_input is not None:
                     m = m + rows.over_input.float()
-                corner = torch.where(m >= 0, lo, hi)
+                corner = torch.where(m >= 0, lo, hi) if ball is None else least_points(m, lo, hi, ball)
                 seen: dict[str, tuple[Tensor, ...]] = {}
                 y = self._run(corner, rows.target, lines, back=False, seen=seen)
                 bound = (start * y).flatten(1).sum(1) - sum(line.penalty(*seen[name]) for name, line in lines.items())

@@ -17,6 +17,7 @@ from polytriton.runtime.ascent import DECAY
 from polytriton.runtime.ascent_lines import BESIDE, FIRST, SECOND, TINY
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.forward import Boxes, Forward
+from polytriton.runtime.input_balls import least_points
 
 
 @dataclass
@@ -44,7 +45,7 @@ class ChainAscent:
     """The ascent for one network."""
 
     def __init__(self, net: Net, forward: Forward, expire: Callable[[], None]) -> None:
-        self.net, self.expire, nodes = net, expire, list(net)
+        self.net, self.forward, self.expire, nodes = net, forward, expire, list(net)
         self.layers = [n for n in nodes if n.op == "linear"]
         self.depth = {n.name: k for k, n in enumerate(self.layers)}
         self.relus = {n.inputs[0]: n for n in nodes if n.op == "relu"}
@@ -93,6 +94,8 @@ class ChainAscent:
     def _climb(self, stages: list[_Stage], depth: int, boxes: Boxes, image: int, start: Tensor, steps: int, rate: float) -> Chosen:
         name = self.net.input.name
         lo, hi = boxes.lo[name][image].flatten().float(), boxes.hi[name][image].flatten().float()
+        arranged = None if boxes.ball is None else self.forward.arranged_ball(boxes.ball.pick(torch.tensor([image])))
+        ball = None if arranged is None else arranged.moved(lambda v: v.flatten(1)).float()
         w, b = self.weights[depth]
         over, constant = start @ w[:, stages[-1].cells], start @ b
         moments = [[torch.zeros_like(v) for v in (s.below, s.below, s.multiplier, s.multiplier)] for s in stages]
@@ -101,7 +104,7 @@ class ChainAscent:
         for k in range(1, steps + 2):
             self.expire()
             met = self._backward(stages, over)
-            x = torch.where(met[0] >= 0, lo, hi)
+            x = torch.where(met[0] >= 0, lo, hi) if ball is None else least_points(met[0], lo[None], hi[None], ball)
             value, seen = self._forward(stages, x, met)
             bound = value + constant
             better = bound > best

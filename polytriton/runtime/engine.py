@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from polytriton.arithmetic import ARITHMETICS, LIBRARY
-from polytriton.errors import ResourceError
+from polytriton.errors import ResourceError, UsageError
 from polytriton.heap import keeps_memory
 from polytriton.ir.net import Node
 from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
@@ -31,6 +31,7 @@ from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.gpu.interval_backend import IntervalBackend
 from polytriton.runtime.gpu.player import Progress
 from polytriton.runtime.gpu.triton_backend import TritonBackend
+from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, relation_error
 from polytriton.runtime.soundness import find_semantics
 from polytriton.runtime.tables import Kit, Tables
@@ -128,6 +129,7 @@ class Engine:
             frame = self.kit.frames[n.name]
             padded = frame.padded[0] * frame.padded[1] * frame.channels
             total += n.size * 8 * (4 if self.kernels is None else 8) + padded * (8 if self.coefficients.dtype == torch.float64 else 4) * 6
+            total += padded * 12 if self.coefficients.centred else 0  # its centre, and what the layer makes of it
         widest = max(self._patch_values(n.name) for n in self.net)
         return total + 8 * 3 * widest
 
@@ -136,14 +138,19 @@ class Engine:
         node = self.nodes[name]
         return node.size + (layer.terms * node.size // node.shape[0] if layer is not None and node.op == "conv" else 0)
 
-    def interval(self, lo: Tensor, hi: Tensor) -> Boxes:
-        """The interval pass over boxes of the user's input, float64 [batch, values]."""
+    def interval(self, lo: Tensor, hi: Tensor, ball: InputBalls | None = None) -> Boxes:
+        """The interval pass over boxes of the user's input, float64 [batch, values]; rows that reach the input heed the ball."""
+        self._plays(ball)
         if self.kernels is not None and len(lo):
             return self.kernels.player.interval(lo, hi)
-        boxes = self.forward.start(lo.to(self.device), hi.to(self.device))
+        boxes = self.forward.start(lo.to(self.device), hi.to(self.device), ball)
         for _ in self.interval_nodes(boxes):
             pass
         return boxes
+
+    def _plays(self, ball: InputBalls | None) -> None:
+        if self.kernels is not None and ball is not None:
+            raise UsageError(f"generated kernels bound boxes, no {ball.norm} balls", "add --device cpu; in Python device='cpu'")
 
     def interval_nodes(self, boxes: Boxes) -> Iterator[Node]:
         """The interval pass, node by node: what the caller narrows of one counts for the next."""
@@ -159,11 +166,14 @@ class Engine:
         deadline: float | None = None,
         trace: Trace | None = None,
         known: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+        ball: InputBalls | None = None,
     ) -> Boxes:
         """Boxes in which every node a nonlinear operator reads is bounded by back-substitution.
 
-        `known` are bounds of nodes that hold for these inputs, as those of a larger box do: what they decide needs no row.
+        `known` are bounds of nodes that hold for these inputs, as those of a larger box do: what they decide needs no row. `ball`: the
+        inputs lie in it too.
         """
+        self._plays(ball)
         if self.kernels is not None:
             if not len(lo):
                 return self.interval(lo, hi)
@@ -171,7 +181,7 @@ class Engine:
             for name, neurons in rows.items():
                 self._count_rows(name, 2 * neurons)
             return found
-        boxes = self.forward.start(lo.to(self.device), hi.to(self.device))
+        boxes = self.forward.start(lo.to(self.device), hi.to(self.device), ball)
         done = 0
         for node in self.interval_nodes(boxes):
             program = self.programs.get(node.name)

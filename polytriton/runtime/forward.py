@@ -17,6 +17,7 @@ from polytriton.ir.plan import extent
 from polytriton.kernels.affine import count_source
 from polytriton.limit import go_on
 from polytriton.runtime.curves import curve_range
+from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
 from polytriton.runtime.planes import product_range
 from polytriton.runtime.relax import Winners, maxpool_winners
@@ -34,6 +35,7 @@ class Boxes:
     magnitude: dict[str, Tensor] = field(default_factory=dict)  # S = wabs |operand| of affine nodes
     error: dict[str, Tensor] = field(default_factory=dict)  # e of every node that has one
     winners: dict[str, Winners] = field(default_factory=dict)
+    ball: InputBalls | None = None  # in which the inputs lie too, [batch, values] in the user's order
     signed: dict[str, Tensor] = field(default_factory=dict)  # not zero where rows may bring multipliers of a ReLU's operand's sign
     tables: object = None  # what the engine derived from these boxes
 
@@ -52,7 +54,7 @@ class Boxes:
 
         winners = {k: Winners(w.tap[images], w.sure[images], w.most[images]) for k, w in self.winners.items()}
         bounds = some(self.lo), some(self.hi), some(self.magnitude), some(self.error)
-        return Boxes(*bounds, winners, signed=some(self.signed))
+        return Boxes(*bounds, winners, None if self.ball is None else self.ball.pick(images), some(self.signed))
 
 
 @dataclass(frozen=True)
@@ -97,18 +99,28 @@ class Forward:
         self.moves = {n.name: load_moves(net, n, device) for n in net if n.op == "gather"}
         self._summed: dict[str, dict[str, Tensor]] = {}
 
-    def start(self, lo: Tensor, hi: Tensor) -> Boxes:
-        """Boxes of the input node from boxes of the user's input, [batch, values] in the user's order."""
+    def start(self, lo: Tensor, hi: Tensor, ball: InputBalls | None = None) -> Boxes:
+        """Boxes of the input node from boxes of the user's input, [batch, values] in the user's order, and the ball that it lies in."""
+        name, (low, high) = self.net.input.name, (self.arranged(v) for v in (lo, hi))
+        if not self.semantics.real:  # a ReLU or max pool may read the input directly, and flush what is subnormal there
+            ends = (low, low.clamp(max=0)), (high, high.clamp(min=0))
+            low, high = (torch.where(v.abs() < self.semantics.eta, end, v) for v, end in ends)
+        return Boxes({name: low}, {name: high}, ball=ball)
+
+    def arranged(self, values: Tensor) -> Tensor:
+        """Numbers of the user's inputs, [batch, values], as the input node's cells; 0 where a cell is none of them."""
         node = self.net.input
         take = self.net.weight(node, "take")
         if take is not None:
             index = torch.tensor(take).to(self.device)
-            lo, hi = (
-                torch.where(index >= 0, v[:, index.clamp(min=0)], torch.zeros((), dtype=v.dtype, device=self.device)) for v in (lo, hi)
-            )
-        if not self.semantics.real:  # a ReLU or max pool may read the input directly, and flush what is subnormal there
-            lo, hi = (torch.where(v.abs() < self.semantics.eta, end, v) for v, end in ((lo, lo.clamp(max=0)), (hi, hi.clamp(min=0))))
-        return Boxes({node.name: to_physical(lo, node.shape)}, {node.name: to_physical(hi, node.shape)})
+            values = torch.where(index >= 0, values[:, index.clamp(min=0)], torch.zeros((), dtype=values.dtype, device=self.device))
+        return to_physical(values, node.shape)
+
+    def arranged_ball(self, ball: InputBalls) -> InputBalls | None:
+        """Over the input node's cells. None where two of them are one input: twice moved it would count twice in the norm."""
+        take = self.net.weight(self.net.input, "take")
+        used = [] if take is None else [int(k) for k in take.ravel() if k >= 0]
+        return ball.moved(self.arranged) if len(set(used)) == len(used) else None
 
     def summed(self, name: str) -> dict[str, Tensor]:
         """A layer's weights as the interval pass's kernels read them: outputs first, then the reduction in the kernel's order."""

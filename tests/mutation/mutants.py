@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tests.mutation.balls import BALLS
 from tests.mutation.certificates import CERTIFICATES
 from tests.mutation.charges import PAYMENTS
 from tests.mutation.curves import CURVES
@@ -269,6 +270,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *PIECES,
     *LAUNCHES,
     *INPUT_MAPS,
+    *BALLS,
     *SEVERAL,
     *REACH,
     *PROPERTIES,

@@ -261,15 +261,15 @@ def test_a_helper_bounds_what_is_bounded_here(monkeypatch: pytest.MonkeyPatch) -
             monkeypatch.setattr(Crew.__init__, "__defaults__", (after, None))
             monkeypatch.setattr(Flow, "receive", own if after else leaves)
             answers = fresh(q)
-            answers.trail = Trail(1 << 20)
+            answers.trail = Trail()
             if part:
                 stats = Forest(decider, q, answers, None, ends_after(6), threads=2).run()
             else:
                 stats = InputSearch(decider, q, answers, deadline=None, progress=ends_after(6), threads=2).run()
-            noted = [a.tolist() for a in (*answers.trail.divisions(), *answers.trail.refutations())]
+            noted = answers.trail.divisions().tolist(), answers.trail.refutations().tolist()
             found.append((told(stats, answers), noted))
             assert part or not answers.settled.any()  # there are unsafe inputs
-            assert noted[0] and noted[5]
+            assert all(noted)
     assert ends[0.0] == ends[1e9] and len(done) > 6 and sum(done) > 12
 
 

@@ -34,10 +34,10 @@ def nearest_box(disjunct: Disjunct, dtype: np.dtype) -> Box | None:
 
 
 def exact_point(disjunct: Disjunct, point: np.ndarray) -> Exact | None:
-    """The point of the exact box nearest to a point beside it; None where strict bounds leave no nearest one."""
+    """The point of the exact box nearest to a point beside it; None where strict bounds leave no nearest one, or the ball misses it."""
     made = tuple(min(max(Fraction(v), lo), hi) for v, lo, hi in zip(point.tolist(), disjunct.exact_lo, disjunct.exact_hi, strict=True))
     left_out = [made[i] == disjunct.exact_lo[i] for i in disjunct.open_lo] + [made[i] == disjunct.exact_hi[i] for i in disjunct.open_hi]
-    return None if any(left_out) else made
+    return None if any(left_out) or not (disjunct.ball is None or disjunct.ball.holds(made)) else made
 
 
 def _inward(disjunct: Disjunct, dtype: np.dtype) -> Box:

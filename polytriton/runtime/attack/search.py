@@ -15,7 +15,8 @@ from torch import Tensor
 from polytriton.frontend.query import Disjunct, Exact, Property, as_rationals
 from polytriton.ir.interp import user_shape
 from polytriton.ir.net import Net, Node
-from polytriton.runtime.attack.box import Box, exact_point, inner_box, nearest_box
+from polytriton.runtime.attack.ball import Room, Rooms
+from polytriton.runtime.attack.box import exact_point, inner_box, nearest_box
 from polytriton.runtime.attack.replay import Replay, UnsafePoint
 from polytriton.runtime.attack.sample import Sampler
 from polytriton.runtime.attack.target import Aim, Target, TargetRows
@@ -147,7 +148,7 @@ class _Search:
         free = (t for g in groups for t in g if bool((t.box[0] < t.box[1]).any()))
         ranked = sorted(free, key=lambda t: t.least)
         for t in ranked:
-            corners = [self._rounded(c, t.box) for c in t.corners()]
+            corners = [t.room.draw_inside(c) for c in t.corners()]
             t.queue = list({p.tobytes(): p for p in [t.start, *corners] if p is not None}.values())
         for waves in (range(1), range(1, self.attack.restarts)):
             work = ((t, wave) for wave in waves for t in ranked if self._open(t.aim))
@@ -183,7 +184,7 @@ class _Search:
         if aim.replays >= REPLAYS:
             return
         self._check_clock()
-        point = np.clip(x.detach().cpu().numpy().astype(self.type), *target.box).reshape(self.shape)
+        point = target.room.draw_inside(x.detach().cpu().numpy()).reshape(self.shape)
         y = np.asarray(self.replay(point)).ravel()
         found = self._beside(target, point, y) if target.thin else self._inside(target, point, y)
         if found is None:
@@ -223,19 +224,19 @@ class _Search:
     def _targets(self) -> list[list[Target]]:
         """The reachable disjuncts that are to be aimed at, those that share a box together."""
         groups: dict[tuple[int, int], list[Target]] = {}
-        boxes: dict[tuple[object, ...], tuple[Box | None, bool]] = {}
+        rooms: dict[tuple[int, ...], tuple[Room | None, bool]] = {}
         for a, aim in enumerate(self.aims):
             for k in range(len(aim.prop.disjuncts)) if aim.pieces is None else aim.pieces:
                 d = aim.prop.disjuncts[k]
-                key = id(d.exact_lo), id(d.exact_hi), d.open_lo, d.open_hi
-                if key not in boxes:
+                if d.where not in rooms:
                     self._check_clock()
                     box = inner_box(d, self.type)
                     thin = box is None and self.certify is not None
-                    boxes[key] = (nearest_box(d, self.type), True) if thin else (box, False)
-                box, thin = boxes[key]
-                if box is not None:
-                    groups.setdefault((a, id(box)), []).append(Target(aim, k, d, box, thin))
+                    box = nearest_box(d, self.type) if thin else box
+                    rooms[d.where] = None if box is None else Room(box, d.ball), thin
+                room, thin = rooms[d.where]
+                if room is not None:
+                    groups.setdefault((a, id(room)), []).append(Target(aim, k, d, room, thin))
         return list(groups.values())
 
     def _first_points(self, targets: list[Target]) -> np.ndarray:
@@ -244,12 +245,9 @@ class _Search:
         bounds = (t.corners() for t in targets)
         return np.concatenate([targets[0].aim.starts(), (lo / 2 + hi / 2)[None], *bounds, Sampler.corners(targets[0].box)])
 
-    def _rounded(self, points: np.ndarray, box: Box) -> np.ndarray:
-        return np.clip(points.astype(self.type), *box)
-
     def _look(self, targets: list[Target], points: np.ndarray) -> list[np.ndarray]:
         """Residuals of the points for each of some targets that share a box; the best point of each is kept, or replayed."""
-        points = self._rounded(points, targets[0].box)
+        points = targets[0].room.draw_inside(points)
         seen: list[list[np.ndarray]] = [[] for _ in targets]
         rows: list[TargetRows] = []
         for k in range(0, len(points), self.look_width):
@@ -296,7 +294,7 @@ class _Search:
             return t.queue[wave]
         lo, hi = (v.astype(np.float64) for v in t.box)
         pick = self.rng.random(lo.size)
-        return self._rounded(np.where(pick < 0.5, lo, hi) if wave % 2 else lo + (hi - lo) * pick, t.box)
+        return t.room.draw_inside(np.where(pick < 0.5, lo, hi) if wave % 2 else lo + (hi - lo) * pick)
 
     def _drift(self, work: list[tuple[Target, int]]) -> Tensor:
         """A direction of the outputs for every random start, zero for the others.
@@ -308,13 +306,14 @@ class _Search:
         return self._tensor(self.rng.uniform(-1, 1, (len(work), self.outputs)) * random[:, None])
 
     def _descend(self, work: list[tuple[Target, int]]) -> None:
-        """Signed, normalised gradient steps with momentum, one point a piece of work.
+        """Signed, normalised gradient steps with momentum, one point a piece of work; in a ball steps to where the gradient is least.
 
         A step shrinks with time, and is no longer than what the slope says is needed to reach the unsafe set, and up to that again.
         """
         targets = [t for t, _ in work]
-        lo, hi = self._tensor([t.box[0] for t in targets]), self._tensor([t.box[1] for t in targets])
-        x, span, speed = self._tensor([self._begin(*w) for w in work]), hi - lo, torch.zeros_like(lo)
+        x = self._tensor([self._begin(*w) for w in work])
+        rooms, speed = Rooms([t.room for t in targets], x), torch.zeros_like(x)
+        lo, hi = rooms.lo, rooms.hi
         drift = self._drift(work)
         drifting = drift.abs().amax(1) > 0
         rows = TargetRows(targets, x, self.outputs)
@@ -349,11 +348,11 @@ class _Search:
             speed = 0.75 * speed + slope / size
             rest = 1 - step / self.attack.steps
             x, limit = x.detach(), 0.25 * rest + 0.005
-            room = torch.where(slope > 0, x > lo, x < hi) * span
-            needed = (1.01 + rest) * goal.detach()[:, None] / (slope.abs() * room).sum(1, keepdim=True)
+            gain = rooms.gain(x, slope)
+            needed = (1.01 + rest) * goal.detach()[:, None] / gain
             outside = (~astray & (margin.detach() > 0))[:, None]
             reach = torch.where(outside & (needed < limit), needed, limit)
-            x = torch.minimum(torch.maximum(x - reach * span * speed.sign(), lo), hi)
+            x = torch.minimum(torch.maximum(x + reach * rooms.way(x, speed), lo), hi)
         for i, t in enumerate(targets):
             t.least = min(t.least, least[i])
             if self._open(t.aim) and least[i] <= floor[i] and least[i] < t.denied:

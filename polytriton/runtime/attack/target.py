@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from polytriton.frontend.query import Disjunct, Property
+from polytriton.runtime.attack.ball import Room
 from polytriton.runtime.attack.box import Box
 from polytriton.runtime.attack.replay import UnsafePoint
 
@@ -36,23 +37,26 @@ class Aim:
 
 @dataclass(eq=False)
 class Target:
-    """One disjunct, its box in the model's numbers, and the best of what was seen of it."""
+    """One disjunct, the room that it leaves for the model's numbers, and the best of what was seen of it."""
 
     aim: Aim
     index: int
     disjunct: Disjunct
-    box: Box
+    room: Room
     thin: bool = False  # no point of the box is made of the model's numbers: the box is of those nearest to it
     least: float = float("inf")
     denied: float = float("inf")  # the least residual that was replayed although the search's own arithmetic had not reached the piece
     start: np.ndarray | None = None
     queue: list[np.ndarray] = field(default_factory=list)  # where descents begin, before random points
 
+    @property
+    def box(self) -> Box:
+        return self.room.box
+
     def corners(self) -> np.ndarray:
-        """Where the linear bounds are least, [bounds, inputs]; the middle of an input that a bound does not depend on."""
-        lo, hi = (v.astype(np.float64) for v in self.box)
-        slopes = np.asarray(self.aim.slopes.get(self.index, np.zeros((0, lo.size))), dtype=np.float64)
-        return np.where(slopes > 0, lo, np.where(slopes < 0, hi, lo / 2 + hi / 2))
+        """Where the linear bounds are least, [bounds, inputs]."""
+        slopes = self.aim.slopes.get(self.index, np.zeros((0, self.box[0].size)))
+        return self.room.least(np.asarray(slopes, dtype=np.float64))
 
 
 class TargetRows:
