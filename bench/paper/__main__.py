@@ -7,7 +7,7 @@ PARTS
 Networks are trained where FOLDER/nets has none (bench.paper.standins), then asked about correctly classified images of the held-out ones,
 one at a time, by every method, at the paper's radius; where that proves less than 5 % or more than 95 % of them, at a stated one too,
 which is found on the first few images (bench.paper.radii). A network gets --budget seconds a method and radius, on a CPU of its own time,
-and as many images as fit. FOLDER/answers.jsonl grows by a line an image, and the same
+and as many images as fit. FOLDER/answers.jsonl grows by a line an image, FOLDER/radii.json holds the radii found, and the same
 command goes on where it stopped. At the end: FOLDER/paper.csv and FOLDER/paper.html, and the table on standard output.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,9 +34,11 @@ from bench.paper.radii import WHOLE, Share, share_of_few, stated_radius
 from bench.paper.rows import EVERY, METHODS, PARTS, PaperRow
 from bench.paper.tables import COLUMNS, GROWTH, Measured, csv_rows, growth_rows, page
 from polytriton.errors import PolytritonError
+from polytriton.whole import write_whole
 
 LARGE = 50_000  # neurons: larger networks take minutes to train on a CPU, and are left out unless asked for by name or --large
 FEW = (0.05, 0.95)  # shares of proved images beyond which a radius tells nothing of a network
+RADII = "radii.json"  # of the folder: those found
 QUICK_SEEN = 3_200  # images in the training of a network of the part quick; a longer one's is kept
 HOPELESS = 5  # images of which none is proved, after which no more are asked at that radius
 HOPELESS_NOTE = f"none of the first {HOPELESS} is proved: no more were asked"
@@ -48,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--rows", nargs="+", choices=EVERY, default=[], metavar="ROW", help="these networks, however large")
     p.add_argument("--large", action="store_true", help=f"networks of more than {LARGE:,} neurons on a CPU too: hours of training")
     p.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD", help=", ".join(METHODS))
-    p.add_argument("--images", type=int, default=100, help="of each network at most (%(default)s; quick: 20)")
-    p.add_argument("--budget", type=float, default=60.0, help="seconds a network, method and radius (%(default)g; quick: 5)")
+    p.add_argument("--images", type=int, default=100, help="of each network at most (%(default)s; quick: 12)")
+    p.add_argument("--budget", type=float, default=60.0, help="seconds a network, method and radius (%(default)g; quick: 3)")
     p.add_argument("--near", type=_radius, metavar="RADIUS", help="where the search for a radius begins: a start for large --rows")
     p.add_argument("--seen", type=int, metavar="IMAGES", help="in training, each pass counted")
     p.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
@@ -62,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         p.error("--threads, --images and --budget must be above 0")
     torch.set_num_threads(a.threads)
     if a.parts == ["quick"]:
-        a.images, a.budget = min(a.images, 20), min(a.budget, 5.0)
+        a.images, a.budget = min(a.images, 12), min(a.budget, 3.0)
     try:
         return _run(a)
     except PolytritonError as error:
@@ -147,9 +150,20 @@ def _measure(a: argparse.Namespace, row: PaperRow, about: dict[str, object], ima
         yield from measured(row.epsilon)
         if FEW[0] < _share(own) < FEW[1]:
             return
-    radius = stated_radius(share_at("polytriton"), share_at("crown-ibp"), row.epsilon, a.near)
+    name = f"{row.key} {about['sha256']}"
+    held = _radii_found(a.out)
+    if name not in held or a.near:
+        found = stated_radius(share_at("polytriton"), share_at("crown-ibp"), row.epsilon, a.near)
+        write_whole(a.out / RADII, json.dumps({k: str(v or "") for k, v in (held | {name: found}).items()}, indent=1).encode() + b"\n")
+    radius = _radii_found(a.out)[name]
     if radius is not None and not (row.table and radius == row.epsilon):
         yield from measured(radius)
+
+
+def _radii_found(out: Path) -> dict[str, Fraction | None]:
+    """Of earlier runs too, by row and file; None where images never part."""
+    path = out / RADII
+    return {k: Fraction(v) if v else None for k, v in json.loads(path.read_text()).items()} if path.exists() else {}
 
 
 def _hopeless(some: Sequence[Answer]) -> bool:
