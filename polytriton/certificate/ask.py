@@ -45,14 +45,19 @@ def check_covered(semantics: str, network: Path | None) -> None:
         )
 
 
+def check_writable(folder: Path, what: str) -> None:
+    """Files may be written there, as a search's notes will be."""
+    with told_of_writing(what), tempfile.TemporaryFile(dir=folder):
+        pass
+
+
 def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> Read:
     """Says before a long run what would keep its certificate from being written; returns both files as the checker reads them."""
     check_covered(semantics, network)
     semantics = named(semantics)
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise UsageError(f"cannot write a certificate to {target}", "name a file in an existing folder")
-    with told_of_writing(f"a certificate to {target}"), tempfile.TemporaryFile(dir=target.absolute().parent, prefix=".notes-"):
-        pass
+    check_writable(target.absolute().parent, f"a certificate to {target}")
     try:
         read = load(network, prop)
     except Refused as error:

@@ -88,7 +88,7 @@ class Trail:
             self._lose(error)
 
     def _lose(self, error: OSError) -> None:
-        self.lost = f"the search's notes do not fit on the disk of {self.folder}: {error.strerror or error}"
+        self.lost = f"notes of the search could not be written to {self.folder}: {error.strerror or error}"
         self._divided.clear()
         self._closed.clear()
 

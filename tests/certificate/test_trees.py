@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import polytriton
 from polytriton import checker
 from polytriton.certificate import write
 from polytriton.certificate.guide import Guide
-from polytriton.certificate.trees import PieceNumbers
+from polytriton.certificate.trees import PieceNumbers, _planted
 from polytriton.cli import main
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.prove.trail import Branch, Planted, Trail
@@ -165,6 +166,32 @@ def test_a_tree_that_no_certificate_holds_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr("polytriton.certificate.trees.NODES", 2)
     with pytest.raises(checker.Refused, match="more than 2 nodes"):
         write.certify(*files, "real", trail=trail, prop=asked)
+
+
+def test_writing_takes_few_bytes_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole tree of 17 levels, noted leaf by leaf: its numbers and those of the file, beside next to nothing for the notes."""
+
+    class Numbers:
+        places, rows = {0: [(0, 0)]}, {0: [(0, 0)]}
+
+    monkeypatch.setattr("polytriton.prove.notes.BLOCK", 1 << 20)
+    trail = Trail(tmp_path)
+    level = np.array([trail.plant(0, [0], signs=False)])
+    for _ in range(16):
+        names = trail.names(2 * len(level))
+        trail.divide(level, np.zeros(len(level)), np.zeros(len(level)), names[::2], names[1::2])
+        level = names
+    trail.close(level, np.zeros(len(level)))
+    tracemalloc.start()
+    try:
+        (draft,) = _planted(trail.planted, trail, Numbers(), [1, 1], True)  # type: ignore[arg-type]
+        data = write.pack([draft.arrays()], "real", {"onnx": "", "vnnlib": ""})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    nodes = len(draft.split)
+    assert nodes == (1 << 17) - 1 and np.array_equal(draft.closed[:, 0], np.arange(nodes // 2, nodes))
+    assert peak - len(data) < 70 * nodes and len(data) < 27 * nodes
 
 
 def test_numbers_of_branches_and_of_others_fit_together(tmp_path: Path) -> None:

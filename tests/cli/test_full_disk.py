@@ -41,7 +41,7 @@ def test_notes_that_find_no_room(cli: Cli, here: Path, searched: None, monkeypat
     monkeypatch.setattr(notes.tempfile, "TemporaryFile", lambda **_: open("/dev/full", "r+b", buffering=0))  # noqa: SIM115
     said = cli("verify", "net.onnx", "far.vnnlib", "--certificate", "a.cert")
     assert (said.code, said.out) == (3, "unsat\n")
-    assert f"{UNWRITTEN}the search's notes do not fit on the disk of {here}: No space left on device" in said.err
+    assert f"{UNWRITTEN}notes of the search could not be written to {here}: No space left on device" in said.err
     assert f"remedy: free some space in {here}, or name a place elsewhere" in said.err
     run = ("run", "--instances", "list.csv", "--search", "auto", "--json", "r.jsonl", "--certificates", "c", "--workers", "1")
     said = cli(*run)
@@ -72,3 +72,5 @@ def test_a_folder_that_nobody_may_write_to_is_said_before_the_search(cli: Cli, h
     monkeypatch.setattr("polytriton.prove.prover.Decision", None)
     said = cli("verify", "net.onnx", "safe.vnnlib", "--certificate", "a.cert")
     assert said.code == 2 and "cannot write a certificate to a.cert: Permission denied" in said.err
+    said = cli("run", "net.onnx", "--vnnlib", "safe.vnnlib", "--certificates", "c")
+    assert said.code == 2 and "cannot write certificates to c: Permission denied" in said.err

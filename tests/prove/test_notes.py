@@ -93,7 +93,7 @@ def test_a_full_disk_costs_the_notes_alone(tmp_path: Path, monkeypatch: pytest.M
     some = np.arange(20)
     for trail in (Trail(tmp_path), Trail(tmp_path)):
         trail.divide(some, some, some * 1.0, some, some)
-        assert trail.lost == f"the search's notes do not fit on the disk of {tmp_path}: No space left on device"
+        assert trail.lost == f"notes of the search could not be written to {tmp_path}: No space left on device"
         trail.close(some, some)
         trail.add(Trail())
         assert not len(trail.divisions()) and not len(trail.refutations()) and trail.names(3).tolist() == [0, 1, 2]
