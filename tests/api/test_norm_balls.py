@@ -127,6 +127,17 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main([*run, "--epsilon", "2.5"]) == 2, "of l-infinity, this is more than the pixel range"
 
 
+@pytest.mark.parametrize(("page", "section"), [("own-images.md", "Other norms"), ("properties.md", "Balls")])
+def test_the_pages_examples_run(page: str, section: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (EXAMPLES.parent / "docs" / page).read_text(encoding="utf-8").partition(f"## {section}\n")[2].partition("\n## ")[0]
+    code = text.partition("```python\n")[2].partition("```")[0]
+    assert code
+    monkeypatch.chdir(EXAMPLES.parent)
+    exec(compile(code, page, "exec"), {})
+    told = [line.partition("# ")[2].partition(":")[0] for line in code.splitlines() if ".verdict)" in line]
+    assert capsys.readouterr().out.splitlines()[: len(told)] == told
+
+
 def test_a_record_is_of_its_norm() -> None:
     one, other = (Ball(b"\0" * 4, "|u1", (1, 2, 2), "1/10", norm=norm) for norm in ("linf", "l2"))
     assert one.identity() != other.identity()
