@@ -90,7 +90,7 @@ def test_properties_in_python(net: polytriton.Verifier, digit: tuple[np.ndarray,
 
 def test_l1_is_written_and_l2_is_refused(tmp_path: Path) -> None:
     _, y = polytriton.variables(4, 2)
-    ball = NormBall(["0.5", "1/3", 0, 2], "0.25", "l1", weights=[1, 2, "0.5", 1])
+    ball = NormBall(["0.5", "1/3", 0, "1.9"], "0.25", "l1", weights=[1, 2, "0.5", 1])
     given = Property(([0, 0, -1, 2], [1, 1, 1, 2]), unsafe=[y[0] <= y[1], y[1] >= 3], ball=ball)
     given.save(tmp_path / "ball.vnnlib")
     read = read_vnnlib(tmp_path / "ball.vnnlib")
@@ -98,7 +98,7 @@ def test_l1_is_written_and_l2_is_refused(tmp_path: Path) -> None:
     for _ in range(300):
         x = np.array([0.5, 1 / 3, 0, 2]) + rng.uniform(-0.3, 0.3, 4) * np.array([1, 0.3, 1, 0])
         assert (given.violated(x, [0, 1]) is None) == (read.violated(x, [0, 1]) is None)
-    assert given.violated([0.5, 0.25, 0, 2], [0, 1]) == 0
+    assert given.violated([0.5, 0.3125, 0, 2], [0, 1]) == 0
     with pytest.raises(UnsupportedProperty, match="l2 ball") as stop:
         Property(unsafe=[y[0] <= y[1]], ball=NormBall([0, 0, 0, 0], 1)).vnnlib()
     assert "box around it" in stop.value.remedy

@@ -45,7 +45,7 @@ BALLS: tuple[Mutant, ...] = (
     m("balls: a part is cut too near", CUTS, "reach = left[:, None] + apart\n", "reach = left[:, None] + 0 * apart\n", PARTS),
     m("balls: l2 parts are cut as l1 parts", CUTS, "root = balls.norm == L2", "root = balls.norm != L2", PARTS),
     m("balls: a part at the edge is missed", CUTS, "left[:, None] < 0, np.inf", "left[:, None] < given[:, None] / 8, np.inf", PARTS),
-    m("balls: descents leave them", "runtime/attack/ball.py", "points = e.centre + moved * share[..., None]", "points = e.centre + moved", FOUND),
+    m("balls: descents leave them", "runtime/attack/ball.py", "points = e.centre + moved * share[..., None]", "points = e.centre + moved", f"{SOUND}::test_points_are_drawn_into_the_ball_exactly"),
     m("balls: another norm is the same question", "runs/queries.py", '("" if self.norm == LINF else f" {self.norm}")', '""', f"{USED}::test_a_record_is_of_its_norm", f"{USED}::test_on_the_command_line"),
     m("balls: l1 rows of half the signs", EXACT, "for signs in product((-1, 1), repeat=len(free)):", "for signs in product((1,), repeat=len(free)):", f"{USED}::test_l1_is_written_and_l2_is_refused"),
     m("balls: fixed inputs cost nothing of a written ball", EXACT, "abs(v - c) * w for i, (v, c, w)", "0 * w for i, (v, c, w)", f"{USED}::test_l1_is_written_and_l2_is_refused"),

@@ -110,7 +110,7 @@ CURVES: tuple[Mutant, ...] = (
     m("slopes of a row's own: a plane's cuts change places", CHOSEN, "torch.where(x < 0, high, low)", "torch.where(x < 0, low, high)", SLOPES),
     m("slopes of a row's own: a plane beside another box", CHOSEN, "plane_cuts(slopes[0], slopes[1], (a, c), (b, d)", "plane_cuts(slopes[0], slopes[1], (a, a), (b, b)", SLOPES),
     m("slopes of a row's own: below and above are one", LINES, "mine = above == (side > 0)", "mine = above == (side < 0)", HELD),
-    m("slopes of a row's own: cuts beside an image", CHOSEN, "tables, node, at), inside & (x != 0)", "tables, node, at), x != 0", f"{SLOPES}::test_padding_has_no_line"),
+    m("slopes of a row's own: cuts beside an image", CHOSEN, "tables, node, at), inside & (x != 0)", "tables, node, at), x != 0", f"{SLOPES}::test_padding_has_no_cut"),
     m("slopes of a row's own: the error of another cell", CHOSEN, "table(tables.boxes.error[node.name]), at)", "table(tables.boxes.error[node.name].flip(3)), at)", f"{SLOPES}::test_each_cell_of_each_image_pays_its_own_error"),
     m("slopes of a row's own: the error of another image", CHOSEN, "table(tables.boxes.error[node.name]), at)", "table(tables.boxes.error[node.name].flip(0)), at)", f"{SLOPES}::test_each_cell_of_each_image_pays_its_own_error"),
     m("multipliers of a smooth function: the other end", CHOSEN, "moved * torch.where(moved > 0, lo, hi)", "moved * torch.where(moved > 0, hi, lo)", DIVIDED),

@@ -22,6 +22,7 @@ from polytriton.frontend.query import Property as Stated
 from polytriton.prove.cuts import meet_balls
 from polytriton.prove.questions import BoxBalls
 from polytriton.prove.together import decide_together
+from polytriton.runtime.attack.ball import Room
 from polytriton.runtime.forward import Forward
 from polytriton.runtime.input_balls import InputBalls, least_over, least_points
 
@@ -324,6 +325,7 @@ def test_searches_keep_the_ball(norm: str, safe: str, unsafe: str, search: str) 
     assert given.verify(asked(safe), search="none", falsifier=False).verdict == "unknown"
     found = given.verify(asked(safe), search=search, timeout=60)
     assert found.verdict == "unsat" and 0 < found.margin < 0.1
+    assert found.search is not None and found.search.domains < 200, "parts cut to the ball's box alone are ten times as many, or more"
     assert given.verify(asked(unsafe), search=search, falsifier=False, timeout=2).verdict in ("unknown", "timeout")
 
 
@@ -399,3 +401,17 @@ def test_a_ball_over_cells_that_are_one_input_is_left_out() -> None:
         net = SimpleNamespace(input="x", weight=lambda node, name, take=take: np.array(take))
         cells = SimpleNamespace(net=net, arranged=lambda v, take=take: v[:, [max(k, 0) for k in take]])
         assert (Forward.arranged_ball(cells, ball) is not None) == kept  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_points_are_drawn_into_the_ball_exactly(norm: str) -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(30):
+        n = int(rng.integers(1, 30))
+        centre = [str(Fraction(int(v), 255)) for v in rng.integers(0, 256, n)]
+        weights = [str(Fraction(int(v), 4)) for v in rng.integers(1, 9, n)]
+        ball = NormBall(centre, "1/7", norm, weights=weights)
+        lo, hi = np.zeros(n, dtype=np.float32), np.ones(n, dtype=np.float32)
+        points = Room((lo, hi), ball).draw_inside(rng.uniform(-1, 2, (40, n)))
+        assert points.dtype == np.float32 and (points >= lo).all() and (points <= hi).all()
+        assert all(ball.holds([Fraction(v) for v in p]) for p in points.tolist())
