@@ -1,9 +1,11 @@
 """Certificates of published properties: what finding the proof, writing it and checking it cost.
 
-    python -m bench.certificates [--only GROUP ...] [--ids v0001 ...] [--semantics real float32] [--timeout 60] [--out FILE]
-    python -m bench.certificates --notes 5 --ids v0003 v0065    so many searches with notes for a certificate and without, in turns
+    python -m bench.certificates [--only GROUP ...] [--ids v0001 ...] [--every] [--semantics real float32] [--timeout 60] [--out FILE]
+    python -m bench.certificates --notes 5 --ids v0003 v0065    so many searches with notes for a certificate and without, in turns, and
+                                                                what the file costs
 
-Seconds are CPU seconds of one thread, so that what else the machine does hardly shows. Instances that are in the file already are left out.
+Seconds are CPU seconds of one thread, so that what else the machine does hardly shows. What is in the file already is left out, whatever
+its verdict: a run that was cut off goes on. Writing includes reading both files as the checker does. `--every`: what one bound proves too.
 `further`: how often the checker divided what the certificate's tree leaves open.
 """
 
@@ -35,14 +37,13 @@ COLUMNS = (
     "note",
 )  # fmt: skip
 CHECKING = 600.0  # seconds of the clock that a check may take
-NOTES = 1 << 28  # bytes
 
 
-def instances(ids: list[str], groups: list[str]) -> Iterator[dict[str, str]]:
-    """Those named; else the published ones that hold and that one bound does not prove."""
+def instances(ids: list[str], groups: list[str], every: bool = False) -> Iterator[dict[str, str]]:
+    """Those named; else the published ones that hold, and that one bound does not prove unless all are wanted."""
     for row in read_rows(DATA / "instances.csv"):
-        wanted = row["id"] in ids if ids else row["verdict"] == "unsat" and row["kind"] == "official" and row["crown_verified"] == "0"
-        if wanted and (not groups or row["group"] in groups):
+        holds = row["verdict"] == "unsat" and row["kind"] == "official" and (every or row["crown_verified"] == "0")
+        if (row["id"] in ids if ids else holds) and (not groups or row["group"] in groups):
             yield row
 
 
@@ -51,51 +52,76 @@ def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) 
     net, spec, target = DATA / row["net"], DATA / row["spec"], folder / "a.cert"
     found: Row = {"id": row["id"], "group": row["group"], "network": net.stem, "semantics": semantics}
     began = time.process_time()
-    verifier, trail = polytriton.compile(net, semantics=semantics, device="cpu"), Trail(NOTES)
+    verifier, trail = polytriton.compile(net, semantics=semantics, device="cpu"), Trail(folder)
     prop = read_vnnlib(spec, n_in=verifier.inputs, n_out=verifier.outputs)
     found["verdict"] = verdict = verifier.verify_property(prop, timeout=timeout, falsifier=False, search="auto", trail=trail).verdict
-    found["search_s"] = round(time.process_time() - began, 2)
+    found["search_s"] = _since(began)
     if verdict != "unsat":
         return found
+    began, step = time.process_time(), "write_s"
     try:
-        began = time.process_time()
         found["bytes"] = write(net, spec, target, semantics, trail=trail, prop=prop)
-        found["write_s"] = round(time.process_time() - began, 2)
-        began, guide = time.process_time(), Guide(enough(1 << 20), time.monotonic() + CHECKING, cuts=True)
+        found["write_s"] = _since(began)
+        began, step, guide = time.process_time(), "check_s", Guide(enough(1 << 20), time.monotonic() + CHECKING, cuts=True)
         told = checker.check(net, spec, target, guide=guide)
-        found |= {"check_s": round(time.process_time() - began, 2), "nodes": told.nodes, "leaves": told.leaves, "further": guide.count}
-        found["margin"] = f"{min(told.margins):.3g}"
-    except (Refused, PolytritonError) as error:
-        found["note"] = str(error)[:100]
+        found |= {"nodes": told.nodes, "leaves": told.leaves, "further": guide.count, "margin": f"{min(told.margins):.3g}"}
+    except (Refused, PolytritonError, OSError, MemoryError) as error:
+        found["note"] = f"{type(error).__name__}: {error}"[:100]
+    found[step] = _since(began)
     return found
 
 
-def notes_cost(row: dict[str, str], semantics: str, timeout: float, rounds: int) -> tuple[float, float]:
-    """CPU seconds of a search without notes and with them, medians of so many in turns."""
-    verifier = polytriton.compile(DATA / row["net"], semantics=semantics, device="cpu")
-    seconds: tuple[list[float], list[float]] = ([], [])
+def _since(began: float) -> float:
+    return round(time.process_time() - began, 3)
+
+
+def writing_cost(row: dict[str, str], semantics: str, timeout: float, rounds: int, folder: Path) -> str:
+    """CPU seconds of a search without notes, with them, and of the certificate made of them: medians of so many in turns."""
+    net, spec = DATA / row["net"], DATA / row["spec"]
+    verifier = polytriton.compile(net, semantics=semantics, device="cpu")
+    plain, noted, written, divided = list[float](), list[float](), list[float](), 0
     for k in range(rounds + 1):
-        for noted in (False, True):
-            began = time.process_time()
-            trail = Trail(NOTES) if noted else None
-            verifier.verify_property(DATA / row["spec"], timeout=timeout, falsifier=False, search="auto", trail=trail)
-            if k:  # the first warms up
-                seconds[noted].append(time.process_time() - began)
-    return statistics.median(seconds[0]), statistics.median(seconds[1])
+        trail = Trail(folder)
+        times = [time.process_time()]
+        for some in (None, trail):
+            verdict = verifier.verify_property(spec, timeout=timeout, falsifier=False, search="auto", trail=some).verdict
+            times.append(time.process_time())
+        if verdict != "unsat":
+            return f"{row['id']} {semantics}: {verdict}"
+        write(net, spec, folder / "a.cert", semantics, trail=trail)
+        times.append(time.process_time())
+        divided = len(trail.divisions())
+        if k:  # the first warms up
+            for seconds, begin, end in zip((plain, noted, written), times, times[1:], strict=False):
+                seconds.append(end - begin)
+    search, more, file = (statistics.median(v) for v in (plain, noted, written))
+    return (
+        f"{row['id']} {semantics}: {divided:,} divisions; search {search:.3f} s, with notes {more:.3f} s, file {file:.3f} s: "
+        f"{(more + file) / search - 1:+.3f} of the search"
+    )
 
 
 def summary(rows: list[dict[str, str]]) -> str:
-    """The goals beside what was reached."""
-    proved, held = [r for r in rows if r["verdict"] == "unsat"], [r for r in rows if r["check_s"]]
-    if not held:
-        return "nothing is certified"
-    times = {key: sum(float(r[key]) for r in held) for key in ("search_s", "write_s", "check_s")}
-    sizes, of_search = [int(r["bytes"]) for r in held], {key: times[key] / times["search_s"] for key in times}
-    return (
-        f"{len(held)} of {len(proved)} proofs certified; CPU seconds: search {times['search_s']:.0f}, write {times['write_s']:.0f}, "
-        f"check {times['check_s']:.0f} ({of_search['write_s']:.3f} and {of_search['check_s']:.2f} of the search); "
-        f"bytes: median {statistics.median(sizes):,.0f}, most {max(sizes):,}"
-    )
+    """What was reached, of each semantics, beside the goals; and what was not."""
+    kinds = [kind for kind in checker.SEMANTICS if any(r["semantics"] == kind for r in rows)]
+    told = [line for kind in kinds for line in _summary(kind, [r for r in rows if r["semantics"] == kind])]
+    return "\n".join(told + (_summary("both", rows)[:1] if len(kinds) > 1 else []))
+
+
+def _summary(kind: str, rows: list[dict[str, str]]) -> list[str]:
+    """A line, and one for each proof that is not confirmed."""
+    proved = [r for r in rows if r["verdict"] == "unsat"]
+    held = [r for r in proved if r["margin"]]
+    first = f"{kind}: {len(held)} of {len(proved)} proofs confirmed, {len(rows) - len(proved)} searches ended without one"
+    if held:
+        search, written, check = (sum(float(r[key]) for r in held) for key in ("search_s", "write_s", "check_s"))
+        sizes = [int(r["bytes"]) for r in held]
+        first += (
+            f"; CPU seconds: search {search:.1f}, writing {written:.1f} ({written / search:.3f} of the search, goal 0.1), "
+            f"checking {check:.1f} ({check / search:.2f}, goal 5); "
+            f"bytes: median {statistics.median(sizes):,.0f} (goal 2,000,000), most {max(sizes):,} (goal 200,000,000)"
+        )
+    return [first, *(f"  {r['id']} {r['semantics']} is not confirmed: {r['note']}" for r in proved if not r["margin"])]
 
 
 def main() -> None:
@@ -105,19 +131,20 @@ def main() -> None:
     p.add_argument("--semantics", nargs="*", default=["real", "float32"], choices=checker.SEMANTICS)
     p.add_argument("--timeout", type=float, default=60.0)
     p.add_argument("--out", type=Path, default=OUT)
+    p.add_argument("--every", action="store_true")
     p.add_argument("--notes", type=int, default=0, metavar="ROUNDS")
     a = p.parse_args()
     if a.notes:
-        for row in instances(a.ids, a.only):
-            for semantics in a.semantics:
-                plain, noted = notes_cost(row, semantics, a.timeout, a.notes)
-                print(f"{row['id']} {semantics}: {plain:.3f} s, with notes {noted:.3f} s, {noted / plain:.3f}")
+        with tempfile.TemporaryDirectory() as folder:
+            for row in instances(a.ids, a.only, a.every):
+                for semantics in a.semantics:
+                    print(writing_cost(row, semantics, a.timeout, a.notes, Path(folder)), flush=True)
         return
     known = {(r["id"], r["semantics"]) for r in read_rows(a.out)} if a.out.exists() else set()
     stamp = {"machine": processor(), "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")}
     table = Table(COLUMNS, a.out, stamp, goes_on=True)
     with tempfile.TemporaryDirectory() as folder:
-        for row in instances(a.ids, a.only):
+        for row in instances(a.ids, a.only, a.every):
             for semantics in a.semantics:
                 if (row["id"], semantics) not in known:
                     table.add(measured(row, semantics, a.timeout, Path(folder)))

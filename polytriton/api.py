@@ -315,7 +315,8 @@ class Verifier(NetProver):
         """
         from polytriton.certificate.ask import Certifying
 
-        wanted = Certifying(Path(self.path), Path(path), Path(certificate), self.options.semantics, self.options.memory)
+        derived = self.joint is not None or any(n.integer("outside") for n in self.net)
+        wanted = Certifying(Path(self.path), Path(path), Path(certificate), self.options.semantics, derived=derived)
         result = self.verify_property(
             Path(path), timeout=timeout, falsifier=falsifier, progress=progress, seed=seed, search=search, trail=wanted.trail
         )

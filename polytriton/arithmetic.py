@@ -25,7 +25,8 @@ class Arithmetic:
     cores make a product, under a stated model of them.
 
     Charged: `u`, the type's unit roundoff, and `eta`, the largest loss to underflow of one operation; split products flush parts of an
-    operand, up to three times what a plain product loses.
+    operand, up to three times what a plain product loses. `centred`: what products of layers round is charged by how far the operand may
+    lie from a point of its box, in place of its magnitude.
 
     `fuse_taps`, `stages`: up to how many taps a convolution applies the ReLU itself, and how far a kernel loads ahead.
     """
@@ -40,6 +41,7 @@ class Arithmetic:
     parts: int = 1
     fuse_taps: int = 1
     stages: int = 3
+    centred: bool = False
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -73,4 +75,7 @@ ARITHMETICS = {
         Arithmetic("interval32", "tl.float32", INTERVAL, U32, ETA32, "FFMA"),
     )
 }
-LIBRARY = {name: replace(ARITHMETICS[name], inner=0) for name in ("float64", "float32")}  # what torch's libraries multiply
+LIBRARY = {  # what torch's libraries multiply
+    "float64": replace(ARITHMETICS["float64"], inner=0),
+    "float32": replace(ARITHMETICS["float32"], inner=0, centred=True),
+}

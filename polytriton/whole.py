@@ -16,12 +16,13 @@ from polytriton.errors import NoSpace, UsageError
 MISTAKES = (errno.ENOENT, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EROFS, errno.ENAMETOOLONG)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes beside the place and moves it there: a reader sees the old file or the new one."""
+def write_whole(path: Path, *data: bytes | memoryview) -> None:
+    """Writes beside the place and moves it there: a reader sees the old file or the new one, all parts of it."""
     made = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with open(made, "xb") as file:
-            file.write(data)
+            for part in data:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(made, path)

@@ -55,7 +55,8 @@ def test_the_command_keeps_its_memory() -> None:
 @GLIBC
 def test_blocks_come_back_without_new_pages() -> None:
     kept = int(ran(CHURN.format(before="from polytriton.heap import keep_memory; keep_memory()")))
-    assert kept <= (240 << 20) // mmap.PAGESIZE  # the large block is new, the 40 small ones before and behind it are not
+    # the large block is new, the 40 small ones before and behind it are not; a few pages more may be the interpreter's
+    assert kept <= (240 << 20) // mmap.PAGESIZE + 64
 
 
 def test_larger_blocks_than_the_default_wait_for_kept_memory(monkeypatch: pytest.MonkeyPatch) -> None:

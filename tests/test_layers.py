@@ -18,7 +18,7 @@ ALLOWED = {
     "arithmetic": "rounding",
     "artifact": "arithmetic errors frontend guard ir kernels limit passes tuned",
     "cache": "api artifact errors frontend guard knobs limit passes",
-    "certificate": "checker checker_files checker_slopes errors frontend guard prove",
+    "certificate": "checker checker_files checker_slopes errors explain frontend guard prove whole",
     "checker": "checker_files checker_slopes",
     "checker_exact": "checker checker_files",
     "checker_slopes": "checker_files",

@@ -45,7 +45,8 @@ from bench.suite.zoo import split
 PEERS = {"auto_lirpa": "auto_LiRPA"}
 COLUMNS = (*END_TO_END, "ratio", "ratio_lo", "ratio_hi", "tighter", "looser", "gap", "peer")
 SHOWN = (
-    "network", "engine", "batch", "seconds", "spread", "runs", "worst", "ratio", "ratio_lo", "ratio_hi", "tighter", "looser", "gap", "note",
+    "network", "engine", "numerics", "batch", "seconds", "spread", "runs", "worst", "ratio", "ratio_lo", "ratio_hi", "tighter", "looser",
+    "gap", "note",
 )  # fmt: skip
 ROUNDING = 1e-4  # of the largest margin: float32 coefficients of deep networks differ by less, other relaxations by more
 SAME = 1e-3  # relative difference at which two readings of one network are two networks
@@ -64,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--batch", type=int, default=1)
     p.add_argument("--rounds", type=int, default=9)
     p.add_argument("--threads", type=int, default=1)
-    p.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    p.add_argument("--dtype", choices=("float32", "float64"), nargs="+", default=["float32"], help="polytriton's, a row each (%(default)s)")
+    p.add_argument("--peer-dtype", choices=("float32", "float64"), help="the peer's (as polytriton's)")
+    p.add_argument("--cpu", action="store_true", help="count processor time, where other work shares the machine")
     p.add_argument("--candidates", choices=("all", "input"), default="all", help="polytriton's; input is what CROWN does (%(default)s)")
     p.add_argument("--device", default="cpu")
     p.add_argument("--limit", type=float, default=300.0, help="seconds that one answer may take (%(default)g)")
@@ -98,13 +101,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table, code = Table(COLUMNS, a.out, {"part": "peer", **mine}, SHOWN), 0
     with tempfile.TemporaryDirectory() as folder:
         for row, file, x, eps in networks(a, Path(folder)):
-            row |= {"eps": str(eps), "numerics": a.dtype, "batch": len(x), "peer": name}
-            try:
-                for found in pair(a, file, Path(folder) / "boxes.npz", x, float(eps)):
-                    table.add({**row, **found})
-            except Gone as error:
-                table.add({**row, "note": str(error)})
-                code = FAILED
+            for dtype in a.dtype:
+                about_row = {**row, "eps": str(eps), "numerics": dtype, "batch": len(x), "peer": name}
+                try:
+                    for found in pair(a, dtype, file, Path(folder) / "boxes.npz", x, float(eps)):
+                        table.add({**about_row, **found})
+                except Gone as error:
+                    table.add({**about_row, "note": str(error)})
+                    code = FAILED
     table.close()
     return code
 
@@ -158,17 +162,18 @@ def write_boxes(path: Path, net: Path, x: np.ndarray, eps: float) -> np.ndarray:
     return y
 
 
-def pair(a: argparse.Namespace, file: Path, boxes: Path, x: np.ndarray, eps: float) -> Iterator[Row]:
+def pair(a: argparse.Namespace, dtype: str, file: Path, boxes: Path, x: np.ndarray, eps: float) -> Iterator[Row]:
     """A row for each side: polytriton's carries the comparison."""
     y = write_boxes(boxes, file, x, eps)
-    question = {"net": str(file), "boxes": str(boxes), "dtype": a.dtype, "device": a.device, "candidates": a.candidates}
+    question = {"net": str(file), "boxes": str(boxes), "device": a.device, "candidates": a.candidates}
+    types, clock = {"polytriton": dtype, PEERS[a.peer]: a.peer_dtype or dtype}, "cpu_seconds" if a.cpu else "seconds"
     with MeasuringChild("bench.compare.side", ["polytriton"], threads=a.threads) as ours, peer(a) as theirs:
         sides = {"polytriton": ours, PEERS[a.peer]: theirs}
         first: dict[str, Message] = {}
         for name, child in sides.items():
             try:
                 answer_of(child, {"about": True, "threads": a.threads}, a.limit)
-                told = np.array(answer_of(child, question, a.limit)["y"])
+                told = np.array(answer_of(child, {**question, "dtype": types[name]}, a.limit)["y"])
                 first[name] = answer_of(child, {"run": True}, a.limit)
             except Gone as error:
                 raise Gone(f"{name}: {error}", error.late) from None
@@ -180,12 +185,13 @@ def pair(a: argparse.Namespace, file: Path, boxes: Path, x: np.ndarray, eps: flo
             for name, child in [*sides.items()][:: 1 if k % 2 == 0 else -1]:
                 if a.threads > 1:
                     time.sleep(PAUSE)
-                times[name].append(answer_of(child, {"run": True}, a.limit)["seconds"])
+                times[name].append(answer_of(child, {"run": True}, a.limit)[clock])
             if k >= 2 and (time.monotonic() - begin) * (k + 2) / (k + 1) > a.budget:
                 break
     margins = {name: np.array(first[name]["margins"]) for name in sides}
     for name in sides:
-        row: Row = {"engine": name, **summary(times[name], len(x)), "first": first[name]["seconds"], "worst": float(margins[name].min())}
+        row: Row = {"engine": name, "numerics": types[name], **summary(times[name], len(x))}
+        row |= {"first": first[name][clock], "worst": float(margins[name].min())}
         yield row | (compared([*times.values()], [*margins.values()]) if name == "polytriton" else {})
 
 

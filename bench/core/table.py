@@ -57,8 +57,10 @@ class Table:
         return self.shown or self.columns
 
     def close(self) -> None:
+        """What is added afterwards goes behind the rows that are there."""
         if self._file is not None:
             self._file.close()
+            self._file, self.goes_on = None, True
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

@@ -1,15 +1,19 @@
 """Everything there is to measure and check on a machine with an NVIDIA GPU, in one command.
 
-    python -m bench.gpu [PART ...] [--out FOLDER] [--minutes 8] [--only GROUP ...] [--dry]
+    python -m bench.gpu [PART ...] [--out FOLDER] [--minutes 8] [--only GROUP ...] [--anew] [--dry]
 
+first     the driver, Triton, a kernel of every family against an oracle, in a minute; without driver and Triton nothing else is tried
 kernels   every launch of small networks against an oracle, whole networks against torch; FAIL where a bound is not kept
+ascent    slopes and multipliers against torch, and the time of a turn
 micro     single launches: times, fractions of the ceilings, fused and separate ReLUs, tile shapes
 zoo       the paper's networks, synthetic, end to end, alone and in batches, beside the torch engine and auto_LiRPA
 interval  the paper's interval arithmetic beside folded errors
 
-Every part may take --minutes and leaves out, saying so, what it has no time for. Rows go to FOLDER/DEVICE_PART.csv as they come
-and to stdout; progress goes to stderr. Every group of a part runs in a process of its own, since an illegal access loses the device
-to its process. --dry does the same on tiny sizes in Triton's interpreter: its times mean nothing and no file is written.
+Every part may take --minutes, its last process stopped, and leaves out, saying so, what it has no time for. Rows go to
+FOLDER/DEVICE_PART.csv as they come and to stdout; progress goes to stderr. Every group of a part runs in a process of its own, since an
+illegal access loses the device to its process; a part that fails takes no other with it. A run that is asked for again keeps,
+of the same code, the groups that came to their end and does the others; --anew does all of them. --dry does the same on tiny sizes in
+Triton's interpreter: its times mean nothing and no file is written.
 
 Exit code: 0, 1 where a check failed or a process died, 2 where there is no GPU or no Triton.
 """
@@ -21,21 +25,24 @@ import os
 import shutil
 import sysconfig
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from bench.core.command import add_parts, check_known, parser, run_groups
+from bench.core.command import FAILED, add_parts, check_known, parser, run_groups
 from bench.core.machine import ROOT, describe
 from bench.core.remote import rows_of
-from bench.core.table import Row, Table, say, slug
+from bench.core.table import Row, Table, first_line, say, slug
+from bench.gpu.finished import GROUP, Finished
 from bench.gpu.setting import Setting, all_groups, device_name
 from polytriton.knobs import interpret_triton
 
-PARTS = ("kernels", "micro", "zoo", "interval")
+PARTS = ("first", "kernels", "ascent", "micro", "zoo", "interval")
 LEAST = 45.0  # seconds a group gets at least, where the part has them and names no other number
 GRACE = 15.0  # seconds past its end after which a process is stopped
 NO_DEVICE = 2
+NOTHING_RUNS = 3  # of a part: no other can do anything
 
 
 def main() -> int:
@@ -43,6 +50,7 @@ def main() -> int:
     add_parts(p, PARTS)
     p.add_argument("--out", type=Path, default=ROOT / "build" / "bench-gpu", help="folder of the CSV files (%(default)s)")
     p.add_argument("--minutes", type=float, default=8.0, help="time of a part (%(default)g)")
+    p.add_argument("--anew", action="store_true", help="also what an earlier run of this code has finished")
     p.add_argument("--dry", action="store_true", help="tiny sizes in Triton's interpreter")
     a = p.parse_args()
     check_known(p, "part", a.parts, PARTS)
@@ -50,11 +58,33 @@ def main() -> int:
         say(missing)
         return NO_DEVICE
     interpret_triton(a.dry)  # in the groups' processes
-    device = device_name(a.dry)
+    try:
+        device = device_name(a.dry)
+    except RuntimeError as error:
+        say(f"the driver answers with an error: {first_line(error)}")
+        return NO_DEVICE
     about = describe(device)
     say(f"{device}; torch {about['torch']}, triton {about['triton']}")
-    codes = [run_part(part, a.only, a.minutes * 60, a.dry, a.out, device, about) for part in a.parts or PARTS]
-    return max(codes)
+    return run_parts(a.parts or PARTS, lambda part: run_part(part, a.only, a.minutes * 60, a.dry, a.out, device, about, anew=a.anew))
+
+
+def run_parts(parts: Sequence[str], run: Callable[[str], int]) -> int:
+    """One after another, whatever became of those before; but nothing where not even the driver or Triton works."""
+    codes, failed = [0], list[str]()
+    for part in parts:
+        try:
+            codes.append(run(part))
+        except Exception as error:  # whatever it is: other parts have results of their own
+            traceback.print_exc()
+            say(f"   {part} failed: {first_line(error)}")
+            codes.append(FAILED)
+        failed += [part] * bool(codes[-1])
+        if codes[-1] == NOTHING_RUNS:
+            say(f"   {', '.join(parts[len(codes) - 1 :]) or 'nothing'} left out: nothing can run before this works")
+            break
+    if failed:
+        say(f"failed: {', '.join(failed)}")
+    return FAILED if failed else 0
 
 
 def absent(dry: bool) -> str:
@@ -85,36 +115,64 @@ def part_module(part: str) -> ModuleType:
     return importlib.import_module(f"bench.gpu.{part}")
 
 
-def run_part(part: str, only: list[str], seconds: float, dry: bool, out: Path, device: str, about: Row) -> int:
-    """All groups of a part, one after another; 0 or FAILED."""
-    end = time.time() + seconds
-    say(f"== {part}: up to {seconds / 60:g} minutes")
+def run_part(
+    part: str, only: list[str], seconds: float, dry: bool, out: Path, device: str, about: Row, *, anew: bool = False
+) -> int:  # fmt: skip
+    """All groups of a part, one after another; 0, FAILED, or NOTHING_RUNS where a group failed without which no other can do anything."""
     module = part_module(part)
-    least = getattr(module, "LEAST", LEAST)
+    seconds = seconds if dry else min(seconds, getattr(module, "PART_SECONDS", seconds))
+    end = time.time() + seconds - min(GRACE, seconds / 4)  # the last process is stopped within the part's time
+    say(f"== {part}: up to {seconds / 60:g} minutes")
+    least, needed = getattr(module, "LEAST", LEAST), getattr(module, "NEEDED", ())
     print(f"\n{part} on {device}" + (", a dry run: times mean nothing" if dry else ""), flush=True)
     path = None if dry else out / f"{slug(device)}_{part}.csv"
-    table = Table(module.COLUMNS, path, {"part": part, **about}, module.SHOWN)
-    wanted = [g for g in module.groups(dry) if not only or g in only]
-    batches = [wanted] * bool(wanted) if dry else [[g] for g in wanted]  # a dry run can lose no device
-    named = {", ".join(some): (some, len(batches) - k) for k, some in enumerate(batches)}
-
-    def rows_within(batch: str) -> Iterator[Row]:
-        """Of a process of its own, which gets its share of the time that is left."""
-        (some, share), left = named[batch], end - time.time()
+    groups = module.groups(dry)
+    wanted = [g for g in groups if not only or g in only]
+    kept = Finished(path, wanted if anew else ())
+    code = FAILED * any(row.get("verdict") == "FAIL" and row[GROUP] in wanted for row in kept.rows)
+    table = Table((*module.COLUMNS, GROUP), path, {"part": part, **about}, module.SHOWN, goes_on=True)
+    for group in (g for g in wanted if g in kept.groups):
+        say(f"   {group}: finished before, by this code")
+    wanted = [g for g in wanted if g not in kept.groups]
+    batches = [wanted] * bool(wanted) if dry and not needed else [[g] for g in wanted]  # a dry run can lose no device
+    for k, some in enumerate(batches):
+        name, left = ", ".join(some), end - time.time()
         if left < min(LEAST, seconds) / 3:
-            say(f"   {batch}: left out, no time")
-            return
-        limit = min(left, max(least, 2 * left / share))
-        say(f"   {batch}: up to {limit:.0f} s")
+            say(f"   {name}: left out, no time")
+            continue
+        limit = min(left, max(least, 2 * left / (len(batches) - k)))
+        say(f"   {name}: up to {limit:.0f} s")
         until = time.time() + limit
-        yield from rows_of(all_groups, module.work, some, Setting(dry, until), seconds=lambda: max(0.0, until - time.time()) + GRACE)
-
-    code = run_groups(table, named, rows_within)
-    if path is not None and table.rows:
-        say(f"   {len(table.rows)} rows in {path}")
-    if not table.rows:
-        say(f"   no rows; groups: {', '.join(module.groups(dry))}")
+        ended, before = Ended(), len(table.rows)
+        code |= run_groups(table, [name], lambda _: ended.rows(some, module, Setting(dry, until)))  # noqa: B023
+        if ended.whole and time.time() < until:
+            kept.add(name)
+        if set(some) & set(needed) and any(is_failure(row) for row in table.rows[before:]):
+            code = NOTHING_RUNS
+            break
+    if path is not None and (table.rows or kept.rows):
+        say(f"   {len(table.rows) + len(kept.rows)} rows in {path}")
+    elif not table.rows:
+        say(f"   no rows; groups: {', '.join(groups)}")
     return code
+
+
+def is_failure(row: Row) -> bool:
+    """A check that failed, or a process that died."""
+    return row.get("verdict") == "FAIL" or ("verdict" not in row and bool(row.get("note")))
+
+
+class Ended:
+    """Rows of some groups, by a process of its own; `whole`: it came to its end."""
+
+    whole = False
+
+    def rows(self, some: list[str], module: ModuleType, setting: Setting) -> Iterator[Row]:
+        grace = min(GRACE, setting.left / 4)
+        made = rows_of(all_groups, module.work, some, setting, seconds=lambda: max(0.0, setting.left) + grace)
+        for row in made:
+            yield {**row, GROUP: ", ".join(some)}
+        self.whole = True
 
 
 if __name__ == "__main__":

@@ -46,11 +46,11 @@ def arithmetics(setting: Setting) -> tuple[str, ...]:
 def work(group: str, setting: Setting) -> Iterator[Row]:
     compiled = compile_net(NETWORKS[group]())
     every = arithmetics(setting)
-    warm([_engine(compiled, n, setting) for n in every], replace(setting, end=time.time() + setting.left / 2))
+    warm([engine_of(compiled, n, setting) for n in every], replace(setting, end=time.time() + setting.left / 2))
     for numerics in every:
         about = {"network": group, "numerics": numerics}
         try:
-            for row in chain(*(part(compiled, numerics, setting) for part in (_steps, _whole, _replayed))):
+            for row in chain(*(part(compiled, numerics, setting) for part in (_steps, compare, replay))):
                 yield {**about, **row, "verdict": "pass" if row["fraction"] <= 1 else "FAIL"}
         except Exception as error:
             if lost(error):
@@ -58,7 +58,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
             yield {**about, "step": "all", "fraction": INFINITE, "what": type(error).__name__, "verdict": "FAIL", "note": first_line(error)}
 
 
-def _engine(compiled: Compiled, numerics: str, setting: Setting) -> Engine:
+def engine_of(compiled: Compiled, numerics: str, setting: Setting) -> Engine:
     return Engine(compiled, semantics="real", dtype=numerics, device=setting.device, kernels=setting.kernels, memory=setting.memory())
 
 
@@ -102,14 +102,14 @@ def launches(stage: Stage) -> Iterator[Row]:
 # ---- whole networks -----------------------------------------------------------------------------------------
 
 
-def _whole(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]:
+def compare(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]:
     """Bounds of two boxes against the torch engine on the CPU, and against the network's values at points of the boxes."""
     if setting.left < 0:
         return
     batch = 1 if setting.dry else 2
     lo, hi = _balls(compiled.net, batch, seed=1)
     host = Engine(compiled, semantics="real", dtype="float64" if numerics == "float64" else "float32")
-    ours = _engine(compiled, numerics, setting)
+    ours = engine_of(compiled, numerics, setting)
     outputs = compiled.net.node(compiled.net.output).size
     image = torch.arange(batch).repeat_interleave(outputs)
     eye = torch.eye(outputs, dtype=torch.float64).repeat(batch, 1)
@@ -133,11 +133,11 @@ def _whole(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]
     yield {"program": "all", "step": "network", "fraction": INFINITE if outside else 0.0, "what": "sampled", "note": outside}
 
 
-def _replayed(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]:
+def replay(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]:
     """Batch after batch, soon ahead of counts and as graphs, against an engine to which every batch is the first: bit for bit."""
     if setting.left < 0:
         return
-    ours, lone = (_engine(compiled, numerics, setting) for _ in range(2))
+    ours, lone = (engine_of(compiled, numerics, setting) for _ in range(2))
     assert ours.kernels is not None and lone.kernels is not None
     outputs = compiled.net.node(compiled.net.output).size
     eye = torch.eye(outputs, dtype=torch.float64, device=setting.device)

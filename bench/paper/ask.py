@@ -8,13 +8,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import polytriton
+from polytriton.results import Result
 from polytriton.whole import LineFile
+
+PATIENCE = 6  # how many times the budget the clock may run on a CPU that others use too
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Question:
-    """Which network, by which method, at which radius; of how many images, in how many seconds."""
+    """Which network, by which method, at which radius; of how many images, in how many seconds: on the CPU of its own time, a thread."""
 
     row: str
     model: Path
@@ -83,34 +88,62 @@ class Question:
     def key(self) -> tuple[str, str, str, str]:
         return self.row, self.sha256, self.method, str(self.radius)
 
+    def spent(self, answer: Answer) -> float:
+        """Seconds of the budget; other work beside it stretches the clock of a CPU."""
+        return answer.cpu_seconds / torch.get_num_threads() if self.device == "cpu" else answer.seconds
+
+    @property
+    def timeout(self) -> float:
+        return max(1.0, self.budget) * (PATIENCE if self.device == "cpu" else 1)
+
+
+@dataclass
+class _Asked:
+    """A network compiled for a method; `warm` once it has answered, since the first answer waits for what is made once."""
+
+    verifier: polytriton.Verifier
+    warm: bool = False
+
+
+@lru_cache(maxsize=2)  # a search for a radius asks two methods by turns
+def _asked(model: Path, sha256: str, method: str, device: str) -> _Asked:
+    return _Asked(polytriton.compile(model, method=method, device=device, check=False))
+
 
 def ask(question: Question, levels: np.ndarray, labels: np.ndarray, answers: Answers) -> Iterator[Answer]:
-    """The answers that are missing, until the budget is spent; what an earlier run spent counts."""
-    done = answers.of(*question.key())
-    if len(done) >= min(question.images, len(levels)) or any(a.verdict == "over budget" for a in done):
-        return
-    verifier = polytriton.compile(question.model, method=question.method, device=question.device, check=False)
-    guess = verifier.predict(levels[: question.images]).argmax(1)
-    spent, warm = sum(a.seconds for a in done), False
-    known = {a.image for a in done}
+    """All answers in the order of the images, those of earlier runs too, until the budget is spent."""
+    known = {a.image: a for a in answers.of(*question.key())}
+    spent, guess = 0.0, None
     for k in range(min(question.images, len(levels))):
-        if k in known:
-            continue
-        if spent >= question.budget:
-            return
-        options: dict[str, Any] = {"epsilon": question.radius, "label": int(labels[k]), "falsifier": False, "search": "none"}
-        if int(guess[k]) != int(labels[k]):
-            answer = Answer(*question.key(), k, "wrong", 0.0, float("-inf"))
-        else:
-            if not warm:  # the first answer of a process waits for what is made once
-                verifier.verify(levels[k], timeout=max(1.0, question.budget), **options)
-                warm = True
-            begin, before = time.monotonic(), time.process_time()
-            found = verifier.verify(levels[k], timeout=max(1.0, question.budget), **options)
-            spent, used = spent + time.monotonic() - begin, time.process_time() - before
-            verdict = "over budget" if found.ended_by == "query-time" else found.verdict
-            answer = Answer(*question.key(), k, verdict, found.seconds, float(found.margin), used)
-        answers.add(answer)
+        answer = known.get(k)
+        if answer is None:
+            if spent >= question.budget:
+                return
+            asked = _asked(question.model, question.sha256, question.method, question.device)
+            if guess is None:
+                guess = asked.verifier.predict(levels[: question.images]).argmax(1)
+            right = int(guess[k]) == int(labels[k])
+            answer = _answer(question, k, asked, levels[k], int(labels[k])) if right else _wrong(question, k)
+            answers.add(answer)
+        spent += question.spent(answer)
         yield answer
         if answer.verdict == "over budget":
             return
+
+
+def _wrong(question: Question, image: int) -> Answer:
+    return Answer(*question.key(), image, "wrong", 0.0, float("-inf"))
+
+
+def _answer(question: Question, image: int, asked: _Asked, levels: np.ndarray, label: int) -> Answer:
+    options: dict[str, Any] = {"epsilon": question.radius, "label": label, "falsifier": False, "search": "none"}
+    if not asked.warm:  # on a CPU nothing is made for a radius, and a point is soon decided
+        begin = options | ({"epsilon": 0} if question.device == "cpu" else {})
+        asked.verifier.verify(levels, timeout=question.timeout, **begin)
+        asked.warm = True
+    before = time.process_time()
+    found = asked.verifier.verify(levels, timeout=question.timeout, **options)
+    used = time.process_time() - before
+    assert isinstance(found, Result)  # of one image
+    verdict = "over budget" if found.ended_by == "query-time" else found.verdict
+    return Answer(*question.key(), image, verdict, found.seconds, float(found.margin), used)

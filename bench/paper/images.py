@@ -65,34 +65,35 @@ def enlarged_digits() -> Images:
 
 
 def drawn_shapes(seed: int = 0, train: int = DRAWN) -> Images:
-    """Ten shapes in two colours each, anywhere in 32 x 32 pixels, at any size, under noise."""
+    """Ten bright shapes on dark ground, each of a colour of its own, near the middle of 32 x 32 pixels, under noise.
+
+    Bright and dark keep their sides, and shapes nearly their places: where they were swapped and moved freely, dense networks learnt a
+    quarter of them and intervals nothing, since what tells such classes apart is linear nowhere.
+    """
     rng = np.random.default_rng(seed)
     count = train + HELD_OUT
     labels = np.arange(count) % 10
     rng.shuffle(labels)
     levels = np.stack([_shape(rng, int(label)) for label in labels])
-    return Images("drawn shapes", levels[HELD_OUT:], labels[HELD_OUT:], levels[:HELD_OUT], labels[:HELD_OUT])
+    return Images("ten drawn shapes", levels[HELD_OUT:], labels[HELD_OUT:], levels[:HELD_OUT], labels[:HELD_OUT])
 
 
 def _shape(rng: np.random.Generator, label: int) -> np.ndarray:
     y, x = np.mgrid[0:32, 0:32] - 15.5
-    y, x = y - rng.uniform(-5, 5), x - rng.uniform(-5, 5)
-    r, turn = rng.uniform(7, 11), rng.uniform(0, 2 * np.pi)
-    far, phase = np.hypot(x, y), rng.uniform(0, 2 * np.pi)
+    y, x, r = y - rng.uniform(-2, 2), x - rng.uniform(-2, 2), rng.uniform(8, 12)
+    far, wide = np.hypot(x, y), np.maximum(np.abs(x), np.abs(y))
     inside = {
         0: far < r,
-        1: np.maximum(np.abs(x), np.abs(y)) < 0.85 * r,
-        2: (y > -0.6 * r) & (np.abs(x) < (r - y) * 0.6) & (y < r),
-        3: (far < r) & (far > 0.6 * r),
-        4: (np.minimum(np.abs(x), np.abs(y)) < 0.25 * r) & (far < 1.2 * r),
-        5: np.sin(x * np.pi / 3 + phase) > 0,
-        6: np.sin(y * np.pi / 3 + phase) > 0,
-        7: np.sin((x + y) * np.pi / 4 + phase) > 0,
-        8: (np.sin(x * np.pi / 4 + phase) > 0) ^ (np.sin(y * np.pi / 4 + phase) > 0),
-        9: x * np.cos(turn) + y * np.sin(turn) > 0,
+        1: (far < r) & (far > 0.6 * r),
+        2: (wide < 0.9 * r) & (wide > 0.55 * r),
+        3: (y > -0.8 * r) & (np.abs(x) < (r + y) * 0.6) & (y < 0.8 * r),
+        4: (np.minimum(np.abs(x), np.abs(y)) < 0.25 * r) & (wide < r),
+        5: (np.minimum(np.abs(x + y), np.abs(x - y)) < 0.35 * r) & (wide < r),
+        6: (np.abs(y) < 0.35 * r) & (np.abs(x) < 1.2 * r),
+        7: (np.abs(x) < 0.35 * r) & (np.abs(y) < 1.2 * r),
+        8: (x * y > 0) & (wide < r),
+        9: (x * y < 0) & (wide < r),
     }[label]
-    front, back = rng.uniform(0, 1, 3), rng.uniform(0, 1, 3)
-    while np.abs(front - back).mean() < 0.35:
-        front, back = rng.uniform(0, 1, 3), rng.uniform(0, 1, 3)
-    picture = np.where(inside, front[:, None, None], back[:, None, None]) + rng.normal(0, 0.03, (3, 32, 32))
+    front, back = rng.uniform(0.5, 1, 3), rng.uniform(0, 0.4, 3)
+    picture = np.where(inside, front[:, None, None], back[:, None, None]) + rng.normal(0, 0.05, (3, 32, 32))
     return (np.clip(picture, 0, 1) * 255).round().astype(np.uint8)

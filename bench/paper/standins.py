@@ -1,6 +1,6 @@
 """Trained stand-ins for the paper's networks: its shapes, its ways of training, a committed recipe with fixed seeds.
 
-    python -m bench.paper.standins [--nets ROW ...] [--mnist FOLDER] [--cifar FOLDER] [--epochs N] [--out FOLDER]
+    python -m bench.paper.standins [--nets ROW ...] [--mnist FOLDER] [--cifar FOLDER] [--seen IMAGES] [--out FOLDER]
 
 writes ROW.onnx and ROW.json, which holds the clean accuracy on held-out images, what it was trained on and how, the seconds it took and the
 file's SHA-256: the same on the same machine with the same versions, others round otherwise. `normal` networks see plain cross-entropy,
@@ -41,8 +41,8 @@ RECIPE = 2  # of all that follows: another one makes other networks
 BATCH = 16
 RATE, SHARE = 1e-3, 0.3  # of Adam; in robust networks what a step may add to the magnitudes of a neuron's weights
 WORK = 6e10  # multiplications of as many images as are seen in training, each pass counted, within these bounds
-LEAST = {"normal": 2_000, "pgd": 1_000, "robust": 3_000}
-FEW, MANY = 8_000, 16_000  # at most: of the digits by plain training, which is soon done; of drawn shapes and in robust networks
+LEAST, MOST = {"normal": 2_000, "pgd": 1_000, "robust": 2_000}, 8_000
+DIGITS = (3_000, 16_000)  # for robust networks on digits, which radii of the paper's leave hardly apart
 STEPS = 5  # of an attack on a batch
 WARM, GROWN = 0.1, 0.7  # when the radius begins to grow, and when it is whole, as shares of the training
 SLOWER = ((0.7, 0.3), (0.85, 0.1))  # from when on the rate is so much of itself
@@ -153,8 +153,8 @@ def batches(images: Images, rng: torch.Generator) -> Iterator[tuple[Tensor, Tens
 def images_seen(row: PaperRow) -> int:
     """In training, where nobody says how many."""
     work = sum(n.size * prod(n.weight[1:]) for n in zoo.network(row.zoo) if n.weight)
-    most = FEW if row.dataset == "mnist" and row.training != "robust" else MANY
-    return min(most, max(LEAST[row.training], int(WORK / work)))
+    least, most = DIGITS if (row.dataset, row.training) == ("mnist", "robust") else (LEAST[row.training], MOST)
+    return min(most, max(least, int(WORK / work)))
 
 
 def train(row: PaperRow, images: Images, seen: int, seed: int = 0) -> StandIn:
@@ -189,23 +189,27 @@ def accuracy(net: StandIn, levels: np.ndarray, labels: np.ndarray) -> float:
     return float((np.concatenate(found) == labels).mean())
 
 
-def make(row: PaperRow, images: Images, out: Path, seen: int | None = None, seed: int = 0) -> dict[str, Any]:
-    """Trains and writes one network, or reads what is there and was made alike."""
-    seen = seen or images_seen(row)
-    wanted = {
+def make(row: PaperRow, images: Images, out: Path, seen: int | None = None, seed: int = 0, most: int | None = None) -> dict[str, Any]:
+    """Trains and writes one network, or reads what is there and was made alike.
+
+    Where `seen` is None that is one of however many images, and else one of the usual number, `most` at most.
+    """
+    wanted: dict[str, Any] = {
         "row": row.key, "shape": row.zoo, "training": row.training, "radius": str(row.epsilon), "data": images.name,
-        "seen": seen, "seed": seed, "recipe": RECIPE,
-    }  # fmt: skip
+        "seed": seed, "recipe": RECIPE,
+    } | ({"seen": seen} if seen else {})  # fmt: skip
     model, about = out / f"{row.key}.onnx", out / f"{row.key}.json"
     if model.exists() and about.exists():
         held: dict[str, Any] = json.loads(about.read_text())
         if {k: held.get(k) for k in wanted} == wanted and held["sha256"] == hashlib.sha256(model.read_bytes()).hexdigest():
             return held
     begin, spent = time.monotonic(), time.process_time()
+    usual = images_seen(row)
+    seen = seen or min(usual, most or usual)
     net = train(row, images, seen, seed)
     data = zoo.to_onnx(row.zoo, "robust" if row.training == "robust" else "normal", net.numbers()).SerializeToString(deterministic=True)
     held = {
-        **wanted, "accuracy": accuracy(net, images.held, images.held_labels), "seconds": round(time.monotonic() - begin, 1),
+        **wanted, "seen": seen, "accuracy": accuracy(net, images.held, images.held_labels), "seconds": round(time.monotonic() - begin, 1),
         "cpu_seconds": round(time.process_time() - spent, 1),
         "neurons": zoo.neurons(net.layers), "sha256": hashlib.sha256(data).hexdigest(),
     }  # fmt: skip

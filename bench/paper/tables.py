@@ -34,6 +34,7 @@ class Measured:
     radius: str
     stated: bool  # our radius, where the paper's decides nothing of this network
     answers: Sequence[Answer]
+    why: str = ""  # no more images were asked
 
     @property
     def candidates(self) -> list[Answer]:
@@ -56,7 +57,9 @@ class Measured:
         if not self.answers:
             return "not run"
         late = next((a for a in self.answers if a.verdict == "over budget"), None)
-        return f"an image takes more than {late.seconds:.0f} s" if late else ""
+        if late is None:
+            return self.why
+        return f"an image takes more than {late.cpu_seconds or late.seconds:.0f} s of processor time"
 
 
 def paper_numbers(row: PaperRow, method: str) -> tuple[int, int, float] | None:
@@ -163,14 +166,17 @@ def growth(measured: Sequence[Measured]) -> dict[str, list[tuple[float, float]]]
     return {k: sorted(v) for k, v in found.items() if len({x for x, _ in v}) >= 3}
 
 
+def growth_rows(measured: Sequence[Measured]) -> list[tuple[str, str, str]]:
+    """Cells under GROWTH."""
+    fits = [(name, power(points), len(points)) for name, points in growth(measured).items()]
+    return [(name, f"{fit.exponent:.2f} +- {fit.error:.2f}", str(count)) for name, fit, count in fits if fit is not None]
+
+
 def _growth(measured: Sequence[Measured]) -> str:
     curves = [(name, points, power(points)) for name, points in growth(measured).items()]
     if not curves:
         return ""
-    rows = [
-        [("", name), ("num", f"{fit.exponent:.2f} +- {fit.error:.2f}"), ("num", str(len(points)))]
-        for name, points, fit in curves if fit is not None
-    ]  # fmt: skip
+    rows = [[("", name), *(("num", cell) for cell in cells)] for name, *cells in growth_rows(measured)]
     said = "<p class=note>Median CPU time of an image grows as the neurons to the power of the exponent; radii and depths differ.</p>"
     return said + html.plots([html.figure("CPU time over neurons", figures.growth("neurons", curves))]) + table(GROWTH, rows)
 

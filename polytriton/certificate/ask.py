@@ -2,40 +2,62 @@
 
 from __future__ import annotations
 
+import tempfile
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from polytriton.certificate.guide import silent
 from polytriton.certificate.write import Read, write
-from polytriton.checker import SEMANTICS, Boxes, load, outward
+from polytriton.checker import SEMANTICS, Boxes, Progress, load, outward
 from polytriton.checker_files import Network, Pieces, Refused
-from polytriton.errors import UnsupportedModel, UsageError
+from polytriton.errors import NoSpace, UnsupportedModel, UsageError
+from polytriton.explain import explain
 from polytriton.frontend.nnet import is_nnet
+from polytriton.frontend.query import Property
 from polytriton.guard import guarded
 from polytriton.prove.trail import Trail
+from polytriton.whole import told_of_writing
 
 REMEDY = "verify without a certificate, or see docs/certificates.md for what the checker reads"
+UNWRITTEN = "unsat stands, but the certificate could not be written"
 SOME = 16  # boxes of a property that are tried
+
+
+def named(semantics: str) -> str:
+    """What a certificate calls these executions: no network that the checker reads has a smooth function whose error they could state."""
+    return semantics.partition(",")[0]
 
 
 def check_covered(semantics: str, network: Path | None) -> None:
     """Says what no certificate is about."""
-    if semantics not in SEMANTICS:
-        raise UsageError(f"certificates cover {' and '.join(SEMANTICS)}, not {semantics} executions", "add --semantics float32")
+    if named(semantics) not in SEMANTICS:
+        raise UsageError(f"certificates cover {' and '.join(SEMANTICS)}, not {named(semantics)} executions", "add --semantics float32")
     if network is not None and (network.is_dir() or network.suffix == ".poly"):
-        raise UsageError(f"a certificate is about an ONNX file, {network} is compiled", "give NET.onnx; the cache keeps its compilation")
+        raise UsageError(
+            f"a certificate is about an ONNX file, {network} is compiled",
+            "give NET.onnx, whose compilation the cache keeps; of a network behind an input map there is none",
+        )
     if network is not None and is_nnet(network):
         raise UsageError(
             f"a certificate is about an ONNX file, {network} is none", 'in Python: onnx.save(polytriton.read_nnet("NET.nnet"), "NET.onnx")'
         )
 
 
+def check_writable(folder: Path, what: str) -> None:
+    """Files may be written there, as a search's notes will be."""
+    with told_of_writing(what), tempfile.TemporaryFile(dir=folder):
+        pass
+
+
 def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> Read:
     """Says before a long run what would keep its certificate from being written; returns both files as the checker reads them."""
     check_covered(semantics, network)
+    semantics = named(semantics)
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise UsageError(f"cannot write a certificate to {target}", "name a file in an existing folder")
+    check_writable(target.absolute().parent, f"a certificate to {target}")
     try:
         read = load(network, prop)
     except Refused as error:
@@ -65,18 +87,45 @@ def check_magnitudes(net: Network, pieces: Pieces) -> None:
                 boxes.interval(k)
 
 
-class Certifying:
-    """A question whose proof is to be written to `target`: about files, both as the checker reads them, before it is asked."""
+def write_proof(
+    network: Path,
+    prop_file: Path,
+    target: Path,
+    semantics: str,
+    trail: Trail | None,
+    *,
+    progress: Progress = silent,
+    prop: Property | None = None,
+    read: Read | None = None,
+) -> int:
+    """After an unsat: the certificate, whole or not at all; returns its size."""
+    room = f"free some space in {target.absolute().parent}, or name a place elsewhere"
+    try:
+        return write(network, prop_file, target, named(semantics), progress, trail=trail, prop=prop, read=read)
+    except Refused as error:
+        raise UnsupportedModel(f"{UNWRITTEN}: {error}", room if trail is not None and trail.lost else REMEDY) from error
+    except (OSError, MemoryError) as error:
+        told = explain(error)
+        raise UnsupportedModel(f"{UNWRITTEN}: {told.message}", room if isinstance(told, NoSpace) else told.remedy) from error
 
-    def __init__(self, network: Path, prop: Path, target: Path, semantics: str, memory: int) -> None:
+
+class Certifying:
+    """A question whose proof is to be written to `target`: about files, both as the checker reads them, before it is asked. `derived`: the
+    network is made of files, and is none: it lies behind an input map, or is several.
+    """
+
+    def __init__(self, network: Path, prop: Path, target: Path, semantics: str, *, derived: bool = False) -> None:
+        if derived:
+            raise UnsupportedModel(
+                "no certificate can be made of a network behind an input map, or of several: it is about one ONNX file",
+                "state the property over the network's own inputs, or verify without a certificate",
+            )
         if not network.is_file() or not prop.is_file():
             raise UsageError("a certificate is about an ONNX file and a property file", "compile the model's path, and give the .vnnlib's")
-        self.files, self.semantics, self.trail = (network, prop, target), semantics, Trail.within(memory)
+        self.files, self.semantics = (network, prop, target), semantics
         self.read = certifiable(*self.files, semantics)
+        self.trail = Trail(target.absolute().parent)
 
     def write(self) -> None:
         """After an unsat."""
-        try:
-            write(*self.files, self.semantics, trail=self.trail, read=self.read)
-        except Refused as error:
-            raise UnsupportedModel(f"unsat stands, but there is no certificate: {error}", REMEDY) from error
+        write_proof(*self.files, self.semantics, self.trail, read=self.read)

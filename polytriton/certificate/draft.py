@@ -22,12 +22,14 @@ class Draft:
     cut: Array = field(default_factory=lambda: np.zeros(1))
     inner: Array = field(default_factory=lambda: np.zeros(1, np.int64))
     query: Array = field(default_factory=lambda: np.zeros(1, np.int64))
-    closed: list[tuple[int, int, int]] = field(default_factory=list)
+    closed: Array = field(default_factory=lambda: np.zeros((0, 3), np.int32))
 
     def arrays(self) -> dict[str, Array]:
-        closed = sorted(set(self.closed))
+        """As the file has them: what is refuted by ascending nodes, and once."""
+        closed = self.closed[np.lexsort(self.closed.T[::-1])]
+        closed = closed[np.diff(closed, axis=0, prepend=-1).any(1)]
         columns = {
             "own": [self.box, *self.own], "split": self.split, "cut": self.cut, "inner": self.inner, "query": self.query,
-            **{name: [c[k] for c in closed] for k, name in enumerate(("node", "piece", "row"))},
+            **{name: closed[:, k] for k, name in enumerate(("node", "piece", "row"))},
         }  # fmt: skip
-        return {name: np.array(columns[name], dtype=kind) for name, kind in TENSORS.items()}
+        return {name: np.ascontiguousarray(columns[name], dtype=kind) for name, kind in TENSORS.items()}

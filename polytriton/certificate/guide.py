@@ -110,7 +110,7 @@ class Guide:
             split.append(where[0])
             cut.append(where[1])
             nodes += children
-        closed = [(number[n], p, r) for n, p, r in self.closed]
+        closed = np.array([(number[n], p, r) for n, p, r in self.closed], np.int32).reshape(-1, 3)
         _, inner, query = zip(*nodes, strict=True)
         return Draft(tree.box, tree.own, np.array(split), np.array(cut), np.array(inner), np.array(query), closed)
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from polytriton.certificate.draft import Draft
 from polytriton.certificate.guide import part_steps, whole_steps
-from polytriton.checker import TIGHT
-from polytriton.checker_files import Network, Pieces
+from polytriton.checker import NODES, TIGHT
+from polytriton.checker_files import Network, Pieces, Refused, need
 from polytriton.frontend.query import Property, Row
 from polytriton.prove.trail import Planted, Trail
 
 Place = tuple[int, int]  # a box and a piece of it; or a piece and a row of it
 Key = tuple[tuple[int, Fraction], ...]  # a row, divided by the magnitude of its first coefficient; the right-hand side stands last
 LAST = 1 << 40
+SOME = 1 << 16  # notes that are read at a time
 
 
 def _key(row: dict[int, Fraction], k: Fraction) -> Key:
@@ -57,7 +59,7 @@ def trees(prop: Property, pieces: Pieces, net: Network, trail: Trail, float32: b
     numbers, relus = PieceNumbers(prop, pieces), [net.sizes[k] for k, op in enumerate(net.ops) if op.kind == "relu"]
     same = [size for _, size in trail.relus] == relus
     planted = [p for p in trail.planted if numbers.places[p.groups[0]] and (same or not p.signs)]
-    made = [_tree(p, trail, numbers, net.sizes, float32 and trail.tight) for p in planted]
+    made = _planted(planted, trail, numbers, net.sizes, float32 and trail.tight)
     of = {(d.box, p): d for d in made for p in d.own}
     first = {b: d for (b, _), d in reversed(of.items())}
     for b, group in enumerate(pieces.values()):
@@ -65,51 +67,112 @@ def trees(prop: Property, pieces: Pieces, net: Network, trail: Trail, float32: b
             if (b, p) not in of:
                 d = of[b, p] = first.setdefault(b, Draft(b, []))
                 d.own.append(p)
+    drafts, whole = list({id(d): d for d in (*made, *first.values())}.values()), defaultdict[int, list[tuple[int, int, int]]](list)
     for g, (form, chosen) in trail.bounded.items():
         for b, p in numbers.places[g]:
             d = of[b, p]
-            d.closed += [(0, p, r) for at, r in numbers.rows[form] if at == p]
+            whole[id(d)] += [(0, p, r) for at, r in numbers.rows[form] if at == p]
             if chosen or d.inner[0] < 0:
                 d.inner[0], d.query[0] = np.maximum((d.inner[0], d.query[0]), whole_steps(sum(net.sizes)) if chosen else (0, 0))
-    return list({id(d): d for d in (*made, *first.values())}.values())
+    for d in drafts:
+        d.closed = np.concatenate([np.array(whole[id(d)], np.int32).reshape(-1, 3), d.closed])
+    return drafts
 
 
-def _tree(planted: Planted, trail: Trail, numbers: PieceNumbers, sizes: list[int], tight: bool) -> Draft:
-    """Its nodes from above. A node is bounded where something is refuted, and where signs divide its box, since it holds below. `tight`:
-    the first on every path is so with what intervals decide too, which holds below as well.
+def _planted(planted: list[Planted], trail: Trail, numbers: PieceNumbers, sizes: list[int], tight: bool) -> list[Draft]:
+    """Trees of the search, whose nodes are numbered from above, each tree's after those of the tree before."""
+    divided, at = trail.divisions(), np.full(trail.end, -1, np.int32)  # ~1 - k where record k divides a node; once it has one, its number
+    for k in range(0, len(divided), SOME):
+        some = divided["node"][k : k + SOME]
+        at[some] = ~1 - np.arange(k, k + len(some))
+    grown, first = list[Grown](), 0
+    for p in planted:
+        grown.append(_grown(p.root, divided, at, first, sizes[0]))
+        first += len(grown[-1].split)
+    closed = _closed(trail.refutations(), at, numbers)
+    del at, divided
+    made, end = list[Draft](), 0
+    for p, g in zip(planted, grown, strict=True):
+        begin, end = end, end + len(g.split)
+        own = closed[slice(*np.searchsorted(closed[:, 0], (begin, end)))] - np.array([begin, 0, 0], np.int32)
+        made.append(_draft(p, g, own, numbers, sizes, tight))
+    return made
+
+
+@dataclass
+class Grown:
+    """A tree's nodes from above: how many each level has, and how they are divided."""
+
+    counts: list[int]
+    split: np.ndarray
+    cut: np.ndarray
+
+
+def _grown(root: int, divided: np.ndarray, at: np.ndarray, number: int, inputs: int) -> Grown:
+    """Its nodes get numbers from this on."""
+    level, counts, splits, cuts = np.array([root]), list[int](), list[np.ndarray](), list[np.ndarray]()
+    while len(level):
+        which = ~1 - at[level]
+        begin = number + sum(counts)
+        at[level] = np.arange(begin, begin + len(level))
+        counts.append(len(level))
+        need(sum(counts) <= NODES, f"a tree of more than {NODES:,} nodes, which no certificate holds", Refused)
+        here = which >= 0
+        records, split, cut = which[here], np.full(len(level), -1, np.int32), np.zeros(len(level))
+        where = divided["split"][records]
+        split[here], cut[here] = np.where(where < 0, inputs + ~where, where), divided["cut"][records]
+        splits.append(split)
+        cuts.append(cut)
+        level = np.stack([divided["first"][records], divided["second"][records]], 1).ravel()
+    return Grown(counts, np.concatenate(splits), np.concatenate(cuts))
+
+
+def _closed(refuted: np.ndarray, number: np.ndarray, numbers: PieceNumbers) -> np.ndarray:
+    """What was refuted in nodes that have numbers, [n, 3], in order: node, piece, row. A form is the row of all that say the same."""
+    places = sorted({place for some in numbers.rows.values() for place in some})
+    place, forms = {pair: k for k, pair in enumerate(places)}, max(numbers.rows, default=-1) + 1
+    count = np.array([len(numbers.rows.get(f, ())) for f in range(forms)], np.int64)
+    flat = np.array([place[pair] for f in range(forms) for pair in numbers.rows.get(f, ())], np.int64)
+    begin = np.cumsum(count) - count
+    keys = [np.empty(0, np.int64)]  # a node and a place in one number: nodes are fewer than 2^32, and so are places
+    for k in range(0, len(refuted), SOME):
+        some = refuted[k : k + SOME]
+        some = some[(number[some["node"]] >= 0) & (some["form"] < forms)]
+        each = count[some["form"]]
+        before = np.cumsum(each) - each
+        which = np.repeat(begin[some["form"]] - before, each) + np.arange(each.sum())
+        keys.append(np.unique(np.repeat(number[some["node"]].astype(np.int64), each) << 32 | flat[which]))
+    key = np.concatenate(keys)
+    del keys
+    key.sort()
+    key = key[np.diff(key, prepend=-1) > 0]
+    found = np.empty((len(key), 3), np.int32)
+    found[:, 0], found[:, 1:] = key >> 32, np.array(places, np.int32).reshape(-1, 2)[key & 0xFFFFFFFF]
+    return found
+
+
+def _draft(planted: Planted, grown: Grown, closed: np.ndarray, numbers: PieceNumbers, sizes: list[int], tight: bool) -> Draft:
+    """A node is bounded where something is refuted, and where signs divide its box, since it holds below. `tight`: the first on every path
+    is so with what intervals decide too, which holds below as well.
     """
     places = [place for g in planted.groups for place in numbers.places[g]]
-    parent, split, cut, first, second = trail.divisions()
-    at = np.full(trail.end, -1)  # which division is each node's
-    at[parent] = np.arange(len(parent))
-    level, levels = np.array([planted.root]), list[np.ndarray]()
-    while len(level):
-        levels.append(level)
-        some = at[level]
-        level = np.stack([first[some[some >= 0]], second[some[some >= 0]]], 1).ravel()
-    nodes = np.concatenate(levels)
-    number, which = np.full(trail.end, -1), at[nodes]
-    number[nodes], divided = np.arange(len(nodes)), which >= 0
-    where, cuts = np.full(len(nodes), -1), np.zeros(len(nodes))
-    where[divided], cuts[divided] = split[which[divided]], cut[which[divided]]
-    where[divided] = np.where(where[divided] < 0, sizes[0] + ~where[divided], where[divided])
-    draft = Draft(places[0][0], sorted({p for b, p in places if b == places[0][0]}), where, cuts)
-    node, form = trail.refutations()
-    mine = number[node] >= 0
-    for n, f in zip(number[node[mine]].tolist(), form[mine].tolist(), strict=True):
-        draft.closed += [(n, p, r) for p, r in numbers.rows[f]]
-    busy, cells = ~divided, sum(sizes)
-    busy[[n for n, _, _ in draft.closed]] = True
+    busy, cells = grown.split < 0, sum(sizes)
+    busy[closed[:, 0]] = True
     steps = part_steps(cells) if planted.signs else (0, 0)
-    draft.inner, draft.query = np.where(busy, steps[0], -1), np.where(busy, steps[1], 0)
+    inner, query = np.full(len(busy), -1, np.int32), np.zeros(len(busy), np.int32)
+    inner[busy], query[busy] = steps
     if planted.signs:
-        draft.inner[0], draft.query[0] = whole_steps(cells)
+        inner[0], query[0] = whole_steps(cells)
     elif tight:
-        begun = np.zeros(len(nodes), dtype=bool)  # whether it is bounded, or what it is part of
-        draft.inner[0] += TIGHT * busy[0]
-        begun[0], children = busy[0], 2 * np.cumsum(divided) - 1
-        for n in np.flatnonzero(divided).tolist():
-            for child in (children[n], children[n] + 1):
-                draft.inner[child] += TIGHT * (busy[child] and not begun[n])
-                begun[child] = begun[n] or busy[child]
-    return draft
+        inner[_first_busy(grown, busy)] += TIGHT
+    return Draft(places[0][0], sorted({p for b, p in places if b == places[0][0]}), grown.split, grown.cut, inner, query, closed)
+
+
+def _first_busy(grown: Grown, busy: np.ndarray) -> np.ndarray:
+    """The first nodes on every path that are bounded."""
+    found, begun, end = list[np.ndarray](), np.zeros(1, dtype=bool), 0
+    for count in grown.counts:
+        here = slice(end, end := end + count)
+        found.append(busy[here] & ~begun)
+        begun = np.repeat((begun | busy[here])[grown.split[here] >= 0], 2)
+    return np.concatenate(found)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-import secrets
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.guard import guarded
 from polytriton.prove.trail import Trail
+from polytriton.whole import write_whole
 
 SECONDS = 600.0  # for finding a tree where no search has left one, unless another limit is set
 
@@ -43,15 +42,22 @@ def certify(
 
     Without one, a tree that the checker's own arithmetic finds, or Refused where its bounds do not prove the property.
     """
+    return b"".join(_parts(onnx_file, vnnlib_file, semantics, progress, seconds, trail, prop, read))
+
+
+def _parts(
+    onnx_file: Path, vnnlib_file: Path, semantics: str, progress: checker.Progress, seconds: float, trail: Trail | None,
+    prop: Property | None, read: Read | None,
+) -> list[bytes | memoryview]:  # fmt: skip
     net, pieces, hashes = read or checker.load(onnx_file, vnnlib_file)
     if trail is None:
         prover = checker.Prover(net.data, semantics == "float32")
         made = seek(prover, pieces, time.monotonic() + seconds, progress)
     else:
-        need(not trail.lost, "the search took more steps than memory keeps for a certificate; give more --memory", Refused)
         asked = prop or read_vnnlib(vnnlib_file, n_in=net.sizes[0], n_out=net.sizes[net.output])
         made = trees(asked, pieces, net, trail, semantics == "float32")
-    return pack([draft.arrays() for draft in made], semantics, hashes)
+        need(not trail.lost, trail.lost, Refused)
+    return _packed([draft.arrays() for draft in made], semantics, hashes)
 
 
 @guarded
@@ -68,20 +74,27 @@ def seek(prover: checker.Prover, pieces: Pieces, deadline: float, progress: chec
 @guarded
 def pack(trees: list[dict[str, Array]], semantics: str, hashes: dict[str, str]) -> bytes:
     """A safetensors file. Its own library orders a header differently every time; a certificate is the same bytes again."""
-    tensors = {f"{t}.{name}": array for t, tree in enumerate(trees) for name, array in tree.items()}
+    return b"".join(_packed(trees, semantics, hashes))
+
+
+def _packed(trees: list[dict[str, Array]], semantics: str, hashes: dict[str, str]) -> list[bytes | memoryview]:
+    """Its parts: numbers stay where they are."""
+    tensors = {f"{t}.{name}": np.ascontiguousarray(array) for t, tree in enumerate(trees) for name, array in tree.items()}
     header: dict[str, object] = {}
-    parts, end = [], 0
+    parts, end = list[bytes | memoryview](), 0
     for name in sorted(tensors, key=lambda n: -tensors[n].itemsize):  # aligned
-        parts.append(tensors[name].tobytes())
-        start, end = end, end + len(parts[-1])
+        parts.append(tensors[name].data.cast("B") if tensors[name].size else b"")
+        start, end = end, end + tensors[name].nbytes
         kind = "I32" if tensors[name].dtype == np.int32 else "F64"
         header[name] = {"dtype": kind, "shape": list(tensors[name].shape), "data_offsets": [start, end]}
-    body = b"".join(parts)
     header["__metadata__"] = meta = {**checker.FORMAT, "semantics": semantics, **hashes, "trees": str(len(trees))}
-    meta["data"] = checker.digest(meta, body)
+    digest = hashlib.sha256(json.dumps([semantics, hashes["onnx"], hashes["vnnlib"], meta["trees"]]).encode())  # the checker's, no copy
+    for part in parts:
+        digest.update(part)
+    meta["data"] = digest.hexdigest()
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + body
+    return [len(text).to_bytes(8, "little"), text, *parts]
 
 
 @guarded
@@ -97,12 +110,7 @@ def write(
     read: Read | None = None,
 ) -> int:
     """Writes the certificate, whole or not at all; returns its size."""
-    data = certify(onnx_file, vnnlib_file, semantics, progress, seconds, trail, prop, read)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        part.write_bytes(data)
-        os.replace(part, target)
-    finally:
-        with suppress(FileNotFoundError):
-            part.unlink()
-    return len(data)
+    with np.errstate(all="ignore"):
+        parts = _parts(onnx_file, vnnlib_file, semantics, progress, seconds, trail, prop, read)
+    write_whole(target, *parts)
+    return sum(len(part) for part in parts)

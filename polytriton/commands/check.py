@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from polytriton.commands.options import argument, option
 from polytriton.commands.screen import Live, complain
-from polytriton.errors import ArtifactError, UnsupportedModel, UsageError
+from polytriton.errors import UNSUPPORTED, ArtifactError, UnsupportedModel, UsageError
 
 if TYPE_CHECKING:
     from polytriton.certificate.write import Read
@@ -149,17 +149,16 @@ def certify(
     network: Path, prop: Path, target: Path, semantics: str, answer: Answer, read: Read, progress: Callable[[str, int, int], None]
 ) -> int:
     """Writes the certificate of an unsat; the exit code."""
-    from polytriton.certificate.write import write
-    from polytriton.checker_files import Refused
+    from polytriton.certificate.ask import write_proof
 
     if answer.record.verdict != "unsat":
         print(f"polytriton: no certificate of {answer.record.verdict}; {target} is left as it was", file=sys.stderr)
         return 0
     began = time.monotonic()
     try:
-        size = write(network, prop, target, semantics, progress, trail=answer.trail, prop=answer.prop, read=read)
-    except Refused as error:
-        return complain(UnsupportedModel(f"unsat stands, but there is no certificate: {error}", "POLYTRITON_DEBUG=1 shows where it failed"))
+        size = write_proof(network, prop, target, semantics, answer.trail, progress=progress, prop=answer.prop, read=read)
+    except UnsupportedModel as error:
+        return complain(error)
     print(f"{target}: {size:,} bytes, {time.monotonic() - began:.3f} s; next: polytriton check {network} {prop} {target}", file=sys.stderr)
     return 0
 
@@ -177,8 +176,7 @@ class RunCertificates:
         self.proved = self.kept = self.failed = 0
 
     def add(self, answer: Answer) -> None:
-        from polytriton.certificate.write import write
-        from polytriton.checker_files import Refused
+        from polytriton.certificate.ask import write_proof
         from polytriton.runs.queries import VnnlibFile
 
         record, query, target = answer.record, answer.query, certificate_file(self.folder, answer.record)
@@ -191,11 +189,15 @@ class RunCertificates:
         assert query is not None and isinstance(query.subject, VnnlibFile)
         try:
             files = Path(query.network), Path(query.subject.path)
-            write(*files, target, self.semantics, self.progress, trail=answer.trail, prop=answer.prop)
-        except Refused as error:
+            write_proof(*files, target, self.semantics, answer.trail, progress=self.progress, prop=answer.prop)
+        except UnsupportedModel as error:
             self.failed += 1
-            print(f"{record.property}: no certificate: {error}", file=sys.stderr, flush=True)
+            print(f"polytriton: {record.property}: {error}", file=sys.stderr, flush=True)
 
     def summary(self) -> str:
         earlier = f", {self.kept} of them from an earlier run" * bool(self.kept)
         return f"{self.folder}: certificates of {self.proved - self.failed} of {self.proved} unsat{earlier}"
+
+    def exit_code(self) -> int:
+        """0 if every unsat has one."""
+        return UNSUPPORTED if self.failed else 0

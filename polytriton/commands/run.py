@@ -47,7 +47,7 @@ def run(
 
     Give the queries by --vnnlib, --instances or --images. Results are written as they come; an interrupted run goes on
     with --resume. A list of instances is worked by several processes within --memory, or by a Ray cluster. Exit code 0
-    whatever the verdicts.
+    whatever the verdicts; 3 where a certificate that --certificates asks for could not be written.
     """
     from polytriton.runs.asker import Asker, Networks
     from polytriton.runs.choose import make_engine
@@ -67,7 +67,8 @@ def run(
         raise UsageError("--resume needs a results file to go on with", "name it with --json FILE or --csv FILE")
     if certificates is not None:
         _certifiable(certificates, network, engine.semantics, images=balls is not None)
-    settings = replace(asking.settings(engine, here=spread.engine != "ray"), trail=certificates is not None)
+    notes = None if certificates is None else str(certificates.absolute())
+    settings = replace(asking.settings(engine, here=spread.engine != "ray"), trail=notes)
     here = {"device": "cpu", "dtype": "auto", "numerics": "folded"} if spread.engine == "ray" else {}
     networks = Networks({**settings.engine, **here})
     listed: list[Instance] = []
@@ -112,6 +113,7 @@ def run(
             return INTERRUPTED
         if certificates is not None:
             print(writer.summary(), file=sys.stderr)
+            return max(asked.exit_code(), writer.exit_code())
         return asked.exit_code()
     finally:
         for sink in sinks:
@@ -122,11 +124,12 @@ def _certifiable(folder: Path, network: Path | None, semantics: str, *, images: 
     """Says before the run what would keep certificates from being written."""
     if images:
         raise UsageError("--certificates: a ball around an image has no property file", "write the balls as .vnnlib, or leave it out")
-    from polytriton.certificate.ask import check_covered
+    from polytriton.certificate.ask import check_covered, check_writable
 
     check_covered(semantics, network)
     with told_of_writing(f"to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder, f"certificates to {folder}")
 
 
 def _ask(run: Run, queries: Sequence[Query]) -> bool:

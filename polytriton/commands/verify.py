@@ -77,7 +77,7 @@ def verify(
     given, path = _files(files, network or [])
     standard = bool(network)
     sharing.check()
-    settings = replace(asking.settings(engine, search="auto"), trail=certificate is not None)
+    settings = replace(asking.settings(engine, search="auto"), trail=None if certificate is None else str(certificate.absolute().parent))
     given, path = [(name, shipped_file(net)) for name, net in given], shipped_file(path)
     if not path.is_file():
         raise UsageError(f"no property file {path}", "check the path; it is taken relative to the current folder")

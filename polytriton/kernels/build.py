@@ -16,10 +16,9 @@ from polytriton.errors import KernelError, UsageError
 from polytriton.ir.launches import Kernel
 from polytriton.kernels.pool import tools, work
 from polytriton.kernels.sass import LIMITS
-from polytriton.kernels.spec import Report
+from polytriton.kernels.spec import OLDEST, Report
 from polytriton.kernels.store import Store, key
 
-OLDEST = (3, 6)  # float64 `tl.dot` on tensor cores; tested with 3.6 and 3.7
 SHOWN, LINES = 8, 12  # kernels a message tells about, and lines on each
 Progress = Callable[[int, int, str], None]
 

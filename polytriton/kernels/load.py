@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from polytriton.errors import UnsupportedModel, UsageError
 from polytriton.ir.launches import Constant, Kernel, MachineCode
 from polytriton.kernels.catalogue import place
 from polytriton.kernels.closure import read_function
+from polytriton.kernels.spec import OLDEST
 from polytriton.knobs import interpret_triton, triton_interpreted
 
 _MAKING = Lock()  # every device has a thread: none may make what another is making
@@ -33,9 +35,21 @@ def prepare(interpret: bool) -> None:
             f"use the {want} in a process of its own, with TRITON_INTERPRET={int(interpret)} in its environment",
         )
     try:
-        import triton  # noqa: F401
+        import triton
     except ImportError as error:
         raise UnsupportedModel("this device needs Triton, which is not installed", "pip install triton, or use --device cpu") from error
+    if too_old(triton.__version__):
+        oldest = ".".join(map(str, OLDEST))
+        raise UnsupportedModel(
+            f"this device needs Triton {oldest} or newer, and {triton.__version__} is installed",
+            f"pip install a torch that comes with Triton {oldest} or newer, or use --device cpu",
+        )
+
+
+def too_old(release: str) -> bool:
+    """A release that says no number is given a try."""
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return found is not None and (int(found[1]), int(found[2])) < OLDEST
 
 
 def makes_room() -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Triton's release: 3.2 knows no tuples of pointers, 3.3 no fields of a record of constants; only from 3.6 on is a float64 `tl.dot` on
+# tensor cores
+OLDEST = (3, 6)
 FUSION = {"enable_fp_fusion": True}  # the bounds hold with and without it; never left to Triton's changing default
 
 

@@ -15,6 +15,7 @@ from polytriton.prove.neurons import NeuronSearch
 from polytriton.prove.questions import Questions
 from polytriton.prove.search import Probe
 from polytriton.prove.tight import Tight
+from polytriton.prove.trail import Branch
 from polytriton.results import SearchStats
 from polytriton.runtime import settings
 from polytriton.runtime.engine import Progress
@@ -104,8 +105,8 @@ class Forest:
             return self.probe is not None and self.probe(points.double().cpu().numpy(), groups[still].tolist())
 
         points = None if self.probe is None else probe
-        trail = None if answers.trail is None else answers.trail.branch()
-        search = NeuronSearch(tight, boxes, forms, box, self.deadline, self.course, points, self.crew, trail)
+        branch = None if answers.trail is None else Branch(answers.trail, int(self.q.image[rows[0]]), rows, groups)
+        search = NeuronSearch(tight, boxes, forms, box, self.deadline, self.course, points, self.crew, branch)
         try:
             with self.crew.threads():
                 search.run()
@@ -115,8 +116,6 @@ class Forest:
             proved = np.setdiff1d(np.arange(len(rows)), still)
             answers.best[rows[proved]] = np.maximum(answers.best[rows[proved]], search.refuted.numpy()[proved])
             answers.settled[self.q.group[rows[proved]]] = True
-            if answers.trail is not None:
-                answers.trail.adopt(search.trail, int(self.q.image[rows[0]]), rows, groups)
             self.parts, self.deepest = self.parts + search.done, max(self.deepest, search.deepest)
             self.shares.append(search.share())
             self.course.finish(waits.depth.numpy())

@@ -25,7 +25,7 @@ from polytriton.prove.decider import Decider, Try
 from polytriton.prove.options import Options
 from polytriton.prove.parts import Parts
 from polytriton.prove.tight import AGAIN, QUERY, Known, Tight, pick_forms
-from polytriton.prove.trail import Trail
+from polytriton.prove.trail import Branch
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import order, to_physical
@@ -90,7 +90,7 @@ class NeuronSearch:
         course: Course | None = None,
         probe: FormProbe | None = None,
         crew: Crew | None = None,
-        trail: Trail | None = None,
+        branch: Branch | None = None,
     ) -> None:
         self.tight, self.forms, self.box, self.deadline, self.probe = tight, forms, box, deadline, probe
         self.ball = boxes.ball
@@ -110,9 +110,11 @@ class NeuronSearch:
         self.cells = places[self.neurons]  # in the trail's order
         self.layer = torch.repeat_interleave(torch.arange(len(self.operators)), torch.tensor(self.sizes))[self.neurons]
         every = torch.arange(len(forms.image))
-        trees, self.trail = every[None] if tight.chain is not None else every[:, None], trail or Trail(0)
+        trees = every[None] if tight.chain is not None else every[:, None]
+        self.branch = branch or Branch.of_none(len(every))
+        self.trail = self.branch.trail
         self.trail.relus = tuple(zip(self.operators, self.sizes, strict=True))
-        names = [self.trail.plant(0, some, signs=True) for some in trees.tolist()]
+        names = [self.branch.plant(some) for some in trees.tolist()]
         self.waiting = Parts.roots(trees, len(self.neurons), torch.tensor(names))
         begin = torch.where(self.hi > -self.lo, 1.0, 0.0)[:, self.neurons]
         self.waiting.below[:] = torch.where(self.smooth, torch.nan, begin).half()  # beside a smooth function the ascent chooses it
@@ -195,7 +197,7 @@ class NeuronSearch:
 
     def _note(self, names: Tensor, closed: Tensor, forms: Tensor) -> None:
         at, column = torch.nonzero(closed).T
-        self.trail.close(names[at].numpy(), forms[at, column].numpy())
+        self.branch.close(names[at].numpy(), forms[at, column].numpy())
 
     def _tell(self) -> None:
         """What a round has come to, and now and then a look for counterexamples where bounds are least."""

@@ -87,10 +87,10 @@ class Refuting:
     best: np.ndarray
     settled: np.ndarray
     inherits: bool
-    most: int
+    noted: bool
 
     def open(self) -> Callable[[BoxBatch], BoxesTold]:
-        answers = Answers(self.best, self.best, self.settled, trail=Trail(self.most))
+        answers = Answers(self.best, self.best, self.settled, trail=Trail(wanted=self.noted))
         search = InputSearch(Decider(self.compiled, self.options), self.q, answers, deadline=None, inherits=self.inherits)
         return search.bound_batch
 
@@ -125,7 +125,7 @@ class InputSearch:
         total = sum(self.cells)
         if inherits is None:  # kernels replay whole refinements
             inherits = not decider.kernels and 8 * total * KEPT <= decider.options.memory // MEMORY
-        self.trail = answers.trail or Trail(0)
+        self.trail = answers.trail or Trail(wanted=False)
         self.waiting = Waiting(self.pieces.roots(q, answers.settled, total if inherits else 0, self.trail))
         self.whole = float(self.waiting.open.sum())
         self.size = self._size()
@@ -144,7 +144,7 @@ class InputSearch:
         self._points: np.ndarray | None = None
         self.crew = Crew.for_search(decider, threads, others)
         options = self.crew.options(decider.options)
-        work = Refuting(decider.compiled, options, q, answers.best.copy(), answers.settled.copy(), inherits, self.trail.most)
+        work = Refuting(decider.compiled, options, q, answers.best.copy(), answers.settled.copy(), inherits, self.trail.wanted)
         self.flow: Flow[BoxBatch, BoxesTold] = Flow(self.crew, work, self.bound_batch, deadline)
 
     def _begin(self) -> None:
@@ -252,7 +252,7 @@ class InputSearch:
         """Bounds a batch in the last `ways` ways, and tells what that shows. The batch and what this search knows stay as they are."""
         batch, ways, self._looks, first = asked
         kept = self.trail, self.ways, self.least, self.depth, self.ended
-        self.trail, self.ways = Trail(self.trail.most, first=first), self.all_ways[-ways:]
+        self.trail, self.ways = Trail(first=first, wanted=self.trail.wanted), self.all_ways[-ways:]
         self.least, self.depth, self.ended, self._closed, self._points = np.full_like(self.least, np.inf), 0, "", [], None
         try:
             left = self._refute(replace(batch, open=batch.open.copy(), bound=batch.bound.copy()))

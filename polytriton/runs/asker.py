@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ class Settings:
     falsify: bool = True
     seed: int = 0
     search: str = "none"
-    trail: bool = False  # how proofs went is kept, for certificates
+    trail: str | None = None  # how proofs went is kept for certificates, and notes of it in this folder where there is one
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -182,7 +183,7 @@ class Asker:
     def _decide(self, verifier: Verifier, query: Query, begun: Begun, blank: Record, prepare: float) -> Answer:
         start, asked, result, remark = time.monotonic(), begun.asked, begun.result, begun.remark
         s = self.settings
-        trail = Trail.within(verifier.options.memory) if s.trail else None
+        trail = None if s.trail is None else _trail(Path(s.trail))
         if result is None or (result.verdict == "unknown" and s.search != "none"):  # a batch is decided without a search
             go_on()
             timeout = blank.timeout if self.started is None or blank.timeout is None else max(blank.timeout - (start - self.started), 0.0)
@@ -260,6 +261,11 @@ def _flat(values: Any) -> list[float]:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _trail(folder: Path) -> Trail:
+    """Its notes lie in the folder of certificates, on the disk that must hold those too; where another machine has it, on this one's."""
+    return Trail(folder if folder.is_dir() else Path(tempfile.gettempdir()))
 
 
 def _short(seconds: float) -> float:

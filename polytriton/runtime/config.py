@@ -32,15 +32,15 @@ class Config:
 
     threads 0: torch's own choice. dtype: what `--dtype auto` tries first, "" for its own rule; split products (tf32x3, bf16x6) on GPUs
     only, where a session was allowed them by name. block: bytes of the plan's count that a row block takes, for larger ones leave the
-    caches; least: rows it has at least. taps: values of a product that a thread makes before it adds them up. narrow and short: input
-    channels, and values a window's line has, up to which `auto` takes a product and shifted sums. leave: the share of a block's rows
-    that must be decided before the others are moved together. counts: leading bits in which row counts may differ, since libraries
-    prepare a convolution anew for every count. split: values below which one thread does a row pass. rooms: by kernel, for how many
-    blocks an SM the compiler must make room, where its own choice spills registers. lanes: whether independent branches run on streams
-    of their own on a GPU (kernels/lanes.py), which costs memory and a launch a branch. whole: the share of an image's cells from which
-    on a window becomes all of it (passes/windows.py). skips: by the target of a bound program, the nodes in front of which no candidate
-    bound is taken (passes/schedule.py): the only choice by which bounds may be looser. graphs: whether a GPU captures a program's
-    launches and replays them.
+    caches; least: rows it has at least. taps: values of a product that a thread makes before it adds them up, half as many in float64.
+    narrow and short: input channels, and values a window's line has, up to which `auto` takes a product and shifted sums. leave: the share
+    of a block's rows that must be decided before the others are moved together. counts: leading bits in which row counts may differ, since
+    libraries prepare a convolution anew for every count. split: values below which one thread does a row pass. rooms: by kernel, for how
+    many blocks an SM the compiler must make room, where its own choice spills registers. lanes: whether independent branches run on
+    streams of their own on a GPU (kernels/lanes.py), which costs memory and a launch a branch. whole: the share of an image's cells from
+    which on a window becomes all of it (passes/windows.py). skips: by the target of a bound program, the nodes in front of which no
+    candidate bound is taken (passes/schedule.py): the only choice by which bounds may be looser. graphs: whether a GPU captures a
+    program's launches and replays them.
     """
 
     threads: int = 0

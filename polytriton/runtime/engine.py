@@ -129,6 +129,7 @@ class Engine:
             frame = self.kit.frames[n.name]
             padded = frame.padded[0] * frame.padded[1] * frame.channels
             total += n.size * 8 * (4 if self.kernels is None else 8) + padded * (8 if self.coefficients.dtype == torch.float64 else 4) * 6
+            total += padded * 12 if self.coefficients.centred else 0  # its centre, and what the layer makes of it
         widest = max(self._patch_values(n.name) for n in self.net)
         return total + 8 * 3 * widest
 

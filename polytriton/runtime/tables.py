@@ -16,7 +16,8 @@ from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Plan, extent
-from polytriton.rounding import dot_error, one_rounding
+from polytriton.rounding import U64, dot_error, one_rounding
+from polytriton.runtime.centres import Centre, find_centre, is_centred
 from polytriton.runtime.cpu.torch_backend import Compact, Frame
 from polytriton.runtime.curves import curve_lines
 from polytriton.runtime.forward import Boxes, Forward
@@ -113,6 +114,8 @@ class Tables:
         self._lines: dict[str, LineTables] = {}
         self._planes: dict[str, Planes] = {}
         self._charge: dict[str, tuple[Tensor, Tensor]] = {}
+        self._centres: dict[str, Centre] = {}
+        self._points: dict[str, tuple[Tensor, Tensor]] = {}
         self._first: dict[str, Tensor] = {}
         self._pool: dict[str, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         self._floors: dict[str, Tensor] = {}
@@ -185,6 +188,30 @@ class Tables:
             self._charge[name] = self.kit.frames[name].table(t), self._floor(name, own, below)
         return self._charge[name]
 
+    def centre(self, name: str) -> Centre | None:
+        """Of an affine node whose products are centred."""
+        layer = self.kit.forward.layers.get(name)
+        if not self.kit.coefficients.centred or layer is None or not is_centred(layer):
+            return None
+        if name not in self._centres:
+            self._centres[name] = find_centre(self.kit.forward, layer, self.boxes, self.dtype)
+        return self._centres[name]
+
+    def centred(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """The centre's image, and its point, as tables; None for nodes without one."""
+        found = self.centre(name)
+        if found is None:
+            return None
+        if name not in self._points:
+            frames, operand = self.kit.frames, self.kit.nodes[name].inputs[0]
+            self._points[name] = frames[name].table(found.image), frames[operand].table(found.point)
+        return self._points[name]
+
+    def constants(self, name: str, width: int) -> Tensor:
+        """What coefficients over a node bring to the constant: the image of its centre as a table, or lines of its bias."""
+        found = self.centred(name)
+        return self.kit.bias_line(name, width) if found is None else found[0]
+
     def _largest(self, name: str) -> tuple[Tensor, Tensor | None]:
         """The largest magnitudes of a node, and of an affine layer's operand, in float64 without margin."""
         layered = name in self.kit.forward.layers
@@ -199,12 +226,21 @@ class Tables:
         layer = self.kit.forward.layers.get(name)
         if layer is not None and below is not None:
             nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else one_rounding(c.u)
-            t = t + (layer.rho + nu) * boxes.magnitude[name] + (layer.rho + dot_error(terms)) * layer.babs
+            size = boxes.magnitude[name]
+            centre = self.centre(name) if product else None
+            if centre is None:
+                t = t + (layer.rho + nu) * size + (layer.rho + dot_error(terms)) * layer.babs
+            else:
+                own = gamma(layer.terms + 4, U64)  # of the image: the point's magnitudes are the box's, to within a rounding
+                t = t + (layer.rho + own) * (size + layer.babs) + dot_error(terms) * centre.image.abs()
+                below = centre.radius
+                size = self.kit.forward.product(layer, layer.wabs, below)
+                t = t + nu * size
             if product:
                 # K of an entry of M W: the outputs that read the cell and can have a coefficient; zeros add exactly
                 k = c.product_error(self.kit.forward.readers(layer, self.live(name))) * (1 + nu)
                 if node.op == "linear":
-                    t = t + k * boxes.magnitude[name]
+                    t = t + k * size
                 else:
                     t = t + self.kit.forward.product(layer, layer.wabs, torch.where(below > 0, k * below, torch.zeros_like(below)))
             if c.dtype == torch.float32:  # a weight below the smallest normal is off by at most eta

@@ -8,26 +8,34 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from bench.core.children import Gone
 from bench.core.command import FAILED
 from bench.core.table import Table, slug
 from bench.gpu import __main__ as gpu
+from bench.gpu import ascent as gpu_ascent
+from bench.gpu import finished, first
 from bench.gpu import kernels as gpu_kernels
 from bench.gpu import setting as gpu_report
 from bench.gpu.reference import Oracle
 from bench.gpu.setting import Setting, ceiling
 from bench.nets.grow import NETWORKS
 from polytriton.arithmetic import ARITHMETICS
+from polytriton.kernels import load
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.gpu.player import Player, RunState
 from polytriton.runtime.results import Results
 from tests.bench import dying
+from tests.kernels.fake_cuda import FakeCuda
 
 ROOT = Path(__file__).parents[2]
 ABSENT = ("msgspec", "safetensors", "typer", "numba", "hypothesis")  # what a bare machine may lack
@@ -45,7 +53,7 @@ importlib.util.find_spec = lambda name, package=None: None if name.split(".")[0]
 
 def command(*arguments: str, path: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(path or ""), str(ROOT)))), **environment}
-    return subprocess.run([sys.executable, "-m", "bench.gpu", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, "-m", "bench.gpu", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
 
 
 def needs_triton() -> None:
@@ -86,6 +94,9 @@ def test_every_part_runs_dry_on_a_bare_machine(tmp_path: Path) -> None:
         assert word in parts["micro"]
     assert {tuple(line.split()[2:4]) for line in parts["zoo"].splitlines()[1:]} >= {("kernels", "float64"), ("torch", "float64")}
     assert len(parts["interval"].splitlines()) == 5
+    assert {line.split()[0] for line in parts["first"].splitlines()[1:]} == {"driver", "triton", "rows", "runs", "ascent"}
+    assert all(" pass" in line for line in parts["first"].splitlines()[1:])
+    assert [line.split()[2] for line in parts["ascent"].splitlines()[1:]] == ["slopes", "signs", "turn"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -175,6 +186,7 @@ import sys, time
 from bench.gpu.kernels import _steps
 from bench.nets.grow import tiny
 from bench.gpu.setting import Setting
+from polytriton.kernels import load
 from polytriton.passes.pipeline import compile_net
 from tests.kernels.planted import planted
 compiled = compile_net(tiny())
@@ -201,7 +213,7 @@ def test_a_wrong_replay_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer's bounds that are not brought back where rows went ahead."""
     needs_triton()
     compiled, setting = compile_net(NETWORKS["tiny"]()), Setting(True, time.time() + 600)
-    (row,) = gpu_kernels._replayed(compiled, "float64", setting)
+    (row,) = gpu_kernels.replay(compiled, "float64", setting)
     assert row["fraction"] == 0.0 and row["note"].endswith("captured: no") and "again: 0" not in row["note"]
     finish = Player._finish
 
@@ -211,7 +223,7 @@ def test_a_wrong_replay_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(Player, "_finish", forgets)
-    (row,) = gpu_kernels._replayed(compiled, "float64", setting)
+    (row,) = gpu_kernels.replay(compiled, "float64", setting)
     assert row["fraction"] == float("inf") and row["note"].startswith("refine of batch")
 
 
@@ -273,6 +285,147 @@ def test_a_process_over_its_time_is_stopped_and_no_failure(monkeypatch: pytest.M
     start = time.monotonic()
     assert gpu.run_part("interval", ["sleep"], 0.5, True, tmp_path, "D", {}) == 0
     assert time.monotonic() - start < 20
+
+
+def finishing(monkeypatch: pytest.MonkeyPatch, dies: set[str], rows: dict[str, list[dict[str, Any]]] | None = None) -> list[str]:
+    """A part of three groups, those named die after a row; the groups that are asked for, in order."""
+    columns, asked = ("network", "verdict", "note"), list[str]()
+    part = SimpleNamespace(COLUMNS=columns, SHOWN=columns, groups=lambda dry: ["a", "b", "c"], work=None)
+
+    def rows_of(make: Any, work: Any, some: list[str], setting: Any, seconds: Any) -> Any:
+        asked.extend(some)
+        yield from (rows or {}).get(some[0], [{"network": some[0], "verdict": "pass"}])
+        if some[0] in dies:
+            raise Gone("its process died")
+
+    monkeypatch.setattr(gpu, "part_module", lambda name: part)
+    monkeypatch.setattr(gpu, "rows_of", rows_of)
+    return asked
+
+
+def kept(path: Path) -> list[tuple[str, str]]:
+    with path.open(newline="") as f:
+        return [(row["network"], row["note"]) for row in csv.DictReader(f)]
+
+
+def test_a_run_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Groups that came to their end are kept; of one that died its rows go, and it is done again."""
+    dies = {"b"}
+    asked, path = finishing(monkeypatch, dies), tmp_path / "device-1_micro.csv"
+
+    def run(*only: str, anew: bool = False) -> int:
+        asked.clear()
+        return gpu.run_part("micro", list(only), 60, False, tmp_path, "Device 1", {"commit": "c0"}, anew=anew)
+
+    assert run() == FAILED and asked == ["a", "b", "c"]
+    assert kept(path) == [("a", ""), ("b", ""), ("b", "its process died"), ("c", "")]
+    dies.clear()
+    assert run() == 0 and asked == ["b"]
+    assert sorted(kept(path)) == [("a", ""), ("b", ""), ("c", "")]
+    assert run() == 0 and asked == []
+    assert run("a", anew=True) == 0 and asked == ["a"] and len(kept(path)) == 3
+    monkeypatch.setattr(finished, "code_digest", lambda: "of other code")
+    assert run("c") == 0 and asked == ["c"]
+    assert kept(path) == [("c", "")] and len(kept(tmp_path / "device-1_micro.c0.csv")) == 3, "what other code has measured is set aside"
+
+
+def test_a_check_that_failed_stays_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = finishing(monkeypatch, set(), {"b": [{"network": "b", "verdict": "FAIL"}]})
+    for groups in (["a", "b", "c"], []):
+        asked.clear()
+        assert gpu.run_part("micro", [], 60, False, tmp_path, "D", {}) == FAILED and asked == groups
+    assert gpu.run_part("micro", ["a"], 60, False, tmp_path, "D", {}) == 0
+
+
+def test_a_group_out_of_time_is_not_finished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = finishing(monkeypatch, set())
+    monkeypatch.setattr(gpu, "LEAST", 0.0)
+    own = gpu.rows_of
+
+    def slowly(*given: Any, **options: Any) -> Any:
+        yield from own(*given, **options)
+        if given[2] == ["a"]:
+            time.sleep(max(0.0, given[3].left) + 0.01)
+
+    monkeypatch.setattr(gpu, "rows_of", slowly)
+    gpu.run_part("micro", [], 0.2, False, tmp_path, "D", {})
+    assert "a" in asked and "a" not in (tmp_path / "d_micro.finished").read_text().split()
+
+
+def test_a_part_that_breaks_takes_no_other_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """But where not even the driver works, nothing else is tried."""
+    done: list[str] = []
+
+    def run(part: str) -> int:
+        done.append(part)
+        if part == "b":
+            raise OSError("no space left on device")
+        return {"c": FAILED, "x": gpu.NOTHING_RUNS}.get(part, 0)
+
+    assert gpu.run_parts("abcd", run) == FAILED and done == list("abcd")
+    assert "failed: b, c" in capsys.readouterr().err
+    assert gpu.run_parts("xab", run) == FAILED and done == list("abcdx")
+    assert "a, b left out" in capsys.readouterr().err
+    assert gpu.run_parts("ad", run) == 0
+
+
+@pytest.mark.parametrize("row", [{"network": "driver", "verdict": "FAIL"}, None])
+def test_without_a_driver_nothing_is_tried(row: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = finishing(monkeypatch, {"a"} if row is None else set(), {"a": [row] if row else []})
+    gpu.part_module("first").NEEDED = ("a",)  # type: ignore[attr-defined]
+    assert gpu.run_part("first", [], 60, False, tmp_path, "D", {}) == gpu.NOTHING_RUNS and asked == ["a"]
+
+
+class OnFake(Setting):
+    """A dry run on a GPU that is not there."""
+
+    device, kernels = torch.device("cuda"), "interpret"  # type: ignore[assignment]
+
+
+@contextmanager
+def on_fake(patch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    """Settings are pinned beneath torch's own functions, where such a GPU is not seen."""
+    patch.setattr(first, "plain_products", lambda device: True)
+    for part in (gpu_kernels, gpu_ascent):
+        patch.setattr(part, "pin_settings", nullcontext)
+    with FakeCuda().present() as cuda:
+        yield cuda
+
+
+@pytest.mark.parametrize("group", ["driver", "triton", *(pytest.param(g, marks=pytest.mark.slow) for g in ("rows", "runs", "ascent"))])
+def test_the_first_minute_is_clean_on_a_gpu_that_is_not_there(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_triton()
+    load.prepare(interpret=True)
+    with on_fake(monkeypatch) as cuda:
+        rows = list(first.work(group, OnFake(True, time.time() + 600)))
+    assert rows and all(row["verdict"] == "pass" for row in rows), rows
+    assert not cuda.faults, cuda.faults
+    assert group in ("rows", "ascent") or cuda.graphs or group == "driver"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [gpu_kernels, gpu_ascent])
+def test_parts_are_clean_on_a_gpu_that_is_not_there(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_triton()
+    load.prepare(interpret=True)
+    with on_fake(monkeypatch) as cuda:
+        rows = list(part.work("tiny", OnFake(True, time.time() + 600)))
+    assert rows and all(row["verdict"] in ("pass", "") for row in rows), rows
+    assert not cuda.faults, cuda.faults
+
+
+def test_the_first_minute_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plainly, and each check for itself."""
+    needs_triton()
+    load.prepare(interpret=True)
+
+    def broken(kernel: Any) -> Any:
+        raise RuntimeError("PTX was compiled with an unsupported toolchain")
+
+    monkeypatch.setattr(load, "function", broken)
+    rows = {row["what"]: row for row in first.work("triton", Setting(True, time.time() + 60))}
+    assert rows["kernel"]["verdict"] == "FAIL" and rows["kernel"]["note"] == "RuntimeError: PTX was compiled with an unsupported toolchain"
+    assert rows["version"]["verdict"] == rows["products"]["verdict"] == "pass"
 
 
 def test_a_failed_check_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

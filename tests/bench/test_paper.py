@@ -79,6 +79,19 @@ def test_training_learns_and_repeats_itself(small: None, training: Training) -> 
     assert ((lo <= y + 1e-5) & (y <= hi + 1e-5)).all()
 
 
+def test_interval_bounds_in_the_loss_teach_drawn_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set whose classes are told apart by nothing that a box keeps leaves such a network guessing."""
+    monkeypatch.setitem(zoo.NETS, "cifar-6x500", (zoo.CIFAR, lambda *shape: zoo.Stack(*shape).dense(40, 40), "90"))
+    row, images = EVERY["cifar-6x500-robust"], drawn_shapes(0, 600)
+    net = standins.train(row, images, 1600)
+    assert standins.accuracy(net, images.held, images.held_labels) > 0.7
+    x, y, epsilon = standins.scaled(images.held), torch.from_numpy(images.held_labels), float(row.epsilon)
+    with torch.inference_mode():
+        lo, hi = net.intervals((x - epsilon).clamp(0, 1), (x + epsilon).clamp(0, 1))
+    worst = torch.where(torch.nn.functional.one_hot(y, 10).bool(), lo, hi)
+    assert float((worst.argmax(1) == y).float().mean()) > 0.4
+
+
 def test_robust_networks_begin_with_boxes_as_wide_as_they_come(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through layers, strides and sums; random weights would widen them at every layer."""
     stack = lambda *shape: zoo.Stack(*shape).conv(4, 3, 1, 1).block("a", 4, 1, "identity").block("b", 8, 2, "conv").dense(20)  # noqa: E731
@@ -102,6 +115,9 @@ def test_the_command_from_nothing_to_a_page_and_on(small: None, tmp_path: Path, 
         assert int(r["verified"]) <= int(r["candidates"]) <= int(r["images"]) <= 6
     best = {(r["row"], r["radius"]): int(r["verified"]) for r in rows if r["method"] == "polytriton"}
     assert all(int(r["verified"]) <= best[r["row"], r["radius"]] for r in rows), "nothing proves more than what contains it"
+    mine = [r for r in rows if r["row"] == "mnist-6x500" and r["method"] == "polytriton"]
+    assert 0 < int(mine[-1]["verified"]) < int(mine[-1]["candidates"]), "the paper's radius, or a stated one, tells something"
+    assert [r["stated"] for r in mine] == ["0", "1"][: len(mine)]
     answers = (tmp_path / "answers.jsonl").read_text()
     with (tmp_path / "answers.jsonl").open("a") as f:
         f.write('{"row": "cut')
@@ -122,7 +138,11 @@ def test_a_network_made_otherwise_is_made_again(small: None, tmp_path: Path) -> 
     (tmp_path / "mnist-6x500.onnx").write_bytes(b"broken")
     assert standins.make(ROWS["mnist-6x500"], images, tmp_path, 320)["sha256"] == first["sha256"]
     assert json.loads((tmp_path / "mnist-6x500.json").read_text())["data"] == images.name
-    assert standins.make(ROWS["mnist-6x500"], images, tmp_path, 640)["seen"] == 640
+    longer = standins.make(ROWS["mnist-6x500"], images, tmp_path, 640)
+    assert longer["seen"] == 640
+    assert standins.make(ROWS["mnist-6x500"], images, tmp_path, most=320) == longer, "where nobody says how long, what is there is taken"
+    (tmp_path / "mnist-6x500.onnx").unlink()
+    assert standins.make(ROWS["mnist-6x500"], images, tmp_path, most=320)["seen"] == 320
 
 
 def test_answers_survive_an_end_in_the_middle_of_a_line(tmp_path: Path) -> None:
@@ -135,7 +155,8 @@ def test_answers_survive_an_end_in_the_middle_of_a_line(tmp_path: Path) -> None:
     assert len(Answers(path).held) == 2
 
 
-def test_wrong_usage() -> None:
+@pytest.mark.parametrize("line", [["table9"], ["--near", "0"], ["--near", "1/0"], ["--near", "2"], ["--near", "x"]])
+def test_wrong_usage(line: list[str]) -> None:
     with pytest.raises(SystemExit) as e:
-        main(["table9"])
+        main(line)
     assert e.value.code == 2

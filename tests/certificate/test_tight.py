@@ -12,7 +12,7 @@ import pytest
 from polytriton import checker
 from polytriton.certificate.draft import Draft
 from polytriton.certificate.guide import Guide, complete
-from polytriton.certificate.trees import _tree
+from polytriton.certificate.trees import _planted
 from polytriton.checker import TIGHT
 from polytriton.prove.trail import Trail
 from tests.certificate.models import dense, exact_dense
@@ -75,17 +75,18 @@ def test_where_rounding_stands_in_the_way_it_is_asked_for(tmp_path: Path, float3
 
 def test_the_writer_asks_for_it_where_the_search_did() -> None:
     """Once on every path, at the first node that is bounded."""
-    trail = Trail(1 << 20)
+    trail = Trail()
     root = trail.plant(0, [0], signs=False)
     a, b, c, d, e, f = trail.names(6)
     trail.divide(np.array([root, a, b]), np.zeros(3, np.int64), np.zeros(3), np.array([a, c, e]), np.array([b, d, f]))
     trail.close(np.array([a]), np.array([0]))
     for tight, wanted in ((False, [-1, 0, -1, 0, 0, 0, 0]), (True, [-1, TIGHT, -1, 0, 0, TIGHT, TIGHT])):
-        assert _tree(trail.planted[0], trail, Numbers(), [1, 1], tight).inner.tolist() == wanted  # type: ignore[arg-type]
+        (tree,) = _planted(trail.planted, trail, Numbers(), [1, 1], tight)  # type: ignore[arg-type]
+        assert tree.inner.tolist() == wanted
 
 
 def test_a_shared_search_tells_it_too() -> None:
-    trail, helper = Trail(1 << 20), Trail(1 << 20)
+    trail, helper = Trail(), Trail()
     helper.tight = True
     trail.add(Trail.unpacked(helper.packed()))
     assert trail.tight and Trail.unpacked(trail.packed()).tight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,26 @@ import polytriton
 from polytriton import checker
 from polytriton.certificate import write
 from polytriton.certificate.guide import Guide
-from polytriton.certificate.trees import PieceNumbers
+from polytriton.certificate.trees import PieceNumbers, _planted
 from polytriton.cli import main
 from polytriton.frontend.vnnlib import read_vnnlib
-from polytriton.prove.trail import Planted, Trail
+from polytriton.prove.trail import Branch, Planted, Trail
 from tests.certificate.models import NODE, model, prop
 from tests.prove.piecewise import drawn
 
 Files = tuple[Path, Path]
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notes of small trees go to the disk too."""
+    monkeypatch.setattr("polytriton.prove.notes.BLOCK", 1)
+
+
 def proved(files: Files, semantics: str, search: str) -> tuple[polytriton.Result, Trail, Any]:
     verifier = polytriton.compile(files[0], semantics=semantics, device="cpu")
-    asked, trail = read_vnnlib(files[1], n_in=verifier.inputs, n_out=verifier.outputs), Trail(1 << 24)
-    result = verifier.verify_property(asked, timeout=4, falsifier=False, search=search, trail=trail)
+    asked, trail = read_vnnlib(files[1], n_in=verifier.inputs, n_out=verifier.outputs), Trail(files[0].parent)
+    result = verifier.verify_property(asked, timeout=60, falsifier=False, search=search, trail=trail)
     assert result.verdict == "unsat"
     return result, trail, asked
 
@@ -84,7 +91,8 @@ def test_the_searchs_tree_is_the_certificates(tmp_path: Path, kind: str, radius:
     text = prop(tmp_path / "p.vnnlib", box, 2 if "of" in kind else 1, f"(<= Y_0 {least - share * (abs(least) + 0.1):.6f})")
     _, trail, asked = proved((path, text), semantics, kind.partition(" ")[0])
     found, guide = confirmed((path, text), semantics, trail, asked, tmp_path)
-    cuts = len(trail.divisions()[0])
+    cuts = len(trail.divisions())
+    assert isinstance(trail.divisions(), np.memmap) and not list(tmp_path.glob(".notes*"))
     assert found.nodes == 2 * cuts + 1 and cuts >= divided
     assert guide.count <= (cuts if "of" in kind else cuts // 4)
     packed = Trail.unpacked(trail.packed())
@@ -142,8 +150,8 @@ def test_what_was_not_noted_is_left_to_the_checker(tmp_path: Path) -> None:
     """No notes at all; a network whose ReLUs the checker counts otherwise; a property that says something else."""
     files = several(tmp_path)
     _, trail, asked = proved(files, "real", "none")
-    bare = Trail(100)
-    signs = Trail(100, relus=(("r", 3),), planted=[Planted(0, 0, (0,), True)])
+    bare = Trail()
+    signs = Trail(relus=(("r", 3),), planted=[Planted(0, 0, (0,), True)])
     signs.names(1)
     other = read_vnnlib(prop(tmp_path / "q.vnnlib", [(-1, 1)] * 2, 2, "(<= Y_0 -50)"), n_in=2, n_out=2)
     for some, says in ((bare, asked), (signs, asked), (trail, other)):
@@ -151,39 +159,65 @@ def test_what_was_not_noted_is_left_to_the_checker(tmp_path: Path) -> None:
         assert len(found.margins) == 4 and min(found.margins) > 0
 
 
-def test_a_trail_that_grew_too_long_is_no_certificate(tmp_path: Path) -> None:
-    files = several(tmp_path)
-    trail = Trail(39)
-    trail.divide(*(np.zeros(1, np.int64) for _ in range(5)))
-    assert trail.lost
-    with pytest.raises(checker.Refused, match="--memory"):
-        write.certify(*files, "real", trail=trail)
+def test_a_tree_that_no_certificate_holds_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = flat(1, path := tmp_path / "n.onnx")
+    files = path, prop(tmp_path / "p.vnnlib", box := [(-1.0, 1.0)] * 2, 1, f"(<= Y_0 {sampled(path, shape, box) - 0.5:.6f})")
+    _, trail, asked = proved(files, "real", "input")
+    monkeypatch.setattr("polytriton.certificate.trees.NODES", 2)
+    with pytest.raises(checker.Refused, match="more than 2 nodes"):
+        write.certify(*files, "real", trail=trail, prop=asked)
 
 
-def test_numbers_of_branches_and_of_others_fit_together() -> None:
+def test_writing_takes_few_bytes_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole tree of 17 levels, noted leaf by leaf: its numbers and those of the file, beside next to nothing for the notes."""
+
+    class Numbers:
+        places, rows = {0: [(0, 0)]}, {0: [(0, 0)]}
+
+    monkeypatch.setattr("polytriton.prove.notes.BLOCK", 1 << 20)
+    trail = Trail(tmp_path)
+    level = np.array([trail.plant(0, [0], signs=False)])
+    for _ in range(16):
+        names = trail.names(2 * len(level))
+        trail.divide(level, np.zeros(len(level)), np.zeros(len(level)), names[::2], names[1::2])
+        level = names
+    trail.close(level, np.zeros(len(level)))
+    tracemalloc.start()
+    try:
+        (draft,) = _planted(trail.planted, trail, Numbers(), [1, 1], True)  # type: ignore[arg-type]
+        data = write.pack([draft.arrays()], "real", {"onnx": "", "vnnlib": ""})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    nodes = len(draft.split)
+    assert nodes == (1 << 17) - 1 and np.array_equal(draft.closed[:, 0], np.arange(nodes // 2, nodes))
+    assert peak - len(data) < 70 * nodes and len(data) < 27 * nodes
+
+
+def test_numbers_of_branches_and_of_others_fit_together(tmp_path: Path) -> None:
     """What a helper found out about a batch, and what a search of its own forms did, in one trail."""
-    trail = Trail(1 << 20)
+    trail = Trail(tmp_path)
     root = trail.plant(3, [5, 6], signs=False)
     names = trail.names(4)
-    helper_ = Trail(1 << 20, first=int(names[0]))
+    helper_ = Trail(first=int(names[0]))
     kids = helper_.names(2)
     zero = np.zeros(1)
     helper_.divide(np.array([root]), np.array([1]), zero, kids[:1], kids[1:])
     helper_.close(kids, np.array([8, 9]))
     trail.add(helper_)
-    branch = trail.branch()
-    branch.relus = (("r", 4),)
-    below = branch.plant(0, [1], signs=True)
-    pair = branch.names(2)
-    branch.divide(np.array([below]), np.array([~2]), zero, pair[:1], pair[1:])
+    branch = Branch(trail, 7, np.array([20, 21]), np.array([30, 31]))
+    below = branch.plant([1])
+    pair = trail.names(2)
+    trail.divide(np.array([below]), np.array([~2]), zero, pair[:1], pair[1:])
     branch.close(pair, np.array([1, 1]))
-    trail.adopt(branch, 7, np.array([20, 21]), np.array([30, 31]))
+    trail.relus = (("r", 4),)
     assert [(p.box, p.groups, p.signs) for p in trail.planted] == [(3, (5, 6), False), (7, (31,), True)]
     assert len({root, *names.tolist(), below, *pair.tolist()}) == 8 == trail.end
-    assert [v.tolist() for v in trail.divisions()] == [[root, below], [1, ~2], [0, 0], [kids[0], pair[0]], [kids[1], pair[1]]]
-    assert [v.tolist() for v in trail.refutations()] == [[*kids, *pair], [8, 9, 21, 21]]
+    assert trail.divisions().tolist() == [(root, 1, 0.0, kids[0], kids[1]), (below, ~2, 0.0, pair[0], pair[1])]
+    assert trail.refutations().tolist() == [*zip([*kids, *pair], [8, 9, 21, 21], strict=True)]
     again = Trail.unpacked(trail.packed())
     assert (again.planted, again.end, again.relus, again.bounded) == (trail.planted, trail.end, trail.relus, trail.bounded)
+    assert again.divisions().tolist() == trail.divisions().tolist() and again.refutations().tolist() == trail.refutations().tolist()
 
 
 def test_the_commands_write_what_was_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from polytriton.errors import UnsupportedModel
 from polytriton.kernels import load
 from polytriton.kernels.catalogue import make_kernel
 
@@ -29,6 +30,18 @@ def test_threads_that_want_the_same_kernel_get_one(monkeypatch: pytest.MonkeyPat
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(load.function, [kernel] * 8))
     assert asked == ["count_staying"] and len({id(m) for m in made}) == 1
+
+
+@pytest.mark.parametrize(
+    "release, old", [("3.2.0", True), ("3.5.1", True), ("3.6.0", False), ("3.10.0+git", False), ("4.0", False), ("main", False)]
+)
+def test_a_triton_that_cannot_run_the_kernels_is_refused(release: str, old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    load.prepare(interpret=True)
+    monkeypatch.setattr("triton.__version__", release)
+    if not old:
+        return load.prepare(interpret=True)
+    with pytest.raises(UnsupportedModel, match=f"needs Triton 3.6 or newer, and {release} is installed"):
+        load.prepare(interpret=True)
 
 
 def test_compiling_ahead_asks_for_what_a_launch_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:

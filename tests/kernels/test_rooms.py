@@ -60,7 +60,7 @@ def test_launches_ask_for_room(rooms: dict[str, int], asked: dict[str, str]) -> 
 
 
 def test_this_triton_takes_the_option() -> None:
-    """Those that compile ahead do (kernels.build.OLDEST); a verifier on the CPU asks none."""
+    """Those that compile ahead do (kernels.spec.OLDEST); a verifier on the CPU asks none."""
     prepare(True)
     assert makes_room()
     assert polytriton.compile(EXAMPLE, check=False).options.config.rooms == {}

@@ -1,7 +1,7 @@
 """Compiles a kernel of every family under other Tritons: python -m tests.kernels.versions [VERSION ...]
 
 A Triton's own compiler decides what a kernel may say, and a GPU machine has the Triton that came with its torch. Each version is installed
-into a folder of its own (build/triton-VERSION) and put before the environment's.
+into a folder of its own (FOLDER/triton-VERSION) and put before the environment's. The kernels of the ascent are among them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ from pathlib import Path
 from polytriton.ir.launches import Kernel
 
 ROOT = Path(__file__).parents[2]
-VERSIONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
+VERSIONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")  # kernels.spec.OLDEST says what is missing before
 NETS = ("digits_conv_ibp.onnx", "digits_resnet_ibp.onnx")
 NUMERICS = ("float64", "float32", "tf32x3", "bf16x6", "interval64", "interval32")
 INTERPRETED = ("test_rows_kernels.py", "test_directed.py")
 
 
 def sample(numerics: str) -> Iterator[Kernel]:
-    """The first kernel of each family that the examples have."""
+    """The first kernel of each family that the examples have, in one type those of the ascent as well."""
     from polytriton.frontend.onnx import load_onnx
     from polytriton.kernels.network import network_kernels
     from polytriton.passes.pipeline import compile_net
+    from polytriton.runtime.gpu.ascent_kernels import NUMERICS as ASCENT
+    from tests.kernels.steps import turn_kernels
 
-    first: dict[str, Kernel] = {}
-    for net in NETS:
-        for kernel in network_kernels(compile_net(load_onnx(ROOT / "examples" / net).net), [numerics]):
-            first.setdefault(kernel.family, kernel)
+    first: dict[tuple[str, tuple[str, ...], object], Kernel] = {}
+    for net in (load_onnx(ROOT / "examples" / name).net for name in NETS):
+        for kernel in network_kernels(compile_net(net), [numerics]):
+            first.setdefault((kernel.family, (), None), kernel)
+        for kernel in (k for signed in (False, True) for k in turn_kernels(net, signed)) if numerics == ASCENT else ():
+            first.setdefault((kernel.family, kernel.parameters, dict(kernel.constants).get("FORM")), kernel)
     yield from first.values()
 
 
@@ -59,8 +63,8 @@ def compile_here(target: str) -> int:
     return min(failed, 1)
 
 
-def run_version(version: str, target: str) -> int:
-    folder = ROOT / "build" / f"triton-{version}"
+def run_version(version: str, target: str, into: Path) -> int:
+    folder = into / f"triton-{version}"
     if not folder.exists():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, f"triton=={version}"]
         subprocess.run(pip, check=True, stdout=sys.stderr)
@@ -75,11 +79,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kernels.versions", description=__doc__)
     parser.add_argument("versions", nargs="*", default=VERSIONS)
     parser.add_argument("--target", default="cuda:90")
+    parser.add_argument("--into", type=Path, default=ROOT / "build", metavar="FOLDER", help="where versions are installed")
     parser.add_argument("--here", action="store_true", help="with the Triton of this environment, and nothing else")
     given = parser.parse_args()
     if given.here:
         return compile_here(given.target)
-    return max(run_version(version, given.target) for version in given.versions)
+    return max(run_version(version, given.target, given.into) for version in given.versions)
 
 
 if __name__ == "__main__":

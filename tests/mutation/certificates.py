@@ -17,6 +17,7 @@ SHARES = "tests/certificate/test_shares.py"
 OWN = "tests/certificate/test_leaves.py::test_each_trees_leaves_are_of_its_own_box_and_pieces"
 GUIDE, WRITTEN = "tests/certificate/test_guide.py", "tests/certificate/test_trees.py"
 CUT = f"{GUIDE}::test_a_cut_keeps_what_reaches_any_piece"
+NOTES = "tests/prove/test_notes.py"
 EXACT = "tests/certificate/test_exact.py"
 EXACTLY = f"{EXACT}::test_bounds_hold_at_every_corner_of_the_regions", f"{EXACT}::test_no_false_property_is_confirmed"
 _C, _F, _S, _E = "checker.py", "checker_files.py", "commands/shares.py", "checker_exact.py"
@@ -56,7 +57,7 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: upper ends are what lower ones are", _C, "(first, 1 - first, first | 1)", "(first, 1 - first, 0 * first)", f"{TIGHT}::test_what_is_on_is_bounded_from_above"),
     m("checker: steps without end", _C, "max(self.inner.max() - TIGHT, self.query.max()) <= STEPS", "self.query.max() <= STEPS", f"{TIGHT}::test_steps_have_an_end"),
     m("certificates: rounding is never in the way", "certificate/guide.py", "found[np.array(some)[which[margin + WIDENS * charge > 0]]] = True", "pass", f"{TIGHT}::test_where_rounding_stands_in_the_way_it_is_asked_for"),
-    m("certificates: every bounded node counts as the first", "certificate/trees.py", "busy[child] and not begun[n]", "busy[child]", f"{TIGHT}::test_the_writer_asks_for_it_where_the_search_did"),
+    m("certificates: every bounded node counts as the first", "certificate/trees.py", "found.append(busy[here] & ~begun)", "found.append(busy[here])", f"{TIGHT}::test_the_writer_asks_for_it_where_the_search_did"),
     m("certificates: what others met is forgotten", "prove/trail.py", "self.tight |= other.tight", "pass", f"{TIGHT}::test_a_shared_search_tells_it_too"),
     m("checker: rows over stored values pay no rounding", _C, "self.T[k] = self.T[k] + (e := self.executed(k)) * (1 + self.G)", "e = self.executed(k)", APART),
     m("checker: boxes of stored values are those before rounding", _C, "self.put(k, down(self.lo[k] - e), up(self.hi[k] + e))", "pass", APART),
@@ -107,7 +108,11 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("certificates: neurons in the runtime's order", "prove/neurons.py", "torch.from_numpy(order(e.nodes[r].shape)) +", "torch.arange(e.nodes[r].size) +", f"{WRITTEN}::test_the_searchs_tree_is_the_certificates"),
     m("certificates: both neurons' children change places", "prove/neurons.py", "both = torch.cat([best, best + len(part)])", "both = torch.cat([best + len(part), best])", f"{WRITTEN}::test_the_searchs_tree_is_the_certificates"),
     m("certificates: rows by another's number", "certificate/trees.py", "self.rows[form + k].append((p, rows[key]))", "self.rows[form + k].append((p, (rows[key] + 1) % len(rows)))", f"{WRITTEN}::test_pieces_and_rows_are_found_by_what_they_say"),
-    m("certificates: a branch begins where its trail did", "prove/trail.py", "return Trail(self.most - self._bytes, self.end)", "return Trail(self.most - self._bytes, self.first)", f"{WRITTEN}::test_numbers_of_branches_and_of_others_fit_together"),
+    m("certificates: a branch's forms by its own numbers", "prove/trail.py", "self.trail.close(node, self.forms[form])", "self.trail.close(node, form)", f"{WRITTEN}::test_numbers_of_branches_and_of_others_fit_together"),
+    m("certificates: notes are filed over those before", "prove/notes.py", "self._filed + self._held, 0, []", "self._held, 0, []", f"{NOTES}::test_records_come_back_as_they_came"),
+    m("certificates: notes stay in memory", "prove/notes.py", "if self.folder is not None and self._held * self.kind.itemsize >= BLOCK:", "if False:", f"{NOTES}::test_memory_holds_a_block"),
+    m("certificates: notes that found no room are no loss", "certificate/write.py", "need(not trail.lost, trail.lost, Refused)", "pass", "tests/cli/test_full_disk.py::test_notes_that_find_no_room"),
+    m("certificates: one that is not written is no failure", "commands/run.py", "max(asked.exit_code(), writer.exit_code())", "asked.exit_code()", "tests/cli/test_full_disk.py::test_notes_that_find_no_room"),
     # processes that share a tree
     m("shares: leaves that nobody looked at", _S, "if any(some.any() for some in open_):", "if False:", f"{SHARES}::test_a_share_that_nobody_answers_for_is_no_proof"),
     m("shares: whatever a process looked at", _S, "if {b: v.tolist() for b, v in work.shares[event.job].items()} != leaves:", "if False:", f"{SHARES}::test_a_process_that_looks_elsewhere_is_an_error"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant, m
 
 PASS, CHECK, WALK, LAUNCHES = "passes/charge.py", "ir/check.py", "runtime/cpu/walk.py", "kernels/launches.py"
-CHARGES = "tests/passes/test_charge.py"
+CHARGES, CENTRES, TERMS = "tests/passes/test_charge.py", "tests/soundness/test_centres.py", "tests/soundness/test_terms.py"
 COUNTS, ALIKE, LAUNCHED = f"{CHARGES}::test_the_checker_counts", f"{CHARGES}::test_whoever_pays_rows_pay_the_same", f"{CHARGES}::test_whoever_pays_launches_are_the_same"
 
 PAYMENTS: tuple[Mutant, ...] = (
@@ -32,4 +32,12 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("launches: a layer is paid twice", LAUNCHES, 'return step.pays("product") or entry.due', "return True", f"{CHARGES}::test_launches_pay_what_the_plan_says_and_nothing_else"),
     m("launches: a ReLU of its own pass forgets the layer behind", "kernels/steps.py", ', due=step.pays("behind")', "", LAUNCHED),
     m("launches: an interval ReLU forgets the layer behind", "kernels/interval_launches.py", 'replace(out, due=step.pays("behind"))', "out", LAUNCHED),
+    m("centres: a product's value at its centre stays in the constant", WALK, "self.backend.pay(self.rows, value, -1.0, weight,", "self.backend.pay(self.rows, None, -1.0, weight,", CENTRES),
+    m("centres: a sum over a centre rounds nothing", WALK, "-1.0, weight, dot_error(terms) * sum_error(terms))", "-1.0)", CENTRES),
+    m("centres: a constant takes the bias alone", "runtime/tables.py", "return self.kit.bias_line(name, width) if found is None else found[0]", "return self.kit.bias_line(name, width)", CENTRES),
+    m("centres: an operand lies half as far from its centre", "runtime/centres.py", "up(torch.maximum(hi - exact, exact - lo))", "0.5 * up(torch.maximum(hi - exact, exact - lo))", TERMS),
+    m("centres: the image is of the point before it was rounded", "runtime/centres.py", "exact = point.double()", "exact = 0.5 * lo + 0.5 * hi", CENTRES, TERMS),
+    m("centres: the image's own sum rounds nothing", "runtime/tables.py", "t = t + (layer.rho + own) * (size + layer.babs)", "t = t + layer.rho * (size + layer.babs)", CENTRES),
+    m("centres: the sum over the image rounds nothing", "runtime/tables.py", "dot_error(terms) * centre.image.abs()", "0.0 * centre.image.abs()", CENTRES),
+    m("centres: rounded weights meet no radius", "runtime/tables.py", "                t = t + nu * size\n", "", TERMS),
 )

@@ -53,7 +53,7 @@ def test_roots_are_the_boxes_with_open_groups(name: str) -> None:
     p, groups = Pieces.of_questions(q), max(group) + 1
     for code in range(2**groups):
         settled = np.array([code >> g & 1 for g in range(groups)], dtype=bool)
-        r = p.roots(q, settled, 3, Trail(0))
+        r = p.roots(q, settled, 3, Trail(wanted=False))
         wanted = {b: {g for i, g in zip(image, group, strict=True) if i == b and not settled[g]} for b in range(boxes)}
         assert [int(b) for b in r.root] == [b for b in range(boxes) if wanted[b]]
         for k, b in enumerate(r.root):
@@ -90,7 +90,7 @@ def test_a_domain_without_open_groups_asks_nothing() -> None:
 
 def test_parts_are_picked_and_joined_whole() -> None:
     q = questions([0, 1, 2], [0, 1, 2], 3)
-    r = Pieces.of_questions(q).roots(q, np.zeros(3, dtype=bool), 1, Trail(0))
+    r = Pieces.of_questions(q).roots(q, np.zeros(3, dtype=bool), 1, Trail(wanted=False))
     r.bound, r.depth = np.array([1.0, 2.0, 3.0]), np.array([4, 5, 6], dtype=np.int32)
     r.layers = np.arange(6, dtype=np.float32).reshape(3, 2)
     both = Domains.join(r.pick(np.array([2, 0])), r.pick(np.array([False, True, False])))
@@ -107,7 +107,7 @@ def test_what_waits_keeps_its_own_bounds(monkeypatch: pytest.MonkeyPatch) -> Non
     """Against a plain list: domains of seeded numbers come and go, in blocks of three rows."""
     monkeypatch.setattr(Waiting, "BLOCK", 24)
     q, rng = questions([0, 1, 2], [0, 1, 2], 3), np.random.default_rng(3)
-    roots = Pieces.of_questions(q).roots(q, np.zeros(3, dtype=bool), 1, Trail(0))
+    roots = Pieces.of_questions(q).roots(q, np.zeros(3, dtype=bool), 1, Trail(wanted=False))
     waiting, listed = Waiting(roots.pick(np.zeros(0, dtype=np.int64))), []
     for number in range(60):
         some = roots.pick(rng.integers(0, 3, rng.integers(0, 6)))

@@ -167,7 +167,7 @@ def test_a_bound_of_zero_refutes_nothing(bound: float, closed: bool) -> None:
     net = Small((), 1, gate=True)
     for k in range(2):  # the other group stays as it is
         ended = searched(compiled(net), asked([([0.0], [0.0])], [(0, (over(net, 1.0),))] * 2, 1), keep=[((Fraction(0),), 0)], first=False)
-        batch = ended.search.pieces.roots(ended.q, np.zeros(2, dtype=bool), 0, Trail(0))
+        batch = ended.search.pieces.roots(ended.q, np.zeros(2, dtype=bool), 0, Trail(wanted=False))
         best = np.where(np.arange(2) == k, bound, -1.0)
         found = SimpleNamespace(at=np.zeros(2, int), local=np.arange(2), form=np.arange(2), best=best)
         InputSearch._close(ended.search, batch, found)  # type: ignore[arg-type]

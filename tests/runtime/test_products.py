@@ -139,7 +139,7 @@ def test_substituting_a_linear_layer_is_a_product(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("kh, kw, sh, sw", [(4, 4, 2, 2), (3, 3, 1, 1), (2, 6, 3, 2), (1, 3, 1, 3), (5, 1, 2, 1)])
 @pytest.mark.parametrize("h, w", [(1, 1), (1, 4), (3, 2), (5, 6)])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_sums_of_runs_are_the_convolution(kh: int, kw: int, sh: int, sw: int, h: int, w: int, threads: int) -> None:
+def test_sums_of_cells_are_the_convolution(kh: int, kw: int, sh: int, sw: int, h: int, w: int, threads: int) -> None:
     """Small integers, exact in any order; windows that begin and end inside the full result and outside it."""
     g = torch.Generator().manual_seed(h * w)
     m, weight = torch.randint(-9, 9, (5, h, w, 3), generator=g).float(), torch.randint(-9, 9, (3, 16, kh, kw), generator=g).float()
@@ -149,7 +149,7 @@ def test_sums_of_runs_are_the_convolution(kh: int, kw: int, sh: int, sw: int, h:
         b = TorchBackend(CPU, threads, config)
         shape = ConvShape((kh, kw), (sh, sw), (1, 1), (0, 0, 0, 0), 1, Window(Axis(h, 0, 0), Axis(w, 0, 0)))
         lead = shape.lead(out)
-        got = b._product_and_runs(m, weight, shape, lead, out)
+        got = b._product_and_shift(m, weight, shape, lead, out)
         assert torch.equal(got, crop(full, lead, out)), (top, left, grow)
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from polytriton.ir.net import Node
 from polytriton.runtime import planes, soundness, tables
-from polytriton.runtime.forward import Forward
+from polytriton.runtime.forward import AffineParts, Boxes, Forward
 from tests.soak.__main__ import Shard, append, attempt, keep, main, read_progress, summary
 from tests.soak.case import HAS_TRITON, INTERPRET, POISON, VERSION, Case, GraphCase, draw, draw_any
 from tests.soak.outcome import Outcome
@@ -111,9 +112,9 @@ def test_a_planted_fault_is_found_shrunk_and_kept(monkeypatch: pytest.MonkeyPatc
 def test_the_balls_see_a_layer_that_loses_part_of_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Forward._affine
 
-    def narrow(self: Forward, node: object, boxes: object) -> None:
-        plain(self, node, boxes)  # type: ignore[arg-type]
-        hi = boxes.hi[node.name]  # type: ignore[attr-defined]
+    def narrow(self: Forward, node: Node, boxes: Boxes, parts: AffineParts | None) -> None:
+        plain(self, node, boxes, parts)
+        hi = boxes.hi[node.name]
         hi -= 1e-9 * hi.abs()
 
     monkeypatch.setattr(Forward, "_affine", narrow)

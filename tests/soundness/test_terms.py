@@ -36,10 +36,11 @@ class Wanted:
     eta: float
     float32: bool
     matrices: dict[str, np.ndarray] = field(default_factory=dict)
+    signed: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.users = self.net.users()
-        self.matrices = Opponent(_magnitudes(self.net)).matrices
+        self.matrices, self.signed = Opponent(_magnitudes(self.net)).matrices, Opponent(self.net).matrices
 
     def flat(self, name: str, values: dict[str, torch.Tensor]) -> np.ndarray:
         return from_physical(values[name], self.net.node(name).shape).reshape(-1).numpy()
@@ -82,13 +83,21 @@ class Wanted:
             constants = self.net.weight(node, "babs")
             b = self.net.weight(node, "c" if node.op == "scale" else "b")
             assert b is not None
-            b = np.abs(b.astype(np.float64)) if constants is None else constants
+            bias = b.astype(np.float64)
+            b = np.abs(bias) if constants is None else constants
             if node.op == "conv":
                 b = np.repeat(b, node.shape[1] * node.shape[2])
             elif node.op == "scale":
                 b = np.broadcast_to(b, node.shape).reshape(-1)
-            t += (rho + nu) * (w @ y) + w @ (gamma * y) + (rho + node.size * U64) * b
-            t += self.eta * y.sum() if self.float32 else 0.0
+            held, far = b, y  # what a row's constant takes of the node, and how far the operand may lie from what is exact
+            if self.float32 and node.op != "scale":  # centred on the middle of the operand's box
+                lo, hi = (self.flat(node.inputs[0], v) for v in (self.boxes.lo, self.boxes.hi))
+                point = ((lo + hi) / 2).astype(np.float32).astype(np.float64)
+                exact = self.signed[name] @ point + np.repeat(bias, node.size // bias.size)
+                held, far = np.abs(exact), np.maximum(hi - point, point - lo)
+                t += np.count_nonzero(w, axis=1) * U64 * (w @ np.abs(point) + b)
+            t += rho * (w @ y + b) + nu * (w @ far) + w @ (gamma * far) + node.size * U64 * held
+            t += self.eta * far.sum() if self.float32 else 0.0
             assert layer.rho >= rho
         if node.op == "gather":
             index = self.net.weight(node, "index")

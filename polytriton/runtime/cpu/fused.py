@@ -121,16 +121,16 @@ def positive_dot(m, base, pitch, height, line, cut, total):  # type: ignore[no-u
         total[r] = acc
 
 
-@compile_loop("T I i i i T D i D D")
-def charge(m, base, pitch, height, line, t_table, bias, bias_step, constant, error):  # type: ignore[no-untyped-def]
-    """constant = sum of m * bias, error = sum of |m| t: the scalars of an affine step."""
+@compile_loop("T I i i i T D I i D D")
+def charge(m, base, pitch, height, line, t_table, bias, first, step, constant, error):  # type: ignore[no-untyped-def]
+    """constant = sum of m * bias, error = sum of |m| t: what an affine step pays. A row's lines of bias begin at first[r], `step` apart."""
     for r in range(len(base)):
         acc = 0.0
         err = 0.0
         for i in range(height):
             a = (r * height + i) * line
             t = base[r] + i * pitch
-            b = i * bias_step
+            b = first[r] + i * step
             mm, tt, bb = m[a : a + line], t_table[t : t + line], bias[b : b + line]
             for q in range(line):
                 x = np.float64(mm[q])
@@ -140,9 +140,9 @@ def charge(m, base, pitch, height, line, t_table, bias, bias_step, constant, err
         error[r] = err
 
 
-@compile_loop("T I i i i T I T T T I i T D i D D D")
+@compile_loop("T I i i i T I T T T I i T D I i D D D")
 def relax_and_charge(  # type: ignore[no-untyped-def]
-    out, base, pitch, height, line, m, start, below, above, cut, then, next_pitch, t_table, bias, bias_step, total, constant, error
+    out, base, pitch, height, line, m, start, below, above, cut, then, next_pitch, t_table, bias, first, step, total, constant, error
 ):
     """`relax` of the rows that begin at start[r] in m, written one behind the other, and `charge` for the affine node behind it."""
     r, size = 0, height * line
@@ -150,14 +150,14 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
         acc = 0.0
         con = 0.0
         err = 0.0
-        if r + 1 < len(base) and base[r] == base[r + 1] and then[r] == then[r + 1]:
+        if r + 1 < len(base) and base[r] == base[r + 1] and then[r] == then[r + 1] and first[r] == first[r + 1]:
             acc2 = 0.0
             con2 = 0.0
             err2 = 0.0
             for i in range(height):
                 t = base[r] + i * pitch
                 s = then[r] + i * next_pitch
-                b = i * bias_step
+                b = first[r] + i * step
                 lo, hi, cc = below[t : t + line], above[t : t + line], cut[t : t + line]
                 tt, bb = t_table[s : s + line], bias[b : b + line]
                 a, a2, o = start[r] + i * line, start[r + 1] + i * line, r * size + i * line
@@ -186,7 +186,7 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
         for i in range(height):
             t = base[r] + i * pitch
             s = then[r] + i * next_pitch
-            b = i * bias_step
+            b = first[r] + i * step
             lo, hi, cc = below[t : t + line], above[t : t + line], cut[t : t + line]
             tt, bb = t_table[s : s + line], bias[b : b + line]
             a, o = start[r] + i * line, r * size + i * line

@@ -16,7 +16,6 @@ from polytriton.ir.plan import Axis, Window
 from polytriton.runtime.config import AUTO, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, conv_key
 from polytriton.runtime.cpu import fused, sums
 
-WIDE = 16  # values of neighbouring cells from which on their sums are worth GEMMs of their own
 FEW, LONG = 4, 20  # `auto` sums planes rather than cells up to so many input channels, from lines of so many cells on
 
 
@@ -97,9 +96,9 @@ class Products:
             found.append(GATHER)
         return found
 
-    def _some(self, each: int) -> int:
-        """Rows whose products, `each` values a row, stay in the cache."""
-        return max(1, self.threads * self.config.taps // max(1, each))
+    def _some(self, m: Tensor, each: int) -> int:
+        """Rows of m whose products, `each` values a row, stay in the cache."""
+        return max(1, self.threads * self.config.taps * 4 // max(1, each * m.element_size()))
 
     def _product_and_planes(self, m: Tensor, w: Tensor, conv: ConvShape, lead: tuple[int, int], window: Window) -> Tensor:
         """One GEMM whose cells lie side by side, then sums of whole lines: the better, the fewer input channels there are."""
@@ -107,7 +106,7 @@ class Products:
         (kh, kw), ci = conv.kernel, w.shape[1]
         by_tap = w.permute(2, 3, 1, 0).reshape(kh * kw * ci, c)
         out = m.new_empty(r, window.h.size, window.w.size * ci)
-        some = self._some(h * wd * kh * kw * ci)
+        some = self._some(m, h * wd * kh * kw * ci)
         for a in range(0, r, some):
             part, to = m[a : a + some], out[a : a + some]
             taps = torch.mm(by_tap, part.reshape(-1, c).t()).view(kh, kw, ci, len(part), h, wd)
@@ -125,7 +124,7 @@ class Products:
         (kh, kw), (sh, sw), ci = conv.kernel, conv.stride, w.shape[1]
         out = m.new_zeros(r, window.h.size, window.w.size, ci)
         by_tap = w.permute(2, 3, 0, 1)  # [kh, kw, c, ci]
-        some = self._some(window.cells * kh * kw * c // (sh * sw))
+        some = self._some(m, window.cells * kh * kw * c // (sh * sw))
         for a in range(0, r, some):
             for ph in range(min(sh, kh)):
                 th, oh, nh = _phase(lead[0], window.h.size, ph, sh)
@@ -142,37 +141,15 @@ class Products:
                     out[a : a + some, oh::sh, ow::sw] = product.view(-1, nh, nw, ci)
         return out
 
-    def _product_and_runs(self, m: Tensor, w: Tensor, conv: ConvShape, lead: tuple[int, int], window: Window) -> Tensor:
-        """A GEMM for every line of the kernel and every stride across it, so that what meets in a line of cells lies in lines."""
-        r, h, wd, c = m.shape
-        (kh, kw), (sh, sw), ci = conv.kernel, conv.stride, w.shape[1]
-        across, run = kw // sw, sw * ci
-        by_run = w.view(c, ci, kh, across, sw).permute(2, 3, 0, 4, 1).reshape(kh * across, c, run)
-        out = m.new_empty(r, window.h.size, window.w.size * ci)
-        each = h * wd * kh * kw * ci
-        some = min(r, self._some(each))
-        taps = m.new_empty(some * each + wd * run)
-        for a in range(0, r, some):
-            part, to = m[a : a + some].reshape(-1, c), out[a : a + some]
-            made = taps[: len(to) * each]
-            torch.bmm(part.expand(kh * across, -1, -1), by_run, out=made.view(kh * across, len(part), run))
-            taps[len(made) : len(made) + wd * run] = 0
-            fused.over_ranges(
-                sums.run_sums, self.threads, taps.numpy(), to.numpy(), h, wd, kh, across, ci, *lead, sh, sw, least=self.config.split
-            )
-        return out.view(r, window.h.size, window.w.size, ci)
-
     def _product_and_shift(self, m: Tensor, w: Tensor, conv: ConvShape, lead: tuple[int, int], window: Window) -> Tensor:
         """One GEMM over channels, then shifted sums: float64 has no fast direct convolution on CPUs, nor have a few channels."""
         r, h, wd, c = m.shape
         g, (kh, kw), (sh, sw), (dh, dw) = conv.groups, conv.kernel, conv.stride, conv.dilation
         ci = w.shape[1]
-        if self.fast and g == 1 and (dh, dw) == (1, 1) and kw % sw == 0 and sw * ci >= WIDE:
-            return self._product_and_runs(m, w, conv, lead, window)
         if self.fast and g == 1:
             by_cell = w.permute(0, 2, 3, 1).reshape(c, -1)  # [c, kh*kw*ci]
             out = m.new_empty(r, window.h.size, window.w.size * ci)
-            some = self._some(h * wd * kh * kw * ci)
+            some = self._some(m, h * wd * kh * kw * ci)
             taps = m.new_empty(min(r, some), h, wd, kh, kw * ci)
             for a in range(0, r, some):
                 part, to, made = m[a : a + some].reshape(-1, c), out[a : a + some], taps[: r - a]

@@ -52,53 +52,6 @@ def _shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw, source, target
                                     target[b + q] += source[s0 + q]
 
 
-@compile_loop("T T3 i i i i i i i i i i i T I")
-def _run_sums(taps, out, h, w, kh, across, channels, top, left, sh, sw, first, last, target, places):  # type: ignore[no-untyped-def]
-    """The sums of `_shifted_sums` for kernels `across` strides wide, undilated, each line of `out` written from up to four at once.
-
-    taps are flat [kh, across, rows, h, w, sw*channels] and a line of zeros: a line of such runs lands on a line of `out`
-    as it is, sw cells further for every q of `across`. Runs g of a line meet those q with 0 <= g - q < w.
-    """
-    rows, height, line = out.shape
-    run = sw * channels
-    zeros = kh * across * rows * h * w * run
-    covers = left >= 0 and (w - 1 + across) * run - left * channels >= line
-    for r in range(first, last):
-        for to in range(height):
-            f = to + top
-            if not covers:
-                out[r, to] = 0
-            g = 0
-            while g < w + across - 1:
-                count = w + 1 - across if g == across - 1 and w >= across else 1
-                at = g * run - left * channels
-                begin, end = max(0, -at), min(count * run, line - at)
-                if begin < end:
-                    places[:] = zeros
-                    found = 0
-                    for i in range(f % sh, min(kh, f + 1), sh):
-                        y = (f - i) // sh
-                        if y < h:
-                            for q in range(max(0, g - w + 1), min(across, g + 1)):
-                                places[found] = ((((i * across + q) * rows + r) * h + y) * w + g - q) * run
-                                found += 1
-                    # unsigned: no index counts from the end, so the sums need no test each
-                    b, n = np.uint64((r * height + to) * line + at + begin), np.uint64(end - begin)
-                    for k in range(0, max(found, 1), 4):
-                        s0, s1 = np.uint64(places[k] + begin), np.uint64(places[k + 1] + begin)
-                        s2, s3 = np.uint64(places[k + 2] + begin), np.uint64(places[k + 3] + begin)
-                        if k == 0:
-                            for q in range(n):
-                                target[b + q] = (taps[s0 + q] + taps[s1 + q]) + (taps[s2 + q] + taps[s3 + q])
-                        elif found == k + 1:
-                            for q in range(n):
-                                target[b + q] += taps[s0 + q]
-                        else:
-                            for q in range(n):
-                                target[b + q] += (taps[s0 + q] + taps[s1 + q]) + (taps[s2 + q] + taps[s3 + q])
-                g += count
-
-
 @compile_loop("T6 T3 i i i i i i i T T T")
 def _plane_sums(taps, out, top, left, sh, dh, dw, first, last, source, target, line):  # type: ignore[no-untyped-def]
     """The same sums from planes: taps are [kh, kw, channels, rows, h, w], so that cells of a line lie side by side; sw is 1."""
@@ -133,10 +86,6 @@ def _plane_sums(taps, out, top, left, sh, dh, dw, first, last, source, target, l
 
 def shifted_sums(taps: np.ndarray, out: np.ndarray, *rest: int) -> None:
     _shifted_sums(taps, out, *rest, taps.reshape(-1), _flat(out), np.empty(taps.shape[3], dtype=np.int64))
-
-
-def run_sums(taps: np.ndarray, out: np.ndarray, h: int, w: int, kh: int, across: int, *rest: int) -> None:
-    _run_sums(taps, out, h, w, kh, across, *rest, _flat(out), np.empty((kh * across + 3) // 4 * 4, dtype=np.int64))
 
 
 def plane_sums(taps: np.ndarray, out: np.ndarray, *rest: int) -> None:

@@ -151,13 +151,13 @@ class TorchBackend(Products, Scalars):
         return (x * torch.where(negative, self._gather(above, place), self._gather(below, place))).view_as(m), total
 
     def charge(self, m: Tensor, place: Place, t: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """The scalars of an affine step: sum of m * bias and of |m| * t. bias is [1 or height, width*channels]."""
+        """The scalars of an affine step: sum of m * bias and of |m| * t. bias is [1 or height, width*channels], or a table as t is."""
         if self.fast:
-            step = bias.shape[-1] if bias.shape[0] > 1 else 0
-            constant, error = self._fused(fused.charge, m, place, t, bias, step, count=2)
+            constant, error = self._fused(fused.charge, m, place, t, *_lines_of(bias, place), count=2)
             return constant, error
         x = m.reshape(len(m), place.height, place.line).double()
-        return (x * bias.double()).sum((1, 2)), (x.abs() * self._gather(t, place).double()).sum((1, 2))
+        own = bias if bias.dim() == 2 else self._gather(bias, place)
+        return (x * own.double()).sum((1, 2)), (x.abs() * self._gather(t, place).double()).sum((1, 2))
 
     def relax_and_charge(
         self,
@@ -176,14 +176,12 @@ class TorchBackend(Products, Scalars):
         m is left as it is. With `stay` the result has those rows of m, and the places are theirs.
         """
         if self.fast:
-            step = bias.shape[-1] if bias.shape[0] > 1 else 0
             rows = torch.arange(len(m), device=m.device) if stay is None else stay
             out = m.new_empty(len(rows), *m.shape[1:])
             start = fused.PerRow((rows * (place.height * place.line)).numpy())
             after = fused.PerRow(then.base.numpy())
-            total, constant, error = self._fused(
-                fused.relax_and_charge, out, place, m, start, below, above, upper_cut, after, then.pitch, t, bias, step, count=3
-            )
+            tables = m, start, below, above, upper_cut, after, then.pitch, t, *_lines_of(bias, then)
+            total, constant, error = self._fused(fused.relax_and_charge, out, place, *tables, count=3)
             return out, total, constant, error
         m = m.clone() if stay is None else m.index_select(0, stay)
         m, total = self.relax(m, place, below, above, None, upper_cut)
@@ -231,3 +229,10 @@ class TorchBackend(Products, Scalars):
         shift = position * (old.stride - new.stride) - old.offset + new.offset
         index = shift[:, None] + torch.arange(old.size, device=self.device)
         return torch.where((index >= 0) & (index < new.size), index, torch.full_like(index, new.size))
+
+
+def _lines_of(bias: Tensor, place: Place) -> tuple[Tensor, fused.PerRow, int]:
+    """Where each row's lines of a bias begin and how far they lie apart: in a table at the place, or the same for all rows."""
+    if bias.dim() == 4:
+        return bias, fused.PerRow(place.base.numpy()), place.pitch
+    return bias, fused.PerRow(torch.zeros_like(place.base).numpy()), bias.shape[-1] if bias.shape[0] > 1 else 0

@@ -137,13 +137,23 @@ class Walk:
         place = self._place(name, window)
         t, floor = self.tables.charge(name)
         spatial = self.kit.varies(name) and not window.whole
-        bias = torch.zeros(1, place.line, dtype=torch.float64, device=m.device) if spatial else self.kit.bias_line(name, place.width)
+        bias = torch.zeros(1, place.line, dtype=torch.float64, device=m.device) if spatial else self.tables.constants(name, place.width)
         constant, error = self.backend.charge(m, place, t, bias)
         if spatial:
             b = self.kit.forward.layers[name].b
             table = self.kit.frames[name].table(b.expand(self.tables.boxes.batch, *b.shape))
             constant = self.backend.table_dot(m, place, table)
         self.backend.pay(self.rows, constant, 1.0, error, sum_error(place.height * place.line), floor)
+
+    def _leave_centre(self, step: Step, m: Tensor) -> None:
+        """A product's own value at its centre leaves the constant, which has the centre's image for it (centres.py)."""
+        found = self.tables.centred(step.node)
+        if found is None:
+            return
+        place = self._place(step.to[0], step.windows[0])
+        value, weight = self.backend.concretize(m, place, found[1], found[1])
+        terms = place.height * place.line
+        self.backend.pay(self.rows, value, -1.0, weight, dot_error(terms) * sum_error(terms))
 
     def _charge_identity(self, name: str, m: Identity) -> None:
         """The same for a row that is one neuron: no sum, so no rounding but the vector's own."""
@@ -195,7 +205,9 @@ class Walk:
             self._give(step, rows.view(len(m.sign), *self._extent(step.to[0])))
             return
         active = self.tables.active(node, self.rows.image)
-        self._give(step, self.backend.linear(m, w.back if active is None else active, self._extent(step.to[0])))
+        result = self.backend.linear(m, w.back if active is None else active, self._extent(step.to[0]))
+        self._leave_centre(step, result)
+        self._give(step, result)
 
     def _extent(self, name: str) -> tuple[int, int, int]:
         f = self.kit.frames[name]
@@ -212,6 +224,7 @@ class Walk:
             result = self.backend.embed(full, self.rows, natural, out)
         else:
             result = self.backend.conv(m, w.back, shape, out)
+            self._leave_centre(step, result)
         if step.mask:
             place = self._place(step.to[0], out)
             result = self.backend.table_product(result, place, self.tables.image_mask(step.to[0]))
@@ -294,7 +307,7 @@ class Walk:
         if self._fuses(step):
             then = self._place(source, window)
             t, floor = self.tables.charge(source)
-            bias = self.kit.bias_line(source, place.width)
+            bias = self.tables.constants(source, place.width)
             m, total, constant, error = self.backend.relax_and_charge(
                 m, place, lines.below, lines.above, lines.upper_cut, then, t, bias, self.stay
             )
