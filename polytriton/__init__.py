@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides what is shown
 
-__version__ = "0.1.1"
+__version__ = "0.2.0"
 __all__ = [
     "Bounds", "Condition", "Counterexample", "Expression", "InputMap", "Interval", "LayerStats", "NormBall", "Picture", "PolytritonError",
     "Property", "Radius", "Reach", "Result", "ResultList", "Variables", "Verifier", "__version__", "compile", "join", "load", "reach",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from datetime import date, timedelta
 from email.parser import Parser
 from pathlib import Path
 
@@ -62,6 +64,24 @@ def wheel(sdist: Path) -> Path:
     with tarfile.open(sdist) as held:
         held.extractall(sdist.parent, filter="data")
     return build("wheel", sdist.parent / sdist.name.removesuffix(".tar.gz"), sdist.parent)
+
+
+def test_the_last_release_is_told_with_its_day() -> None:
+    """What is not released yet stands above it."""
+    told = re.findall(r"^## (\S+) - (\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert told and told[0][0] == polytriton.__version__
+    assert date.fromisoformat(told[0][1]) <= date.today() + timedelta(days=1), "by any clock of the world"
+
+
+def test_extras_that_are_told_of_are_there() -> None:
+    told = {
+        extra
+        for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "polytriton").rglob("*.py")]
+        for found in re.findall(r"polytriton\[([a-z,]+)\]", path.read_text(encoding="utf-8"))
+        for extra in found.split(",")
+    }
+    declared = set(re.findall(r"^([a-z]+) = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {"images"} <= told <= declared
 
 
 def modules(names: list[str]) -> set[str]:

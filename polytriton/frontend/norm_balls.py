@@ -73,6 +73,9 @@ class NormBall:
             raise UsageError("a ball without inputs, or of a negative radius", "give a centre of numbers and a radius of at least 0")
         if min(weights) <= 0:
             raise UsageError(f"a weight of {float_bounds(min(weights))[0]:g}", "weights are above 0; a box fixes an input")
+        sizes = [float_bounds(v)[1] for v in (radius, max(weights), 1 / min(weights))]
+        if not (np.isfinite(sizes).all() and np.isfinite(near).all()):
+            raise UnsupportedProperty("a ball's centre, radius or weights lie beyond float64", "rescale the inputs")
         self.norm, self.centre, self.near, self.weights, self.radius = norm, centre, near, weights, radius
 
     def __len__(self) -> int:
@@ -114,9 +117,7 @@ class NormBall:
         ends = {w: (float_bounds(1 / w)[1], float_bounds(w)[1]) for w in set(self.weights)}
         scale, weight = np.array([ends[w] for w in self.weights]).T
         beside = float((np.nextafter(hi - lo + FLUSHED, np.inf) * weight).sum()) * (1 + 2.0**-30) + 1e-300
-        if not (np.isfinite(scale).all() and np.isfinite(beside)):
-            raise UnsupportedProperty("a ball's weights reach beyond float64", "rescale the inputs")
-        radius = float_bounds(self.radius + Fraction(beside))[1]
+        radius = float_bounds(self.radius + Fraction(beside))[1] if np.isfinite(beside) else np.inf
         if not np.isfinite(radius):
             raise UnsupportedProperty("a ball's radius lies beyond float64", "rescale the inputs")
         return Enclosed(self.norm, lo, np.ascontiguousarray(scale), radius)

@@ -90,7 +90,7 @@ def test_properties_in_python(net: polytriton.Verifier, digit: tuple[np.ndarray,
 
 def test_l1_is_written_and_l2_is_refused(tmp_path: Path) -> None:
     _, y = polytriton.variables(4, 2)
-    ball = NormBall(["0.5", "1/3", 0, 2], "0.25", "l1", weights=[1, 2, "0.5", 1])
+    ball = NormBall(["0.5", "1/3", 0, "1.9"], "0.25", "l1", weights=[1, 2, "0.5", 1])
     given = Property(([0, 0, -1, 2], [1, 1, 1, 2]), unsafe=[y[0] <= y[1], y[1] >= 3], ball=ball)
     given.save(tmp_path / "ball.vnnlib")
     read = read_vnnlib(tmp_path / "ball.vnnlib")
@@ -98,7 +98,7 @@ def test_l1_is_written_and_l2_is_refused(tmp_path: Path) -> None:
     for _ in range(300):
         x = np.array([0.5, 1 / 3, 0, 2]) + rng.uniform(-0.3, 0.3, 4) * np.array([1, 0.3, 1, 0])
         assert (given.violated(x, [0, 1]) is None) == (read.violated(x, [0, 1]) is None)
-    assert given.violated([0.5, 0.25, 0, 2], [0, 1]) == 0
+    assert given.violated([0.5, 0.3125, 0, 2], [0, 1]) == 0
     with pytest.raises(UnsupportedProperty, match="l2 ball") as stop:
         Property(unsafe=[y[0] <= y[1]], ball=NormBall([0, 0, 0, 0], 1)).vnnlib()
     assert "box around it" in stop.value.remedy
@@ -125,6 +125,17 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main([*run, "--epsilon", "0.2", "--norm", "l3"]) == 2
     assert "linf, l2, l1" in capsys.readouterr().err
     assert main([*run, "--epsilon", "2.5"]) == 2, "of l-infinity, this is more than the pixel range"
+
+
+@pytest.mark.parametrize(("page", "section"), [("own-images.md", "Other norms"), ("properties.md", "Balls")])
+def test_the_pages_examples_run(page: str, section: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (EXAMPLES.parent / "docs" / page).read_text(encoding="utf-8").partition(f"## {section}\n")[2].partition("\n## ")[0]
+    code = text.partition("```python\n")[2].partition("```")[0]
+    assert code
+    monkeypatch.chdir(EXAMPLES.parent)
+    exec(compile(code, page, "exec"), {})
+    told = [line.partition("# ")[2].partition(":")[0] for line in code.splitlines() if ".verdict)" in line]
+    assert capsys.readouterr().out.splitlines()[: len(told)] == told
 
 
 def test_a_record_is_of_its_norm() -> None:

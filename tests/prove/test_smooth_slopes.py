@@ -19,6 +19,7 @@ from polytriton.prove.questions import Questions
 from polytriton.prove.tight import Tight, tighten
 from polytriton.runtime import settings
 from polytriton.runtime.ascent_lines import CurveLines, Moved, ProductPlanes
+from polytriton.runtime.layers import from_physical
 from tests.oracle.graphs.draw import draw as draw_graph
 from tests.oracle.graphs.keep import attempt
 from tests.prove.test_neurons import fresh
@@ -81,6 +82,34 @@ def test_any_slopes_give_true_bounds(seed: int, monkeypatch: pytest.MonkeyPatch)
                 assert (low <= y).all() and (y <= high).all(), (seed, x)
 
 
+@pytest.mark.parametrize("op", ["Sigmoid", "Softplus"])
+def test_padding_has_no_cut(op: str) -> None:
+    """Beside an image there is 0, not f(0): around a point, where the ascent's bounds are the values, a cut there would show at once."""
+    rng = np.random.default_rng(4)
+    held = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), k) for k, s in (("a", (2, 1, 2, 2)), ("b", (2, 2, 2, 2)))]
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["h0"]), helper.make_node(op, ["h0"], ["h1"]),
+        helper.make_node("Conv", ["h1", "b"], ["h2"], pads=[1, 1, 1, 1]), helper.make_node(op, ["h2"], ["y"]),
+    ]  # fmt: skip
+    shapes = {"x": [1, 1, 5, 5], "y": [1, 2, 5, 5], "h2": [1, 2, 5, 5]}
+    ends = {n: helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in shapes.items()}
+
+    def made(*outputs: str) -> bytes:
+        graph = helper.make_graph(nodes, "g", [ends["x"]], [ends[n] for n in outputs], held)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()  # type: ignore[no-any-return]
+
+    x = rng.standard_normal((1, 1, 5, 5)).astype(np.float32)
+    (inner,) = ort.InferenceSession(made("y", "h2"), providers=["CPUExecutionProvider"]).run(["h2"], {"x": x})
+    net = polytriton.compile(made("y"), semantics="float32", check=False)
+    lo, hi = (torch.from_numpy((x.reshape(1, -1) + d).astype(float)) for d in (-1e-3, 1e-3))
+    tight = Tight(net._decider, net._decider.tries(patient=False)[0])
+    with settings.pin_settings(net._decider.device):
+        boxes = tight.refine(lo, hi, None, lambda *_: None)
+    node = [n for n in net.net if n.op == "conv"][1]
+    low, high = (from_physical(v[node.name], node.shape).numpy() for v in (boxes.lo, boxes.hi))
+    assert (low <= inner).all() and (inner <= high).all() and (high - low < 0.1).all()
+
+
 @pytest.mark.parametrize("op", ["Sigmoid", pytest.param("Softplus", marks=pytest.mark.slow)])
 def test_padding_has_no_line(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside an image there is 0, not f(0): no slope, and no cut."""
@@ -141,6 +170,38 @@ def test_a_deployed_error_is_paid_whatever_the_slope(op: str, monkeypatch: pytes
     h = 1.5 * x[0]
     least = 1.5 * (2 * 1000 * 2.0**-23 * np.ones(size) if op == "Tanh" else 2.0**-23 * h * h)
     assert (real < 1e-9).all() and (deployed >= least).all()
+
+
+@pytest.mark.parametrize("op", ["Tanh", "Mul"])
+def test_each_cell_of_each_image_pays_its_own_error(op: str) -> None:
+    """Errors are as unlike as they can be, from cell to cell and from image to image: every row is as wide as its own, no wider."""
+    size = 5
+    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, size]) for n in "xy"]
+    held = [numpy_helper.from_array(np.eye(size, dtype=np.float32), "w")]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Neg", ["h"], ["g"])]
+    nodes.append(helper.make_node(op, ["h"] if op == "Tanh" else ["h", "g"], ["y"]))
+    graph = helper.make_graph(nodes, "one", ends[:1], ends[1:], held)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    net = polytriton.compile(made, semantics="float32", dtype="float64", check=False)
+    decider, images = net._decider, 2
+    name = next(n.name for n in net.net if n.op in ("tanh", "mul"))
+    error = 4.0 ** torch.tensor([[0, 1, 2, 3, 4], [7, 5, 6, 9, 8]], dtype=torch.float64)
+    tight = Tight(decider, decider.tries(patient=False)[0])
+    eye = np.concatenate([np.eye(size), -np.eye(size)])
+    q = Questions(
+        np.zeros((images, size)), np.zeros((images, size)), np.repeat(np.arange(images), 2 * size), np.tile(eye, (images, 1)),
+        np.zeros(2 * size * images), np.arange(2 * size * images),
+    )  # fmt: skip
+    with settings.pin_settings(decider.device):
+        box = torch.from_numpy(q.lo), torch.from_numpy(q.hi)
+        boxes = tight.refine(*box, None, lambda *_: None)
+        boxes.error[name] = error.view(boxes.error[name].expand(images, *boxes.lo[name].shape[1:]).shape)
+        boxes.lo[name], boxes.hi[name] = (torch.full_like(boxes.lo[name], end) for end in (-np.inf, np.inf))  # rows alone are asked
+        boxes.tables = None
+        best = tight.query(boxes, decider.forms(q, np.arange(len(q.image)), q.image), box, None, goal=float("inf")).best.numpy()
+    up, down = best.reshape(images, 2, size).transpose(1, 0, 2)
+    width = -(up + down) / 2
+    assert (width >= error.numpy()).all() and (width <= error.numpy() * 1.01).all()
 
 
 @pytest.mark.slow
