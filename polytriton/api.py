@@ -315,6 +315,8 @@ class Verifier(NetProver):
         """
         from polytriton.certificate.ask import Certifying
 
+        if not is_path(path):
+            raise UsageError("a certificate is about a property file", "write the property first, prop.save(path), and give that path")
         derived = self.joint is not None or any(n.integer("outside") for n in self.net)
         wanted = Certifying(Path(self.path), Path(path), Path(certificate), self.options.semantics, derived=derived)
         result = self.verify_property(

@@ -122,6 +122,7 @@ def lazy_ball(image: np.ndarray, epsilon: Fraction, mean: Sequence[Fraction], st
     return Side(made, 0), Side(made, 1)
 
 
+@guarded
 def norm_ball(image: np.ndarray, radius: Fraction, norm: str, mean: Sequence[Fraction], std: Sequence[Fraction], clip: Clip) -> NormBall:
     """{x : ||std (x - centre)|| <= radius}: ||p - image|| <= radius for pixels p = std x + mean."""
     (lo,), (hi,) = ball(image[None], Fraction(0), mean=mean, std=std, clip=clip)

@@ -81,6 +81,11 @@ def _bounds(box: tuple[Numbers, Numbers] | None, ball: NormBall | None, shapes: 
     for i, (lo, hi) in enumerate(zip(lows, highs, strict=True)):
         if lo > hi:
             raise UsageError(f"inverted box for {shapes.element(i)}: {_show(lo)} > {_show(hi)}", "swap the bounds: box=(lo, hi)")
+    if ball is not None:
+        for i, (lo, hi, least, most) in enumerate(zip(lows, highs, *ball.box(), strict=True)):
+            if lo > most or hi < least:
+                where = shapes.element(i)
+                raise UsageError(f"the ball misses the box at {where}", "no input lies in both: move the ball, or widen the box")
     return made + _leaves(lows, highs)
 
 

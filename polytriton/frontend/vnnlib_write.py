@@ -69,10 +69,10 @@ def _ball(prop: Property) -> Iterator[str]:
     for d in balls.values():
         if d.ball is None:
             continue
-        if d.ball.norm != L1 or len(balls) > 1:
-            raise UnsupportedProperty(
-                f"an {d.ball.norm} ball is no set that linear inequalities describe", "write the box around it: leave the ball out"
-            )
+        norm = d.ball.norm
+        if norm != L1 or len(balls) > 1:
+            what = f"an {norm} ball is no set that linear inequalities describe"
+            raise UnsupportedProperty(what, "write the box around it: leave the ball out")
         free = [i for i, (lo, hi) in enumerate(zip(d.exact_lo, d.exact_hi, strict=True)) if lo != hi]
         if len(free) > WRITTEN:
             raise UnsupportedProperty(

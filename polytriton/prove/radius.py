@@ -63,6 +63,7 @@ def bisect(
     return Radius(proved, above, verdict, finished, queries, round(time.monotonic() - begin, 6))
 
 
+@guarded
 def top_radius(norm: str, inputs: int) -> Fraction:
     """A radius that holds the whole pixel range [0,1] around any image."""
     return Fraction({LINF: 1, L2: math.isqrt(inputs) + 1, L1: inputs}[check_norm(norm)])

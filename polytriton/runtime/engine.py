@@ -150,7 +150,8 @@ class Engine:
 
     def _plays(self, ball: InputBalls | None) -> None:
         if self.kernels is not None and ball is not None:
-            raise UsageError(f"generated kernels bound boxes, no {ball.norm} balls", "add --device cpu; in Python device='cpu'")
+            norm = ball.norm
+            raise UsageError(f"generated kernels bound boxes, no {norm} balls", "add --device cpu; in Python device='cpu'")
 
     def interval_nodes(self, boxes: Boxes) -> Iterator[Node]:
         """The interval pass, node by node: what the caller narrows of one counts for the next."""

@@ -13,10 +13,11 @@ import numpy as np
 from polytriton.api import Verifier
 from polytriton.ir import interp
 from polytriton.prove.decider import Try
-from polytriton.prove.questions import Questions
+from polytriton.prove.questions import BoxBalls, Questions
 
 MARGINS = 10  # rivals of the default workload, at most
 WORKLOADS = ("verify", "bounds")
+BALL = "ball "  # begins the names of what a file of questions holds of their balls
 
 
 def default_work(verifier: Verifier, seed: int, epsilon: float = 1 / 255) -> Questions:
@@ -60,10 +61,15 @@ def decide(verifier: Verifier, q: Questions, workload: str) -> None:
 def pack(q: Questions) -> bytes:
     """The questions as an .npz file."""
     out = io.BytesIO()
-    np.savez(out, **{f.name: value for f in fields(q) if (value := getattr(q, f.name)) is not None})
+    given = {f.name: value for f in fields(q) if f.name != "balls" and (value := getattr(q, f.name)) is not None}
+    if q.balls is not None:
+        given |= {BALL + f.name: getattr(q.balls, f.name) for f in fields(q.balls)}
+    np.savez(out, **given)
     return out.getvalue()
 
 
 def unpack(data: bytes) -> Questions:
     with np.load(io.BytesIO(data), allow_pickle=False) as held:
-        return Questions(**{name: held[name] for name in held.files})
+        given = {name: held[name] for name in held.files}
+    ball = {name.removeprefix(BALL): given.pop(name) for name in list(given) if name.startswith(BALL)}
+    return Questions(**given, balls=BoxBalls(**{**ball, "norm": str(ball["norm"])}) if ball else None)

@@ -14,7 +14,9 @@ from polytriton import NormBall, Property
 from polytriton.cli import main
 from polytriton.errors import PolytritonError, UnsupportedProperty, UsageError
 from polytriton.frontend.vnnlib import read_vnnlib
+from polytriton.prove.questions import questions
 from polytriton.runs.queries import Ball
+from polytriton.tuning import work
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -172,3 +174,26 @@ def test_balls_of_another_size_or_kind_are_told(net: polytriton.Verifier) -> Non
         Property(unsafe=[y[0] <= y[1]], ball=1.0)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="the norm"):
         net.verify(np.zeros((1, 8, 8)), "0.1", 0, norm="2")
+
+
+def test_a_ball_beside_its_box(net: polytriton.Verifier) -> None:
+    _, y = net.variables()
+    box = (np.zeros(net.inputs), np.ones(net.inputs))
+    with pytest.raises(UsageError, match=r"(?s)the ball misses the box at x\[.*no input lies in both"):
+        Property(box, unsafe=[y[0] >= y[1]], ball=NormBall(np.full(net.inputs, 5.0), 1, "l2"))
+
+
+def test_a_session_times_questions_in_balls(net: polytriton.Verifier, digit: tuple[np.ndarray, int]) -> None:
+    image, label = digit
+    q = questions(net.ball_property(image, Fraction(1, 4), label, norm="l1"))
+    assert q is not None and q.balls is not None
+    back = work.unpack(work.pack(q))
+    assert back.balls is not None and back.balls.norm == "l1"
+    assert all(np.array_equal(getattr(back.balls, f), getattr(q.balls, f)) for f in ("centre", "scale", "radius"))
+    assert np.array_equal(work.run(net, back), work.run(net, q))
+
+
+def test_a_certificate_wants_a_file(net: polytriton.Verifier, digit: tuple[np.ndarray, int], tmp_path: Path) -> None:
+    prop = net.ball_property(digit[0], Fraction(1, 100), digit[1])
+    with pytest.raises(UsageError, match=r"(?s)about a property file.*prop\.save"):
+        net.certify(prop, tmp_path / "c")  # type: ignore[arg-type]

@@ -75,9 +75,9 @@ def test_the_cpu_has_no_use_for_sizes(compiled: Compiled) -> None:
     refine, given = Engine.refine, list[int]()
     engine = ours.engine(HOW)
 
-    def watched(lo, hi, *more):  # type: ignore[no-untyped-def]
+    def watched(lo, hi, *more, **named):  # type: ignore[no-untyped-def]
         given.append(len(lo))
-        return refine(engine, lo, hi, *more)
+        return refine(engine, lo, hi, *more, **named)
 
     engine.refine = watched  # type: ignore[method-assign]
     q = questions(compiled, 0, 5)
