@@ -92,9 +92,8 @@ class NormBall:
     def rows(self, free: Sequence[int], fixed: Exact) -> Iterator[Row]:
         """Linear inequalities that say the same of an l1 ball, the inputs that are not `free` being what `fixed` says."""
         assert self.norm == L1
-        left = self.radius - sum(
-            abs(v - c) * w for i, (v, c, w) in enumerate(zip(fixed, self.centre, self.weights, strict=True)) if i not in set(free)
-        )
+        kept = set(range(len(self))) - set(free)
+        left = self.radius - sum(abs(fixed[i] - self.centre[i]) * self.weights[i] for i in kept)
         for signs in product((-1, 1), repeat=len(free)):
             terms = tuple((i, s * self.weights[i]) for i, s in zip(free, signs, strict=True))
             yield Row((), terms, left + sum((c * self.centre[i] for i, c in terms), start=Fraction(0)))

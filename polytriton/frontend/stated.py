@@ -72,7 +72,8 @@ def _bounds(box: tuple[Numbers, Numbers] | None, ball: NormBall | None, shapes: 
             raise UsageError(f"ball={shown_value(ball)} is no ball", "give polytriton.NormBall(centre, radius, 'l2')")
         if len(ball) != prod(shapes.inputs):
             raise UsageError(f"a ball around {len(ball)} numbers, the network has {prod(shapes.inputs)} inputs", "give a number an input")
-        made = _leaves(*ball.box())
+        around = ball.box()
+        made = _leaves(*around)
     if ball is not None and box is None:
         return made
     if not isinstance(box, tuple | list) or len(box) != 2:
@@ -82,7 +83,7 @@ def _bounds(box: tuple[Numbers, Numbers] | None, ball: NormBall | None, shapes: 
         if lo > hi:
             raise UsageError(f"inverted box for {shapes.element(i)}: {_show(lo)} > {_show(hi)}", "swap the bounds: box=(lo, hi)")
     if ball is not None:
-        for i, (lo, hi, least, most) in enumerate(zip(lows, highs, *ball.box(), strict=True)):
+        for i, (lo, hi, least, most) in enumerate(zip(lows, highs, *around, strict=True)):
             if lo > most or hi < least:
                 where = shapes.element(i)
                 raise UsageError(f"the ball misses the box at {where}", "no input lies in both: move the ball, or widen the box")
