@@ -27,8 +27,7 @@ class BoxBalls:
         balls = [b for b in given if b is not None]
         if not balls:
             return None
-        if len(balls) < len(given) or len({b.norm for b in balls}) > 1:
-            raise UsageError("boxes and balls, or balls of several norms, in one question", "ask about each norm by a property of its own")
+        _check_alike(balls, len(given))
         held = [b.enclosed for b in balls]
         return BoxBalls(
             held[0].norm, np.stack([e.centre for e in held]), np.stack([e.scale for e in held]), np.array([e.radius for e in held])
@@ -42,9 +41,13 @@ class BoxBalls:
         balls = [b for b in parts if b is not None]
         if not balls:
             return None
-        if len(balls) < len(parts) or len({b.norm for b in balls}) > 1:
-            raise UsageError("boxes and balls, or balls of several norms, in one question", "ask about each norm apart")
+        _check_alike(balls, len(parts))
         return BoxBalls(balls[0].norm, *(np.concatenate([getattr(b, f) for b in balls]) for f in ("centre", "scale", "radius")))
+
+
+def _check_alike(balls: Sequence[NormBall] | Sequence[BoxBalls], boxes: int) -> None:
+    if len(balls) < boxes or len({b.norm for b in balls}) > 1:
+        raise UsageError("boxes and balls, or balls of several norms, in one question", "ask about each norm by a property of its own")
 
 
 @dataclass
