@@ -48,5 +48,5 @@ BALLS: tuple[Mutant, ...] = (
     m("balls: descents leave them", "runtime/attack/ball.py", "points = e.centre + moved * share[..., None]", "points = e.centre + moved", f"{SOUND}::test_points_are_drawn_into_the_ball_exactly"),
     m("balls: another norm is the same question", "runs/queries.py", '("" if self.norm == LINF else f" {self.norm}")', '""', f"{USED}::test_a_record_is_of_its_norm", f"{USED}::test_on_the_command_line"),
     m("balls: l1 rows of half the signs", EXACT, "for signs in product((-1, 1), repeat=len(free)):", "for signs in product((1,), repeat=len(free)):", f"{USED}::test_l1_is_written_and_l2_is_refused"),
-    m("balls: fixed inputs cost nothing of a written ball", EXACT, "abs(v - c) * w for i, (v, c, w)", "0 * w for i, (v, c, w)", f"{USED}::test_l1_is_written_and_l2_is_refused"),
+    m("balls: fixed inputs cost nothing of a written ball", EXACT, "abs(fixed[i] - self.centre[i]) * self.weights[i] for i in kept", "0 * self.weights[i] for i in kept", f"{USED}::test_l1_is_written_and_l2_is_refused"),
 )  # fmt: skip
