@@ -1,19 +1,17 @@
 """The independent checker of certificates (`polytriton check`): numpy, exact rationals, and `checker_files.py`, which reads files.
 
 A property's unsafe set is a union of pieces {x in a box, every row C y + D x <= k}. A certificate gives trees, each about some pieces of
-one box, every piece in one at least. The root is every execution of every x in the box. An inner node names an input and a number in its
-range: its children are the two boxes that share that number; or a neuron: the executions in which its operand is >= 0, and those in which
-it is <= 0. Neither leaves anything out, so a piece is empty if on every path some node refutes it: one of its rows exceeds k there, or the
-node has no execution. The checker makes the children itself, and all bounds; the certificate says where to divide, how hard to work where,
-and which row to try where. An end of a tree with an open piece is refused, or cut (5) and divided as an inner node is, by what a `Divider`
-says; it, and who proposes slopes (`checker_slopes.py`), may say anything, but write to nothing. Bounds of a node hold for its children.
+one box, every piece in some. The root is every execution of every x in the box. A node's children are two boxes that share a number in an
+input's range, or the executions with a neuron's operand >= 0 and those with it <= 0. Nothing is lost, so a piece is empty if on every path
+some node refutes it: one of its rows exceeds k there, or it has no execution. The checker makes children and bounds; the certificate says
+where to divide, how hard to work, which rows to try. An end with open pieces is refused, or cut (5) and divided as a `Divider` says; it and
+who proposes slopes (`checker_slopes.py`) may say anything, but write nothing. Bounds of a node hold for its children.
 1. The network comes from the ONNX file, the unsafe set from the VNN-LIB file in exact rationals, its boxes rounded outward.
 2. In the network's order each value gets an interval from its operands' (`Boxes.interval`). Operands of ReLUs are bounded again by
    backward substitution (`Boxes.lower`); two bounds that cross, both being proved, show that the node has no execution.
 3. Where a ReLU's operand z may have both signs, the line below is s z, the line above t z + m (`Boxes.relax`). Any s in [0, 1] is right,
    row by row; relu is convex, so a line above both ends, m >= -t l and m >= u (1 - t), is above it between them. Otherwise the ReLU is the
-   identity or zero. Where the node's executions have sigma z >= 0, sigma = 1 or -1, a row may lose sigma b over z for any b >= 0, since
-   A.z >= A.z - b sigma z. What chooses s and b (`Boxes.choose`) is gradient ascent in float32, and nobody need trust it.
+   identity or zero. Where all executions have sigma z >= 0, sigma = 1 or -1, A.z >= A.z - b sigma z: a row may lose any b sigma, b >= 0.
 4. A row's least value, by the same substitution, exceeds k, compared in exact rationals.
 5. At the input a row is >= A.x + c >= L over the box. Let x_i lie d above its lower end, where A_i > 0, or below its upper one, where
    A_i < 0: A.x + c >= L + |A_i| d, so the row is <= k only where d <= (k - L) / |A_i| (`margins`, moved up). A piece wants all rows <= k:
@@ -33,17 +31,22 @@ constants stay below 1e100 (else refused), so a row loses less than FLOOR = 1e-1
 Semantics. Under `real` an execution is the exact function. Under `float32` it is any in which every operator of the file computes float32
 products and sums of them, in any order, fused or not, each result rounded in any IEEE mode (v = 2^-23 bounds it), operands and results
 below ETA = 2^-126 kept or flushed; affine operators in a row, but no convolution with a layer, may be merged if no product is rounded more
-often; a constant, or the number that a sum's operand is, may be one more addend of the layers before, as runtimes start sums. Then
+often; a constant, or the number that a sum's operand is, may be one more addend of the layers before, as runtimes start sums. Under `tf32`,
+`bf16` and `float16` layers (Conv, Gemm, MatMul) convert weights and operands besides, no addends: to 11, 8, 11 bits, up or down, numbers
+below the normal range to any next to them or zero; tensor cores cut off what they add: v = 2^-22. A number w moves by at most unit |w| +
+min(|w|, tiny) + step =: shift(w): in float16 to zero below 2^-14 or by 2^-24, beyond 65504 anywhere; by ETA in the others. Then
   z (of an affine operator or a sum) stands for the exact function of what the input and the last ReLUs, or `stored` values, before it gave.
-    The executed value is z + d, |d| <= E. M bounds the magnitudes of all terms of z, before anything cancels. The operand is y + d, no cell
-    has more than f products with cells that differ from zero (a zero rounds nothing): with `ops` roundings more a term passes f + 1 + ops,
-    and with S = |W|(M + E + ETA) + |b| and gamma_n = n v / (1 - n v)
-      M' = S,   E' = |W|(E + ETA) + gamma_(f + 1 + ops) S + sum_y gamma_passed (|y| + E) + LOST (2 (f + ops + passed) + 16)(1 + max(M + E)).
-    First the operand's own error and its flush, weighted; (1 + gamma_j)(1 + gamma_k) <= 1 + gamma_(j + k): merged operators are covered. An
-    addend y (a sum's operand; b) of layers before passes what all there do since the last ReLUs (`chain`: one leads into another) and 2
-    more, their terms one more (f = 1); b of the first layer is among its f + 1 terms already. LOST = 2^60 ETA: each operation may lose ETA,
-    times later factors, all since the last ReLUs below 2^60 (else `strange`); in a first layer, ops = 0, none comes later: 2 ETA pays for f
-    products, f + 1 sums, f flushed weights. A flushed weight loses ETA times 2^26 operands below 2^36 (else refused): < LOST.
+    The executed value is z + d, |d| <= E. M bounds the magnitudes of all terms of z, before any cancels. The operand is y + d, no cell has
+    more than f products with cells that differ from zero (a zero rounds nothing): with `ops` roundings more a term passes f + 1 + ops, and
+    with gamma_n = n v / (1 - n v), x = M + E + ETA, S = |W| x + |b| and, where it converts, C = |W| shift(x) + shift(W) (x + shift(x))
+      M' = S,   E' = |W|(E + ETA) + C + gamma_(f + 1 + ops) (S + C) + sum_y gamma_passed (|y| + E) + lost.
+    First the operand's own error and flush, weighted; then conversions, w'y' - wy = w (y' - y) + (w' - w) y'; all is rounded. Factors
+    multiply, those of merged operators too, where fewer numbers convert: (1 + gamma_j)(1 + gamma_k) <= 1 + gamma_(j + k). An addend y (a
+    sum's operand; b) of layers before passes what all there do since the last ReLUs (`chain`) and 2 more, their terms one more (f = 1); b
+    of the first layer is among its f + 1 terms. Each of 2 (f + ops + passed) + 16 operations may lose ETA times 1 + max(M + E), or LOST =
+    2^60 ETA for later factors, all since the last ReLUs below 2^60 (else `strange`) times (1 + unit)^2 a layer; in a first layer, ops = 0,
+    none comes later: 2 ETA pays for f products, f + 1 sums, f flushed weights. A flushed weight loses ETA times 2^26 operands below 2^36
+    (else refused): < LOST. Float16 may flush merged weights: no affine operator reads another there (`merges`) but a stored one.
   A ReLU is handed z' = z + d, |d| <= E + 2 ETA =: Z, where a result that is flushed counts as z' <= 0. Lines and signs are those of z': its
     box is z's, Z wider. A row over z' is a row over z that costs |A'| Z more; a row over the output costs |C| Z. ReLUs of one operand are
     one: an operator's result is one number to them, but for what each may flush, and who reads theirs is charged ETA for that.
@@ -70,14 +73,16 @@ from typing import Any
 import numpy as np
 
 from polytriton.checker_files import HUGE, MAX_TEXT, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
-from polytriton.checker_slopes import Divider, above, ascend
+from polytriton.checker_slopes import Divider, Progress, ascend
 
-FORMAT, SEMANTICS = {"format": "polytriton certificate", "version": "3"}, ("real", "float32")
-U, FLOOR, V, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-23, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
+FORMAT = {"format": "polytriton certificate", "version": "3"}
+U, FLOOR, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
+Deployed = namedtuple("Deployed", "v unit tiny step most")  # what an addition rounds; what a conversion does to numbers up to `most`
+SEMANTICS = {"real": None, "float32": Deployed(2.0**-23, 0.0, 0.0, 0.0, MOST), "tf32": Deployed(2.0**-22, 2.0**-10, 0.0, ETA, MOST),
+             "bf16": Deployed(2.0**-22, 2.0**-7, 0.0, ETA, MOST), "float16": Deployed(2.0**-22, 2.0**-10, 2.0**-14, 2.0**-24, 65504.0)}
 BLOCK, BATCH, STEPS, TIGHT, NODES, WAYS = 1 << 21, 1 << 18, 1000, 1001, 1 << 24, 64  # coefficients, values at a time; what may be asked
 PROBE, ROUNDED = (np.resize(np.array(bits), 255) for bits in ([1 << 30, 0x3FFC << 48, (0x3FF << 52) + 1], [0, 2, 1]))  # tiny, 1.75, 1 + 2 u
 TENSORS = dict.fromkeys(("own", "split", "inner", "query", "node", "piece", "row"), "<i4") | {"cut": "<f8"}
-Progress = Callable[[str, int, int], None]
 def plain(function: Any) -> Any:
     """It runs where this thread rounds to nearest, keeps subnormal numbers and traps nothing; its caller gets back what was set."""
     @functools.wraps(function)
@@ -95,6 +100,8 @@ def of(v: Array, at: Array) -> Array:  # a box's column for each row; one that i
 def dot(v: Array, a: Array, at: Array | None = None) -> Array:  # of each column of `a` with its box's, or with its own
     v = v if at is None else of(v, at)
     return v[:, 0] @ a if v.shape[1] == 1 else np.einsum("ij,ij->j", v, a)
+def shift(v: Array, how: Any) -> Array:  # by how much a conversion does at most
+    return np.where((size := np.abs(v)) <= how.most, how.unit * size + np.minimum(size, how.tiny) + how.step, np.inf)
 def live(a: Array) -> Any:  # cells where any row has a coefficient; all of them, if most are
     some = np.flatnonzero(a.any(1))
     return some if 2 * len(some) < len(a) else slice(None)
@@ -106,14 +113,14 @@ def outward(box: Box) -> tuple[Array, Array]:
 class Boxes:
     """Bounds of every value over some boxes of inputs, columns of [cells, boxes], and the vectors of the proof above, by operator. `signs`:
     sigma of a ReLU's operand [cells, boxes], where it is assumed. `empty`: boxes shown to have no execution."""
-    def __init__(self, net: Network, lo: Array, hi: Array, float32: bool = False, signs: dict[int, Array] | None = None) -> None:
-        self.net, self.G, self.float32, self.signs = net, 4 * (net.terms + 64) * U, float32, signs or {}
+    def __init__(self, net: Network, lo: Array, hi: Array, semantics: str = "real", signs: dict[int, Array] | None = None) -> None:
+        self.net, self.semantics, self.how, self.signs = net, semantics, (how := SEMANTICS[semantics]), signs or {}
         self.lo, self.hi, self.mid, self.rad, self.mag, self.R, self.T, self.M, self.E = ([NONE] * len(net.ops) for _ in range(9))
-        self.z: dict[int, tuple[Array, Array, Array]] = {}  # of a ReLU's operand as executed: its box, and Z
-        self.lines: dict[int, tuple[Array, Array, Array]] = {}  # s, t, m
-        self.empty: Array = np.zeros(lo.shape[1], dtype=bool)
+        self.z, self.lines = dict[int, Any](), dict[int, Any]()  # of a ReLU: its operand's box as executed, and Z; s, t, m
+        self.G, self.empty = 4 * (net.terms + 64) * U, np.zeros(lo.shape[1], dtype=bool)
         self.signed = np.any([self.empty, *((sigma != 0).any(0) for sigma in self.signs.values())], axis=0)
-        need(not (float32 and net.strange), f"float32 executions: {''.join(net.strange[:1])}")
+        need(not (how and net.strange), f"{semantics} executions: {''.join(net.strange[:1])}")
+        need(not (how and how.tiny and net.merges), f"{semantics} executions: operators in a row, whose weights may be merged and flushed")
         self.put(0, lo, hi)
         self._rounding(0)
     def met(self, lo: Array, hi: Array, message: str) -> tuple[Array, Array]:
@@ -141,34 +148,36 @@ class Boxes:
             self.put(k, down(mid - rad), up(mid + rad))
         self._rounding(k)
     def _rounding(self, k: int) -> None:
-        op = self.net.ops[k]
-        if op.kind in ("input", "relu") or not self.float32:
-            self.M[k], self.E[k] = self.mag[k], np.zeros((1, 1))
-        else:
-            x = sum((self.M[i] + self.E[i] for i in op.inputs), np.zeros((1, 1)))
-            e = sum((self.E[i] + ETA for i in op.inputs), np.zeros((1, 1)))
-            terms, size, addends = 2 * np.full((1, 1), V), x + 2 * ETA, [self.mag[i] + self.E[i] for i in op.inputs]
+        op, how = self.net.ops[k], self.how
+        self.M[k], self.E[k] = self.mag[k], (zero := np.zeros((1, 1)))
+        if how and op.kind not in ("input", "relu"):
+            x = sum((self.M[i] + self.E[i] for i in op.inputs), zero)
+            e = sum((self.E[i] + ETA for i in op.inputs), zero)
+            terms, size, addends, c = zero + 2 * how.v, x + 2 * ETA, [self.mag[i] + self.E[i] for i in op.inputs], zero
             if op.push:
                 size, e = op.push(x + ETA, np.abs) + op.babs[:, None], op.push(np.broadcast_to(e, x.shape), np.abs)
-                terms, addends = (op.push(np.where(x > 0, 1.0, 0.0), np.ones_like) + 1 + op.ops) * V, [op.babs[:, None]]
-            need(terms.max() < 0.5 > max(op.passed) * V, f"operator {k} sums too many terms for float32")
-            e = e + sum(n * V / (1 - n * V) * v for n, v in zip(op.passed, addends, strict=True))
-            lost = (LOST if op.ops or any(op.passed) else 2 * ETA) * (2 * (op.fan + op.ops + sum(op.passed)) + 16) * (1 + x.max(0))
-            self.M[k], self.E[k] = size * ROOM, (e + terms / (1 - terms) * size + lost) * ROOM
-        if self.float32 and k in self.net.stored:
-            self.T[k] = self.T[k] + (e := self.executed(k)) * (1 + self.G)
-            self.put(k, down(self.lo[k] - e), up(self.hi[k] + e))
-            self.M[k], self.E[k] = self.mag[k], np.zeros((1, 1))
-        need(not self.float32 or (self.M[k] + self.E[k] <= MOST).all(), f"float32 executions: operator {k} may exceed {MOST}", Refused)
+                terms, addends = (op.push(np.where(x > 0, 1.0, 0.0), np.ones_like) + 1 + op.ops) * how.v, [op.babs[:, None]]
+            if how.unit and op.kind in ("conv", "dense"):
+                c = op.push(by := shift(x + ETA, how), np.abs) + op.push(x + ETA + by, functools.partial(shift, how=how))
+            need(terms.max() < 0.5 > max(op.passed) * how.v, f"operator {k} sums too many terms for float32")
+            e = e + sum(n * how.v / (1 - n * how.v) * v for n, v in zip(op.passed, addends, strict=True))
+            lost = LOST * np.power(1 + how.unit, 2 * len(self.net.ops)) if op.ops or any(op.passed) else 2 * ETA
+            lost = lost * (2 * (op.fan + op.ops + sum(op.passed)) + 16) * (1 + x.max(0))
+            self.M[k], self.E[k] = size * ROOM, (e + c + terms / (1 - terms) * (size + c) + lost) * ROOM
+            if k in self.net.stored:
+                self.T[k] = self.T[k] + (e := self.executed(k)) * (1 + self.G)
+                self.put(k, down(self.lo[k] - e), up(self.hi[k] + e))
+                self.M[k], self.E[k] = self.mag[k], zero
+        need(not how or (self.M[k] + self.E[k] <= MOST).all(), f"{self.semantics} executions: {k} may exceed {how and how.most}", Refused)
     def executed(self, k: int) -> Array:
-        return (self.E[k] + 2 * ETA) * ROOM if self.float32 else self.E[k]
+        return (self.E[k] + 2 * ETA) * ROOM if self.how else self.E[k]
     def narrow(self, k: int, lo: Array, hi: Array) -> None:
         """The operand of ReLU k between these bounds too; its box as executed, with the sign that is assumed of it."""
         i = self.net.ops[k].inputs[0]
         e, sigma = self.executed(i), self.signs.get(k, np.zeros((1, 1)))
         self.put(i, np.maximum(np.maximum(self.lo[i], lo), np.where(sigma > 0, -e, -HUGE)),
                  np.minimum(np.minimum(self.hi[i], hi), np.where(sigma < 0, e, HUGE)))  # fmt: skip
-        low, high = (down(self.lo[i] - e), up(self.hi[i] + e)) if self.float32 else (self.lo[i], self.hi[i])
+        low, high = (down(self.lo[i] - e), up(self.hi[i] + e)) if self.how else (self.lo[i], self.hi[i])
         ends: Any = np.where(sigma > 0, np.maximum(low, 0), low), np.where(sigma < 0, np.minimum(high, 0), high)
         self.z[k] = (*self.met(ends[0], ends[1], f"bounds of operand {k}"), e)
     def relax(self, k: int) -> None:
@@ -179,9 +188,9 @@ class Boxes:
         m = np.where(mixed, np.maximum(up(t * -l), up(h * up(1 - t))), 0.0)
         self.lines[k] = np.where(mixed, (h > -l).astype(np.float64), on), t, m
     def lower(self, frontier: dict[int, Array], c: Array, goal: Array, at: Array, chosen: dict[int, tuple[Array, Array]]) -> Any:
-        """Lower bounds of rows, coefficients in columns, over the boxes `at`: the best of all frontiers, until its own goal is reached.
-        `chosen`: slopes below and multipliers of each row at some ReLUs; what is no slope in [0, 1] or no multiplier >= 0 is made one.
-        And of the rows that are left the last frontier's bounds; where it is the input, their coefficients there."""
+        """Lower bounds of rows, coefficients in columns, over the boxes `at`: the best of all frontiers, until each goal is reached; and of
+        the rows that are left the last frontier's, and their coefficients there, at the input. `chosen`: slopes and multipliers by ReLU;
+        what is none is made one."""
         best, open_, c = np.full(len(c), -np.inf), np.arange(len(c)), down(c - FLOOR)
         while True:
             op = self.net.ops[k := max(frontier)]
@@ -262,15 +271,13 @@ class Boxes:
             ends = np.where(slope < 0, np.fmax(lo, down(hi - reach)), lo), np.where(slope > 0, np.fmin(hi, up(lo + reach)), hi)
             cuts += zip(ends[0].T, ends[1].T, strict=True)
         return found, cuts
-# executions of a box, with signs of some neurons' operands; bounds of all ReLUs' operands that hold for them; pieces not refuted yet;
-# operands of ReLUs behind the `since`-th have not been bounded since a sign was assumed, or the box was cut
+# a box's executions, some neurons' signs; bounds of ReLU operands; open pieces; ReLUs behind the `since`-th are to be bounded again
 Part = namedtuple("Part", "lo hi signs low high open since")
 class Prover:
-    def __init__(self, model: bytes, float32: bool) -> None:
-        self.net, self.draft, self.float32 = Network(model), Network(model, np.float32), float32
+    def __init__(self, model: bytes, semantics: str) -> None:
+        self.net, self.draft, self.semantics = Network(model), Network(model, np.float32), semantics
         self.relus = [k for k, op in enumerate(self.net.ops) if op.kind == "relu"]
-        self.sizes, self.batch = [self.net.sizes[k] for k in self.relus], max(1, BATCH // sum(self.net.sizes))  # parts at a time
-        self.first = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+        self.first, self.batch = np.cumsum([0, *(self.net.sizes[k] for k in self.relus)]), max(1, BATCH // sum(self.net.sizes))
     def root(self, box: Box, pieces: Iterable[int]) -> Part:
         return Part(*outward(box), np.zeros(n := self.first[-1], np.int8), np.full(n, -np.inf), np.full(n, np.inf), frozenset(pieces), -1)
     def divide(self, part: Part, split: int, cut: float) -> tuple[Part, ...]:
@@ -297,7 +304,7 @@ class Prover:
         lo, hi, signs, low, high = (np.stack([getattr(p, name) for p in parts], 1) for name in ("lo", "hi", "signs", "low", "high"))
         since, pairs = np.array([p.since for p in parts]), [slice(*self.first[r : r + 2]) for r in range(len(self.relus))]
         sigma = {k: signs[at].astype(np.float64) for k, at in zip(self.relus, pairs, strict=True) if signs[at].any()}
-        boxes = Boxes(self.net, lo, hi, self.float32, sigma)
+        boxes = Boxes(self.net, lo, hi, self.semantics, sigma)
         for k in range(1, len(self.net.ops)):
             if self.net.ops[k].kind == "relu":
                 r, i = self.relus.index(k), self.net.ops[k].inputs[0]
@@ -410,8 +417,7 @@ def read(data: bytes) -> tuple[dict[str, str], list[dict[str, Array]]]:
         need(meta["data"] == digest(meta, body) and meta["semantics"] in SEMANTICS, "a damaged certificate, or other semantics", Refused)
         need(len(header) == len(TENSORS) * (count := int(meta["trees"])) and count < NODES, "tensors missing, or others", Refused)
         spans = [t["data_offsets"] for t in header.values()]
-        tile = all(0 <= a <= b for a, b in spans) and sum(b - a for a, b in spans) == len(body)
-        need(tile, "numbers that are named twice, or never", Refused)
+        need(all(0 <= a <= b for a, b in spans) and sum(b - a for a, b in spans) == len(body), "numbers named twice, or never", Refused)
         need(all(("F64" if n.endswith(".cut") else "I32") == t["dtype"] for n, t in header.items()), "a tensor of another type", Refused)
         trees = [{n: np.frombuffer(body[slice(*header[f"{b}.{n}"]["data_offsets"])], TENSORS[n]) for n in TENSORS} for b in range(count)]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
@@ -435,21 +441,17 @@ def opened(onnx: Path, vnnlib: Path, certificate: Path) -> tuple[str, Prover, Pi
     trees, every = list(map(Tree, tensors)), {(b, p) for b, group in enumerate(pieces.values()) for p in range(len(group))}
     need(meta | hashes == meta, "the certificate belongs to another network or property file", Refused)
     need(every == {(t.box, p) for t in trees for p in t.own}, "a piece that no tree is about, or that is none", Refused)
-    return meta["semantics"], Prover(net.data, meta["semantics"] == "float32"), pieces, trees
+    return meta["semantics"], Prover(net.data, meta["semantics"]), pieces, trees
 Checked = namedtuple("Checked", "semantics margins nodes leaves")  # by piece the least margin, nodes walked, leaves among them
 @plain
-def check(onnx: Path, vnnlib: Path, certificate: Path, sample: int | None = None, progress: Progress = lambda *_: None,
-          guide: Divider | None = None) -> Checked:  # fmt: skip
-    """What the certificate proves, or Refused. `sample`: only so many leaves, drawn at random, are looked at: evidence, not proof."""
+def check(onnx: Path, vnnlib: Path, certificate: Path, progress: Progress = lambda *_: None, guide: Divider | None = None,
+          some: Callable[[list[Tree]], list[Array]] | None = None) -> Checked:  # fmt: skip
+    """What the certificate proves, or Refused. `some`: only these nodes of each tree are looked at: evidence, not proof."""
     semantics, prover, pieces, trees = opened(onnx, vnnlib, certificate)
-    ends = np.flatnonzero(np.concatenate([tree.child < 0 for tree in trees]))
-    drawn = ends if sample is None else np.random.default_rng().permutation(ends)[: max(0, sample)]
-    looked = np.split(np.isin(np.arange(sum(sizes := [len(t.split) for t in trees])), drawn), np.cumsum(sizes)[:-1])
-    wanted = [above(tree.child, some) for tree, some in zip(trees, looked, strict=True)]
+    wanted = some(trees) if some else [np.ones(len(tree.child), dtype=bool) for tree in trees]
     margins = {(b, p): math.inf for b, group in enumerate(pieces.values()) for p in range(len(group))}
     total, groups = int(sum(w.sum() for w in wanted)), list(pieces.items())
-    need(sample is not None or all(w.all() for w in wanted), "a node that no leaf is below")
-    for tree, some in zip(trees, wanted, strict=True):
-        found = follow(prover, *groups[tree.box], tree, some, lambda n: progress("nodes", n, total), guide) if some.any() else {}
+    for tree, mine in zip(trees, wanted, strict=True):
+        found = follow(prover, *groups[tree.box], tree, mine, lambda n: progress("nodes", n, total), guide) if mine.any() else {}
         margins |= {(tree.box, p): min(margins[tree.box, p], m) for p, m in found.items()}
-    return Checked(semantics, list(margins.values()), total, len(drawn))
+    return Checked(semantics, list(margins.values()), total, sum(int(w[t.child < 0].sum()) for t, w in zip(trees, wanted, strict=True)))

@@ -38,9 +38,9 @@ class Unsupported(Refused):
 def need(holds: Any, message: str, kind: type[Refused] = Unsupported) -> None:
     if not holds:
         raise kind(message)
-# input; relu; add: signs_0 y + signs_1 y'; conv, affine: W y + b. push(x, f) is f(W) x for columns x, pull(a) is W^T a; no sum has
-# more than `terms` products, none of W y more than `fan`; b was computed from magnitudes babs. An execution rounds a term `ops` times more
-# often than the sum does, and b, or a sum's operand, `passed` times where it is an addend of the layers before. Values are row-major.
+# input; relu; add: signs_0 y + signs_1 y'; layers, conv and dense, and scale: W y + b. push(x, f) is f(W) x for columns x, pull(a) is W^T
+# a; no sum has more than `terms` products, none of W y more than `fan`; b was computed from magnitudes babs. An execution rounds a term
+# `ops` times more often than the sum does; b, or a sum's operand, `passed` times as an addend of the layers before. Values are row-major.
 Op = namedtuple("Op", "kind inputs shape push pull b babs signs terms fan ops passed", defaults=(None, None, NONE, NONE, (), 0, 1, 0, ()))
 def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dilations: Any, pads: Any) -> Op:
     """Coefficients go one kernel cell at a time; rows and columns of an image where all are zero are left out."""
@@ -57,8 +57,7 @@ def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dila
             yield weights[..., tap[0], tap[1]], (..., *cells, slice(None))
     def push(x: Array, f: Any) -> Array:
         x = np.pad(x.reshape(g, ci, height, width, -1), ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0)))
-        cells = (f(m) @ x[at].reshape(g, ci, -1) for m, at in taps((0, h), (0, v)))
-        return sum(cells, np.zeros((), x.dtype)).reshape(len(w) * h * v, -1)
+        return sum((f(m) @ x[at].reshape(g, ci, -1) for m, at in taps((0, h), (0, v))), np.zeros((), x.dtype)).reshape(len(w) * h * v, -1)
     def pull(a: Array) -> Array:
         a = a.reshape(g, co, h, v, a.shape[1])
         out = np.zeros((g, ci, height + top + bottom, width + left + right, a.shape[-1]), a.dtype)
@@ -94,6 +93,7 @@ class Network:
         rank = [2 if o.kind == "conv" else int(o.fan > 1) for o in self.ops]  # convolutions; dense layers; whatever merges with all
         reads = [(i, rank[i] * rank[k] > 1) for k, o in enumerate(self.ops) for i in o.inputs]
         self.stored = {i for i, apart in reads if apart} - {i for i, apart in reads if not apart}
+        self.merges = any(o.push and self.ops[i].push and i not in self.stored for o in self.ops for i in o.inputs)
     def note(self, holds: Any, message: str) -> None:
         self.strange += [] if holds else [message]
     def _array(self, t: Any) -> Array:
@@ -141,11 +141,10 @@ class Network:
             return k, tuple(dims)
         if op in ("Gemm", "MatMul"):
             need(take("alpha", 1.0) == take("beta", 1.0) == 1 and take("transA", 0) == 0, "Gemm with alpha, beta or transA")
-            w = self._weight(x[1]) if take("transB", 0) else self._weight(x[1]).T
-            w = w.astype(self.kind, copy=False)
+            w: Array = (self._weight(x[1]) if take("transB", 0) else self._weight(x[1]).T).astype(self.kind, copy=False)
             need(w.ndim == len(shape[-2:]) == 2 and math.prod(shape) == shape[-1] == w.shape[1], f"a product of {shape} and {w.T.shape}")
             b = np.broadcast_to(self._weight(x[2]) if len(x) > 2 else np.zeros(1), (1, len(w)))[0].astype(self.kind)
-            return Op("affine", (k,), (*shape[:-1], len(w)), lambda v, f: f(w) @ v, lambda a: w.T @ a, b, np.abs(b), fan=w.shape[1])
+            return Op("dense", (k,), (*shape[:-1], len(w)), lambda v, f: f(w) @ v, lambda a: w.T @ a, b, np.abs(b), fan=w.shape[1])
         if op == "BatchNormalization":  # at most 8 roundings, relative to the magnitudes |beta| and |mean w|
             need(take("training_mode", 0) == 0 and take("spatial", 1) == 1 and take("momentum", 0) is not None, f"{op} in training")
             gain, beta, mean, var = (self._weight(v).reshape(-1, *[1] * (len(shape) - 2)) for v in x[1:])
@@ -194,7 +193,7 @@ class Network:
     def _scale(self, name: str, *weights: Array, ops: int = 0) -> Op:
         k, shape = self.env[name]
         w, b, babs = [np.array(np.broadcast_to(v, shape), dtype=np.dtype(self.kind)).reshape(-1, 1) for v in weights]
-        return Op("affine", (k,), shape, lambda x, f: f(w) * x, lambda a: w * a, b[:, 0], babs[:, 0], ops=ops)
+        return Op("scale", (k,), shape, lambda x, f: f(w) * x, lambda a: w * a, b[:, 0], babs[:, 0], ops=ops)
 def unsafe(text: str, n_in: int, n_out: int) -> Pieces:
     """VNN-LIB 1.0: constants X_i and Y_i, assertions of <=, >=, and, or over linear terms. The pieces' rows by box; no empty boxes."""
     need(n_in + n_out <= len(text) <= MAX_TEXT, f"the property does not declare {n_in} inputs and {n_out} outputs, or is too long")

@@ -12,6 +12,7 @@ import numpy as np
 
 from polytriton.checker_files import NONE, Array, Network
 
+Progress = Callable[[str, int, int], None]
 Choice = namedtuple("Choice", "lines met slope")  # slopes and multipliers by ReLU; the last coefficients met at ReLUs and at the input
 
 
@@ -38,16 +39,6 @@ class BoxLines(Protocol):
     z: dict[int, tuple[Array, Array, Array]]
     lines: dict[int, tuple[Array, Array, Array]]
     signs: dict[int, Array]
-
-
-def above(child: Array, leaves: Array) -> Array:
-    """Which nodes of a tree have some of these ends below them, or are among them. `child`: the first of each node's two, or -1."""
-    parent, wanted = np.zeros(len(child), dtype=np.int64), np.zeros(len(child), dtype=bool)
-    parent[1::2] = parent[2::2] = np.flatnonzero(child >= 0)
-    wanted[leaves] = True
-    for k in range(len(wanted) - 1, 0, -1):
-        wanted[parent[k]] |= wanted[k]
-    return wanted
 
 
 def column_of(v: Array, at: Array) -> Array:

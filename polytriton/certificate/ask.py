@@ -33,7 +33,7 @@ def named(semantics: str) -> str:
 def check_covered(semantics: str, network: Path | None) -> None:
     """Says what no certificate is about."""
     if named(semantics) not in SEMANTICS:
-        raise UsageError(f"certificates cover {' and '.join(SEMANTICS)}, not {named(semantics)} executions", "add --semantics float32")
+        raise UsageError(f"certificates cover {', '.join(SEMANTICS)}, not {named(semantics)} executions", "add --semantics float32")
     if network is not None and (network.is_dir() or network.suffix == ".poly"):
         raise UsageError(
             f"a certificate is about an ONNX file, {network} is compiled",
@@ -62,24 +62,23 @@ def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> Read
         read = load(network, prop)
     except Refused as error:
         raise UnsupportedModel(f"no certificate can be made: {error}", REMEDY) from error
-    if semantics != "real" and (strange := read[0].strange):
-        raise UnsupportedModel(f"no certificate of {semantics} executions can be made: {strange[0]}", "add --semantics real")
     if semantics != "real":
         try:
-            check_magnitudes(*read[:2])
+            check_magnitudes(read[0], read[1], semantics)
         except Refused as error:
-            raise UnsupportedModel(f"no certificate of {semantics} executions can be made: {error}", "add --semantics real") from error
+            raise UnsupportedModel(f"no certificate can be made of {error}", "add --semantics real") from error
     return read
 
 
 @guarded
 @np.errstate(all="ignore")
-def check_magnitudes(net: Network, pieces: Pieces) -> None:
-    """Refused where intervals alone leave the range in which the checker follows float32 executions, over a box of the property. What
-    substitution narrows may stay inside, so only the layers before the first ReLUs are asked: there intervals are all that there is."""
+def check_magnitudes(net: Network, pieces: Pieces, semantics: str) -> None:
+    """Refused where the checker follows no such executions of the network; or where intervals alone leave the range in which it does, over
+    a box of the property. What substitution narrows may stay inside, so only the layers before the first ReLUs are asked: there intervals
+    are all that there is."""
     for box in islice(pieces, SOME):
         lo, hi = outward(box)
-        boxes = Boxes(net, lo[:, None], hi[:, None], float32=True)
+        boxes = Boxes(net, lo[:, None], hi[:, None], semantics)
         for k, op in enumerate(net.ops):
             if op.kind == "relu":
                 break

@@ -183,11 +183,11 @@ def _costs(prover: Prover, pieces: list[list[Atom]], boxes: Boxes, parts: list[P
 
 
 def _rounded(prover: Prover, pieces: list[list[Atom]], boxes: Boxes, left: list[Work], at: Array) -> Array:
-    """Nodes where some row's bound would suffice but for what float32 executions round. What ReLUs read is large there where intervals
+    """Nodes where some row's bound would suffice but for what executions round. What ReLUs read is large there where intervals
     alone decided it, and errors are charged by magnitudes: such nodes are bounded again, that too.
     """
     found = np.zeros(len(left), dtype=bool)
-    some = [k for k, w in enumerate(left) if prover.float32 and 0 <= w.inner < TIGHT and not w.part.signs.any()]
+    some = [k for k, w in enumerate(left) if prover.semantics != "real" and 0 <= w.inner < TIGHT and not w.part.signs.any()]
     for which, rows, box, choice in _usual(prover, pieces, boxes, [left[k].part for k in some], at[some]):
         margin, charge = np.array(boxes.margins(prover.draft, rows, box, 0)[0], dtype=np.float64), np.zeros(len(rows))
         for k, a in choice.met.items():

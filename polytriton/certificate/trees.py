@@ -54,12 +54,12 @@ class PieceNumbers:
             form += max(1, len(keys))
 
 
-def trees(prop: Property, pieces: Pieces, net: Network, trail: Trail, float32: bool) -> list[Draft]:
+def trees(prop: Property, pieces: Pieces, net: Network, trail: Trail, *, rounds: bool) -> list[Draft]:
     """A tree for each of the search's; pieces that one bound refuted are refuted at a root. What has no tree is left to the checker."""
     numbers, relus = PieceNumbers(prop, pieces), [net.sizes[k] for k, op in enumerate(net.ops) if op.kind == "relu"]
     same = [size for _, size in trail.relus] == relus
     planted = [p for p in trail.planted if numbers.places[p.groups[0]] and (same or not p.signs)]
-    made = _planted(planted, trail, numbers, net.sizes, float32 and trail.tight)
+    made = _planted(planted, trail, numbers, net.sizes, rounds and trail.tight)
     of = {(d.box, p): d for d in made for p in d.own}
     first = {b: d for (b, _), d in reversed(of.items())}
     for b, group in enumerate(pieces.values()):

@@ -51,11 +51,11 @@ def _parts(
 ) -> list[bytes | memoryview]:  # fmt: skip
     net, pieces, hashes = read or checker.load(onnx_file, vnnlib_file)
     if trail is None:
-        prover = checker.Prover(net.data, semantics == "float32")
+        prover = checker.Prover(net.data, semantics)
         made = seek(prover, pieces, time.monotonic() + seconds, progress)
     else:
         asked = prop or read_vnnlib(vnnlib_file, n_in=net.sizes[0], n_out=net.sizes[net.output])
-        made = trees(asked, pieces, net, trail, semantics == "float32")
+        made = trees(asked, pieces, net, trail, rounds=semantics != "real")
         need(not trail.lost, trail.lost, Refused)
     return _packed([draft.arrays() for draft in made], semantics, hashes)
 

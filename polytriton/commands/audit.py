@@ -97,7 +97,7 @@ def _claim(record: Record, root: Path, folder: Path) -> Claim:
     if not record.vnnlib:
         claim.note = "a ball around an image has no property file"
     elif record.semantics not in SEMANTICS:
-        claim.note = f"certificates cover {' and '.join(SEMANTICS)} executions"
+        claim.note = f"certificates cover {', '.join(SEMANTICS)} executions"
     elif not KEY.fullmatch(record.key):
         claim.note = "the record has no key that names its certificate"
     else:

@@ -101,13 +101,13 @@ def _way(sample: int | None, workers: int | None, exact: bool) -> Way:
         from polytriton.certificate.guide import Completion
 
         return lambda *files, progress: checker_exact.check(*files, progress, Completion())
+    from polytriton.commands import shares
+
     if sample is not None:
         from polytriton import checker
         from polytriton.certificate.guide import LEAST, Guide
 
-        return partial(checker.check, sample=sample, guide=Guide(LEAST, cuts=True))
-    from polytriton.commands import shares
-
+        return partial(checker.check, some=partial(shares.draw_leaves, sample), guide=Guide(LEAST, cuts=True))
     return partial(shares.confirm, workers=workers)
 
 

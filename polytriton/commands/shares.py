@@ -82,6 +82,24 @@ def _grouped(trees: list[Tree], sizes: list[Array], subtrees: list[tuple[int, in
     return [shares[n] for n in sorted(shares)]
 
 
+def above(child: Array, leaves: Array) -> Array:
+    """Which nodes of a tree have some of these ends below them, or are among them. `child`: the first of each node's two, or -1."""
+    parent, wanted = np.zeros(len(child), dtype=np.int64), np.zeros(len(child), dtype=bool)
+    parent[1::2] = parent[2::2] = np.flatnonzero(child >= 0)
+    wanted[leaves] = True
+    for k in range(len(wanted) - 1, 0, -1):
+        wanted[parent[k]] |= wanted[k]
+    return wanted
+
+
+def draw_leaves(count: int, trees: list[Tree]) -> list[Array]:
+    """So many leaves of all trees, at random, and what is above them."""
+    ends = np.flatnonzero(np.concatenate([tree.child < 0 for tree in trees]))
+    chosen = np.random.default_rng().permutation(ends)[:count]
+    looked = np.split(np.isin(np.arange(sum(sizes := [len(t.child) for t in trees])), chosen), np.cumsum(sizes)[:-1])
+    return [above(tree.child, some) for tree, some in zip(trees, looked, strict=True)]
+
+
 @dataclass
 class Reading:
     """A certificate that was read, and not yet followed."""
@@ -107,7 +125,7 @@ class Reading:
         guide = Guide(enough(sum(2 * len(leaves) for leaves in self.shares[k].values())), cuts=True)
         for t, leaves in self.shares[k].items():
             tree = self.trees[t]
-            wanted, so_far = checker.above(tree.child, leaves), partial(_further, told, before)
+            wanted, so_far = above(tree.child, leaves), partial(_further, told, before)
             found = checker.plain(checker.follow)(self.prover, *groups[tree.box], tree, wanted, so_far, guide)
             least[t] = [found[p] for p in tree.own]
             before += int(wanted.sum())

@@ -66,10 +66,10 @@ def remembered(checker: ModuleType) -> Iterator[None]:
             loaded[key] = load(*files)
         return loaded[key]
 
-    def prover_once(data: bytes, float32: bool) -> Any:
-        if (data, float32) not in provers:
-            provers[data, float32] = prover(data, float32)
-        return provers[data, float32]
+    def prover_once(data: bytes, semantics: str) -> Any:
+        if (data, semantics) not in provers:
+            provers[data, semantics] = prover(data, semantics)
+        return provers[data, semantics]
 
     checker.load, checker.Prover, checker.PROBE, checker.ROUNDED = load_once, prover_once, probe[:3], rounded[:3]  # type: ignore[attr-defined]
     try:
@@ -142,7 +142,7 @@ def attack_one(rng: Rng, checker: ModuleType, mutants: int, kinds: Sequence[str]
     wrong = written(victim_case, [first.raised(t), *true[1:]])
     attacked = Held(model(victim_case.net, case.form, case.skip)), Held(wrong)
     _, pieces, hashes = checker.load(*attacked)
-    prover = checker.Prover(attacked[0].data, semantics == "float32")
+    prover = checker.Prover(attacked[0].data, semantics)
     boxes, sides = list(pieces.items()), [tuple(map(tuple, b)) for b in pieces]
     trees: list[Tree] = ours.read(data)[1] if data is not None else []
     trees = trees or [Node(0, 0, [(p, 0) for p in range(len(group))]).arrays(b) for b, (_, group) in enumerate(boxes)]

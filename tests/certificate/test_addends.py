@@ -87,7 +87,7 @@ SWALLOWED = np.array([2.0**24, *np.ones(LOST), -(2.0**24)], np.float32)  # added
 def least(path: Path, inputs: int) -> Fraction:
     """Below which no float32 execution comes where every input is 1."""
     net, one = checker.Network(path.read_bytes()), np.ones((inputs, 1))
-    boxes = bounded(checker.Boxes(net, one, one, float32=True))
+    boxes = bounded(checker.Boxes(net, one, one, "float32"))
     return boxes.margins(net, [({~0: Fraction(1)}, Fraction(0))], np.zeros(1, np.int64), 0)[0][0]
 
 

@@ -49,8 +49,8 @@ FAULTS = {
     "a child is not walked": ("int(tree.child[w.node])) if wanted[n]]", "int(tree.child[w.node])) if wanted[n]][:1]", KINDS),
     "a bound is not compared": ("if margin > 0 and not", "if not", KINDS),
     "the chord without its intercept": ("np.maximum(up(t * -l), up(h * up(1 - t)))", "0 * l", KINDS),
-    "products are exact": ("net, 4 * (net.terms + 64) * U, float32", "net, 0.0, float32", KINDS),
-    "float32 rounds nothing": ("size * ROOM, (e + terms / (1 - terms) * size + lost) * ROOM", "size * ROOM, 0 * size", KINDS),
+    "products are exact": ("self.G, self.empty = 4 * (net.terms + 64) * U,", "self.G, self.empty = 0.0,", KINDS),
+    "float32 rounds nothing": ("size * ROOM, (e + c + terms / (1 - terms) * (size + c) + lost) * ROOM", "size * ROOM, 0 * size", KINDS),
 }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def case(folder: Path, seed: int, gap: float, rows: int = 1) -> tuple[Files, Sma
 def opened(files: Files, semantics: str) -> tuple[checker.Prover, Any, Any]:
     net, pieces, _ = checker.load(*files)
     ((box, group),) = pieces.items()
-    return checker.plain(checker.Prover)(net.data, semantics == "float32"), box, group
+    return checker.plain(checker.Prover)(net.data, semantics), box, group
 
 
 def follow(prover: checker.Prover, box: Any, group: Any, tree: checker.Tree, guide: checker.Divider | None = None) -> dict[int, float]:

@@ -45,9 +45,9 @@ def random_choice(rng: np.random.Generator, boxes: checker.Boxes, rows: int) -> 
     return found
 
 
-def prepared(rng: np.random.Generator, path: Path, layers: Layers, lo: list[Fraction], hi: list[Fraction], float32: bool) -> Any:
+def prepared(rng: np.random.Generator, path: Path, layers: Layers, lo: list[Fraction], hi: list[Fraction], semantics: str) -> Any:
     """Boxes of a random part of the executions, bounded as a certificate may ask; and the signs assumed."""
-    prover = checker.Prover(path.read_bytes(), float32)
+    prover = checker.Prover(path.read_bytes(), semantics)
     part = prover.root((tuple(lo), tuple(hi)), [0])
     for neuron in rng.permutation(prover.first[-1])[: rng.integers(0, 4)].tolist():
         part = prover.divide(part, len(lo) + neuron, 0.0)[int(rng.integers(2))]
@@ -91,7 +91,7 @@ def test_no_point_lies_below_a_bound(tmp_path: Path, seed: int) -> None:
     path = dense(tmp_path / "n.onnx", layers, dtype)
     centre, width = rng.normal(size=sizes[0]), rng.choice([0.0, 2.0**-52, 1e-3, 1.0, 1e6])
     lo, hi = ([Fraction(v) for v in c.tolist()] for c in (centre - width, centre + width * rng.random(sizes[0])))
-    prover, boxes, part = prepared(rng, path, layers, lo, hi, float32=False)
+    prover, boxes, part = prepared(rng, path, layers, lo, hi, "real")
     net = prover.net
     forms = random_forms(rng, sizes[-1], sizes[0], 4)
     start, c = boxes.start([(form, Fraction(0)) for form in forms], at := np.zeros(4, dtype=np.int64))
@@ -114,7 +114,7 @@ def test_no_point_lies_below_a_bound(tmp_path: Path, seed: int) -> None:
 
 def test_a_row_with_a_limit_beyond_floats_cuts_nothing(tmp_path: Path) -> None:
     path = dense(tmp_path / "n.onnx", [(np.ones((1, 2)), np.zeros(1))], np.float64)
-    part = checker.Prover(path.read_bytes(), False).root(((Fraction(0), Fraction(0)), (Fraction(5), Fraction(5))), [0])
+    part = checker.Prover(path.read_bytes(), "real").root(((Fraction(0), Fraction(0)), (Fraction(5), Fraction(5))), [0])
     boxes = checker.Boxes(checker.Network(path.read_bytes()), part.lo[:, None], part.hi[:, None])
     boxes.interval(1)
     steep = {0: Fraction(10**100), 1: Fraction(10**100)}
@@ -136,7 +136,7 @@ def test_no_float32_execution_lies_below_a_bound(tmp_path: Path, seed: int) -> N
     point = rng.normal(size=sizes[0]).astype(np.float32)
     wide = [Fraction(v) + d * int(rng.integers(2)) / 2**30 for v in point.tolist() for d in (-1, 1)]
     lo, hi = wide[::2], wide[1::2]
-    _, boxes, part = prepared(rng, path, layers, lo, hi, float32=True)
+    _, boxes, part = prepared(rng, path, layers, lo, hi, "float32")
     forms = random_forms(rng, sizes[-1], sizes[0], 4)
     start, c = boxes.start([(form, Fraction(0)) for form in forms], at := np.zeros(4, dtype=np.int64))
     bounds = boxes.lower(start, c, np.full(4, np.inf), at, random_choice(rng, boxes, 4))[0].tolist()
@@ -179,7 +179,7 @@ def test_a_false_property_of_a_small_network_is_never_certified(tmp_path: Path, 
     assert refused(true, certify(*true, semantics=semantics), tmp_path) is None
     false = path, prop(tmp_path / "f.vnnlib", box, 1, f"(<= Y_0 {float(best)})")
     hashes = checker.load(*false)[2]
-    neurons = int(checker.Prover(path.read_bytes(), False).first[-1])
+    neurons = int(checker.Prover(path.read_bytes(), "real").first[-1])
     for _ in range(20):
         tree = random_tree(rng, 2, neurons, 1)
         assert refused(false, pack([tree.arrays()], semantics, hashes), tmp_path) is not None
@@ -232,7 +232,7 @@ def test_sums_of_coefficients_and_of_inputs_are_charged(tmp_path: Path) -> None:
 def test_no_line_cuts_a_relu(tmp_path: Path, slope: float, multiplier: float, sigma: int) -> None:
     """relu(x) - q x over [-1, 1], or the half of one sign, for many q, against its values at the ends and the kink."""
     path = model(tmp_path / "r.onnx", [NODE("Relu", ["x"], ["y"])], [1, 1], {})
-    prover = checker.Prover(path.read_bytes(), False)
+    prover = checker.Prover(path.read_bytes(), "real")
     part = prover.root(((Fraction(-1),), (Fraction(1),)), [0])
     part = part if sigma == 0 else prover.divide(part, 1, 0.0)[0 if sigma > 0 else 1]
     boxes, _ = prover.bound([part], 0)
@@ -370,7 +370,7 @@ def test_what_underflows_in_layers_is_paid(tmp_path: Path, factors: tuple[float,
     nodes[-1].output[0] = "y"
     weights = {f"w{k}": np.array([[w]]) for k, w in enumerate(factors)}
     net = checker.Network(model(tmp_path / "n.onnx", nodes, [1, 1], weights).read_bytes())
-    boxes = checker.Boxes(net, np.array([[x / 2]]), np.array([[x]]), float32=True)
+    boxes = checker.Boxes(net, np.array([[x / 2]]), np.array([[x]]), "float32")
     for k in range(1, len(net.ops)):
         boxes.interval(k)
     assert math.prod(factors) * x == lost <= boxes.executed(net.output).min()

@@ -218,7 +218,7 @@ HUGE = 1 << 40
 @pytest.mark.parametrize(
     "forge",
     [
-        lambda m: m.update(onnx="0" * 64), lambda m: m.update(vnnlib="0" * 64), lambda m: m.update(semantics="tf32"),
+        lambda m: m.update(onnx="0" * 64), lambda m: m.update(vnnlib="0" * 64), lambda m: m.update(semantics="float8"),
         lambda m: m.update(semantics=""), lambda m: m.update(version="1"), lambda m: m.update(version="2"), lambda m: m.pop("data"),
         lambda m: m.pop("trees"), lambda m: m.pop("semantics"), lambda m: m.update(trees="0"), lambda m: m.update(trees="2"),
         lambda m: m.update(trees="-1"), lambda m: m.update(trees=str(HUGE)), lambda m: m.update(format="other"),

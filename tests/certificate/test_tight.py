@@ -33,11 +33,11 @@ def cancelling(folder: Path, up: float) -> Path:
     return dense(folder / "n.onnx", layers)
 
 
-@pytest.mark.parametrize("float32", [False, True])
+@pytest.mark.parametrize("semantics", ["real", "float32"])
 @pytest.mark.parametrize("up", [1.0, 2.0**22, -(2.0**22)])
-def test_what_is_on_is_bounded_from_above(tmp_path: Path, up: float, float32: bool) -> None:
+def test_what_is_on_is_bounded_from_above(tmp_path: Path, up: float, semantics: str) -> None:
     """The operand is `up` whatever x is; intervals know it to a million or two, and decide its sign where that is far away."""
-    prover = checker.Prover(cancelling(tmp_path, up).read_bytes(), float32)
+    prover = checker.Prover(cancelling(tmp_path, up).read_bytes(), semantics)
     part = prover.root(((Fraction(-1),), (Fraction(1),)), [0])
     (usual, told), (tight, _) = (prover.bound([part], inner) for inner in (0, TIGHT))
     assert usual.lo[3][0, 0] <= tight.lo[3][0, 0] <= up <= tight.hi[3][0, 0] <= usual.hi[3][0, 0]
@@ -52,7 +52,7 @@ def test_bounds_enclose_what_is_reached(tmp_path: Path) -> None:
     for seed in range(20):
         layers = [(rng.normal(size=(6, n)), rng.normal(size=6) + rng.choice([0, 4])) for n in (3, 6, 6)]
         layers = [(w.astype(np.float32), b.astype(np.float32)) for w, b in layers]
-        prover = checker.Prover(dense(tmp_path / "n.onnx", layers).read_bytes(), bool(seed % 2))
+        prover = checker.Prover(dense(tmp_path / "n.onnx", layers).read_bytes(), ("real", "float32")[seed % 2])
         boxes, _ = prover.bound([prover.root(((Fraction(-1),) * 3, (Fraction(1),) * 3), [0])], TIGHT + int(seed % 3))
         operands = [prover.net.ops[k].inputs[0] for k in prover.relus] + [prover.net.output]
         for x in rng.integers(-8, 9, (20, 3)).tolist():
@@ -62,11 +62,11 @@ def test_bounds_enclose_what_is_reached(tmp_path: Path) -> None:
                     assert Fraction(lo) - Fraction(e) <= v <= Fraction(hi) + Fraction(e)
 
 
-@pytest.mark.parametrize("float32", [False, True])
-def test_where_rounding_stands_in_the_way_it_is_asked_for(tmp_path: Path, float32: bool) -> None:
+@pytest.mark.parametrize("semantics", ["real", "float32"])
+def test_where_rounding_stands_in_the_way_it_is_asked_for(tmp_path: Path, semantics: str) -> None:
     """The output exceeds the limit by less than rounding costs, or by less than nothing: then a box is divided."""
-    for limit, hint in ((1 - 2.0**-12, TIGHT if float32 else None), (1 + 2.0**10, 0)):
-        prover = checker.Prover(cancelling(tmp_path, 1.0).read_bytes(), float32)
+    for limit, hint in ((1 - 2.0**-12, TIGHT if semantics == "float32" else None), (1 + 2.0**10, 0)):
+        prover = checker.Prover(cancelling(tmp_path, 1.0).read_bytes(), semantics)
         guide, box, root = Guide(2), ((Fraction(-1),), (Fraction(1),)), Draft(0, [0], inner=np.zeros(1, np.int64))
         with suppress(checker.Refused):
             complete(prover, box, [[({~0: Fraction(1)}, Fraction(limit))]], checker.Tree(root.arrays()), guide)

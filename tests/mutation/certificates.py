@@ -13,7 +13,8 @@ LOSSES, SHAPES = f"{SOUND}::test_what_underflows_in_layers_is_paid", f"{READING}
 COST = f"{READING}::test_few_bytes_do_not_cost_gigabytes"
 ADDENDS, TIGHT = "tests/certificate/test_addends.py", "tests/certificate/test_tight.py"
 APART, STORED = f"{ADDENDS}::test_what_each_of_two_convolutions_rounds_is_paid", f"{ADDENDS}::test_which_values_are_stored"
-SHARES = "tests/certificate/test_shares.py"
+SHARES, CONVERSIONS = "tests/certificate/test_shares.py", "tests/certificate/test_conversions.py"
+CONVERTED = f"{CONVERSIONS}::test_conversions_are_charged_what_they_do"
 OWN = "tests/certificate/test_leaves.py::test_each_trees_leaves_are_of_its_own_box_and_pieces"
 GUIDE, WRITTEN = "tests/certificate/test_guide.py", "tests/certificate/test_trees.py"
 CUT = f"{GUIDE}::test_a_cut_keeps_what_reaches_any_piece"
@@ -24,7 +25,7 @@ _C, _F, _S, _E = "checker.py", "checker_files.py", "commands/shares.py", "checke
 
 CERTIFICATES: tuple[Mutant, ...] = (
     # rounding of the checker's own arithmetic
-    m("checker: products are exact", _C, "net, 4 * (net.terms + 64) * U, float32", "net, 0.0, float32", POINTS),
+    m("checker: products are exact", _C, "self.G, self.empty = 4 * (net.terms + 64) * U,", "self.G, self.empty = 0.0,", POINTS),
     m("checker: affine steps pay nothing", _C, "c = down(down(c + op.b @ a) - dot(self.T[k], np.abs(a), at))", "c = down(c + op.b @ a)", f"{SOUND}::test_cancellations_are_not_lost"),
     m("checker: sums of coefficients are exact", _C, "return down(c - dot(4 * U * self.mag[k] + FLOOR, np.abs(frontier[k]), at))", "return c", f"{SOUND}::test_sums_of_coefficients_cost_what_they_round"),
     m("checker: bounds over boxes pay nothing", _C, "self.R[k] = self.rad[k] + self.G * (np.abs(self.mid[k]) + self.rad[k]) + FLOOR", "self.R[k] = self.rad[k]", f"{SOUND}::test_a_bound_over_a_box_pays_for_its_sum", POINTS),
@@ -45,13 +46,13 @@ CERTIFICATES: tuple[Mutant, ...] = (
     # signs
     m("checker: bounds that cross in a whole box are no alarm", _C, "need(not (crossed & ~self.signed).any(), f\"{message} cross\", Refused)", "self.signed |= crossed", f"{SOUND}::test_bounds_of_a_whole_box_that_cross_are_refused"),
     # float32 executions
-    m("checker: float32 executions round nothing", _C, "self.M[k], self.E[k] = size * ROOM, (e + terms / (1 - terms) * size + lost) * ROOM", "self.M[k], self.E[k] = size * ROOM, 0 * size", EXECUTIONS),
-    m("checker: float32 rounds once a sum", _C, "np.ones_like) + 1 + op.ops) * V", "np.zeros_like) + 1) * V", EXECUTIONS),
-    m("checker: lines over the operand before rounding", _C, "(down(self.lo[i] - e), up(self.hi[i] + e)) if self.float32", "(self.lo[i], self.hi[i]) if self.float32", EXECUTIONS),
+    m("checker: float32 executions round nothing", _C, "self.M[k], self.E[k] = size * ROOM, (e + c + terms / (1 - terms) * (size + c) + lost) * ROOM", "self.M[k], self.E[k] = size * ROOM, 0 * size", EXECUTIONS),
+    m("checker: float32 rounds once a sum", _C, "np.ones_like) + 1 + op.ops) * how.v", "np.zeros_like) + 1) * how.v", EXECUTIONS),
+    m("checker: lines over the operand before rounding", _C, "(down(self.lo[i] - e), up(self.hi[i] + e)) if self.how", "(self.lo[i], self.hi[i]) if self.how", EXECUTIONS),
     m("checker: rows over a ReLU's operand pay no rounding", _C, "+ FLOOR + e * (1 + 8 * U)) * (1 + self.G)", "+ FLOOR) * (1 + self.G)", EXECUTIONS),
     m("checker: rows over the output pay no rounding", _C, "(self.executed(k) * (1 + 8 * U) if k == output else 0.0)", "0.0", EXECUTIONS),
-    m("checker: float32 semantics are taken for real", _C, "Prover(net.data, meta[\"semantics\"] == \"float32\")", "Prover(net.data, False)", f"{TAMPERING}::test_exact_arithmetic_does_not_certify_what_rounding_breaks"),
-    m("checker: underflow of merged layers has no factor", _C, "(LOST if op.ops or any(op.passed) else 2 * ETA)", "(2 * ETA)", LOSSES),
+    m("checker: float32 semantics are taken for real", _C, "Prover(net.data, meta[\"semantics\"])", "Prover(net.data, \"real\")", f"{TAMPERING}::test_exact_arithmetic_does_not_certify_what_rounding_breaks"),
+    m("checker: underflow of merged layers has no factor", _C, "LOST * np.power(1 + how.unit, 2 * len(self.net.ops)) if op.ops or any(op.passed) else 2 * ETA", "2 * ETA", LOSSES),
     m("checker: weights of a first layer are not flushed", _C, "+ 16) * (1 + x.max(0))", "+ 16) * (1 + 0 * x.max(0))", LOSSES),
     m("checker: what is on is never bounded again", _C, "(((low < 0) | bool(whole)) & (high > 0)", "((low < 0) & (high > 0)", f"{TIGHT}::test_what_is_on_is_bounded_from_above"),
     m("checker: upper ends are what lower ones are", _C, "(first, 1 - first, first | 1)", "(first, 1 - first, 0 * first)", f"{TIGHT}::test_what_is_on_is_bounded_from_above"),
@@ -61,10 +62,23 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("certificates: what others met is forgotten", "prove/trail.py", "self.tight |= other.tight", "pass", f"{TIGHT}::test_a_shared_search_tells_it_too"),
     m("checker: rows over stored values pay no rounding", _C, "self.T[k] = self.T[k] + (e := self.executed(k)) * (1 + self.G)", "e = self.executed(k)", APART),
     m("checker: boxes of stored values are those before rounding", _C, "self.put(k, down(self.lo[k] - e), up(self.hi[k] + e))", "pass", APART),
-    m("checker: stored values have no magnitude", _C, "self.M[k], self.E[k] = self.mag[k], np.zeros((1, 1))", "self.M[k], self.E[k] = 0 * self.mag[k], np.zeros((1, 1))", APART),
+    m("checker: stored values have no magnitude", _C, "self.M[k], self.E[k] = self.mag[k], zero\n", "self.M[k], self.E[k] = 0 * self.mag[k], zero\n", APART),
     m("checker: stored between dense layers", _F, "rank[i] * rank[k] > 1", "rank[i] * rank[k] > 0", f"{ADDENDS}::test_dense_layers_may_be_one"),
     m("checker: stored before scales and sums", _F, "int(o.fan > 1) for o", "1 for o", STORED),
     m("checker: stored for some readers", _F, "if apart} - {i for i, apart in reads if not apart}", "if apart}", STORED),
+    # conversions of operands, and tensor cores
+    m("checker: operands are converted without loss", _C, "c = op.push(by := shift(x + ETA, how), np.abs) +", "c = 0 * op.push(by := shift(x + ETA, how), np.abs) +", CONVERTED),
+    m("checker: weights are converted without loss", _C, "op.push(x + ETA + by, functools.partial(shift, how=how))", "0 * op.push(x + ETA + by, functools.partial(shift, how=how))", CONVERTED),
+    m("checker: converted weights meet operands as they were", _C, "op.push(x + ETA + by, functools.partial", "op.push(x + ETA, functools.partial", CONVERTED),
+    m("checker: dense layers convert nothing", _C, "op.kind in (\"conv\", \"dense\")", 'op.kind in ("conv",)', CONVERTED),
+    m("checker: convolutions convert nothing", _C, "op.kind in (\"conv\", \"dense\")", 'op.kind in ("dense",)', CONVERTED),
+    m("checker: bf16 has a bit more", _C, '"bf16": Deployed(2.0**-22, 2.0**-7,', '"bf16": Deployed(2.0**-22, 2.0**-8,', CONVERTED),
+    m("checker: tensor cores add as others do", _C, '"tf32": Deployed(2.0**-22, 2.0**-10,', '"tf32": Deployed(2.0**-23, 2.0**-10,', f"{CONVERSIONS}::test_tensor_cores_round_more_often_than_plain_sums"),
+    m("checker: float16 flushes nothing", _C, "how.unit * size + np.minimum(size, how.tiny) + how.step", "how.unit * size + how.step", f"{CONVERSIONS}::test_what_float16_flushes_or_rounds_up_is_paid"),
+    m("checker: float16 rounds nothing up", _C, "2.0**-14, 2.0**-24, 65504.0)", "2.0**-14, 2.0**-40, 65504.0)", f"{CONVERSIONS}::test_what_float16_flushes_or_rounds_up_is_paid"),
+    m("checker: float16 has float32's range", _C, "2.0**-14, 2.0**-24, 65504.0)", "2.0**-14, 2.0**-24, MOST)", f"{CONVERSIONS}::test_what_float16_cannot_hold_has_no_bound"),
+    m("checker: float16 merges weights without loss", _C, "need(not (how and how.tiny and net.merges),", "need(True,", f"{CONVERSIONS}::test_what_may_be_merged_under_float16_is_refused"),
+    m("checker: any semantics is float32", _C, "Prover(net.data, meta[\"semantics\"])", "Prover(net.data, \"float32\")", f"{CONVERSIONS}::test_one_of_weaker_semantics_proves_nothing_of_stronger"),
     m("checker: of each box the first's bounds", _C, "at[:1] if (at == at[:1]).all() else at", "at[:1]", f"{SOUND}::test_rows_over_several_boxes_are_bounded_over_their_own"),
     m("checker: cells with a few coefficients are left out", _C, "np.flatnonzero(a.any(1))", "np.flatnonzero(a.all(1))", POINTS),
     m("checker: cells of multipliers are left out", _C, "slice(None) if n in chosen else live(a)", "live(a)", LINE, POINTS),
