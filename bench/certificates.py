@@ -47,7 +47,7 @@ def instances(ids: list[str], groups: list[str], every: bool = False) -> Iterato
             yield row
 
 
-def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) -> Row:
+def measure_row(row: dict[str, str], semantics: str, timeout: float, folder: Path) -> Row:
     """One row of the table."""
     net, spec, target = DATA / row["net"], DATA / row["spec"], folder / "a.cert"
     found: Row = {"id": row["id"], "group": row["group"], "network": net.stem, "semantics": semantics}
@@ -147,7 +147,7 @@ def main() -> None:
         for row in instances(a.ids, a.only, a.every):
             for semantics in a.semantics:
                 if (row["id"], semantics) not in known:
-                    table.add(measured(row, semantics, a.timeout, Path(folder)))
+                    table.add(measure_row(row, semantics, a.timeout, Path(folder)))
     table.close()
     print(summary(read_rows(a.out)))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.core.table import Row, first_line
 from bench.gpu.reference import Oracle
-from bench.gpu.setting import Setting, lost
+from bench.gpu.setting import Setting, is_lost
 from bench.gpu.stage import Stage
 from bench.gpu.warm import warm
 from bench.nets.grow import NETWORKS
@@ -53,7 +53,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
             for row in chain(*(part(compiled, numerics, setting) for part in (_steps, compare, replay))):
                 yield {**about, **row, "verdict": "pass" if row["fraction"] <= 1 else "FAIL"}
         except Exception as error:
-            if lost(error):
+            if is_lost(error):
                 raise
             yield {**about, "step": "all", "fraction": INFINITE, "what": type(error).__name__, "verdict": "FAIL", "note": first_line(error)}
 
@@ -116,7 +116,7 @@ def compare(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row
     with pin_settings():
         boxes = host.refine(lo, hi)
         want = host.query(boxes, Forms(image, eye))
-        on_device = _moved(boxes, setting.device)
+        on_device = _move(boxes, setting.device)
         forms = Forms(image.to(setting.device), eye.to(setting.device))
         got = ours.query(on_device, forms)
         again = [ours.query(on_device, forms) for _ in range(1 if setting.dry else 9)]  # graphs replayed, branches at once
@@ -167,7 +167,7 @@ def _largest(share: Tensor) -> float:
     return float(torch.nan_to_num(share, nan=float("inf")).max())
 
 
-def _moved(boxes: Boxes, device: torch.device) -> Boxes:
+def _move(boxes: Boxes, device: torch.device) -> Boxes:
     every = (boxes.lo, boxes.hi, boxes.magnitude, boxes.error)
     lo, hi, magnitude, error = ({k: v.to(device) for k, v in values.items()} for values in every)
     return Boxes(lo, hi, magnitude, error)

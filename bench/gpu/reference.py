@@ -85,9 +85,9 @@ class Oracle:
                 q = torch.arange(size, device=x.device)
                 bias = self.was["bias_ptr"].reshape(-1)[q % channels if c["BIAS"] == "line" else q]
                 fixed, size_of_fixed = (x.double() * bias).sum(1), (x.double() * bias).abs().sum(1)
-        return x, self._paid(cut + fixed, size_of_cut + size_of_fixed, charged + floor, size) if c["RELU"] or c["CHARGE"] else iter(())
+        return x, self._judge(cut + fixed, size_of_cut + size_of_fixed, charged + floor, size) if c["RELU"] or c["CHARGE"] else iter(())
 
-    def _paid(self, more: Tensor, magnitude: Tensor, charge: Tensor, terms: int) -> Found:
+    def _judge(self, more: Tensor, magnitude: Tensor, charge: Tensor, terms: int) -> Found:
         """constant + more and error + charge, the error rounded up for its own sums and the constant's."""
         constant, error = self.row("constant"), self.row("error")
         big = constant.abs() + magnitude
@@ -160,7 +160,7 @@ class Oracle:
         if self.c["LOWER"]:
             terms = terms + torch.where(x > 0, x.double() * self.read("lower", size, line).double(), 0.0)
         pending = self._pending(x, size, line, "floor")
-        yield from self._paid(terms.sum(1) * self.c["SUM_ERROR"], terms.abs().sum(1), pending, size)
+        yield from self._judge(terms.sum(1) * self.c["SUM_ERROR"], terms.abs().sum(1), pending, size)
         want = (x * torch.where(x < 0, high, low)).double()
         yield "rows", fraction(self.out(size), want, torch.zeros_like(want))
 
@@ -179,7 +179,7 @@ class Oracle:
         factor, shift = first.read("factor", size, line), first.read("shift", size, line)
         fixed = x.double() * shift
         charge = (x.double().abs() * t.double()).sum(1) * self.c["SUM_ERROR"] + self.was["floor_ptr"][image]
-        yield from self._paid(fixed.sum(1), fixed.abs().sum(1), charge, size)
+        yield from self._judge(fixed.sum(1), fixed.abs().sum(1), charge, size)
         want = (x * factor).double()
         yield "rows", fraction(self.out(size), want, torch.zeros_like(want))
 
@@ -192,7 +192,7 @@ class Oracle:
         goes = (x > 0) | (code % 2 == 1)
         fixed, reach = torch.where(goes, 0.0, x.double()) * most, (x.double().abs() * largest).sum(1)
         charge = (c["REL"] * reach + self.was["floor_ptr"][self.row("image")]) * c["SUM_ERROR"]
-        yield from self._paid(fixed.sum(1), reach, charge + self._pending(x, size, line, "own_floor"), size)
+        yield from self._judge(fixed.sum(1), reach, charge + self._pending(x, size, line, "own_floor"), size)
         tap = (code // 2 - 1).view(self.n, h, w, ch)
         y, z = (torch.arange(k, device=x.device) for k in (h, w))
         to_y = y[:, None, None] * c["SH"] + tap // c["KW"] * c["DH"] - c["TOP"]
@@ -247,20 +247,20 @@ class Oracle:
     def join_rows(self) -> Found:
         c = self.c
         ho, wo, ch = c["HO"], c["WO"], c["C"]
-        a = self._moved("a", ho, wo)
+        a = self._move("a", ho, wo)
         want = a
         if c["SECOND"]:
-            b = self._moved("b", ho, wo)
+            b = self._move("b", ho, wo)
             want = a + b
             lo, hi = (self.read(t, ho * wo * ch, wo * ch).double() for t in ("lo", "hi"))
             reach = torch.maximum(lo.abs(), hi.abs())
             parts = ((c["A_REL"], a), (c["B_REL"], b), (c["OUT_REL"], want))
             floor = self.was["floor_ptr"][self.row("image")]
             charge = sum(((rel * (v.double().abs() * reach).sum(1) + floor) for rel, v in parts if rel > 0), torch.zeros_like(floor))
-            yield from self._paid(torch.zeros_like(charge), torch.zeros_like(charge), charge, ho * wo * ch)
+            yield from self._judge(torch.zeros_like(charge), torch.zeros_like(charge), charge, ho * wo * ch)
         yield "rows", fraction(self.out(ho * wo * ch), want.double(), torch.zeros_like(want, dtype=torch.float64))
 
-    def _moved(self, name: str, ho: int, wo: int) -> Tensor:
+    def _move(self, name: str, ho: int, wo: int) -> Tensor:
         """One part on the new windows, with its sign."""
         c, p = self.c, name.upper()
         h, w, ch = c[f"{p}H"], c[f"{p}W"], c["C"]
@@ -302,7 +302,7 @@ class Oracle:
         if c["BIAS"] != "none":
             more = self.row("sign") * self.was["bias_ptr"].reshape(-1)[channel]
         at = ((self.row("image") * c["H"] + self.row("row_h")) * c["W"] + self.row("row_w")) * c["C"] + channel
-        yield from self._paid(more, more.abs(), self.was["first_ptr"].reshape(-1)[at], 1)
+        yield from self._judge(more, more.abs(), self.was["first_ptr"].reshape(-1)[at], 1)
 
     # ---- compaction: exact ------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polytriton.errors import UnsupportedProperty, UsageError
-from polytriton.guard import guarded_class
+from polytriton.guard import guard_class
 
 if TYPE_CHECKING:
     import os
@@ -62,7 +62,7 @@ class Row:
         return total < self.const if self.strict else total <= self.const
 
 
-@guarded_class
+@guard_class
 @dataclass(frozen=True, eq=False)
 class Disjunct:
     """One unsafe piece: a box of inputs and every row. `lo`, `hi` enclose the exact box, in network input order, flat.
@@ -120,7 +120,7 @@ class Tensor:
         return f"{self.name}[{','.join(str(k) for k in np.unravel_index(index, self.shape))}]"
 
 
-@guarded_class
+@guard_class
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Property:
     """What must not happen: an unsafe set of inputs and outputs. The network is safe when no input reaches any of its disjuncts.

@@ -112,7 +112,7 @@ def _share_slope(x: np.ndarray, _: float) -> np.ndarray:
     return np.where(x < 1, 0.0, -1 / np.maximum(x, 1) ** 2)
 
 
-def _capped(x: np.ndarray, _: float) -> np.ndarray:
+def _capped_exp(x: np.ndarray, _: float) -> np.ndarray:
     return np.exp(np.minimum(x, CAP))
 
 
@@ -242,7 +242,7 @@ CURVES: Mapping[str, Curve] = {
         doc="sine"),
     "cos": Curve(lambda x, _: np.cos(x), lambda x, _: -np.sin(x), (1, -1) * 3 + (1,), COSINE, 2.0**-48, most=1.0, period=2 * pi, span=UNIT,
         doc="cosine"),
-    "capped": Curve(_capped, _capped_slope, (1, 0), ((CAP, CAP),), ulps=0.0, doc="exp(min(x, 30)): a term of a Softmax"),
+    "capped": Curve(_capped_exp, _capped_slope, (1, 0), ((CAP, CAP),), ulps=0.0, doc="exp(min(x, 30)): a term of a Softmax"),
     "share": Curve(_share, _share_slope, (0, 1), ((1.0, 1.0),), slack=2.0**-43,
         doc="1 / max(x, 1): the end of a Softmax, whose sums are 1 or more, of capped terms"),
     "elu": Curve(_elu, _elu_slope, (1, 0), ZERO, parameter=("alpha", 1.0), doc="x where x > 0, else alpha (exp(x) - 1)"),

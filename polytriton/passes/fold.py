@@ -55,7 +55,7 @@ def _merge_one(net: Net) -> tuple[str, Net] | None:
             continue
         source = nodes[n.inputs[0]]
         if users[source.name] == [n.name] and net.output != source.name and not source.integer("outside"):
-            merged = _behind(net, n, source)
+            merged = _layer_after(net, n, source)
             if merged is not None:
                 return f"{n.op} after {source.op}", merged
     for n in net:
@@ -68,7 +68,7 @@ def _merge_one(net: Net) -> tuple[str, Net] | None:
     return None
 
 
-def _behind(net: Net, n: Node, source: Node) -> Net | None:
+def _layer_after(net: Net, n: Node, source: Node) -> Net | None:
     """n after source, as one layer that keeps n's name and value."""
     if n.op == "scale" and source.op in ("conv", "linear", "scale"):
         return _scale_after(net, n, source)
@@ -122,7 +122,7 @@ def _up(x: np.ndarray) -> np.ndarray:
     return x * (1 + 2.0**-34)
 
 
-def _with(net: Net, node: Node, arrays: dict[str, np.ndarray], **attrs: Attr) -> Net:
+def _replace_weights(net: Net, node: Node, arrays: dict[str, np.ndarray], **attrs: Attr) -> Net:
     """`node` (by name, or in place of the node called attrs['_at']) with fresh weights."""
     weights = {}
     refs: dict[str, Attr] = {}
@@ -177,7 +177,7 @@ def _scale_after(net: Net, n: Node, source: Node) -> Net | None:
         arrays = {"a": a * first, "c": a * shift + c, "babs": _up(np.abs(a) * sizes + cabs)}
         full = np.broadcast_shapes(arrays["c"].shape, arrays["babs"].shape)
         arrays["c"], arrays["babs"] = np.broadcast_to(arrays["c"], full), np.broadcast_to(arrays["babs"], full)
-        return _rename(_with(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
+        return _rename(_replace_weights(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
     w, b = _f64(net, source, "w"), _f64(net, source, "b")
     assert w is not None and b is not None
     babs, wabs = _magnitude(net, source, "babs", "b"), _f64(net, source, "wabs")
@@ -186,7 +186,7 @@ def _scale_after(net: Net, n: Node, source: Node) -> Net | None:
     arrays = {"w": w * a.reshape(shape), "b": a * b + c, "babs": _up(np.abs(a) * babs + cabs)}
     if wabs is not None:
         arrays["wabs"] = _up(wabs * np.abs(a).reshape(shape))
-    return _rename(_with(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
+    return _rename(_replace_weights(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
 
 
 def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
@@ -226,7 +226,7 @@ def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
     more: dict[str, Attr] = {}
     if np.any(cabs != 0):  # an operand of zero is the constant in the deployed network: every term rounds
         more["summands"] = max(n.integer("summands"), terms)
-    return _with(net, replace(n, inputs=source.inputs), arrays, slack=slack, ops=ops, gain=gain, **more)
+    return _replace_weights(net, replace(n, inputs=source.inputs), arrays, slack=slack, ops=ops, gain=gain, **more)
 
 
 def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
@@ -250,5 +250,5 @@ def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
     ops = source.integer("ops") + n.integer("ops") + max(terms, n.integer("summands")) + 2
     to: dict[str, Attr] = {"to": n.shape} if len(n.shape) != 1 else {}
     to["products"] = source.integer("products", 1) + n.integer("products", 1)
-    merged = _with(net, replace(source, shape=n.shape).without("to"), arrays, slack=slack, ops=ops, gain=gain, **to)
+    merged = _replace_weights(net, replace(source, shape=n.shape).drop("to"), arrays, slack=slack, ops=ops, gain=gain, **to)
     return _rename(merged, source, n)

@@ -211,17 +211,17 @@ def _into_reader(net: Net, n: Node, reader: Node, source: Node, index: np.ndarra
             out = np.zeros((w.shape[0], source.size), w.dtype)
             out[:, index[used]] = w[:, used]
         else:
-            out = _added(w, index, source.size)
+            out = _add_columns(w, index, source.size)
             if key == "w" and "wabs" not in reader.attrs:
                 name = _fresh(net, "wabs")
-                weights[name], changes["wabs"] = _added(np.abs(w), index, source.size), Ref(name)
+                weights[name], changes["wabs"] = _add_columns(np.abs(w), index, source.size), Ref(name)
         name = _fresh(net, key)
         weights[name], changes[key] = out, Ref(name)
     inputs = (source.name,)
     return _swap(net, replace(reader, inputs=inputs).with_attrs(**changes), weights=weights)
 
 
-def _added(w: np.ndarray, index: np.ndarray, cells: int) -> np.ndarray:
+def _add_columns(w: np.ndarray, index: np.ndarray, cells: int) -> np.ndarray:
     """The columns of w that read the same cell, added in float64."""
     out, used = np.zeros((w.shape[0], cells)), index >= 0
     np.add.at(out.T, index[used], w.T[used].astype(np.float64))

@@ -68,7 +68,7 @@ def _one_pass(decider: Decider, lo: np.ndarray, hi: np.ndarray, candidates: str,
     with decider.turn, closing(decider.boxes(lo, hi, progress, candidates)) as refined:  # an error keeps no setting pinned
         for engine, boxes in refined:
             parts.append(Bounds(*decider.output_bounds(engine, boxes), _intervals(decider.layer_bounds(boxes, engine))))
-    return _joined(parts)
+    return _join(parts)
 
 
 def _chosen_bounds(decider: Decider, lo: np.ndarray, hi: np.ndarray, progress: Progress) -> Bounds:
@@ -82,7 +82,7 @@ def _chosen_bounds(decider: Decider, lo: np.ndarray, hi: np.ndarray, progress: P
         best[mine] = found
         layers.append(Bounds(np.zeros(0), np.zeros(0), _intervals(decider.layer_bounds(boxes, tight.engine))))
     low, high = np.split(best.reshape(n, -1), 2, axis=1)
-    return Bounds(low, -high, _joined(layers).layers)
+    return Bounds(low, -high, _join(layers).layers)
 
 
 def _chosen_margins(decider: Decider, q: Questions, progress: Progress) -> np.ndarray:
@@ -109,7 +109,7 @@ def _intervals(layers: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, In
     return {name: Interval(*pair) for name, pair in layers.items()}
 
 
-def _joined(parts: list[Bounds]) -> Bounds:
+def _join(parts: list[Bounds]) -> Bounds:
     """Batches one after another."""
     layers = {
         name: Interval(*(np.concatenate([getattr(p.layers[name], side) for p in parts]) for side in ("lo", "hi")))

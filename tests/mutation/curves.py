@@ -34,7 +34,7 @@ CURVES: tuple[Mutant, ...] = (
     m("the error widens one line", LINES, "cuts = cuts + side * error", "cuts = cuts + max(side, 0) * error", HELD),
     m("the error narrows", LINES, "cuts = cuts + side * error", "cuts = cuts - side * error", HELD, NETS),
     m("lines ignore the stated error", "runtime/tables.py", "made = curve_lines(node, lo, hi, self.dtype, error)", "made = curve_lines(node, lo, hi, self.dtype, None)", NETS),
-    m("boxes ignore the stated error", "runtime/forward.py", "_bounded(lo, hi, low - up(e), high + up(e))", "_bounded(lo, hi, low, high)", NETS),
+    m("boxes ignore the stated error", "runtime/forward.py", "_bound_where_finite(lo, hi, low - up(e), high + up(e))", "_bound_where_finite(lo, hi, low, high)", NETS),
     m("errors are of a small result's last place", SEMANTICS, "unit.clamp(min=max(1.0, parameter))", "unit", HELD, NETS),
     m("a product with a sigmoid errs as a sigmoid", SEMANTICS, "unit = torch.maximum(size, operand) if curve.made_of else size", "unit = size", HELD, NETS),
     m("every function errs by its own size", SEMANTICS, "if curve.relative and name == node.op:", "if name == node.op:", HELD, NETS),

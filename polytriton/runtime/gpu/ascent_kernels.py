@@ -86,7 +86,7 @@ class AscentKernels(Ascent):
                     waits.append(torch.cuda.Event())
                     waits[-1].record()
         self.corners = from_physical(tensors["corner"], self.net.input.shape).flatten(1)
-        return {relu: self._found(relu, n, tensors) for relu, n in neurons.items()}
+        return {relu: self._collect(relu, n, tensors) for relu, n in neurons.items()}
 
     # ---- tensors ----------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class AscentKernels(Ascent):
             self._weights |= dict(zip(symbols, (points, back, layer.b.flatten().contiguous()), strict=True))
         return {s: self._weights[s] for s in symbols}
 
-    def _found(self, relu: str, n: _Neurons, tensors: Mapping[str, Tensor]) -> Found:
+    def _collect(self, relu: str, n: _Neurons, tensors: Mapping[str, Tensor]) -> Found:
         node, kept = self.net.node(relu), tensors[f"kept:{relu}"]
         below = torch.where(n.open, kept, torch.where(n.lo >= 0, 1.0, node.number("slope")))
         signed = None if n.side is None else torch.where(n.open, 0.0, n.side * kept)
