@@ -232,7 +232,7 @@ def linear(layer: ZooLayer, x: Tensor, weight: Tensor) -> Tensor:
     return F.conv2d(x, weight, stride=layer.stride, padding=layer.pad) if layer.op == "conv" else F.linear(x.flatten(1), weight)
 
 
-def along(bias: Tensor, layer: ZooLayer) -> Tensor:
+def broadcast(bias: Tensor, layer: ZooLayer) -> Tensor:
     """One number a channel, shaped to add to the layer's values."""
     return bias.view(-1, *[1] * (len(layer.shape) - 1))
 
@@ -250,12 +250,12 @@ def intervals(layers: list[ZooLayer], params: Params, start: Box, settle: Settle
                 params[layer.name] = settle.scale(layer, operands[0])
             weight, bias = (torch.from_numpy(p) for p in params[layer.name])
             (x,) = operands
-            box = Box(linear(layer, x.centre, weight) + along(bias, layer), linear(layer, x.radius, weight.abs()))
+            box = Box(linear(layer, x.centre, weight) + broadcast(bias, layer), linear(layer, x.radius, weight.abs()))
         if settle and (layer.relu or layer is layers[-1]):
             shift = settle.shift(layer, box)
             owner = layer.inputs[0] if layer.op == "add" else layer.name
             np.add(params[owner][1], shift.numpy(), out=params[owner][1])
-            box.centre = box.centre + along(shift, layer)
+            box.centre = box.centre + broadcast(shift, layer)
         yield layer, box
         held[layer.name] = box.relu() if layer.relu else box
         for name in layer.inputs:

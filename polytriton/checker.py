@@ -70,7 +70,7 @@ from typing import Any
 import numpy as np
 
 from polytriton.checker_files import HUGE, MAX_TEXT, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
-from polytriton.checker_slopes import Divider, above, ascend
+from polytriton.checker_slopes import Divider, ancestors, ascend
 
 FORMAT, SEMANTICS = {"format": "polytriton certificate", "version": "3"}, ("real", "float32")
 U, FLOOR, V, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-23, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
@@ -349,7 +349,7 @@ class Tree:
         rest = open_.difference(p for p, _ in named) if self.ends(n) else ()
         return [(p, r) for p, r in named if p in open_] + [(p, r) for p in sorted(rest) for r in range(len(pieces[p]))]
 Work = namedtuple("Work", "node inner query part")  # nodes below the ends of a tree have numbers below 0
-def _below(prover: Prover, tree: Tree, w: Work, part: Part, wanted: Array) -> list[Work]:
+def _children(prover: Prover, tree: Tree, w: Work, part: Part, wanted: Array) -> list[Work]:
     both = prover.divide(part, int(tree.split[w.node]), float(tree.cut[w.node]))
     return [Work(n, int(tree.inner[n]), int(tree.query[n]), half) for n, half in enumerate(both, int(tree.child[w.node])) if wanted[n]]
 def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wanted: Array, told: Callable[[int], None],
@@ -368,7 +368,7 @@ def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wante
         work = [stacks[how].pop() for _ in range(min(len(stacks[how]), prover.batch if how else 1))]
         _ = stacks[how] or stacks.pop(how)
         if not how:
-            push(_below(prover, tree, work[0], work[0].part, wanted))
+            push(_children(prover, tree, work[0], work[0].part, wanted))
             done += 1
             continue
         asked = [(j, p, r) for j, w in enumerate(work) for p, r in tree.rows_at(w.node, w.part.open, pieces)]
@@ -387,7 +387,7 @@ def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wante
         parts, left = [p._replace(open=p.open - c) for p, c in zip(parts, closed, strict=True)], list[int]()
         for j, (w, part) in enumerate(zip(work, parts, strict=True)):
             if not tree.ends(w.node):
-                push(_below(prover, tree, w, part, wanted))
+                push(_children(prover, tree, w, part, wanted))
             elif part.open:
                 need(guide, f"node {w.node}: pieces {sorted(part.open)[:3]} are left open", Refused)
                 left.append(j)
@@ -445,7 +445,7 @@ def check(onnx: Path, vnnlib: Path, certificate: Path, sample: int | None = None
     ends = np.flatnonzero(np.concatenate([tree.child < 0 for tree in trees]))
     drawn = ends if sample is None else np.random.default_rng().permutation(ends)[: max(0, sample)]
     looked = np.split(np.isin(np.arange(sum(sizes := [len(t.split) for t in trees])), drawn), np.cumsum(sizes)[:-1])
-    wanted = [above(tree.child, some) for tree, some in zip(trees, looked, strict=True)]
+    wanted = [ancestors(tree.child, some) for tree, some in zip(trees, looked, strict=True)]
     margins = {(b, p): math.inf for b, group in enumerate(pieces.values()) for p in range(len(group))}
     total, groups = int(sum(w.sum() for w in wanted)), list(pieces.items())
     need(sample is not None or all(w.all() for w in wanted), "a node that no leaf is below")

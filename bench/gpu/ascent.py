@@ -92,12 +92,12 @@ def compare(group: str, setting: Setting) -> Iterator[Row]:
         yield {
             "rows": count,
             "what": what,
-            "fraction": apart(found, want) / CLOSE,
+            "fraction": distance(found, want) / CLOSE,
             "note": "" if ours.by_kernels else "by torch: no kernels",
         }
 
 
-def apart(ours: dict[str, Found], theirs: dict[str, Found]) -> float:
+def distance(ours: dict[str, Found], theirs: dict[str, Found]) -> float:
     """By how much proposals differ at most; infinite where one is no number."""
     pairs = [(ours[r].slopes, f.slopes) for r, f in theirs.items()]
     pairs += [(a, f.multipliers) for r, f in theirs.items() if f.multipliers is not None and (a := ours[r].multipliers) is not None]

@@ -129,7 +129,7 @@ def compare(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row
     yield {"program": "query", "step": "network", "fraction": 0.0 if same else INFINITE, "what": "repeated"}
     drift = max(_drift(mine.lo[n].cpu(), mine.hi[n].cpu(), boxes.lo[n], boxes.hi[n]) for n in ours.bounded_nodes())
     yield {"program": "bounds", "step": "network", "fraction": drift / DRIFT[numerics], "what": "drift"}
-    outside = _outside(compiled.net, lo, hi, mine, final.best.view(batch, outputs))
+    outside = _find_outside(compiled.net, lo, hi, mine, final.best.view(batch, outputs))
     yield {"program": "all", "step": "network", "fraction": INFINITE if outside else 0.0, "what": "sampled", "note": outside}
 
 
@@ -178,7 +178,7 @@ def _drift(lo: Tensor, hi: Tensor, other_lo: Tensor, other_hi: Tensor) -> float:
     return _largest(torch.maximum((lo - other_lo).abs(), (hi - other_hi).abs()) / width)
 
 
-def _outside(net: Net, lo: Tensor, hi: Tensor, boxes: Boxes, outputs: Tensor) -> str:
+def _find_outside(net: Net, lo: Tensor, hi: Tensor, boxes: Boxes, outputs: Tensor) -> str:
     """The first node with a value off its box at a corner or a random point; "" where all is well."""
     rng = np.random.default_rng(2)
     for b in range(len(lo)):

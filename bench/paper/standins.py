@@ -110,7 +110,7 @@ class StandIn:
 
     def _affine(self, n: zoo.ZooLayer, x: Tensor) -> Tensor:
         weight, bias = self.params[n.name]
-        return zoo.linear(n, x, weight) + zoo.along(bias, n)
+        return zoo.linear(n, x, weight) + zoo.broadcast(bias, n)
 
     def numbers(self) -> zoo.Params:
         return {k: (w.detach().numpy(), b.detach().numpy()) for k, (w, b) in self.params.items()}

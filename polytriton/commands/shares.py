@@ -107,7 +107,7 @@ class Reading:
         guide = Guide(enough(sum(2 * len(leaves) for leaves in self.shares[k].values())), cuts=True)
         for t, leaves in self.shares[k].items():
             tree = self.trees[t]
-            wanted, so_far = checker.above(tree.child, leaves), partial(_further, told, before)
+            wanted, so_far = checker.ancestors(tree.child, leaves), partial(_further, told, before)
             found = checker.plain(checker.follow)(self.prover, *groups[tree.box], tree, wanted, so_far, guide)
             least[t] = [found[p] for p in tree.own]
             before += int(wanted.sum())

@@ -92,9 +92,9 @@ class Disjunct:
         decimals as floats, and `rounded` is that reading.
         """
         point = as_rationals(x.ravel().tolist() if isinstance(x, np.ndarray) else x)
-        return point is not None and len(point) == self.lo.size and self._inside(point, rounded)
+        return point is not None and len(point) == self.lo.size and self._holds(point, rounded)
 
-    def _inside(self, point: Exact, rounded: bool) -> bool:
+    def _holds(self, point: Exact, rounded: bool) -> bool:
         lows, highs = (self.lo.tolist(), self.hi.tolist()) if rounded else (self.exact_lo, self.exact_hi)
         return (
             all(lo <= v <= hi for lo, v, hi in zip(lows, point, highs, strict=True))
@@ -207,7 +207,7 @@ class Property:
             if not np.all((near >= d.lo) & (near <= d.hi)) or not all(r.holds(point, value) for r in d.rows):
                 continue
             if d.where not in seen:
-                seen[d.where] = d._inside(point, rounded)
+                seen[d.where] = d._holds(point, rounded)
             if seen[d.where]:
                 return k
         return None

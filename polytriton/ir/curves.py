@@ -211,20 +211,20 @@ def _jumping(
     return Curve(lambda x, _: value(x), lambda x, _: np.zeros_like(x), (0,), span=span, band=band, jumps=True, ulps=0.0, doc=doc)
 
 
-def _around(*bends: float, width: float) -> tuple[tuple[float, float], ...]:
+def _enclose(*bends: float, width: float) -> tuple[tuple[float, float], ...]:
     return tuple((x - width, x + width) for x in bends)
 
 
 CAP = 30.0  # e^30 beside 1: a share of 2^-43
 ABOVE = (0.0, np.inf)
-SINE = _around(*(k * pi for k in range(-2, 3)), width=1e-15)
-COSINE = _around(*((k + 0.5) * pi for k in range(-3, 3)), width=1e-15)
+SINE = _enclose(*(k * pi for k in range(-2, 3)), width=1e-15)
+COSINE = _enclose(*((k + 0.5) * pi for k in range(-3, 3)), width=1e-15)
 UNIT = (-1.0, 1.0)
-GELU_TANH = _around(-1.41850400879082836, 1.41850400879082836, width=1e-15)
-MISH = _around(-2.25637639636079312, 1.490571179485428459, width=1e-15)
-GELU = _around(-sqrt(2), sqrt(2), width=1e-15)
-HARDSWISH = _around(-3.0, 3.0, width=0.0)
-SILU = _around(-2.399357280515, 2.399357280515, width=1e-11)  # x tanh(x / 2) = 2
+GELU_TANH = _enclose(-1.41850400879082836, 1.41850400879082836, width=1e-15)
+MISH = _enclose(-2.25637639636079312, 1.490571179485428459, width=1e-15)
+GELU = _enclose(-sqrt(2), sqrt(2), width=1e-15)
+HARDSWISH = _enclose(-3.0, 3.0, width=0.0)
+SILU = _enclose(-2.399357280515, 2.399357280515, width=1e-11)  # x tanh(x / 2) = 2
 # fmt: off
 CURVES: Mapping[str, Curve] = {
     "sigmoid": Curve(_sigmoid, _sigmoid_slope, (1, -1), ZERO, invert=_sigmoid_invert, doc="1 / (1 + exp(-x))"),

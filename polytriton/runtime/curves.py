@@ -39,10 +39,10 @@ class Boxed:
     def __init__(self, curve: Curve, parameter: float, lo: np.ndarray, hi: np.ndarray) -> None:
         self.curve, self.parameter, self.lo, self.hi = curve, parameter, lo, hi
         self.middle = 0.5 * lo + 0.5 * hi
-        self.bends = [(np.clip(a, lo, hi), np.clip(b, lo, hi)) for a, b in self._around(curve)]
-        self.beyond = self._beyond(curve)
+        self.bends = [(np.clip(a, lo, hi), np.clip(b, lo, hi)) for a, b in self._enclose_bends(curve)]
+        self.beyond = self._find_far(curve)
 
-    def _around(self, curve: Curve) -> Iterator[tuple[np.ndarray | float, np.ndarray | float]]:
+    def _enclose_bends(self, curve: Curve) -> Iterator[tuple[np.ndarray | float, np.ndarray | float]]:
         """Enclosures of the bends, of a periodic function those beside the nearest multiple of the period.
 
         The multiple is off by 2^-52 of itself, its sums with bends by as much again.
@@ -54,7 +54,7 @@ class Boxed:
         room = 2.0**-50 * (np.abs(base) + 16)
         yield from ((base + a - room, base + b + room) for a, b in curve.bends)
 
-    def _beyond(self, curve: Curve) -> np.ndarray | None:
+    def _find_far(self, curve: Curve) -> np.ndarray | None:
         """Boxes of which nothing but the span is known."""
         if not curve.period:
             return None

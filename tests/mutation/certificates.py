@@ -91,7 +91,7 @@ CERTIFICATES: tuple[Mutant, ...] = (
     m("checker: the second half below an end is not walked", _C, "for half in prover.divide(parts[j], split, cut))", "for half in prover.divide(parts[j], split, cut)[:1])", f"{GUIDE}::test_whatever_it_says_proves_nothing_false"),
     m("checker: what is left open is forgotten where somebody divides", _C, "_replace(open=p.open - c)", "_replace(open=frozenset() if c else p.open)", f"{GUIDE}::test_a_piece_that_is_reached_is_not_refuted_beside_one_that_is_not"),
     m("checker: a piece may have no tree", _C, "need(every == {", "need(every >= {", f"{GUIDE}::test_of_several_pieces_none_is_forgotten"),
-    m("checker: nodes that nobody bounds are ends", _C, "push(_below(prover, tree, work[0], work[0].part, wanted))\n", "pass\n", f"{GUIDE}::test_a_piece_that_is_reached_is_not_refuted_beside_one_that_is_not"),
+    m("checker: nodes that nobody bounds are ends", _C, "push(_children(prover, tree, work[0], work[0].part, wanted))\n", "pass\n", f"{GUIDE}::test_a_piece_that_is_reached_is_not_refuted_beside_one_that_is_not"),
     m("checker: cuts may lie anywhere", _C, "need(part.lo[split] < cut < part.hi[split],", "need(True,", f"{TAMPERING}::test_cuts_outside_the_box_are_refused"),
     m("checker: a sign may be assumed twice", _C, "need(not known,", "need(True,", f"{TAMPERING}::test_a_sign_assumed_twice_is_refused"),
     m("checker: negative rows count from the end", _C, "0 <= r < len(pieces[p])", "r < len(pieces[p])", TREES),

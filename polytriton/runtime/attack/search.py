@@ -186,7 +186,7 @@ class _Search:
         self._check_clock()
         point = target.room.draw_inside(x.detach().cpu().numpy()).reshape(self.shape)
         y = np.asarray(self.replay(point)).ravel()
-        found = self._find_exact(target, point, y) if target.thin else self._inside(target, point, y)
+        found = self._find_exact(target, point, y) if target.thin else self._find_inside(target, point, y)
         if found is None:
             aim.replays += 1
             return
@@ -194,7 +194,7 @@ class _Search:
         if aim.found is None or depth > aim.depth:
             aim.found, aim.depth = found, depth
 
-    def _inside(self, target: Target, point: np.ndarray, y: np.ndarray) -> UnsafePoint | None:
+    def _find_inside(self, target: Target, point: np.ndarray, y: np.ndarray) -> UnsafePoint | None:
         k = target.aim.prop.violated(point.ravel(), y)
         return None if k is None else UnsafePoint(point, y, k)
 

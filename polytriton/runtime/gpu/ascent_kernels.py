@@ -110,7 +110,7 @@ class AscentKernels(Ascent):
         made = {f"buf:{k}": self._empty(count, size) for k, size in enumerate(turn.buffers)}
         made["buf:0"] = self._physical(rows.start, target)
         made |= {"low:" + source.name: self._physical(rows.lo, source), "high:" + source.name: self._physical(rows.hi, source)}
-        for node in self._until(rows.target):
+        for node in self._find_sources(rows.target):
             made[f"value:{node.name}"] = self._empty(count, node.size)
             made |= self._of_layer(node) if node.name in self.layers else {}
         for relu, n in neurons.items():
