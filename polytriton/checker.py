@@ -95,10 +95,10 @@ def plain(function: Any) -> Any:
             _ = libc and libc.fesetenv(old)
     return run
 down, up = (functools.partial(lambda end, x: np.nextafter(x, np.where(np.isinf(x), x, end)), end) for end in (-np.inf, np.inf))
-def of(v: Array, at: Array) -> Array:  # a box's column for each row; one that is the same for all is not copied
+def pick(v: Array, at: Array) -> Array:  # a box's column for each row; one that is the same for all is not copied
     return v if v.shape[1] == 1 else v[:, at[:1] if (at == at[:1]).all() else at]
 def dot(v: Array, a: Array, at: Array | None = None) -> Array:  # of each column of `a` with its box's, or with its own
-    v = v if at is None else of(v, at)
+    v = v if at is None else pick(v, at)
     return v[:, 0] @ a if v.shape[1] == 1 else np.einsum("ij,ij->j", v, a)
 def shift(v: Array, how: Any) -> Array:  # by how much a conversion does at most
     return np.where((size := np.abs(v)) <= how.most, how.unit * size + np.minimum(size, how.tiny) + how.step, np.inf)
@@ -123,7 +123,7 @@ class Boxes:
         need(not (how and how.tiny and net.merges), f"{semantics} executions: operators in a row, whose weights may be merged and flushed")
         self.put(0, lo, hi)
         self._rounding(0)
-    def met(self, lo: Array, hi: Array, message: str) -> tuple[Array, Array]:
+    def check_ends(self, lo: Array, hi: Array, message: str) -> tuple[Array, Array]:
         """Ends that are proved; where they cross there is no execution, and any box will do."""
         need((np.maximum(np.abs(lo), np.abs(hi)) <= HUGE).all(), f"{message} are too large", Refused)
         crossed = (lo > hi).any(0)
@@ -131,7 +131,7 @@ class Boxes:
         self.empty |= crossed
         return (np.minimum(lo, hi), hi) if crossed.any() else (lo, hi)
     def put(self, k: int, lo: Array, hi: Array) -> None:
-        lo, hi = self.met(lo, hi, f"bounds of operator {k}")
+        lo, hi = self.check_ends(lo, hi, f"bounds of operator {k}")
         self.lo[k], self.hi[k], self.mid[k], self.mag[k] = lo, hi, lo / 2 + hi / 2, np.maximum(np.abs(lo), np.abs(hi))
         self.rad[k] = up(np.maximum(up(hi - self.mid[k]), up(self.mid[k] - lo)))
         self.R[k] = self.rad[k] + self.G * (np.abs(self.mid[k]) + self.rad[k]) + FLOOR
@@ -165,21 +165,21 @@ class Boxes:
             lost = lost * (2 * (op.fan + op.ops + sum(op.passed)) + 16) * (1 + x.max(0))
             self.M[k], self.E[k] = size * ROOM, (e + c + terms / (1 - terms) * (size + c) + lost) * ROOM
             if k in self.net.stored:
-                self.T[k] = self.T[k] + (e := self.executed(k)) * (1 + self.G)
+                self.T[k] = self.T[k] + (e := self.execution_error(k)) * (1 + self.G)
                 self.put(k, down(self.lo[k] - e), up(self.hi[k] + e))
                 self.M[k], self.E[k] = self.mag[k], zero
         need(not how or (self.M[k] + self.E[k] <= MOST).all(), f"{self.semantics} executions: {k} may exceed {how and how.most}", Refused)
-    def executed(self, k: int) -> Array:
+    def execution_error(self, k: int) -> Array:
         return (self.E[k] + 2 * ETA) * ROOM if self.how else self.E[k]
     def narrow(self, k: int, lo: Array, hi: Array) -> None:
         """The operand of ReLU k between these bounds too; its box as executed, with the sign that is assumed of it."""
         i = self.net.ops[k].inputs[0]
-        e, sigma = self.executed(i), self.signs.get(k, np.zeros((1, 1)))
+        e, sigma = self.execution_error(i), self.signs.get(k, np.zeros((1, 1)))
         self.put(i, np.maximum(np.maximum(self.lo[i], lo), np.where(sigma > 0, -e, -HUGE)),
                  np.minimum(np.minimum(self.hi[i], hi), np.where(sigma < 0, e, HUGE)))  # fmt: skip
         low, high = (down(self.lo[i] - e), up(self.hi[i] + e)) if self.how else (self.lo[i], self.hi[i])
         ends: Any = np.where(sigma > 0, np.maximum(low, 0), low), np.where(sigma < 0, np.minimum(high, 0), high)
-        self.z[k] = (*self.met(ends[0], ends[1], f"bounds of operand {k}"), e)
+        self.z[k] = (*self.check_ends(ends[0], ends[1], f"bounds of operand {k}"), e)
     def relax(self, k: int) -> None:
         """Lines of ReLU k: the smaller area below, the chord above. Each product and 1 - t is rounded once, then moved up."""
         l, h, _ = self.z[k]
@@ -209,16 +209,16 @@ class Boxes:
             a = frontier.pop(k)
             if op.kind == "relu":
                 few, n = cells[k], len(a)
-                (low, high, e), (s, t, m) = ((of(v[few] if len(v) == n else v, at) for v in some) for some in (self.z[k], self.lines[k]))
+                (low, high, e), (s, t, m) = ((pick(v[few] if len(v) == n else v, at) for v in some) for some in (self.z[k], self.lines[k]))
                 a, b = a[few], np.zeros((1, 1))
                 if k in chosen:
                     own, b = (v if len(open_) == v.shape[1] else v[:, open_] for v in chosen[k])
                     s = np.where((low < 0) & (high > 0), np.clip(np.fmax(own, 0.0), 0.0, 1.0), s)
-                    sigma = of(self.signs.get(k, np.zeros((1, 1))), at)
+                    sigma = pick(self.signs.get(k, np.zeros((1, 1))), at)
                     b = sigma * np.where(((sigma > 0) & (low >= 0)) | ((sigma < 0) & (high <= 0)), np.fmax(b, 0.0), 0.0)
                 c = down(c + dot(m, below := np.minimum(a, 0)) * (1 + self.G))
                 a = np.maximum(a, 0) * s + below * t - b
-                charge = (4 * U * of(self.mag[op.inputs[0]][few], at) + FLOOR + e * (1 + 8 * U)) * (1 + self.G)
+                charge = (4 * U * pick(self.mag[op.inputs[0]][few], at) + FLOOR + e * (1 + 8 * U)) * (1 + self.G)
                 c = down(c - dot(charge, np.abs(a)))
                 (whole := np.zeros((n, len(c))))[few] = a
                 c = self._give(frontier, op.inputs[0], whole, c, at)
@@ -252,7 +252,7 @@ class Boxes:
             for v, q in row.items():
                 frontier[0 if v >= 0 else output][max(v, ~v), j] = float(q)
         for k, a in frontier.items():
-            charge = 4 * U * self.mag[k] + FLOOR + (self.executed(k) * (1 + 8 * U) if k == output else 0.0)
+            charge = 4 * U * self.mag[k] + FLOOR + (self.execution_error(k) * (1 + 8 * U) if k == output else 0.0)
             c = down(c - dot(charge * (1 + self.G), np.abs(a), at))
         return frontier, c
     def margins(self, draft: Network, rows: list[Atom], at: Array, steps: int) -> tuple[list[Fraction], list[tuple[Array, Array]]]:
@@ -267,7 +267,7 @@ class Boxes:
             least, last, slope = self.lower(dict(frontier), c, np.full(len(some), np.inf), box, chosen)
             found += [Fraction(v) - k if math.isfinite(v) else Fraction(-1) for v, (_, k) in zip(least.tolist(), some, strict=True)]
             reach = np.maximum(up(up(np.where(goal < HUGE, up(goal), np.inf) - last) / np.abs(slope)), 0)
-            lo, hi = of(self.lo[0], box), of(self.hi[0], box)  # what is no number cuts nothing
+            lo, hi = pick(self.lo[0], box), pick(self.hi[0], box)  # what is no number cuts nothing
             ends = np.where(slope < 0, np.fmax(lo, down(hi - reach)), lo), np.where(slope > 0, np.fmin(hi, up(lo + reach)), hi)
             cuts += zip(ends[0].T, ends[1].T, strict=True)
         return found, cuts
@@ -348,7 +348,7 @@ class Tree:
         self.closed = np.searchsorted(self.node, np.arange(n + 1))
     def ends(self, n: int) -> bool:
         return n < 0 or bool(self.child[n] < 0)
-    def asked(self, n: int, open_: frozenset[int], pieces: list[list[Atom]]) -> list[tuple[int, int]]:
+    def rows_at(self, n: int, open_: frozenset[int], pieces: list[list[Atom]]) -> list[tuple[int, int]]:
         """Rows worth bounding at a node: those named; at an end, and below it, all rows of an open piece for which none is."""
         at = slice(*self.closed[n : n + 2]) if n >= 0 else slice(0)
         named = list(zip(self.piece[at].tolist(), self.row[at].tolist(), strict=True))
@@ -356,7 +356,7 @@ class Tree:
         rest = open_.difference(p for p, _ in named) if self.ends(n) else ()
         return [(p, r) for p, r in named if p in open_] + [(p, r) for p in sorted(rest) for r in range(len(pieces[p]))]
 Work = namedtuple("Work", "node inner query part")  # nodes below the ends of a tree have numbers below 0
-def _below(prover: Prover, tree: Tree, w: Work, part: Part, wanted: Array) -> list[Work]:
+def _children(prover: Prover, tree: Tree, w: Work, part: Part, wanted: Array) -> list[Work]:
     both = prover.divide(part, int(tree.split[w.node]), float(tree.cut[w.node]))
     return [Work(n, int(tree.inner[n]), int(tree.query[n]), half) for n, half in enumerate(both, int(tree.child[w.node])) if wanted[n]]
 def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wanted: Array, told: Callable[[int], None],
@@ -375,10 +375,10 @@ def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wante
         work = [stacks[how].pop() for _ in range(min(len(stacks[how]), prover.batch if how else 1))]
         _ = stacks[how] or stacks.pop(how)
         if not how:
-            push(_below(prover, tree, work[0], work[0].part, wanted))
+            push(_children(prover, tree, work[0], work[0].part, wanted))
             done += 1
             continue
-        asked = [(j, p, r) for j, w in enumerate(work) for p, r in tree.asked(w.node, w.part.open, pieces)]
+        asked = [(j, p, r) for j, w in enumerate(work) for p, r in tree.rows_at(w.node, w.part.open, pieces)]
         boxes, parts = prover.bound([w.part for w in work], how[0])
         rows, at = [pieces[p][r] for _, p, r in asked], np.array([j for j, _, _ in asked], dtype=np.int64)
         met, closed = dict[tuple[int, int], list[Any]](), [set(w.part.open) if boxes.empty[j] else set() for j, w in enumerate(work)]
@@ -394,7 +394,7 @@ def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wante
         parts, left = [p._replace(open=p.open - c) for p, c in zip(parts, closed, strict=True)], list[int]()
         for j, (w, part) in enumerate(zip(work, parts, strict=True)):
             if not tree.ends(w.node):
-                push(_below(prover, tree, w, part, wanted))
+                push(_children(prover, tree, w, part, wanted))
             elif part.open:
                 need(guide, f"node {w.node}: pieces {sorted(part.open)[:3]} are left open", Refused)
                 left.append(j)
@@ -433,7 +433,7 @@ def load(onnx_file: Path, vnnlib_file: Path) -> tuple[Network, Pieces, dict[str,
     except Exception as error:  # of a parser, on a file that is none
         raise error if isinstance(error, Refused) else Unsupported(f"the network or property cannot be read: {repr(error)[:400]}") from None
     return net, pieces, {"onnx": hashlib.sha256(model).hexdigest(), "vnnlib": hashlib.sha256(text).hexdigest()}
-def opened(onnx: Path, vnnlib: Path, certificate: Path) -> tuple[str, Prover, Pieces, list[Tree]]:
+def open_files(onnx: Path, vnnlib: Path, certificate: Path) -> tuple[str, Prover, Pieces, list[Tree]]:
     """Semantics, what bounds nodes, the unsafe set, and by box a tree that nobody has followed yet; or Refused."""
     tried: Array = np.diag(PROBE.view(np.float64)) @ np.diag(np.resize(PROBE[2:3].view(np.float64), len(PROBE)))  # numpy's workers too
     need((np.diag(tried).copy().view(np.int64) == PROBE + ROUNDED).all(), "this machine flushes subnormal numbers, or rounds otherwise")
@@ -447,7 +447,7 @@ Checked = namedtuple("Checked", "semantics margins nodes leaves")  # by piece th
 def check(onnx: Path, vnnlib: Path, certificate: Path, progress: Progress = lambda *_: None, guide: Divider | None = None,
           some: Callable[[list[Tree]], list[Array]] | None = None) -> Checked:  # fmt: skip
     """What the certificate proves, or Refused. `some`: only these nodes of each tree are looked at: evidence, not proof."""
-    semantics, prover, pieces, trees = opened(onnx, vnnlib, certificate)
+    semantics, prover, pieces, trees = open_files(onnx, vnnlib, certificate)
     wanted = some(trees) if some else [np.ones(len(tree.child), dtype=bool) for tree in trees]
     margins = {(b, p): math.inf for b, group in enumerate(pieces.values()) for p in range(len(group))}
     total, groups = int(sum(w.sum() for w in wanted)), list(pieces.items())

@@ -81,7 +81,7 @@ def reach(path: Path, semantics: str, at: np.ndarray) -> tuple[float, float]:
     column = np.asarray(at, np.float64).reshape(-1, 1)
     boxes = bounded(checker.Boxes(checker.Network(path.read_bytes()), column, column, semantics))
     out = boxes.net.output
-    e = boxes.executed(out)
+    e = boxes.execution_error(out)
     return float((boxes.lo[out] - e).max()), float((boxes.hi[out] + e).min())
 
 
