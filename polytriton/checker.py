@@ -168,7 +168,7 @@ class Boxes:
                 self.T[k] = self.T[k] + (e := self.execution_error(k)) * (1 + self.G)
                 self.put(k, down(self.lo[k] - e), up(self.hi[k] + e))
                 self.M[k], self.E[k] = self.mag[k], zero
-        need(not how or (self.M[k] + self.E[k] <= MOST).all(), f"{self.semantics} executions: {k} may exceed {how and how.most}", Refused)
+        need(not how or (self.M[k] + self.E[k] <= MOST).all(), f"{self.semantics}: operator {k} may exceed {how and how.most}", Refused)
     def execution_error(self, k: int) -> Array:
         return (self.E[k] + 2 * ETA) * ROOM if self.how else self.E[k]
     def narrow(self, k: int, lo: Array, hi: Array) -> None:
