@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import re
+import shutil
+import struct
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +60,30 @@ def test_images_travel_with_the_project() -> None:
 def test_a_folder_without_the_published_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="train-images"):
         images_for("mnist", tmp_path)
+
+
+def test_the_published_files_are_read_once(tmp_path: Path) -> None:
+    """As torchvision leaves them: packed and unpacked, training and test ones beside each other."""
+    raw, sizes = tmp_path / "MNIST" / "raw", {"train": 7, "t10k": 3}
+    raw.mkdir(parents=True)
+    for side, count in sizes.items():
+        for what, axes in (("images-idx3", (count, 28, 28)), ("labels-idx1", (count,))):
+            data = struct.pack(f">4B{len(axes)}I", 0, 0, 8, len(axes), *axes) + bytes(k % 10 for k in range(prod(axes)))
+            (raw / f"{side}-{what}-ubyte").write_bytes(data)
+            (raw / f"{side}-{what}-ubyte.gz").write_bytes(gzip.compress(data))
+    held = images_for("mnist", tmp_path)
+    assert held.name == "MNIST" and held.train.shape == (7, 1, 28, 28) and held.held.shape == (3, 1, 28, 28)
+    assert held.train_labels.tolist() == list(range(7)) and held.held_labels.tolist() == [0, 1, 2]
+    other = tmp_path / "FashionMNIST" / "raw"
+    shutil.copytree(raw, other)
+    with pytest.raises(UsageError, match="name the folder of one set"):
+        images_for("mnist", tmp_path)
+    batches = tmp_path / "cifar-10-batches-bin"
+    batches.mkdir()
+    for name, labels in (("data_batch_1", (4, 5)), ("data_batch_2", (6,)), ("test_batch", (7,))):
+        (batches / f"{name}.bin").write_bytes(b"".join(bytes([v]) + bytes(3072) for v in labels))
+    held = images_for("cifar", tmp_path)
+    assert held.train_labels.tolist() == [4, 5, 6] and held.held.shape == (1, 3, 32, 32) and held.name == "CIFAR-10"
 
 
 @pytest.fixture
