@@ -21,9 +21,10 @@ import torch
 from bench import zoo
 from bench.paper import standins
 from bench.paper.__main__ import main
-from bench.paper.ask import Answers
+from bench.paper.ask import Answers, Question, ask
 from bench.paper.images import drawn_shapes, enlarged_digits, images_for
 from bench.paper.rows import EVERY, METHODS, PARTS, ROWS, Training
+from bench.paper.tables import Measured
 from polytriton.errors import UsageError
 
 RADII = {
@@ -183,7 +184,27 @@ def test_answers_survive_an_end_in_the_middle_of_a_line(tmp_path: Path) -> None:
     assert len(Answers(path).held) == 2
 
 
-@pytest.mark.parametrize("line", [["table9"], ["--near", "0"], ["--near", "1/0"], ["--near", "2"], ["--near", "x"]])
+def test_what_is_not_proved_within_the_limit_is_not_proved(small: None, tmp_path: Path) -> None:
+    """It is a candidate, unlike what the budget had no time for; who gives it more time asks again."""
+    row, images = ROWS["mnist-6x500"], enlarged_digits()
+    about = standins.make(row, images, tmp_path, 640)
+    q = Question(row.key, tmp_path / "mnist-6x500.onnx", about["sha256"], "polytriton", Fraction(1, 1000), 5, 60.0, limit=1e-9)
+
+    def verdicts(q: Question) -> list[str]:
+        return [a.verdict for a in ask(q, images.held, images.held_labels, Answers(tmp_path / "a.jsonl"))]
+
+    at_once = verdicts(q)
+    assert len(at_once) == 5 and set(at_once) <= {"timeout", "wrong"} and "timeout" in at_once
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert verdicts(q) == at_once and (tmp_path / "a.jsonl").read_text().splitlines() == lines, "they stand"
+    held = Measured(row, about, q.method, str(q.radius), False, Answers(tmp_path / "a.jsonl").of(*q.key()))
+    assert len(held.candidates) == at_once.count("timeout") and held.verified == 0 and "not proved within 0 s" in held.note
+    later = verdicts(replace(q, limit=60.0))
+    assert "unsat" in later and [v == "wrong" for v in later] == [v == "wrong" for v in at_once]
+    assert verdicts(q) == later == verdicts(replace(q, limit=None)), "what is decided stands whatever the limit"
+
+
+@pytest.mark.parametrize("line", [["table9"], ["--limit", "0"], ["--near", "0"], ["--near", "1/0"], ["--near", "2"], ["--near", "x"]])
 def test_wrong_usage(line: list[str]) -> None:
     with pytest.raises(SystemExit) as e:
         main(line)
