@@ -102,7 +102,7 @@ def test_training_learns_and_repeats_itself(small: None, training: Training) -> 
     nets = [standins.train(row, images, 1000) for _ in range(2)]
     right = standins.accuracy(nets[0], images.held, images.held_labels)
     assert right > 0.25 and right == standins.accuracy(nets[1], images.held, images.held_labels)
-    x = standins.scaled(images.held[:5])
+    x = standins.scale(images.held[:5])
     lo, hi = nets[0].intervals(x - 0.01, x + 0.01)
     y = nets[0].values(x)
     assert ((lo <= y + 1e-5) & (y <= hi + 1e-5)).all()
@@ -114,7 +114,7 @@ def test_interval_bounds_in_the_loss_teach_drawn_shapes(monkeypatch: pytest.Monk
     row, images = EVERY["cifar-6x500-robust"], drawn_shapes(0, 600)
     net = standins.train(row, images, 1600)
     assert standins.accuracy(net, images.held, images.held_labels) > 0.7
-    x, y, epsilon = standins.scaled(images.held), torch.from_numpy(images.held_labels), float(row.epsilon)
+    x, y, epsilon = standins.scale(images.held), torch.from_numpy(images.held_labels), float(row.epsilon)
     with torch.inference_mode():
         lo, hi = net.intervals((x - epsilon).clamp(0, 1), (x + epsilon).clamp(0, 1))
     worst = torch.where(torch.nn.functional.one_hot(y, 10).bool(), lo, hi)
@@ -127,7 +127,7 @@ def test_robust_networks_begin_with_boxes_as_wide_as_they_come(small: None, monk
     monkeypatch.setitem(zoo.NETS, "cifar-6x500", (zoo.CIFAR, stack, "150"))
     net = standins.StandIn(replace(ROWS["cifar-6x500"], training="robust"), 0)
     net.params[net.layers[-1].name][0].data.fill_(1 / 20)  # the mean of the last neurons
-    x = standins.scaled(drawn_shapes(0, 10).held[:5])
+    x = standins.scale(drawn_shapes(0, 10).held[:5])
     lo, hi = net.intervals(x - 0.02, x + 0.02)
     assert float((hi - lo).max()) <= 0.0401 and float((hi - lo).min()) > 0.005
     assert torch.allclose(net.values(x), (lo + hi) / 2, atol=0.021) and float(net.values(x).std()) > 0
@@ -197,7 +197,7 @@ def test_what_is_not_proved_within_the_limit_is_not_proved(small: None, tmp_path
     assert len(at_once) == 5 and set(at_once) <= {"timeout", "wrong"} and "timeout" in at_once
     lines = (tmp_path / "a.jsonl").read_text().splitlines()
     assert verdicts(q) == at_once and (tmp_path / "a.jsonl").read_text().splitlines() == lines, "they stand"
-    held = Measured(row, about, q.method, str(q.radius), False, Answers(tmp_path / "a.jsonl").of(*q.key()))
+    held = Measured(row, about, q.method, str(q.radius), False, Answers(tmp_path / "a.jsonl").select(*q.key()))
     assert len(held.candidates) == at_once.count("timeout") and held.verified == 0 and "not proved within 0 s" in held.note
     later = verdicts(replace(q, limit=60.0))
     assert "unsat" in later and [v == "wrong" for v in later] == [v == "wrong" for v in at_once]
