@@ -262,7 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("interval: the weight's sign chooses no end", "kernels/device/interval.py", "near = tl.where(w >= 0, lo, hi)", "near = lo", "tests/kernels/test_interval.py"),
     m("interval: both lines of a ReLU are the upper one", "kernels/device/interval.py", "slope = tl.where(a >= 0, below, tl.where(b <= 0, above, 0.0))", "slope = tl.where(a >= 0, above, tl.where(b <= 0, above, 0.0))", "tests/kernels/test_interval_rows.py::test_relax_keeps_the_invariant"),
     m("interval: constants without the deployed error", "runtime/gpu/interval_backend.py", "error, layer = tables.first(name), self", "error, layer = 0 * tables.first(name), self", f"{WHOLE}::test_what_an_execution_rounds_joins_as_a_box"),
-    m("interval: a form over the input is dropped", "kernels/interval_launches.py", "self.frontier[name] = self._join(name, own, FrontierEntry(window, entry.buffer, entry.slot, entry.sign), own.window)", "self.frontier[name] = Entry(window, entry.buffer, entry.slot, entry.sign)", f"{WHOLE}::test_forms_over_the_input_too"),
+    m("interval: a form over the input is dropped", "kernels/interval_launches.py", "self.frontier[name] = self._join(name, own, FrontierEntry(window, entry.buffer, entry.slot, entry.sign), own.window)", "self.frontier[name] = FrontierEntry(window, entry.buffer, entry.slot, entry.sign)", f"{WHOLE}::test_forms_over_the_input_too"),
     *PAYMENTS,
     *DEPLOYED_SUMS,
     *SEARCHES,
