@@ -17,6 +17,7 @@ from polytriton.ir.addends import find_addends
 from polytriton.ir.deployed import broken_law
 from polytriton.ir.net import Builder
 from polytriton.ir.text import parse_net, print_net
+from polytriton.passes import fold
 from tests.frontend.onnx_models import model, node, rand
 
 F32 = np.float32
@@ -45,6 +46,7 @@ POINTS: dict[str, list[float]] = {
     "small ones first": [TINY, TINY, 1.0],
     "more of them": [TINY, TINY, TINY, -TINY, 1.0],
     "they cancel": [1.0, -1.0, TINY, 2.0**-30],
+    "they cancel, and small ones": [1.0, -1.0, TINY, TINY, TINY],
     "in thirds": [1 / 3, -1 / 3, 1 / 7, 2 / 3],
 }
 
@@ -75,6 +77,7 @@ def test_constants_may_be_added_last() -> None:
     found = polytriton.compile(m, semantics="float32", check=False).bounds(x, x)
     y = added((F(1), F(TINY), F(TINY)), True)
     assert y == 1 + F(2) ** -22 and y <= F(found.hi.item())
+    assert [n.integer("ops") for n in load_onnx(m).net if n.op == "scale"] == [1, 1]
 
 
 def test_a_mean_of_three_is_no_float64() -> None:
@@ -185,9 +188,19 @@ def test_weights_of_deployed_coordinates_are_covered(how: str) -> None:
 
 def test_powers_of_two_are_charged_nothing_for_coordinates() -> None:
     attrs: dict[str, Any] = {"mode": "linear"}
-    for scale, uncertain in ((2.0, False), (0.5, False), (1.5, True)):
-        made = load_onnx(model(node("Resize", "x - s", **attrs), [1, 2, 4, 4], {"s": F32([1, 1, scale, 2])}))
-        assert any("wabs" in n.attrs for n in made.net) == uncertain
+    for scales, roundings in (((2, 2), 0), ((0.5, 2), 0), ((1.5, 2), 9), ((1.5, 1.5), 18)):
+        made = load_onnx(model(node("Resize", "x - s", **attrs), [1, 2, 4, 4], {"s": F32([1, 1, *scales])})).net.node("y_shares")
+        assert made.integer("ops") == roundings and ("wabs" in made.attrs) == (roundings > 0)
+
+
+@pytest.mark.parametrize("source", ["linear", "scale"])
+def test_uncertain_weights_are_merged_with_nothing_before_them(source: str) -> None:
+    b = Builder("uncertain")
+    x = b.input((2,))
+    ones, zeros, wide = (b.constant(np.full(2, v, F32), k) for k, v in (("one", 1), ("zero", 0), ("wide", 5)))
+    w = {"w": b.constant(rand(2, 2), "w"), "b": zeros} if source == "linear" else {"a": wide, "c": zeros}
+    net = b.build(b.add("scale", (b.add(source, (x,), "h", **w),), "y", a=ones, c=zeros, wabs=wide))
+    assert fold.run(net).node("y").attrs == net.node("y").attrs
 
 
 @pytest.mark.parametrize("scale", [2.0, 1.5])
