@@ -109,7 +109,7 @@ def layer_norm(s: Site) -> Result:
     shift = ZERO if b is None else b.value
     fits = s.broadcast(x.shape, g.shape, shift.shape) == x.shape
     s.need(fits, f"scale {list(g.shape)} or bias {list(shift.shape)} does not fit {list(x.shape)}")
-    s.unstated()
+    s.leave_unstated()
     s.spend(8 * n * (n + 1))
     columns = s.transpose(s.relabel(x, (outer, n)), (1, 0), "columns")
     assert isinstance(columns, Act)

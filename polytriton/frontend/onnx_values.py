@@ -62,7 +62,7 @@ Value = Act | Const
 Result = Value | None | Sequence[Value | None]  # of a node: the value of its first output, or of each; None where nobody wants it
 
 
-def stored(array: np.ndarray) -> Const:
+def widen(array: np.ndarray) -> Const:
     """A tensor as the file holds it; float16 is widened, which is exact."""
     return Const(array.astype(np.float32) if array.dtype == np.float16 else array, array.dtype)
 
@@ -115,7 +115,7 @@ class Site:
         if not ok:
             raise self.fail(why)
 
-    def unstated(self) -> None:
+    def leave_unstated(self) -> None:
         """The node is exact, and no deployed semantics says what a kernel makes of it: the network is for `real` alone."""
         self.state.unstated = self.state.unstated or self.op
 
