@@ -106,7 +106,7 @@ def test_a_sum_of_several_is_more_roundings_to_what_passes_it() -> None:
         b.add("sub", (total, b.add("linear", (x,), f"third{ops}", w=w, b=zero)), f"end{ops}")
     net = b.build("end3")
     found = find_addends(net).sums
-    changed = net.rebuild([n.without("ops") if n.name == "sum3" else n for n in net])
+    changed = net.rebuild([n.drop("ops") if n.name == "sum3" else n for n in net])
     assert "roundings" in str(broken_law(net, changed))
     assert found["sum3"] == found["sum0"] + 3 and found["end3"] >= found["end0"] + 3
 
@@ -268,7 +268,7 @@ def test_what_nothing_states_is_not_forgotten() -> None:
     net = load_onnx(model(node("LayerNormalization", "x g"), [1, 4], {"g": rand(4)}, opset=17)).net
     assert [n.integer("slack") for n in net if n.op == "conv"] == [3, 1]
     assert net.input.attrs["unstated"] == "LayerNormalization" and parse_net(print_net(net), net.weights) == net
-    lost = net.rebuild([n.without("unstated") if n.op == "input" else n for n in net])
+    lost = net.rebuild([n.drop("unstated") if n.op == "input" else n for n in net])
     assert "unstated" in str(broken_law(net, lost))
     for options, why in (({"epsilon": 0.0}, "epsilon"), ({"axis": 3}, "axis")):
         with pytest.raises(UnsupportedModel, match=why):
