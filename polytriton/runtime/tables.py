@@ -233,6 +233,7 @@ class Tables:
             else:
                 own = gamma(layer.terms + 4, U64)  # of the image: the point's magnitudes are the box's, to within a rounding
                 t = t + (layer.rho + own) * (size + layer.babs) + dot_error(terms) * centre.image.abs()
+                t = t + 2 * dot_error(below[0].numel()) * size  # the sum M'.p, whose magnitudes are below 2 |M| Wabs |p|
                 below = centre.radius
                 size = self.kit.forward.product(layer, layer.wabs, below)
                 t = t + nu * size
