@@ -226,7 +226,7 @@ class Walk:
             self._give(step, rows.view(len(m.sign), *self._extent(step.to[0])))
             return
         active = self.tables.active(node, self.rows.image)
-        self._give(step, self.backend.linear(m, w.back if active is None else active, self._extent(step.to[0])))
+        self._give(step, self.backend.linear(m, self.kit.multiplier(node.name) if active is None else active, self._extent(step.to[0])))
         self._owe_centre(step)
 
     def _extent(self, name: str) -> tuple[int, int, int]:
@@ -243,7 +243,7 @@ class Walk:
             natural = Window(_grown(window.h, node, 0), _grown(window.w, node, 1))
             result = self.backend.embed(full, self.rows, natural, out)
         else:
-            result = self.backend.conv(m, w.back, shape, out)
+            result = self.backend.conv(m, self.kit.multiplier(node.name), shape, out)
         if step.mask:
             place = self._place(step.to[0], out)
             result = self.backend.table_product(result, place, self.tables.image_mask(step.to[0]))
