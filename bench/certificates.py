@@ -47,7 +47,7 @@ def instances(ids: list[str], groups: list[str], every: bool = False) -> Iterato
             yield row
 
 
-def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) -> Row:
+def measure_row(row: dict[str, str], semantics: str, timeout: float, folder: Path) -> Row:
     """One row of the table."""
     net, spec, target = DATA / row["net"], DATA / row["spec"], folder / "a.cert"
     found: Row = {"id": row["id"], "group": row["group"], "network": net.stem, "semantics": semantics}
@@ -55,23 +55,23 @@ def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) 
     verifier, trail = polytriton.compile(net, semantics=semantics, device="cpu"), Trail(folder)
     prop = read_vnnlib(spec, n_in=verifier.inputs, n_out=verifier.outputs)
     found["verdict"] = verdict = verifier.verify_property(prop, timeout=timeout, falsifier=False, search="auto", trail=trail).verdict
-    found["search_s"] = _since(began)
+    found["search_s"] = _seconds_since(began)
     if verdict != "unsat":
         return found
     began, step = time.process_time(), "write_s"
     try:
         found["bytes"] = write(net, spec, target, semantics, trail=trail, prop=prop)
-        found["write_s"] = _since(began)
+        found["write_s"] = _seconds_since(began)
         began, step, guide = time.process_time(), "check_s", Guide(enough(1 << 20), time.monotonic() + CHECKING, cuts=True)
         told = checker.check(net, spec, target, guide=guide)
         found |= {"nodes": told.nodes, "leaves": told.leaves, "further": guide.count, "margin": f"{min(told.margins):.3g}"}
     except (Refused, PolytritonError, OSError, MemoryError) as error:
         found["note"] = f"{type(error).__name__}: {error}"[:100]
-    found[step] = _since(began)
+    found[step] = _seconds_since(began)
     return found
 
 
-def _since(began: float) -> float:
+def _seconds_since(began: float) -> float:
     return round(time.process_time() - began, 3)
 
 
@@ -147,7 +147,7 @@ def main() -> None:
         for row in instances(a.ids, a.only, a.every):
             for semantics in a.semantics:
                 if (row["id"], semantics) not in known:
-                    table.add(measured(row, semantics, a.timeout, Path(folder)))
+                    table.add(measure_row(row, semantics, a.timeout, Path(folder)))
     table.close()
     print(summary(read_rows(a.out)))
 

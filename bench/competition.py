@@ -44,7 +44,7 @@ class Kind:
     networks: set[Path] = field(default_factory=set)
 
 
-def unpacked(path: Path) -> bytes | None:
+def unpack(path: Path) -> bytes | None:
     """The bytes of the file or of its `.gz`; None where neither is there, or a pointer is."""
     for found in (path, path.with_name(path.name + ".gz")):
         if found.is_file():
@@ -76,7 +76,7 @@ def kinds(benchmark: Path, scratch: Path) -> tuple[list[Kind], int]:
     seen: dict[Path, Kind | None] = {}
     for network, prop in instances(benchmark):
         if network not in seen:
-            data = unpacked(network)
+            data = unpack(network)
             seen[network] = None
             if data is not None:
                 key = signature(data)

@@ -52,11 +52,11 @@ def work(name: str, job: PartJob) -> Iterator[Row]:
     x = np.load(place / f"{image}.npy").reshape(1, -1)
     case = Case(net, np.concatenate([x, np.random.default_rng(8).random((BATCH - 1, x.shape[1]))]), EPS)
     about: Row = {"network": name, "kind": "normal", "eps": "1/255", "weights": "synthetic", "engine": job.engine}
-    alone = {**about, "batch": 1, **case.measured(1, job)}
+    alone = {**about, "batch": 1, **case.measure(1, job)}
     if job.device == "cpu" and job.threads == 1:
         alone |= {"goal": goal, "of_goal": alone["seconds"] / goal}
     yield alone
-    yield {**about, "batch": BATCH, **case.measured(BATCH, job)}
+    yield {**about, "batch": BATCH, **case.measure(BATCH, job)}
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class _Launched:
 
 
 @contextmanager
-def _watched() -> Iterator[_Launched]:
+def _watch() -> Iterator[_Launched]:
     """Kernels are counted while it lasts. What is captured on a GPU (`TritonBackend.part`) stands for a graph."""
     from polytriton.runtime.gpu.triton_backend import TritonBackend
 
@@ -131,7 +131,7 @@ def host_ops(make: Callable[[], Callable[[], object]]) -> HostOps:
 
     Kernels must be bound inside, so that they are seen.
     """
-    with _watched() as seen:
+    with _watch() as seen:
         run = make()
         for _ in range(5):
             run()

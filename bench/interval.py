@@ -63,7 +63,7 @@ class WindowLayer:
         windows = x.view(-1, self.new_size, self.new_size, self.to).permute(0, 3, 1, 2)
         return F.conv2d(windows, w, stride=self.stride).permute(0, 2, 3, 1).reshape(len(x), -1)
 
-    def folded(self, m: Tensor, w: Tensor) -> Tensor:
+    def fold(self, m: Tensor, w: Tensor) -> Tensor:
         """M W, each entry to nearest."""
         if not self.kernel:
             return m @ w
@@ -124,7 +124,7 @@ def losses(layer: WindowLayer, m: Tensor, w: Tensor) -> tuple[float, float]:
     for inputs in reversed(reach):
         error += gamma(terms, u) * (m.double().abs() * layer.forward(inputs, wide.abs())).sum(1)
         lo, hi = layer.interval(lo, hi, w)
-        m = layer.folded(m, w)
+        m = layer.fold(m, w)
     size, width = (m.double().abs() * reach[0]).sum(1), ((hi.double() - lo.double()) * reach[0]).sum(1)
     return (width / size).mean().item(), (error / size).mean().item()
 
@@ -144,7 +144,7 @@ def measure(layer: WindowLayer, dtype: torch.dtype, rows: int, device: str) -> R
         "interval MB": (2 * numbers + w.numel()) * m.element_size() / 1e6,
         "folded MB": ((numbers + w.numel()) * m.element_size() + 8 * t.numel()) / 1e6,
         "interval ms": time(lambda: layer.interval(m, m, w)),
-        "folded ms": time(lambda: (layer.folded(m, w), m.double().abs() @ t)),
+        "folded ms": time(lambda: (layer.fold(m, w), m.double().abs() @ t)),
     }  # fmt: skip
 
 
@@ -224,7 +224,7 @@ def whole(case: Whole, dtype: str, device: str) -> Row:
     return {c: row[c] for c in COLUMNS}
 
 
-def measured(case: WindowLayer | Whole, dtype: torch.dtype, rows: int, device: str) -> Row:
+def measure_case(case: WindowLayer | Whole, dtype: torch.dtype, rows: int, device: str) -> Row:
     """One case in one type; `rows` of a layer."""
     with pin_settings():
         if isinstance(case, Whole):
@@ -243,7 +243,7 @@ def main() -> None:
     table = Table(COLUMNS, a.csv, {"part": "interval", **about})
     cases = [case for sizes in CASES.values() for case in sizes[device == "cuda"]]
     for case, dtype in product(cases, TYPES):
-        table.add(measured(case, dtype, 4096 if device == "cuda" else 8, device))
+        table.add(measure_case(case, dtype, 4096 if device == "cuda" else 8, device))
     table.close()
 
 

@@ -215,24 +215,24 @@ class Box:
         return ~(self.centre.abs() >= self.radius)  # so are NaNs: a deep normal network overflows
 
     def relu(self) -> Box:
-        return _between((self.centre - self.radius).clamp(min=0), (self.centre + self.radius).clamp(min=0))
+        return _box_between((self.centre - self.radius).clamp(min=0), (self.centre + self.radius).clamp(min=0))
 
 
-def _between(lo: Tensor, hi: Tensor) -> Box:
+def _box_between(lo: Tensor, hi: Tensor) -> Box:
     return Box((hi + lo) / 2, (hi - lo) / 2)
 
 
 def ball(images: np.ndarray, eps: float) -> Box:
     """All inputs in [0, 1] within eps of an image."""
     x = torch.from_numpy(images)
-    return _between((x - eps).clamp(min=0), (x + eps).clamp(max=1))
+    return _box_between((x - eps).clamp(min=0), (x + eps).clamp(max=1))
 
 
 def linear(layer: ZooLayer, x: Tensor, weight: Tensor) -> Tensor:
     return F.conv2d(x, weight, stride=layer.stride, padding=layer.pad) if layer.op == "conv" else F.linear(x.flatten(1), weight)
 
 
-def along(bias: Tensor, layer: ZooLayer) -> Tensor:
+def broadcast(bias: Tensor, layer: ZooLayer) -> Tensor:
     """One number a channel, shaped to add to the layer's values."""
     return bias.view(-1, *[1] * (len(layer.shape) - 1))
 
@@ -247,15 +247,15 @@ def intervals(layers: list[ZooLayer], params: Params, start: Box, settle: Settle
             box = Box(operands[0].centre + operands[1].centre, operands[0].radius + operands[1].radius)
         else:
             if settle:
-                params[layer.name] = settle.scaled(layer, operands[0])
+                params[layer.name] = settle.scale(layer, operands[0])
             weight, bias = (torch.from_numpy(p) for p in params[layer.name])
             (x,) = operands
-            box = Box(linear(layer, x.centre, weight) + along(bias, layer), linear(layer, x.radius, weight.abs()))
+            box = Box(linear(layer, x.centre, weight) + broadcast(bias, layer), linear(layer, x.radius, weight.abs()))
         if settle and (layer.relu or layer is layers[-1]):
             shift = settle.shift(layer, box)
             owner = layer.inputs[0] if layer.op == "add" else layer.name
             np.add(params[owner][1], shift.numpy(), out=params[owner][1])
-            box.centre = box.centre + along(shift, layer)
+            box.centre = box.centre + broadcast(shift, layer)
         yield layer, box
         held[layer.name] = box.relu() if layer.relu else box
         for name in layer.inputs:
@@ -284,7 +284,7 @@ class Settle:
     radius: float
     rng: np.random.Generator
 
-    def scaled(self, layer: ZooLayer, x: Box) -> tuple[np.ndarray, np.ndarray]:
+    def scale(self, layer: ZooLayer, x: Box) -> tuple[np.ndarray, np.ndarray]:
         weight = he(layer, self.rng)
         radius = float(linear(layer, x.radius, torch.from_numpy(weight).abs()).mean())
         return weight * np.float32(self.radius / radius), np.zeros(layer.weight[0], np.float32)

@@ -21,7 +21,7 @@ from polytriton.frontend.norm_balls import LINF
 from polytriton.frontend.onnx import Imported, cross_check, load_onnx
 from polytriton.frontend.onnx_mapped import map_input
 from polytriton.frontend.query import Property
-from polytriton.guard import guarded, guarded_class
+from polytriton.guard import guard, guard_class
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
 from polytriton.prove.options import DEFAULT_MEMORY, INTERPRET, GivenOptions, Options, capability
@@ -51,7 +51,7 @@ Example: TypeAlias = "Tensor | ArrayLike | Sequence[Tensor]"  # of a torch modul
 _LOG = logging.getLogger(__name__)
 
 
-@guarded
+@guard
 def compile(
     model: str | os.PathLike[str] | bytes | ModelProto | Module,
     example_input: Example | None = None,
@@ -102,13 +102,13 @@ def _verifier(imported: Imported, options: Options, check: bool, observe: Observ
     return verifier
 
 
-@guarded
+@guard
 def compile_bytes(data: bytes, name: str, *, output: str | None, candidates: str, check: bool, observe: Observer) -> Verifier:
     """What `compile` makes of a file of this name that holds these bytes: whoever has read it once need not read it again."""
     return _verifier(load_onnx(data, output=output, name=name), Options(candidates=candidates), check, observe)
 
 
-@guarded
+@guard
 def load(path: str | os.PathLike[str], **options: Unpack[GivenOptions]) -> Verifier:
     """Opens a compiled artifact; options as for `compile`."""
     from polytriton.artifact import read_artifact
@@ -118,7 +118,7 @@ def load(path: str | os.PathLike[str], **options: Unpack[GivenOptions]) -> Verif
     return verifier
 
 
-@guarded_class
+@guard_class
 class Verifier(NetProver):
     """One compiled network; every method is sound for the chosen `semantics`."""
 

@@ -36,7 +36,7 @@ import polytriton
 from polytriton.arithmetic import ARITHMETICS
 from polytriton.errors import ArtifactError, NoSpace, PolytritonError, UnsupportedModel, UsageError
 from polytriton.frontend.onnx import Imported, Source
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.ir.check import check_net
 from polytriton.ir.net import Net
 from polytriton.ir.plan_text import print_plan
@@ -97,7 +97,7 @@ class Artifact:
 # ---- writing --------------------------------------------------------------------------------------------------
 
 
-@guarded
+@guard
 def pack(
     compiled: Compiled, imported: Imported, kernels: Kernels | None = None, tuned: Tuned | None = None
 ) -> tuple[Manifest, dict[str, bytes]]:
@@ -129,7 +129,7 @@ class _Packable(Protocol):
     imported: Imported | None
 
 
-@guarded
+@guard
 def write_artifact(verifier: _Packable, path: str | os.PathLike[str], kernels: Kernels | None = None, tuned: Tuned | None = None) -> Path:
     """Writes the artifact beside its place and moves it there; an artifact that lies there is replaced."""
     if verifier.imported is None:
@@ -138,7 +138,7 @@ def write_artifact(verifier: _Packable, path: str | os.PathLike[str], kernels: K
     _check_replaceable(target, given)
     manifest, contents = pack(verifier.compiled, verifier.imported, kernels, tuned)
     made = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    with _explained(given, sum(map(len, contents.values()))):
+    with _explain(given, sum(map(len, contents.values()))):
         try:
             os.mkdir(made)
             if kernels is not None:
@@ -165,7 +165,7 @@ def _check_replaceable(target: Path, given: Path) -> None:
     for _ in range(16):  # another writer may be moving the old one aside: a listing counts if the folder stayed in its place
         try:
             before = os.stat(target)
-            held = _held(target) if target.is_dir() else {""}
+            held = _list_names(target) if target.is_dir() else {""}
             after = os.stat(target)
         except (FileNotFoundError, NotADirectoryError):
             continue
@@ -178,7 +178,7 @@ def _check_replaceable(target: Path, given: Path) -> None:
         return
 
 
-def _held(folder: Path) -> set[str]:
+def _list_names(folder: Path) -> set[str]:
     """The names in a folder, those of its kernels among them."""
     names = set(os.listdir(folder))
     if (folder / FOLDER).is_dir():
@@ -238,7 +238,7 @@ def _move_into_place(made: Path, target: Path) -> None:
 
 
 @contextmanager
-def _explained(path: Path, size: int) -> Iterator[None]:
+def _explain(path: Path, size: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -252,7 +252,7 @@ def _explained(path: Path, size: int) -> Iterator[None]:
 # ---- reading --------------------------------------------------------------------------------------------------
 
 
-@guarded
+@guard
 def read_artifact(path: str | os.PathLike[str]) -> Artifact:
     """Opens an artifact; anything stale, foreign or damaged is refused with the file's name and a remedy."""
     path = Path(path)

@@ -16,7 +16,7 @@ import polytriton
 from polytriton.artifact import MANIFEST, VERSION, Artifact, pack, read_artifact, write_artifact
 from polytriton.errors import ArtifactError, PolytritonError
 from polytriton.frontend.onnx import model_bytes
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.knobs import SUMMARY, knobs, note
 from polytriton.limit import go_on, sha256
 from polytriton.passes.pipeline import Observer, _quiet
@@ -25,7 +25,7 @@ ABANDONED = 86_400.0  # seconds after which what a killed process was writing is
 ENTRIES = 64  # the least recently used beyond these are dropped
 
 
-@guarded
+@guard
 def cached_artifact(
     model: str | os.PathLike[str], *, output: str | None = None, candidates: str = "all", check: bool = True, observe: Observer = _quiet
 ) -> Artifact:
@@ -41,7 +41,7 @@ def cached_artifact(
         verifier, entry = compile(model, output=output, candidates=candidates, check=check, observe=observe), None
     else:
         entry = _entry(data, path, output, candidates, check)
-        found = _found(entry, data, candidates, path)
+        found = _find(entry, data, candidates, path)
         if found is not None:
             return found
         stem = Path(str(model).removesuffix(".gz")).stem
@@ -52,7 +52,7 @@ def cached_artifact(
     return Artifact(verifier.compiled, verifier.imported, pack(verifier.compiled, verifier.imported)[0])
 
 
-def _found(entry: Path, data: bytes, candidates: str, model: Path) -> Artifact | None:
+def _find(entry: Path, data: bytes, candidates: str, model: Path) -> Artifact | None:
     """What the cache holds of these bytes. The name of an entry is not believed: the artifact itself says what it was made from."""
     if not entry.is_dir():
         return None

@@ -70,7 +70,7 @@ from typing import Any
 import numpy as np
 
 from polytriton.checker_files import HUGE, MAX_TEXT, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
-from polytriton.checker_slopes import Divider, above, ascend
+from polytriton.checker_slopes import Divider, ancestors, ascend
 
 FORMAT, SEMANTICS = {"format": "polytriton certificate", "version": "3"}, ("real", "float32")
 U, FLOOR, V, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-23, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
@@ -90,10 +90,10 @@ def plain(function: Any) -> Any:
             _ = libc and libc.fesetenv(old)
     return run
 down, up = (functools.partial(lambda end, x: np.nextafter(x, np.where(np.isinf(x), x, end)), end) for end in (-np.inf, np.inf))
-def of(v: Array, at: Array) -> Array:  # a box's column for each row; one that is the same for all is not copied
+def pick(v: Array, at: Array) -> Array:  # a box's column for each row; one that is the same for all is not copied
     return v if v.shape[1] == 1 else v[:, at[:1] if (at == at[:1]).all() else at]
 def dot(v: Array, a: Array, at: Array | None = None) -> Array:  # of each column of `a` with its box's, or with its own
-    v = v if at is None else of(v, at)
+    v = v if at is None else pick(v, at)
     return v[:, 0] @ a if v.shape[1] == 1 else np.einsum("ij,ij->j", v, a)
 def live(a: Array) -> Any:  # cells where any row has a coefficient; all of them, if most are
     some = np.flatnonzero(a.any(1))
@@ -116,7 +116,7 @@ class Boxes:
         need(not (float32 and net.strange), f"float32 executions: {''.join(net.strange[:1])}")
         self.put(0, lo, hi)
         self._rounding(0)
-    def met(self, lo: Array, hi: Array, message: str) -> tuple[Array, Array]:
+    def check_ends(self, lo: Array, hi: Array, message: str) -> tuple[Array, Array]:
         """Ends that are proved; where they cross there is no execution, and any box will do."""
         need((np.maximum(np.abs(lo), np.abs(hi)) <= HUGE).all(), f"{message} are too large", Refused)
         crossed = (lo > hi).any(0)
@@ -124,7 +124,7 @@ class Boxes:
         self.empty |= crossed
         return (np.minimum(lo, hi), hi) if crossed.any() else (lo, hi)
     def put(self, k: int, lo: Array, hi: Array) -> None:
-        lo, hi = self.met(lo, hi, f"bounds of operator {k}")
+        lo, hi = self.check_ends(lo, hi, f"bounds of operator {k}")
         self.lo[k], self.hi[k], self.mid[k], self.mag[k] = lo, hi, lo / 2 + hi / 2, np.maximum(np.abs(lo), np.abs(hi))
         self.rad[k] = up(np.maximum(up(hi - self.mid[k]), up(self.mid[k] - lo)))
         self.R[k] = self.rad[k] + self.G * (np.abs(self.mid[k]) + self.rad[k]) + FLOOR
@@ -156,21 +156,21 @@ class Boxes:
             lost = (LOST if op.ops or any(op.passed) else 2 * ETA) * (2 * (op.fan + op.ops + sum(op.passed)) + 16) * (1 + x.max(0))
             self.M[k], self.E[k] = size * ROOM, (e + terms / (1 - terms) * size + lost) * ROOM
         if self.float32 and k in self.net.stored:
-            self.T[k] = self.T[k] + (e := self.executed(k)) * (1 + self.G)
+            self.T[k] = self.T[k] + (e := self.execution_error(k)) * (1 + self.G)
             self.put(k, down(self.lo[k] - e), up(self.hi[k] + e))
             self.M[k], self.E[k] = self.mag[k], np.zeros((1, 1))
         need(not self.float32 or (self.M[k] + self.E[k] <= MOST).all(), f"float32 executions: operator {k} may exceed {MOST}", Refused)
-    def executed(self, k: int) -> Array:
+    def execution_error(self, k: int) -> Array:
         return (self.E[k] + 2 * ETA) * ROOM if self.float32 else self.E[k]
     def narrow(self, k: int, lo: Array, hi: Array) -> None:
         """The operand of ReLU k between these bounds too; its box as executed, with the sign that is assumed of it."""
         i = self.net.ops[k].inputs[0]
-        e, sigma = self.executed(i), self.signs.get(k, np.zeros((1, 1)))
+        e, sigma = self.execution_error(i), self.signs.get(k, np.zeros((1, 1)))
         self.put(i, np.maximum(np.maximum(self.lo[i], lo), np.where(sigma > 0, -e, -HUGE)),
                  np.minimum(np.minimum(self.hi[i], hi), np.where(sigma < 0, e, HUGE)))  # fmt: skip
         low, high = (down(self.lo[i] - e), up(self.hi[i] + e)) if self.float32 else (self.lo[i], self.hi[i])
         ends: Any = np.where(sigma > 0, np.maximum(low, 0), low), np.where(sigma < 0, np.minimum(high, 0), high)
-        self.z[k] = (*self.met(ends[0], ends[1], f"bounds of operand {k}"), e)
+        self.z[k] = (*self.check_ends(ends[0], ends[1], f"bounds of operand {k}"), e)
     def relax(self, k: int) -> None:
         """Lines of ReLU k: the smaller area below, the chord above. Each product and 1 - t is rounded once, then moved up."""
         l, h, _ = self.z[k]
@@ -200,16 +200,16 @@ class Boxes:
             a = frontier.pop(k)
             if op.kind == "relu":
                 few, n = cells[k], len(a)
-                (low, high, e), (s, t, m) = ((of(v[few] if len(v) == n else v, at) for v in some) for some in (self.z[k], self.lines[k]))
+                (low, high, e), (s, t, m) = ((pick(v[few] if len(v) == n else v, at) for v in some) for some in (self.z[k], self.lines[k]))
                 a, b = a[few], np.zeros((1, 1))
                 if k in chosen:
                     own, b = (v if len(open_) == v.shape[1] else v[:, open_] for v in chosen[k])
                     s = np.where((low < 0) & (high > 0), np.clip(np.fmax(own, 0.0), 0.0, 1.0), s)
-                    sigma = of(self.signs.get(k, np.zeros((1, 1))), at)
+                    sigma = pick(self.signs.get(k, np.zeros((1, 1))), at)
                     b = sigma * np.where(((sigma > 0) & (low >= 0)) | ((sigma < 0) & (high <= 0)), np.fmax(b, 0.0), 0.0)
                 c = down(c + dot(m, below := np.minimum(a, 0)) * (1 + self.G))
                 a = np.maximum(a, 0) * s + below * t - b
-                charge = (4 * U * of(self.mag[op.inputs[0]][few], at) + FLOOR + e * (1 + 8 * U)) * (1 + self.G)
+                charge = (4 * U * pick(self.mag[op.inputs[0]][few], at) + FLOOR + e * (1 + 8 * U)) * (1 + self.G)
                 c = down(c - dot(charge, np.abs(a)))
                 (whole := np.zeros((n, len(c))))[few] = a
                 c = self._give(frontier, op.inputs[0], whole, c, at)
@@ -243,7 +243,7 @@ class Boxes:
             for v, q in row.items():
                 frontier[0 if v >= 0 else output][max(v, ~v), j] = float(q)
         for k, a in frontier.items():
-            charge = 4 * U * self.mag[k] + FLOOR + (self.executed(k) * (1 + 8 * U) if k == output else 0.0)
+            charge = 4 * U * self.mag[k] + FLOOR + (self.execution_error(k) * (1 + 8 * U) if k == output else 0.0)
             c = down(c - dot(charge * (1 + self.G), np.abs(a), at))
         return frontier, c
     def margins(self, draft: Network, rows: list[Atom], at: Array, steps: int) -> tuple[list[Fraction], list[tuple[Array, Array]]]:
@@ -258,7 +258,7 @@ class Boxes:
             least, last, slope = self.lower(dict(frontier), c, np.full(len(some), np.inf), box, chosen)
             found += [Fraction(v) - k if math.isfinite(v) else Fraction(-1) for v, (_, k) in zip(least.tolist(), some, strict=True)]
             reach = np.maximum(up(up(np.where(goal < HUGE, up(goal), np.inf) - last) / np.abs(slope)), 0)
-            lo, hi = of(self.lo[0], box), of(self.hi[0], box)  # what is no number cuts nothing
+            lo, hi = pick(self.lo[0], box), pick(self.hi[0], box)  # what is no number cuts nothing
             ends = np.where(slope < 0, np.fmax(lo, down(hi - reach)), lo), np.where(slope > 0, np.fmin(hi, up(lo + reach)), hi)
             cuts += zip(ends[0].T, ends[1].T, strict=True)
         return found, cuts
@@ -341,7 +341,7 @@ class Tree:
         self.closed = np.searchsorted(self.node, np.arange(n + 1))
     def ends(self, n: int) -> bool:
         return n < 0 or bool(self.child[n] < 0)
-    def asked(self, n: int, open_: frozenset[int], pieces: list[list[Atom]]) -> list[tuple[int, int]]:
+    def rows_at(self, n: int, open_: frozenset[int], pieces: list[list[Atom]]) -> list[tuple[int, int]]:
         """Rows worth bounding at a node: those named; at an end, and below it, all rows of an open piece for which none is."""
         at = slice(*self.closed[n : n + 2]) if n >= 0 else slice(0)
         named = list(zip(self.piece[at].tolist(), self.row[at].tolist(), strict=True))
@@ -349,7 +349,7 @@ class Tree:
         rest = open_.difference(p for p, _ in named) if self.ends(n) else ()
         return [(p, r) for p, r in named if p in open_] + [(p, r) for p in sorted(rest) for r in range(len(pieces[p]))]
 Work = namedtuple("Work", "node inner query part")  # nodes below the ends of a tree have numbers below 0
-def _below(prover: Prover, tree: Tree, w: Work, part: Part, wanted: Array) -> list[Work]:
+def _children(prover: Prover, tree: Tree, w: Work, part: Part, wanted: Array) -> list[Work]:
     both = prover.divide(part, int(tree.split[w.node]), float(tree.cut[w.node]))
     return [Work(n, int(tree.inner[n]), int(tree.query[n]), half) for n, half in enumerate(both, int(tree.child[w.node])) if wanted[n]]
 def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wanted: Array, told: Callable[[int], None],
@@ -368,10 +368,10 @@ def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wante
         work = [stacks[how].pop() for _ in range(min(len(stacks[how]), prover.batch if how else 1))]
         _ = stacks[how] or stacks.pop(how)
         if not how:
-            push(_below(prover, tree, work[0], work[0].part, wanted))
+            push(_children(prover, tree, work[0], work[0].part, wanted))
             done += 1
             continue
-        asked = [(j, p, r) for j, w in enumerate(work) for p, r in tree.asked(w.node, w.part.open, pieces)]
+        asked = [(j, p, r) for j, w in enumerate(work) for p, r in tree.rows_at(w.node, w.part.open, pieces)]
         boxes, parts = prover.bound([w.part for w in work], how[0])
         rows, at = [pieces[p][r] for _, p, r in asked], np.array([j for j, _, _ in asked], dtype=np.int64)
         met, closed = dict[tuple[int, int], list[Any]](), [set(w.part.open) if boxes.empty[j] else set() for j, w in enumerate(work)]
@@ -387,7 +387,7 @@ def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wante
         parts, left = [p._replace(open=p.open - c) for p, c in zip(parts, closed, strict=True)], list[int]()
         for j, (w, part) in enumerate(zip(work, parts, strict=True)):
             if not tree.ends(w.node):
-                push(_below(prover, tree, w, part, wanted))
+                push(_children(prover, tree, w, part, wanted))
             elif part.open:
                 need(guide, f"node {w.node}: pieces {sorted(part.open)[:3]} are left open", Refused)
                 left.append(j)
@@ -427,7 +427,7 @@ def load(onnx_file: Path, vnnlib_file: Path) -> tuple[Network, Pieces, dict[str,
     except Exception as error:  # of a parser, on a file that is none
         raise error if isinstance(error, Refused) else Unsupported(f"the network or property cannot be read: {repr(error)[:400]}") from None
     return net, pieces, {"onnx": hashlib.sha256(model).hexdigest(), "vnnlib": hashlib.sha256(text).hexdigest()}
-def opened(onnx: Path, vnnlib: Path, certificate: Path) -> tuple[str, Prover, Pieces, list[Tree]]:
+def open_files(onnx: Path, vnnlib: Path, certificate: Path) -> tuple[str, Prover, Pieces, list[Tree]]:
     """Semantics, what bounds nodes, the unsafe set, and by box a tree that nobody has followed yet; or Refused."""
     tried: Array = np.diag(PROBE.view(np.float64)) @ np.diag(np.resize(PROBE[2:3].view(np.float64), len(PROBE)))  # numpy's workers too
     need((np.diag(tried).copy().view(np.int64) == PROBE + ROUNDED).all(), "this machine flushes subnormal numbers, or rounds otherwise")
@@ -441,11 +441,11 @@ Checked = namedtuple("Checked", "semantics margins nodes leaves")  # by piece th
 def check(onnx: Path, vnnlib: Path, certificate: Path, sample: int | None = None, progress: Progress = lambda *_: None,
           guide: Divider | None = None) -> Checked:  # fmt: skip
     """What the certificate proves, or Refused. `sample`: only so many leaves, drawn at random, are looked at: evidence, not proof."""
-    semantics, prover, pieces, trees = opened(onnx, vnnlib, certificate)
+    semantics, prover, pieces, trees = open_files(onnx, vnnlib, certificate)
     ends = np.flatnonzero(np.concatenate([tree.child < 0 for tree in trees]))
     drawn = ends if sample is None else np.random.default_rng().permutation(ends)[: max(0, sample)]
     looked = np.split(np.isin(np.arange(sum(sizes := [len(t.split) for t in trees])), drawn), np.cumsum(sizes)[:-1])
-    wanted = [above(tree.child, some) for tree, some in zip(trees, looked, strict=True)]
+    wanted = [ancestors(tree.child, some) for tree, some in zip(trees, looked, strict=True)]
     margins = {(b, p): math.inf for b, group in enumerate(pieces.values()) for p in range(len(group))}
     total, groups = int(sum(w.sum() for w in wanted)), list(pieces.items())
     need(sample is not None or all(w.all() for w in wanted), "a node that no leaf is below")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polytriton.checker import Boxes, Checked, Part, Progress, Prover, Tree, opened, plain
+from polytriton.checker import Boxes, Checked, Part, Progress, Prover, Tree, open_files, plain
 from polytriton.checker_files import Array, Atom, Box, Network, Refused, Unsupported, need
 
 GRID, STEP = 128, 60
@@ -32,12 +32,12 @@ class Whole:
     n: Array
     e: int
 
-    def to(self, e: int) -> Array:
+    def shift(self, e: int) -> Array:
         return self.n << (e - self.e) if e > self.e else self.n
 
     def __add__(self, other: Whole) -> Whole:
         e = max(self.e, other.e)
-        return Whole(self.to(e) + other.to(e), e)
+        return Whole(self.shift(e) + other.shift(e), e)
 
 
 def whole(values: Array) -> Whole:
@@ -50,7 +50,7 @@ def whole(values: Array) -> Whole:
 
 def floor(w: Whole) -> Array:
     """To the grid, not above; bounds from above go through it with both signs turned."""
-    return w.n >> (w.e - GRID) if w.e > GRID else w.to(GRID)
+    return w.n >> (w.e - GRID) if w.e > GRID else w.shift(GRID)
 
 
 class Affine(NamedTuple):
@@ -209,7 +209,7 @@ class Descent:
 
     def bound(self, k: int, node: Reached) -> Reached:
         tree, p = self.tree, self.prover
-        inner, query, asked = int(tree.inner[k]), max(0, int(tree.query[k])), tree.asked(k, node.open, self.pieces)
+        inner, query, asked = int(tree.inner[k]), max(0, int(tree.query[k])), tree.rows_at(k, node.open, self.pieces)
         if inner < 0 and not asked and tree.child[k] >= 0:
             return node
         floats, (part,) = p.bound([node.part], inner)
@@ -229,7 +229,7 @@ class Descent:
                 bounds.relax(n, steps(floats.lines[n][0], 1.0)[0])
                 known[n] = bounds.lo[i], bounds.hi[i]
             bounds.interval(n)
-        left = frozenset() if bounds.empty else node.open - self.refuted(asked, bounds, floats, query)
+        left = frozenset() if bounds.empty else node.open - self.refute(asked, bounds, floats, query)
         since = len(p.relus) if inner >= 0 else node.since
         return node._replace(known=known, open=left, since=since, part=part._replace(open=left, since=since))
 
@@ -255,7 +255,7 @@ class Descent:
         found = floats.choose(self.prover.draft, start, np.zeros(count, np.int64), tried, np.full(count, np.inf)).lines
         return {k: (steps(s, 1.0), steps(b, 2.0**40)) for k, (s, b) in found.items()}
 
-    def refuted(self, asked: list[tuple[int, int]], bounds: Ends, floats: Boxes, query: int) -> set[int]:
+    def refute(self, asked: list[tuple[int, int]], bounds: Ends, floats: Boxes, query: int) -> set[int]:
         best, output = dict[int, Any](), self.net.output
         for p, r in asked:
             row, limit = self.pieces[p][r]
@@ -283,7 +283,7 @@ def check(
     onnx: Path, vnnlib: Path, certificate: Path, progress: Progress = lambda *_: None, complete: Complete = lambda *tree: tree[-1]
 ) -> Checked:
     """What a `real` certificate proves, with margins as fractions, or Refused. `complete` may divide a tree further, as floats find."""
-    semantics, prover, pieces, trees = opened(onnx, vnnlib, certificate)
+    semantics, prover, pieces, trees = open_files(onnx, vnnlib, certificate)
     need(semantics == "real", "whole numbers check certificates of exact arithmetic, not of float32 executions", Unsupported)
     need(sum(prover.net.sizes) <= MOST_CELLS, f"more than {MOST_CELLS} values: whole numbers would take too long", Unsupported)
     made, groups, walked = layers(prover.net), list(pieces.items()), 0

@@ -105,21 +105,21 @@ class Network:
         attrs, name = {a.name: getattr(a, VALUE[a.type * (not a.ref_attr_name)]) for a in n.attribute}, f"{n.domain}{n.op_type} {n.name}"
         (out,) = (o for o in n.output if o)
         need(n.domain in ("", "ai.onnx") and out not in self.env and out not in self.consts, f"{name}, output {out}")
-        made = self._array(attrs.pop("value")) if n.op_type == "Constant" else self._made(n.op_type, list(n.input), attrs.pop)
+        made = self._array(attrs.pop("value")) if n.op_type == "Constant" else self._make(n.op_type, list(n.input), attrs.pop)
         if isinstance(made, Op):
-            self.chain, self.sizes = [*self.chain, self._chained(made)], [*self.sizes, math.prod(made.shape)]
+            self.chain, self.sizes = [*self.chain, self._extend_chain(made)], [*self.sizes, math.prod(made.shape)]
             made = made._replace(passed=made.passed or (self.chain[-1][0] + 2 if self.chain[made.inputs[0]][0] else 0,))
             self.ops, few = [*self.ops, made], min(self.sizes) > 0 and sum(self.sizes) <= MAX_CELLS
             need(few and (made.babs <= HUGE).all(), f"{name}: shape {made.shape}, or its weights")
         known: Any = self.consts if isinstance(made, np.ndarray) else self.env
         known[out] = (len(self.ops) - 1, made.shape) if isinstance(made, Op) else made
         need(not attrs, f"{name}: attribute {list(attrs)[:1]}")
-    def _chained(self, op: Op) -> tuple[int, float]:
+    def _extend_chain(self, op: Op) -> tuple[int, float]:
         met, gain = (sum(v) for v in zip(*(self.chain[i] for i in op.inputs), strict=True))
         gain *= max(1.0, float(op.push(np.ones((self.sizes[op.inputs[0]], 1)), np.abs).max())) if op.push else 1.0
         self.note(gain <= GAIN, f"weights that grow beyond {GAIN} between two ReLUs")
         return (0, 1.0) if op.kind == "relu" else (met + (2 if op.kind == "add" else op.fan + op.ops + 1), gain)
-    def _made(self, op: str, x: list[str], take: Any) -> Any:
+    def _make(self, op: str, x: list[str], take: Any) -> Any:
         """An operator, an activation in another shape (operator, shape), or a constant. It takes the attributes that it understands."""
         if all(v in self.consts for v in x):
             return self._constant(op, [self.consts[v] for v in x], take)

@@ -40,7 +40,7 @@ class BoxLines(Protocol):
     signs: dict[int, Array]
 
 
-def above(child: Array, leaves: Array) -> Array:
+def ancestors(child: Array, leaves: Array) -> Array:
     """Which nodes of a tree have some of these ends below them, or are among them. `child`: the first of each node's two, or -1."""
     parent, wanted = np.zeros(len(child), dtype=np.int64), np.zeros(len(child), dtype=bool)
     parent[1::2] = parent[2::2] = np.flatnonzero(child >= 0)

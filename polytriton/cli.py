@@ -18,7 +18,7 @@ from polytriton.commands.clock import begin
 from polytriton.commands.options import Odd, read
 from polytriton.commands.screen import INTERRUPTED, complain, say
 from polytriton.errors import USAGE
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.heap import keep_memory
 from polytriton.knobs import knobs, wait_asleep, watch
 
@@ -44,7 +44,7 @@ def find_command(name: str) -> Callable[..., int]:
     return flatten_groups(getattr(import_module(f"polytriton.commands.{name}"), name))
 
 
-@guarded
+@guard
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; whatever goes wrong is one message."""
     given = list(sys.argv[1:] if argv is None else argv)

@@ -2,7 +2,7 @@
 
 Two sets of settings reach a bound. The processor's are a thread's own: rounding to nearest, subnormal numbers kept, no traps. Those of
 numpy join them as soon as it is loaded, and torch's as soon as there is who uses it (runtime/settings.py): nothing here loads them.
-`guarded` wraps a function, a generator, or every public member of a class. Whoever comes in again pays a few additions.
+`guard` wraps a function, a generator, or every public member of a class. Whoever comes in again pays a few additions.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _libraries(stack: ExitStack, entered: frozenset[str]) -> None:
             _HERE.libraries |= {name}
 
 
-def _nested() -> bool:
+def _is_nested() -> bool:
     """Whether this thread is inside already, with every library that is loaded, and nobody has changed its arithmetic since."""
     if not _HERE.depth or not _exact():
         return False
@@ -120,7 +120,7 @@ def _nested() -> bool:
 @contextmanager
 def plain() -> Iterator[None]:
     """The arithmetic and the settings of a fresh process, for this thread and whom it starts."""
-    if _nested():
+    if _is_nested():
         yield
         return
     before = _HERE.libraries
@@ -135,26 +135,26 @@ def plain() -> Iterator[None]:
             _HERE.libraries = before
 
 
-def guarded(function: Callable[P, R]) -> Callable[P, R]:
+def guard(function: Callable[P, R]) -> Callable[P, R]:
     """The function in plain arithmetic. A generator gets it for each of its steps: between them its caller's own are in force."""
     if inspect.isgeneratorfunction(function):
-        made: Any = _stepwise(function)
+        wrapper: Any = _stepwise(function)
     else:
 
         @wraps(function)
-        def made(*args: P.args, **kwargs: P.kwargs) -> R:
-            if _nested():
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            if _is_nested():
                 return function(*args, **kwargs)
             with plain():
                 return function(*args, **kwargs)
 
-    made.guarded = True
-    return cast("Callable[P, R]", made)
+    wrapper.guarded = True
+    return cast("Callable[P, R]", wrapper)
 
 
 def _stepwise(function: Callable[P, Any]) -> Callable[P, Iterator[Any]]:
     @wraps(function)
-    def made(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
         steps = function(*args, **kwargs)
         try:
             while True:
@@ -168,18 +168,18 @@ def _stepwise(function: Callable[P, Any]) -> Callable[P, Iterator[Any]]:
             with plain():
                 steps.close()
 
-    return made
+    return wrapper
 
 
-def guarded_class(kind: K) -> K:
+def guard_class(kind: K) -> K:
     """Every public function, property and static method of the class, and what makes and shows it."""
     for name, member in list(vars(kind).items()):
         if name.startswith("_") and name not in OWN:
             continue
         if isinstance(member, staticmethod | classmethod):
-            setattr(kind, name, type(member)(guarded(member.__func__)))
+            setattr(kind, name, type(member)(guard(member.__func__)))
         elif isinstance(member, property):
-            setattr(kind, name, property(guarded(member.fget) if member.fget else None, member.fset, member.fdel, member.__doc__))
+            setattr(kind, name, property(guard(member.fget) if member.fget else None, member.fset, member.fdel, member.__doc__))
         elif inspect.isfunction(member):
-            setattr(kind, name, guarded(member))
+            setattr(kind, name, guard(member))
     return kind

@@ -17,14 +17,14 @@ from polytriton.frontend.joint import JointProperty, check_isomorphic, model_of,
 from polytriton.frontend.onnx import Imported, cross_check
 from polytriton.frontend.onnx_joined import join_models
 from polytriton.frontend.onnx_mapped import map_input
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.passes.pipeline import compile_net
 from polytriton.prove.options import Options
 from polytriton.runtime.attack import Replay, replayer
 from polytriton.runtime.config import DEFAULT
 
 
-@guarded
+@guard
 def join(
     networks: Mapping[str, Verifier] | Sequence[Verifier],
     property: str | os.PathLike[str] | None = None,
@@ -39,7 +39,7 @@ def join(
     named = dict(networks) if isinstance(networks, Mapping) else {f"network {k}": v for k, v in enumerate(networks)}
     if not named:
         raise UsageError("no networks to join", "give one or more")
-    models = {name: _imported(name, verifier) for name, verifier in named.items()}
+    models = {name: _require_import(name, verifier) for name, verifier in named.items()}
     first = next(iter(named.values()))
     options = replace(first.options, config=DEFAULT, semantics=_common_semantics([v.options.semantics for v in named.values()]))
     if property is not None:
@@ -96,7 +96,7 @@ def _common_semantics(names: Sequence[str]) -> str:
     return ",".join([base, *(f"{function}={ulps}" for function, ulps in errors.items())])
 
 
-def _imported(name: str, verifier: Verifier) -> Imported:
+def _require_import(name: str, verifier: Verifier) -> Imported:
     if verifier.imported is None:
         raise UsageError(f"{name} has no model behind it", "compile it from ONNX or torch")
     if verifier.joint is not None or any(n.integer("outside") for n in verifier.net):

@@ -46,7 +46,7 @@ def cases(file: Path) -> Iterator[Case]:
 
 
 @cache
-def _said(module: str) -> dict[str, str]:
+def _first_sentences(module: str) -> dict[str, str]:
     """The first sentence of every docstring of a test file; under the empty name its own."""
     path = ROOT / f"{module.replace('.', '/')}.py"
     if not path.is_file():
@@ -58,7 +58,7 @@ def _said(module: str) -> dict[str, str]:
 
 
 def reason(module: str, test: str) -> str:
-    said = _said(module)
+    said = _first_sentences(module)
     return (said.get(test) or said.get("") or "").replace("|", "/")
 
 

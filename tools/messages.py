@@ -69,11 +69,11 @@ class Call:
 
 
 @cache
-def found() -> tuple[Message, ...]:
+def find_messages() -> tuple[Message, ...]:
     """Every message, without repetition."""
     files = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
     constants = {path: _constants(tree) for path, tree in files.items()}
-    calls = [c for path, tree in files.items() for c in _calls(path, tree, {**_imported(tree, constants), **constants[path]})]
+    calls = [c for path, tree in files.items() for c in _calls(path, tree, {**_find_imported(tree, constants), **constants[path]})]
     makers = {name: [Maker(("message", "remedy"), {}, MARK.format("message"), MARK.format("remedy"), name)] for name in KINDS}
     for _ in range(ROUNDS):
         made = [(call, m) for call in calls for m in _says(call, makers)]
@@ -83,11 +83,11 @@ def found() -> tuple[Message, ...]:
                 fresh.setdefault(place.name, []).append(Maker(place.parameters, place.defaults, m.message, m.remedy, m.kind, call.path))
         makers = {**{k: makers[k] for k in KINDS}, **fresh}
     spoken = {m.message for _, m in made if "\0" not in m.message + m.remedy}
-    filled = {_filled(told) for _, told in made if not _said(told, spoken)}
+    filled = {_fill(told) for _, told in made if not _is_said(told, spoken)}
     return tuple(sorted(m for m in filled if m is not None))
 
 
-def _said(told: Message, spoken: set[str]) -> bool:
+def _is_said(told: Message, spoken: set[str]) -> bool:
     """Whether a maker's own template is covered by what its callers say."""
     if "\0" not in told.message:
         return "\0" in told.remedy and told.message in spoken
@@ -95,7 +95,7 @@ def _said(told: Message, spoken: set[str]) -> bool:
     return any(pattern.fullmatch(s) for s in spoken)
 
 
-def _filled(m: Message) -> Message | None:
+def _fill(m: Message) -> Message | None:
     message, remedy = (re.sub("\0([^\0]*)\0", r"{\1}", text) for text in (m.message, m.remedy))
     if not re.sub(r"\{[^}]*\}", "", message).strip(" :"):
         return None  # nothing but what another error said
@@ -107,7 +107,7 @@ def _calls(path: Path, tree: ast.Module, names: Names) -> Iterator[Call]:
     inside: dict[int, tuple[Place | None, Names]] = {id(node): (None, names) for node in ast.walk(tree)}
     for f in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):  # the innermost comes last
         place = _place(f, names)
-        known = {**names, **_marks(place), **_assigned(f)}
+        known = {**names, **_marks(place), **_find_assigned(f)}
         inside.update({id(node): (place, known) for node in ast.walk(f)})
     for h in (n for n in ast.walk(tree) if isinstance(n, ast.ExceptHandler)):
         if (handled := _handler(h)) is not None:
@@ -125,7 +125,7 @@ def _says(call: Call, makers: Mapping[str, list[Maker]]) -> Iterator[Message]:
     room = call.path.relative_to(PACKAGE).parts
     for maker in makers.get(call.called, ()):
         if maker.file is None or _reaches(call.called, maker.file, call.path):
-            given = _given(call.node, maker, call.names)
+            given = _bind_arguments(call.node, maker, call.names)
             message, remedy = (_put(text, given) for text in (maker.message, maker.remedy))
             if message:
                 yield Message(room[0] if len(room) > 1 else "polytriton", message, remedy, maker.kind)
@@ -136,7 +136,7 @@ def _reaches(called: str, home: Path, path: Path) -> bool:
     return home == path if called.startswith("_") else home.parent == path.parent
 
 
-def _given(node: ast.Call, maker: Maker, known: Names) -> dict[str, str]:
+def _bind_arguments(node: ast.Call, maker: Maker, known: Names) -> dict[str, str]:
     given: dict[str, ast.expr] = {**maker.defaults, **dict(zip(maker.parameters, node.args, strict=False))}
     given.update({k.arg: k.value for k in node.keywords if k.arg in maker.parameters})
     return {p: _text(value, known) or f"{{{p if maker.file else _hole(value)}}}" for p, value in given.items()}
@@ -168,10 +168,10 @@ def _handler(handler: ast.ExceptHandler) -> Place | None:
 
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    return _assigned(ast.Module([n for n in tree.body if isinstance(n, ast.Assign)], []))
+    return _find_assigned(ast.Module([n for n in tree.body if isinstance(n, ast.Assign)], []))
 
 
-def _imported(tree: ast.Module, constants: Mapping[Path, Names]) -> dict[str, ast.expr]:
+def _find_imported(tree: ast.Module, constants: Mapping[Path, Names]) -> dict[str, ast.expr]:
     """Constants of other modules of the package."""
     held: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
@@ -181,7 +181,7 @@ def _imported(tree: ast.Module, constants: Mapping[Path, Names]) -> dict[str, as
     return held
 
 
-def _assigned(scope: ast.AST) -> dict[str, ast.expr]:
+def _find_assigned(scope: ast.AST) -> dict[str, ast.expr]:
     """What the names of a function stand for, the last assignment winning."""
     nodes = [n for n in ast.walk(scope) if isinstance(n, ast.Assign)]
     return {target.id: n.value for n in nodes for target in n.targets if isinstance(target, ast.Name)}

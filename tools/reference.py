@@ -18,7 +18,7 @@ import typer
 import polytriton
 from polytriton import errors
 from polytriton.cli import app
-from tools.messages import KINDS, found
+from tools.messages import KINDS, find_messages
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -42,11 +42,11 @@ def command_line() -> str:
         out += ["", f"## {name}", "", " ".join(["    polytriton", name, *usage, "[options]"]), ""]
         out += [" ".join(part.split()) + "\n" for part in inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")]
         out += ["| option | default | |", "|---|---|---|"]
-        out += [f"| {_spelled(p)} | {_default(p)} | {_cell(p.help or '')} |" for p in command.params if p.param_type_name != "argument"]
+        out += [f"| {_spell(p)} | {_default(p)} | {_cell(p.help or '')} |" for p in command.params if p.param_type_name != "argument"]
     return "\n".join(out) + "\n"
 
 
-def _spelled(p: Any) -> str:
+def _spell(p: Any) -> str:
     value = "" if p.is_flag else f" {p.metavar or p.name.upper()}"
     return ", ".join(f"`{o}{value}`" for o in (*p.opts, *p.secondary_opts))
 
@@ -136,7 +136,7 @@ CODES = {
 
 
 def messages() -> str:
-    said = found()
+    said = find_messages()
     intro = "Every message is printed with its remedy. What is in braces is filled in with names and numbers of the case."
     out = [NOTE, "# Messages and remedies", "", intro]
     for code, title in CODES.items():
@@ -146,11 +146,11 @@ def messages() -> str:
         out += ["", f"## {title}"]
         for room in dict.fromkeys(m.room for m in mine):
             out += ["", f"### {room}", "", "| message | remedy |", "|---|---|"]
-            out += [f"| {_shown(m.message)} | {_shown(m.remedy)} |" for m in mine if m.room == room]
+            out += [f"| {_show(m.message)} | {_show(m.remedy)} |" for m in mine if m.room == room]
     return "\n".join(out) + "\n"
 
 
-def _shown(text: str) -> str:
+def _show(text: str) -> str:
     cleaned = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
     return re.sub(r"(\{[^}]*\})", r"`\1`", cleaned.replace("`", "'"))
 

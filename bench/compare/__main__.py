@@ -192,10 +192,10 @@ def pair(a: argparse.Namespace, dtype: str, file: Path, boxes: Path, x: np.ndarr
     for name in sides:
         row: Row = {"engine": name, "numerics": types[name], **summary(times[name], len(x))}
         row |= {"first": first[name][clock], "worst": float(margins[name].min())}
-        yield row | (compared([*times.values()], [*margins.values()]) if name == "polytriton" else {})
+        yield row | (compare([*times.values()], [*margins.values()]) if name == "polytriton" else {})
 
 
-def compared(times: list[list[float]], margins: list[np.ndarray]) -> Row:
+def compare(times: list[list[float]], margins: list[np.ndarray]) -> Row:
     (ours, theirs), (mine, other) = times, margins
     each = [p / o for o, p in zip(ours, theirs, strict=True)]
     quarters = statistics.quantiles(each, n=4, method="inclusive") if len(each) > 1 else [each[0]] * 3

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NO_PEER
     about = {"part": "peer-search", **describe("cpu", a.threads)}
     fixed = {"limit": f"{a.timeout:g}", "peer": name}
-    earlier = held(a.out)
+    earlier = last_rows(a.out)
     if other := next((f"{c} {r[c]!r}" for r in earlier.values() for c in SAME if r[c] != {**about, **fixed}[c]), ""):
         p.error(f"{a.out} was measured with {other}: name another file with --out")
     left = [r for r in rows if r["id"] not in earlier or earlier[r["id"]]["peer_verdict"] == ERROR]
@@ -118,7 +118,7 @@ def sample(rows: Sequence[dict[str, str]], each: int) -> list[dict[str, str]]:
     return [mine[k] for k in range(each) for mine in some if k < len(mine)]
 
 
-def held(path: Path | None) -> dict[str, dict[str, str]]:
+def last_rows(path: Path | None) -> dict[str, dict[str, str]]:
     """The last row of each instance that the file holds."""
     if path is None or not path.exists():
         return {}

@@ -128,12 +128,12 @@ class AlphaBetaCrown:
     def version(self) -> str:
         """Of its torch; OSError or CalledProcessError where it does not run."""
 
-        def told(*words: str) -> str:
+        def ask(*words: str) -> str:
             env = environment(1, ours=False)
             return subprocess.run([self.python, *words], env=env, capture_output=True, text=True, check=True).stdout.strip()
 
-        told(str(self.program), "--help")  # imports all that it needs
-        return f"torch {told('-c', 'import torch; print(torch.__version__)')}"
+        ask(str(self.program), "--help")  # imports all that it needs
+        return f"torch {ask('-c', 'import torch; print(torch.__version__)')}"
 
 
 def environment(threads: int, ours: bool) -> dict[str, str]:

@@ -49,7 +49,7 @@ def commit(folder: Path = ROOT) -> str:
         return "unknown"
 
 
-def installed(*names: str) -> str:
+def installed_version(*names: str) -> str:
     """The version of the first that is there: some packages are published under several names."""
     for name in names:
         try:
@@ -68,7 +68,7 @@ def describe(device: str = "cpu", threads: int = 0) -> dict[str, str]:
         "threads": str(threads or torch.get_num_threads()),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "triton": installed("triton", "pytorch-triton"),
+        "triton": installed_version("triton", "pytorch-triton"),
         "polytriton": polytriton.__version__,
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d %H:%M"),

@@ -52,7 +52,7 @@ class PartJob:
 def repeat(run: Callable[[], object], job: PartJob) -> list[float]:
     """Seconds of `job.runs` runs, or of as many as the budget allows; quick ones are averaged over several."""
 
-    def timed(times: int) -> float:
+    def time_runs(times: int) -> float:
         job.synchronize()
         start = time.perf_counter()
         for _ in range(times):
@@ -61,11 +61,11 @@ def repeat(run: Callable[[], object], job: PartJob) -> list[float]:
         return (time.perf_counter() - start) / times
 
     begin = time.perf_counter()
-    probe = timed(1)
+    probe = time_runs(1)
     each = max(1, min(100, int(SHORT / max(probe, 1e-6))))
     out = [probe] if each == 1 else []
     while len(out) < job.runs and (not out or time.perf_counter() - begin + out[-1] * each < job.budget):
-        out.append(timed(each))
+        out.append(time_runs(each))
     return out
 
 
@@ -103,12 +103,12 @@ class Case:
         """The least bound of the first `batch` images' margins."""
         return float(self.net.margins(self.lo[:batch], self.hi[:batch], self.forms[:batch], effort="quick").min())
 
-    def measured(self, batch: int, job: PartJob) -> Row:
+    def measure(self, batch: int, job: PartJob) -> Row:
         """A first run, watched and counted, which also compiles and fills caches; then the timed ones, if it left them time."""
-        return {**measured(self.net, lambda: self.worst(batch), batch, job), "batch": batch}
+        return {**measure_runs(self.net, lambda: self.worst(batch), batch, job), "batch": batch}
 
 
-def measured(net: Verifier, run: Callable[[], float], share: int, job: PartJob) -> Row:
+def measure_runs(net: Verifier, run: Callable[[], float], share: int, job: PartJob) -> Row:
     """`run` answers the worst margin of `share` images; counts are those of one run."""
     rows, gflop = 0, 0.0
     engines = net._decider._engines
@@ -141,7 +141,7 @@ class Peak:
         self.gpu = device.startswith("cuda")
 
     def __enter__(self) -> Peak:
-        self.base = self.most = self._held()
+        self.base = self.most = self._memory_held()
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
         if self.gpu:
@@ -160,9 +160,9 @@ class Peak:
 
     def _watch(self) -> None:
         while not self.stop.wait(0.002):
-            self.most = max(self.most, self._held())
+            self.most = max(self.most, self._memory_held())
 
-    def _held(self) -> int:
+    def _memory_held(self) -> int:
         if self.gpu:
             return torch.cuda.memory_allocated()
         statm = Path("/proc/self/statm")

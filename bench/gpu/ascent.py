@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bench.core.machine import found_data
 from bench.core.table import Row, first_line
-from bench.gpu.setting import Setting, lost
+from bench.gpu.setting import Setting, is_lost
 from bench.nets.grow import NETWORKS
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.net import Net
@@ -49,7 +49,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
             for row in part(group, setting):
                 yield {"network": group, **row, "verdict": "" if "fraction" not in row else "pass" if row["fraction"] <= 1 else "FAIL"}
         except Exception as error:
-            if lost(error):
+            if is_lost(error):
                 raise
             yield {"network": group, "what": part.__name__, "fraction": float("inf"), "verdict": "FAIL", "note": first_line(error)}
 
@@ -92,12 +92,12 @@ def compare(group: str, setting: Setting) -> Iterator[Row]:
         yield {
             "rows": count,
             "what": what,
-            "fraction": apart(found, want) / CLOSE,
+            "fraction": distance(found, want) / CLOSE,
             "note": "" if ours.by_kernels else "by torch: no kernels",
         }
 
 
-def apart(ours: dict[str, Found], theirs: dict[str, Found]) -> float:
+def distance(ours: dict[str, Found], theirs: dict[str, Found]) -> float:
     """By how much proposals differ at most; infinite where one is no number."""
     pairs = [(ours[r].slopes, f.slopes) for r, f in theirs.items()]
     pairs += [(a, f.multipliers) for r, f in theirs.items() if f.multipliers is not None and (a := ours[r].multipliers) is not None]
@@ -114,7 +114,7 @@ def times(group: str, setting: Setting) -> Iterator[Row]:
     rows, climbing, found, end = rows_of(engine, count), AscentKernels(engine.kernels), list[float](), time.time() + SECONDS
     turns = 1 if setting.dry else TURNS
 
-    def timed(steps: int) -> float:
+    def time_steps(steps: int) -> float:
         setting.synchronize()
         begun = time.perf_counter()
         climbing.improve(rows, steps, RATE)
@@ -122,10 +122,10 @@ def times(group: str, setting: Setting) -> Iterator[Row]:
         return time.perf_counter() - begun
 
     with pin_settings():
-        timed(1)  # compiles
+        time_steps(1)  # compiles
         while setting.left > 0 and (len(found) < 3 or time.time() < end) and not (setting.dry and found):
-            once = timed(0)
-            found.append((timed(turns) - once) / turns)
+            once = time_steps(0)
+            found.append((time_steps(turns) - once) / turns)
     if found:
         seconds = statistics.median(found)
         spread = {

@@ -18,7 +18,7 @@ import torch
 from bench.core.table import Row, first_line
 from bench.gpu import ascent
 from bench.gpu import kernels as whole
-from bench.gpu.setting import Setting, lost
+from bench.gpu.setting import Setting, is_lost
 from bench.gpu.stage import Stage
 from bench.gpu.warm import warm
 from bench.nets.grow import NETWORKS
@@ -56,7 +56,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
             yield {"check": group, "seconds": now - begun, "verdict": verdict, **found}
             begun = now
     except Exception as error:
-        if lost(error):
+        if is_lost(error):
             raise
         yield {"check": group, "what": "all", "fraction": INFINITE, "verdict": "FAIL", "note": first_line(error)}
 
@@ -66,7 +66,7 @@ def _row(group: str, what: str, setting: Setting, check: Check) -> Row:
     try:
         right, note = check(setting)
     except Exception as error:
-        if lost(error):
+        if is_lost(error):
             raise
         right, note = False, first_line(error)
     about = {"check": group, "what": what, "seconds": time.perf_counter() - begun}
@@ -105,13 +105,13 @@ def _streams(setting: Setting) -> tuple[bool, str]:
 
 def _graph(setting: Setting) -> tuple[bool, str]:
     a = torch.ones(SIZE, device=setting.device)
-    replayed = _captured(setting, lambda: a.add_(1))
+    replayed = _capture(setting, lambda: a.add_(1))
     return bool(
         (a.cpu() == 1 + replayed).all()
     ), f"replayed {replayed} times" if setting.device.type == "cuda" else "none in the interpreter"
 
 
-def _captured(setting: Setting, call: Callable[[], object]) -> int:
+def _capture(setting: Setting, call: Callable[[], object]) -> int:
     """Captures what is asked for as the backend does, and replays it; how often it has run then."""
     if setting.device.type != "cuda":
         return call() is None or 1
@@ -145,7 +145,7 @@ def _kernel(setting: Setting) -> tuple[bool, str]:
     tensors = {p: v.to(setting.device) for p, v in given.items()}
     run = load.function(kernel)[-(-SIZE // block), 1]
     want = torch.stack([part.sum() for part in staying.split(block)])
-    for how, launch in (("launched", lambda call: call()), ("captured", lambda call: _captured(setting, call))):
+    for how, launch in (("launched", lambda call: call()), ("captured", lambda call: _capture(setting, call))):
         tensors["blocks_ptr"].fill_(-1)
         launch(lambda: run(*(tensors[p] for p in kernel.parameters), **kernel.options, **FUSION))
         if not torch.equal(tensors["blocks_ptr"].cpu(), want):

@@ -7,7 +7,7 @@ from itertools import product
 
 from bench import interval
 from bench.core.table import Row, first_line
-from bench.gpu.setting import Setting, lost
+from bench.gpu.setting import Setting, is_lost
 
 COLUMNS = SHOWN = (*interval.COLUMNS, "note")
 
@@ -22,8 +22,8 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
         if setting.left < 0:
             return
         try:
-            yield interval.measured(case, dtype, 4 if setting.dry else 4096, setting.device.type)
+            yield interval.measure_case(case, dtype, 4 if setting.dry else 4096, setting.device.type)
         except Exception as error:
-            if lost(error):
+            if is_lost(error):
                 raise
             yield {"layer": case.name, "type": str(dtype).removeprefix("torch."), "note": first_line(error)}

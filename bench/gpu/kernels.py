@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.core.table import Row, first_line
 from bench.gpu.reference import Oracle
-from bench.gpu.setting import Setting, lost
+from bench.gpu.setting import Setting, is_lost
 from bench.gpu.stage import Stage
 from bench.gpu.warm import warm
 from bench.nets.grow import NETWORKS
@@ -53,7 +53,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
             for row in chain(*(part(compiled, numerics, setting) for part in (_steps, compare, replay))):
                 yield {**about, **row, "verdict": "pass" if row["fraction"] <= 1 else "FAIL"}
         except Exception as error:
-            if lost(error):
+            if is_lost(error):
                 raise
             yield {**about, "step": "all", "fraction": INFINITE, "what": type(error).__name__, "verdict": "FAIL", "note": first_line(error)}
 
@@ -116,7 +116,7 @@ def compare(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row
     with pin_settings():
         boxes = host.refine(lo, hi)
         want = host.query(boxes, Forms(image, eye))
-        on_device = _moved(boxes, setting.device)
+        on_device = _move(boxes, setting.device)
         forms = Forms(image.to(setting.device), eye.to(setting.device))
         got = ours.query(on_device, forms)
         again = [ours.query(on_device, forms) for _ in range(1 if setting.dry else 9)]  # graphs replayed, branches at once
@@ -129,7 +129,7 @@ def compare(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row
     yield {"program": "query", "step": "network", "fraction": 0.0 if same else INFINITE, "what": "repeated"}
     drift = max(_drift(mine.lo[n].cpu(), mine.hi[n].cpu(), boxes.lo[n], boxes.hi[n]) for n in ours.bounded_nodes())
     yield {"program": "bounds", "step": "network", "fraction": drift / DRIFT[numerics], "what": "drift"}
-    outside = _outside(compiled.net, lo, hi, mine, final.best.view(batch, outputs))
+    outside = _find_outside(compiled.net, lo, hi, mine, final.best.view(batch, outputs))
     yield {"program": "all", "step": "network", "fraction": INFINITE if outside else 0.0, "what": "sampled", "note": outside}
 
 
@@ -167,7 +167,7 @@ def _largest(share: Tensor) -> float:
     return float(torch.nan_to_num(share, nan=float("inf")).max())
 
 
-def _moved(boxes: Boxes, device: torch.device) -> Boxes:
+def _move(boxes: Boxes, device: torch.device) -> Boxes:
     every = (boxes.lo, boxes.hi, boxes.magnitude, boxes.error)
     lo, hi, magnitude, error = ({k: v.to(device) for k, v in values.items()} for values in every)
     return Boxes(lo, hi, magnitude, error)
@@ -178,7 +178,7 @@ def _drift(lo: Tensor, hi: Tensor, other_lo: Tensor, other_hi: Tensor) -> float:
     return _largest(torch.maximum((lo - other_lo).abs(), (hi - other_hi).abs()) / width)
 
 
-def _outside(net: Net, lo: Tensor, hi: Tensor, boxes: Boxes, outputs: Tensor) -> str:
+def _find_outside(net: Net, lo: Tensor, hi: Tensor, boxes: Boxes, outputs: Tensor) -> str:
     """The first node with a value off its box at a corner or a random point; "" where all is well."""
     rng = np.random.default_rng(2)
     for b in range(len(lo)):

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from bench.core.table import Row, first_line
-from bench.gpu.setting import Setting, ceiling, device_name, lost
-from bench.gpu.stage import Noted, Shaped, Stage, carried
+from bench.gpu.setting import Setting, ceiling, device_name, is_lost
+from bench.gpu.stage import Noted, Shaped, Stage, carry
 from bench.gpu.warm import compile_ahead
 from bench.nets import grow
 from polytriton.arithmetic import ARITHMETICS
@@ -111,7 +111,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
     for case in some:
         compiled, program = made[case.name]
         for numerics, fuse, sizes, inner, _ in variants(case):
-            arithmetic = carried(ARITHMETICS[numerics], inner)
+            arithmetic = carry(ARITHMETICS[numerics], inner)
             Noted(emitter, Frames(compiled.net, compiled.plan), arithmetic, program, sizes or GPU, fuse=fuse).run()
     compile_ahead(list(emitter.kernels.values()), replace(setting, end=time.time() + setting.left / 2))
     for case in some:
@@ -126,7 +126,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
                 ):
                     yield {**about, **row}
             except Exception as error:
-                if lost(error):
+                if is_lost(error):
                     raise
                 yield {**about, "note": first_line(error)}
             setting.give_back()  # before the next stage is made

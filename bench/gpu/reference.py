@@ -48,7 +48,7 @@ class Oracle:
         at = self.was[f"{slot}_ptr"][: self.n] if f"{slot}_ptr" in self.was else torch.arange(self.n, device=every.device)
         return every[: every.numel() // size * size].view(-1, size)[at]
 
-    def out(self, size: int) -> Tensor:
+    def result(self, size: int) -> Tensor:
         return self.now["out_ptr"][: self.n * size].view(self.n, size)
 
     def row(self, name: str) -> Tensor:
@@ -85,9 +85,9 @@ class Oracle:
                 q = torch.arange(size, device=x.device)
                 bias = self.was["bias_ptr"].reshape(-1)[q % channels if c["BIAS"] == "line" else q]
                 fixed, size_of_fixed = (x.double() * bias).sum(1), (x.double() * bias).abs().sum(1)
-        return x, self._paid(cut + fixed, size_of_cut + size_of_fixed, charged + floor, size) if c["RELU"] or c["CHARGE"] else iter(())
+        return x, self._judge(cut + fixed, size_of_cut + size_of_fixed, charged + floor, size) if c["RELU"] or c["CHARGE"] else iter(())
 
-    def _paid(self, more: Tensor, magnitude: Tensor, charge: Tensor, terms: int) -> Found:
+    def _judge(self, more: Tensor, magnitude: Tensor, charge: Tensor, terms: int) -> Found:
         """constant + more and error + charge, the error rounded up for its own sums and the constant's."""
         constant, error = self.row("constant"), self.row("error")
         big = constant.abs() + magnitude
@@ -111,14 +111,14 @@ class Oracle:
         x, paid = self.scalars(size, self.c["LINE"], self.c["C"])
         yield from paid
         if self.c["RELU"]:
-            yield "rows", fraction(self.out(size), x.double(), torch.zeros_like(x, dtype=torch.float64))
+            yield "rows", fraction(self.result(size), x.double(), torch.zeros_like(x, dtype=torch.float64))
 
     def dense_step(self) -> Found:
         k, n = self.c["K"], self.c["N"]
         x, paid = self.scalars(k, self.c["LINE"], self.c["C"])
         yield from paid
         w = self.was["w_ptr"].reshape(k, n).double()
-        yield self._product(x.double() @ w, x.double().abs() @ w.abs(), self.out(n), k)
+        yield self._product(x.double() @ w, x.double().abs() @ w.abs(), self.result(n), k)
 
     def conv_step(self) -> Found:
         c = self.c
@@ -143,7 +143,7 @@ class Oracle:
             want, size = (torch.where(on[:, :, :, None, None], v, 0.0) for v in (want, size))
         taps = (-(-kh // c["SH"]) if c["DH"] == 1 else kh) * (-(-kw // c["SW"]) if c["DW"] == 1 else kw)
         flat = ho * wo * ci
-        yield self._product(want.reshape(self.n, flat), size.reshape(self.n, flat), self.out(flat), taps * co // g)
+        yield self._product(want.reshape(self.n, flat), size.reshape(self.n, flat), self.result(flat), taps * co // g)
 
     def _on_image(self, height: int, width: int, prefix: str) -> Tensor:
         c = self.c
@@ -160,9 +160,9 @@ class Oracle:
         if self.c["LOWER"]:
             terms = terms + torch.where(x > 0, x.double() * self.read("lower", size, line).double(), 0.0)
         pending = self._pending(x, size, line, "floor")
-        yield from self._paid(terms.sum(1) * self.c["SUM_ERROR"], terms.abs().sum(1), pending, size)
+        yield from self._judge(terms.sum(1) * self.c["SUM_ERROR"], terms.abs().sum(1), pending, size)
         want = (x * torch.where(x < 0, high, low)).double()
-        yield "rows", fraction(self.out(size), want, torch.zeros_like(want))
+        yield "rows", fraction(self.result(size), want, torch.zeros_like(want))
 
     def _pending(self, x: Tensor, size: int, line: int, floor: str) -> Tensor:
         """What is paid for coefficients that a nonlinear operator multiplied."""
@@ -179,9 +179,9 @@ class Oracle:
         factor, shift = first.read("factor", size, line), first.read("shift", size, line)
         fixed = x.double() * shift
         charge = (x.double().abs() * t.double()).sum(1) * self.c["SUM_ERROR"] + self.was["floor_ptr"][image]
-        yield from self._paid(fixed.sum(1), fixed.abs().sum(1), charge, size)
+        yield from self._judge(fixed.sum(1), fixed.abs().sum(1), charge, size)
         want = (x * factor).double()
-        yield "rows", fraction(self.out(size), want, torch.zeros_like(want))
+        yield "rows", fraction(self.result(size), want, torch.zeros_like(want))
 
     def pool_rows(self) -> Found:
         c = self.c
@@ -192,7 +192,7 @@ class Oracle:
         goes = (x > 0) | (code % 2 == 1)
         fixed, reach = torch.where(goes, 0.0, x.double()) * most, (x.double().abs() * largest).sum(1)
         charge = (c["REL"] * reach + self.was["floor_ptr"][self.row("image")]) * c["SUM_ERROR"]
-        yield from self._paid(fixed.sum(1), reach, charge + self._pending(x, size, line, "own_floor"), size)
+        yield from self._judge(fixed.sum(1), reach, charge + self._pending(x, size, line, "own_floor"), size)
         tap = (code // 2 - 1).view(self.n, h, w, ch)
         y, z = (torch.arange(k, device=x.device) for k in (h, w))
         to_y = y[:, None, None] * c["SH"] + tap // c["KW"] * c["DH"] - c["TOP"]
@@ -202,13 +202,13 @@ class Oracle:
         want, total = (torch.zeros(self.n, ho * wo * ch + 1, dtype=torch.float64, device=x.device) for _ in range(2))
         want.scatter_add_(1, at, x.double())
         total.scatter_add_(1, at, x.double().abs())
-        yield "rows", fraction(self.out(ho * wo * ch), want[:, :-1], gamma(c["KH"] * c["KW"], self.coefficients.u) * total[:, :-1])
+        yield "rows", fraction(self.result(ho * wo * ch), want[:, :-1], gamma(c["KH"] * c["KW"], self.coefficients.u) * total[:, :-1])
 
     def part_rows(self) -> Found:
         c = self.c
         runs = self.rows(c["FROM"]).view(self.n, -1, c["OUTER"])[:, :, c["BEGIN"] : c["BEGIN"] + c["INNER"]]
         want = runs.reshape(self.n, c["SIZE"]).double()
-        yield "rows", fraction(self.out(c["SIZE"]), want, torch.zeros_like(want))
+        yield "rows", fraction(self.result(c["SIZE"]), want, torch.zeros_like(want))
 
     def gather_rows(self) -> Found:
         c = self.c
@@ -219,7 +219,7 @@ class Oracle:
             mine = x[:, :, readers[starts[s] : starts[s + 1]]]
             want[:, :, s], total[:, :, s] = mine.sum(2), mine.abs().sum(2)
         room = gamma(c["REPEATS"], self.coefficients.u) * total.view(self.n, -1)
-        yield "rows", fraction(self.out(c["SIZE"]), want.view(self.n, -1), room)
+        yield "rows", fraction(self.result(c["SIZE"]), want.view(self.n, -1), room)
 
     def concretize_rows(self) -> Found:
         c = self.c
@@ -247,20 +247,20 @@ class Oracle:
     def join_rows(self) -> Found:
         c = self.c
         ho, wo, ch = c["HO"], c["WO"], c["C"]
-        a = self._moved("a", ho, wo)
+        a = self._move("a", ho, wo)
         want = a
         if c["SECOND"]:
-            b = self._moved("b", ho, wo)
+            b = self._move("b", ho, wo)
             want = a + b
             lo, hi = (self.read(t, ho * wo * ch, wo * ch).double() for t in ("lo", "hi"))
             reach = torch.maximum(lo.abs(), hi.abs())
             parts = ((c["A_REL"], a), (c["B_REL"], b), (c["OUT_REL"], want))
             floor = self.was["floor_ptr"][self.row("image")]
             charge = sum(((rel * (v.double().abs() * reach).sum(1) + floor) for rel, v in parts if rel > 0), torch.zeros_like(floor))
-            yield from self._paid(torch.zeros_like(charge), torch.zeros_like(charge), charge, ho * wo * ch)
-        yield "rows", fraction(self.out(ho * wo * ch), want.double(), torch.zeros_like(want, dtype=torch.float64))
+            yield from self._judge(torch.zeros_like(charge), torch.zeros_like(charge), charge, ho * wo * ch)
+        yield "rows", fraction(self.result(ho * wo * ch), want.double(), torch.zeros_like(want, dtype=torch.float64))
 
-    def _moved(self, name: str, ho: int, wo: int) -> Tensor:
+    def _move(self, name: str, ho: int, wo: int) -> Tensor:
         """One part on the new windows, with its sign."""
         c, p = self.c, name.upper()
         h, w, ch = c[f"{p}H"], c[f"{p}W"], c["C"]
@@ -290,7 +290,7 @@ class Oracle:
             want = torch.zeros(self.n, ho * wo * ci, dtype=torch.float64, device=sign.device)
             want[torch.arange(self.n, device=sign.device), channel] = sign
         want = want.reshape(self.n, -1)
-        yield "rows", fraction(self.out(ho * wo * ci), want, torch.zeros_like(want))
+        yield "rows", fraction(self.result(ho * wo * ci), want, torch.zeros_like(want))
         if c["CHARGE"]:
             yield from self.pay_neurons()
 
@@ -302,20 +302,20 @@ class Oracle:
         if c["BIAS"] != "none":
             more = self.row("sign") * self.was["bias_ptr"].reshape(-1)[channel]
         at = ((self.row("image") * c["H"] + self.row("row_h")) * c["W"] + self.row("row_w")) * c["C"] + channel
-        yield from self._paid(more, more.abs(), self.was["first_ptr"].reshape(-1)[at], 1)
+        yield from self._judge(more, more.abs(), self.was["first_ptr"].reshape(-1)[at], 1)
 
     # ---- compaction: exact ------------------------------------------------------------------------------
 
-    def _staying(self) -> Tensor:
+    def _find_staying(self) -> Tensor:
         return self.was["done_ptr"][self.was["group_ptr"][self.row("index")]] == 0
 
     def count_staying(self) -> Found:
-        stays, size = self._staying().long(), self.c["B"]
+        stays, size = self._find_staying().long(), self.c["B"]
         want = torch.stack([part.sum() for part in stays.split(size)])
         yield "counts", 0.0 if torch.equal(self.now["blocks_ptr"][: len(want)], want) else float("inf")
 
     def move_rows(self) -> Found:
-        stays = torch.nonzero(self._staying()).flatten()
+        stays = torch.nonzero(self._find_staying()).flatten()
         k = len(stays)
         same = int(self.now["to_count_ptr"][0]) == k and torch.equal(self.now["from_ptr"][:k], stays)
         for name in ("image", "row_h", "row_w", "constant", "error", "index", "sign", "channel"):

@@ -94,6 +94,6 @@ def device_name(dry: bool) -> str:
     return "interpreter" if dry else torch.cuda.get_device_name()
 
 
-def lost(error: BaseException) -> bool:
+def is_lost(error: BaseException) -> bool:
     """Whether the device can do no more in this process: after an illegal access every call fails."""
     return "CUDA" in str(error) and not isinstance(error, torch.OutOfMemoryError)

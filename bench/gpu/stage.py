@@ -54,7 +54,7 @@ class Noted(Lowering):
         return super()._fuses(node) if self.fuse is None else self.fuse
 
 
-def carried(numerics: Arithmetic, inner: int) -> Arithmetic:
+def carry(numerics: Arithmetic, inner: int) -> Arithmetic:
     """Products of float32 that go on in float64 after `inner` terms; 0: as they come."""
     return replace(numerics, inner=inner) if inner and numerics.inner else numerics
 
@@ -84,7 +84,7 @@ class Stage:
         backend = engine.kernels
         assert backend is not None
         self.coefficients = engine.coefficients
-        arithmetic = carried(backend.numerics, inner)
+        arithmetic = carry(backend.numerics, inner)
         lowering = Noted(backend.emitter, backend.frames, arithmetic, program, sizes or backend.sizes, fuse=fuse)
         launches = lowering.run()
         self.notes, self.backend = lowering.notes, backend

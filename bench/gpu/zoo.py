@@ -19,7 +19,7 @@ from torch import Tensor
 from bench import zoo
 from bench.compare.side import AutoLirpa
 from bench.core.table import END_TO_END, Row, first_line, say
-from bench.gpu.setting import Setting, ceiling, device_name, lost
+from bench.gpu.setting import Setting, ceiling, device_name, is_lost
 from bench.gpu.warm import warm
 from bench.nets import grow
 from polytriton.frontend.onnx import load_onnx
@@ -94,12 +94,12 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
                 yield {**row, "note": "left out, no time"}
                 continue
             made = Peer(problem, part) if engine == "auto_LiRPA" else Ours(problem, engine, numerics, part)
-            alone = measured(made, 1, part)
+            alone = measure(made, 1, part)
             yield {**row, **alone, **goal(name, kind, 1, alone["seconds"])}
             batch = min(2 if setting.dry else BATCH, int(part.left / 3 / alone["seconds"]))
             row["batch"] = batch
             if batch > 1:
-                many = measured(made, batch, part)
+                many = measure(made, batch, part)
                 yield {**row, **many, **goal(name, kind, batch, many["seconds"])}
             else:
                 say(f"   {group}, {engine} {numerics}: no time for a batch")
@@ -108,7 +108,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
         except Stopped:
             yield {**row, "note": "over the time limit"}
         except Exception as error:
-            if lost(error):
+            if is_lost(error):
                 raise
             yield {**row, "note": first_line(error)}
         made = None
@@ -148,7 +148,7 @@ class Ours:
             boxes = self.engine.refine(self.lo, self.hi, deadline=self.end)
             return float(self.engine.query(boxes, self.forms, deadline=self.end).best.min())
 
-    def about(self, batch: int, seconds: float, runs: int) -> Row:
+    def details(self, batch: int, seconds: float, runs: int) -> Row:
         gflop = (self.engine.operations - self.before) / runs / 1e9
         row: Row = {"rows": sum(self.engine.tally.rows.values()) // runs, "gflop": gflop, "tflops": gflop / seconds / 1e3}
         device = ceiling(device_name(self.setting.dry))
@@ -182,14 +182,14 @@ class Peer(AutoLirpa):
     def run(self) -> float:
         return float(self.margins().min())
 
-    def about(self, batch: int, seconds: float, runs: int) -> Row:
+    def details(self, batch: int, seconds: float, runs: int) -> Row:
         return {}
 
 
-def measured(made: Ours | Peer, batch: int, setting: Setting) -> Row:
+def measure(made: Ours | Peer, batch: int, setting: Setting) -> Row:
     """A first run, which compiles, those until nothing is new (recordings, then their graphs), then as many as the time allows."""
 
-    def timed(run: Callable[[], float]) -> tuple[float, float]:
+    def time_run(run: Callable[[], float]) -> tuple[float, float]:
         setting.synchronize()
         start = time.perf_counter()
         worst = run()
@@ -199,17 +199,17 @@ def measured(made: Ours | Peer, batch: int, setting: Setting) -> Row:
     made.prepare(batch)
     if not setting.dry:
         torch.cuda.reset_peak_memory_stats()
-    first, worst = timed(made.run)
+    first, worst = time_run(made.run)
     early = [first]
     while len(early) < (2 if setting.dry else SETTLED) and setting.left > early[-1] and sum(early[1:]) < 20:
-        early.append(timed(made.run)[0])
+        early.append(time_run(made.run)[0])
     more: list[float] = []
     while not setting.dry and len(more) < RUNS and setting.left > 2 * early[-1] and sum(more) < 20:
-        more.append(timed(made.run)[0])
+        more.append(time_run(made.run)[0])
     times, done = more or early[-1:], len(early)
     seconds = statistics.median(times)
     row: Row = {
         "seconds": seconds / batch, "spread": (max(times) - min(times)) / batch, "runs": len(times), "first": first, "worst": worst,
         "peak_mb": 0.0 if setting.dry else torch.cuda.max_memory_allocated() / 2**20,
     }  # fmt: skip
-    return row | made.about(batch, seconds, done + len(more))
+    return row | made.details(batch, seconds, done + len(more))

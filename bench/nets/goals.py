@@ -33,7 +33,7 @@ class OnnxGrower:
         self.named += 1
         return f"{letter}{self.named}"
 
-    def _drawn(self, shape: tuple[int, ...], fan: int, gain: float) -> list[str]:
+    def _draw_layer(self, shape: tuple[int, ...], fan: int, gain: float) -> list[str]:
         """A layer's weights, of a variance that keeps its outputs', and its bias."""
         w = (self.rng.standard_normal(shape) * gain * np.sqrt(2 / fan)).astype(np.float32)
         b = (self.rng.standard_normal(shape[0]) * 0.05).astype(np.float32)
@@ -49,10 +49,10 @@ class OnnxGrower:
         return made
 
     def fc(self, x: str, inputs: int, outputs: int) -> str:
-        return self.op("Gemm", x, *self._drawn((outputs, inputs), inputs, 1.0), transB=1)
+        return self.op("Gemm", x, *self._draw_layer((outputs, inputs), inputs, 1.0), transB=1)
 
     def conv(self, x: str, inputs: int, outputs: int, k: int, s: int, p: int, gain: float = 1.0) -> str:
-        names = self._drawn((outputs, inputs, k, k), inputs * k * k, gain)
+        names = self._draw_layer((outputs, inputs, k, k), inputs * k * k, gain)
         return self.op("Conv", x, *names, kernel_shape=[k, k], strides=[s, s], pads=[p] * 4)
 
     def relu(self, x: str) -> str:

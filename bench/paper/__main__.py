@@ -136,7 +136,7 @@ def _measure(a: argparse.Namespace, row: PaperRow, about: dict[str, object], ima
 
         return share
 
-    def measured(radius: Fraction) -> Iterator[Measured]:
+    def measure(radius: Fraction) -> Iterator[Measured]:
         """All methods are asked about the images that polytriton was asked about."""
         own = list(_until_hopeless(answers_of("polytriton", radius, a.images)))
         why = HOPELESS_NOTE if _hopeless(own) and len(own) < a.images else ""
@@ -147,7 +147,7 @@ def _measure(a: argparse.Namespace, row: PaperRow, about: dict[str, object], ima
 
     if row.table:  # other rows have no radius of the paper's
         own = list(_until_hopeless(answers_of("polytriton", row.epsilon, a.images)))
-        yield from measured(row.epsilon)
+        yield from measure(row.epsilon)
         if FEW[0] < _share(own) < FEW[1]:
             return
     name = f"{row.key} {about['sha256']}"
@@ -157,7 +157,7 @@ def _measure(a: argparse.Namespace, row: PaperRow, about: dict[str, object], ima
         write_whole(a.out / RADII, json.dumps({k: str(v or "") for k, v in (held | {name: found}).items()}, indent=1).encode() + b"\n")
     radius = _radii_found(a.out)[name]
     if radius is not None and not (row.table and radius == row.epsilon):
-        yield from measured(radius)
+        yield from measure(radius)
 
 
 def _radii_found(out: Path) -> dict[str, Fraction | None]:

@@ -66,7 +66,7 @@ class Answers:
         self._file.append(json.dumps(asdict(answer)).encode() + b"\n")
         self.held.append(answer)
 
-    def of(self, row: str, sha256: str, method: str, radius: str) -> list[Answer]:
+    def select(self, row: str, sha256: str, method: str, radius: str) -> list[Answer]:
         """In the order of the images, each once."""
         found = {a.image: a for a in self.held if (a.row, a.sha256, a.method, a.radius) == (row, sha256, method, radius)}
         return [found[k] for k in sorted(found)]
@@ -88,7 +88,7 @@ class Question:
     def key(self) -> tuple[str, str, str, str]:
         return self.row, self.sha256, self.method, str(self.radius)
 
-    def spent(self, answer: Answer) -> float:
+    def cost(self, answer: Answer) -> float:
         """Seconds of the budget; other work beside it stretches the clock of a CPU."""
         return answer.cpu_seconds / torch.get_num_threads() if self.device == "cpu" else answer.seconds
 
@@ -106,26 +106,26 @@ class _Asked:
 
 
 @lru_cache(maxsize=2)  # a search for a radius asks two methods by turns
-def _asked(model: Path, sha256: str, method: str, device: str) -> _Asked:
+def _prepare(model: Path, sha256: str, method: str, device: str) -> _Asked:
     return _Asked(polytriton.compile(model, method=method, device=device, check=False))
 
 
 def ask(question: Question, levels: np.ndarray, labels: np.ndarray, answers: Answers) -> Iterator[Answer]:
     """All answers in the order of the images, those of earlier runs too, until the budget is spent."""
-    known = {a.image: a for a in answers.of(*question.key())}
+    known = {a.image: a for a in answers.select(*question.key())}
     spent, guess = 0.0, None
     for k in range(min(question.images, len(levels))):
         answer = known.get(k)
         if answer is None:
             if spent >= question.budget:
                 return
-            asked = _asked(question.model, question.sha256, question.method, question.device)
+            asked = _prepare(question.model, question.sha256, question.method, question.device)
             if guess is None:
                 guess = asked.verifier.predict(levels[: question.images]).argmax(1)
             right = int(guess[k]) == int(labels[k])
             answer = _answer(question, k, asked, levels[k], int(labels[k])) if right else _wrong(question, k)
             answers.add(answer)
-        spent += question.spent(answer)
+        spent += question.cost(answer)
         yield answer
         if answer.verdict == "over budget":
             return

@@ -34,11 +34,11 @@ class Images:
 def images_for(dataset: str, folder: Path | None) -> Images:
     """Of "mnist" or "cifar": those of the folder, or what stands in for them."""
     if folder is not None:
-        return _published(dataset, folder)
+        return _read_published(dataset, folder)
     return enlarged_digits() if dataset == "mnist" else drawn_shapes()
 
 
-def _published(dataset: str, folder: Path) -> Images:
+def _read_published(dataset: str, folder: Path) -> Images:
     """The published files: idx files of MNIST, batches of CIFAR-10, training and test ones beside each other."""
     patterns = ("train-images*", "t10k-images*") if dataset == "mnist" else ("data_batch_*", "test_batch*")
     sides = []

@@ -110,17 +110,17 @@ class StandIn:
 
     def _affine(self, n: zoo.ZooLayer, x: Tensor) -> Tensor:
         weight, bias = self.params[n.name]
-        return zoo.linear(n, x, weight) + zoo.along(bias, n)
+        return zoo.linear(n, x, weight) + zoo.broadcast(bias, n)
 
     def numbers(self) -> zoo.Params:
         return {k: (w.detach().numpy(), b.detach().numpy()) for k, (w, b) in self.params.items()}
 
 
-def scaled(levels: np.ndarray) -> Tensor:
+def scale(levels: np.ndarray) -> Tensor:
     return torch.from_numpy(levels.astype(np.float32) / np.float32(255))
 
 
-def attacked(net: StandIn, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
+def attack(net: StandIn, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
     """Where projected gradient steps raise the loss."""
     lo, hi = (x - epsilon).clamp(0, 1), (x + epsilon).clamp(0, 1)
     point = lo + (hi - lo) * torch.rand_like(x)
@@ -136,7 +136,7 @@ def loss_of(net: StandIn, row: PaperRow, x: Tensor, y: Tensor, ramp: float) -> T
     if row.training == "normal" or ramp == 0:
         return F.cross_entropy(net.values(x), y)
     if row.training == "pgd":
-        return F.cross_entropy(net.values(attacked(net, x, y, epsilon)), y)
+        return F.cross_entropy(net.values(attack(net, x, y, epsilon)), y)
     lo, hi = net.intervals((x - epsilon).clamp(0, 1), (x + epsilon).clamp(0, 1))
     worst = torch.where(F.one_hot(y, 10).bool(), lo, hi)
     return (F.cross_entropy(net.values(x), y) + F.cross_entropy(worst, y)) / 2
@@ -147,7 +147,7 @@ def batches(images: Images, rng: torch.Generator) -> Iterator[tuple[Tensor, Tens
     levels, labels = images.train, images.train_labels
     for pick in torch.randperm(len(levels), generator=rng).split(BATCH):
         dx, dy = (int(v) for v in torch.randint(-2, 3, (2,), generator=rng))
-        yield scaled(np.roll(levels[pick.numpy()], (dy, dx), (2, 3))), torch.from_numpy(labels[pick.numpy()])
+        yield scale(np.roll(levels[pick.numpy()], (dy, dx), (2, 3))), torch.from_numpy(labels[pick.numpy()])
 
 
 def images_seen(row: PaperRow) -> int:
@@ -185,7 +185,7 @@ def train(row: PaperRow, images: Images, seen: int, seed: int = 0) -> StandIn:
 
 @torch.inference_mode()
 def accuracy(net: StandIn, levels: np.ndarray, labels: np.ndarray) -> float:
-    found = [net.values(scaled(part)).argmax(1).numpy() for part in np.array_split(levels, -(-len(levels) // 200))]
+    found = [net.values(scale(part)).argmax(1).numpy() for part in np.array_split(levels, -(-len(levels) // 200))]
     return float((np.concatenate(found) == labels).mean())
 
 

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not 0 <= a.floor < 10:
         p.error("--floor is a fraction, for example 0.05")
     try:
-        runs = named([read_run(path) for path in a.runs])
+        runs = number_runs([read_run(path) for path in a.runs])
     except Unreadable as error:
         p.error(str(error))
     findings = compare(runs[0], runs[-1], a.floor) if len(runs) > 1 else []
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     else:
         for f in worse:
-            print(f"{f.what}: {f.part} {f.label}: {told(f)}")
+            print(f"{f.what}: {f.part} {f.label}: {describe(f)}")
         if len(runs) > 1:
             print(
                 f"{len(findings)} compared, {len(worse)} worse"
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return WORSE if a.check and worse else 0
 
 
-def named(runs: list[MeasuredRun]) -> list[MeasuredRun]:
+def number_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
     """Runs of one name get a number."""
     seen: Counter[str] = Counter()
     for run in runs:
@@ -85,7 +85,7 @@ def named(runs: list[MeasuredRun]) -> list[MeasuredRun]:
     return runs
 
 
-def told(f: Finding) -> str:
+def describe(f: Finding) -> str:
     if f.change is None:
         return f.detail
     return f"{f.change.before:.4g} s before, {f.change.after:.4g} s after, {f.change.ratio:.2f}x (noise {100 * f.change.noise:.0f} %)"

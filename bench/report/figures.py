@@ -55,11 +55,11 @@ def growth(axis: str, runs: Sequence[tuple[str, Sequence[tuple[float, float]], P
     said = []
     for k, (name, points, fitted) in enumerate(runs):
         held = sorted(points)
-        parts.append(html.path([axes.at(a, math.log10(b)) for a, b in held], f"run {colour(k)}"))
-        parts += [html.circle(*axes.at(a, math.log10(b)), f"dot {colour(k)}", f"{name}: {axis} {a:g}, {html.time(b)}") for a, b in held]
+        parts.append(html.path([axes.place(a, math.log10(b)) for a, b in held], f"run {colour(k)}"))
+        parts += [html.circle(*axes.place(a, math.log10(b)), f"dot {colour(k)}", f"{name}: {axis} {a:g}, {html.time(b)}") for a, b in held]
         if fitted is not None:
-            ends = [(x, min(max(fitted.at(x), y[0]), y[1])) for x in (held[0][0], held[-1][0])]
-            parts.append(html.path([axes.at(a, math.log10(b)) for a, b in ends], f"fitted {colour(k)}"))
+            ends = [(x, min(max(fitted.value(x), y[0]), y[1])) for x in (held[0][0], held[-1][0])]
+            parts.append(html.path([axes.place(a, math.log10(b)) for a, b in ends], f"fitted {colour(k)}"))
             said.append(f"{name}: exponent {fitted.exponent:.2f}")
     return html.svg(W, H, f"Seconds over {axis}. {'; '.join(said)}.", parts)
 
@@ -86,18 +86,18 @@ def medians(rows: Sequence[tuple[str, Sequence[tuple[int, float, float]]]]) -> s
     every = [s for _, some in rows for _, s, _ in some]
     lo, hi = decade_ends(min(every), max(every))
 
-    def at(value: float) -> float:
+    def place(value: float) -> float:
         share = math.log10(min(max(value, lo), hi) / lo) / math.log10(hi / lo)
         return left + share * (WIDE - RIGHT - left)
 
     parts = []
     for v in ticks(lo, hi):
-        parts += [html.line(at(v), TOP, at(v), height - BOTTOM, "grid"), html.label(at(v), height - BOTTOM + 17, html.time(v))]
+        parts += [html.line(place(v), TOP, place(v), height - BOTTOM, "grid"), html.label(place(v), height - BOTTOM + 17, html.time(v))]
     for n, (name, some) in enumerate(rows):
         y = TOP + step * (n + 0.5)
         parts.append(html.label(left - 8, y + 4, name, "end", "name"))
         for run, value, spread in some:
             shift = y + 4 * (run - (len(some) - 1) / 2)
-            parts.append(html.path([(at(value - spread / 2), shift), (at(value + spread / 2), shift)], f"run {colour(run)}"))
-            parts.append(html.circle(at(value), shift, f"dot {colour(run)}", f"{name}: {html.time(value)}, spread {html.time(spread)}"))
+            parts.append(html.path([(place(value - spread / 2), shift), (place(value + spread / 2), shift)], f"run {colour(run)}"))
+            parts.append(html.circle(place(value), shift, f"dot {colour(run)}", f"{name}: {html.time(value)}, spread {html.time(spread)}"))
     return html.svg(WIDE, height, f"Seconds an image of {len(rows)} rows; bars are the spreads.", parts)

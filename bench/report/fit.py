@@ -60,7 +60,7 @@ class Change:
         return "slower" if self.ratio > 1 + self.noise else "faster" if self.ratio < 1 / (1 + self.noise) else "same"
 
 
-def paired(before: Sequence[float], after: Sequence[float], floor: float = FLOOR) -> Change:
+def compare_pairs(before: Sequence[float], after: Sequence[float], floor: float = FLOOR) -> Change:
     """Two medians of the same images, each timed once a side: noise is that of the median of the logarithms of their ratios."""
     a = statistics.median(before)
     logs = [math.log(y / x) for x, y in zip(before, after, strict=True)]
@@ -80,7 +80,7 @@ class Power:
     factor: float
     error: float
 
-    def at(self, x: float) -> float:
+    def value(self, x: float) -> float:
         return self.factor * x**self.exponent
 
 

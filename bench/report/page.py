@@ -25,7 +25,7 @@ BETTER = ("faster", "tighter", "less memory", "won")
 
 def page(runs: Sequence[MeasuredRun], findings: Sequence[Finding], judged: bool, floor: float) -> str:
     order = [*TITLES, *(part for run in runs for part in run.parts if part not in TITLES)]
-    parts = [p for p in dict.fromkeys(order) if any(run.timed(p) for run in runs)]
+    parts = [p for p in dict.fromkeys(order) if any(run.timed_rows(p) for run in runs)]
     sections = [("runs", "Runs", _runs(runs))]
     if len(runs) > 1:
         sections.append(("changes", "What changed", _changes(runs, findings, judged, floor)))
@@ -106,7 +106,7 @@ def _finding(f: Finding, css: str) -> list[tuple[str, str]]:
 
 def _rows(part: str, runs: Sequence[MeasuredRun]) -> list[list[Row | None]]:
     """The same row of every run side by side; in the order of the last run that has it."""
-    held = [{key(r): r for r in run.timed(part)} for run in runs]
+    held = [{key(r): r for r in run.timed_rows(part)} for run in runs]
     keys = dict.fromkeys(k for some in reversed(held) for k in some)
     return [[some.get(k) for some in held] for k in keys]
 
@@ -151,12 +151,12 @@ def _medians(part: str, runs: Sequence[MeasuredRun]) -> str:
 
 
 def _points(run: MeasuredRun, axis: str, column: str = "seconds") -> list[tuple[float, float]]:
-    held = ((number(r, "value"), number(r, column)) for r in run.timed("growth") if r.get("axis") == axis)
+    held = ((number(r, "value"), number(r, column)) for r in run.timed_rows("growth") if r.get("axis") == axis)
     return [(x, y) for x, y in held if x and y]
 
 
 def _growth(part: str, runs: Sequence[MeasuredRun]) -> str:
-    axes = dict.fromkeys(r.get("axis", "") for run in runs for r in run.timed(part))
+    axes = dict.fromkeys(r.get("axis", "") for run in runs for r in run.timed_rows(part))
     pictures, rows = [], []
     for axis in axes:
         curves = [(run.name, _points(run, axis), power(tail(_points(run, axis)))) for run in runs]
@@ -179,7 +179,7 @@ def _networks(part: str, runs: Sequence[MeasuredRun]) -> list[tuple[str, list[li
     """Every network's times, a list a run."""
     held: dict[str, list[list[float]]] = {}
     for k, run in enumerate(runs):
-        for r in run.timed(part):
+        for r in run.timed_rows(part):
             name = f"{r.get('network', '')} {r.get('kind', '')}".strip()
             held.setdefault(name, [[] for _ in runs])[k].append(seconds(r) or 0.0)
     return sorted(held.items())
@@ -206,7 +206,7 @@ def _data(part: str, runs: Sequence[MeasuredRun]) -> str:
     rows = []
     for run in runs:
         by_name: dict[str, list[Row]] = {}
-        for r in run.timed(part):
+        for r in run.timed_rows(part):
             by_name.setdefault(r.get("benchmark", ""), []).append(r)
         for name, some in sorted(by_name.items()):
             counts = Counter(r.get("verdict", "") for r in some)
@@ -222,7 +222,7 @@ def _data(part: str, runs: Sequence[MeasuredRun]) -> str:
 def _peer(part: str, runs: Sequence[MeasuredRun]) -> str:
     rows = []
     for run in runs:
-        held = run.timed(part)
+        held = run.timed_rows(part)
         for ours in (r for r in held if r.get("ratio")):
             theirs = next((r for r in held if _pairs(ours, r)), {})
             spread = f"{html.short(number(ours, 'ratio_lo'), 3)} to {html.short(number(ours, 'ratio_hi'), 3)}"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.report.fit import FLOOR, Change, paired, threshold
+from bench.report.fit import FLOOR, Change, compare_pairs, threshold
 
 ABOUT = ("device", "machine", "threads", "python", "torch", "triton", "polytriton", "commit", "date", "conv_gflops")
 PLACE = ("device", "machine", "threads")  # what must be the same for times to be compared
@@ -35,7 +35,7 @@ class MeasuredRun:
     about: dict[str, str]
     parts: dict[str, list[Row]] = field(default_factory=dict)
 
-    def timed(self, part: str) -> list[Row]:
+    def timed_rows(self, part: str) -> list[Row]:
         return [r for r in self.parts.get(part, []) if seconds(r) is not None]
 
 
@@ -65,7 +65,7 @@ def seconds(row: Row) -> float | None:
     return found if found is not None and found > 0 else None
 
 
-def measured(row: Row) -> tuple[float, float, int]:
+def read_times(row: Row) -> tuple[float, float, int]:
     """Median, spread and number of runs; a spread without a number of runs was of five."""
     spread = number(row, "spread")
     scale = 1e-6 if "microseconds" in row else 1.0
@@ -135,7 +135,7 @@ def _medians(part: str, old: Sequence[Row], new: Sequence[Row], floor: float) ->
         if seconds(row) is None:
             yield Finding(part, label(row), "failed", detail=row.get("note", ""))
             continue
-        a, b = measured(was), measured(row)
+        a, b = read_times(was), read_times(row)
         change = Change(a[0], b[0], threshold(a, b, floor))
         yield Finding(part, label(row), change.verdict, change)
         yield from _worth(part, was, row)
@@ -180,7 +180,7 @@ def _singles(part: str, old: Sequence[Row], new: Sequence[Row], floor: float) ->
         name = " ".join(pair).strip()
         times = [(seconds(a) or 0.0, seconds(b) or 0.0) for a, b in some if a.get("verdict") == b.get("verdict")]
         if times:
-            change = paired([a for a, _ in times], [b for _, b in times], floor)
+            change = compare_pairs([a for a, _ in times], [b for _, b in times], floor)
             yield Finding(part, f"{name}, {len(times)} images", change.verdict, change)
         for a, b in some:
             old_verdict, verdict = a.get("verdict", ""), b.get("verdict", "")

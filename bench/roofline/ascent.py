@@ -71,7 +71,7 @@ def rows(group: str, net: Net, turn: AscentTurn, made: dict[str, Built | Failed]
             return
         code = None if built is None else Code(built.report, instructions(built.cubin))
         moved, ops = traffic(launch, net, turn, domains), operations(launch, domains)
-        found = predicted(launch, ops, moved, domains, gpu, target, code)
+        found = predict(launch, ops, moved, domains, gpu, target, code)
         row |= {} if code is None else resources(launch.kernel, code, target)
         yield row | _shares([ops, moved, found.seconds, roof(ops, moved, gpu)], gpu) | {"binds": found.limit}
         total = [a + b for a, b in zip(total, (ops, moved, found.seconds, roof(ops, moved, gpu)), strict=True)]
@@ -140,7 +140,7 @@ def _sizes(launch: Launch) -> dict[str, int]:
     return {k: v for k, v in launch.kernel.constants if isinstance(v, int)}
 
 
-def predicted(launch: Launch, ops: float, moved: float, domains: int, gpu: Gpu, target: str, code: Code | None) -> Estimate:
+def predict(launch: Launch, ops: float, moved: float, domains: int, gpu: Gpu, target: str, code: Code | None) -> Estimate:
     """model.estimate, which does not know products of points: those by whole tiles, as it has products of rows."""
     warps = launch.kernel.warps
     if not launch.function.startswith("forward_"):

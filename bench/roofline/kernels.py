@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.core.table import Row, say
 from bench.gpu.micro import MicroCase, compiled_case, variants
 from bench.gpu.micro import cases as micro_cases
-from bench.gpu.stage import Note, Noted, carried
+from bench.gpu.stage import Note, Noted, carry
 from bench.roofline.model import STEPS, Code, estimate, peak, traffic
 from bench.roofline.sass_loop import MATRIX, Instruction, inner_loop, mix, read
 from polytriton.arithmetic import ARITHMETICS
@@ -65,14 +65,14 @@ def work(group: str, target: str, cache: Path | None, jobs: int) -> Iterator[Row
     say(f"   {group}: {len(kernels)} kernels")
     made = {m.kernel.name: m for m in compile_each(kernels, target, cache=cache, jobs=jobs)}
     for t in timed:
-        yield described(t, made[t.launch.kernel.name], target)
+        yield describe(t, made[t.launch.kernel.name], target)
 
 
 def launches_of(case: MicroCase) -> list[Timed]:
     compiled, program = compiled_case(case.make)
     frames, emitter, found = Frames(compiled.net, compiled.plan), Emitter(), []
     for numerics, fuse, sizes, inner, variant in variants(case):
-        lowering = Noted(emitter, frames, carried(ARITHMETICS[numerics], inner), program, sizes or GPU, fuse=fuse)
+        lowering = Noted(emitter, frames, carry(ARITHMETICS[numerics], inner), program, sizes or GPU, fuse=fuse)
         launches = lowering.run()
         found += [
             Timed(case, numerics, variant, launches.steps[k], launches, note, frames)
@@ -82,7 +82,7 @@ def launches_of(case: MicroCase) -> list[Timed]:
     return found
 
 
-def described(t: Timed, built: Built | Failed, target: str) -> Row:
+def describe(t: Timed, built: Built | Failed, target: str) -> Row:
     gpu, rows, function = SHEETS[target], t.case.rows, t.note.function
     row: Row = {"case": t.case.name, "numerics": t.numerics, "step": function, "variant": t.variant, "rows": rows}
     if isinstance(built, Failed):

@@ -108,7 +108,7 @@ def states(results: Results) -> list[float]:
     return [float(len(results.best)), *(sum(b[k] for b in blocks if k < len(b)) for k in range(deepest))]
 
 
-def counted(problem: Problem, engine: Engine, seconds: float) -> Counted:
+def count_rows(problem: Problem, engine: Engine, seconds: float) -> Counted:
     """By refinement of the first image if that takes no more than so many seconds, else by the interval pass."""
     recorder = Recorder()
     try:
@@ -165,7 +165,7 @@ class Lowered:
     row_bytes: float
 
 
-def lowered(problem: Problem, numerics: str) -> tuple[list[Lowered], list[Kernel]]:
+def lower(problem: Problem, numerics: str) -> tuple[list[Lowered], list[Kernel]]:
     emitter, frames, made = Emitter(), Frames(problem.compiled.net, problem.compiled.plan), []
     word = 8 if ARITHMETICS[numerics].type == "tl.float64" else 4
     for program in problem.compiled.plan:
@@ -175,12 +175,12 @@ def lowered(problem: Problem, numerics: str) -> tuple[list[Lowered], list[Kernel
     return made, list(emitter.kernels.values())
 
 
-def reached(launches: Launches, rows: Sequence[float]) -> int:
+def count_launches(launches: Launches, rows: Sequence[float]) -> int:
     """The launches that are made: all parts until no row is left."""
     return next((end for _, end, states in launches.parts() if 0 in rows[:states]), len(launches.steps))
 
 
-def played(
+def play(
     one: Lowered, rows: Sequence[float], batch: int, numerics: str, gpu: Gpu, target: str, code: dict[str, Code], to: Sum,
     first: bool = False,
 ) -> None:  # fmt: skip
@@ -190,7 +190,7 @@ def played(
     """
     chunks = max(1, ceil(rows[0] / min(MOST, ROWS_MEMORY / one.row_bytes)))
     to.rows += rows[0]
-    stop = reached(one.launches, rows) if first and chunks == 1 else len(one.launches.steps)
+    stop = count_launches(one.launches, rows) if first and chunks == 1 else len(one.launches.steps)
     for k, note in one.noted.notes.items():
         if k >= stop:
             break
@@ -251,12 +251,12 @@ def work(
     problem = Problem(name, kind, IMAGES)
     about: Row = {"network": name, "kind": kind, "eps": str(problem.eps), "weights": "synthetic"}
     engine = Engine(problem.compiled, semantics="real", dtype="float32")
-    rows = counted(problem, engine, seconds)
+    rows = count_rows(problem, engine, seconds)
     bare = structs.replace(SHEETS[target], launch=0.0)
     host, note = _host(problem.compiled.net) if hosts else (None, "")
     bounded = sum(1 for n in rows.rows)
     for numerics in NUMERICS_SHOWN:
-        programs, kernels = lowered(problem, numerics)
+        programs, kernels = lower(problem, numerics)
         code: dict[str, Code] = {}
         if with_code:
             say(f"   {group} {numerics}: {len(kernels)} kernels")
@@ -266,10 +266,10 @@ def work(
             steps, boxes = Sum(), Sum()
             for one in programs:
                 if one.program.kind == "query":
-                    played(one, [float(MARGINS * batch)], batch, numerics, bare, target, code, steps)
+                    play(one, [float(MARGINS * batch)], batch, numerics, bare, target, code, steps)
                 for k, side in enumerate(rows.rows.get(one.program.target, ()) if one.program.kind == "bound" else ()):
                     if k == 0 or any(side[1:] or side):  # no other sign where the likelier one settles all
-                        played(one, [n * batch for n in side], batch, numerics, bare, target, code, steps, k == 0)
+                        play(one, [n * batch for n in side], batch, numerics, bare, target, code, steps, k == 0)
             interval_pass(problem.compiled.net, batch, bare, boxes)
             waits, hosted = bounded * HOST_WAIT, 0.0 if host is None else host.tensor * HOST_OP + host.single * HOST_LAUNCH
             total = (steps.seconds + boxes.seconds + waits + hosted) / batch

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from bench.core.measure import Case, PartJob, measured
+from bench.core.measure import Case, PartJob, measure_runs
 from bench.core.table import END_TO_END, Row
 from bench.nets.grow import NetGrower
 from bench.report.fit import power, tail
@@ -81,15 +81,15 @@ def work(axis: str, job: PartJob) -> Iterator[Row]:
         about: Row = {"axis": axis, "value": value, "eps": EPS, "weights": "synthetic", "engine": job.engine}
         case = Case(net, rng.random((value if axis == "batch" else 1, net.inputs)), EPS)
         if axis == "rows":
-            row = asked(net, case, value, job)
+            row = ask(net, case, value, job)
         else:
-            row = measured(net, lambda case=case: case.worst(len(case.x)), 1, job) | {"batch": len(case.x)}  # type: ignore[misc]
+            row = measure_runs(net, lambda case=case: case.worst(len(case.x)), 1, job) | {"batch": len(case.x)}  # type: ignore[misc]
         yield {"network": net.net.name, **about, **row}
         if row["first"] > job.budget:
             return
 
 
-def asked(net: Verifier, case: Case, rows: int, job: PartJob) -> Row:
+def ask(net: Verifier, case: Case, rows: int, job: PartJob) -> Row:
     """Random forms of one image's output, walked back once its layers are bounded."""
     decider = net._decider
     with decider.turn, pin_settings():
@@ -97,7 +97,7 @@ def asked(net: Verifier, case: Case, rows: int, job: PartJob) -> Row:
         boxes = engine.refine(torch.from_numpy(case.lo), torch.from_numpy(case.hi))
         over = torch.from_numpy(np.random.default_rng(rows).standard_normal((rows, net.outputs))).to(decider.device)
         forms = Forms(torch.zeros(rows, dtype=torch.int64, device=decider.device), over)
-        return measured(net, lambda: float(engine.query(boxes, forms).best.min()), 1, job) | {"batch": 1}
+        return measure_runs(net, lambda: float(engine.query(boxes, forms).best.min()), 1, job) | {"batch": 1}
 
 
 def summarise(rows: Sequence[Row]) -> None:

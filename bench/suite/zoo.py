@@ -33,7 +33,7 @@ def work(group: str, job: PartJob) -> Iterator[Row]:
     net = polytriton.compile(zoo.build(name, kind), **job.options(), check=False)
     case = Case(net, zoo.image(name, count=BATCH), float(eps))
     about: Row = {"network": name, "kind": kind, "eps": str(eps), "weights": "synthetic", "engine": job.engine}
-    alone = case.measured(1, job)
+    alone = case.measure(1, job)
     yield {**about, **alone}
     if alone["seconds"] * BATCH < job.budget:
-        yield {**about, **case.measured(BATCH, job)}
+        yield {**about, **case.measure(BATCH, job)}

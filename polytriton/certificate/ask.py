@@ -16,7 +16,7 @@ from polytriton.errors import NoSpace, UnsupportedModel, UsageError
 from polytriton.explain import explain
 from polytriton.frontend.nnet import is_nnet
 from polytriton.frontend.query import Property
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.prove.trail import Trail
 from polytriton.whole import told_of_writing
 
@@ -25,15 +25,15 @@ UNWRITTEN = "unsat stands, but the certificate could not be written"
 SOME = 16  # boxes of a property that are tried
 
 
-def named(semantics: str) -> str:
+def term(semantics: str) -> str:
     """What a certificate calls these executions: no network that the checker reads has a smooth function whose error they could state."""
     return semantics.partition(",")[0]
 
 
 def check_covered(semantics: str, network: Path | None) -> None:
     """Says what no certificate is about."""
-    if named(semantics) not in SEMANTICS:
-        raise UsageError(f"certificates cover {' and '.join(SEMANTICS)}, not {named(semantics)} executions", "add --semantics float32")
+    if term(semantics) not in SEMANTICS:
+        raise UsageError(f"certificates cover {' and '.join(SEMANTICS)}, not {term(semantics)} executions", "add --semantics float32")
     if network is not None and (network.is_dir() or network.suffix == ".poly"):
         raise UsageError(
             f"a certificate is about an ONNX file, {network} is compiled",
@@ -54,7 +54,7 @@ def check_writable(folder: Path, what: str) -> None:
 def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> Read:
     """Says before a long run what would keep its certificate from being written; returns both files as the checker reads them."""
     check_covered(semantics, network)
-    semantics = named(semantics)
+    semantics = term(semantics)
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise UsageError(f"cannot write a certificate to {target}", "name a file in an existing folder")
     check_writable(target.absolute().parent, f"a certificate to {target}")
@@ -72,7 +72,7 @@ def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> Read
     return read
 
 
-@guarded
+@guard
 @np.errstate(all="ignore")
 def check_magnitudes(net: Network, pieces: Pieces) -> None:
     """Refused where intervals alone leave the range in which the checker follows float32 executions, over a box of the property. What
@@ -101,7 +101,7 @@ def write_proof(
     """After an unsat: the certificate, whole or not at all; returns its size."""
     room = f"free some space in {target.absolute().parent}, or name a place elsewhere"
     try:
-        return write(network, prop_file, target, named(semantics), progress, trail=trail, prop=prop, read=read)
+        return write(network, prop_file, target, term(semantics), progress, trail=trail, prop=prop, read=read)
     except Refused as error:
         raise UnsupportedModel(f"{UNWRITTEN}: {error}", room if trail is not None and trail.lost else REMEDY) from error
     except (OSError, MemoryError) as error:

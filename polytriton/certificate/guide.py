@@ -59,7 +59,7 @@ class Guide:
         need(self.deadline is None or time.monotonic() < self.deadline, "the time for its search is up", Refused)
         cells, hints = sum(prover.net.sizes), dict[int, Hint]()
         cut, signed, again = list[int](), list[int](), _shrunk(boxes, left, at)
-        rounded = _rounded(prover, pieces, boxes, left, at)
+        rounded = _find_rounded(prover, pieces, boxes, left, at)
         for k, w in enumerate(left):
             few = int((np.nextafter(w.part.lo, np.inf) < w.part.hi).sum()) <= FEW and not w.part.signs.any()  # signs go on with signs
             wanted = (0, 0) if few else part_steps(cells) if w.part.signs.any() else whole_steps(cells)
@@ -71,7 +71,7 @@ class Guide:
             elif few and again[k]:
                 hints[k] = (-1, 0.0, w.inner, w.query)
                 self.count += 1
-            elif not few and not _undecided(w.part).any():  # what is left is the choice of multipliers
+            elif not few and not _find_undecided(w.part).any():  # what is left is the choice of multipliers
                 need(w.query < LAST, "a part without undecided neurons is still open", Refused)
                 hints[k] = (-1, 0.0, w.inner, LAST)
             else:
@@ -91,7 +91,7 @@ class Guide:
             self.last -= 1 if hints[k][0] < 0 else 2
         return [hints[k] for k in range(len(left))]
 
-    def completed(self, tree: Tree) -> Draft:
+    def complete(self, tree: Tree) -> Draft:
         """The tree with what it was divided into below its ends."""
         nodes, split, cut = [(0, int(tree.inner[0]), int(tree.query[0]))], list[int](), list[float]()
         number: dict[int, int] = {}
@@ -125,7 +125,7 @@ def complete(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, gui
     guide = guide or Guide(enough(len(tree.split)))
     guide.below, guide.closed, guide.last = {}, [], 0  # what it says is of this tree
     follow(prover, box, pieces, tree, np.ones(len(tree.split), dtype=bool), lambda n: None, guide)
-    return Tree(guide.completed(tree).arrays())
+    return Tree(guide.complete(tree).arrays())
 
 
 class Completion:
@@ -159,13 +159,13 @@ def _shrunk(boxes: Boxes, left: list[Work], at: Array) -> Array:
     return np.where(before > 0, after / np.where(before > 0, before, 1.0), 1.0).prod(0) < LITTLE
 
 
-def _undecided(part: Part) -> Array:
+def _find_undecided(part: Part) -> Array:
     return (part.low < 0) & (part.high > 0) & (part.signs == 0)
 
 
 def _neurons(parts: list[Part], _: Array, loss: Array) -> list[tuple[int, float]]:
     """The neuron of each part that costs its rows most."""
-    low, high, undecided = (np.stack(some) for some in zip(*((p.low, p.high, _undecided(p)) for p in parts), strict=True))
+    low, high, undecided = (np.stack(some) for some in zip(*((p.low, p.high, _find_undecided(p)) for p in parts), strict=True))
     score = np.where(undecided, loss + 1e-9 * np.minimum(high, -low), -1.0)
     return [(len(p.lo) + k, 0.0) for p, k in zip(parts, score.argmax(1).tolist(), strict=True)]
 
@@ -182,7 +182,7 @@ def _costs(prover: Prover, pieces: list[list[Atom]], boxes: Boxes, parts: list[P
     return slope, loss
 
 
-def _rounded(prover: Prover, pieces: list[list[Atom]], boxes: Boxes, left: list[Work], at: Array) -> Array:
+def _find_rounded(prover: Prover, pieces: list[list[Atom]], boxes: Boxes, left: list[Work], at: Array) -> Array:
     """Nodes where some row's bound would suffice but for what float32 executions round. What ReLUs read is large there where intervals
     alone decided it, and errors are charged by magnitudes: such nodes are bounded again, that too.
     """

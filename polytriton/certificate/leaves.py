@@ -22,7 +22,7 @@ import numpy as np
 
 from polytriton import checker
 from polytriton.checker_files import Array, Atom, Box, Refused, need
-from polytriton.guard import guarded
+from polytriton.guard import guard
 
 INDEX, LIST = "index.json", "instances.csv"
 SECONDS = 300  # a leaf's timeout in the list
@@ -87,7 +87,7 @@ def row_text(atom: Atom) -> str:
     return f"(<= {left} {decimal(k)})"
 
 
-@guarded
+@guard
 @np.errstate(all="ignore")
 def export(onnx_file: Path, vnnlib_file: Path, certificate_file: Path, folder: Path) -> int:
     """Writes the leaves into a new folder, with a list of instances and an index, all or nothing; returns how many there are."""

@@ -59,7 +59,7 @@ def trees(prop: Property, pieces: Pieces, net: Network, trail: Trail, float32: b
     numbers, relus = PieceNumbers(prop, pieces), [net.sizes[k] for k, op in enumerate(net.ops) if op.kind == "relu"]
     same = [size for _, size in trail.relus] == relus
     planted = [p for p in trail.planted if numbers.places[p.groups[0]] and (same or not p.signs)]
-    made = _planted(planted, trail, numbers, net.sizes, float32 and trail.tight)
+    made = _plant(planted, trail, numbers, net.sizes, float32 and trail.tight)
     of = {(d.box, p): d for d in made for p in d.own}
     first = {b: d for (b, _), d in reversed(of.items())}
     for b, group in enumerate(pieces.values()):
@@ -79,7 +79,7 @@ def trees(prop: Property, pieces: Pieces, net: Network, trail: Trail, float32: b
     return drafts
 
 
-def _planted(planted: list[Planted], trail: Trail, numbers: PieceNumbers, sizes: list[int], tight: bool) -> list[Draft]:
+def _plant(planted: list[Planted], trail: Trail, numbers: PieceNumbers, sizes: list[int], tight: bool) -> list[Draft]:
     """Trees of the search, whose nodes are numbered from above, each tree's after those of the tree before."""
     divided, at = trail.divisions(), np.full(trail.end, -1, np.int32)  # ~1 - k where record k divides a node; once it has one, its number
     for k in range(0, len(divided), SOME):
@@ -87,9 +87,9 @@ def _planted(planted: list[Planted], trail: Trail, numbers: PieceNumbers, sizes:
         at[some] = ~1 - np.arange(k, k + len(some))
     grown, first = list[Grown](), 0
     for p in planted:
-        grown.append(_grown(p.root, divided, at, first, sizes[0]))
+        grown.append(_grow(p.root, divided, at, first, sizes[0]))
         first += len(grown[-1].split)
-    closed = _closed(trail.refutations(), at, numbers)
+    closed = _list_closed(trail.refutations(), at, numbers)
     del at, divided
     made, end = list[Draft](), 0
     for p, g in zip(planted, grown, strict=True):
@@ -108,7 +108,7 @@ class Grown:
     cut: np.ndarray
 
 
-def _grown(root: int, divided: np.ndarray, at: np.ndarray, number: int, inputs: int) -> Grown:
+def _grow(root: int, divided: np.ndarray, at: np.ndarray, number: int, inputs: int) -> Grown:
     """Its nodes get numbers from this on."""
     level, counts, splits, cuts = np.array([root]), list[int](), list[np.ndarray](), list[np.ndarray]()
     while len(level):
@@ -127,7 +127,7 @@ def _grown(root: int, divided: np.ndarray, at: np.ndarray, number: int, inputs: 
     return Grown(counts, np.concatenate(splits), np.concatenate(cuts))
 
 
-def _closed(refuted: np.ndarray, number: np.ndarray, numbers: PieceNumbers) -> np.ndarray:
+def _list_closed(refuted: np.ndarray, number: np.ndarray, numbers: PieceNumbers) -> np.ndarray:
     """What was refuted in nodes that have numbers, [n, 3], in order: node, piece, row. A form is the row of all that say the same."""
     places = sorted({place for some in numbers.rows.values() for place in some})
     place, forms = {pair: k for k, pair in enumerate(places)}, max(numbers.rows, default=-1) + 1

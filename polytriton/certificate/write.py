@@ -16,7 +16,7 @@ from polytriton.certificate.trees import trees
 from polytriton.checker_files import Array, Network, Pieces, Refused, need
 from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.prove.trail import Trail
 from polytriton.whole import write_whole
 
@@ -26,7 +26,7 @@ SECONDS = 600.0  # for finding a tree where no search has left one, unless anoth
 Read = tuple[Network, Pieces, dict[str, str]]  # both files as `checker.load` reads them
 
 
-@guarded
+@guard
 @np.errstate(all="ignore")
 def certify(
     onnx_file: Path,
@@ -57,27 +57,27 @@ def _parts(
         asked = prop or read_vnnlib(vnnlib_file, n_in=net.sizes[0], n_out=net.sizes[net.output])
         made = trees(asked, pieces, net, trail, semantics == "float32")
         need(not trail.lost, trail.lost, Refused)
-    return _packed([draft.arrays() for draft in made], semantics, hashes)
+    return _pack([draft.arrays() for draft in made], semantics, hashes)
 
 
-@guarded
+@guard
 def seek(prover: checker.Prover, pieces: Pieces, deadline: float, progress: checker.Progress) -> list[Draft]:
     """A tree for each box, from nothing."""
     made = []
     for b, (box, group) in enumerate(pieces.items()):
         root, guide = checker.Tree(Draft(b, list(range(len(group)))).arrays()), Guide(checker.NODES // 2, deadline, progress)
         complete(prover, box, group, root, guide)
-        made.append(guide.completed(root))
+        made.append(guide.complete(root))
     return made
 
 
-@guarded
+@guard
 def pack(trees: list[dict[str, Array]], semantics: str, hashes: dict[str, str]) -> bytes:
     """A safetensors file. Its own library orders a header differently every time; a certificate is the same bytes again."""
-    return b"".join(_packed(trees, semantics, hashes))
+    return b"".join(_pack(trees, semantics, hashes))
 
 
-def _packed(trees: list[dict[str, Array]], semantics: str, hashes: dict[str, str]) -> list[bytes | memoryview]:
+def _pack(trees: list[dict[str, Array]], semantics: str, hashes: dict[str, str]) -> list[bytes | memoryview]:
     """Its parts: numbers stay where they are."""
     tensors = {f"{t}.{name}": np.ascontiguousarray(array) for t, tree in enumerate(trees) for name, array in tree.items()}
     header: dict[str, object] = {}
@@ -97,7 +97,7 @@ def _packed(trees: list[dict[str, Array]], semantics: str, hashes: dict[str, str
     return [len(text).to_bytes(8, "little"), text, *parts]
 
 
-@guarded
+@guard
 def write(
     onnx_file: Path,
     vnnlib_file: Path,

@@ -42,7 +42,7 @@ def inspect(
         print(_source(network, kernels, kernel), end="")
         return 0
     if launches:
-        print(_held(network, kernels).launches_text(), end="")
+        print(_require_kernels(network, kernels).launches_text(), end="")
         return 0
     if ir:
         from polytriton.ir.plan_text import print_plan
@@ -73,7 +73,7 @@ def _open(path: Path) -> tuple[Verifier, Kernels | None]:
     return polytriton.compile(path, check=False), None
 
 
-def _held(path: Path, kernels: Kernels | None) -> Kernels:
+def _require_kernels(path: Path, kernels: Kernels | None) -> Kernels:
     if kernels is None:
         model = path if path.suffix == ".onnx" else "NET.onnx"
         raise UsageError(f"{path} holds no kernels", f"compile it for a target that has some: polytriton compile {model} --target cuda:90")
@@ -86,7 +86,7 @@ def _remake(path: Path, trust: bool) -> int:
     from polytriton.known import compare_kernels, remember
 
     artifact = read_artifact(path)
-    kernels = _held(path, artifact.kernels)
+    kernels = _require_kernels(path, artifact.kernels)
     compare_kernels(artifact)
     print(f"{path}: {len(kernels.steps)} kernels and their launches, made again and the same in every byte")
     if trust:
@@ -98,7 +98,7 @@ def _remake(path: Path, trust: bool) -> int:
 
 def _source(path: Path, kernels: Kernels | None, name: str) -> str:
     """A kernel to read; the beginning of its name will do where no other begins so."""
-    kernels = _held(path, kernels)
+    kernels = _require_kernels(path, kernels)
     found = [k for k in kernels.steps if k == name] or [k for k in kernels.steps if k.startswith(name)]
     if len(found) != 1:
         problem = f"{len(found)} kernels in {path} begin with {name!r}" if found else f"there is no kernel {name!r} in {path}"

@@ -126,7 +126,7 @@ def invent(net: Net) -> dict[str, np.ndarray]:
         for key in sorted(n.attrs, key=lambda k: k.endswith("abs")):
             ref = n.attrs[key]
             if isinstance(ref, Ref) and ref.name not in made:
-                made[ref.name] = _invented(n, key, source, made, rng)
+                made[ref.name] = _invent(n, key, source, made, rng)
     return made
 
 
@@ -139,7 +139,7 @@ def _check_invented(n: Node, shape: Shape, made: dict[str, np.ndarray]) -> None:
         raise ResourceError(f"%{n.name} = {n.op}: {count} weights would be made up (limit {MAX_INVENTED})", "give --weights FILE")
 
 
-def _invented(n: Node, key: str, source: Shape, made: dict[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
+def _invent(n: Node, key: str, source: Shape, made: dict[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
     import numpy as np
 
     from polytriton.ir.net import Ref

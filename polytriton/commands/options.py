@@ -59,7 +59,7 @@ class _Taken:
 
 def read(command: Callable[..., int], args: Sequence[str]) -> dict[str, Any]:
     """The command's parameters. Odd where anything is unusual, also help; a single value given twice is a mistake."""
-    known = [_taken(p) for p in signature(command).parameters.values()]
+    known = [_read_parameter(p) for p in signature(command).parameters.values()]
     spelled = {spelling: taken for taken in known for spelling in taken.spellings}
     given: dict[str, list[Any]] = {}
     loose: list[str] = []
@@ -89,10 +89,10 @@ def read(command: Callable[..., int], args: Sequence[str]) -> dict[str, Any]:
         if taken.name in given and not taken.several:
             raise UsageError(f"{name} is given twice", "give it once: of two values one would be lost")
         given.setdefault(taken.name, []).append(_value(taken.kind, value))
-    return {**_placed([t for t in known if t.positional], loose), **_valued([t for t in known if not t.positional], given)}
+    return {**_place([t for t in known if t.positional], loose), **_fill_values([t for t in known if not t.positional], given)}
 
 
-def _taken(p: Parameter) -> _Taken:
+def _read_parameter(p: Parameter) -> _Taken:
     plain, about = get_args(p.annotation)
     kind, several = plain, False
     if get_origin(kind) in (Union, UnionType):
@@ -120,7 +120,7 @@ def _value(kind: type, text: str) -> Any:
     raise Odd
 
 
-def _placed(taken: Sequence[_Taken], words: Sequence[str]) -> dict[str, Any]:
+def _place(taken: Sequence[_Taken], words: Sequence[str]) -> dict[str, Any]:
     """Arguments by their order; one that takes several takes what the others leave."""
     made: dict[str, Any] = {}
     left = list(words)
@@ -142,7 +142,7 @@ def _placed(taken: Sequence[_Taken], words: Sequence[str]) -> dict[str, Any]:
     return made
 
 
-def _valued(taken: Sequence[_Taken], given: Mapping[str, list[Any]]) -> dict[str, Any]:
+def _fill_values(taken: Sequence[_Taken], given: Mapping[str, list[Any]]) -> dict[str, Any]:
     made = {}
     for t in taken:
         if t.name not in given and t.default is Parameter.empty:

@@ -33,7 +33,7 @@ def make_app(commands: dict[str, Callable[..., int]]) -> typer.Typer:
         help="Compile neural networks into floating-point-sound robustness verifiers.",
     )
     for name, command in commands.items():
-        app.command(name)(_typed(command))
+        app.command(name)(_as_typer(command))
 
     @app.callback()
     def _root(
@@ -45,21 +45,21 @@ def make_app(commands: dict[str, Callable[..., int]]) -> typer.Typer:
     return app
 
 
-def _typed(command: Callable[..., int]) -> Callable[..., int]:
+def _as_typer(command: Callable[..., int]) -> Callable[..., int]:
     """The command with typer's own descriptions of what it takes."""
 
     def call(**given: Any) -> int:
         return command(**given)
 
     own = signature(command)
-    seen = [p.replace(annotation=_described(p)) for p in own.parameters.values()]
+    seen = [p.replace(annotation=_describe(p)) for p in own.parameters.values()]
     call.__name__, call.__doc__ = command.__name__, command.__doc__
     call.__signature__ = own.replace(parameters=seen)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in seen}
     return call
 
 
-def _described(p: Parameter) -> Any:
+def _describe(p: Parameter) -> Any:
     plain, about = get_args(p.annotation)
     if isinstance(about, Argument):
         return Annotated[plain, typer.Argument(metavar=about.metavar, help=about.help, show_default=False)]

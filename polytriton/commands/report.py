@@ -70,7 +70,7 @@ def report(
     check_replaceable(target)
     from polytriton.pages.page import page
 
-    known = _known(records, artifact or [])
+    known = _describe_layers(records, artifact or [])
     find = _finder(images or [], scale, layout)
     made = page(records, found, title=title, source=_source(results, len(records)), known=known, pictures=pictures, find=find)
     write_page(target, made)
@@ -87,7 +87,7 @@ def _source(results: Sequence[Path], count: int) -> str:
 # ---- what results do not hold -----------------------------------------------------------------------------------
 
 
-def _known(records: Sequence[Record], paths: Sequence[Path]) -> Mapping[str, Described]:
+def _describe_layers(records: Sequence[Record], paths: Sequence[Path]) -> Mapping[str, Described]:
     """Layers of the artifacts, by the network's path in the records."""
     if not paths:
         return {}
@@ -99,11 +99,11 @@ def _known(records: Sequence[Record], paths: Sequence[Path]) -> Mapping[str, Des
         own = {r.network for r in records if r.sha256 == held.imported.source.sha256}
         if not own:
             raise UsageError(f"no result is about the network that {path} was compiled from", "leave --artifact out, or name another")
-        known |= dict.fromkeys(own, _described(held))
+        known |= dict.fromkeys(own, _describe(held))
     return known
 
 
-def _described(held: Artifact) -> Described:
+def _describe(held: Artifact) -> Described:
     from polytriton.pages.layers import ProgramFacts
 
     net, known = held.compiled.net, {}

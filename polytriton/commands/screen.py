@@ -130,10 +130,10 @@ class Live(TerminalBar):
 
     def show_query(self, query: Query, more: int) -> None:
         if self.bar:
-            name = self._named(query.name, query.epsilon, query.norm)
+            name = self._name(query.name, query.epsilon, query.norm)
             self.bar.update(self.task, query=f"{name} and {more} more" if more else name, stage="")
 
-    def _named(self, name: str, epsilon: str | None, norm: str) -> str:
+    def _name(self, name: str, epsilon: str | None, norm: str) -> str:
         from polytriton.pages.facts import radius_name
 
         return f"{name} at {radius_name(epsilon, norm)}" if self.radii and epsilon is not None else name
@@ -153,7 +153,7 @@ class Live(TerminalBar):
         elif not answer.resumed:
             r = answer.record
             how = seconds(r.seconds) if r.decided_at is None else "not asked"
-            name = self._named(r.property, r.epsilon, r.norm)
+            name = self._name(r.property, r.epsilon, r.norm)
             print(f"[{self.done}/{self.total}] {name}: {r.verdict} ({how})", file=sys.stderr, flush=True)
 
 
@@ -173,7 +173,7 @@ def _radius(record: Record) -> str:
 def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
     """One line a query, or of a sweep one an image and one a radius; then the totals."""
     from polytriton.commands.image_table import shares_line, show_images, show_radii
-    from polytriton.pages.facts import misclassified, network_names, radius_facts, whole_seconds
+    from polytriton.pages.facts import count_misclassified, network_names, radius_facts, whole_seconds
 
     records, out = [a.record for a in answers], file or sys.stdout
     radii = radius_facts(records)
@@ -182,7 +182,7 @@ def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
         show_radii(radii, network_names(records), out)
     else:
         _show_queries(records, out)
-    counts, wrong, resumed = Counter(r.verdict for r in records), misclassified(records), sum(a.resumed for a in answers)
+    counts, wrong, resumed = Counter(r.verdict for r in records), count_misclassified(records), sum(a.resumed for a in answers)
     parts = [f"{counts[v]} {v}" for v in LOOKS if counts[v]]
     extra = [f"{wrong} misclassified"] if wrong else []
     if resumed:
@@ -190,7 +190,7 @@ def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
     total = f"{len(records)} queries: {', '.join(parts) or 'none answered'}; {seconds(sum(map(whole_seconds, records)))}"
     print("".join([total, *(f"; {e}" for e in extra)]), file=out, flush=True)
     if radii and len({f.network for f in radii}) == 1:
-        print(shares_line(radii, labelled=_labelled(answers)), file=out, flush=True)
+        print(shares_line(radii, labelled=_has_labels(answers)), file=out, flush=True)
     if counts["unknown"] or counts["timeout"]:
         asked = "" if any(r.search for r in records) else "--search auto, and "
         print(f"polytriton: what to try where a verdict is open: {asked}docs/unknown.md", file=sys.stderr)
@@ -199,7 +199,7 @@ def summary(answers: Sequence[Answer], *, file: TextIO | None = None) -> None:
         print("  remedy: see --mean, --std, --scale and --layout, and whether labels count from 0", file=sys.stderr)
 
 
-def _labelled(answers: Sequence[Answer]) -> bool:
+def _has_labels(answers: Sequence[Answer]) -> bool:
     return all(getattr(a.query.subject, "label", None) is not None for a in answers if a.query is not None)
 
 

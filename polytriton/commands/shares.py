@@ -61,10 +61,10 @@ def divide(trees: list[Tree]) -> list[Share]:
             continue
         for below in (int(trees[b].child[k]), int(trees[b].child[k]) + 1):
             heapq.heappush(waiting, (-int(sizes[b][below]), b, below, depth + 1))
-    return _grouped(trees, sizes, sorted(done))
+    return _group(trees, sizes, sorted(done))
 
 
-def _grouped(trees: list[Tree], sizes: list[Array], subtrees: list[tuple[int, int]]) -> list[Share]:
+def _group(trees: list[Tree], sizes: list[Array], subtrees: list[tuple[int, int]]) -> list[Share]:
     owners = [np.full(len(tree.child), -1) for tree in trees]
     total, before = sum(int(sizes[b][k]) for b, k in subtrees), 0
     many = len(subtrees) > MOST
@@ -94,7 +94,7 @@ class Reading:
 
     @classmethod
     def read(cls, files: list[Snapshot]) -> Reading:
-        semantics, prover, pieces, trees = checker.plain(checker.opened)(*(cast(Path, f) for f in files))
+        semantics, prover, pieces, trees = checker.plain(checker.open_files)(*(cast(Path, f) for f in files))
         return cls(semantics, prover, pieces, trees, divide(trees))
 
     @property
@@ -107,7 +107,7 @@ class Reading:
         guide = Guide(enough(sum(2 * len(leaves) for leaves in self.shares[k].values())), cuts=True)
         for t, leaves in self.shares[k].items():
             tree = self.trees[t]
-            wanted, so_far = checker.above(tree.child, leaves), partial(_further, told, before)
+            wanted, so_far = checker.ancestors(tree.child, leaves), partial(_further, told, before)
             found = checker.plain(checker.follow)(self.prover, *groups[tree.box], tree, wanted, so_far, guide)
             least[t] = [found[p] for p in tree.own]
             before += int(wanted.sum())
@@ -126,7 +126,7 @@ def confirm(network: Path, prop: Path, certificate: Path, workers: int | None, p
     files = [Snapshot(f.read_bytes(), f.suffix) for f in (network, prop, certificate)]
     work = Reading.read(files)
     count = min(len(work.shares), fitting(work) if workers is None else workers)
-    answers = _asked(work, files, count) if count > 1 else _here(work, progress)
+    answers = _ask(work, files, count) if count > 1 else _here(work, progress)
     least = {(b, p): math.inf for b, group in enumerate(work.pieces.values()) for p in range(len(group))}
     open_ = [tree.child < 0 for tree in work.trees]
     walked = 0
@@ -178,9 +178,9 @@ class Confirmer(Process):
         return json.loads(self.exchange(json.dumps(k).encode()))
 
 
-def _asked(work: Reading, files: list[Snapshot], count: int) -> Generator[Answer, None, None]:
+def _ask(work: Reading, files: list[Snapshot], count: int) -> Generator[Answer, None, None]:
     """Whoever is free takes the next share; the processes end with this, however it ends."""
-    pool: Pool[int, Any] = Pool([Confirmer(_packed(files)) for _ in range(count)])
+    pool: Pool[int, Any] = Pool([Confirmer(_pack(files)) for _ in range(count)])
     for k in range(len(work.shares)):
         pool.submit(k)
     try:
@@ -189,7 +189,7 @@ def _asked(work: Reading, files: list[Snapshot], count: int) -> Generator[Answer
                 continue
             error = event.why if isinstance(event, Missing) else event.error
             if error is not None:
-                raise _met(error)
+                raise _rebuild_error(error)
             assert isinstance(event, Ended) and event.answer is not None
             margins, leaves = ({int(b): v for b, v in event.answer[name].items()} for name in ("margins", "leaves"))
             if {b: v.tolist() for b, v in work.shares[event.job].items()} != leaves:
@@ -199,7 +199,7 @@ def _asked(work: Reading, files: list[Snapshot], count: int) -> Generator[Answer
         pool.close()
 
 
-def _met(error: Exception) -> Exception:
+def _rebuild_error(error: Exception) -> Exception:
     """What a process met, as this one would have."""
     if isinstance(error, JobFailed):
         kinds = {kind.__name__: kind for kind in (Refused, Unsupported, MemoryError)}
@@ -210,11 +210,11 @@ def _met(error: Exception) -> Exception:
     return error
 
 
-def _packed(files: list[Snapshot]) -> bytes:
+def _pack(files: list[Snapshot]) -> bytes:
     return json.dumps([[f.suffix, len(f.data)] for f in files]).encode() + b"\n" + b"".join(f.data for f in files)
 
 
-def _unpacked(data: bytes) -> list[Snapshot]:
+def _unpack(data: bytes) -> list[Snapshot]:
     end, files = data.index(b"\n") + 1, []
     for suffix, size in json.loads(data[:end]):
         files.append(Snapshot(data[end : end + size], suffix))
@@ -228,7 +228,7 @@ def handler() -> Callable[[bytes], bytes]:
 
     def answer(data: bytes) -> bytes:
         if not work:
-            work.append(Reading.read(_unpacked(data)))
+            work.append(Reading.read(_unpack(data)))
             return b""
         k = int(json.loads(data))
         leaves = {b: v.tolist() for b, v in work[0].shares[k].items()}

@@ -83,7 +83,7 @@ def tune(
         raise UsageError(f"--device {options['device']} is nothing to tune", "tune one device: cpu, cuda or cuda:N")
     if options.get("numerics", "folded") != "folded":
         raise UsageError(f"--numerics {options['numerics']} is nothing to tune: its kernels have one form", "leave --numerics out")
-    chosen = _settings(options, seconds, trials, runs, seed, workload, _allowed(allow or [], options))
+    chosen = _settings(options, seconds, trials, runs, seed, workload, _check_allowed(allow or [], options))
     verifier = _verifier(held, options)
     from polytriton.tuning import work
 
@@ -105,7 +105,7 @@ def parse_time(text: str) -> float:
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
-def _allowed(names: list[str], options: dict[str, Any]) -> tuple[str, ...]:
+def _check_allowed(names: list[str], options: dict[str, Any]) -> tuple[str, ...]:
     """Split products that the session may try."""
     from polytriton.prove.options import SPLIT
 

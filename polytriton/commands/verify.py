@@ -120,7 +120,7 @@ def verify(
     margin = "" if record.margin is None else f"worst margin {record.margin:.6g}, "
     how = f"by {record.method}, " * bool(record.method) + "interval arithmetic, " * (record.numerics == "interval")
     earlier = ", from an earlier run" * answer.resumed
-    print(f"{record.property}: {record.verdict}, {margin}{how}{_searched(record)}{record.seconds:.3f} s{earlier}", file=sys.stderr)
+    print(f"{record.property}: {record.verdict}, {margin}{how}{_describe_search(record)}{record.seconds:.3f} s{earlier}", file=sys.stderr)
     if record.verdict in ("unknown", "timeout"):
         print("polytriton: what to try next: docs/unknown.md", file=sys.stderr)
     if certificate is not None and read is not None:
@@ -135,7 +135,7 @@ def _certifiable(net: Path, path: Path, certificate: Path, semantics: str) -> Re
     return certifiable(net, path, certificate, semantics)
 
 
-def _searched(record: Record) -> str:
+def _describe_search(record: Record) -> str:
     """What a search did, for the last line."""
     s = record.search
     if s is None:

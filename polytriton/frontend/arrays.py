@@ -13,12 +13,12 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.frontend.balls import normalisation
-from polytriton.frontend.images import _shaped as shaped
+from polytriton.frontend.images import _reshape as shaped
 from polytriton.frontend.images import load_images, parse_epsilon
 from polytriton.frontend.norm_balls import LINF, check_norm
 from polytriton.frontend.numbers import as_float64, as_fraction, as_numpy, enclose_numbers
 from polytriton.frontend.packed import load_npy
-from polytriton.guard import guarded
+from polytriton.guard import guard
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -32,20 +32,20 @@ def is_path(value: Any) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(value, (str, os.PathLike))
 
 
-@guarded
+@guard
 def as_array(values: Any, what: str) -> np.ndarray:
     """Finite numbers as float64, which has to hold each of them; a path is that of a .npy file."""
-    return _finite(as_float64(_opened(values, what), what), what)
+    return _finite(as_float64(_open(values, what), what), what)
 
 
-@guarded
+@guard
 def as_ends(lo: Any, hi: Any) -> tuple[np.ndarray, np.ndarray]:
     """The ends of boxes: what float64 does not hold is rounded outward, so that no point of a box is lost."""
-    low, high = (enclose_numbers(as_numpy(_opened(v, what), what)) for v, what in ((lo, "lo"), (hi, "hi")))
+    low, high = (enclose_numbers(as_numpy(_open(v, what), what)) for v, what in ((lo, "lo"), (hi, "hi")))
     return _finite(low[0], "lo"), _finite(high[1], "hi")
 
 
-@guarded
+@guard
 def as_radius(epsilon: Any, norm: str = LINF) -> Fraction:
     """The radius of a ball in pixel space, as it is written; a Fraction may be larger than the pixel range [0,1]."""
     if isinstance(epsilon, Fraction):
@@ -58,7 +58,7 @@ def as_radius(epsilon: Any, norm: str = LINF) -> Fraction:
     return parse_epsilon(epsilon, norm)
 
 
-def _opened(values: Any, what: str) -> Any:
+def _open(values: Any, what: str) -> Any:
     return _read(Path(values), what) if is_path(values) else values
 
 
@@ -91,7 +91,7 @@ class Pixels:
         return len(self.values)
 
 
-@guarded
+@guard
 def as_pixels(images: Any, shape: tuple[int, ...]) -> Pixels:
     """Images from memory, or from a file as `load_images` reads it. Axes [height, width, channels] are brought into order."""
     if is_path(images):
@@ -108,8 +108,8 @@ def as_pixels(images: Any, shape: tuple[int, ...]) -> Pixels:
     return Pixels(shaped(values[None] if single or array.shape[0] * size != array.size else values, shape, "chw", "x"), None, single)
 
 
-@guarded
-def normalised(pixels: np.ndarray, mean: Any, std: Any) -> np.ndarray:
+@guard
+def normalise(pixels: np.ndarray, mean: Any, std: Any) -> np.ndarray:
     """(pixel - mean) / std in float64, for [count, *shape]; of images with three axes the first is the channel."""
     values = pixels / 255.0 if pixels.dtype == np.uint8 else pixels
     channels = pixels.shape[1] if pixels.ndim == 4 else 1
@@ -119,7 +119,7 @@ def normalised(pixels: np.ndarray, mean: Any, std: Any) -> np.ndarray:
     return np.asarray((values - m) / s, dtype=np.float64)
 
 
-@guarded
+@guard
 def exact_numbers(values: Any) -> tuple[Fraction, ...]:
     """Numbers as Python prints them: 0.1307 is 1307/10000. One number, or one a channel."""
     if isinstance(values, (list, tuple)):

@@ -14,7 +14,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend.norm_balls import NormBall
 from polytriton.frontend.numbers import as_float64
 from polytriton.frontend.query import Exact, enclosure, float_bounds
-from polytriton.guard import guarded
+from polytriton.guard import guard
 
 BYTE = Fraction(1, 255)
 BRIGHT = 8  # no normalisation in use takes a pixel in [0,1] so far up and none below 0
@@ -22,7 +22,7 @@ KNOWN = 1 << 12  # bounds of pixel values that are kept, a normalisation and rad
 Clip: TypeAlias = tuple[int | Fraction, int | Fraction] | None
 
 
-@guarded
+@guard
 def ball(
     images: np.ndarray,
     epsilon: Fraction,
@@ -40,7 +40,7 @@ def ball(
     receive, so the computed bound stays outside; at most a few places are lost.
     """
     images = _as_given(images)
-    means, stds, whole = _checked(images, images.shape[1:], epsilon, mean, std, clip)
+    means, stds, whole = _check_inputs(images, images.shape[1:], epsilon, mean, std, clip)
     spread = images.reshape(len(images), len(means), -1)
     lo, hi = np.empty(spread.shape), np.empty(spread.shape)
     for c in range(len(means)):
@@ -49,13 +49,13 @@ def ball(
             table = _least(values.tolist(), whole, epsilon, means[c], stds[c], clip)
             lo[:, c], hi[:, c] = (table[:, k][where.reshape(spread[:, c].shape)] for k in (0, 1))
         else:
-            lo[:, c], hi[:, c] = _rounded(spread[:, c], epsilon, means[c], stds[c], clip)
+            lo[:, c], hi[:, c] = _round_outward(spread[:, c], epsilon, means[c], stds[c], clip)
     if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
         raise UsageError("the ball reaches beyond float64", "check the mean and the standard deviation")
     return lo.reshape(images.shape), hi.reshape(images.shape)
 
 
-@guarded
+@guard
 def exact_ball(
     image: np.ndarray,
     epsilon: Fraction,
@@ -66,7 +66,7 @@ def exact_ball(
 ) -> tuple[Exact, Exact]:
     """The same ball for one image (no image axis) in rationals: what a counterexample has to lie in."""
     image = _as_given(image)
-    means, stds, whole = _checked(image, image.shape, epsilon, mean, std, clip)
+    means, stds, whole = _check_inputs(image, image.shape, epsilon, mean, std, clip)
     spread = image.reshape(len(means), -1)
     unit = BYTE if whole else Fraction(1)
     known: dict[tuple[int, float], tuple[Fraction, Fraction]] = {}
@@ -122,7 +122,7 @@ def lazy_ball(image: np.ndarray, epsilon: Fraction, mean: Sequence[Fraction], st
     return Side(made, 0), Side(made, 1)
 
 
-@guarded
+@guard
 def norm_ball(image: np.ndarray, radius: Fraction, norm: str, mean: Sequence[Fraction], std: Sequence[Fraction], clip: Clip) -> NormBall:
     """{x : ||std (x - centre)|| <= radius}: ||p - image|| <= radius for pixels p = std x + mean."""
     (lo,), (hi,) = ball(image[None], Fraction(0), mean=mean, std=std, clip=clip)
@@ -133,14 +133,14 @@ def norm_ball(image: np.ndarray, radius: Fraction, norm: str, mean: Sequence[Fra
 
 
 @lru_cache(maxsize=32)
-def _known(whole: bool, epsilon: Fraction, mean: Fraction, std: Fraction, clip: Clip) -> dict[float, tuple[float, float]]:
+def _known_bounds(whole: bool, epsilon: Fraction, mean: Fraction, std: Fraction, clip: Clip) -> dict[float, tuple[float, float]]:
     """The bounds that `_least` has found so far: images share their pixels' values, threads this."""
     return {}
 
 
 def _least(values: list[float], whole: bool, epsilon: Fraction, mean: Fraction, std: Fraction, clip: Clip) -> np.ndarray:
     """What `float_bounds` makes of `_interval` of each value, [values, 2]: in integers, without a division before the last."""
-    known = _known(whole, epsilon, mean, std, clip)
+    known = _known_bounds(whole, epsilon, mean, std, clip)
     if len(known) > KNOWN:
         known.clear()
     (en, ed), (mn, md), (sn, sd) = (v.as_integer_ratio() for v in (epsilon, mean, std))
@@ -172,7 +172,7 @@ def _interval(p: Fraction, epsilon: Fraction, mean: Fraction, std: Fraction, cli
     return (lo - mean) / std, (hi - mean) / std
 
 
-def _rounded(p: np.ndarray, epsilon: Fraction, mean: Fraction, std: Fraction, clip: Clip) -> tuple[np.ndarray, np.ndarray]:
+def _round_outward(p: np.ndarray, epsilon: Fraction, mean: Fraction, std: Fraction, clip: Clip) -> tuple[np.ndarray, np.ndarray]:
     """The same in float64, one place outward after each operation (see `ball`); constants enter as their enclosures."""
     (_, eps), (mean_lo, mean_hi), (std_lo, std_hi) = float_bounds(epsilon), float_bounds(mean), float_bounds(std)
     lo, hi = np.nextafter(p - eps, -np.inf), np.nextafter(p + eps, np.inf)
@@ -183,7 +183,7 @@ def _rounded(p: np.ndarray, epsilon: Fraction, mean: Fraction, std: Fraction, cl
     return np.nextafter(lo, -np.inf), np.nextafter(hi, np.inf)
 
 
-def _checked(
+def _check_inputs(
     pixels: np.ndarray, shape: tuple[int, ...], epsilon: Fraction, mean: Sequence[Fraction], std: Sequence[Fraction], clip: Clip
 ) -> tuple[list[Fraction], list[Fraction], bool]:
     """Every channel's mean and standard deviation, and whether pixels are levels; `shape` is one image's."""

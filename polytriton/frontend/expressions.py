@@ -1,6 +1,6 @@
 """Linear expressions over a network's inputs x and outputs y, and conditions that compare them: what a property in Python is made of.
 
-Python's operators do what VNN-LIB's do: sums and multiples are made by `vnnlib_linear.Linear`, comparisons by its `compared`, and &, |, ~
+Python's operators do what VNN-LIB's do: sums and multiples come of `vnnlib_linear.Linear`, comparisons by its `compare_linear`, and &, |, ~
 join formulas of `vnnlib_dnf`. A number is taken at its exact value. What is not linear, and whatever Python would decide by itself before
 the network has answered (`and`, `or`, `if`, a <= y <= b), is refused.
 """
@@ -21,9 +21,9 @@ from polytriton.errors import UsageError
 from polytriton.frontend.numbers import exact_value, exact_values
 from polytriton.frontend.query import Tensor, float_bounds
 from polytriton.frontend.vnnlib_dnf import Formula, Junction, Leaf, fold
-from polytriton.frontend.vnnlib_linear import ONE, ZERO, BadLine, Linear, compared
+from polytriton.frontend.vnnlib_linear import ONE, ZERO, BadLine, Linear, compare_linear
 from polytriton.frontend.vnnlib_parse import MAX_ELEMENTS
-from polytriton.guard import guarded, guarded_class
+from polytriton.guard import guard, guard_class
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +85,7 @@ class Expression:
         return -self + other
 
     def __neg__(self) -> Expression:
-        return Expression(self.shapes, self.form.negated())
+        return Expression(self.shapes, self.form.negate())
 
     def __pos__(self) -> Expression:
         return self
@@ -138,7 +138,7 @@ class Expression:
         a, b = self.form, _operand(self.shapes, other)
         if op in (">=", ">"):
             a, b = b, a
-        return Condition(self.shapes, compared(op, a, b))
+        return Condition(self.shapes, compare_linear(op, a, b))
 
     def _no_formula(self, *others: object) -> NoReturn:
         """Also for y[0] >= 2 & x[1] <= 0.5, which Python reads as y[0] >= (2 & x[1]) <= 0.5."""
@@ -150,7 +150,7 @@ class Expression:
         raise UsageError(f"{self!r} is neither true nor false: what the network answers is not known yet", JOIN)
 
     def __repr__(self) -> str:
-        return _shortened(_shown(self.shapes, self.form.terms, self.form.const))
+        return _shorten(_show(self.shapes, self.form.terms, self.form.const))
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -201,13 +201,13 @@ class Condition:
         def leaf(made: Leaf) -> str:
             return _comparison(self.shapes, made)
 
-        def joined(word: str, empty: str, parts: list[str]) -> str:
+        def join(word: str, empty: str, parts: list[str]) -> str:
             return parts[0] if len(parts) == 1 else f"({word.join(parts)})" if parts else empty
 
-        return _shortened(fold(self.formula, leaf, lambda p: joined(" | ", "false", p), lambda p: joined(" & ", "true", p)))
+        return _shorten(fold(self.formula, leaf, lambda p: join(" | ", "false", p), lambda p: join(" & ", "true", p)))
 
 
-@guarded_class
+@guard_class
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Variables:
     """The inputs or the outputs of a network, element by element: x[0, 3, 4] names one, with an index for every axis of `shape`.
@@ -293,7 +293,7 @@ class Variables:
         return f"<Variables {self.letter}, shape {list(self.shape)}>"
 
 
-@guarded
+@guard
 def variables(inputs: int | Sequence[int], outputs: int | Sequence[int]) -> tuple[Variables, Variables]:
     """The inputs x and the outputs y of any network of these shapes (or numbers of them), to write properties with.
 
@@ -342,7 +342,7 @@ def _total(shapes: Shapes, a: Linear, b: Linear, plus: bool) -> Expression:
 
 def _multiple(shapes: Shapes, form: Linear, by: Fraction) -> Expression:
     try:
-        return Expression(shapes, form.scaled(by))
+        return Expression(shapes, form.scale(by))
     except BadLine as stop:
         message, remedy = stop.args
         raise UsageError(message, remedy) from None
@@ -359,7 +359,7 @@ def shown_value(value: object) -> str:
     """What a message says of what was given."""
     if isinstance(value, int) and value.bit_length() > LONG:
         return "a long number"
-    return _shortened(repr(value) if isinstance(value, bool | int | float | str | Expression | Variables) else type(value).__name__)
+    return _shorten(repr(value) if isinstance(value, bool | int | float | str | Expression | Variables) else type(value).__name__)
 
 
 def _digits(value: Fraction) -> str:
@@ -370,11 +370,11 @@ def _digits(value: Fraction) -> str:
     return f"{lo:.6g}" if isfinite(lo) and isfinite(hi) else "a number beyond float64"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 4] + " ..."
 
 
-def _shown(shapes: Shapes, terms: dict[int, Fraction], const: Fraction) -> str:
+def _show(shapes: Shapes, terms: dict[int, Fraction], const: Fraction) -> str:
     """y[0] - 2*x[1] + 1/2"""
     made = ""
     for k, c in sorted(terms.items(), key=lambda t: (t[0] >= 0, t[0] if t[0] >= 0 else ~t[0])):
@@ -391,5 +391,5 @@ def _comparison(shapes: Shapes, leaf: Leaf) -> str:
     """y[0] - y[3] >= 2: the first variable stands there with a plus."""
     first = max((k for k in leaf.terms if k < 0), default=min(leaf.terms))
     sign = "<" if leaf.terms[first] > 0 else ">"
-    side = leaf if leaf.terms[first] > 0 else leaf.negated()
-    return f"({_shown(shapes, side.terms, ZERO)} {sign}{'' if leaf.strict else '='} {_digits(side.const)})"
+    side = leaf if leaf.terms[first] > 0 else leaf.negate()
+    return f"({_show(shapes, side.terms, ZERO)} {sign}{'' if leaf.strict else '='} {_digits(side.const)})"

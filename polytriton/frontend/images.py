@@ -17,7 +17,7 @@ from polytriton.frontend.datasets import find_dataset, read_dataset
 from polytriton.frontend.folders import open_folder
 from polytriton.frontend.norm_balls import LINF, check_norm
 from polytriton.frontend.packed import load_npy, load_npz
-from polytriton.guard import guarded
+from polytriton.guard import guard
 
 KNOWN = "use .npz (images, labels), .npy, .csv with the label first, MNIST's or CIFAR's own files, or a folder of images"
 KEYS = (("images", "labels"), ("x_test", "y_test"), ("x", "y"), ("X", "Y"), ("X_test", "Y_test"), ("data", "labels"))
@@ -41,7 +41,7 @@ class Images:
         return self.pixels if self.levels is None else self.levels
 
 
-@guarded
+@guard
 def load_images(
     path: str | Path,
     start: int = 0,
@@ -66,10 +66,10 @@ def load_images(
     else:
         pixels, labels = _read(path)
         pick = _range(start, end, len(pixels), path.name)
-    values, levels = _scaled(pixels, scale, path.name)
+    values, levels = _scale(pixels, scale, path.name)
     labels = None if labels is None else _labels(labels, len(pixels), n_out, path.name)[pick]
-    values = _shaped(values[pick], shape, layout, path.name)
-    return Images(values, labels, None if levels is None else _shaped(levels[pick], shape, layout, path.name))
+    values = _reshape(values[pick], shape, layout, path.name)
+    return Images(values, labels, None if levels is None else _reshape(levels[pick], shape, layout, path.name))
 
 
 def _range(start: int, end: int | None, total: int, name: str) -> slice:
@@ -124,7 +124,7 @@ def _arrays(held: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndar
     return pixels, labels
 
 
-def _scaled(pixels: np.ndarray, scale: Fraction | None, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+def _scale(pixels: np.ndarray, scale: Fraction | None, name: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Pixels in [0,1] and, where they are 0..255 integers, those integers. The whole file decides, not the images picked."""
     if pixels.dtype.kind not in "uif" or pixels.dtype.itemsize > 8:
         raise UsageError(f"{name} holds pixels of type {pixels.dtype}", "store uint8 in 0..255 or floats in [0,1]")
@@ -160,7 +160,7 @@ def _labels(labels: np.ndarray, total: int, n_out: int | None, name: str) -> np.
     return flat.astype(np.int64)
 
 
-def _shaped(pixels: np.ndarray, shape: Sequence[int] | None, layout: str, name: str) -> np.ndarray:
+def _reshape(pixels: np.ndarray, shape: Sequence[int] | None, layout: str, name: str) -> np.ndarray:
     if layout not in ("chw", "hwc"):
         raise UsageError(f"pixel layout `{layout}` is unknown", "chw or hwc")
     if shape is None or pixels.shape[1:] == tuple(shape):

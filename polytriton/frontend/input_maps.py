@@ -18,7 +18,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend.balls import BYTE, normalisation
 from polytriton.frontend.numbers import as_float64, as_fraction, as_numpy, exact_values
 from polytriton.frontend.packed import load_npz
-from polytriton.guard import guarded_class
+from polytriton.guard import guard_class
 from polytriton.whole import save_whole
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ LEAST, MOST = 2.0**-126, 2.0**60  # magnitudes that float32 executions keep, and
 FILE = "an .npz file of `A`, [inputs, parameters], and `b`, [inputs], as InputMap.save writes it"
 
 
-@guarded_class
+@guard_class
 class InputMap:
     """x = A z + b: `A` is [inputs, parameters], `b` [inputs] (zeros where it is left out), in the network's own order of inputs.
 
@@ -36,10 +36,10 @@ class InputMap:
     """
 
     def __init__(self, A: Numbers, b: Numbers | None = None) -> None:
-        self.matrix, rounded = _stored(A, "A")
+        self.matrix, rounded = _round_to_floats(A, "A")
         if self.matrix.ndim != 2 or not self.matrix.size:
             raise UsageError(f"A has shape {list(self.matrix.shape)}", "give [inputs, parameters]: one column a parameter")
-        shift, too = _stored(np.zeros(len(self.matrix)) if b is None else b, "b")
+        shift, too = _round_to_floats(np.zeros(len(self.matrix)) if b is None else b, "b")
         if shift.size != len(self.matrix):
             raise UsageError(f"b holds {shift.size} numbers, A has {len(self.matrix)} rows", "give one number an input")
         self.shift, self.rounded = shift.reshape(-1), rounded or too
@@ -85,7 +85,7 @@ class InputMap:
     def light(image: Numbers, *, mean: Numbers = 0, std: Numbers = 1) -> InputMap:
         """Two parameters, brightness d and contrast c: pixel (1 + c) + d, normalised by (pixel - mean) / std."""
         pixels, shape = _pixels(image)
-        means, stds = _normalised(mean, std, shape)
+        means, stds = _cell_normalisation(mean, std, shape)
         rows = [(1 / s, p / s) for p, s in zip(pixels, stds, strict=True)]
         return _of_rows(rows, [(p - m) / s for p, m, s in zip(pixels, means, stds, strict=True)])
 
@@ -95,7 +95,7 @@ class InputMap:
         if not 0 <= degree <= 8:
             raise UsageError(f"a bias field of degree {degree}", "give a degree from 0 to 8: 1 is a plane")
         pixels, shape = _pixels(image)
-        means, stds = _normalised(mean, std, shape)
+        means, stds = _cell_normalisation(mean, std, shape)
         powers = [(i, t - i) for t in range(degree + 1) for i in range(t, -1, -1)]
         down, across = ([Fraction(2 * k - n + 1, max(1, n - 1)) for k in range(n)] for n in shape[-2:])
         fields = [[u**i * v**j for i, j in powers] for u, v in product(down, across)] * (len(pixels) // (len(down) * len(across)))
@@ -106,7 +106,7 @@ class InputMap:
     def patch(image: Numbers, top: int, left: int, height: int, width: int, *, mean: Numbers = 0, std: Numbers = 1) -> InputMap:
         """A parameter a pixel of the patch, in every channel: whatever is pasted there, normalised. The rest is the image."""
         pixels, shape = _pixels(image)
-        means, stds = _normalised(mean, std, shape)
+        means, stds = _cell_normalisation(mean, std, shape)
         if not (0 <= top < top + height <= shape[-2] and 0 <= left < left + width <= shape[-1]):
             raise UsageError(
                 f"a patch of {height}x{width} at {top},{left} leaves the image of {shape[-2]}x{shape[-1]}", "rows and columns count from 0"
@@ -121,7 +121,7 @@ class InputMap:
         return _of_rows(matrix.tolist(), shift)
 
 
-def _stored(values: Numbers, what: str) -> tuple[np.ndarray, bool]:
+def _round_to_floats(values: Numbers, what: str) -> tuple[np.ndarray, bool]:
     """The nearest float64 numbers, and whether any had to be rounded."""
     spelled = values if hasattr(values, "detach") or (isinstance(values, np.ndarray) and values.dtype.kind in "buif") else None
     if spelled is not None:
@@ -145,16 +145,16 @@ def _pixels(image: Numbers) -> tuple[list[Fraction], tuple[int, ...]]:
     return [v * unit for v in exact_values(array, "the image")[0]], array.shape
 
 
-def _normalised(mean: Numbers, std: Numbers, shape: tuple[int, ...]) -> tuple[list[Fraction], list[Fraction]]:
+def _cell_normalisation(mean: Numbers, std: Numbers, shape: tuple[int, ...]) -> tuple[list[Fraction], list[Fraction]]:
     """Mean and standard deviation of every cell, as they are written: 0.1307 is 1307/10000."""
-    given = [[as_fraction(v, "mean or std") for v in _listed(some)] for some in (mean, std)]
+    given = [[as_fraction(v, "mean or std") for v in _as_list(some)] for some in (mean, std)]
     cells = prod(shape[-2:])
     channels = normalisation(given[0], given[1], shape[0] if len(shape) == 3 else 1)
     means, stds = ([v for v in some for _ in range(cells)] for some in channels)
     return means, stds
 
 
-def _listed(values: Numbers) -> Sequence[object]:
+def _as_list(values: Numbers) -> Sequence[object]:
     return values if isinstance(values, list | tuple) else (values,)
 
 

@@ -15,7 +15,7 @@ from polytriton.frontend.query import Property, Tensor, as_rationals
 from polytriton.frontend.ties import Ties, find_ties
 from polytriton.frontend.vnnlib import made_property, text_and_title
 from polytriton.frontend.vnnlib_parse import EQUAL, ISOMORPHIC, Declared, Document, parse
-from polytriton.guard import guarded_class
+from polytriton.guard import guard_class
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Named(Tensor):
         return self.names[index]
 
 
-@guarded_class
+@guard_class
 class JointProperty(Property):
     """An unsafe set of several networks' inputs and outputs. Its boxes and rows are over the variables z of `ties`.
 

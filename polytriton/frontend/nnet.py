@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from polytriton.errors import ResourceError, UsageError
 from polytriton.frontend.model_files import model_bytes
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.limit import go_on
 
 FORMAT = "a .nnet file has its widths, input bounds, means and ranges, then each layer's rows and biases; or give the network as ONNX"
@@ -34,7 +34,7 @@ def is_nnet(path: Path) -> bool:
     return path.name.removesuffix(".gz").endswith(".nnet")
 
 
-@guarded
+@guard
 def read_nnet(path: str | os.PathLike[str], *, normalize: bool = False) -> onnx.ModelProto:
     """A .nnet file as an ONNX model, to compile or to save.
 
@@ -77,9 +77,9 @@ class _NumberLines:
 
     def __init__(self, path: Path, text: str) -> None:
         self.path, self.at = path, 0
-        self.lines = self._meant(text)
+        self.lines = self._skip_comments(text)
 
-    def _meant(self, text: str) -> Iterator[str]:
+    def _skip_comments(self, text: str) -> Iterator[str]:
         for self.at, line in enumerate(text.splitlines(), 1):
             if line.strip() and not line.lstrip().startswith("//"):
                 yield line

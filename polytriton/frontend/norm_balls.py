@@ -14,7 +14,7 @@ import numpy as np
 from polytriton.errors import UnsupportedProperty, UsageError
 from polytriton.frontend.numbers import exact_value, exact_values
 from polytriton.frontend.query import Exact, Row, float_bounds
-from polytriton.guard import guarded_class
+from polytriton.guard import guard_class
 
 if TYPE_CHECKING:
     from polytriton.frontend.expressions import Numbers
@@ -40,7 +40,7 @@ class Enclosed:
     radius: float
 
 
-@guarded_class
+@guard_class
 class NormBall:
     """The inputs x with ||weights (x - centre)|| <= radius in the l2 or the l1 norm, exactly.
 

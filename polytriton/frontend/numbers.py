@@ -13,7 +13,7 @@ import numpy as np
 
 from polytriton.errors import UsageError
 from polytriton.frontend.query import enclosure
-from polytriton.guard import guarded
+from polytriton.guard import guard
 
 WHOLE = 2.0**53  # below it every integer is a float64
 MOST = 400  # ten to the 400 is beyond float64, and so is its reciprocal
@@ -21,7 +21,7 @@ NUMBER = re.compile(r"\s*[-+]?(?:\d{1,1000}(?:\.\d{0,1000})?|\.\d{1,1000})(?:[eE
 GIVE = "give real numbers: an array, a tensor, nested lists or a .npy file"
 
 
-@guarded
+@guard
 def as_numpy(values: object, what: str) -> np.ndarray:
     """An array that holds the very numbers: of their own type, or, where numpy has none that holds them all, of Python's objects."""
     if hasattr(values, "detach"):
@@ -31,7 +31,7 @@ def as_numpy(values: object, what: str) -> np.ndarray:
     try:
         array = np.asarray(values)
         if array.dtype.kind == "f" and isinstance(values, list | tuple) and bool((np.abs(array) >= WHOLE).any()):
-            array = _listed(values, array.shape)  # integers among floats may have been rounded
+            array = _list_elements(values, array.shape)  # integers among floats may have been rounded
     except ValueError as why:  # ragged lists
         raise UsageError(f"{what} is no array: {why}", "give numbers in lists of equal length, an array or a tensor") from None
     if array.dtype.kind == "O":
@@ -47,7 +47,7 @@ def _of_tensor(tensor: Any) -> np.ndarray:
     return np.asarray((tensor.float() if narrow else tensor).numpy())
 
 
-def _listed(values: object, shape: tuple[int, ...]) -> np.ndarray:
+def _list_elements(values: object, shape: tuple[int, ...]) -> np.ndarray:
     """The elements of nested lists as they are."""
 
     def flat(part: Any, depth: int) -> Iterable[object]:
@@ -69,7 +69,7 @@ def _exact(array: np.ndarray, what: str) -> np.ndarray:
     return made.reshape(array.shape)
 
 
-@guarded
+@guard
 def exact_number(value: object, what: str) -> Fraction:
     """A number as it is written: 0.1 as text or decimal is 1/10, as an entry of an array what the float is."""
     made = None
@@ -91,7 +91,7 @@ def exact_number(value: object, what: str) -> Fraction:
     return made
 
 
-@guarded
+@guard
 def as_fraction(value: object, what: str) -> Fraction:
     """A number as Python prints it, or a text of one: 0.1307 is 1307/10000. Digits and exponents are counted before anything is made."""
     if isinstance(value, float | np.floating) and math.isfinite(value):
@@ -107,7 +107,7 @@ def as_fraction(value: object, what: str) -> Fraction:
     return Fraction(above) / divisor
 
 
-@guarded
+@guard
 def exact_value(value: object, what: str) -> Fraction:
     """A number as it is: a float is the binary number that it holds, a text the decimal or the quotient that it spells."""
     if isinstance(value, str):
@@ -122,7 +122,7 @@ def exact_value(value: object, what: str) -> Fraction:
     return exact_number(value, what)
 
 
-@guarded
+@guard
 def exact_values(values: object, what: str) -> tuple[list[Fraction], tuple[int, ...]]:
     """The numbers of an array, a tensor or nested lists as `exact_value` reads each, in order, and their shape; one number has no axes."""
     if isinstance(values, list | tuple):
@@ -137,7 +137,7 @@ def exact_values(values: object, what: str) -> tuple[list[Fraction], tuple[int, 
     return [exact_value(values, what)], ()
 
 
-@guarded
+@guard
 def as_float64(values: object, what: str) -> np.ndarray:
     """Numbers that are to be what was given, as float64; refused where float64 has not the very number."""
     array = as_numpy(values, what)
@@ -150,7 +150,7 @@ def as_float64(values: object, what: str) -> np.ndarray:
     return lo
 
 
-@guarded
+@guard
 def enclose_numbers(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The nearest float64 numbers below and above each number; equal where it is one. `array` is of `as_numpy`."""
     kind, size = array.dtype.kind, array.dtype.itemsize

@@ -23,7 +23,7 @@ from polytriton.frontend.nnet import is_nnet, read_nnet
 from polytriton.frontend.onnx_compare import Held, OnnxStep, compare
 from polytriton.frontend.onnx_constants import tensor
 from polytriton.frontend.onnx_ops import operators, rounds_to_half, translate
-from polytriton.frontend.onnx_values import FREE_BYTES, REMEDY, Act, Shape, Site, State, cells, core, stored
+from polytriton.frontend.onnx_values import FREE_BYTES, REMEDY, Act, Shape, Site, State, cells, core, widen
 from polytriton.ir.check import MAX_CELLS, check_net
 from polytriton.ir.net import Builder, Net
 from polytriton.limit import go_on, sha256
@@ -182,7 +182,7 @@ def _opset(proto: onnx.ModelProto) -> int:
     return found[0]
 
 
-def _needed(graph: onnx.GraphProto, output: str) -> tuple[list[onnx.NodeProto], set[str]]:
+def _find_needed(graph: onnx.GraphProto, output: str) -> tuple[list[onnx.NodeProto], set[str]]:
     """The nodes the output needs, in topological order, and every tensor they and the output read."""
     producer: dict[str, int] = {}
     for i, n in enumerate(graph.node):
@@ -263,7 +263,7 @@ def _choose(graph: onnx.GraphProto, output: str | None) -> onnx.ValueInfoProto:
 def _translate(proto: onnx.ModelProto, data: bytes | None, folder: Path | None, output: str | None, name: str) -> Imported:
     graph, opset = proto.graph, _opset(proto)
     wanted = _choose(graph, output)
-    nodes, read = _needed(graph, wanted.name)
+    nodes, read = _find_needed(graph, wanted.name)
     initial = [t for t in graph.initializer if t.name in read]
     attached = [a.t for n in nodes for a in n.attribute if a.type == onnx.AttributeProto.TENSOR]
     external = _inline([*initial, *attached], folder)
@@ -273,7 +273,7 @@ def _translate(proto: onnx.ModelProto, data: bytes | None, folder: Path | None, 
         raise UnsupportedModel(f"initialiser {sparse[0]!r} is sparse", "store it densely")
     x, shape, batch = _input(graph, read, {t.name for t in initial})
 
-    pruned = _pruned(proto, nodes, initial, x, shape, wanted)
+    pruned = _prune(proto, nodes, initial, x, shape, wanted)
     sha = sha256(pruned if external or data is None else data)
 
     state = State(Builder(name, {o for n in nodes for o in n.output} | {x.name}), opset, FREE_BYTES + 8 * len(pruned))
@@ -282,7 +282,7 @@ def _translate(proto: onnx.ModelProto, data: bytes | None, folder: Path | None, 
         raise UnsupportedModel("two tensors have the same name", DAMAGED)
     for t in initial:
         go_on()
-        state.values[t.name] = stored(tensor(t, t.name))
+        state.values[t.name] = widen(tensor(t, t.name))
     if cells(shape) > MAX_CELLS:
         raise UnsupportedModel(f"input {x.name!r} of shape {list(shape)} is too large", "give it a smaller shape")
     dtype = np.dtype(INPUT_TYPES[x.type.tensor_type.elem_type])
@@ -317,10 +317,10 @@ def _step(state: State, node: onnx.NodeProto, attrs: dict[str, Any], read: set[s
     except Exception as e:  # operands and attributes may hold anything
         raise site.fail(f"it is malformed ({type(e).__name__}: {str(e)[:200]})") from e
     made = tuple(n.name for n in state.builder.nodes[before:])
-    return OnnxStep(f"node {label!r} ({node.op_type})", _held(state, node.input), made, _held(state, node.output))
+    return OnnxStep(f"node {label!r} ({node.op_type})", _find_held(state, node.input), made, _find_held(state, node.output))
 
 
-def _held(state: State, tensors: Iterable[str]) -> tuple[Held, ...]:
+def _find_held(state: State, tensors: Iterable[str]) -> tuple[Held, ...]:
     """Those of the tensors that are activations."""
     found = ((t, state.values.get(t)) for t in dict.fromkeys(tensors))
     return tuple(Held(t, v.node, v.shape, str(v.dtype)) for t, v in found if isinstance(v, Act))
@@ -353,7 +353,7 @@ def _finish(
     return Imported(net, source, pruned, steps)
 
 
-def _pruned(
+def _prune(
     proto: onnx.ModelProto,
     nodes: list[onnx.NodeProto],
     initial: list[onnx.TensorProto],

@@ -74,13 +74,13 @@ def compare(
     nodes, worst = net.by_name, 0.0
     for at in range(0, len(x), together):
         rows = x[at : at + together]
-        theirs = {source.input_name: rows, **_stacked(wanted, [answer(row) for row in rows])}
+        theirs = {source.input_name: rows, **_stack(wanted, [answer(row) for row in rows])}
         go_on()
         if not np.isfinite(theirs[source.output_name][: max(0, ordinary - at)]).all():
             raise UnsupportedModel(
                 "onnxruntime's result is not finite", "the network overflows its own type on these inputs: no bound covers that"
             )
-        for step, spent in zip(steps, _spent(steps), strict=True):
+        for step, spent in zip(steps, _list_spent(steps), strict=True):
             go_on()
             worst = max(worst, _judge(step, net, nodes, theirs))
             for tensor in spent:
@@ -103,7 +103,7 @@ def _work(net: Net) -> int:
     return found
 
 
-def _spent(steps: Sequence[OnnxStep]) -> Iterator[list[str]]:
+def _list_spent(steps: Sequence[OnnxStep]) -> Iterator[list[str]]:
     """The tensors no later step reads."""
     last = {h.tensor: i for i, s in enumerate(steps) for h in (*s.operands, *s.outputs)}
     for i in range(len(steps)):
@@ -123,7 +123,7 @@ def _judge(step: OnnxStep, net: Net, nodes: dict[str, Node], theirs: dict[str, n
         if tensor.shape[1:] != h.shape or node is None:
             raise _misshapen(step, h, tensor.shape[1:])
         theirs[h.tensor] = tensor = tensor.astype(np.float64, copy=False)
-        known[h.node] = Numbers(tensor).shaped(node.shape)
+        known[h.node] = Numbers(tensor).reshape(node.shape)
     with np.errstate(all="ignore"):  # a number that overflows is one without a statement
         for name in step.nodes:
             if name not in nodes:
@@ -135,7 +135,7 @@ def _judge(step: OnnxStep, net: Net, nodes: dict[str, Node], theirs: dict[str, n
             tensor, ours = theirs[h.tensor], _find(h.node, known, nodes, step)
             if tensor.shape[1:] != h.shape or ours.value.size != tensor.size:
                 raise _misshapen(step, h, tensor.shape[1:])
-            ours = ours.shaped(h.shape)
+            ours = ours.reshape(h.shape)
             worst = max(worst, _share(f"{step.label}, IR node %{h.node}", ours.value, tensor, ours.allowance(arithmetic)))
     return worst
 
@@ -143,7 +143,7 @@ def _judge(step: OnnxStep, net: Net, nodes: dict[str, Node], theirs: dict[str, n
 def _find(name: str, known: dict[str, Numbers], nodes: dict[str, Node], step: OnnxStep) -> Numbers:
     node = nodes.get(name)
     if name not in known and node is not None and node.op == "reshape":  # made for an earlier reader of the same tensor
-        known[name] = _find(node.inputs[0], known, nodes, step).shaped(node.shape)
+        known[name] = _find(node.inputs[0], known, nodes, step).reshape(node.shape)
     if name not in known:
         raise UnsupportedModel(f"{step.label}: its translation reads %{name}, which holds none of its operands", REPORT)
     return known[name]
@@ -216,7 +216,7 @@ def _runner(model: bytes, source: Source, wanted: Sequence[str]) -> Callable[[np
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads, options.log_severity_level = 1, 4  # more threads would spin beside the rest
 
-    def refused(e: Exception) -> Exception:  # onnxruntime's own classes are not public
+    def refusal(e: Exception) -> Exception:  # onnxruntime's own classes are not public
         if out_of_memory(e):
             return ResourceError("the model does not fit into memory", "make the model smaller")
         return UnsupportedModel(
@@ -228,20 +228,20 @@ def _runner(model: bytes, source: Source, wanted: Sequence[str]) -> Callable[[np
         # serialised messages one after another read as one: outputs are added without a copy of the weights' message
         session = ort.InferenceSession(model + more.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as e:
-        raise refused(e) from e
+        raise refusal(e) from e
 
     def answer(x: np.ndarray) -> list[np.ndarray]:
         go_on()
         try:
             found: list[Any] = session.run(list(wanted), {source.input_name: x})
         except Exception as e:
-            raise refused(e) from e
+            raise refusal(e) from e
         return [np.asarray(t) for t in found]
 
     return answer
 
 
-def _stacked(names: Sequence[str], rows: list[list[np.ndarray]]) -> dict[str, np.ndarray]:
+def _stack(names: Sequence[str], rows: list[list[np.ndarray]]) -> dict[str, np.ndarray]:
     """[batch, *shape] of each tensor; the rows are emptied on the way, so that nothing is held twice for long."""
     found = {}
     for name in reversed(names):

@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from polytriton.errors import UnsupportedModel
 from polytriton.frontend.onnx_layout import axes_of
-from polytriton.frontend.onnx_values import FLOATS, Const, Result, Site, cells, stored
+from polytriton.frontend.onnx_values import FLOATS, Const, Result, Site, cells, widen
 
 F16 = FLOATS[0]
 CASTS: dict[int, np.dtype] = {
@@ -39,13 +39,13 @@ def constant(s: Site) -> Result:
     s.need(len(s.attrs) == 1, "a constant has one value")
     ((key, value),) = s.attrs.items()
     if key == "value":
-        return stored(tensor(value, s.label))
+        return widen(tensor(value, s.label))
     if key == "sparse_value":
-        return stored(sparse(s, value))
+        return widen(sparse(s, value))
     types = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
     if key not in types:
         raise s.fail(f"attribute {key!r}; supported: value, sparse_value, value_float(s), value_int(s)")
-    return stored(finite(np.asarray(value, dtype=types[key]), s.label))
+    return widen(finite(np.asarray(value, dtype=types[key]), s.label))
 
 
 def tensor(proto: onnx.TensorProto, label: str) -> np.ndarray:
@@ -89,11 +89,11 @@ def sparse(s: Site, proto: onnx.SparseTensorProto) -> np.ndarray:
 
 def shape_of(s: Site) -> Result:
     v = s.value(0)
-    return stored(np.array(v.shape[slice(s.get("start", 0), s.get("end", None))], dtype=np.int64))
+    return widen(np.array(v.shape[slice(s.get("start", 0), s.get("end", None))], dtype=np.int64))
 
 
 def size_of(s: Site) -> Result:
-    return stored(np.array(cells(s.value(0).shape), dtype=np.int64))
+    return widen(np.array(cells(s.value(0).shape), dtype=np.int64))
 
 
 def constant_of_shape(s: Site) -> Result:
@@ -101,7 +101,7 @@ def constant_of_shape(s: Site) -> Result:
     fill = tensor(s.attrs["value"], s.label) if "value" in s.attrs else np.zeros(1, np.float32)
     s.need(min(dims, default=0) >= 0 and fill.size == 1, f"shape {dims} is not a shape")
     s.check_const(dims)
-    return stored(np.full(dims, fill.reshape(-1)[0]))
+    return widen(np.full(dims, fill.reshape(-1)[0]))
 
 
 def range_(s: Site) -> Result:
@@ -110,7 +110,7 @@ def range_(s: Site) -> Result:
     first, last, by = (int(c.value.reshape(-1)[0]) for c in (start, stop, step))
     s.need(by != 0, "the step is zero")
     s.check_const((len(range(first, last, by)),))
-    return stored(np.arange(first, last, by, dtype=start.dtype))
+    return widen(np.arange(first, last, by, dtype=start.dtype))
 
 
 def cast_const(s: Site, v: Const, dtype: np.dtype) -> Const:
@@ -124,15 +124,15 @@ def cast_const(s: Site, v: Const, dtype: np.dtype) -> Const:
         if not v.floating:
             s.need(bool((narrow == wide).all()), "an integer too large for the type")
         if v.exact and bool((narrow == wide).all()):
-            return stored(narrow)
+            return widen(narrow)
         s.need(dtype != F16 or v.dtype == F16, "a cast to float16 that rounds")
         # the real-valued reading keeps the number; a deployed network rounds it once
-        return checked(s, replace(v, value=wide, dtype=dtype, ops=v.ops + int(dtype != v.dtype)))
+        return check(s, replace(v, value=wide, dtype=dtype, ops=v.ops + int(dtype != v.dtype)))
     s.need(v.exact and (not v.floating or bool((np.abs(v.value) < 2.0**31).all())), "a rounded or large number becomes an integer")
-    return stored(v.value.astype(dtype))
+    return widen(v.value.astype(dtype))
 
 
-def checked(s: Site, v: Const) -> Const:
+def check(s: Site, v: Const) -> Const:
     """A computed float constant that left the normal range of its type has lost the relative error claimed for it."""
     limit, size = np.finfo(v.dtype), np.abs(v.value)
     s.need(bool((size <= float(limit.max)).all()), f"it computes a constant that overflows {v.dtype}")
@@ -147,12 +147,12 @@ def need_normal(s: Site, v: Const) -> None:
     s.need(bool(((size == 0) | (size >= tiny)).all()), f"it computes with a constant below the normal range of {v.dtype}")
 
 
-def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _truncate(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (np.abs(a) // np.abs(b)) * (np.sign(a) * np.sign(b)).astype(a.dtype)
 
 
 INTEGERS: dict[str, Callable[..., np.ndarray]] = {
-    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": _truncated, "Neg": np.negative, "Abs": np.abs, "Mod": np.mod,
+    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": _truncate, "Neg": np.negative, "Abs": np.abs, "Mod": np.mod,
     "Min": np.minimum, "Max": np.maximum, "And": np.logical_and, "Or": np.logical_or, "Not": np.logical_not,
     "Equal": np.equal, "Less": np.less, "LessOrEqual": np.less_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
 }  # fmt: skip
@@ -178,7 +178,7 @@ def arithmetic(s: Site) -> Result:
         s.need(s.op in INTEGERS and not s.flag("fmod", 0), f"on constants of type {dtype} it is not supported")
         s.need(all(k.exact for k in known), "a rounded constant is compared")
         with np.errstate(all="ignore"):  # integers wrap, as they do in a runtime
-            return stored(np.asarray(INTEGERS[s.op](*values)))
+            return widen(np.asarray(INTEGERS[s.op](*values)))
     if s.op not in REALS:
         raise s.fail(f"on constants of type {dtype} it is not supported")
     s.need(s.op != "Sqrt" or bool((values[0] >= 0).all()), "the square root of a negative number")
@@ -187,16 +187,16 @@ def arithmetic(s: Site) -> Result:
     s.need(
         s.op not in ("Mul", "Div") or not ((out == 0) & (values[0] != 0) & (values[1] != 0)).any(), "it computes a constant that underflows"
     )
-    slack, ops = _rounded(s, known, values)
+    slack, ops = _count_roundings(s, known, values)
     if s.op in EXACT and all(k.exact for k in known):
-        return stored(out.astype(dtype))
+        return widen(out.astype(dtype))
     if s.op not in EXACT:
         for k in known:
             need_normal(s, k)
-    return checked(s, Const(out, dtype, slack, ops))
+    return check(s, Const(out, dtype, slack, ops))
 
 
-def _rounded(s: Site, known: Sequence[Const], values: Sequence[np.ndarray]) -> tuple[int, int]:
+def _count_roundings(s: Site, known: Sequence[Const], values: Sequence[np.ndarray]) -> tuple[int, int]:
     """How many factors (1+-u)^+-1 lie on the result: products add them up, sums of one sign keep the largest."""
     slacks, opses = [k.slack for k in known], [k.ops for k in known]
     if s.op in EXACT:
@@ -220,7 +220,7 @@ def nonzero(s: Site) -> Result:
     v = s.const(0, "operand")
     s.need(v.exact, "a rounded constant is compared with zero")
     s.check_const((max(1, len(v.shape)), v.value.size))
-    return stored(np.array(np.nonzero(np.atleast_1d(v.value)), dtype=np.int64))
+    return widen(np.array(np.nonzero(np.atleast_1d(v.value)), dtype=np.int64))
 
 
 def reduce_const(s: Site) -> Result:
@@ -233,4 +233,4 @@ def reduce_const(s: Site) -> Result:
         axes = list(range(len(v.shape)))
     s.need(v.value.size > 0, "an empty constant")
     folds: dict[str, Callable[..., Any]] = {"ReduceProd": np.prod, "ReduceSum": np.sum, "ReduceMin": np.min, "ReduceMax": np.max}
-    return stored(np.asarray(folds[s.op](v.value, axis=tuple(s.axes(axes, len(v.shape))), keepdims=s.flag("keepdims", 1))).astype(v.dtype))
+    return widen(np.asarray(folds[s.op](v.value, axis=tuple(s.axes(axes, len(v.shape))), keepdims=s.flag("keepdims", 1))).astype(v.dtype))

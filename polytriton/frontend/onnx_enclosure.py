@@ -54,7 +54,7 @@ class Numbers:
     roundings: int = 0
     slack: int = 0
 
-    def shaped(self, shape: Sequence[int]) -> Numbers:
+    def reshape(self, shape: Sequence[int]) -> Numbers:
         to = (len(self.value), *shape)
         return Numbers(self.value.reshape(to), None if self.size is None else self.size.reshape(to), self.roundings, self.slack)
 
@@ -90,7 +90,7 @@ def enclose(node: Node, net: Net, operands: Sequence[Numbers], a: EnclosedArithm
             value, size = _dense(x.value, w, b), _dense(_size(x, a), big, bias, a.size)
         else:
             value, size = _conv(x.value, w, b, node), _conv(_size(x, a), big, bias, node, a.size)
-        return Numbers(value, size + a.size(a.least), before + terms, slack).shaped(node.shape)
+        return Numbers(value, size + a.size(a.least), before + terms, slack).reshape(node.shape)
     if node.op == "scale":
         factor, c = (np.asarray(net.weight(node, key), np.float64) for key in ("a", "c"))
         size = _size(x, a) * np.abs(factor).astype(a.size) + _magnitude(net, node, "babs", c).astype(a.size) + a.size(a.least)
@@ -143,7 +143,7 @@ def _dense(x: np.ndarray, w: np.ndarray, b: np.ndarray, kind: type[np.floating] 
     return out
 
 
-def _framed(x: np.ndarray, node: Node, fill: float) -> np.ndarray:
+def _frame(x: np.ndarray, node: Node, fill: float) -> np.ndarray:
     """[batch, channels, height, width] with the node's padding around it; negative padding crops."""
     top, left, bottom, right = node.ints("p", (0, 0, 0, 0))
     x = x[:, :, max(0, -top) : x.shape[2] - max(0, -bottom), max(0, -left) : x.shape[3] - max(0, -right)]
@@ -154,8 +154,8 @@ def _framed(x: np.ndarray, node: Node, fill: float) -> np.ndarray:
 def _conv(x: np.ndarray, w: np.ndarray, b: np.ndarray, node: Node, kind: type[np.floating] = np.float64) -> np.ndarray:
     """A matrix product over the cells under the windows, some rows of windows at a time."""
     groups, (kh, kw), (dh, dw), (sh, sw) = node.integer("g", 1), node.ints("k"), node.ints("d", (1, 1)), node.ints("s", (1, 1))
-    x = _framed(x, node, 0.0)
-    batch, (outs, per), height, width = len(x), w.shape[:2], *spatial(node.without("p"), x.shape[1:])
+    x = _frame(x, node, 0.0)
+    batch, (outs, per), height, width = len(x), w.shape[:2], *spatial(node.drop("p"), x.shape[1:])
     x = x.reshape(batch, groups, per, *x.shape[2:])
     seen = sliding_window_view(x, ((kh - 1) * dh + 1, (kw - 1) * dw + 1), axis=(3, 4))[:, :, :, ::sh, ::sw, ::dh, ::dw]
     matrix = w.reshape(groups, outs // groups, per * kh * kw).astype(kind)
@@ -171,8 +171,8 @@ def _conv(x: np.ndarray, w: np.ndarray, b: np.ndarray, node: Node, kind: type[np
 
 def _maximum(x: np.ndarray, node: Node) -> np.ndarray:
     (kh, kw), (dh, dw), (sh, sw) = node.ints("k"), node.ints("d", (1, 1)), node.ints("s", (1, 1))
-    x = _framed(x, node, -np.inf)
-    height, width = spatial(node.without("p"), x.shape[1:])
+    x = _frame(x, node, -np.inf)
+    height, width = spatial(node.drop("p"), x.shape[1:])
     found = None
     for i in range(kh):
         for j in range(kw):

@@ -140,7 +140,7 @@ def product(s: Site, a: Value, b: Value, made: dict[str, int], tag: str = "") ->
         x, w, alone = b, a.value.reshape(na, rows, inner), times * cols == 1
     left = x is a
     if alone:
-        return _shaped(linear(s, x, w[0], None, (*shape, 1), made, tag), shape)
+        return _reshape(linear(s, x, w[0], None, (*shape, 1), made, tag), shape)
     outs, ins = times * rows * cols, cells(x.shape)
     if outs * ins <= MAX_DENSE:
         s.spend(w.itemsize * outs * ins)
@@ -155,12 +155,12 @@ def product(s: Site, a: Value, b: Value, made: dict[str, int], tag: str = "") ->
             m = np.arange(cols)[None]
             full = np.zeros((times, rows, cols, nb, inner, cols), w.dtype)
             full[t, :, m, which_x, :, m] = blocks
-        return _shaped(linear(s, x, full.reshape(outs, ins), None, (*shape, 1), made, tag), shape)
+        return _reshape(linear(s, x, full.reshape(outs, ins), None, (*shape, 1), made, tag), shape)
     s.need(len(w) == 1 and times == (na if left else nb), f"a batch of {len(w)} matrices on {ins} cells is too large to write as one")
-    return _shaped(_pointwise(s, x, w[0], (times, rows, cols), left, made), shape)
+    return _reshape(_pointwise(s, x, w[0], (times, rows, cols), left, made), shape)
 
 
-def _shaped(x: Act, shape: Shape) -> Act:
+def _reshape(x: Act, shape: Shape) -> Act:
     return replace(x, shape=shape)
 
 
@@ -268,7 +268,7 @@ def _move(name: str, fn: Callable[[Site], Result], doc: str) -> Op:
     return Op(name, fn, fn, doc)
 
 
-def _folded(name: str, fn: Callable[[Site], Result], doc: str = "of constants only") -> Op:
+def _fold_op(name: str, fn: Callable[[Site], Result], doc: str = "of constants only") -> Op:
     return Op(name, None, fn, doc)
 
 
@@ -333,12 +333,12 @@ TABLE: dict[str, Op] = {
         _move("Upsample", pie.resize, "mode nearest by whole factors; constant scales"),
         _move("Shape", con.shape_of, "of any tensor"),
         _move("Size", con.size_of, "of any tensor"),
-        _folded("Constant", con.constant, "all but strings"),
-        _folded("ConstantOfShape", con.constant_of_shape),
-        _folded("Range", con.range_, "of constant integers"),
-        _folded("NonZero", con.nonzero),
-        *(_folded(name, con.arithmetic) for name in sorted({*con.INTEGERS, *con.REALS} - LIVE)),
-        _folded("ReduceProd", con.reduce_const, "of constant integers only"),
+        _fold_op("Constant", con.constant, "all but strings"),
+        _fold_op("ConstantOfShape", con.constant_of_shape),
+        _fold_op("Range", con.range_, "of constant integers"),
+        _fold_op("NonZero", con.nonzero),
+        *(_fold_op(name, con.arithmetic) for name in sorted({*con.INTEGERS, *con.REALS} - LIVE)),
+        _fold_op("ReduceProd", con.reduce_const, "of constant integers only"),
     )
 }
 

@@ -62,7 +62,7 @@ Value = Act | Const
 Result = Value | None | Sequence[Value | None]  # of a node: the value of its first output, or of each; None where nobody wants it
 
 
-def stored(array: np.ndarray) -> Const:
+def widen(array: np.ndarray) -> Const:
     """A tensor as the file holds it; float16 is widened, which is exact."""
     return Const(array.astype(np.float32) if array.dtype == np.float16 else array, array.dtype)
 

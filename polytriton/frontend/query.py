@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polytriton.errors import UnsupportedProperty, UsageError
-from polytriton.guard import guarded_class
+from polytriton.guard import guard_class
 
 if TYPE_CHECKING:
     import os
@@ -62,7 +62,7 @@ class Row:
         return total < self.const if self.strict else total <= self.const
 
 
-@guarded_class
+@guard_class
 @dataclass(frozen=True, eq=False)
 class Disjunct:
     """One unsafe piece: a box of inputs and every row. `lo`, `hi` enclose the exact box, in network input order, flat.
@@ -92,9 +92,9 @@ class Disjunct:
         decimals as floats, and `rounded` is that reading.
         """
         point = as_rationals(x.ravel().tolist() if isinstance(x, np.ndarray) else x)
-        return point is not None and len(point) == self.lo.size and self._inside(point, rounded)
+        return point is not None and len(point) == self.lo.size and self._holds(point, rounded)
 
-    def _inside(self, point: Exact, rounded: bool) -> bool:
+    def _holds(self, point: Exact, rounded: bool) -> bool:
         lows, highs = (self.lo.tolist(), self.hi.tolist()) if rounded else (self.exact_lo, self.exact_hi)
         return (
             all(lo <= v <= hi for lo, v, hi in zip(lows, point, highs, strict=True))
@@ -120,7 +120,7 @@ class Tensor:
         return f"{self.name}[{','.join(str(k) for k in np.unravel_index(index, self.shape))}]"
 
 
-@guarded_class
+@guard_class
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Property:
     """What must not happen: an unsafe set of inputs and outputs. The network is safe when no input reaches any of its disjuncts.
@@ -207,7 +207,7 @@ class Property:
             if not np.all((near >= d.lo) & (near <= d.hi)) or not all(r.holds(point, value) for r in d.rows):
                 continue
             if d.where not in seen:
-                seen[d.where] = d._inside(point, rounded)
+                seen[d.where] = d._holds(point, rounded)
             if seen[d.where]:
                 return k
         return None

@@ -77,7 +77,7 @@ def find_ties(asserts: Sequence[Formula], network: Sequence[int]) -> tuple[Ties,
         if pair is not None:
             i, j, interval = pair
             differences[i, j] = _meet(differences.get((i, j), FREE), interval)
-    variable = _united(len(network), [pair for pair, (lo, hi) in differences.items() if lo == hi == 0])
+    variable = _unite(len(network), [pair for pair, (lo, hi) in differences.items() if lo == hi == 0])
     boxes = [FREE] * (int(variable.max()) + 1)
     for leaf in plain:
         if len(leaf.terms) == 1 and (k := next(iter(leaf.terms))) >= 0:
@@ -135,7 +135,7 @@ def _tells(width: Fraction, a: Interval, b: Interval) -> bool:
     return lo is None or hi is None or 0 <= width <= WORTH * (hi - lo)
 
 
-def _united(count: int, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
+def _unite(count: int, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
     """Variables numbered by their first inputs, one for all that the pairs connect."""
     first = list(range(count))
 

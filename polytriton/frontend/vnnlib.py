@@ -17,13 +17,13 @@ from polytriton.frontend.packed import read_file
 from polytriton.frontend.query import Disjunct, Property, Row, check_range, float_bounds
 from polytriton.frontend.vnnlib_dnf import Junction, Leaf, expand, split
 from polytriton.frontend.vnnlib_parse import EQUAL, Document, parse
-from polytriton.guard import guarded
+from polytriton.guard import guard
 
 MAX_BOX_CELLS = 10_000_000  # inputs times distinct boxes
 MAX_BYTES = 512 * 1024 * 1024
 
 
-@guarded
+@guard
 def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | None = None, name: str | None = None) -> Property:
     """Reads a file (.vnnlib, .vnnlib.gz) or a text that begins with a bracket, a comment or holds several lines."""
     text, title = text_and_title(source, name)
@@ -43,7 +43,7 @@ def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | Non
     return made_property(doc, title)
 
 
-@guarded
+@guard
 def text_and_title(source: str | Path, name: str | None = None) -> tuple[str, str]:
     """A property's text, and what messages call it."""
     if isinstance(source, str) and (source.lstrip()[:1] in ("(", ";", "") or "\n" in source or len(source) > 4096):
@@ -52,7 +52,7 @@ def text_and_title(source: str | Path, name: str | None = None) -> tuple[str, st
     return load_text(path), name or path.name.removesuffix(".gz").removesuffix(".vnnlib")
 
 
-@guarded
+@guard
 def made_property(doc: Document, name: str) -> Property:
     """The unsafe set that a document's asserts describe, whatever wrote them."""
     disjuncts = _Boxes(doc, name).disjuncts()
@@ -212,7 +212,7 @@ def _show(value: Fraction) -> str:
 # Counterexamples
 
 
-@guarded
+@guard
 def assignments(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> dict[str, bytes]:
     """The point as serialised TensorProto, by tensor: in the declared element type and shape; real numbers are float64."""
     made = {}
@@ -223,7 +223,7 @@ def assignments(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray |
     return made
 
 
-@guarded
+@guard
 def write_counterexample(prop: Property, x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> str:
     """The point in the form of the property's version: VNN-COMP's list of pairs, or the assignment of the VNN-LIB 2.0 standard."""
     ends = [(tensor, values.tolist()) for tensor, values in prop.ends(x, y)]

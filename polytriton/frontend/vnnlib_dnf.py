@@ -23,7 +23,7 @@ class Leaf:
     const: Fraction
     strict: bool
 
-    def negated(self) -> Leaf:
+    def negate(self) -> Leaf:
         return Leaf({k: -c for k, c in self.terms.items()}, -self.const, not self.strict)
 
 
@@ -45,7 +45,7 @@ def fold(root: Formula, leaf: Callable[[Leaf], T], any_: Callable[[list[T]], T],
     while todo:
         node, negative, ready = todo.pop()
         if isinstance(node, Leaf):
-            done.append(leaf(node.negated() if negative else node))
+            done.append(leaf(node.negate() if negative else node))
         elif node.op == "not":
             todo.append((node.kids[0], not negative, False))
         elif not ready:
@@ -108,7 +108,7 @@ def split(asserts: Iterable[Formula]) -> tuple[list[Leaf], list[Formula]]:
     while todo:
         node, negative = todo.pop()
         if isinstance(node, Leaf):
-            plain.append(node.negated() if negative else node)
+            plain.append(node.negate() if negative else node)
         elif node.op == "not":
             todo.append((node.kids[0], not negative))
         elif (node.op == "and") != negative:

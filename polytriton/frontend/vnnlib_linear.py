@@ -27,23 +27,23 @@ class Linear:
     terms: dict[int, Fraction]
     const: Fraction
 
-    def negated(self) -> Linear:
+    def negate(self) -> Linear:
         return Linear({k: -c for k, c in self.terms.items()}, -self.const)
 
-    def scaled(self, by: Fraction) -> Linear:
-        terms = {k: _bounded(c * by) for k, c in self.terms.items()} if by else {}
-        return Linear(terms, _bounded(self.const * by))
+    def scale(self, by: Fraction) -> Linear:
+        terms = {k: _limit(c * by) for k, c in self.terms.items()} if by else {}
+        return Linear(terms, _limit(self.const * by))
 
     def accumulate(self, other: Linear, plus: bool) -> None:
         for k, c in other.terms.items():
             old = self.terms.get(k, ZERO)
             total = old + c if plus else old - c
             if total:
-                self.terms[k] = _bounded(total)
+                self.terms[k] = _limit(total)
             else:
                 del self.terms[k]
         if other.const:
-            self.const = _bounded(self.const + other.const if plus else self.const - other.const)
+            self.const = _limit(self.const + other.const if plus else self.const - other.const)
 
 
 def number(token: str) -> Fraction | None:
@@ -65,14 +65,14 @@ def number(token: str) -> Fraction | None:
     return Fraction(mantissa * 10**scale) if scale >= 0 else Fraction(mantissa, 10**-scale)
 
 
-def _bounded(value: Fraction) -> Fraction:
+def _limit(value: Fraction) -> Fraction:
     """Stops numbers that grow without end, e.g. a product of many huge constants."""
     if value.numerator.bit_length() > MAX_BITS or value.denominator.bit_length() > MAX_BITS:
         raise BadLine("an exact constant grows beyond any use", "write the constant out as one decimal")
     return value
 
 
-def compared(op: str, left: Linear, right: Linear) -> Formula:
+def compare_linear(op: str, left: Linear, right: Linear) -> Formula:
     """What `left op right` says, where > and >= are written with their sides swapped."""
     terms = dict(left.terms)
     for k, c in right.terms.items():

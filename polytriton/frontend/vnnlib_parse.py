@@ -17,7 +17,7 @@ from typing import TypeAlias
 from polytriton.errors import UnsupportedProperty
 from polytriton.frontend.query import Tensor
 from polytriton.frontend.vnnlib_dnf import Formula, Junction, Leaf
-from polytriton.frontend.vnnlib_linear import ONE, ZERO, BadLine, Linear, compared, number
+from polytriton.frontend.vnnlib_linear import ONE, ZERO, BadLine, Linear, compare_linear, number
 
 MAX_DEPTH = 1_000
 MAX_ELEMENTS = 10_000_000
@@ -174,11 +174,11 @@ class _Reader:
         if known is None:
             known = number(value)
             if known is None:
-                return Linear({self.indexed(value): ONE}, ZERO)
+                return Linear({self.resolve(value): ONE}, ZERO)
             self.numbers[value] = known
         return Linear({}, known)
 
-    def indexed(self, token: str) -> int:
+    def resolve(self, token: str) -> int:
         """The code of `X[0,3]`; remembered, so that each element is resolved once."""
         stem, bracket, inner = token.partition("[")
         decl = self.tensors.get(stem)
@@ -217,7 +217,7 @@ class _Reader:
             raise BadLine(f"`{op}` without operands", "give at least one")
         made = self.linear(args[0])
         if op == "-" and len(args) == 1:
-            return made.negated()
+            return made.negate()
         for arg in args[1:]:
             other = self.linear(arg)
             if op == "+" and len(other.terms) > len(made.terms):
@@ -235,7 +235,7 @@ class _Reader:
                 raise BadLine("a product of two variables is not linear", "only products with a constant are supported")
             if other.terms:
                 made, other = other, made
-            made = made.scaled(other.const)
+            made = made.scale(other.const)
         return made
 
     def divide(self, op: str, args: list[Value]) -> Linear:
@@ -248,7 +248,7 @@ class _Reader:
                 raise BadLine("a division by a variable is not linear", "only constants may divide")
             if not other.const:
                 raise BadLine("a division by zero", "correct the constant")
-            made = made.scaled(1 / other.const)
+            made = made.scale(1 / other.const)
         return made
 
     def compare(self, op: str, args: list[Value]) -> Formula:
@@ -266,7 +266,7 @@ class _Reader:
     def relation(self, op: str, a: Value, b: Value) -> Formula:
         if op in (">=", ">"):
             a, b = b, a
-        return compared(op, self.linear(a), self.linear(b))
+        return compare_linear(op, self.linear(a), self.linear(b))
 
     def connect(self, op: str, args: list[Value]) -> Formula:
         if op == "not" and len(args) != 1:

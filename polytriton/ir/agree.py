@@ -35,11 +35,11 @@ def disagreement(before: Net, after: Net) -> str | None:
     roots = {i for n in mine for i in n.inputs if i in shared} | {i for name in changed for i in old[name].inputs} | ends
     with np.errstate(all="ignore"):  # what overflows says nothing
         rows = max(1, min(ROWS, MOST // max(n.size for n in (*before, *after))))
-        theirs = _evaluate(before, _behind(before, roots, drawn), drawn, rows)
+        theirs = _evaluate(before, _find_sources(before, roots, drawn), drawn, rows)
         found: dict[str, Value] = {}
         for node in mine:
             go_on()
-            operands = [_shaped(theirs[i], new[i]) if i in shared else found[i] for i in node.inputs]
+            operands = [_reshape(theirs[i], new[i]) if i in shared else found[i] for i in node.inputs]
             found[node.name] = _value(node, after, operands, rows)
             if node.name in changed:
                 was = old[node.name]
@@ -59,7 +59,7 @@ def _alike(a: Node, b: Node, before: Net, after: Net) -> bool:
     return plain and all(isinstance(w, Ref) and before.weights[v.name] is after.weights[w.name] for v, w in refs)
 
 
-def _behind(net: Net, roots: Iterable[str], drawn: Container[str]) -> set[str]:
+def _find_sources(net: Net, roots: Iterable[str], drawn: Container[str]) -> set[str]:
     """The roots and what they follow from, back to the values that are drawn."""
     nodes, found, open_ = net.by_name, set[str](), list(roots)
     while open_:
@@ -90,7 +90,7 @@ def _random(name: str, size: int, rows: int) -> np.ndarray:
     return found
 
 
-def _shaped(value: Value, node: Node) -> Value:
+def _reshape(value: Value, node: Node) -> Value:
     return value[0].reshape(-1, *node.shape), value[1].reshape(-1, *node.shape)
 
 

@@ -112,7 +112,7 @@ def _share_slope(x: np.ndarray, _: float) -> np.ndarray:
     return np.where(x < 1, 0.0, -1 / np.maximum(x, 1) ** 2)
 
 
-def _capped(x: np.ndarray, _: float) -> np.ndarray:
+def _capped_exp(x: np.ndarray, _: float) -> np.ndarray:
     return np.exp(np.minimum(x, CAP))
 
 
@@ -211,20 +211,20 @@ def _jumping(
     return Curve(lambda x, _: value(x), lambda x, _: np.zeros_like(x), (0,), span=span, band=band, jumps=True, ulps=0.0, doc=doc)
 
 
-def _around(*bends: float, width: float) -> tuple[tuple[float, float], ...]:
+def _enclose(*bends: float, width: float) -> tuple[tuple[float, float], ...]:
     return tuple((x - width, x + width) for x in bends)
 
 
 CAP = 30.0  # e^30 beside 1: a share of 2^-43
 ABOVE = (0.0, np.inf)
-SINE = _around(*(k * pi for k in range(-2, 3)), width=1e-15)
-COSINE = _around(*((k + 0.5) * pi for k in range(-3, 3)), width=1e-15)
+SINE = _enclose(*(k * pi for k in range(-2, 3)), width=1e-15)
+COSINE = _enclose(*((k + 0.5) * pi for k in range(-3, 3)), width=1e-15)
 UNIT = (-1.0, 1.0)
-GELU_TANH = _around(-1.41850400879082836, 1.41850400879082836, width=1e-15)
-MISH = _around(-2.25637639636079312, 1.490571179485428459, width=1e-15)
-GELU = _around(-sqrt(2), sqrt(2), width=1e-15)
-HARDSWISH = _around(-3.0, 3.0, width=0.0)
-SILU = _around(-2.399357280515, 2.399357280515, width=1e-11)  # x tanh(x / 2) = 2
+GELU_TANH = _enclose(-1.41850400879082836, 1.41850400879082836, width=1e-15)
+MISH = _enclose(-2.25637639636079312, 1.490571179485428459, width=1e-15)
+GELU = _enclose(-sqrt(2), sqrt(2), width=1e-15)
+HARDSWISH = _enclose(-3.0, 3.0, width=0.0)
+SILU = _enclose(-2.399357280515, 2.399357280515, width=1e-11)  # x tanh(x / 2) = 2
 # fmt: off
 CURVES: Mapping[str, Curve] = {
     "sigmoid": Curve(_sigmoid, _sigmoid_slope, (1, -1), ZERO, invert=_sigmoid_invert, doc="1 / (1 + exp(-x))"),
@@ -242,7 +242,7 @@ CURVES: Mapping[str, Curve] = {
         doc="sine"),
     "cos": Curve(lambda x, _: np.cos(x), lambda x, _: -np.sin(x), (1, -1) * 3 + (1,), COSINE, 2.0**-48, most=1.0, period=2 * pi, span=UNIT,
         doc="cosine"),
-    "capped": Curve(_capped, _capped_slope, (1, 0), ((CAP, CAP),), ulps=0.0, doc="exp(min(x, 30)): a term of a Softmax"),
+    "capped": Curve(_capped_exp, _capped_slope, (1, 0), ((CAP, CAP),), ulps=0.0, doc="exp(min(x, 30)): a term of a Softmax"),
     "share": Curve(_share, _share_slope, (0, 1), ((1.0, 1.0),), slack=2.0**-43,
         doc="1 / max(x, 1): the end of a Softmax, whose sums are 1 or more, of capped terms"),
     "elu": Curve(_elu, _elu_slope, (1, 0), ZERO, parameter=("alpha", 1.0), doc="x where x > 0, else alpha (exp(x) - 1)"),

@@ -103,7 +103,7 @@ def own_labels(size: int) -> np.ndarray:
     return np.arange(1, size + 1)
 
 
-def _exposed(net: Net, node: Node, present: np.ndarray) -> tuple[float, float]:
+def _exposure(net: Net, node: Node, present: np.ndarray) -> tuple[float, float]:
     """What all flushed operands of an output together are multiplied by, at most; a layer that gives its summands may hide constants."""
     w = _magnitudes(net, node, "w", "wabs")
     w = w.reshape(len(w), -1)
@@ -128,11 +128,11 @@ def _affine(net: Net, node: Node, operand: Account) -> Account:
         operand.roundings + summands(net, node, operand.present) + 1 + node.integer("ops"),
         operand.conversions + (0 if node.op == "scale" else node.integer("products", 1)),
         operand.slack + node.integer("slack"),
-        *((0.0, 0.0) if operand.magnitude is None or node.op == "scale" else _exposed(net, node, operand.present)),
+        *((0.0, 0.0) if operand.magnitude is None or node.op == "scale" else _exposure(net, node, operand.present)),
     )
 
 
-def _moved(node: Node, operands: list[np.ndarray], net: Net, shapes: list[tuple[int, ...]]) -> np.ndarray:
+def _move_cells(node: Node, operands: list[np.ndarray], net: Net, shapes: list[tuple[int, ...]]) -> np.ndarray:
     """What a node that moves cells makes of them; padding is zero."""
     cells = [v.astype(np.float64).reshape(1, *s) for v, s in zip(operands, shapes, strict=True)]
     return np.asarray(OPS[node.op].run(node, cells, net.weights)).reshape(-1)
@@ -168,9 +168,9 @@ def _account(net: Net, node: Node, operands: list[Account]) -> Account:
     if len(labels) > 1:  # side by side; two operands may be one, so copies are looked for in each alone
         beyond = 1 + max(int(v.max()) for v in labels)
         labels = [np.where(v > 0, v + k * beyond, 0) for k, v in enumerate(labels)]
-    label = _moved(node, labels, net, shapes).astype(np.int64)
-    size = _moved(node, sizes, net, shapes) if sizes else None
-    return Account(_moved(node, present, net, shapes) != 0, size, label, *most)
+    label = _move_cells(node, labels, net, shapes).astype(np.int64)
+    size = _move_cells(node, sizes, net, shapes) if sizes else None
+    return Account(_move_cells(node, present, net, shapes) != 0, size, label, *most)
 
 
 def _accounts(net: Net, nodes: list[Node], pattern: Pattern, magnitudes: bool) -> dict[str, Account]:

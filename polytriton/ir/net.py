@@ -62,7 +62,7 @@ class Node:
     def with_attrs(self, **attrs: Attr) -> Node:
         return replace(self, attrs={**self.attrs, **attrs})
 
-    def without(self, *keys: str) -> Node:
+    def drop(self, *keys: str) -> Node:
         return replace(self, attrs={k: v for k, v in self.attrs.items() if k not in keys})
 
 

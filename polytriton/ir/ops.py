@@ -280,7 +280,7 @@ def _run_gather(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
     return np.where(index >= 0, flat[:, np.maximum(index, 0)], 0.0).reshape(len(flat), *n.shape)
 
 
-def _reshaped(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
+def _reshape(n: Node, v: Sequence[np.ndarray], w: Weights) -> np.ndarray:
     return v[0].reshape(len(v[0]), *n.shape)
 
 
@@ -301,7 +301,7 @@ OPS: dict[str, OpSpec] = {
         OpSpec("maxpool", 1, "nonlinear", dict(_WINDOW), ("k",), _infer_pool, _run_maxpool, "maximum over a window; padding never wins"),
         *(_curve_spec(name, curve) for name, curve in CURVES.items()),
         OpSpec("concat", None, "affine", {"axis": int}, ("axis",), _infer_concat, lambda n, v, w: np.concatenate(v, axis=n.integer("axis") + 1), "activations side by side"),
-        OpSpec("reshape", 1, "layout", {"to": tuple}, ("to",), _infer_reshape, _reshaped, "the same cells in another shape"),
+        OpSpec("reshape", 1, "layout", {"to": tuple}, ("to",), _infer_reshape, _reshape, "the same cells in another shape"),
         OpSpec("transpose", 1, "layout", {"perm": tuple}, ("perm",), _infer_transpose, lambda n, v, w: v[0].transpose(0, *(i + 1 for i in n.ints("perm"))), "axes permuted"),
         OpSpec("slice", 1, "layout", {"axis": int, "start": int, "step": int, "size": int}, ("axis", "start", "step", "size"), _infer_slice, _run_slice, "cells start, start+step, ... of one axis"),
         OpSpec("pad", 1, "layout", {"lo": tuple, "hi": tuple}, ("lo", "hi"), _infer_pad, _run_pad, "zeros around"),

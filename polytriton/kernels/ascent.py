@@ -88,7 +88,7 @@ class TurnLowering(Lowering):
     # ---- back -------------------------------------------------------------------------------------------
 
     def _relu(self, node: Node, step: Step) -> None:
-        entry = self._written(node.name, self.frontier.pop(node.name))
+        entry = self._write(node.name, self.frontier.pop(node.name))
         self.met[node.name] = f"buf:{entry.buffer}"
         out, (constants, bind) = self._buffer(node.inputs[0], entry.window), self._of_relu(node)
         tiles = self.sizes.rows(node.size, tensors=2)
@@ -98,7 +98,7 @@ class TurnLowering(Lowering):
 
     def _corners(self) -> None:
         node = self.net.input
-        entry = self._written(node.name, self.frontier[node.name])
+        entry = self._write(node.name, self.frontier[node.name])
         bind = self._bind("over", "worth", m=f"buf:{entry.buffer}", lo=f"low:{node.name}", hi=f"high:{node.name}", out=f"value:{node.name}")
         self._launch("take_corners", {"OVER": self.over, "SIZE": node.size}, bind, self.sizes.rows(node.size, tensors=2))
 

@@ -99,7 +99,7 @@ def check(reports: Sequence[Report], kernels: Sequence[Kernel], limit_spills: in
     for report, kernel in zip(reports, kernels, strict=True):
         if report.occupancy == 0:
             large.append(f"{kernel.name}: {kernel.warps} warps of {report.registers} registers, {report.shared} bytes of shared memory")
-        wanted = _wanted(kernel, report)
+        wanted = _wanted_instruction(kernel, report)
         if wanted and not report.instructions[wanted]:
             present = ", ".join(f"{n} {name}" for name, n in report.instructions.items() if n) or "none of its kind"
             absent.append(f"{kernel.name}: no {wanted}, but {present}")
@@ -116,7 +116,7 @@ def check(reports: Sequence[Report], kernels: Sequence[Kernel], limit_spills: in
         raise KernelError(_list(f"kernels for {target} spill registers to memory", spilling), remedy)
 
 
-def _wanted(kernel: Kernel, report: Report) -> str:
+def _wanted_instruction(kernel: Kernel, report: Report) -> str:
     """HGMMA came with Hopper: the tensor cores before it do the same by HMMA."""
     return "HMMA" if kernel.instruction == "HGMMA" and int(report.target.removeprefix("cuda:")) < 90 else kernel.instruction
 

@@ -85,14 +85,14 @@ def conv(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts(f"{_window(c, h, w, channels)} -> {after}", sums, (error, *_row_sums(c, h * w * channels)))
 
 
-def _over(c: Constants) -> tuple[str, int]:
+def _pass_window(c: Constants) -> tuple[str, int]:
     """The window a row pass runs over, and its coefficients."""
     size, line, channels = (_int(c, name) for name in ("SIZE", "LINE", "C"))
     return _window(c, size // line, line // channels, channels), size
 
 
 def relax(c: Constants, numerics: Arithmetic) -> StepFacts:
-    window, terms = _over(c)
+    window, terms = _pass_window(c)
     after = window if c["RELU"] else "charged"
     return StepFacts(f"{window} -> {after}", f"K = {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}", _row_sums(c, terms))
 
@@ -103,13 +103,13 @@ def _pending(c: Constants, numerics: Arithmetic) -> tuple[str, ...]:
 
 
 def slope(c: Constants, numerics: Arithmetic) -> StepFacts:
-    window, terms = _over(c)
+    window, terms = _pass_window(c)
     sums = f"K = {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}"
     return StepFacts(f"{window} -> {window}", sums, (_one_sign(terms), *_pending(c, numerics)))
 
 
 def scale(c: Constants, numerics: Arithmetic) -> StepFacts:
-    window, terms = _over(c)
+    window, terms = _pass_window(c)
     sums = f"K = 1 term an entry; {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}"
     return StepFacts(f"{window} -> {window}", sums, (f"{_unit(numerics)}, of |M a|", _one_sign(terms)))
 
@@ -136,7 +136,7 @@ def gather(c: Constants, numerics: Arithmetic) -> StepFacts:
 
 
 def concretize(c: Constants, numerics: Arithmetic) -> StepFacts:
-    window, terms = _over(c)
+    window, terms = _pass_window(c)
     rel, additions = _float(c, "REL"), terms + _int(c, "NODES") - 1
     more = f" + {_unit(numerics)} (1 + 2^-20) for a ReLU's product" if rel > dot_error(additions) else ""
     error = _number(rel, f"2 ({additions} + 8) 2^-53{more}, of sum |M| xabs")
@@ -195,7 +195,7 @@ def interval_conv(c: Constants, numerics: Arithmetic) -> StepFacts:
 
 
 def interval_row(c: Constants, numerics: Arithmetic) -> StepFacts:
-    window, terms = _over(c)
+    window, terms = _pass_window(c)
     return StepFacts(window, f"K = {terms} terms a row, in lanes of {min(terms, _int(c, 'BQ'))}", (OUTWARD,))
 
 

@@ -88,7 +88,7 @@ class IntervalLowering(Lowering):
         ends = {f"{low}_ptr": f"buf:{entry.buffer}", f"{high}_ptr": f"buf:{self.upper.get(entry.buffer, entry.buffer)}"}
         return {**ends, f"{slot}_ptr": entry.slot or f"index:{self.state}"}
 
-    def _into(self, out: FrontierEntry) -> dict[str, str]:
+    def _outputs(self, out: FrontierEntry) -> dict[str, str]:
         assert out.buffer is not None
         return {"out_lo_ptr": f"buf:{out.buffer}", "out_hi_ptr": f"buf:{self.upper[out.buffer]}"}
 
@@ -109,7 +109,7 @@ class IntervalLowering(Lowering):
     def _check(self, last: bool) -> None:
         names = list(self.frontier)
         for name in names:
-            self.frontier[name] = self._written(name, self.frontier[name])
+            self.frontier[name] = self._write(name, self.frontier[name])
         for k, name in enumerate(names):
             entry = self.frontier[name]
             constants, tiles = self._row_constants(name, entry)
@@ -132,13 +132,13 @@ class IntervalLowering(Lowering):
         for name, window, entry in zip(step.to, step.windows, entries, strict=True):
             if name == self.input:
                 own = self.frontier[name]
-                self.frontier[name] = self._joined(name, own, FrontierEntry(window, entry.buffer, entry.slot, entry.sign), own.window)
+                self.frontier[name] = self._join(name, own, FrontierEntry(window, entry.buffer, entry.slot, entry.sign), own.window)
             else:
                 super()._give(Step(step.op, step.node, (name,), (window,)), entry)
 
     # ---- forms of an entry ------------------------------------------------------------------------------
 
-    def _joined(self, name: str, a: FrontierEntry, b: FrontierEntry | None, window: Window) -> FrontierEntry:
+    def _join(self, name: str, a: FrontierEntry, b: FrontierEntry | None, window: Window) -> FrontierEntry:
         """a, or a + b, on another window."""
         out, other = self._pair(name, window), b or a
         constants: Constants = {
@@ -149,7 +149,7 @@ class IntervalLowering(Lowering):
         }  # fmt: skip
         bind = {
             **self._rows(), **self._ends(a, "a_lo", "a_hi", "a_slot"), **self._ends(other, "b_lo", "b_hi", "b_slot"),
-            **self._into(out),
+            **self._outputs(out),
         }  # fmt: skip
         self._launch("interval_join", constants, bind, self.sizes.rows(self._terms(name, window), tensors=2))
         return out
@@ -160,8 +160,8 @@ class IntervalLowering(Lowering):
 
     # ---- steps ------------------------------------------------------------------------------------------
 
-    def _taken(self, node: Node) -> FrontierEntry:
-        return self._written(node.name, self.frontier.pop(node.name))
+    def _take(self, node: Node) -> FrontierEntry:
+        return self._write(node.name, self.frontier.pop(node.name))
 
     def _constants(self, step: Step, entry: FrontierEntry) -> None:
         """The node's own constants join, where they are to be paid: b, and what its exact product lacks, as a box of them."""
@@ -179,7 +179,7 @@ class IntervalLowering(Lowering):
         constants: Constants = {"C": extent(self.nodes[name])[2], **self.frames.geometry(name), "INTERPRET": self.sizes.emulate}
         self._launch("interval_neurons", constants, {**self._scalars_of_rows(), **self._box("term", name)}, tiles)
 
-    def _sliced(self, node: Node, step: Step) -> bool:
+    def _try_slice(self, node: Node, step: Step) -> bool:
         """Rows that are single neurons of an affine layer become slices of its weights, both ends at once."""
         entry = self.frontier[node.name]
         if entry.buffer is not None or entry.sign != 1:
@@ -190,9 +190,9 @@ class IntervalLowering(Lowering):
         return True
 
     def _linear(self, node: Node, step: Step) -> None:
-        if self._sliced(node, step):
+        if self._try_slice(node, step):
             return
-        entry, window = self._taken(node), step.windows[0]
+        entry, window = self._take(node), step.windows[0]
         self._constants(step, entry)
         out = self._pair(step.to[0], window)
         n = self._terms(step.to[0], window)
@@ -200,14 +200,14 @@ class IntervalLowering(Lowering):
         constants: Constants = {
             "T": self.numerics.type, "SLOT": entry.slot is not None, "K": node.size, "N": n, "INTERPRET": self.sizes.emulate
         }  # fmt: skip
-        bind = {**self._rows(), **self._ends(entry), "w_ptr": f"weight:{node.name}", **self._into(out)}
+        bind = {**self._rows(), **self._ends(entry), "w_ptr": f"weight:{node.name}", **self._outputs(out)}
         self._launch("interval_dense", constants, bind, tiles, columns=-(-n // int(tiles.constants["BN"])))
         self._give(step, out)
 
     def _conv(self, node: Node, step: Step) -> None:
-        if self._sliced(node, step):
+        if self._try_slice(node, step):
             return
-        entry, to = self._taken(node), step.windows[0]
+        entry, to = self._take(node), step.windows[0]
         self._constants(step, entry)
         (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
         p, groups, window = node.ints("p", (0, 0, 0, 0)), node.integer("g", 1), entry.window
@@ -221,27 +221,27 @@ class IntervalLowering(Lowering):
         out, tiles = self._pair(step.to[0], to), product_tiles(self.numerics, self.sizes, ci // groups, cells=True)
         cells = -(-to.h.size // ph) * -(-to.w.size // pw)
         columns = groups * -(-(ci // groups) // int(tiles.constants["BN"]))
-        bind = {**self._rows(), **self._ends(entry), "w_ptr": f"weight:{node.name}", **self._into(out)}
+        bind = {**self._rows(), **self._ends(entry), "w_ptr": f"weight:{node.name}", **self._outputs(out)}
         self._launch("interval_conv", constants, bind, tiles, cells=cells, times=ph * pw, columns=columns)
         self._give(step, out)
 
     def _scale(self, node: Node, step: Step) -> None:
-        entry = self._taken(node)
+        entry = self._take(node)
         self._constants(step, entry)
         out = self._pair(step.to[0], entry.window)
         constants, tiles = self._row_constants(node.name, entry)
         factor = {"factor_ptr": f"factor:{node.name}"}
-        bind = {**self._rows(), **self._ends(entry), **factor, **self._into(out)}
+        bind = {**self._rows(), **self._ends(entry), **factor, **self._outputs(out)}
         self._launch("interval_scale", constants, bind, tiles)
         self._give(step, out)
 
     def _relu(self, node: Node, step: Step) -> None:
-        entry = self._taken(node)
+        entry = self._take(node)
         out = self._pair(step.to[0], entry.window)
         constants, tiles = self._row_constants(node.name, entry)
         constants["LOWER"] = node.number("slope") not in (0.0, 1.0)
         tables = {f"{t}_ptr": f"{t}:{node.name}" for t in ("below", "above", "lower", "cut")} | self._box("box", node.name)
-        bind = {**self._scalars_of_rows(), **self._ends(entry), **tables, **self._into(out)}
+        bind = {**self._scalars_of_rows(), **self._ends(entry), **tables, **self._outputs(out)}
         self._launch("interval_relax", constants, bind, tiles)
         self._give(step, replace(out, due=step.pays("behind")))
 
@@ -257,7 +257,7 @@ class IntervalLowering(Lowering):
 
     def _concat(self, node: Node, step: Step) -> None:
         """Coefficients are cut into those of the operands, both ends alike; nothing is rounded."""
-        entry, begin, made = self._taken(node), 0, []
+        entry, begin, made = self._take(node), 0, []
         for name, window in zip(step.to, step.windows, strict=True):
             inner, outer = part_run(self.nodes[name], node)
             size, terms = self._terms(name, window), self._terms(node.name, entry.window)
@@ -272,7 +272,7 @@ class IntervalLowering(Lowering):
 
     def _gather(self, node: Node, step: Step) -> None:
         """Every coefficient moves to the one cell that it read, or is dropped where that is padding; nothing is rounded."""
-        entry, source, window = self._taken(node), step.to[0], step.windows[0]
+        entry, source, window = self._take(node), step.to[0], step.windows[0]
         size, cells, terms = self._terms(source, window), 1 if window.whole else window.cells, self._terms(node.name, entry.window)
         constants: Constants = {
             "T": self.numerics.type, "SLOT": entry.slot is not None, "FROM": terms, "SIZE": size, "CO": terms // cells,
@@ -284,7 +284,7 @@ class IntervalLowering(Lowering):
         self._give(step, out)
 
     def _move(self, function: str, constants: Constants, entry: FrontierEntry, more: dict[str, str], out: FrontierEntry, size: int) -> None:
-        tiles, ends, to = self.sizes.rows(size), self._ends(entry), self._into(out)
+        tiles, ends, to = self.sizes.rows(size), self._ends(entry), self._outputs(out)
         for end in ("lo", "hi"):
             bind = {**self._rows(), "m_ptr": ends[f"{end}_m_ptr"], "slot_ptr": ends["slot_ptr"], **more, "out_ptr": to[f"out_{end}_ptr"]}
             self._launch(function, constants, bind, tiles, columns=-(-size // int(tiles.constants["BQ"])))

@@ -68,9 +68,9 @@ def add_lanes(launches: Launches, emitter: Emitter, numerics: Arithmetic) -> Lau
             steps.append(step)
             continue
         number, region = inside[k]
-        steps.append(_placed(step, region.lanes[k - region.start], number))
+        steps.append(_place(step, region.lanes[k - region.start], number))
         if k == region.stop - 1:
-            steps += _merged(launches, region, emitter, numerics)
+            steps += _merge(launches, region, emitter, numerics)
     at.append(len(steps))
     lives, begins = [[at[first], at[last]] for first, last in launches.lives], [at[k] for k in launches.begins]
     return replace(launches, steps=steps, lives=lives, begins=begins)
@@ -133,12 +133,12 @@ def buffers(step: Launch, parameters: Sequence[str] = ()) -> list[str]:
     return [s for p, s in pairs if s.startswith("buf:") and (not parameters or p in parameters)]
 
 
-def _placed(step: Launch, lane: int, region: int) -> Launch:
+def _place(step: Launch, lane: int, region: int) -> Launch:
     own = tuple(OWN.get(s.partition(":")[0], s) for s in step.bind) if lane else step.bind
     return replace(step, bind=own, lane=lane, region=region)
 
 
-def _merged(launches: Launches, region: Region, emitter: Emitter, numerics: Arithmetic) -> list[Launch]:
+def _merge(launches: Launches, region: Region, emitter: Emitter, numerics: Arithmetic) -> list[Launch]:
     """What the end of a region costs: nothing where lane 1 paid nothing."""
     beside = (step for step, lane in zip(launches.steps[region.start : region.stop], region.lanes, strict=True) if lane)
     rows: dict[str, str] = {s.partition(":")[0]: s for step in beside for s in step.bind}

@@ -106,7 +106,7 @@ class Lowering:
     def _check(self, last: bool) -> None:
         names = list(self.frontier)
         for name in names:
-            self.frontier[name] = self._written(name, self.frontier[name])
+            self.frontier[name] = self._write(name, self.frontier[name])
         for k, name in enumerate(names):
             entry = self.frontier[name]
             terms = self._terms(name, entry.window)
@@ -157,7 +157,7 @@ class Lowering:
             else:
                 self.frontier[name] = entry
 
-    def _written(self, name: str, entry: FrontierEntry) -> FrontierEntry:
+    def _write(self, name: str, entry: FrontierEntry) -> FrontierEntry:
         """Coefficients in a buffer, with their sign applied."""
         if entry.buffer is None:
             out = self._buffer(name, entry.window)
@@ -175,9 +175,9 @@ class Lowering:
                 return entry
         if entry.sign == 1:
             return entry
-        return self._joined(name, entry, None, entry.window)
+        return self._join(name, entry, None, entry.window)
 
-    def _joined(self, name: str, a: FrontierEntry, b: FrontierEntry | None, window: Window) -> FrontierEntry:
+    def _join(self, name: str, a: FrontierEntry, b: FrontierEntry | None, window: Window) -> FrontierEntry:
         """a, or a + b, on another window."""
         out, constants = self._buffer(name, window), self._joining(name, a, b, window)
         tables = {"lo_ptr": f"lo:{name}", "hi_ptr": f"hi:{name}", "floor_ptr": f"underflow:{name}", "out_ptr": f"buf:{out}"}
@@ -200,7 +200,7 @@ class Lowering:
     # ---- steps ------------------------------------------------------------------------------------------
 
     def _relu(self, node: Node, step: Step) -> None:
-        entry = self._written(node.name, self.frontier.pop(node.name))
+        entry = self._write(node.name, self.frontier.pop(node.name))
         if step.pays("relu") or node.number("slope") not in (0.0, 1.0):
             slope(self, node, step, entry)
             return
@@ -249,7 +249,7 @@ class Lowering:
         if entry.buffer is None and entry.sign == 1:
             self._slice(node, step, entry, window, step.pays("product"))
             return
-        entry = self._written(node.name, entry)
+        entry = self._write(node.name, entry)
         constants, bind = self._scalars(entry, node.name, entry.relu, self._charges(step, entry))
         k, n = node.size, self._terms(step.to[0], window)
         _, w, c = extent(node)  # an image's tables may have a margin between their lines; its bias has none
@@ -274,7 +274,7 @@ class Lowering:
         if entry.buffer is None and entry.sign == 1:
             self._slice(node, step, entry, out_window, step.pays("product"))
             return
-        entry = self._written(node.name, entry)
+        entry = self._write(node.name, entry)
         constants, bind = self._scalars(entry, node.name, entry.relu, self._charges(step, entry))
         (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
         p, groups, window = node.ints("p", (0, 0, 0, 0)), node.integer("g", 1), entry.window
@@ -348,12 +348,12 @@ class Lowering:
 
     def _merge(self, node: Node, step: Step) -> None:
         a, b = self.frontier.pop(node.name), self.arriving[node.name].pop(0)
-        a, b = (self._written(node.name, e) if e.buffer is None else e for e in (a, b))
-        self.frontier[node.name] = self._joined(node.name, a, b, step.windows[0])
+        a, b = (self._write(node.name, e) if e.buffer is None else e for e in (a, b))
+        self.frontier[node.name] = self._join(node.name, a, b, step.windows[0])
 
     def _dense(self, node: Node, step: Step) -> None:
         entry = self.frontier[node.name]
-        entry = self._written(node.name, entry) if entry.buffer is None else entry
-        self.frontier[node.name] = self._joined(node.name, entry, None, step.windows[0])
+        entry = self._write(node.name, entry) if entry.buffer is None else entry
+        self.frontier[node.name] = self._join(node.name, entry, None, step.windows[0])
 
     _scale, _maxpool, _concat, _gather = scale, maxpool, concat, gather

@@ -74,7 +74,7 @@ class GivenConstants:
     """A family's function under a kernel's constants, which Triton compiles or interprets; pointers that are not read are None."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel, self.run = kernel, _named(kernel)
+        self.kernel, self.run = kernel, _named_function(kernel)
         self.pointers, self.constants = read_function(*place(kernel.family)).pointers, _constants(kernel)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
@@ -91,7 +91,7 @@ class GivenConstants:
 
     def _arguments(self, tensors: Sequence[Any]) -> list[Any]:
         given = dict(zip(self.kernel.parameters, tensors, strict=True))
-        return [*(_nested(p, given.get) for p in self.pointers), *self.constants]
+        return [*(_map_nested(p, given.get) for p in self.pointers), *self.constants]
 
 
 def function(kernel: Kernel) -> GivenConstants:
@@ -139,7 +139,7 @@ def _launcher_source(kernel: Kernel) -> Any:
     """What Triton's launcher wants to know of a compiled kernel: the types of the tensors that it is launched with."""
     from triton.compiler import ASTSource
 
-    return ASTSource(_named(kernel), signature=dict(zip(kernel.parameters, kernel.types, strict=True)))
+    return ASTSource(_named_function(kernel), signature=dict(zip(kernel.parameters, kernel.types, strict=True)))
 
 
 def triton_source(kernel: Kernel) -> Any:
@@ -149,8 +149,8 @@ def triton_source(kernel: Kernel) -> Any:
     types, taken = dict(zip(kernel.parameters, kernel.types, strict=True)), read_function(*place(kernel.family))
     if [p for p in taken.flat if p in types] != list(types):
         raise ValueError(f"{kernel.family} takes ({', '.join(taken.flat)}), not ({', '.join(types)})")
-    made, constants, first = _named(kernel), _constants(kernel), len(taken.pointers)
-    kinds = [*(_nested(p, lambda name: types.get(name, "constexpr")) for p in taken.pointers), *["constexpr"] * len(constants)]
+    made, constants, first = _named_function(kernel), _constants(kernel), len(taken.pointers)
+    kinds = [*(_map_nested(p, lambda name: types.get(name, "constexpr")) for p in taken.pointers), *["constexpr"] * len(constants)]
     places: dict[str, tuple[int, ...]] = {}
     for k, pointer in enumerate(taken.pointers):
         places |= {pointer: (k,)} if isinstance(pointer, str) else {name: (k, j) for j, name in enumerate(pointer)}
@@ -198,7 +198,7 @@ def _field(value: Any) -> Any:
     return tl.constexpr(value)
 
 
-def _nested(pointer: str | tuple[str, ...], given: Callable[[str], Any]) -> Any:
+def _map_nested(pointer: str | tuple[str, ...], given: Callable[[str], Any]) -> Any:
     """What is given for a pointer, or for each of a tuple."""
     return given(pointer) if isinstance(pointer, str) else tuple(map(given, pointer))
 
@@ -210,7 +210,7 @@ def library_function(family: str) -> Any:
 
 
 @cache
-def _named(kernel: Kernel) -> Any:
+def _named_function(kernel: Kernel) -> Any:
     """The family's function; compiled, it is called as the kernel is, so that profiles tell kernels of a family apart."""
     found = library_function(kernel.family)
     if triton_interpreted():

@@ -61,7 +61,7 @@ class Compiler(Process):
         try:
             super().start()
         except WorkerLost as lost:
-            raise self._explained(lost) from None
+            raise self._explain(lost) from None
 
     def ask(self, job: BuildJob) -> BuildReply:
         self.mark = os.fstat(self.log.fileno()).st_size
@@ -69,16 +69,16 @@ class Compiler(Process):
             return msgspec.json.decode(self.exchange(msgspec.json.encode(job), self._timeout), type=BuildReply)
         except JobFailed as failed:
             error = f"{failed.kind}: {failed.said.split(CUT)[0].strip()}"
-            said = self.said()  # LLVM's exceptions say little
+            said = self.telling_line()  # LLVM's exceptions say little
             return BuildReply(error=f"{error} ({said})" if TELLING.search(said) and said not in error else error)
         except WorkerLost as lost:
-            raise self._explained(lost) from None
+            raise self._explain(lost) from None
 
-    def _explained(self, lost: WorkerLost) -> WorkerLost:
-        said = "" if lost.late else self.said()
+    def _explain(self, lost: WorkerLost) -> WorkerLost:
+        said = "" if lost.late else self.telling_line()
         return WorkerLost(f"{'it' if lost.late else 'the compiler'} {lost}" + (f": {said}" if said else ""), lost.late)
 
-    def said(self) -> str:
+    def telling_line(self) -> str:
         """The most telling line on stderr since the job was given: LLVM prints pages."""
         if not hasattr(os, "pread"):  # Windows: the file is the compiler's, and reading moves its place
             return ""

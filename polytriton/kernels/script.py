@@ -99,10 +99,10 @@ class ScriptLowering:
         for symbol in launch.bind:
             kind, _, name = symbol.partition(":")
             if verb == "play" and kind in ("biggest", "total") and function != "measure_boxes" and not function.endswith("_boxes"):
-                self._measured(name)
+                self._measure_once(name)
         self._add(ScriptEntry(verb, launch))
 
-    def _measured(self, name: str) -> None:
+    def _measure_once(self, name: str) -> None:
         if f"total:{name}" not in self.held:
             self._measure(name)
 
@@ -117,7 +117,7 @@ class ScriptLowering:
     def _ends(self, name: str, prefix: str = "box") -> dict[str, str]:
         return {f"{prefix}_lo_ptr": f"low:{name}", f"{prefix}_hi_ptr": f"high:{name}"}
 
-    def _made(self, name: str) -> dict[str, str]:
+    def _outputs(self, name: str) -> dict[str, str]:
         more = {"error_ptr": f"own:{name}", "biggest_ptr": f"biggest:{name}", "total_ptr": f"total:{name}"}
         return {**self._ends(name), **more}
 
@@ -133,11 +133,11 @@ class ScriptLowering:
             if whole and not self.how.flushes:
                 source = node.inputs[0]
                 if not real:
-                    self._measured(source)
+                    self._measure_once(source)
                 counted = {"none": f"magnitude:{name}", "given": f"given:{name}", "present": "terms"}[terms]
                 bind = {
                     "centre_ptr": "centre", "spread_ptr": "spread", "magnitude_ptr": f"magnitude:{name}", "babs_ptr": f"babs:{name}",
-                    "terms_ptr": counted, "operand_ptr": f"biggest:{source}", "numbers_ptr": f"numbers:{name}", **self._made(name),
+                    "terms_ptr": counted, "operand_ptr": f"biggest:{source}", "numbers_ptr": f"numbers:{name}", **self._outputs(name),
                 }  # fmt: skip
                 self._cells("affine_boxes", cells.affine_box(node, self.nodes[source], real, self.emulate), bind, node)
                 return
@@ -145,7 +145,7 @@ class ScriptLowering:
             operations = self.how.passes * self.addends.sums[name] if name in self.addends.sums else 1
             function, constants = cells.elementwise_box(node, 0 if real else operations, self.emulate)
             bind = {k: v for side, i in zip("ab", node.inputs, strict=False) for k, v in self._ends(i, side).items()}
-            self._cells(function, constants, {**bind, **self._made(name)}, node)
+            self._cells(function, constants, {**bind, **self._outputs(name)}, node)
             return
         made = [f"low:{name}", f"high:{name}"]
         made += [f"own:{name}"] if node.op in (*cells.LAYERS, "add", "sub") else []

@@ -40,7 +40,7 @@ def slope(lower: Lowering, node: Node, step: Step, entry: FrontierEntry) -> None
 def scale(lower: Lowering, node: Node, step: Step) -> None:
     name = node.name
     assert step.pays("product"), "the kernel charges it"
-    entry = lower._written(name, lower.frontier.pop(name))
+    entry = lower._write(name, lower.frontier.pop(name))
     terms = lower._terms(name, entry.window)
     constants: Constants = {
         "SLOT": entry.slot is not None, **lower._size(name, entry.window), **place(entry.window), **lower.frames.geometry(name),
@@ -55,7 +55,7 @@ def scale(lower: Lowering, node: Node, step: Step) -> None:
 
 def maxpool(lower: Lowering, node: Node, step: Step) -> None:
     name, source, to = node.name, node.inputs[0], step.windows[0]
-    entry = lower._written(name, lower.frontier.pop(name))
+    entry = lower._write(name, lower.frontier.pop(name))
     window, c = entry.window, extent(node)[2]
     (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
     p, terms, values = node.ints("p", (0, 0, 0, 0)), lower._terms(name, window), to.cells * c
@@ -116,7 +116,7 @@ def gather(lower: Lowering, node: Node, step: Step) -> None:
 
 def _pay(lower: Lowering, node: Node, step: Step) -> FrontierEntry:
     """The node's coefficients, their scalars paid: it has no bias, but what is pending on them and sums to come are charged."""
-    entry = lower._written(node.name, lower.frontier.pop(node.name))
+    entry = lower._write(node.name, lower.frontier.pop(node.name))
     if step.pays("product"):
         lower._row_pass(entry, node.name, "", True, None)
     return entry

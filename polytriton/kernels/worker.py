@@ -53,10 +53,10 @@ def build(kernel: Kernel, target: str, stem: Path) -> BuildReply:
     ever fewer, which gives a thread more registers; the first code without a spill is taken, else its first choice.
     """
     began = time.perf_counter()
-    report, cubin = _compiled(kernel, target, stem, 0)
+    report, cubin = _compile(kernel, target, stem, 0)
     most = report.occupancy // kernel.warps if report.spills and report.registers < THREAD else 0
     for blocks in range(most, 0, -1):
-        other, code = _compiled(kernel, target, stem, blocks)
+        other, code = _compile(kernel, target, stem, blocks)
         if not other.spills:
             report, cubin = other, code
         if not other.spills or other.registers >= THREAD:
@@ -64,7 +64,7 @@ def build(kernel: Kernel, target: str, stem: Path) -> BuildReply:
     return BuildReply(replace(report, seconds=time.perf_counter() - began), cubin)
 
 
-def _compiled(kernel: Kernel, target: str, stem: Path, blocks: int) -> tuple[Report, bytes]:
+def _compile(kernel: Kernel, target: str, stem: Path, blocks: int) -> tuple[Report, bytes]:
     import triton
     from triton.backends.compiler import GPUTarget
 

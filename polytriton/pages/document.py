@@ -24,8 +24,8 @@ def document(
     held = [(html.text(key), html.text(name), body) for key, name, body in sections if body]
     links = "".join(f'<a href="#{key}">{name}</a>' for key, name, _ in held)
     body = "".join(f'<section id="{key}"><h2>{name}</h2>{text}</section>' for key, name, text in held)
-    scripts = f"script-src {_hashed(script)}; " if script else ""
-    policy = f"default-src 'none'; {scripts}style-src {_hashed(style)}; img-src data:; base-uri 'none'; form-action 'none'"
+    scripts = f"script-src {_hash(script)}; " if script else ""
+    policy = f"default-src 'none'; {scripts}style-src {_hash(style)}; img-src data:; base-uri 'none'; form-action 'none'"
     return (
         f'{beginning(maker)}<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="referrer" content="no-referrer"><meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -37,5 +37,5 @@ def document(
     )
 
 
-def _hashed(content: str) -> str:
+def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -111,7 +111,7 @@ def facts(records: Sequence[Record]) -> Facts:
         quantiles(r.seconds for r in asked),
         quantiles(r.margin for r in asked if r.margin is not None),
         quantiles(radii),
-        misclassified(records),
+        count_misclassified(records),
         count_limits(records),
         settings,
         [_network(names[path], path, held) for path, held in grouped.items()],
@@ -151,7 +151,7 @@ def image_key(record: Record) -> tuple[str, ...]:
     return (record.network, record.property) if image is None else (record.network, image.file, str(image.index))
 
 
-def misclassified(records: Iterable[Record]) -> int:
+def count_misclassified(records: Iterable[Record]) -> int:
     """Images, each counted once for a network however many radii it was asked at."""
     return len({image_key(r) for r in records if is_misclassified(r)})
 
@@ -201,10 +201,10 @@ def quantiles(values: Iterable[float]) -> Quantiles | None:
     if not held:
         return None
 
-    def at(share: float) -> float:
+    def quantile(share: float) -> float:
         return held[min(len(held) - 1, max(0, math.ceil(share * len(held)) - 1))]
 
-    return Quantiles(len(held), held[0], at(0.5), at(0.9), held[-1], sum(held))
+    return Quantiles(len(held), held[0], quantile(0.5), quantile(0.9), held[-1], sum(held))
 
 
 def number(text: str | None) -> Fraction | None:

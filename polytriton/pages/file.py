@@ -10,7 +10,7 @@ import numpy as np
 
 import polytriton
 from polytriton.errors import UsageError
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.pages.document import beginning
 from polytriton.pages.facts import facts
 from polytriton.pages.page import MAKER, page
@@ -20,7 +20,7 @@ from polytriton.show.words import plural
 from polytriton.whole import told_of_writing, write_whole
 
 
-@guarded
+@guard
 def report(
     results: Result | Iterable[Result], path: str | os.PathLike[str], *, title: str | None = None, pictures: int = 200
 ) -> Path:

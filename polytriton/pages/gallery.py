@@ -70,7 +70,7 @@ def card(k: int, r: Record, image: Image, pixels: np.ndarray) -> str:
         change = found - pixels
         size = float(np.abs(change).max(initial=0.0))
         figures.append(_figure(plane(found), "counterexample", answer))
-        figures.append(_figure(_signed(change, size), "difference", f"at most {html.short(size, 3)}"))
+        figures.append(_figure(_colour_signs(change, size), "difference", f"at most {html.short(size, 3)}"))
     name = html.text(r.property, 200)
     return (
         f'<article class="card" data-i="{k}" id="i{k}"><h3>{name} {html.chip(r.verdict)}</h3><div class="figures">{"".join(figures)}</div>'
@@ -123,7 +123,7 @@ def _counterexample(r: Record, image: Image, shape: tuple[int, ...]) -> np.ndarr
     return made if np.isfinite(made).all() else None
 
 
-def _signed(change: np.ndarray, size: float) -> np.ndarray:
+def _colour_signs(change: np.ndarray, size: float) -> np.ndarray:
     """Blue where a pixel fell, red where it rose, white where it stayed; colours of the largest change are full."""
     share = change / max(size, 1e-30)
     if change.ndim == 3:

@@ -49,7 +49,7 @@ def _row(layer: LayerFacts, step: ProgramFacts | None, most: float) -> str:
     cells = [
         ("queries", html.count(layer.queries)),
         ("neurons", html.count(layer.neurons) if bound else ""),
-        ("undecided", _undecided(layer) if bound else ""),
+        ("undecided", _draw_undecided(layer) if bound else ""),
         ("mean width", _width(layer) if bound else ""),
         ("rows left", _rows(layer, named)),
         ("seconds", html.time(layer.seconds) + _share(layer.seconds, most)),
@@ -58,7 +58,7 @@ def _row(layer: LayerFacts, step: ProgramFacts | None, most: float) -> str:
     return f'<tr><th scope="row">{name}{about}</th>{shown}</tr>'
 
 
-def _undecided(layer: LayerFacts) -> str:
+def _draw_undecided(layer: LayerFacts) -> str:
     if layer.unstable is None:
         return "<small>read by a max pool</small>"
     before, after = layer.unstable

@@ -13,7 +13,7 @@ from polytriton.pages.layers import Described, layers
 from polytriton.pages.script import SCRIPT
 from polytriton.pages.searches import Cards, cards
 from polytriton.runs.records import Record
-from polytriton.show.verdicts import named
+from polytriton.show.verdicts import name_verdict
 from polytriton.show.words import decimal_above, decimal_below, plural, share
 
 LONG = 60  # rows above which the table scrolls in a box of its own
@@ -91,9 +91,9 @@ def _summary(found: Facts) -> str:
     bars, x = [], 0.0
     for v, n in found.verdicts.items():
         wide = 1000 * n / found.queries
-        bars.append(html.rect(x, 0, max(wide - 2, 1), 12, html.text(v), f"{named(v)}: {n}"))
+        bars.append(html.rect(x, 0, max(wide - 2, 1), 12, html.text(v), f"{name_verdict(v)}: {n}"))
         x += wide
-    said = ", ".join(f"{n} {named(v)}" for v, n in found.verdicts.items())
+    said = ", ".join(f"{n} {name_verdict(v)}" for v, n in found.verdicts.items())
     stack = html.svg(1000, 12, said, bars, "stack").replace("<svg ", '<svg preserveAspectRatio="none" ', 1)
     spreads = [
         ("seconds a query", found.seconds), ("worst margin", found.margin), ("certified radius", found.radius),

@@ -28,7 +28,7 @@ class Axes:
         self.x = (math.log10(x[0]), math.log10(x[1])) if logarithmic else x
         self.y = y
 
-    def at(self, x: float, y: float) -> tuple[float, float]:
+    def place(self, x: float, y: float) -> tuple[float, float]:
         x = math.log10(x) if self.logarithmic else x
         u = (x - self.x[0]) / (self.x[1] - self.x[0])
         v = (y - self.y[0]) / (self.y[1] - self.y[0])
@@ -37,10 +37,10 @@ class Axes:
     def frame(self, xs: Sequence[tuple[float, str]], ys: Sequence[tuple[float, str]], title: str) -> list[str]:
         parts = []
         for value, words in ys:
-            _, y = self.at(10 ** self.x[0] if self.logarithmic else self.x[0], value)
+            _, y = self.place(10 ** self.x[0] if self.logarithmic else self.x[0], value)
             parts += [html.line(LEFT, y, W - RIGHT, y, "grid"), html.label(LEFT - 6, y + 4, words, "end")]
         for value, words in xs:
-            x, _ = self.at(value, self.y[0])
+            x, _ = self.place(value, self.y[0])
             parts += [html.line(x, H - BOTTOM, x, H - BOTTOM + 4, "axis"), html.label(x, H - BOTTOM + 17, words)]
         base = html.line(LEFT, H - BOTTOM, W - RIGHT, H - BOTTOM, "axis")
         return [*parts, base, html.label((LEFT + W - RIGHT) / 2, H - 5, title, css="name")]
@@ -57,10 +57,10 @@ def legend(entries: Sequence[tuple[str, str]]) -> list[str]:
 
 def stairs(axes: Axes, points: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float]]:
     """What a point says holds until the next, and the last until the end."""
-    made = [axes.at(*points[0])]
+    made = [axes.place(*points[0])]
     for (_, before), (x, y) in pairwise(points):
-        made += [axes.at(x, before), axes.at(x, y)]
-    return [*made, axes.at(end, points[-1][1])]
+        made += [axes.place(x, before), axes.place(x, y)]
+    return [*made, axes.place(end, points[-1][1])]
 
 
 def nice(lo: float, hi: float, about: int = 5) -> list[float]:
@@ -129,11 +129,11 @@ def margins(values: Sequence[float]) -> str:
     parts = axes.frame([(v, html.short(v, 3)) for v in nice(axes.x[0], axes.x[1])], counts(max(bars)), "worst margin (above 0: proved)")
     for k, n in enumerate(bars):
         a, b = (first + k) * step, (first + k + 1) * step
-        (x, y), (x1, y0) = axes.at(a, n), axes.at(b, 0)
+        (x, y), (x1, y0) = axes.place(a, n), axes.place(b, 0)
         if n:
             tip = f"{n:,} between {html.short(a)} and {html.short(b)}"
             parts.append(html.rect(x + 0.5, y, x1 - x - 1, y0 - y, "bar unsat" if a > -step / 2 else "bar unknown", tip))
-    x, _ = axes.at(0, 0)
+    x, _ = axes.place(0, 0)
     parts.append(html.line(x, TOP, x, H - BOTTOM, "zero"))
     positive = sum(v > 0 for v in held)
     return html.svg(W, H, f"Worst margins of {len(held):,} results: {positive:,} above zero, {len(held) - positive:,} not.", parts)
@@ -164,6 +164,6 @@ def sweep(own: Sequence[RadiusFacts]) -> str:
     axes = Axes((0, hi), (0, 100), top=LEGEND)
     parts = axes.frame([(v, html.short(v, 3)) for v in nice(0, hi)], [(v, f"{v:.0f} %") for v in nice(0, 100)], "radius in pixel space")
     for css, count in (("all", lambda f: f.verified + f.open), ("unsat", lambda f: f.verified)):
-        parts.append(html.path([axes.at(_place(f), 100 * count(f) / f.images) for f in own], f"curve {css}"))
+        parts.append(html.path([axes.place(_place(f), 100 * count(f) / f.images) for f in own], f"curve {css}"))
     told = ", ".join(f"{share(f.verified / f.images)} at {f.name}" for f in own)
     return html.svg(W, H, f"Images verified: {told}.", [*parts, *legend([("unsat", "verified"), ("all", "verified or open")])])

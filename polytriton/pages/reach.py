@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.pages import html, plots
 from polytriton.results.reach import Plane, Reach
 from polytriton.show.words import plural
@@ -23,7 +23,7 @@ svg { background: #fff; color-scheme: light dark; font-family: system-ui, sans-s
 </style>"""
 
 
-@guarded
+@guard
 def draw_reach(reach: Reach, planes: Sequence[Plane]) -> str:
     """SVG: the pieces in each plane, over one another in one frame, and the samples as dots."""
     if not planes:
@@ -39,8 +39,8 @@ def draw_reach(reach: Reach, planes: Sequence[Plane]) -> str:
     name = f"output {first[0]} (across), output {first[1]} (up)" + f", and {plural(len(planes) - 1, 'plane')} more" * (len(planes) > 1)
     across, up = ([(v, html.short(v, 3)) for v in plots.nice(*ends)] for ends in (x, y))
     parts = [STYLE, *axes.frame(across, up, name)]
-    parts += [html.polygon([axes.at(a, b) for a, b in shape.tolist()], "set") for shape in shapes]
-    parts += [html.dot(*axes.at(a, b), "dot") for a, b in dots.tolist()]
+    parts += [html.polygon([axes.place(a, b) for a, b in shape.tolist()], "set") for shape in shapes]
+    parts += [html.dot(*axes.place(a, b), "dot") for a, b in dots.tolist()]
     missing = len(reach.least) * len(planes) - len(shapes)
     said = (
         f"Outputs {first[0]} and {first[1]} of {reach.network} over a box, enclosed by {plural(len(shapes), 'piece')}; "

@@ -93,7 +93,7 @@ def worst(samples: Sequence[Sample]) -> str:
     lo, hi = min(0.0, *(v for _, v in held)), max(0.0, *(v for _, v in held))
     axes = plots.Axes((0.0, max(samples[-1].seconds, 1e-3)), (lo, hi) if lo < hi else (-1.0, 1.0))
     parts = _frame(axes, [(v, html.short(v, 3)) for v in plots.nice(*axes.y)])
-    (_, y), x1 = axes.at(0.0, 0.0), axes.at(axes.x[1], 0.0)[0]
+    (_, y), x1 = axes.place(0.0, 0.0), axes.place(axes.x[1], 0.0)[0]
     parts.append(html.line(plots.LEFT, y, x1, y, "zero"))
     parts.append(html.path(plots.stairs(axes, held, samples[-1].seconds), "curve"))
     said = f"Worst bound: {html.short(held[0][1])} at first, {html.short(held[-1][1])} at last."

@@ -55,7 +55,7 @@ def _merge_one(net: Net) -> tuple[str, Net] | None:
             continue
         source = nodes[n.inputs[0]]
         if users[source.name] == [n.name] and net.output != source.name and not source.integer("outside"):
-            merged = _behind(net, n, source)
+            merged = _layer_after(net, n, source)
             if merged is not None:
                 return f"{n.op} after {source.op}", merged
     for n in net:
@@ -68,7 +68,7 @@ def _merge_one(net: Net) -> tuple[str, Net] | None:
     return None
 
 
-def _behind(net: Net, n: Node, source: Node) -> Net | None:
+def _layer_after(net: Net, n: Node, source: Node) -> Net | None:
     """n after source, as one layer that keeps n's name and value."""
     if n.op == "scale" and source.op in ("conv", "linear", "scale"):
         return _scale_after(net, n, source)
@@ -117,12 +117,12 @@ def _ends(a: np.ndarray) -> tuple[float, float]:
     return (float(size.min()), float(size.max())) if size.size else (1.0, 1.0)
 
 
-def _up(x: np.ndarray) -> np.ndarray:
+def _round_up(x: np.ndarray) -> np.ndarray:
     """Magnitudes rounded up past the few roundings of their own computation."""
     return x * (1 + 2.0**-34)
 
 
-def _with(net: Net, node: Node, arrays: dict[str, np.ndarray], **attrs: Attr) -> Net:
+def _replace_weights(net: Net, node: Node, arrays: dict[str, np.ndarray], **attrs: Attr) -> Net:
     """`node` (by name, or in place of the node called attrs['_at']) with fresh weights."""
     weights = {}
     refs: dict[str, Attr] = {}
@@ -174,19 +174,19 @@ def _scale_after(net: Net, n: Node, source: Node) -> Net | None:
         sizes = _magnitude(net, source, "babs", "c")
         if _gain(first) is None or not _products_fit((a, first), (a, shift), (a, sizes)):
             return None
-        arrays = {"a": a * first, "c": a * shift + c, "babs": _up(np.abs(a) * sizes + cabs)}
+        arrays = {"a": a * first, "c": a * shift + c, "babs": _round_up(np.abs(a) * sizes + cabs)}
         full = np.broadcast_shapes(arrays["c"].shape, arrays["babs"].shape)
         arrays["c"], arrays["babs"] = np.broadcast_to(arrays["c"], full), np.broadcast_to(arrays["babs"], full)
-        return _rename(_with(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
+        return _rename(_replace_weights(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
     w, b = _f64(net, source, "w"), _f64(net, source, "b")
     assert w is not None and b is not None
     babs, wabs = _magnitude(net, source, "babs", "b"), _f64(net, source, "wabs")
     if not _products_fit((w, a), (b, a), (babs, a), *(() if wabs is None else ((wabs, a),))):
         return None
-    arrays = {"w": w * a.reshape(shape), "b": a * b + c, "babs": _up(np.abs(a) * babs + cabs)}
+    arrays = {"w": w * a.reshape(shape), "b": a * b + c, "babs": _round_up(np.abs(a) * babs + cabs)}
     if wabs is not None:
-        arrays["wabs"] = _up(wabs * np.abs(a).reshape(shape))
-    return _rename(_with(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
+        arrays["wabs"] = _round_up(wabs * np.abs(a).reshape(shape))
+    return _rename(_replace_weights(net, source, arrays, slack=slack, ops=ops, gain=gain), source, n)
 
 
 def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
@@ -203,10 +203,10 @@ def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
         return None
     if n.op == "linear":
         a, c, cabs = (np.broadcast_to(v, source.shape).reshape(-1) for v in (a, c, cabs))
-        arrays = {"w": w * a, "b": b + w @ c, "babs": _up(babs + wabs @ cabs)}
+        arrays = {"w": w * a, "b": b + w @ c, "babs": _round_up(babs + wabs @ cabs)}
         terms = w.shape[1]
         if "wabs" in n.attrs:
-            arrays["wabs"] = _up(wabs * np.abs(a))
+            arrays["wabs"] = _round_up(wabs * np.abs(a))
     else:
         parts = [_per_channel(v, source) for v in (a, c, cabs)]
         if any(p is None for p in parts):
@@ -217,16 +217,16 @@ def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
         g = n.integer("g", 1)
         a, c, cabs = (np.repeat(v.reshape(g, 1, -1), w.shape[0] // g, axis=1).reshape(w.shape[0], -1) for v in (a, c, cabs))
         arrays = {"w": w * a[:, :, None, None], "b": b + np.einsum("oc,ocij->o", c, w)}
-        arrays["babs"] = _up(babs + np.einsum("oc,ocij->o", cabs, wabs))
+        arrays["babs"] = _round_up(babs + np.einsum("oc,ocij->o", cabs, wabs))
         terms = int(np.prod(w.shape[1:]))
         if "wabs" in n.attrs:
-            arrays["wabs"] = _up(wabs * np.abs(a)[:, :, None, None])
+            arrays["wabs"] = _round_up(wabs * np.abs(a)[:, :, None, None])
     slack = n.integer("slack") + source.integer("slack") + terms + 3
     ops = n.integer("ops") + source.integer("ops") + 2
     more: dict[str, Attr] = {}
     if np.any(cabs != 0):  # an operand of zero is the constant in the deployed network: every term rounds
         more["summands"] = max(n.integer("summands"), terms)
-    return _with(net, replace(n, inputs=source.inputs), arrays, slack=slack, ops=ops, gain=gain, **more)
+    return _replace_weights(net, replace(n, inputs=source.inputs), arrays, slack=slack, ops=ops, gain=gain, **more)
 
 
 def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
@@ -243,12 +243,12 @@ def _linear_after(net: Net, n: Node, source: Node) -> Net | None:
     sizes, terms = _magnitude(net, source, "babs", "b"), w1.shape[0]
     if not _products_fit((w2, w1), (w2, b1), (m2, m1), (m2, sizes), terms=terms):
         return None
-    babs = _up(m2 @ sizes + _magnitude(net, n, "babs", "b"))
-    arrays = {"w": w2 @ w1, "b": w2 @ b1 + b2, "wabs": _up(m2 @ m1), "babs": babs}
+    babs = _round_up(m2 @ sizes + _magnitude(net, n, "babs", "b"))
+    arrays = {"w": w2 @ w1, "b": w2 @ b1 + b2, "wabs": _round_up(m2 @ m1), "babs": babs}
     slack = source.integer("slack") + n.integer("slack") + terms + 3
     # a term passes the first sum, whose summands stay the layer's, and then the second with all of its own
     ops = source.integer("ops") + n.integer("ops") + max(terms, n.integer("summands")) + 2
     to: dict[str, Attr] = {"to": n.shape} if len(n.shape) != 1 else {}
     to["products"] = source.integer("products", 1) + n.integer("products", 1)
-    merged = _with(net, replace(source, shape=n.shape).without("to"), arrays, slack=slack, ops=ops, gain=gain, **to)
+    merged = _replace_weights(net, replace(source, shape=n.shape).drop("to"), arrays, slack=slack, ops=ops, gain=gain, **to)
     return _rename(merged, source, n)

@@ -211,17 +211,17 @@ def _into_reader(net: Net, n: Node, reader: Node, source: Node, index: np.ndarra
             out = np.zeros((w.shape[0], source.size), w.dtype)
             out[:, index[used]] = w[:, used]
         else:
-            out = _added(w, index, source.size)
+            out = _add_columns(w, index, source.size)
             if key == "w" and "wabs" not in reader.attrs:
                 name = _fresh(net, "wabs")
-                weights[name], changes["wabs"] = _added(np.abs(w), index, source.size), Ref(name)
+                weights[name], changes["wabs"] = _add_columns(np.abs(w), index, source.size), Ref(name)
         name = _fresh(net, key)
         weights[name], changes[key] = out, Ref(name)
     inputs = (source.name,)
     return _swap(net, replace(reader, inputs=inputs).with_attrs(**changes), weights=weights)
 
 
-def _added(w: np.ndarray, index: np.ndarray, cells: int) -> np.ndarray:
+def _add_columns(w: np.ndarray, index: np.ndarray, cells: int) -> np.ndarray:
     """The columns of w that read the same cell, added in float64."""
     out, used = np.zeros((w.shape[0], cells)), index >= 0
     np.add.at(out.T, index[used], w.T[used].astype(np.float64))
@@ -255,7 +255,7 @@ def _into_input(net: Net, n: Node, source: Node, index: np.ndarray) -> Net:
 # ---- moving ------------------------------------------------------------------------------------------------
 
 
-def _down(net: Net, n: Node, users: dict[str, list[str]], nodes: dict[str, Node]) -> str | None:
+def _op_below(net: Net, n: Node, users: dict[str, list[str]], nodes: dict[str, Node]) -> str | None:
     """Follows single elementwise readers to the operator that could absorb the gather."""
     name = n.name
     while name != net.output and len(users[name]) == 1:
@@ -266,7 +266,7 @@ def _down(net: Net, n: Node, users: dict[str, list[str]], nodes: dict[str, Node]
     return "output" if name == net.output else None
 
 
-def _up(net: Net, n: Node, users: dict[str, list[str]], nodes: dict[str, Node]) -> str | None:
+def _op_above(net: Net, n: Node, users: dict[str, list[str]], nodes: dict[str, Node]) -> str | None:
     node = nodes[n.inputs[0]]
     while len(users[node.name]) == 1 and node.name != net.output:
         if node.op not in ELEMENTWISE:
@@ -282,13 +282,14 @@ def _move(net: Net) -> Found:
             continue
         index, readers = _index(net, n), users[n.name]
         source = nodes[n.inputs[0]]
-        upwards = source.op in ELEMENTWISE and users[source.name] == [n.name] and _up(net, n, users, nodes) in ("linear", "input", "gather")
+        alone = source.op in ELEMENTWISE and users[source.name] == [n.name]
+        upwards = alone and _op_above(net, n, users, nodes) in ("linear", "input", "gather")
         if len(readers) == 1 and net.output != n.name:
             reader = nodes[readers[0]]
-            goal = _down(net, n, users, nodes)
+            goal = _op_below(net, n, users, nodes)
             # one direction a gather, or it would go to and fro
             if reader.op in ELEMENTWISE and (goal in ("linear", "gather") or (goal == "output" and not upwards and (index >= 0).all())):
-                moved = _below(net, n, reader, index)
+                moved = _move_below(net, n, reader, index)
                 if moved is not None:
                     return f"gather behind {reader.op}", moved
                 continue
@@ -299,7 +300,7 @@ def _move(net: Net) -> Found:
                     if np.array_equal(shared, _index(net, both[1])) and _distinct(shared[shared >= 0]):
                         return "gather behind a sum", _below_sum(net, both, reader)
         if upwards:
-            return f"gather before {source.op}", _above(net, n, source, index)
+            return f"gather before {source.op}", _move_above(net, n, source, index)
     return None
 
 
@@ -317,7 +318,7 @@ def _elementwise_at(net: Net, node: Node, shape: tuple[int, ...], cells: np.ndar
     return replace(node, shape=shape).with_attrs(**changes), weights
 
 
-def _below(net: Net, n: Node, reader: Node, index: np.ndarray) -> Net | None:
+def _move_below(net: Net, n: Node, reader: Node, index: np.ndarray) -> Net | None:
     """f(gather x) = gather f(x): the elementwise node is computed on the source's cells.
 
     Not where f rounds and a cell is read twice: the deployed network rounds each of its copies on its own, so their difference
@@ -351,7 +352,7 @@ def _below_sum(net: Net, both: list[Node], reader: Node) -> Net:
     return net.rebuild(nodes)
 
 
-def _above(net: Net, n: Node, source: Node, index: np.ndarray) -> Net:
+def _move_above(net: Net, n: Node, source: Node, index: np.ndarray) -> Net:
     """gather f(x) = f(gather x) where f keeps zero."""
     late, weights = _elementwise_at(net, source, n.shape, index)
     first = Node(_new(net, n.name), "gather", source.inputs, n.shape, n.attrs)

@@ -49,14 +49,14 @@ def run_net_pass(name: str, net: Net, before: list[str]) -> Net:
     problem = module.requires(net)
     if problem:
         raise _failure(name, f"cannot run: {problem}", before, "run the earlier passes first")
-    return _guarded(name, before, lambda: module.run(net), check_net, module.ensures)
+    return _guard(name, before, lambda: module.run(net), check_net, module.ensures)
 
 
 def _failure(name: str, why: str, before: list[str], remedy: str = "please report the network") -> PassError:
     return PassError(f"pass {name} {why} (before it: {', '.join(before) or 'nothing'})", remedy)
 
 
-def _guarded(name: str, before: list[str], work: Callable[[], T], check: Callable[[T], None], ensures: Callable[[T], str | None]) -> T:
+def _guard(name: str, before: list[str], work: Callable[[], T], check: Callable[[T], None], ensures: Callable[[T], str | None]) -> T:
     """What a pass makes, checked; whatever goes wrong names the pass and those before it."""
     go_on()
     try:
@@ -119,19 +119,19 @@ def run_plan_pass(
 ) -> Plan:
     """One Plan pass between its own conditions and the checker; only `lower` needs no plan."""
 
-    def guarded(work: Callable[[], Plan], ensures: Callable[[Plan], str | None]) -> Plan:
-        return _guarded(name, before, work, lambda p: check_plan(net, p), ensures)
+    def guard(work: Callable[[], Plan], ensures: Callable[[Plan], str | None]) -> Plan:
+        return _guard(name, before, work, lambda p: check_plan(net, p), ensures)
 
     if name == "lower":
         problem = lower.requires(net)
         if problem:
             raise _failure(name, f"cannot run: {problem}", [], "run fold and layout first")
-        return guarded(lambda: lower.run(net, whole), lower.ensures)
+        return guard(lambda: lower.run(net, whole), lower.ensures)
     assert plan is not None
     if name == "schedule":
-        return guarded(lambda: schedule.run(net, plan, candidates), lambda p: schedule.ensures(net, p))
+        return guard(lambda: schedule.run(net, plan, candidates), lambda p: schedule.ensures(net, p))
     module = charge if name == "charge" else memory
-    return guarded(lambda: module.run(net, plan), lambda p: module.ensures(net, p))
+    return guard(lambda: module.run(net, plan), lambda p: module.ensures(net, p))
 
 
 def compile_net(net: Net, candidates: str = "all", observe: Observer = _quiet) -> Compiled:

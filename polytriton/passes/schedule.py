@@ -52,11 +52,11 @@ def skip_checks(plan: Plan, skips: Mapping[str, Collection[str]]) -> Plan:
     looser and are as sound. The last check and those of the query stay.
     """
 
-    def kept(p: Program) -> Program:
+    def keep(p: Program) -> Program:
         gone = skips.get(p.target, ()) if p.kind == "bound" else ()
         return replace(p, steps=tuple(replace(s, check=s.check and (s.op == "input" or s.node not in gone)) for s in p.steps))
 
-    return replace(plan, programs=tuple(kept(p) for p in plan))
+    return replace(plan, programs=tuple(keep(p) for p in plan))
 
 
 def ensures(net: Net, plan: Plan) -> str | None:

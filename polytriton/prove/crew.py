@@ -24,7 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.prove.decider import Decider
 from polytriton.prove.options import Options
 from polytriton.runtime import settings
@@ -263,7 +263,7 @@ def handler() -> Callable[[bytes], bytes]:
     """The far end."""
     cpu, opened = torch.device("cpu"), list[Callable[[object], object]]()
 
-    @guarded
+    @guard
     def answer(data: bytes) -> bytes:
         what, given = pickle.loads(data)
         with settings.pin_settings(cpu):

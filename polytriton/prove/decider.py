@@ -94,9 +94,9 @@ class Decider:
 
     def engine(self, how: Try) -> Engine:
         with self._making:
-            return self._made(how)
+            return self._make(how)
 
-    def _made(self, how: Try) -> Engine:
+    def _make(self, how: Try) -> Engine:
         if how not in self._engines:
             o = self.options
             plan = self.compiled.plan
@@ -177,11 +177,11 @@ class Decider:
         def output(v: np.ndarray) -> Tensor:
             return torch.from_numpy(v[rows]).to(self.device)[:, self._output_order.to(self.device)].contiguous()
 
-        def given(v: np.ndarray | None) -> Tensor | None:
+        def columns(v: np.ndarray | None) -> Tensor | None:
             return None if v is None else self.input_columns(torch.from_numpy(v[rows]).to(self.device))
 
         error = None if q.output_error is None or not q.output_error.any() else output(q.output_error)
-        over_input, input_error = given(q.over_input), given(q.input_error)
+        over_input, input_error = columns(q.over_input), columns(q.input_error)
         return Forms(
             torch.from_numpy(image).to(self.device),
             output(q.over_output),
@@ -266,7 +266,7 @@ class Decider:
     def tries(self, patient: bool, candidates: str = "") -> list[Try]:
         """From the quickest to the most patient; rescues are for what rounding alone may have cost. `candidates` as for `boxes`."""
         if self.options.method != OWN:
-            return [] if patient else self._compared()
+            return [] if patient else self._compared_tries()
         first, mine = self.first_dtype(), candidates or self.options.candidates
         other = next(c for c in schedule.CHOICES if c != mine)
         last = "float64" if self.options.dtype == "auto" else first  # split products were asked for by name: no other is tried
@@ -279,7 +279,7 @@ class Decider:
         more += [Try(last, mine, tight, full, rescue=True), Try(first, other, full=full), Try(last, other, tight, full, rescue=True)]
         return [t for t in dict.fromkeys(more) if t not in quick]
 
-    def _compared(self) -> list[Try]:
+    def _compared_tries(self) -> list[Try]:
         """Of a method to compare with: bounds at the input alone, and by DeepPoly every row to its end."""
         first, deep = self.first_dtype(), self.options.method == "deeppoly"
         last = "float64" if self.options.dtype == "auto" else first

@@ -68,7 +68,7 @@ def _one_pass(decider: Decider, lo: np.ndarray, hi: np.ndarray, candidates: str,
     with decider.turn, closing(decider.boxes(lo, hi, progress, candidates)) as refined:  # an error keeps no setting pinned
         for engine, boxes in refined:
             parts.append(Bounds(*decider.output_bounds(engine, boxes), _intervals(decider.layer_bounds(boxes, engine))))
-    return _joined(parts)
+    return _join(parts)
 
 
 def _chosen_bounds(decider: Decider, lo: np.ndarray, hi: np.ndarray, progress: Progress) -> Bounds:
@@ -78,21 +78,21 @@ def _chosen_bounds(decider: Decider, lo: np.ndarray, hi: np.ndarray, progress: P
     image = np.repeat(np.arange(n), 2 * outputs)
     best = np.full(len(rows), -np.inf)
     layers = []
-    for tight, boxes, mine, found in _chosen(decider, Questions(lo, hi, image, rows, np.zeros(len(rows)), image), progress):
+    for tight, boxes, mine, found in _choose_slopes(decider, Questions(lo, hi, image, rows, np.zeros(len(rows)), image), progress):
         best[mine] = found
         layers.append(Bounds(np.zeros(0), np.zeros(0), _intervals(decider.layer_bounds(boxes, tight.engine))))
     low, high = np.split(best.reshape(n, -1), 2, axis=1)
-    return Bounds(low, -high, _joined(layers).layers)
+    return Bounds(low, -high, _join(layers).layers)
 
 
 def _chosen_margins(decider: Decider, q: Questions, progress: Progress) -> np.ndarray:
     best = np.full(len(q.image), -np.inf)
-    for _, _, mine, found in _chosen(decider, q, progress):
+    for _, _, mine, found in _choose_slopes(decider, q, progress):
         best[mine] = found
     return best
 
 
-def _chosen(decider: Decider, q: Questions, progress: Progress) -> Iterator[tuple[Tight, Boxes, np.ndarray, np.ndarray]]:
+def _choose_slopes(decider: Decider, q: Questions, progress: Progress) -> Iterator[tuple[Tight, Boxes, np.ndarray, np.ndarray]]:
     """Boxes by slopes of their own, a batch at a time, and bounds of the forms over them; `mine`: which forms these are."""
     with decider.turn, settings.pin_settings(decider.device), decider._threads():
         tight = Tight(decider, decider.tries(patient=False)[0])
@@ -109,7 +109,7 @@ def _intervals(layers: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, In
     return {name: Interval(*pair) for name, pair in layers.items()}
 
 
-def _joined(parts: list[Bounds]) -> Bounds:
+def _join(parts: list[Bounds]) -> Bounds:
     """Batches one after another."""
     layers = {
         name: Interval(*(np.concatenate([getattr(p.layers[name], side) for p in parts]) for side in ("lo", "hi")))

@@ -69,7 +69,7 @@ class Fleet(Decider):
         whole = answers or Answers(none, none.copy(), np.zeros(groups, dtype=bool), trail=trail)
         lock = Lock()
 
-        def told(stage: str, done: int, total: int) -> None:
+        def tell(stage: str, done: int, total: int) -> None:
             with lock:
                 progress(stage, done, total)
 
@@ -79,7 +79,7 @@ class Fleet(Decider):
             part = Answers(whole.best[rows], whole.raw[rows], whole.settled[mine], whole.expired)
             some = _rows(q, rows, group)
             found = Decider.prove(
-                member, some, tries, answers=part, deadline=deadline, progress=told, exhaustive=exhaustive, slopes=slopes,
+                member, some, tries, answers=part, deadline=deadline, progress=tell, exhaustive=exhaustive, slopes=slopes,
                 statistics=statistics,
             )  # fmt: skip
             return rows, mine, found

@@ -124,7 +124,7 @@ class NeuronSearch:
         self.stuck = self.found = False  # a part has no undecided neuron left; a counterexample was found
         self.least: list[Least] = []  # of a round, where it is wanted
         self.size, self.crew = self._size(), crew or Crew(0)
-        self.flow, self.sent = self._shared(boxes), deque[Sent]()
+        self.flow, self.sent = self._open_flow(boxes), deque[Sent]()
 
     def run(self) -> None:
         """Until every part is refuted, one cannot be divided, or `probe` finds a counterexample."""
@@ -169,7 +169,7 @@ class NeuronSearch:
         tried, (batch, part, neuron, cut) = self._receive(), self.sent.popleft()
         best = self.gains.best(batch, part, neuron, tried)
         both = torch.cat([best, best + len(part)])
-        self._divided(batch.pick(part[best]), neuron[best], cut[best], tried, both)
+        self._divide(batch.pick(part[best]), neuron[best], cut[best], tried, both)
         left = tried.pick(both[tried.open[both].any(1)])
         self.waiting = Parts.join(self.waiting, left)
         self.deepest = max(self.deepest, int(left.depth.max()) if len(left) else 0)
@@ -188,7 +188,7 @@ class NeuronSearch:
         self.waiting = Parts.join(self.waiting, *(sent.batch for sent in self.sent))
         self.sent.clear()
 
-    def _divided(self, parents: Parts, neuron: Tensor, cut: Tensor, tried: Parts, both: Tensor) -> None:
+    def _divide(self, parents: Parts, neuron: Tensor, cut: Tensor, tried: Parts, both: Tensor) -> None:
         """The children that are kept, those with the neuron on and those with it off, get numbers, and the trail hears of them."""
         names = torch.from_numpy(self.trail.names(len(both)))
         tried.name[both] = names
@@ -211,7 +211,7 @@ class NeuronSearch:
             self.found = self.probe(corner[bound.argsort(stable=True)[:POINTS]], still.tolist())
         self.least, self.rounds = [], self.rounds + 1
 
-    def _shared(self, boxes: Boxes) -> Flow[PartBatch, PartsTold]:
+    def _open_flow(self, boxes: Boxes) -> Flow[PartBatch, PartsTold]:
         """Batches on their way to whoever is free."""
         d, inner = self.tight.decider, [self.operand[r] for r in self.operators]
         lo, hi = ({i: values[i] for i in inner} for values in (boxes.lo, boxes.hi))
@@ -269,7 +269,7 @@ class NeuronSearch:
         every[:, self.neurons] = values.to(every.dtype)
         return self._split(every)
 
-    def _gathered(self, values: dict[str, Tensor]) -> Tensor:
+    def _gather(self, values: dict[str, Tensor]) -> Tensor:
         return torch.cat([values[r].flatten(1) for r in self.operators], 1).cpu()[:, self.neurons]
 
     def _there(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -304,12 +304,12 @@ class NeuronSearch:
         closed = (best > 0) | empty[at]
         mine = closed & ~empty[at]
         self.refuted.scatter_reduce_(0, form[mine], best[mine], "amin")
-        down, up = (self._gathered({r: ends[i] for r, i in self.operand.items()}) for ends in (boxes.lo, boxes.hi))
+        down, up = (self._gather({r: ends[i] for r, i in self.operand.items()}) for ends in (boxes.lo, boxes.hi))
         parts.lo, parts.hi = round_outward(down, up, torch.float32)
         loss = {r: to_physical(found[r].loss, e.nodes[r].shape) for r in self.operators}
-        parts.below[at, column] = self._gathered(chosen.slopes).to(torch.float16)
-        parts.multipliers[at, column] = self._gathered(chosen.multipliers).abs().clamp(max=6e4).to(torch.float16)
-        parts.loss[at, column] = self._gathered(loss).clamp(max=6e4).to(torch.float16)
+        parts.below[at, column] = self._gather(chosen.slopes).to(torch.float16)
+        parts.multipliers[at, column] = self._gather(chosen.multipliers).abs().clamp(max=6e4).to(torch.float16)
+        parts.loss[at, column] = self._gather(loss).clamp(max=6e4).to(torch.float16)
         parts.bound[at, column] = torch.where(empty[at], torch.inf, torch.maximum(best, parts.bound[at, column]))
         parts.open[at[closed], column[closed]] = False
         corners = self.tight.ascent.corners

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.frontend.arrays import Images, Number, Numbers, as_array, as_ends, as_pixels, exact_numbers, normalised
+from polytriton.frontend.arrays import Images, Number, Numbers, as_array, as_ends, as_pixels, exact_numbers, normalise
 from polytriton.frontend.balls import ball, lazy_ball, norm_ball
 from polytriton.frontend.norm_balls import LINF, check_norm
 from polytriton.frontend.numbers import as_float64, as_fraction, as_numpy
 from polytriton.frontend.onnx import Imported, Source
 from polytriton.frontend.query import Property
 from polytriton.frontend.vnnlib import read_vnnlib
-from polytriton.guard import guarded_class
+from polytriton.guard import guard_class
 from polytriton.ir import interp
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled
@@ -56,7 +56,7 @@ def digest(source: str | os.PathLike[str]) -> tuple[str, str]:
         return "", ""
 
 
-@guarded_class
+@guard_class
 class NetProver:
     """A compiled network, how it is worked with, and the model that it came from, if any."""
 
@@ -151,7 +151,7 @@ class NetProver:
 
         `x` is given as to `verify`: numbers, uint8 levels of pixels or an image file, normalised by (pixel - mean) / std.
         """
-        flat = self._batch(normalised(as_pixels(x, self.input_shape).values, exact_numbers(mean), exact_numbers(std)), "x")
+        flat = self._batch(normalise(as_pixels(x, self.input_shape).values, exact_numbers(mean), exact_numbers(std)), "x")
         replay = self._replayer()
         return np.stack([np.asarray(replay(row), dtype=np.float64).reshape(-1) for row in flat])
 

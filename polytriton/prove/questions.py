@@ -121,10 +121,10 @@ def unite(asked: Sequence[Questions]) -> tuple[Questions, np.ndarray]:
     boxes = np.cumsum([0, *(len(q.lo) for q in asked)])
     groups = np.cumsum([0, *(int(q.group.max()) + 1 for q in asked)])
 
-    def joined(name: str, begins: np.ndarray | None = None) -> np.ndarray:
+    def join(name: str, begins: np.ndarray | None = None) -> np.ndarray:
         return np.concatenate([getattr(q, name) + (0 if begins is None else begins[k]) for k, q in enumerate(asked)])
 
-    def given(name: str, like: str) -> np.ndarray | None:
+    def fill(name: str, like: str) -> np.ndarray | None:
         """What some questions have; the others have none of it, which is zero."""
         if all(getattr(q, name) is None for q in asked):
             return None
@@ -134,8 +134,8 @@ def unite(asked: Sequence[Questions]) -> tuple[Questions, np.ndarray]:
         )
 
     together = Questions(
-        joined("lo"), joined("hi"), joined("image", boxes), joined("over_output"), joined("constant"), joined("group", groups),
-        given("over_input", "lo"), given("output_error", "over_output"), given("input_error", "lo"),
+        join("lo"), join("hi"), join("image", boxes), join("over_output"), join("constant"), join("group", groups),
+        fill("over_input", "lo"), fill("output_error", "over_output"), fill("input_error", "lo"),
         BoxBalls.join([q.balls for q in asked]),
     )  # fmt: skip
     return together, groups

@@ -18,7 +18,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend.arrays import Images, Number, Numbers, as_pixels, as_radius, exact_numbers
 from polytriton.frontend.norm_balls import L1, L2, LINF, check_norm
 from polytriton.frontend.numbers import as_fraction
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.prove.prover import NetProver
 from polytriton.results import Radius
 from polytriton.runtime.engine import Progress, _silent
@@ -63,7 +63,7 @@ def bisect(
     return Radius(proved, above, verdict, finished, queries, round(time.monotonic() - begin, 6))
 
 
-@guarded
+@guard
 def top_radius(norm: str, inputs: int) -> Fraction:
     """A radius that holds the whole pixel range [0,1] around any image."""
     return Fraction({LINF: 1, L2: math.isqrt(inputs) + 1, L1: inputs}[check_norm(norm)])
@@ -77,16 +77,16 @@ def _next(proved: Fraction | None, above: Fraction | None, start: Fraction, tole
         return None if proved >= top else min(top, max(start, LEAST) if proved == 0 else 2 * proved)
     if above <= LEAST or above - proved <= tolerance * above:
         return None
-    return _between(proved, above)
+    return _middle(proved, above)
 
 
-def _between(lo: Fraction, hi: Fraction) -> Fraction:
+def _middle(lo: Fraction, hi: Fraction) -> Fraction:
     """About the middle, with as few decimals as tell it from both ends."""
     step = Fraction(10) ** (math.floor(math.log10(hi - lo)) - 1)
     return round((lo + hi) / 2 / step) * step
 
 
-@guarded
+@guard
 def certify_radius(
     verifier: NetProver,
     image: np.ndarray,
@@ -117,7 +117,7 @@ def certify_radius(
     return bisect(ask, start, tolerance=tolerance, known=known, top=top_radius(norm, verifier.inputs))
 
 
-@guarded
+@guard
 def radii(
     verifier: NetProver,
     x: Images,

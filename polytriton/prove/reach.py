@@ -19,7 +19,7 @@ from polytriton.errors import UsageError
 from polytriton.frontend.arrays import Images
 from polytriton.frontend.numbers import as_float64
 from polytriton.frontend.query import Property, check_output
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.ir import interp
 from polytriton.prove.cuts import FLAT, halves, middle, widest_effect
 from polytriton.prove.prover import NetProver
@@ -37,7 +37,7 @@ DIAGONALS = 6  # of a part that are looked at, both ends of each
 WORTH = 1e-3  # a smaller gap is not worth a cut
 
 
-@guarded
+@guard
 def reach(
     net: NetProver,
     box: Property | tuple[Images | Fraction, Images | Fraction],
@@ -89,7 +89,7 @@ def reach(
             break
         wanted = wanted[np.argsort(-parts.gap[wanted], kind="stable")][: min(most - len(parts.lo), max(1, len(parts.lo) // 2))]
         low, high = halves(parts.lo[wanted], parts.hi[wanted], parts.axis[wanted])
-        parts = parts.without(wanted).joined(measure(low, high, np.tile(parts.least[wanted], (2, 1))))
+        parts = parts.drop(wanted).join(measure(low, high, np.tile(parts.least[wanted], (2, 1))))
     if ended == "pieces" and not len(parts.worth_cutting()):
         ended = ""
     seen = _executions(net, lo, hi, samples, rng)
@@ -111,10 +111,10 @@ class _Parts:
         """Their numbers."""
         return np.flatnonzero((self.gap > WORTH) & (self.axis >= 0))
 
-    def without(self, parts: np.ndarray) -> _Parts:
+    def drop(self, parts: np.ndarray) -> _Parts:
         return _Parts(*(np.delete(v, parts, axis=0) for v in vars(self).values()))
 
-    def joined(self, other: _Parts) -> _Parts:
+    def join(self, other: _Parts) -> _Parts:
         return _Parts(*(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 

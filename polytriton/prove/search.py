@@ -199,10 +199,10 @@ class InputSearch:
 
     def share(self) -> float:
         """How much of the tree is refuted, every cut halving what it divides."""
-        held = sum(float((np.exp2(-w.depth.astype(np.float64)) * w.open.sum(1)).sum()) for w in self._left())
+        held = sum(float((np.exp2(-w.depth.astype(np.float64)) * w.open.sum(1)).sum()) for w in self._rest())
         return 1.0 - held / max(self.whole, 1.0)
 
-    def _left(self) -> list[Domains | Waiting]:
+    def _rest(self) -> list[Domains | Waiting]:
         """What is not refuted: what waits, and what is being bounded."""
         return [self.waiting, *(part for part, *_ in self.flow.items())]
 
@@ -229,7 +229,7 @@ class InputSearch:
                 self.waiting.add(t.left)
             if t.points is not None:
                 self._try_points(t.points)
-        self.course.tell(self.domains, sum(map(len, self._left())), self.depth, float(self.waiting.bound.min(initial=np.inf)), self.share())
+        self.course.tell(self.domains, sum(map(len, self._rest())), self.depth, float(self.waiting.bound.min(initial=np.inf)), self.share())
 
     def _send(self) -> None:
         """A list of batches, one for each process; parts that wait are dealt out among the lists to be sent."""
@@ -303,7 +303,7 @@ class InputSearch:
             self._close(some, self._bound(self.decider.engine(self.ways[k + 1]), some))
             batch.open[hopeful] = some.open
             break
-        return self._divided(batch, found, engine)
+        return self._divide(batch, found, engine)
 
     def _in_balls(self, batch: Domains, balls: BoxBalls) -> Domains:
         """Every part cut to the box around what its ball leaves of it; a part that its ball misses has no input."""
@@ -317,11 +317,12 @@ class InputSearch:
         forms = self.decider.forms(self.q, form, at)
         groups = torch.from_numpy(np.unique(at * batch.open.shape[1] + local, return_inverse=True)[1].astype(np.int64))
         lo, hi = torch.from_numpy(batch.lo), torch.from_numpy(batch.hi)
-        boxes = engine.refine(lo, hi, _silent, self.deadline, known=self._known(batch, engine), ball=self.decider.balls(self.q, batch.root))
+        known = self._earlier_bounds(batch, engine)
+        boxes = engine.refine(lo, hi, _silent, self.deadline, known=known, ball=self.decider.balls(self.q, batch.root))
         got = engine.query(boxes, forms, groups, self.deadline)
         return Bounded(at, local, form, got.best.cpu().numpy(), got.raw.cpu().numpy(), forms, boxes)
 
-    def _known(self, batch: Domains, engine: Engine) -> dict[str, tuple[Tensor, Tensor]] | None:
+    def _earlier_bounds(self, batch: Domains, engine: Engine) -> dict[str, tuple[Tensor, Tensor]] | None:
         """What an earlier, larger box has shown of every node."""
         if not batch.layers.shape[1]:
             return None
@@ -358,7 +359,7 @@ class InputSearch:
 
     # ---- what is left ---------------------------------------------------------------------------------------
 
-    def _divided(self, batch: Domains, found: Bounded, engine: Engine) -> Domains | None:
+    def _divide(self, batch: Domains, found: Bounded, engine: Engine) -> Domains | None:
         """Open domains, cut down to where unsafe points may lie, in halves."""
         which = np.flatnonzero(batch.open.any(1))
         if not len(which):
@@ -377,7 +378,7 @@ class InputSearch:
             self._points = self._promising(left, at, slopes)
         sem = self.decider.engine(self.ways[0]).forward.semantics
         constant = constant - self.level[self.pieces.groups[left.root[at], found.local[rows]]]
-        lo, hi = self._clipped(left, at, found.local[rows], slopes, constant, slack, 0.0 if sem.real else sem.eta)
+        lo, hi = self._clip(left, at, found.local[rows], slopes, constant, slack, 0.0 if sem.real else sem.eta)
         same = ((lo == left.lo) & (hi == left.hi)).all(1)
         left.lo, left.hi = lo, hi
         weight = np.zeros(lo.shape)
@@ -409,7 +410,7 @@ class InputSearch:
                 return left
             weight, bounded = np.concatenate([weight, weight]), np.zeros(len(left), dtype=bool)
 
-    def _clipped(
+    def _clip(
         self, left: Domains, at: np.ndarray, local: np.ndarray, slopes: np.ndarray, constant: np.ndarray, slack: np.ndarray, flush: float
     ) -> tuple[np.ndarray, np.ndarray]:
         """What every form of a group leaves of the box, and the hull of that over the groups still open."""
@@ -439,7 +440,7 @@ class InputSearch:
     def _try_points(self, points: np.ndarray) -> None:
         """As counterexamples to what is open anywhere."""
         assert self.probe is not None
-        if self.probe(points, np.unique(np.concatenate([self.pieces.groups[w.root][w.open] for w in self._left()])).tolist()):
+        if self.probe(points, np.unique(np.concatenate([self.pieces.groups[w.root][w.open] for w in self._rest()])).tolist()):
             self.ended = "sat"
 
 

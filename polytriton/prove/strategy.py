@@ -152,7 +152,7 @@ class Decision:
         A search asks after 0, 1, 3, 7, ... of its rounds, the first of them short ones. From the third on a look is twice the one before:
         looks take much the same share of the time throughout.
         """
-        attack = replace(PROBE.grown(max(1, (1 << self.looks) // 4), THOROUGH), seed=self.seed + self.looks)
+        attack = replace(PROBE.grow(max(1, (1 << self.looks) // 4), THOROUGH), seed=self.seed + self.looks)
         self.looks += 1
         (self.found,) = self.falsify([Aim(self.prop, pieces, points=points)], attack, self.deadline)
         return self.found is not None

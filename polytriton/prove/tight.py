@@ -109,7 +109,7 @@ class Tight:
                     empty |= _meet(boxes, name, boxes.lo[name], boxes.hi[name])
         return boxes, empty
 
-    def _undecided(self, name: str, boxes: Boxes, images: Tensor) -> Tensor:
+    def _find_undecided(self, name: str, boxes: Boxes, images: Tensor) -> Tensor:
         low, high = boxes.lo[name], boxes.hi[name]
         open_ = torch.ones_like(low, dtype=torch.bool) if name in self.engine.unsettled else (low < 0) & (high > 0)
         return torch.nonzero((open_ & images.view(-1, *[1] * (low.dim() - 1))).flatten()).flatten()
@@ -119,7 +119,7 @@ class Tight:
         e, name = self.engine, node.name
         low, high = boxes.lo[name].contiguous(), boxes.hi[name].contiguous()
         boxes.lo[name], boxes.hi[name] = low, high
-        at = self._undecided(name, boxes, images)
+        at = self._find_undecided(name, boxes, images)
         if len(at):
             where = indices(at, low.shape)
             best, _ = e._both_sides(program, e._tables(boxes), where, both_sides(low, high, at), e.leaves(name), deadline)
@@ -138,7 +138,7 @@ class Tight:
     ) -> None:
         """Both sides of what is undecided still, with slopes of their own."""
         e, low, high = self.engine, boxes.lo[node.name], boxes.hi[node.name]
-        open_ = self._undecided(node.name, boxes, images)
+        open_ = self._find_undecided(node.name, boxes, images)
         for some in self._batches(open_, low[0].numel()):
             e._expire(deadline)
             image, h, w, channel = (v.repeat(2) for v in indices(some, low.shape))

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from polytriton.frontend.query import Property
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.prove.hints import aim
 from polytriton.prove.prover import NetProver
 from polytriton.prove.questions import questions, rivals, unite
@@ -22,7 +22,7 @@ from polytriton.runtime.engine import Progress, _silent
 _LOG = logging.getLogger(__name__)
 
 
-@guarded
+@guard
 def decide_together(
     verifier: NetProver,
     props: Sequence[Property],

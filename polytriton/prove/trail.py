@@ -92,7 +92,7 @@ class Trail:
         self._divided.clear()
         self._closed.clear()
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         """As it travels."""
         divided, closed = self.divisions(), self.refutations()
         state = self.first, self._named, self.lost, self.tight
@@ -102,7 +102,7 @@ class Trail:
         return file.getvalue()
 
     @staticmethod
-    def unpacked(data: bytes) -> Trail:
+    def unpack(data: bytes) -> Trail:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             divided, closed, rest = (file[f"arr_{k}"] for k in range(3))
         first, named, lost, tight, relus, bounded, planted = json.loads(rest.tobytes())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, overload
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.guard import guarded_class
+from polytriton.guard import guard_class
 
 if TYPE_CHECKING:
     import pandas
@@ -35,7 +35,7 @@ class Interval:
         return interval_line(self)
 
 
-@guarded_class
+@guard_class
 @dataclass(frozen=True, eq=False, repr=False)
 class Bounds:
     """Output bounds [batch, outputs]; `layers` holds the bounds of every nonlinear operator's input by node name."""
@@ -69,7 +69,7 @@ class Counterexample:
         return counterexample_line(self)
 
 
-@guarded_class
+@guard_class
 @dataclass(frozen=True, eq=False, repr=False)
 class Picture:
     """The ball a result is about: the image [*shape] as it was given, its radius, and how pixels become network inputs."""
@@ -166,7 +166,7 @@ class SearchStats:
         return search_line(self)
 
 
-@guarded_class
+@guard_class
 @dataclass(frozen=True, repr=False)
 class Radius:
     """The bracket [proved, not_proved] in pixel space.
@@ -224,7 +224,7 @@ class Origin:
     digest: str = ""
 
 
-@guarded_class
+@guard_class
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """One query's verdict: unsat (the property holds, proved), sat (violated), unknown or timeout.
@@ -278,7 +278,7 @@ class Result:
         return float(self.margins.min(initial=np.inf))
 
 
-@guarded_class
+@guard_class
 class ResultList(list[Result]):
     """A list of results that turns into a table, and into records that `polytriton report` and `run --resume` read."""
 

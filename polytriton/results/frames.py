@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.results import Bounds, Radius, Result
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def _pandas() -> Any:
     return pandas
 
 
-@guarded
+@guard
 def to_pandas(what: Result | Radius | Iterable[Result] | Iterable[Radius] | Bounds) -> pandas.DataFrame:
     """Results or radii: one row each. Bounds: one row a box and neuron, the outputs under the layer name "output"."""
     pandas = _pandas()
@@ -42,7 +42,7 @@ def to_pandas(what: Result | Radius | Iterable[Result] | Iterable[Radius] | Boun
     return pandas.DataFrame([_row(r) for r in results], columns=list(_row(_EMPTY)))
 
 
-@guarded
+@guard
 def float_below(value: Fraction | None) -> float | None:
     """The nearest float that claims no more than the number."""
     if value is None:

@@ -12,7 +12,7 @@ from polytriton.passes.pipeline import Compiled
 from polytriton.results import Picture, Result
 from polytriton.results.oneline import radius_words
 from polytriton.show.picture import difference, figure, is_picture, plane
-from polytriton.show.verdicts import look, named
+from polytriton.show.verdicts import look, name_verdict
 
 ROWS = 20  # of a list of results
 
@@ -60,7 +60,7 @@ def results_html(results: Sequence[Result]) -> str:
         label = "" if r.label is None else str(r.label)
         epsilon = "" if r.picture is None else r.picture.around
         radius = "" if r.radius is None else radius_words(r.radius)
-        rows.append((str(k), named(r.verdict), label, epsilon, f"{r.margin:.6g}", radius, f"{r.seconds:.3f}"))
+        rows.append((str(k), name_verdict(r.verdict), label, epsilon, f"{r.margin:.6g}", radius, f"{r.seconds:.3f}"))
     more = f"<p>and {len(results) - ROWS:,} more</p>" if len(results) > ROWS else ""
     return f"<div><p>{head or 'no results'}</p>{table(columns, rows) if rows else ''}{more}</div>"
 

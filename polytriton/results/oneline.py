@@ -11,7 +11,7 @@ import numpy as np
 
 from polytriton.results import Bounds, Counterexample, Interval, Picture, Radius, Result, SearchStats
 from polytriton.results.reach import Reach
-from polytriton.show.verdicts import LOOKS, named
+from polytriton.show.verdicts import LOOKS, name_verdict
 from polytriton.show.words import decimal_above, decimal_below, plural, share
 
 NAMES = 6  # of layers told
@@ -84,14 +84,14 @@ def result_line(r: Result) -> str:
         facts.append(f"radius {radius_words(r.radius)}")
     if r.ended_by:
         facts.append(f"ended by {r.ended_by}")
-    return f"<Result: {', '.join([named(r.verdict), *facts, f'{r.seconds:.3g} s'])}>"
+    return f"<Result: {', '.join([name_verdict(r.verdict), *facts, f'{r.seconds:.3g} s'])}>"
 
 
 def results_line(results: Sequence[Result]) -> str:
     counts = Counter(r.verdict for r in results)
     if not counts:
         return "<ResultList: empty>"
-    told = [f"{counts[v]:,} {named(v)}" for v in (*LOOKS, *(v for v in counts if v not in LOOKS)) if counts[v]]
+    told = [f"{counts[v]:,} {name_verdict(v)}" for v in (*LOOKS, *(v for v in counts if v not in LOOKS)) if counts[v]]
     found = sum(r.radius is not None for r in results)
     radii = f"; {plural(found, 'radius', 'radii')}" if found else ""
     return f"<ResultList of {len(results):,}: {', '.join(told)}{radii}; {sum(r.seconds for r in results):.3g} s>"

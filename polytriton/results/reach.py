@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polytriton.errors import UsageError
-from polytriton.guard import guarded_class
+from polytriton.guard import guard_class
 from polytriton.whole import save_whole
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ U = 2.0**-53
 Plane = tuple[int, int]  # two outputs
 
 
-@guarded_class
+@guard_class
 @dataclass(frozen=True, eq=False, repr=False)
 class Reach:
     """Holds every output of the executions that `semantics` covers, for inputs of the box that was asked.

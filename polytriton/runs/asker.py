@@ -20,7 +20,7 @@ from polytriton.cache import cached_artifact
 from polytriton.errors import PolytritonError, ResourceError, UsageError
 from polytriton.explain import explain
 from polytriton.frontend.query import Property
-from polytriton.guard import guarded, guarded_class
+from polytriton.guard import guard, guard_class
 from polytriton.knobs import SUMMARY, note
 from polytriton.limit import OutOfTime, go_on
 from polytriton.prove.crew import Others
@@ -88,7 +88,7 @@ class Begun:
     remark: str = ""
 
 
-@guarded_class
+@guard_class
 class Networks:
     """Verifiers by path, the last few kept. An artifact is read, an ONNX file compiled or taken from the cache."""
 
@@ -123,7 +123,7 @@ class Networks:
         self._open.clear()
 
 
-@guarded
+@guard
 def find_artifact(path: Path) -> Artifact:
     """An artifact, or an ONNX file compiled or found in the cache."""
     if path.is_dir() or path.suffix == ".poly":
@@ -133,7 +133,7 @@ def find_artifact(path: Path) -> Artifact:
     return cached_artifact(path)
 
 
-@guarded_class
+@guard_class
 @dataclass
 class Asker:
     """`started`: when the clock of every timeout began; by default when its query is asked. `others` take a share of its search."""
@@ -158,7 +158,7 @@ class Asker:
         try:
             verifier = self.networks(query.network)
             prepare = _short(time.monotonic() - start)
-            return self._decide(verifier, query, begun or _begun(verifier, query), blank, prepare)
+            return self._decide(verifier, query, begun or _begin(verifier, query), blank, prepare)
         except OutOfTime:
             return late_answer(query, blank, time.monotonic() - start)
         except Exception as error:
@@ -171,7 +171,7 @@ class Asker:
         """
         try:
             verifier, s = self.networks(queries[0].network), self.settings
-            begun = [_begun(verifier, q) for q in queries]
+            begun = [_begin(verifier, q) for q in queries]
             left = [k for k, b in enumerate(begun) if b.result is None]
             yield from ((k, b) for k, b in enumerate(begun) if b.result is not None)
             props, labels = [begun[k].asked.prop for k in left], [begun[k].asked.label for k in left]
@@ -200,7 +200,7 @@ class Asker:
         return Answer(record, asked.prop, result, prepare=prepare, query=query, trail=trail if result.verdict == "unsat" else None)
 
 
-@guarded
+@guard
 def fill_in(blank: Record, result: Result, label: int | None, note: str) -> Record:
     """The record with what the result says."""
     found = result.counterexample
@@ -223,7 +223,7 @@ def failed_answer(query: Query, blank: Record, error: BaseException, seconds: fl
     return Answer(record, error=error, query=query)
 
 
-def _begun(verifier: Verifier, query: Query) -> Begun:
+def _begin(verifier: Verifier, query: Query) -> Begun:
     start = time.monotonic()
     asked = query.read(verifier)
     if asked.clean is None or asked.label is None:

@@ -305,9 +305,9 @@ class Cluster:
                 cpus=int(has["CPU"]), memory=settings.engine["memory"], queries=-(-queries // len(nodes)), workers=workers, threads=threads,
                 gpus=int(has.get("GPU", 0)) if gpu else 0,
             )  # fmt: skip
-            yield from self._on(node, share, settings, shipping)
+            yield from self._workers_on(node, share, settings, shipping)
 
-    def _on(self, node: dict[str, Any], share: Share, settings: Settings, shipping: Shipping) -> Iterator[RayWorker]:
+    def _workers_on(self, node: dict[str, Any], share: Share, settings: Settings, shipping: Shipping) -> Iterator[RayWorker]:
         """Ray shows every worker the GPU that is its own, and no other; CPUs it only counts, in whole ones or parts of one."""
         each, gpu = node["Resources"]["CPU"] / share.workers, settings.engine["device"].startswith("cuda")
         resources = {"CPU": min(share.threads, int(each)) if each >= 1 else int(each * 1000) / 1000, "GPU": int(gpu)}

@@ -19,11 +19,11 @@ def with_image(record: Record, ball: Ball, verifier: Verifier, progress: Progres
     image = Image(ball.file, ball.index, list(ball.shape), ball.mean, ball.std, ball.clip, pack(ball.image))
     radius = None
     if ball.certify is not None and record.label is not None:
-        radius = _certified(record, record.label, ball, verifier, progress)
+        radius = _certify(record, record.label, ball, verifier, progress)
     return msgspec.structs.replace(record, image=image, radius=radius)
 
 
-def _certified(record: Record, label: int, ball: Ball, verifier: Verifier, progress: Progress) -> Certified:
+def _certify(record: Record, label: int, ball: Ball, verifier: Verifier, progress: Progress) -> Certified:
     """The search begins with what the query itself has shown."""
     assert ball.certify is not None
     epsilon = Fraction(ball.epsilon)

@@ -9,19 +9,19 @@ import msgspec
 
 import polytriton
 from polytriton.explain import explain
-from polytriton.guard import guarded_class
+from polytriton.guard import guard_class
 from polytriton.limit import OutOfTime
 from polytriton.runs.asker import Answer, Opened, Settings, failed_answer, late_answer
 from polytriton.runs.keys import Keys
 from polytriton.runs.queries import Query
 from polytriton.runs.records import Record, Sink
-from polytriton.runs.sweep import Ladder, implied, ladders
+from polytriton.runs.sweep import Ladder, imply, ladders
 from polytriton.runs.task import Began, Job, Task, TaskEngine, Trouble, Turn
 
 __all__ = ["Answer", "Query", "Run", "Settings"]
 
 
-@guarded_class
+@guard_class
 @dataclass
 class Run:
     """Answers every query, and asks no more of them than must be. `listeners` are called as each ends, after its record is on disk.
@@ -64,7 +64,7 @@ class Run:
                 if asked is not None:
                     self.began(asked, event.more)
             elif asked is None:
-                self._opened(event.task.job.network, event.outcome)
+                self._open_network(event.task.job.network, event.outcome)
             else:
                 assert isinstance(event.outcome, Answer)
                 self._conclude(k, event.outcome)
@@ -75,7 +75,7 @@ class Run:
         codes = [explain(a.error).exit_code for a in self._answers.values() if a.error is not None]
         return max(codes, default=0)
 
-    def _opened(self, network: str, found: Opened | Answer | BaseException) -> None:
+    def _open_network(self, network: str, found: Opened | Answer | BaseException) -> None:
         """All queries of the network: held ones are answered, of the others those handed out that must be asked first."""
         own, held = list[int](), dict[int, Record]()
         for k, query in enumerate(self._queries):
@@ -97,9 +97,9 @@ class Run:
                 assert isinstance(found, BaseException)
                 self._settle(k, late_answer(query, blank) if isinstance(found, OutOfTime) else failed_answer(query, blank, found))
                 continue
-            self._blanks[k] = self._keyed(query, found, blank)
+            self._blanks[k] = self._add_key(query, found, blank)
             own.append(k)
-            old = self._held(self._blanks[k].key, timeout)
+            old = self._find_held(self._blanks[k].key, timeout)
             if old is not None:
                 held[k] = old
                 self._ladders[k].open.remove(k)
@@ -122,7 +122,7 @@ class Run:
         self._settle(k, answer)
         told = self._ladders[k].close(k, answer.record.verdict)
         for j in told:
-            self._settle(j, Answer(implied(self._blanks[j], answer.record), query=self._queries[j]))
+            self._settle(j, Answer(imply(self._blanks[j], answer.record), query=self._queries[j]))
         following = self._ladders[k].next() if ask else None
         if following is not None:
             self._submit(following)
@@ -137,14 +137,14 @@ class Run:
             listener(answer)
         self._answers[k] = replace(answer, trail=None)  # many would not fit
 
-    def _keyed(self, query: Query, opened: Opened, blank: Record) -> Record:
+    def _add_key(self, query: Query, opened: Opened, blank: Record) -> Record:
         o, key = opened, self._keys.key(query.subject.identity(), opened, self.settings)
         return msgspec.structs.replace(
             blank, sha256=o.sha256, semantics=o.semantics, dtype=o.dtype, numerics=o.numerics, candidates=o.candidates, method=o.method,
             key=key,
         )  # fmt: skip
 
-    def _held(self, key: str, timeout: float | None) -> Record | None:
+    def _find_held(self, key: str, timeout: float | None) -> Record | None:
         """The final record of this query in the first results file; JSON comes first and holds the most."""
         files = [sink for sink in self.sinks if sink.resumable]
         old = files[0].held.get(key) if files else None

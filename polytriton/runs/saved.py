@@ -13,7 +13,7 @@ import numpy as np
 import polytriton
 from polytriton.errors import UsageError
 from polytriton.frontend.norm_balls import LINF
-from polytriton.guard import guarded
+from polytriton.guard import guard
 from polytriton.results import Origin, Picture, Result
 from polytriton.runs.asker import Opened, Settings, fill_in
 from polytriton.runs.image_record import plain
@@ -24,7 +24,7 @@ from polytriton.show.pixels import pack
 from polytriton.whole import save_whole
 
 
-@guarded
+@guard
 def save_results(results: Iterable[Result], path: Path, *, overwrite: bool = False) -> Path:
     """JSON Lines, whole or not at all. Files that hold something already are kept, unless they may be overwritten."""
     if path.suffix.lower() in (".csv", ".html"):
@@ -33,7 +33,7 @@ def save_results(results: Iterable[Result], path: Path, *, overwrite: bool = Fal
     return save_whole(path, data, "results", overwrite=overwrite)
 
 
-@guarded
+@guard
 def records_of(results: Iterable[Result]) -> list[Record]:
     keys = Keys()
     held = list(results)

@@ -38,9 +38,9 @@ class SpreadEngine:
             elif isinstance(event, Missing):
                 yield _trouble(event)
             else:
-                yield self._done(event)
+                yield self._settle(event)
 
-    def _done(self, ended: Ended[Task, Reply]) -> Event:
+    def _settle(self, ended: Ended[Task, Reply]) -> Event:
         task, job, error = ended.job, ended.job.job, ended.error
         if ended.answer is not None:
             return Done(task, _outcome(task, ended.answer, ended.seconds))
@@ -73,7 +73,7 @@ def _outcome(task: Task, reply: Reply, seconds: float) -> Outcome:
     if reply.opened is not None:
         return msgspec.structs.replace(reply.opened, seconds=round(seconds, 6))  # with the way there
     if reply.record is not None:
-        trail = Trail.unpacked(reply.trail) if reply.trail else None
+        trail = Trail.unpack(reply.trail) if reply.trail else None
         return Answer(reply.record, error=error, prepare=reply.prepare, query=task.job.query, trail=trail)
     assert error is not None  # a network that could not be opened
     return error

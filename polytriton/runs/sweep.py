@@ -55,7 +55,7 @@ def ladders(queries: Sequence[Query]) -> list[Ladder]:
     return [found[k] for k in range(len(queries))]
 
 
-def implied(blank: Record, source: Record) -> Record:
+def imply(blank: Record, source: Record) -> Record:
     """The record of a query that another radius has decided. A margin proved over the larger ball holds over this one."""
     proved = source.verdict == "unsat"
     said = source.note or f"{'proved' if proved else 'falsified'} at epsilon {source.epsilon}"

@@ -45,7 +45,7 @@ class CompetitionFile:
     def add(self, answer: Answer) -> None:
         query, record = answer.query, answer.record
         assert query is not None
-        names = self._named(query)
+        names = self._pair(query)
         self._seen[names] += 1
         key = (*names, self._seen[names])
         line = [self.category, *names, f"{answer.prepare:.6f}", record.verdict, f"{record.seconds:.6f}"]
@@ -62,7 +62,7 @@ class CompetitionFile:
         except OSError as error:
             raise NoSpace(f"cannot write results to {self.path}: {error.strerror or error}", FULL_REMEDY) from error
 
-    def _named(self, query: Query) -> Pair:
+    def _pair(self, query: Query) -> Pair:
         path = query.subject.path if isinstance(query.subject, VnnlibFile) else query.name
         return self._names.get((query.network, path), (query.network, path))
 

@@ -8,7 +8,7 @@ import msgspec
 
 import polytriton
 from polytriton.errors import UsageError
-from polytriton.guard import guarded_class
+from polytriton.guard import guard_class
 from polytriton.heap import keep_memory
 from polytriton.runs.asker import Asker, Networks, Settings
 from polytriton.runs.task import Failure, Job, Reply
@@ -22,7 +22,7 @@ class Hello(msgspec.Struct, frozen=True):
     version: str = polytriton.__version__
 
 
-@guarded_class
+@guard_class
 class Host:
     """The worker itself."""
 
@@ -51,5 +51,5 @@ class Host:
                 return Reply(failure=Failure.from_error(error))
         answer = self._asker.answer(job.query, job.blank)
         failure = None if answer.error is None else Failure.from_error(answer.error)
-        trail = b"" if answer.trail is None else answer.trail.packed()
+        trail = b"" if answer.trail is None else answer.trail.pack()
         return Reply(record=answer.record, failure=failure, prepare=answer.prepare, trail=trail)

@@ -137,13 +137,13 @@ class Ascent:
 
     def divided_before(self, target: str) -> list[str]:
         """The operators that the target depends on, itself among them, whose operands a search may divide: ReLUs and smooth functions."""
-        return [n.name for n in self._until(target) if n.op in RELAXED and n.op != "mul"]
+        return [n.name for n in self._find_sources(target) if n.op in RELAXED and n.op != "mul"]
 
     def relaxed_before(self, target: str) -> list[str]:
         """The operators with lines to choose that the target depends on, itself among them."""
-        return [n.name for n in self._until(target) if n.op in RELAXED]
+        return [n.name for n in self._find_sources(target) if n.op in RELAXED]
 
-    def _until(self, target: str) -> list[Node]:
+    def _find_sources(self, target: str) -> list[Node]:
         """The nodes that the target depends on, in their order, itself among them."""
         wanted, found = {target}, []
         for n in reversed(self.nodes):
@@ -157,7 +157,7 @@ class Ascent:
     ) -> Tensor:
         """The network with lines for its nonlinear operators; with `back` its gradient is the way of a row, and its value means nothing."""
         values: dict[str, Tensor] = {}
-        for n in self._until(target):
+        for n in self._find_sources(target):
             operands = [values[i] for i in n.inputs] or [x.reshape(-1, *self.shape)]
             if n.name not in lines:
                 values[n.name] = RUN[n.op](n, operands, self.weights[n.name])

@@ -161,13 +161,13 @@ class CurveLines(Moved):
             self.middle, self.base, self.missed = (torch.from_numpy(np.nan_to_num(v)).float() for v in (middle, base, missed))
         self.least, self.most = ends
         own = (self._begin(side).expand_as(lo) for side in (1.0, -1.0))
-        self.below, self.above = (v if begin is None else self._bounded(torch.where(begin.isnan(), v, begin)) for v in own)
+        self.below, self.above = (v if begin is None else self._clamp(torch.where(begin.isnan(), v, begin)) for v in own)
         self.slope = self.cut = self.touch = torch.zeros_like(lo)
 
-    def _bounded(self, slopes: Tensor) -> Tensor:
+    def _clamp(self, slopes: Tensor) -> Tensor:
         return torch.minimum(torch.maximum(slopes, self.least), self.most)
 
-    def _touched(self, side: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    def _touch(self, side: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
         """The cut, and where it is taken: where s (f - k x) is least."""
         found = (side * (self.rest - slope * self.at)).min(0)
         return side * found.values, self.at.expand(-1, *slope.shape).gather(0, found.indices[None])[0]
@@ -177,14 +177,14 @@ class CurveLines(Moved):
         low, high, way = self.least, self.most, torch.full_like(self.least, side)
         for _ in range(HALVINGS):
             k = 0.5 * low + 0.5 * high
-            steeper = (self._touched(way, k)[1] < 0) == (side > 0)
+            steeper = (self._touch(way, k)[1] < 0) == (side > 0)
             low, high = torch.where(steeper, k, low), torch.where(steeper, high, k)
         return 0.5 * low + 0.5 * high
 
     def back(self, g: Tensor) -> Operands:
         self.coefficient = g
         self.slope = torch.where(g >= 0, self.below, self.above)
-        self.cut, self.touch = self._touched(torch.where(g >= 0, 1.0, -1.0), self.slope)
+        self.cut, self.touch = self._touch(torch.where(g >= 0, 1.0, -1.0), self.slope)
         less = self._less()
         return (g * self.slope if less is None else g * self.slope - less,)
 
@@ -201,7 +201,7 @@ class CurveLines(Moved):
         slope, wide = self.coefficient * (operands[0] - self.middle - self.touch), STRIDE * (self.most - self.least)
         for name, mine in (("below", self.coefficient >= 0), ("above", self.coefficient < 0)):
             moved = getattr(self, name) + rate * wide * self._move(name, torch.where(mine, slope, torch.zeros_like(slope)), k)
-            setattr(self, name, self._bounded(moved))
+            setattr(self, name, self._clamp(moved))
         self._press(operands[0], rate, k)
 
 

@@ -95,7 +95,7 @@ class ChainAscent:
         name = self.net.input.name
         lo, hi = boxes.lo[name][image].flatten().float(), boxes.hi[name][image].flatten().float()
         arranged = None if boxes.ball is None else self.forward.arranged_ball(boxes.ball.pick(torch.tensor([image])))
-        ball = None if arranged is None else arranged.moved(lambda v: v.flatten(1)).float()
+        ball = None if arranged is None else arranged.move_cells(lambda v: v.flatten(1)).float()
         w, b = self.weights[depth]
         over, constant = start @ w[:, stages[-1].cells], start @ b
         moments = [[torch.zeros_like(v) for v in (s.below, s.below, s.multiplier, s.multiplier)] for s in stages]
@@ -121,7 +121,7 @@ class ChainAscent:
                     s.below.add_(_move(coefficient[:, :u].clamp(min=0) * z[:, :u], m[0], m[1], k), alpha=scale).clamp_(0.0, 1.0)
                 if g:
                     s.multiplier.add_(_move(-s.sign * z[:, u : u + g], m[2], m[3], k), alpha=BESIDE * scale).clamp_(min=0)
-        return self._told(stages, kept, boxes)
+        return self._collect(stages, kept, boxes)
 
     def _backward(self, stages: list[_Stage], over: Tensor) -> list[Tensor]:
         """The rows over the input, then the coefficients that they met over each ReLU's output, in the network's order."""
@@ -148,7 +148,7 @@ class ChainAscent:
                 penalty += (s.multiplier * s.sign * z[:, u : u + g]).sum(1)
         return (met[-1] * y).sum(1) - penalty, seen
 
-    def _told(self, stages: list[_Stage], kept: list[tuple[Tensor, Tensor]], boxes: Boxes) -> Chosen:
+    def _collect(self, stages: list[_Stage], kept: list[tuple[Tensor, Tensor]], boxes: Boxes) -> Chosen:
         found = Chosen({}, {})
         for s, (below, multiplier) in zip(stages, kept, strict=True):
             shape = boxes.lo[self.net.node(s.relu).inputs[0]].shape[1:]

@@ -39,10 +39,10 @@ class Boxed:
     def __init__(self, curve: Curve, parameter: float, lo: np.ndarray, hi: np.ndarray) -> None:
         self.curve, self.parameter, self.lo, self.hi = curve, parameter, lo, hi
         self.middle = 0.5 * lo + 0.5 * hi
-        self.bends = [(np.clip(a, lo, hi), np.clip(b, lo, hi)) for a, b in self._around(curve)]
-        self.beyond = self._beyond(curve)
+        self.bends = [(np.clip(a, lo, hi), np.clip(b, lo, hi)) for a, b in self._enclose_bends(curve)]
+        self.beyond = self._find_far(curve)
 
-    def _around(self, curve: Curve) -> Iterator[tuple[np.ndarray | float, np.ndarray | float]]:
+    def _enclose_bends(self, curve: Curve) -> Iterator[tuple[np.ndarray | float, np.ndarray | float]]:
         """Enclosures of the bends, of a periodic function those beside the nearest multiple of the period.
 
         The multiple is off by 2^-52 of itself, its sums with bends by as much again.
@@ -54,7 +54,7 @@ class Boxed:
         room = 2.0**-50 * (np.abs(base) + 16)
         yield from ((base + a - room, base + b + room) for a, b in curve.bends)
 
-    def _beyond(self, curve: Curve) -> np.ndarray | None:
+    def _find_far(self, curve: Curve) -> np.ndarray | None:
         """Boxes of which nothing but the span is known."""
         if not curve.period:
             return None
@@ -191,7 +191,7 @@ class Stepped:
         return np.where(steep, np.divide(2.0, np.abs(end), out=zero, where=steep), 0.0)
 
 
-def _bounded(curve: Curve, lo: Tensor, hi: Tensor) -> Tensor:
+def _has_bound(curve: Curve, lo: Tensor, hi: Tensor) -> Tensor:
     """Where f has a bound: the box is finite and inside the domain, what is flushed there included."""
     found = torch.isfinite(lo) & torch.isfinite(hi)
     return found & (lo > curve.domain[0] + NORMAL) if curve.domain[0] > float("-inf") else found
@@ -200,7 +200,7 @@ def _bounded(curve: Curve, lo: Tensor, hi: Tensor) -> Tensor:
 def _boxes(node: Node, lo: Tensor, hi: Tensor) -> Iterator[tuple[slice, Boxed | Stepped]]:
     """The curve over all boxes, some at once; where there is no bound, over [1, 1]."""
     curve, parameter = curve_of(node)
-    there = _bounded(curve, lo, hi)
+    there = _has_bound(curve, lo, hi)
     low, high = (torch.where(there, v, torch.ones((), dtype=v.dtype)).flatten().numpy() for v in (lo, hi))
     kind = Stepped if curve.jumps else Boxed
     for at in range(0, low.size, CELLS):
@@ -215,7 +215,7 @@ def curve_range(node: Node, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
         for part, box in _boxes(node, lo, hi):
             flat = np.zeros_like(box.lo)
             low[part], high[part] = -box.greatest(-1, flat), box.greatest(1, flat)
-    there = _bounded(curve_of(node)[0], lo, hi)
+    there = _has_bound(curve_of(node)[0], lo, hi)
     inf = torch.full((), float("inf"), dtype=torch.float64)
     return torch.where(there, torch.from_numpy(low).view_as(lo), -inf), torch.where(there, torch.from_numpy(high).view_as(hi), inf)
 
@@ -231,7 +231,7 @@ def curve_lines(node: Node, lo: Tensor, hi: Tensor, dtype: torch.dtype, error: T
                 chosen = np.nan_to_num(box.touch(side), nan=0.0, posinf=0.0, neginf=0.0).astype(kind)
                 slopes[k][part] = np.where(np.isfinite(chosen), chosen, 0)
                 cuts[k][part] = side * box.greatest(side, slopes[k][part].astype(np.float64))
-    there = _bounded(curve_of(node)[0], lo, hi)
+    there = _has_bound(curve_of(node)[0], lo, hi)
     below, above = (torch.where(there, torch.from_numpy(s).view_as(lo), torch.zeros((), dtype=dtype)) for s in slopes)
     lower, upper = (_outward(torch.from_numpy(c).view_as(lo), side, there, error, dtype) for c, side in zip(cuts, (-1, 1), strict=True))
     return Lines(below, above, lower, upper)
@@ -248,7 +248,7 @@ def curve_cuts(node: Node, lo: Tensor, hi: Tensor, slopes: Tensor, above: Tensor
             for part, box in _boxes(node, low, high):
                 cuts[part] = side * box.greatest(side, k[part])
             off = None if error is None else error[mine]
-            there = _bounded(curve_of(node)[0], low, high)
+            there = _has_bound(curve_of(node)[0], low, high)
             found[mine] = _outward(torch.from_numpy(cuts), side, there, off, slopes.dtype).double()
     return found.to(slopes.dtype)
 

@@ -216,7 +216,7 @@ class Engine:
         boxes.lo[name], boxes.hi[name] = lo, hi
         before = None if trace is None else (trace.mark(), sums(lo, hi))
         unsettled, leaves = name in self.unsettled, self.leaves(name)
-        at, made = self._undecided(lo, hi, unsettled), list[Results]()
+        at, made = self._find_undecided(lo, hi, unsettled), list[Results]()
         if len(at):
             where, old = indices(at, lo.shape), both_sides(lo, hi, at)
             best, made = self._both_sides(program, self._tables(boxes), where, old, leaves, deadline)
@@ -233,7 +233,7 @@ class Engine:
         if rows:
             self.tally.rows[name] = self.tally.rows.get(name, 0) + rows
 
-    def _undecided(self, lo: Tensor, hi: Tensor, unsettled: bool) -> Tensor:
+    def _find_undecided(self, lo: Tensor, hi: Tensor, unsettled: bool) -> Tensor:
         """The cells of neurons that get rows."""
         live = torch.ones_like(lo, dtype=torch.bool) if unsettled else (hi > 0) if self.tight else (lo < 0) & (hi > 0)
         return torch.nonzero(live.flatten()).flatten()

@@ -17,17 +17,17 @@ Forward = Callable[[Tensor], Tensor]
 Run = Callable[[Node, Sequence[Tensor], dict[str, Tensor]], Tensor]
 
 
-def _picked(flat: Tensor, index: Tensor) -> Tensor:
+def _pick(flat: Tensor, index: Tensor) -> Tensor:
     """flat[:, index], zero where the index is -1."""
     return torch.where(index >= 0, flat[:, index.clamp(min=0)], torch.zeros((), dtype=flat.dtype, device=flat.device))
 
 
 def _input(n: Node, v: Sequence[Tensor], w: dict[str, Tensor]) -> Tensor:
     flat = v[0].flatten(1)
-    return (_picked(flat, w["take"]) if "take" in w else flat).reshape(-1, *n.shape)
+    return (_pick(flat, w["take"]) if "take" in w else flat).reshape(-1, *n.shape)
 
 
-def _padded(n: Node, x: Tensor, fill: float) -> Tensor:
+def _pad_cells(n: Node, x: Tensor, fill: float) -> Tensor:
     """Rows and columns added, or cropped where the padding is negative: then the crop must come first."""
     top, left, bottom, right = n.ints("p", (0, 0, 0, 0))
     height, width = x.shape[2:]
@@ -37,11 +37,11 @@ def _padded(n: Node, x: Tensor, fill: float) -> Tensor:
 
 
 def _conv(n: Node, v: Sequence[Tensor], w: dict[str, Tensor]) -> Tensor:
-    return F.conv2d(_padded(n, v[0], 0.0), w["w"], w["b"], n.ints("s", (1, 1)), 0, n.ints("d", (1, 1)), n.integer("g", 1))
+    return F.conv2d(_pad_cells(n, v[0], 0.0), w["w"], w["b"], n.ints("s", (1, 1)), 0, n.ints("d", (1, 1)), n.integer("g", 1))
 
 
 def _maxpool(n: Node, v: Sequence[Tensor], w: dict[str, Tensor]) -> Tensor:
-    return F.max_pool2d(_padded(n, v[0], -torch.inf), n.ints("k"), n.ints("s", (1, 1)), 0, n.ints("d", (1, 1)))
+    return F.max_pool2d(_pad_cells(n, v[0], -torch.inf), n.ints("k"), n.ints("s", (1, 1)), 0, n.ints("d", (1, 1)))
 
 
 def _slice(n: Node, v: Sequence[Tensor], w: dict[str, Tensor]) -> Tensor:
@@ -66,7 +66,7 @@ def _share(x: Tensor) -> Tensor:
     return 1 / x.clamp(min=1)
 
 
-def _capped(x: Tensor) -> Tensor:
+def _capped_exp(x: Tensor) -> Tensor:
     return x.clamp(max=CAP).exp()
 
 
@@ -79,7 +79,7 @@ SMOOTH: dict[str, Forward] = {
     "sigmoid": torch.sigmoid, "tanh": torch.tanh, "erf": torch.erf, "softsign": _softsign, "softplus": F.softplus, "exp": torch.exp,
     "log": torch.log, "sqrt": torch.sqrt, "reciprocal": torch.reciprocal, "gelu": F.gelu, "silu": F.silu, "hardswish": F.hardswish,
     "square": torch.square, "cube": _cube, "share": _share,
-    "capped": _capped, "sin": torch.sin, "cos": torch.cos, "gelu_tanh": partial(F.gelu, approximate="tanh"), "mish": F.mish,
+    "capped": _capped_exp, "sin": torch.sin, "cos": torch.cos, "gelu_tanh": partial(F.gelu, approximate="tanh"), "mish": F.mish,
     "sign": torch.sign, "floor": torch.floor, "ceil": torch.ceil, "round": torch.round,
 }  # fmt: skip
 
@@ -100,7 +100,7 @@ RUN: dict[str, Run] = {
     "transpose": lambda n, v, w: v[0].permute(0, *(i + 1 for i in n.ints("perm"))),
     "slice": _slice,
     "pad": _pad,
-    "gather": lambda n, v, w: _picked(v[0].flatten(1), w["index"]).reshape(-1, *n.shape),
+    "gather": lambda n, v, w: _pick(v[0].flatten(1), w["index"]).reshape(-1, *n.shape),
 }
 
 

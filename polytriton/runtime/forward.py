@@ -72,7 +72,7 @@ def _sane(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
     return torch.nan_to_num(lo, nan=-INF, posinf=-INF, neginf=-INF), torch.nan_to_num(hi, nan=INF, posinf=INF, neginf=INF)
 
 
-def _bounded(lo: Tensor, hi: Tensor, f_lo: Tensor, f_hi: Tensor) -> tuple[Tensor, Tensor]:
+def _bound_where_finite(lo: Tensor, hi: Tensor, f_lo: Tensor, f_hi: Tensor) -> tuple[Tensor, Tensor]:
     """f's box where the operand has one; without a bound the deployed operand may be NaN, and so may f of it."""
     wild = ~(torch.isfinite(lo) & torch.isfinite(hi))
     return _sane(torch.where(wild, -INF, f_lo), torch.where(wild, INF, f_hi))
@@ -101,13 +101,13 @@ class Forward:
 
     def start(self, lo: Tensor, hi: Tensor, ball: InputBalls | None = None) -> Boxes:
         """Boxes of the input node from boxes of the user's input, [batch, values] in the user's order, and the ball that it lies in."""
-        name, (low, high) = self.net.input.name, (self.arranged(v) for v in (lo, hi))
+        name, (low, high) = self.net.input.name, (self.arrange(v) for v in (lo, hi))
         if not self.semantics.real:  # a ReLU or max pool may read the input directly, and flush what is subnormal there
             ends = (low, low.clamp(max=0)), (high, high.clamp(min=0))
             low, high = (torch.where(v.abs() < self.semantics.eta, end, v) for v, end in ends)
         return Boxes({name: low}, {name: high}, ball=ball)
 
-    def arranged(self, values: Tensor) -> Tensor:
+    def arrange(self, values: Tensor) -> Tensor:
         """Numbers of the user's inputs, [batch, values], as the input node's cells; 0 where a cell is none of them."""
         node = self.net.input
         take = self.net.weight(node, "take")
@@ -120,9 +120,9 @@ class Forward:
         """Over the input node's cells. None where two of them are one input: twice moved it would count twice in the norm."""
         take = self.net.weight(self.net.input, "take")
         used = [] if take is None else [int(k) for k in take.ravel() if k >= 0]
-        return ball.moved(self.arranged) if len(set(used)) == len(used) else None
+        return ball.move_cells(self.arrange) if len(set(used)) == len(used) else None
 
-    def summed(self, name: str) -> dict[str, Tensor]:
+    def kernel_weights(self, name: str) -> dict[str, Tensor]:
         """A layer's weights as the interval pass's kernels read them: outputs first, then the reduction in the kernel's order."""
         if name not in self._summed:
             layer = self.layers[name]
@@ -152,11 +152,11 @@ class Forward:
             for d in (boxes.lo, boxes.hi):
                 flat = d[node.inputs[0]].flatten(1)
                 picked = torch.where(cells >= 0, flat[:, cells.clamp(min=0)], torch.zeros((), dtype=flat.dtype, device=self.device))
-                d[node.name] = self._shaped(picked, node)
+                d[node.name] = self._reshape(picked, node)
         else:
             raise AssertionError(node.op)
 
-    def _shaped(self, flat: Tensor, node: Node) -> Tensor:
+    def _reshape(self, flat: Tensor, node: Node) -> Tensor:
         return flat.reshape(len(flat), *extent(node))
 
     def _concat(self, node: Node, d: dict[str, Tensor], axis: int | None) -> Tensor:
@@ -165,7 +165,7 @@ class Forward:
             return torch.cat(parts, axis)
         shapes = [self.nodes[i].shape for i in node.inputs]
         logical = [p.reshape(len(p), *s) for p, s in zip(parts, shapes, strict=True)]
-        return self._shaped(torch.cat(logical, node.integer("axis") + 1), node)
+        return self._reshape(torch.cat(logical, node.integer("axis") + 1), node)
 
     def _affine(self, node: Node, boxes: Boxes, parts: AffineParts | None) -> None:
         """W x + b over [lo, hi] as centre and radius: four rounded results, each with its gamma64 charged."""
@@ -253,7 +253,7 @@ class Forward:
         """W x in float64, plain summation."""
         node = layer.node
         if node.op == "linear":
-            return self._shaped(x.flatten(1) @ w.T, node)
+            return self._reshape(x.flatten(1) @ w.T, node)
         if node.op == "scale":
             return x * w
         p = node.ints("p", (0, 0, 0, 0))
@@ -285,7 +285,7 @@ class Forward:
         lo, hi = boxes.lo[source], boxes.hi[source]
         if slope in (0.0, 1.0):
             f_lo, f_hi = (lo.clamp(min=0), hi.clamp(min=0)) if slope == 0.0 else (lo, hi)
-            boxes.lo[node.name], boxes.hi[node.name] = _bounded(lo, hi, f_lo, f_hi)
+            boxes.lo[node.name], boxes.hi[node.name] = _bound_where_finite(lo, hi, f_lo, f_hi)
             return
         ends = [torch.where(v >= 0, v, slope * v) for v in (lo, hi)]
         low, high = torch.minimum(*ends), torch.maximum(*ends)
@@ -295,7 +295,7 @@ class Forward:
         magnitude = up(torch.maximum(low.abs(), high.abs()))
         e = elementwise_error(self.semantics, 1, magnitude, slope)
         width = up(e + 2.0**-52 * magnitude) + 1e-300  # a product may underflow, a sum cannot
-        boxes.lo[node.name], boxes.hi[node.name] = _bounded(lo, hi, low - width, high + width)
+        boxes.lo[node.name], boxes.hi[node.name] = _bound_where_finite(lo, hi, low - width, high + width)
         boxes.error[node.name] = e
 
     def _product(self, node: Node, boxes: Boxes) -> None:
@@ -303,7 +303,7 @@ class Forward:
         lo, hi = (boxes.lo[a], boxes.lo[b]), (boxes.hi[a], boxes.hi[b])
         low, high = product_range(lo, hi)
         magnitude = up(torch.maximum(low.abs(), high.abs()))
-        flushed = self._flushed(boxes.absmax(a), boxes.absmax(b))
+        flushed = self._flush_cost(boxes.absmax(a), boxes.absmax(b))
         e = elementwise_error(self.semantics, 1, magnitude) + flushed
         if node.integer("converts") and not self.semantics.real:
             # onnxruntime puts the operands' factors behind the sums: there they enlarge what a product loses below the normal range
@@ -311,7 +311,7 @@ class Forward:
         if node.integer("converts") and self.semantics.u_in:
             e = torch.full_like(e, INF)
         width, wild = up(e), ~(torch.isfinite(lo[1]) & torch.isfinite(hi[1]))
-        found = _bounded(lo[0], hi[0], low - width, high + width)
+        found = _bound_where_finite(lo[0], hi[0], low - width, high + width)
         boxes.lo[node.name], boxes.hi[node.name] = torch.where(wild, -INF, found[0]), torch.where(wild, INF, found[1])
         boxes.error[node.name] = e
 
@@ -322,7 +322,7 @@ class Forward:
             return (max(1.0, self.layers[name].w_max) if node.op == "scale" else 1.0) * 2.0 ** node.integer("gain")
         return 1.0 if is_settled(node) or node.op in ("add", "sub") else max(self._factor(i) for i in node.inputs)
 
-    def _flushed(self, a: Tensor, b: Tensor) -> Tensor:
+    def _flush_cost(self, a: Tensor, b: Tensor) -> Tensor:
         """What flushing either factor to zero may cost a product."""
         return torch.zeros_like(a) if self.semantics.real else up(2 * self.semantics.eta * (a + b))
 
@@ -330,7 +330,7 @@ class Forward:
         lo, hi = boxes.lo[node.inputs[0]], boxes.hi[node.inputs[0]]
         low, high = curve_range(node, lo, hi)
         e = self.semantics.function_error(node, torch.maximum(low.abs(), high.abs()), torch.maximum(lo.abs(), hi.abs()))
-        boxes.lo[node.name], boxes.hi[node.name] = _bounded(lo, hi, low - up(e), high + up(e))
+        boxes.lo[node.name], boxes.hi[node.name] = _bound_where_finite(lo, hi, low - up(e), high + up(e))
         boxes.error[node.name] = e
 
     def _maxpool(self, node: Node, boxes: Boxes) -> None:

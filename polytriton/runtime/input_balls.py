@@ -45,7 +45,7 @@ class InputBalls:
     def pick(self, images: Tensor) -> InputBalls:
         return InputBalls(self.norm, self.centre[images], self.scale[images], self.radius[images])
 
-    def moved(self, move: Callable[[Tensor], Tensor]) -> InputBalls:
+    def move_cells(self, move: Callable[[Tensor], Tensor]) -> InputBalls:
         """The same, its cells elsewhere. Cells that are not the user's are 0 everywhere: the ball says nothing of them."""
         scale = move(self.scale)
         return InputBalls(self.norm, move(self.centre), torch.where(scale > 0, scale, torch.ones_like(scale)), self.radius)

@@ -75,5 +75,5 @@ class Results:
     strict: bool = False  # a row is decided by best > 0, not by best >= 0
     left: list[list[int] | Tensor] = field(default_factory=list)  # a block: rows left after each check but the last, where rows leave
 
-    def decided(self, best: Tensor) -> Tensor:
+    def decide(self, best: Tensor) -> Tensor:
         return best > 0 if self.strict else best >= 0

@@ -157,7 +157,7 @@ def _check_blas(process: int) -> None:
 
 
 @cache
-def _tried(threads: int) -> tuple[Tensor, Tensor]:
+def _probe_numbers(threads: int) -> tuple[Tensor, Tensor]:
     """Numbers for so many workers, each of whom meets some that tell how it rounds, and the bits of their products."""
     size = threads << 16
     given, right = np.ones(size), np.full(size, FACTOR)
@@ -173,7 +173,7 @@ def _workers() -> Iterator[None]:
     if threads == 1 or _TRIED.inside:
         yield
         return
-    given, right = _tried(threads)
+    given, right = _probe_numbers(threads)
     alone = not torch.equal((given * FACTOR).view(torch.int64), right)
     if alone:
         torch.set_num_threads(1)

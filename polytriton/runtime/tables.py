@@ -156,7 +156,7 @@ class Tables:
             if arranged is None:
                 return None
             table = self.kit.frames[name].table
-            self._ball = BallTables(table(self.boxes.lo[name]), table(self.boxes.hi[name]), arranged.moved(table))
+            self._ball = BallTables(table(self.boxes.lo[name]), table(self.boxes.hi[name]), arranged.move_cells(table))
         return self._ball
 
     def xabs(self, name: str) -> Tensor:
@@ -214,7 +214,7 @@ class Tables:
             self._centres[name] = find_centre(self.kit.forward, layer, self.boxes, self.dtype)
         return self._centres[name]
 
-    def centred(self, name: str) -> tuple[Tensor, Tensor] | None:
+    def centre_tables(self, name: str) -> tuple[Tensor, Tensor] | None:
         """The centre's image, and its point, as tables; None for nodes without one."""
         found = self.centre(name)
         if found is None:
@@ -226,7 +226,7 @@ class Tables:
 
     def constants(self, name: str, width: int) -> Tensor:
         """What coefficients over a node bring to the constant: the image of its centre as a table, or lines of its bias."""
-        found = self.centred(name)
+        found = self.centre_tables(name)
         return self.kit.bias_line(name, width) if found is None else found[0]
 
     def _largest(self, name: str) -> tuple[Tensor, Tensor | None]:

@@ -81,7 +81,7 @@ class Trace:
             left = [next(values).tolist() if isinstance(block, Tensor) else [float(v) for v in block] for block in e.left]
             found.setdefault((e.name, e.stage), []).append((e, told, left))
         return tuple(
-            _added(name, stage, [e for e, _, _ in parts], [t for _, t, _ in parts], [b for _, _, left in parts for b in left])
+            _sum_entries(name, stage, [e for e, _, _ in parts], [t for _, t, _ in parts], [b for _, _, left in parts for b in left])
             for (name, stage), parts in found.items()
         )
 
@@ -94,7 +94,7 @@ class Trace:
         return iter(np.split(torch.cat([t.double() for t in tensors]).cpu().numpy(), ends[:-1]))
 
 
-def _added(name: str, stage: str, entries: list[TraceEntry], told: list[list[np.ndarray]], blocks: list[list[float]]) -> LayerStats:
+def _sum_entries(name: str, stage: str, entries: list[TraceEntry], told: list[list[np.ndarray]], blocks: list[list[float]]) -> LayerStats:
     rows, seconds = sum(e.rows for e in entries), round(sum(_seconds(e.begin, e.end) for e in entries), 6)
     left = tuple(int(sum(b[k] for b in blocks if k < len(b))) for k in range(max(map(len, blocks), default=0)))  # blocks may end early
     if stage != "bound":

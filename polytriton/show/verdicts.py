@@ -30,7 +30,7 @@ def look(verdict: str) -> Look:
     return LOOKS.get(verdict, OTHER)
 
 
-def named(verdict: str) -> str:
+def name_verdict(verdict: str) -> str:
     """The word and the term: proved (unsat). An error is its own word."""
     word = look(verdict).word
     return verdict if word in ("", verdict) else f"{word} ({verdict})"

@@ -99,7 +99,7 @@ class Call:
 # ---- functions ---------------------------------------------------------------------------------------------
 
 
-def _ordered(call: Call) -> Rule:
+def _monotone(call: Call) -> Rule:
     call.check_alone()
     return AffineRule(call.value)
 
@@ -144,7 +144,7 @@ def _negative(call: Call) -> Rule:
     return AffineRule(call.value, lambda radius: radius)
 
 
-def _weighted(call: Call) -> Rule:
+def _affine(call: Call) -> Rule:
     """linear and conv: (x, weight, bias, ...)."""
     call.check_alone()
     weight, bias = call.operand(1, "weight"), call.operand(2, "bias")
@@ -196,18 +196,18 @@ def _max_pool(call: Call) -> Rule:
 
 
 FUNCTIONS: dict[Callable[..., Any], Callable[[Call], Rule]] = {
-    F.linear: _weighted, F.conv1d: _weighted, F.conv2d: _weighted, F.conv3d: _weighted, F.batch_norm: _batch_norm, F.dropout: _dropout,
+    F.linear: _affine, F.conv1d: _affine, F.conv2d: _affine, F.conv3d: _affine, F.batch_norm: _batch_norm, F.dropout: _dropout,
     F.relu: _relu, torch.relu: _relu, F.leaky_relu: _leaky_relu, F.max_pool2d: _max_pool, torch.cat: _joint,
-    **dict.fromkeys((F.avg_pool1d, F.avg_pool2d, F.avg_pool3d, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.pad), _ordered),
-    **dict.fromkeys((torch.flatten, torch.reshape, torch.permute, torch.transpose, torch.squeeze, torch.unsqueeze), _ordered),
-    **dict.fromkeys((torch.mean, torch.sum, operator.getitem), _ordered),
+    **dict.fromkeys((F.avg_pool1d, F.avg_pool2d, F.avg_pool3d, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.pad), _monotone),
+    **dict.fromkeys((torch.flatten, torch.reshape, torch.permute, torch.transpose, torch.squeeze, torch.unsqueeze), _monotone),
+    **dict.fromkeys((torch.mean, torch.sum, operator.getitem), _monotone),
     **dict.fromkeys((operator.add, torch.add), _sum), **dict.fromkeys((operator.sub, torch.sub), _difference),
     **dict.fromkeys((operator.mul, torch.mul), _product), **dict.fromkeys((operator.truediv, torch.div), _quotient),
     operator.neg: _negative,
 }  # fmt: skip
 _METHODS: dict[str, Callable[[Call], Rule]] = {
-    **dict.fromkeys(("flatten", "reshape", "view", "permute", "transpose", "squeeze", "unsqueeze", "contiguous", "clone"), _ordered),
-    **dict.fromkeys(("mean", "sum"), _ordered),
+    **dict.fromkeys(("flatten", "reshape", "view", "permute", "transpose", "squeeze", "unsqueeze", "contiguous", "clone"), _monotone),
+    **dict.fromkeys(("mean", "sum"), _monotone),
     "relu": _relu, "add": _sum, "sub": _difference, "mul": _product, "div": _quotient, "neg": _negative,
 }  # fmt: skip
 FUNCTIONS |= {getattr(Tensor, name): make for name, make in _METHODS.items()}
@@ -258,7 +258,7 @@ def as_function(call: Call, m: nn.Module) -> Call:
 def rule_of(call: Call) -> Rule:
     make = FUNCTIONS.get(call.target)
     if make is None and isinstance(call.target, _ORDERED):
-        make = _ordered
+        make = _monotone
     if make is None:
         raise call.refuse("no bounds for training of this operator")
     return make(call)

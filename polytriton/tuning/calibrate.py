@@ -68,12 +68,12 @@ def calibrate() -> Cpu:
     torch.set_num_threads(1)
     try:
         with torch.inference_mode():
-            return _calibrated()
+            return _calibrate()
     finally:
         torch.set_num_threads(threads)
 
 
-def _calibrated() -> Cpu:
+def _calibrate() -> Cpu:
     forms: dict[str, list[float]] = {}
     peak = 0.0
     for form in (LIBRARY, PLANAR, SHIFTS, PLANES, GATHER):

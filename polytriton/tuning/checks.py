@@ -96,7 +96,7 @@ class Watching(Walk):
         after = self.results.best[index]
         self._last()[index[after > before]] = self.taken
         if self.results.group is not None:
-            check.decided += int((self.results.decided(after) & ~self.results.decided(before)).sum())
+            check.decided += int((self.results.decide(after) & ~self.results.decide(before)).sum())
         self.taken += 1
         return on
 

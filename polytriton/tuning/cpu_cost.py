@@ -36,7 +36,7 @@ class Cost:
     limit: str
 
 
-def _padded(n: int) -> int:
+def _pad(n: int) -> int:
     return -(-n // VECTOR) * VECTOR
 
 
@@ -46,16 +46,16 @@ def features(conv: Conv, form: str, rows: int, config: Config, cpu: Cpu, threads
     cells, ci, co = h * w, conv.inputs, conv.channels
     taps = kh * kw * ci
     if form in (LIBRARY, PLANAR):
-        padded = 2 * cells * _padded(co) * _padded(ci) * kh * kw
-        lines = ho * sw * kh * _padded(co) // VECTOR  # each phase of an output line is one strip over the kernel's rows
+        padded = 2 * cells * _pad(co) * _pad(ci) * kh * kw
+        lines = ho * sw * kh * _pad(co) // VECTOR  # each phase of an output line is one strip over the kernel's rows
         moved = cells * co + ho * wo * ci if form == PLANAR else 1
         return [rows * padded, rows * lines, rows * moved, 1]
     if form == GATHER:
         q = ceil(kh / sh) * ceil(kw / sw)
-        each, product = ho * wo * q * co, 2 * ho * wo * q * co * _padded(ci)
+        each, product = ho * wo * q * co, 2 * ho * wo * q * co * _pad(ci)
     else:
         each = cells * taps
-        product = 2 * cells * co * (_padded(taps) if form == SHIFTS else taps)
+        product = 2 * cells * co * (_pad(taps) if form == SHIFTS else taps)
     some = max(1, threads * config.taps // max(1, each))
     far = rows * each if min(some, rows) * each * 4 > cpu.cache * threads else 0
     calls = ceil(rows / some) * (sh * sw if form == GATHER else 1)

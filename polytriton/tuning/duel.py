@@ -72,12 +72,12 @@ def duel(ask: Callable[[], Pair], least: int = ROUNDS, most: int = MOST) -> Duel
     """Rounds until the ratio is known well, or `most` were fought. Ctrl-C ends it early."""
     times: list[Pair] = []
     try:
-        while len(times) < least or (len(times) < most and not _made(times).narrow):
+        while len(times) < least or (len(times) < most and not _make(times).narrow):
             times.append(ask())
     except KeyboardInterrupt:
         pass
-    return _made(times)
+    return _make(times)
 
 
-def _made(times: list[Pair]) -> Duel:
+def _make(times: list[Pair]) -> Duel:
     return Duel(tuple(d for d, _ in times), tuple(c for _, c in times))

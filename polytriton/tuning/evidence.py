@@ -102,12 +102,12 @@ def _rows(engine: Engine, boxes: Boxes, program: Program, rng: np.random.Generat
         places = rng.integers(0, h * w * c, ROWS)
         sign = torch.from_numpy(rng.choice([-1, 1], ROWS)).to(engine.device)
         at = [torch.from_numpy(v).to(engine.device) for v in (places // c // w, places // c % w, places % c)]
-        results = _walked(engine, boxes, program, at, sign)
+        results = _walk(engine, boxes, program, at, sign)
     raw, term = results.raw.cpu(), (results.raw - results.best).cpu()
     return [[float(v), float(e)] for v, e in zip(raw, term, strict=True)]
 
 
-def _walked(engine: Engine, boxes: Boxes, program: Program, at: list[torch.Tensor], sign: torch.Tensor) -> Results:
+def _walk(engine: Engine, boxes: Boxes, program: Program, at: list[torch.Tensor], sign: torch.Tensor) -> Results:
     """Rows of single neurons, none of which leaves."""
     results, tables = engine._results(ROWS), engine._tables(boxes)
     index = torch.arange(ROWS, device=engine.device)
@@ -132,10 +132,10 @@ class Reference:
         net = Verifier(verifier.compiled, replace(options, semantics="real", dtype="float64"), verifier.imported)
         found = net.bounds(x, x, effort="quick")
         self.lo, self.hi = (v[:, : work.MARGINS] for v in (found.lo, found.hi))
-        self.attained = self._attained()
+        self.attained = self._sample_least()
         self._bounds: dict[str, np.ndarray] = {}
 
-    def _attained(self) -> np.ndarray:
+    def _sample_least(self) -> np.ndarray:
         """For every form the least value that some points of its box reach; rounding of this evaluation is far below `slack`."""
         rng = np.random.default_rng(self.seed + 2)
         least = np.full(len(self.q.image), np.inf)

@@ -32,7 +32,7 @@ class LaunchWork:
     programs: int
 
 
-def met(c: dict[str, int], axis: str) -> int:
+def pairs(c: dict[str, int], axis: str) -> int:
     """Pairs of a cell and a tap along H or W that meet a cell of the old window: see kernels.conv."""
     lead = c["TOP" if axis == "H" else "LEFT"]
     old, new, k, s, d = (c[name] for name in (axis, f"{axis}O", f"K{axis}", f"S{axis}", f"D{axis}"))
@@ -53,7 +53,7 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
         span, across = c["SPAN"], ceil(c["CI"] // c["G"] / c["BN"]) * c["G"]
         cells = ceil(ceil(c["HO"] / c["PH"]) * ceil(c["WO"] / c["PW"]) / span) * c["PH"] * c["PW"]
         blocks = ceil(rows / (c["BM"] // span)) * cells
-        taps = met(c, "H") * met(c, "W") / (c["HO"] * c["WO"]) if span == 1 else ceil(c["KH"] / c["PH"]) * ceil(c["KW"] / c["PW"])
+        taps = pairs(c, "H") * pairs(c, "W") / (c["HO"] * c["WO"]) if span == 1 else ceil(c["KH"] / c["PH"]) * ceil(c["KW"] / c["PW"])
         depth = blocks * across * taps * ceil(c["CO"] // c["G"] / c["BK"]) * c["BK"]  # of all tiles together
         moved = rows * (c["H"] * c["W"] * c["CO"] + c["HO"] * c["WO"] * c["CI"])
         ops, read = 2.0 * parts * c["BM"] * c["BN"] * depth, depth * (c["BM"] + c["BN"])

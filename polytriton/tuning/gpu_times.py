@@ -51,12 +51,12 @@ class GpuTimes:
         numerics = config.dtype or self.first
         key = msgspec.json.encode((numerics, config.whole, config.skips))
         if key not in self._launches:
-            self._launches[key] = self._lowered(config, numerics)
+            self._launches[key] = self._lower(config, numerics)
         launched, count = self._launches[key]
         total = sum(each.times * self._each(each, config.tiles.get(each.kind.key, Tile()), numerics) for each in launched)
         return total + (0.0 if config.graphs else PLAIN * count)
 
-    def _lowered(self, config: Config, numerics: str) -> tuple[list[Launched], int]:
+    def _lower(self, config: Config, numerics: str) -> tuple[list[Launched], int]:
         plan = replan(self.compiled, config.whole, config.skips)
         frames, net = Frames(self.compiled.net, plan), self.compiled.net
         found, count = [], 0

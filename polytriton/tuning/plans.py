@@ -45,9 +45,9 @@ class Plans:
         """Rows, calls and values as the configuration's plan has them. That rows stay longer without a check is not known here."""
         values, passes = self.seen.savings(config.skips)
         made = replace(old, values=max(0.0, old.values - values), passes=max(1, old.passes - passes))
-        return made if config.whole == DEFAULT.whole or config.whole not in self.convs else self._moved(made, config.whole)
+        return made if config.whole == DEFAULT.whole or config.whole not in self.convs else self._move(made, config.whole)
 
-    def _moved(self, old: Load, share: float) -> Load:
+    def _move(self, old: Load, share: float) -> Load:
         before, after = self.convs[DEFAULT.whole], self.convs[share]
         came = {at: self.seen.convs.get(at, 0) for at in before}
         all_rows = {key: sum(came[at] for at, conv in before.items() if conv.key == key) for key in old.rows}

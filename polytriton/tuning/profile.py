@@ -76,7 +76,7 @@ class Measured(TorchBackend):
         return out
 
 
-def _timed(name: str) -> Callable[..., Any]:
+def _time_method(name: str) -> Callable[..., Any]:
     plain = getattr(TorchBackend, name)
 
     def method(self: Measured, m: Tensor, *rest: Any) -> Any:
@@ -89,7 +89,7 @@ def _timed(name: str) -> Callable[..., Any]:
 
 
 for _name in PASSES:
-    setattr(Measured, _name, _timed(_name))
+    setattr(Measured, _name, _time_method(_name))
 
 
 @contextmanager

@@ -221,10 +221,10 @@ class Session:
 
     def _proposals(self) -> Iterator[Point]:
         """Points not tried yet. What a session has done decides what comes next, so a resumed one goes on."""
-        if self.begin and point_name(self.begin) not in self._done():
+        if self.begin and point_name(self.begin) not in self._done_keys():
             yield self.begin
         while True:
-            done = self._done()
+            done = self._done_keys()
             if len(done) >= self.space.size:
                 return
             best = self._best()
@@ -247,7 +247,7 @@ class Session:
         guesses = [(self.predict(self.space.config(p), self.profile), k) for k, p in fresh.items()]
         return fresh[min(guesses)[1]] if guesses and min(guesses)[0] <= limit else None
 
-    def _done(self) -> set[str]:
+    def _done_keys(self) -> set[str]:
         return {t.key for t in self.folder.trials}
 
     def _tell(self, seconds: float, verdict: str) -> None:

@@ -132,7 +132,7 @@ class Folder:
         self._file.close()
 
 
-def _kept(place: tuple[str, str, dict[str, str]]) -> Path | None:
+def _store_path(place: tuple[str, str, dict[str, str]]) -> Path | None:
     folder = knobs().cache
     if folder is None:
         return None
@@ -141,7 +141,7 @@ def _kept(place: tuple[str, str, dict[str, str]]) -> Path | None:
 
 def recall(place: tuple[str, str, dict[str, str]]) -> Entry | None:
     """What an earlier session found for the same plan, device and versions, for this artifact or another."""
-    path = _kept(place)
+    path = _store_path(place)
     if path is None or not path.is_file():
         return None
     try:
@@ -154,7 +154,7 @@ def recall(place: tuple[str, str, dict[str, str]]) -> Entry | None:
 
 def remember(entry: Entry) -> None:
     """Keeps a result for other artifacts; a cache that cannot be written costs them a session, nothing else."""
-    path = _kept(entry.place)
+    path = _store_path(entry.place)
     if path is None:
         return
     with suppress(OSError):

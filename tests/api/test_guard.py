@@ -258,7 +258,7 @@ def test_settings_come_back_after_an_error(state: str, tmp_path: Path) -> None:
 def test_a_generators_caller_has_its_own_settings_between_the_steps() -> None:
     steps = []
 
-    @guard.guarded
+    @guard.guard
     def work() -> Iterator[tuple[bool, torch.dtype]]:
         try:
             for _ in range(3):
@@ -308,11 +308,11 @@ def test_where_the_processor_cannot_be_told_it_is_refused(monkeypatch: pytest.Mo
 
 
 def test_coming_in_again_costs_little() -> None:
-    @guard.guarded
+    @guard.guard
     def nothing() -> None:
         pass
 
-    @guard.guarded
+    @guard.guard
     def inside() -> float:
         return min(timeit.repeat(nothing, number=1000, repeat=5, timer=time.thread_time)) / 1000  # its own: others may compute beside it
 

@@ -26,7 +26,7 @@ def verdict(folder: Path, net: Any) -> str:
     return Verifier.from_artifact(net, semantics="real").verify_vnnlib(tiny.robust(folder / "p.vnnlib", 0.1)).verdict
 
 
-@pytest.mark.parametrize("hook", ["_read", "_entry", "_found", "_keep", "read_artifact"])
+@pytest.mark.parametrize("hook", ["_read", "_entry", "_find", "_keep", "read_artifact"])
 def test_a_file_replaced_in_between_is_never_kept_as_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str) -> None:
     """Read as an unsafe network, replaced by a safe one at every step, put back: it is still unsafe."""
     net, other = tiny.brightest(tmp_path / "net.onnx", UNSAFE), tiny.brightest(tmp_path / "other.onnx", SAFE)

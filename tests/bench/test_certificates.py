@@ -39,7 +39,7 @@ def table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], o
 
 
 def test_a_table_that_was_cut_off_goes_on(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    out, own, asked = data / "t.csv", certificates.measured, list[tuple[str, str]]()
+    out, own, asked = data / "t.csv", certificates.measure_row, list[tuple[str, str]]()
 
     def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) -> dict[str, object]:
         asked.append((row["id"], semantics))
@@ -47,7 +47,7 @@ def test_a_table_that_was_cut_off_goes_on(data: Path, monkeypatch: pytest.Monkey
             return {"id": "v2", "group": "g", "network": "n", "semantics": "real", "verdict": "timeout", "search_s": 60.0}
         return own(row, semantics, timeout, folder)
 
-    monkeypatch.setattr(certificates, "measured", measured)
+    monkeypatch.setattr(certificates, "measure_row", measured)
     told = table(monkeypatch, capsys, out, "--semantics", "real")
     assert asked == [("v1", "real"), ("v2", "real")]
     assert len(told) == 1 and told[0].startswith("real: 1 of 1 proofs confirmed, 1 searches ended without one; CPU seconds: search ")

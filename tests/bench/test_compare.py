@@ -98,7 +98,7 @@ def test_mistakes_are_explained(stand_in: Path, tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 def test_ratios_and_margins(rounds: int) -> None:
     mine, other = np.array([[1.0, 2.0, 3.0]]), np.array([[1.0, 2.5, 2.0]])
-    row = compare.compared([[1.0] * rounds, [2.0] * rounds], [mine, other])
+    row = compare.compare([[1.0] * rounds, [2.0] * rounds], [mine, other])
     assert (row["ratio"], row["ratio_lo"], row["ratio_hi"]) == (2.0, 2.0, 2.0)
     assert (row["tighter"], row["looser"], row["gap"]) == (1, 1, 0.2)
 

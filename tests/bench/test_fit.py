@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from bench.report.fit import Change, paired, power, relative_error, tail, threshold
+from bench.report.fit import Change, compare_pairs, power, relative_error, tail, threshold
 
 
 def measured(times: np.ndarray) -> tuple[float, float, int]:
@@ -55,16 +55,16 @@ def test_paired_images_share_what_makes_them_slow() -> None:
     for _ in range(300):
         each = np.exp(rng.normal(0, 2, 40))  # images differ by far more than runs do
         before, after = (each * (1 + 0.03 * rng.standard_normal(40)) for _ in range(2))
-        alarms += paired(before.tolist(), after.tolist(), 0.0).verdict != "same"
-        assert paired(before.tolist(), (1.2 * after).tolist()).verdict == "slower"
+        alarms += compare_pairs(before.tolist(), after.tolist(), 0.0).verdict != "same"
+        assert compare_pairs(before.tolist(), (1.2 * after).tolist()).verdict == "slower"
     assert alarms <= 1
-    assert paired([1.0] * 3, [9.0] * 3).verdict == "one run"
+    assert compare_pairs([1.0] * 3, [9.0] * 3).verdict == "one run"
 
 
 def test_a_power_is_found_with_its_error() -> None:
     exact = power([(x, 3 * x**2.5) for x in (1, 2, 4, 8)])
     assert exact is not None
-    assert exact.exponent == pytest.approx(2.5) and exact.at(16) == pytest.approx(3 * 16**2.5) and exact.error < 1e-12
+    assert exact.exponent == pytest.approx(2.5) and exact.value(16) == pytest.approx(3 * 16**2.5) and exact.error < 1e-12
     rng = np.random.default_rng(2)
     off = []
     for _ in range(400):

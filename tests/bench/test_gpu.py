@@ -439,6 +439,6 @@ def test_a_failed_check_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_only_a_lost_device_ends_a_process() -> None:
-    assert gpu_report.lost(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"))
-    assert not gpu_report.lost(torch.OutOfMemoryError("CUDA out of memory"))
-    assert not gpu_report.lost(ValueError("out of resource: shared memory"))
+    assert gpu_report.is_lost(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"))
+    assert not gpu_report.is_lost(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not gpu_report.is_lost(ValueError("out of resource: shared memory"))

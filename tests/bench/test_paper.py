@@ -73,7 +73,7 @@ def test_training_learns_and_repeats_itself(small: None, training: Training) -> 
     nets = [standins.train(row, images, 1000) for _ in range(2)]
     right = standins.accuracy(nets[0], images.held, images.held_labels)
     assert right > 0.25 and right == standins.accuracy(nets[1], images.held, images.held_labels)
-    x = standins.scaled(images.held[:5])
+    x = standins.scale(images.held[:5])
     lo, hi = nets[0].intervals(x - 0.01, x + 0.01)
     y = nets[0].values(x)
     assert ((lo <= y + 1e-5) & (y <= hi + 1e-5)).all()
@@ -85,7 +85,7 @@ def test_interval_bounds_in_the_loss_teach_drawn_shapes(monkeypatch: pytest.Monk
     row, images = EVERY["cifar-6x500-robust"], drawn_shapes(0, 600)
     net = standins.train(row, images, 1600)
     assert standins.accuracy(net, images.held, images.held_labels) > 0.7
-    x, y, epsilon = standins.scaled(images.held), torch.from_numpy(images.held_labels), float(row.epsilon)
+    x, y, epsilon = standins.scale(images.held), torch.from_numpy(images.held_labels), float(row.epsilon)
     with torch.inference_mode():
         lo, hi = net.intervals((x - epsilon).clamp(0, 1), (x + epsilon).clamp(0, 1))
     worst = torch.where(torch.nn.functional.one_hot(y, 10).bool(), lo, hi)
@@ -98,7 +98,7 @@ def test_robust_networks_begin_with_boxes_as_wide_as_they_come(small: None, monk
     monkeypatch.setitem(zoo.NETS, "cifar-6x500", (zoo.CIFAR, stack, "150"))
     net = standins.StandIn(replace(ROWS["cifar-6x500"], training="robust"), 0)
     net.params[net.layers[-1].name][0].data.fill_(1 / 20)  # the mean of the last neurons
-    x = standins.scaled(drawn_shapes(0, 10).held[:5])
+    x = standins.scale(drawn_shapes(0, 10).held[:5])
     lo, hi = net.intervals(x - 0.02, x + 0.02)
     assert float((hi - lo).max()) <= 0.0401 and float((hi - lo).min()) > 0.005
     assert torch.allclose(net.values(x), (lo + hi) / 2, atol=0.021) and float(net.values(x).std()) > 0

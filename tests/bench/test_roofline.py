@@ -254,14 +254,14 @@ class Tiny(roofline_zoo.Problem):
 def test_rows_of_a_refinement_give_the_operations_that_it_counted() -> None:
     problem = Tiny("tiny", "normal", 2)
     engine = Engine(problem.compiled, semantics="real", dtype="float64")
-    rows = roofline_zoo.counted(problem, engine, 60.0)
+    rows = roofline_zoo.count_rows(problem, engine, 60.0)
     assert rows.source == "refined"
     assert rows.rows
-    programs, _ = roofline_zoo.lowered(problem, "float64")
+    programs, _ = roofline_zoo.lower(problem, "float64")
     total, ends = roofline_zoo.Sum(), 0.0
     for one in programs:
         for side in rows.rows.get(one.program.target, ()) if one.program.kind == "bound" else ():
-            roofline_zoo.played(one, side, 1, "float64", H100, "cuda:90", {}, total)
+            roofline_zoo.play(one, side, 1, "float64", H100, "cuda:90", {}, total)
             ends += one.program.steps[-1].ops * side[-1]  # of the bound at the input, which the CPU's walk does not count
     assert total.ops == engine.operations + ends
     assert total.launches > 0
@@ -271,8 +271,8 @@ def test_rows_of_a_refinement_give_the_operations_that_it_counted() -> None:
 def test_rows_of_the_interval_pass_are_means_over_images() -> None:
     problem = Tiny("tiny", "normal", roofline_zoo.IMAGES)
     engine = Engine(problem.compiled, semantics="real", dtype="float64")
-    refined = roofline_zoo.counted(problem, engine, 60.0)
-    bound = roofline_zoo.counted(problem, engine, 0.0)
+    refined = roofline_zoo.count_rows(problem, engine, 60.0)
+    bound = roofline_zoo.count_rows(problem, engine, 0.0)
     assert (bound.source, bound.images) == ("interval", roofline_zoo.IMAGES)
     with pin_settings():
         boxes = engine.interval(*problem.boxes(roofline_zoo.IMAGES))

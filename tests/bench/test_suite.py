@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import polytriton
 from bench import cpu, instances
 from bench.core.command import FAILED
-from bench.core.measure import Case, PartJob, measured, repeat
+from bench.core.measure import Case, PartJob, measure_runs, repeat
 from bench.core.table import read_rows
 from bench.nets import goals
 from bench.report.runs import read_run
@@ -72,7 +72,7 @@ def test_goals_from_the_command_line(nets: Path, tmp_path: Path) -> None:
     assert all(r["part"] == "goals" and r["threads"] == "1" and r["machine"] and r["commit"] and float(r["conv_gflops"]) > 0 for r in rows)
     assert float(rows[0]["of_goal"]) == pytest.approx(float(rows[0]["seconds"]) / 0.06)
     assert float(rows[1]["worst"]) <= float(rows[0]["worst"]), "the batch holds the first image"
-    assert [r["network"] for r in read_run(tmp_path / "out").timed("goals")] == [r["network"] for r in rows]
+    assert [r["network"] for r in read_run(tmp_path / "out").timed_rows("goals")] == [r["network"] for r in rows]
 
 
 def test_the_networks_of_goals_come_from_the_repository(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_no_cold_run_is_a_result(tmp_path: Path, nets: Path) -> None:
             time.sleep(0.3)
         return 0.0
 
-    row = measured(net, run, 1, PartJob("cpu", 1, True, 2, 0.1))
+    row = measure_runs(net, run, 1, PartJob("cpu", 1, True, 2, 0.1))
     assert row["first"] >= 0.3 and row["seconds"] < 0.1 and "note" not in row
 
 
@@ -151,7 +151,7 @@ def test_networks_grow_along_one_size(axis: str) -> None:
 def test_margins_are_those_of_the_public_interface(nets: Path) -> None:
     net = Verifier.from_net(growth.dense(16), **JOB.options())
     case = Case(net, np.random.default_rng(0).random((3, net.inputs)), 0.01)
-    row = case.measured(3, JOB)
+    row = case.measure(3, JOB)
     each = [float(net.margins(case.lo[k], case.hi[k], case.forms[k]).min()) for k in range(3)]
     assert row["worst"] == pytest.approx(min(each), rel=1e-6) and row["batch"] == 3
     assert row["gflop"] > 0 and row["rows"] >= 27
@@ -171,6 +171,6 @@ def test_the_data_part(data: Path, tmp_path: Path) -> None:
     done = command("bench.suite", "data", "distribution", "--quick", "--out", str(tmp_path), "--only", "mnist_fc", "mnist-6x500-robust")
     assert done.returncode == 0, done.stderr
     run = read_run(tmp_path)
-    assert len(run.timed("data")) == instances.QUICK and {r["benchmark"] for r in run.timed("data")} == {"mnist_fc"}
-    assert all(r["note"] != "CONTRADICTS" for r in run.timed("data"))
-    assert {r["network"] for r in run.timed("distribution")} == {"mnist-6x500"}
+    assert len(run.timed_rows("data")) == instances.QUICK and {r["benchmark"] for r in run.timed_rows("data")} == {"mnist_fc"}
+    assert all(r["note"] != "CONTRADICTS" for r in run.timed_rows("data"))
+    assert {r["network"] for r in run.timed_rows("distribution")} == {"mnist-6x500"}

@@ -223,7 +223,7 @@ def grown(rng: Rng, trees: list[Tree], v: Victim) -> None:
         guide, alone = Guide(1 << 20, time.monotonic() + 0.02), CheckerTree(Draft(v.wrong, list(range(len(group)))).arrays())
         with suppress(Refused):
             complete(v.prover, box, group, alone, guide)
-        waiting = [root := rebuilt(guide.completed(alone).arrays())]
+        waiting = [root := rebuilt(guide.complete(alone).arrays())]
         for node in waiting:
             waiting += node.children or ()
             if node.children is None:

@@ -64,13 +64,13 @@ def test_a_completed_tree_needs_nobody(tmp_path: Path, monkeypatch: pytest.Monke
                 continue
         guide = Guide(1000)
         margins = follow(prover, box, group, root, guide)
-        tree = checker.Tree(guide.completed(root).arrays())
+        tree = checker.Tree(guide.complete(root).arrays())
         assert follow(prover, box, group, tree) == pytest.approx(margins, rel=1e-3)
         more = sum(split >= 0 for (split, *_), _ in guide.below.values())
         assert len(tree.split) == len(root.split) + 2 * more
         divided += more
         ends = set(np.flatnonzero(tree.child < 0).tolist())
-        assert all(len(tree.asked(n, frozenset([0]), group)) == 1 for n in ends & set(tree.node.tolist()))
+        assert all(len(tree.rows_at(n, frozenset([0]), group)) == 1 for n in ends & set(tree.node.tolist()))
     assert divided
 
 

@@ -338,7 +338,7 @@ def test_attributes_are_those_of_onnxs_own_reader(value: object, tmp_path: Path)
     seen: dict[str, Any] = {}
 
     class Watched(checker.Network):
-        def _made(self, op: str, x: list[str], take: Any) -> Any:
+        def _make(self, op: str, x: list[str], take: Any) -> Any:
             seen["alpha"] = take("alpha")
             return checker_files.Op("relu", (0,), (1, 2))
 

@@ -61,7 +61,7 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_shares_are_all_leaves_once(large: Files) -> None:
     rng = np.random.default_rng(0)
-    trees = checker.plain(checker.opened)(*large)[3]
+    trees = checker.plain(checker.open_files)(*large)[3]
     some = [trees, [trees[0]] * 200, [checker.Tree(random_tree(rng, 3, 12, 1, 9).arrays()) for _ in range(30)]]
     for forest in some:
         made = shares.divide(forest)
@@ -157,14 +157,14 @@ def test_the_far_end_reports_what_it_cannot_do(large: Files) -> None:
     torn = [files[0], files[1], shares.Snapshot(b"none", "")]
     answer = shares.handler()
     with pytest.raises(checker.Refused):
-        answer(shares._packed(torn))
-    assert answer(shares._packed(files)) == b""
+        answer(shares._pack(torn))
+    assert answer(shares._pack(files)) == b""
     with pytest.raises(IndexError):
         answer(b"100")
     told = json.loads(answer(b"0"))
     assert min(m for some in told["margins"].values() for m in some) > 0
-    assert isinstance(shares._met(WorkerLost("was killed")), ResourceError)
-    met = [shares._met(JobFailed(kind, "why")) for kind in ("Refused", "Unsupported", "MemoryError", "KeyError")]
+    assert isinstance(shares._rebuild_error(WorkerLost("was killed")), ResourceError)
+    met = [shares._rebuild_error(JobFailed(kind, "why")) for kind in ("Refused", "Unsupported", "MemoryError", "KeyError")]
     assert [type(error) for error in met] == [checker.Refused, shares.Unsupported, MemoryError, RuntimeError]
 
 

@@ -329,7 +329,7 @@ def test_bounds_of_a_whole_box_that_cross_are_refused(tmp_path: Path) -> None:
     path = dense(tmp_path / "n.onnx", [(np.eye(1), np.zeros(1))])
     boxes = checker.Boxes(checker.Network(path.read_bytes()), np.zeros((1, 1)), np.ones((1, 1)))
     with pytest.raises(checker.Refused, match="cross"):
-        boxes.met(np.ones((1, 1)), np.zeros((1, 1)), "two bounds")
+        boxes.check_ends(np.ones((1, 1)), np.zeros((1, 1)), "two bounds")
     assert not boxes.empty.any()
 
 
@@ -373,7 +373,7 @@ def test_what_underflows_in_layers_is_paid(tmp_path: Path, factors: tuple[float,
     boxes = checker.Boxes(net, np.array([[x / 2]]), np.array([[x]]), float32=True)
     for k in range(1, len(net.ops)):
         boxes.interval(k)
-    assert math.prod(factors) * x == lost <= boxes.executed(net.output).min()
+    assert math.prod(factors) * x == lost <= boxes.execution_error(net.output).min()
 
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0], [1, 1], [0]])

@@ -12,7 +12,7 @@ import pytest
 from polytriton import checker
 from polytriton.certificate.draft import Draft
 from polytriton.certificate.guide import Guide, complete
-from polytriton.certificate.trees import _planted
+from polytriton.certificate.trees import _plant
 from polytriton.checker import TIGHT
 from polytriton.prove.trail import Trail
 from tests.certificate.models import dense, exact_dense
@@ -57,7 +57,7 @@ def test_bounds_enclose_what_is_reached(tmp_path: Path) -> None:
         operands = [prover.net.ops[k].inputs[0] for k in prover.relus] + [prover.net.output]
         for x in rng.integers(-8, 9, (20, 3)).tolist():
             for k, values in zip(operands, exact_dense(layers, [Fraction(v, 8) for v in x]), strict=True):
-                room = boxes.executed(k)[:, 0] if seed % 2 else np.zeros(len(values))
+                room = boxes.execution_error(k)[:, 0] if seed % 2 else np.zeros(len(values))
                 for lo, v, hi, e in zip(boxes.lo[k][:, 0].tolist(), values, boxes.hi[k][:, 0].tolist(), room.tolist(), strict=False):
                     assert Fraction(lo) - Fraction(e) <= v <= Fraction(hi) + Fraction(e)
 
@@ -81,15 +81,15 @@ def test_the_writer_asks_for_it_where_the_search_did() -> None:
     trail.divide(np.array([root, a, b]), np.zeros(3, np.int64), np.zeros(3), np.array([a, c, e]), np.array([b, d, f]))
     trail.close(np.array([a]), np.array([0]))
     for tight, wanted in ((False, [-1, 0, -1, 0, 0, 0, 0]), (True, [-1, TIGHT, -1, 0, 0, TIGHT, TIGHT])):
-        (tree,) = _planted(trail.planted, trail, Numbers(), [1, 1], tight)  # type: ignore[arg-type]
+        (tree,) = _plant(trail.planted, trail, Numbers(), [1, 1], tight)  # type: ignore[arg-type]
         assert tree.inner.tolist() == wanted
 
 
 def test_a_shared_search_tells_it_too() -> None:
     trail, helper = Trail(), Trail()
     helper.tight = True
-    trail.add(Trail.unpacked(helper.packed()))
-    assert trail.tight and Trail.unpacked(trail.packed()).tight
+    trail.add(Trail.unpack(helper.pack()))
+    assert trail.tight and Trail.unpack(trail.pack()).tight
 
 
 @pytest.mark.parametrize(("inner", "query", "fits"), [(TIGHT + 1000, 1000, True), (TIGHT + 1001, 0, False), (0, TIGHT, False)])

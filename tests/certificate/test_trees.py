@@ -15,7 +15,7 @@ import polytriton
 from polytriton import checker
 from polytriton.certificate import write
 from polytriton.certificate.guide import Guide
-from polytriton.certificate.trees import PieceNumbers, _planted
+from polytriton.certificate.trees import PieceNumbers, _plant
 from polytriton.cli import main
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.prove.trail import Branch, Planted, Trail
@@ -95,7 +95,7 @@ def test_the_searchs_tree_is_the_certificates(tmp_path: Path, kind: str, radius:
     assert isinstance(trail.divisions(), np.memmap) and not list(tmp_path.glob(".notes*"))
     assert found.nodes == 2 * cuts + 1 and cuts >= divided
     assert guide.count <= (cuts if "of" in kind else cuts // 4)
-    packed = Trail.unpacked(trail.packed())
+    packed = Trail.unpack(trail.pack())
     assert write.certify(path, text, semantics, trail=packed, prop=asked) == (tmp_path / "c").read_bytes()
 
 
@@ -184,7 +184,7 @@ def test_writing_takes_few_bytes_a_node(tmp_path: Path, monkeypatch: pytest.Monk
     trail.close(level, np.zeros(len(level)))
     tracemalloc.start()
     try:
-        (draft,) = _planted(trail.planted, trail, Numbers(), [1, 1], True)  # type: ignore[arg-type]
+        (draft,) = _plant(trail.planted, trail, Numbers(), [1, 1], True)  # type: ignore[arg-type]
         data = write.pack([draft.arrays()], "real", {"onnx": "", "vnnlib": ""})
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -215,7 +215,7 @@ def test_numbers_of_branches_and_of_others_fit_together(tmp_path: Path) -> None:
     assert len({root, *names.tolist(), below, *pair.tolist()}) == 8 == trail.end
     assert trail.divisions().tolist() == [(root, 1, 0.0, kids[0], kids[1]), (below, ~2, 0.0, pair[0], pair[1])]
     assert trail.refutations().tolist() == [*zip([*kids, *pair], [8, 9, 21, 21], strict=True)]
-    again = Trail.unpacked(trail.packed())
+    again = Trail.unpack(trail.pack())
     assert (again.planted, again.end, again.relus, again.bounded) == (trail.planted, trail.end, trail.relus, trail.bounded)
     assert again.divisions().tolist() == trail.divisions().tolist() and again.refutations().tolist() == trail.refutations().tolist()
 

@@ -57,7 +57,7 @@ def test_every_part_of_a_compilation_looks_at_the_clock(clock: Clock) -> None:
         cached_artifact(EXAMPLE)
     wanted = {
         "onnx._translate", "onnx._step", "onnx_compare._runner", "onnx_compare.answer", "onnx_compare.compare", "rewrite.rewrite",
-        "deployed.broken_law", "check.check_net", "check.check_plan", "pipeline._guarded", "lower.write_program", "schedule.run",
+        "deployed.broken_law", "check.check_net", "check.check_plan", "pipeline._guard", "lower.write_program", "schedule.run",
         "memory.run", "plan_text.print_plan", "artifact.pack", "artifact.write_artifact", "artifact._write",
     }  # fmt: skip
     assert wanted <= set(clock.seen)

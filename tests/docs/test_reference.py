@@ -25,7 +25,7 @@ def test_every_public_name_and_every_kind_of_error_is_there(pages: dict[str, str
     for name in polytriton.__all__:
         if callable(getattr(polytriton, name)):
             assert f"\n## {name}\n" in pages["reference-api.md"], name
-    kinds = {m.kind for m in messages.found()}
+    kinds = {m.kind for m in messages.find_messages()}
     assert kinds >= {"UsageError", "UnsupportedModel", "UnsupportedProperty", "ArtifactError", "ResourceError", "InvalidIR", "KernelError"}
     listed = re.findall(r"^\| (.*) \| (.*) \|$", pages["reference-errors.md"], re.M)
     assert len(listed) > 400 and all(m and r for m, r in listed)
@@ -33,7 +33,7 @@ def test_every_public_name_and_every_kind_of_error_is_there(pages: dict[str, str
 
 def test_messages_of_every_way_to_make_one_are_there() -> None:
     """By a class, with a constant of another module, by a method, by one that calls it, by an exception that is caught."""
-    by_message = {m.message: m for m in messages.found()}
+    by_message = {m.message: m for m in messages.find_messages()}
     for message, remedy in [
         ("--images needs a radius", "add --epsilon, for example --epsilon 2/255"),
         ("{path} unpacks to {found} MiB, over {RATIO} times its size", "unpack it first if you trust it"),

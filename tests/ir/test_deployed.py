@@ -128,7 +128,7 @@ def lowered(key: str, by: int = 1) -> Callable[[Net], Net]:
 
 
 def dropped(*keys: str) -> Callable[[Net], Net]:
-    return lambda net: changed(net, "y", lambda n: n.without(*keys))
+    return lambda net: changed(net, "y", lambda n: n.drop(*keys))
 
 
 def shrunk(key: str) -> Callable[[Net], Net]:
@@ -145,7 +145,7 @@ def shrunk(key: str) -> Callable[[Net], Net]:
 
 
 def without_half(net: Net) -> Net:
-    return net.rebuild([n.without("half") if n.op == "input" else n for n in net])
+    return net.rebuild([n.drop("half") if n.op == "input" else n for n in net])
 
 
 def lost_cells(net: Net) -> Net:

@@ -77,7 +77,7 @@ def swapped(family: str, a: str, b: str) -> Plant:
 
 
 def shifted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queries, "_aligned", lambda given: torch.cat((given[:1], given))[1:])
+    patch.setattr(queries, "_align", lambda given: torch.cat((given[:1], given))[1:])
 
 
 def on_host(patch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def no_fork(patch: pytest.MonkeyPatch) -> None:
 
 
 def shared_scalars(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lanes, "_placed", lambda step, lane, region: replace(step, lane=lane, region=region))
+    patch.setattr(lanes, "_place", lambda step, lane, region: replace(step, lane=lane, region=region))
 
 
 def shared_buffers(patch: pytest.MonkeyPatch) -> None:

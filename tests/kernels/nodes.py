@@ -53,7 +53,7 @@ class NodeRun:
 
     def measure(self, name: str, boxes: Boxes) -> Sizes:
         made = self.lowering([name])
-        made._measured(name)
+        made._measure_once(name)
         self._play(made, boxes)
         return self.sizes(name)
 

@@ -41,5 +41,5 @@ def planted(module: str, right: str, wrong: str) -> Iterator[None]:
 
 
 def _forget() -> None:
-    load._named.cache_clear()
+    load._named_function.cache_clear()
     load._given.cache_clear()

@@ -57,14 +57,14 @@ def parts_of(ours: Engine, section: str) -> list[Part]:
 
 def forgetful(ours: Engine) -> Engine:
     """An engine to which every batch is the first."""
-    found, mine = player(ours)._found, player(ours)
+    found, mine = player(ours)._find, player(ours)
 
     def anew(*given: Any) -> Any:
         mine.habits.clear()
         mine.backend._drop()
         return found(*given)
 
-    mine._found = anew  # type: ignore[method-assign]
+    mine._find = anew  # type: ignore[method-assign]
     return ours
 
 

@@ -260,7 +260,7 @@ def test_a_system_without_process_groups(monkeypatch: pytest.MonkeyPatch, tmp_pa
     for owner, name in ((os, "killpg"), (os, "pread"), (process.signal, "SIGKILL")):
         monkeypatch.delattr(owner, name)
     one.stop()
-    assert (ended, one.said()) == ([True], "")
+    assert (ended, one.telling_line()) == ([True], "")
     one.log.close()
 
 
@@ -403,7 +403,7 @@ def test_room_is_made_until_nothing_spills(
         spills = 0 if blocks in clean else 2
         return Report(kernel.name, target, 40, 0, spills, spills, 8, dict.fromkeys(COUNTED, 1), 4, 9, 0.0, False, blocks), bytes([blocks])
 
-    monkeypatch.setattr(worker, "_compiled", compiled)
+    monkeypatch.setattr(worker, "_compile", compiled)
     reply = worker.build(copy(), "cuda:90", tmp_path / "k")
     assert reply.report is not None and reply.report.seconds > 0
     assert (reply.report.blocks, reply.cubin, asked) == (wanted, bytes([wanted]), tried)
@@ -416,7 +416,7 @@ import msgspec
 from polytriton.kernels import worker
 from polytriton.ir.launches import Kernel
 kernel = msgspec.json.decode(sys.stdin.read(), type=Kernel)
-print(*(worker._compiled(kernel, "cuda:90", Path("double"), blocks)[0].registers for blocks in (8, 1)))
+print(*(worker._compile(kernel, "cuda:90", Path("double"), blocks)[0].registers for blocks in (8, 1)))
 """
 
 

@@ -26,7 +26,7 @@ from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import AffineParts, Boxes
 from polytriton.runtime.gpu.places import Places
-from polytriton.runtime.gpu.queries import _aligned
+from polytriton.runtime.gpu.queries import _align
 from polytriton.runtime.layers import Layer, from_physical, load_layer, to_physical
 from polytriton.runtime.soundness import SEMANTICS, deployed_error, gamma
 from tests.kernels.nodes import NodeRun
@@ -265,7 +265,7 @@ def test_slices_of_a_batch_start_where_wide_loads_may() -> None:
     batch = torch.arange(9, dtype=torch.float64).reshape(3, 3)
     assert batch[1:].data_ptr() % 16 != batch.data_ptr() % 16
     for some in (batch, batch[1:], batch.T):
-        assert _aligned(some).data_ptr() % 16 == 0 and torch.equal(_aligned(some), some) and _aligned(some).is_contiguous()
+        assert _align(some).data_ptr() % 16 == 0 and torch.equal(_align(some), some) and _align(some).is_contiguous()
 
 
 def kernel_of(net: Net, counted: str, cancelled: bool = False) -> Kernel:

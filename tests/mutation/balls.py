@@ -25,7 +25,7 @@ BALLS: tuple[Mutant, ...] = (
     m("balls: what is not finite stands", INPUT, "return torch.where(torch.isfinite(value), value, -torch.inf)", "return torch.nan_to_num(value)", FINITE),
     m("balls: the multiplier is the ball's alone", INPUT, "    for _ in range(STEPS):\n", "    for _ in range(0):\n", ROWS),
     m("balls: a knapsack filled from the wrong end", INPUT, "descending=True", "descending=False", ROWS),
-    m("balls: inputs that are one count as two", "runtime/forward.py", "return ball.moved(self.arranged) if len(set(used)) == len(used) else None", "return ball.moved(self.arranged)", TWICE, f"{SOUND}::test_a_ball_over_cells_that_are_one_input_is_left_out"),
+    m("balls: inputs that are one count as two", "runtime/forward.py", "return ball.move_cells(self.arrange) if len(set(used)) == len(used) else None", "return ball.move_cells(self.arrange)", TWICE, f"{SOUND}::test_a_ball_over_cells_that_are_one_input_is_left_out"),
     m("balls: the walk knows boxes alone", "runtime/cpu/walk.py", "            if ball is not None:\n", "            if False:\n", AFFINE),
     m("balls: rows of another image", "runtime/cpu/torch_backend.py", "b.radius[images]", "b.radius[images * 0]", f"{SOUND}::test_rows_of_a_batch_have_their_own_balls"),
     m("balls: the radius is rounded down", EXACT, "radius = float_bounds(self.radius + Fraction(beside))[1]", "radius = float_bounds(self.radius)[0]", STORED),

@@ -42,7 +42,7 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("blocks: a cell takes each tap once", BLOCKS, "+ -(-lines // 3) * places - 1", "", SUMMED),
     m("blocks: planes add taps in the order of cells", BLOCKS, "return known.clamp(min=shape[0] + lines * places) if shape[1] <= FEW else known", "return known", SUMMED),
     m("blocks: shifted sums in any order", "runtime/cpu/sums.py", "target[b + q] += source[s0 + q] + source[s1 + q] + source[s2 + q]", "target[b + q] = target[b + q] + source[s0 + q] + source[s1 + q] + source[s2 + q]", SUMMED),
-    m("blocks: what is left of a layer keeps its places", "runtime/tables.py", "return torch.maximum(whole, moved).view(live.shape).double()", "return whole.expand_as(moved).reshape(live.shape).double()", TERMS),
+    m("blocks: what is left of a layer keeps its places", "runtime/tables.py", "return torch.maximum(whole, moved).view(live.shape).double()", "return whole.expand_as(moved).reshape(live.shape).double()", f"{SUMMED}::test_outputs_that_move_up_are_charged_for_both_places"),
     m("blocks: products round half as much", "runtime/tables.py", "return gammas(self._depths(layer, live), c.u) * (1 + nu) * size", "return gammas(self._depths(layer, live), c.u) * 0.5 * size", TERMS),
     m("centres: a product's value at its centre stays in the constant", WALK, "                self.backend.pay(self.rows, value, -1.0)\n            # the intercepts", "                self.backend.pay(self.rows, None, -1.0)\n            # the intercepts", CENTRES),
     m("centres: a candidate forgets what is owed", WALK, "                self.backend.pay(self.rows, value, -1.0)\n            ball", "                self.backend.pay(self.rows, None, -1.0)\n            ball", CENTRES),

@@ -10,7 +10,7 @@ TESTS = "tests/prove/test_reach.py"
 IMAGES, RATIONAL, BEND = f"{TESTS}::test_exact_images_of_tiny_networks_stay_inside", f"{TESTS}::test_membership_is_decided_in_rationals", f"{TESTS}::test_one_cut_makes_a_bend_exact"
 
 REACH: tuple[Mutant, ...] = (
-    m("reach: a half is lost", PROVE, "parts = parts.without(wanted).joined(measure(low, high, np.tile(parts.least[wanted], (2, 1))))", "parts = parts.without(wanted).joined(measure(*(v[: len(wanted)] for v in (low, high)), parts.least[wanted]))", IMAGES),
+    m("reach: a half is lost", PROVE, "parts = parts.drop(wanted).join(measure(low, high, np.tile(parts.least[wanted], (2, 1))))", "parts = parts.drop(wanted).join(measure(*(v[: len(wanted)] for v in (low, high)), parts.least[wanted]))", IMAGES),
     m("reach: others' bounds hold of halves", PROVE, "np.tile(parts.least[wanted], (2, 1))", "np.tile(np.roll(parts.least[wanted], 1, 1), (2, 1))", IMAGES),
     m("reach: a part's bounds are another's", PROVE, "_Parts(*(np.delete(v, parts, axis=0) for v in vars(self).values()))", "_Parts(*(np.delete(v, parts, axis=0) if v is not self.least else self.least[: len(v) - len(parts)] for v in vars(self).values()))", IMAGES),
     m("reach: a property's first box alone", PROVE, "np.stack(side) for side in zip(*ends.values(), strict=True)", "np.stack(side[:1]) for side in zip(*ends.values(), strict=True)", f"{TESTS}::test_a_property_gives_its_boxes"),

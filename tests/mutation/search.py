@@ -17,7 +17,7 @@ _EFFORT, EFFORT = "prove/effort.py", "tests/prove/test_effort.py"
 
 SEARCHES: tuple[Mutant, ...] = (
     # how hard bounds are worked for
-    m("effort: upper bounds keep their sign", _EFFORT, "return Bounds(low, -high, _joined", "return Bounds(low, high, _joined", EFFORT),
+    m("effort: upper bounds keep their sign", _EFFORT, "return Bounds(low, -high, _join", "return Bounds(low, high, _join", EFFORT),
     m("effort: forms are asked in a batch's first box", _EFFORT, "q.image[mine] - part.start)", "0 * q.image[mine])", EFFORT),
     m("effort: bounds count for another form", _EFFORT, "best[mine] = found\n    return best", "best[mine] = found[::-1]\n    return best", EFFORT),
     m("effort: batches are joined the wrong way round", _EFFORT, "[p.lo for p in parts]", "[p.lo for p in parts[::-1]]", EFFORT),
@@ -66,7 +66,7 @@ SEARCHES: tuple[Mutant, ...] = (
     m("parts are clipped without slack", _SEARCH, "lines.slack.cpu().numpy()", "0 * lines.slack.cpu().numpy()", SEARCH),
     m("a line's constant changes its sign", _SEARCH, "constant, slack = lines.constant.cpu()", "constant, slack = -lines.constant.cpu()", SEARCH),
     m("a part is clipped by the line beside", _SEARCH, "input_lines(engine, found.boxes, _some(found.forms, rows)", "input_lines(engine, found.boxes, _some(found.forms, np.roll(rows, 1))", SEARCH),
-    m("a part is clipped by all its groups", _SEARCH, "self._clipped(left, at, found.local[rows],", "self._clipped(left, at, 0 * found.local[rows],", f"{SEARCH}::test_unsafe_inputs_of_several_groups_at_both_ends", SEARCH),
+    m("a part is clipped by all its groups", _SEARCH, "self._clip(left, at, found.local[rows],", "self._clip(left, at, 0 * found.local[rows],", f"{SEARCH}::test_unsafe_inputs_of_several_groups_at_both_ends", SEARCH),
     m("lines cut the part beside", _SEARCH, "at, left = place[found.at[rows]], batch.pick(which)", "at, left = np.roll(place[found.at[rows]], 1), batch.pick(which)", SEARCH),
     m("cuts that meet in a point refute", _SEARCH, "refuted = (lo > hi).any(1)", "refuted = (lo >= hi).any(1)", SEARCH),
     m("cuts that do not meet refute a part's other groups", _SEARCH, "left.open[domain[refuted], group[refuted]] = False", "left.open[domain[refuted]] = False", SEARCH),

@@ -14,7 +14,7 @@ from polytriton.pages.facts import facts, radius_facts, title, whole_seconds
 from polytriton.pages.style import STYLE
 from polytriton.runs.records import VERDICTS, Certified, Image, Point, Record
 from polytriton.show.pixels import pack
-from polytriton.show.verdicts import LOOKS, named
+from polytriton.show.verdicts import LOOKS, name_verdict
 from tests.pages.made import image, mixed, record
 from tests.pages.test_page import checked, made
 
@@ -29,7 +29,7 @@ def ball(k: int, verdict: str, epsilon: str = "1/20", **more: object) -> Record:
 def test_every_verdict_has_a_word_a_sign_and_a_colour() -> None:
     assert tuple(LOOKS) == VERDICTS
     assert [one.word for one in LOOKS.values()] == ["proved", "violated", "open", "open", "error"]
-    assert [named(v) for v in VERDICTS] == ["proved (unsat)", "violated (sat)", "open (unknown)", "open (timeout)", "error"]
+    assert [name_verdict(v) for v in VERDICTS] == ["proved (unsat)", "violated (sat)", "open (unknown)", "open (timeout)", "error"]
     for ground in ("light", "dark"):
         assert len({getattr(one, ground) for one in LOOKS.values()}) == len(LOOKS)
 

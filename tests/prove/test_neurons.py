@@ -224,7 +224,7 @@ def held(seeds: range, semantics: str, monkeypatch: pytest.MonkeyPatch, draw: Ca
     compared = wrong = lost = 0
     for seed in seeds:
         net = draw(seed)
-        if not Ascent.serves(net) or "relu" not in {n.op for n in Ascent(net, torch.device("cpu"))._until(net.output)}:
+        if not Ascent.serves(net) or "relu" not in {n.op for n in Ascent(net, torch.device("cpu"))._find_sources(net.output)}:
             continue
         if "take" in net.input.attrs:  # the oracle tells of the user's inputs, the search of the cells that the network reads
             continue

@@ -97,7 +97,7 @@ def test_a_full_disk_costs_the_notes_alone(tmp_path: Path, monkeypatch: pytest.M
         trail.close(some, some)
         trail.add(Trail())
         assert not len(trail.divisions()) and not len(trail.refutations()) and trail.names(3).tolist() == [0, 1, 2]
-        assert Trail.unpacked(trail.packed()).lost == trail.lost
+        assert Trail.unpack(trail.pack()).lost == trail.lost
     monkeypatch.setattr(notes, "BLOCK", 1 << 20)
     late = Trail(tmp_path)
     late.divide(some, some, some * 1.0, some, some)

@@ -76,7 +76,7 @@ def test_the_falsifier_takes_its_share_within_a_search(monkeypatch: pytest.Monke
     assert [a.seed for a in looks] == list(range(5, 5 + len(looks)))
     assert [a.operations for a in looks[:5]] == [n * strategy.PROBE.operations for n in (1, 1, 1, 2, 4)]
     assert [a.samples for a in looks[:5]] == [n * strategy.PROBE.samples for n in (1, 1, 1, 2, 4)]
-    most = strategy.PROBE.grown(1 << 20, strategy.THOROUGH)
+    most = strategy.PROBE.grow(1 << 20, strategy.THOROUGH)
     assert replace(most, seed=0) == strategy.THOROUGH
 
 

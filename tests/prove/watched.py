@@ -118,9 +118,9 @@ class Watched(InputSearch):
                 Refuted(batch.lo[k].copy(), batch.hi[k].copy(), int(self.pieces.groups[batch.root[k], g]), float(best[k, g]))
             )
 
-    def _clipped(self, left: Any, *rest: Any) -> Box:
+    def _clip(self, left: Any, *rest: Any) -> Box:
         before = left.open.copy()
-        low, high = super()._clipped(left, *rest)
+        low, high = super()._clip(left, *rest)
         for k in range(len(left)):
             own, nothing = self.pieces.groups[left.root[k]], np.full(low.shape[1], np.inf)
             groups, gone = own[left.open[k]].tolist(), own[before[k] & ~left.open[k]].tolist()

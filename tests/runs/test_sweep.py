@@ -15,7 +15,7 @@ from polytriton.runs.asker import Answer, Opened, Settings
 from polytriton.runs.queries import Ball, Certify, Query
 from polytriton.runs.records import Point, Record
 from polytriton.runs.runner import Run
-from polytriton.runs.sweep import Ladder, implied, ladders
+from polytriton.runs.sweep import Ladder, imply, ladders
 from polytriton.runs.task import Done, Event, Task
 
 RADII = [Fraction(k, 100) for k in range(1, 8)]
@@ -122,8 +122,8 @@ def test_an_implied_record_says_by_what() -> None:
     blank = Record(network="a", property="i[0]", verdict="error", epsilon="1/100", key="k")
     proof = {"margin": 0.25, "margins": [0.25], "rivals": [2], "label": 1, "key": "j"}
     source = Record(network="a", property="i[0]", verdict="unsat", epsilon="3/100", **proof)  # type: ignore[arg-type]
-    found = implied(blank, source)
+    found = imply(blank, source)
     assert (found.epsilon, found.key, found.verdict, found.margin, found.decided_at) == ("1/100", "k", "unsat", 0.25, "3/100")
     assert (found.seconds, found.note) == (0.0, "proved at epsilon 3/100")
-    again = implied(msgspec.structs.replace(blank, epsilon="1/200"), found)
+    again = imply(msgspec.structs.replace(blank, epsilon="1/200"), found)
     assert (again.decided_at, again.note) == ("3/100", "proved at epsilon 3/100")

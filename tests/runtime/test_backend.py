@@ -163,18 +163,18 @@ def test_compiled_loops_keep_the_meaning_of_what_is_no_number() -> None:
 
 def test_results_never_take_what_is_no_number() -> None:
     r = Results(torch.full((2,), -math.inf), torch.full((2,), -math.inf))
-    assert r.decided(torch.tensor([math.nan, 0.0])).tolist() == [False, True]
+    assert r.decide(torch.tensor([math.nan, 0.0])).tolist() == [False, True]
     r.strict = True
-    assert r.decided(torch.tensor([0.0, 1e-300], dtype=torch.float64)).tolist() == [False, True]
+    assert r.decide(torch.tensor([0.0, 1e-300], dtype=torch.float64)).tolist() == [False, True]
 
 
 def test_padded_row_numbers_repeat_the_first() -> None:
     b = backend(True)
     for n in (0, 1, 2, 5, 9, 100, 1000):
         index = torch.arange(10, 10 + n)
-        out = b.padded(index)
+        out = b.pad(index)
         assert torch.equal(out[:n], index) and (out[n:] == 10).all() and len(out) <= max(n + 3, 1.25 * n) * (n > 0)
-    assert len({len(b.padded(torch.arange(n))) for n in range(513, 1025)}) <= 16
+    assert len({len(b.pad(torch.arange(n))) for n in range(513, 1025)}) <= 16
 
 
 @pytest.mark.parametrize("fast", [pytest.param(True, marks=numba), False])
@@ -189,7 +189,7 @@ def test_rows_that_stay_are_relaxed_as_if_moved_before(fast: bool, dtype: torch.
     below, above, cut, t = s.table(), s.table(), s.table().abs(), s.table().abs()
     bias = s.draw((s.place.height if seed % 2 else 1, s.place.line)).double()
     stay = torch.nonzero(torch.rand(9, generator=s.g) < 0.6).flatten()
-    stay = b.padded(stay)[:9]
+    stay = b.pad(stay)[:9]
     place = s.frame.place(s.at.keep(stay), s.window)
     point = s.table()
     found = b.relax_and_charge(m, place, below, above, cut, place, t, bias, stay, point)

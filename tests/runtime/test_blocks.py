@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ import torch
 from polytriton.ir.plan import Axis, Window
 from polytriton.passes import windows as win
 from polytriton.runtime.cpu import blocks
-from polytriton.runtime.cpu.products import ConvShape
+from polytriton.runtime.cpu.products import LONG, ConvShape
+from polytriton.runtime.tables import Tables
 from tests.runtime.scenes import backend, numba
 
 pytestmark = numba
@@ -95,14 +97,14 @@ def test_a_tap_passes_through_the_sums_that_are_charged(
 ) -> None:
     """One channel, all weights 1: a 1 in any cell, tiny numbers in all others; no sum may lose more than is charged."""
     w = torch.ones(1, channels, *kernel)
-    size = 6
-    m = torch.full((size * size, size * size), TINY)
+    h, wide = 6, 6 if channels > blocks.FEW else LONG
+    m = torch.full((h * wide, h * wide), TINY)
     m.fill_diagonal_(1)
-    full = [(size - 1) * s + (k - 1) * d + 1 for s, k, d in zip(stride, kernel, dilation, strict=True)]
-    shape, out = ConvShape(kernel, stride, dilation, (0, 0, 0, 0), 1, win.whole(size, size)), win.whole(*full)
+    full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip((h, wide), stride, kernel, dilation, strict=True)]
+    shape, out = ConvShape(kernel, stride, dilation, (0, 0, 0, 0), 1, win.whole(h, wide)), win.whole(*full)
     packed = blocks.pack(w)
-    found = backend(True).conv(m.view(-1, size, size, 1), packed, shape, out)
-    exact = backend(True).conv(m.double().view(-1, size, size, 1), w.double(), shape, out)
+    found = backend(True).conv(m.view(-1, h, wide, 1), packed, shape, out)
+    exact = backend(True).conv(m.double().view(-1, h, wide, 1), w.double(), shape, out)
     one = blocks.depths(torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.int64))
     depth = float(blocks.tap_depths(one, tuple(w.shape), stride, dilation)[0])
     lost = (found.double() - exact).abs() / U
@@ -124,3 +126,13 @@ def test_convolutions_of_small_integers_are_exact(
     for out in (win.whole(size, size + 3), Window(Axis(size + 40, 1, 2), Axis(4, 1, -1))):
         want = backend(False).conv(m.double(), w.double(), shape, out)
         assert torch.equal(backend(True, 2).conv(m, blocks.pack(w), shape, out).double(), want)
+
+
+def test_outputs_that_move_up_are_charged_for_both_places() -> None:
+    """Of 40 outputs the last ten are live: where the others are left out, the second of them meets eight more in its chain."""
+    live = (torch.arange(40) >= 30).view(1, 1, 1, 40)
+    layer = SimpleNamespace(node=SimpleNamespace(op="linear"))
+    found = Tables._depths(None, layer, live).flatten()  # type: ignore[arg-type]
+    forty, ten = (blocks.depths(torch.arange(n), torch.tensor(n)) for n in (40, 10))
+    assert found[31] == ten[1] > forty[31]
+    assert (found[30:] >= ten).all() and (found >= forty).all()

@@ -17,7 +17,7 @@ from polytriton.api import Verifier
 from polytriton.arithmetic import ARITHMETICS
 from polytriton.artifact import Artifact, read_artifact
 from polytriton.cli import app
-from polytriton.commands.tune import _allowed
+from polytriton.commands.tune import _check_allowed
 from polytriton.errors import UsageError
 from polytriton.kernels.choose import GPU
 from polytriton.prove.decider import Decider
@@ -118,9 +118,9 @@ def test_split_products_only_where_they_are_allowed(held: Artifact, monkeypatch:
 )
 def test_leave_that_cannot_be_given_is_refused(names: str, device: str, dtype: str, word: str) -> None:
     with pytest.raises(UsageError, match=word):
-        _allowed([names], {"device": device, "dtype": dtype})
-    assert _allowed(["tf32x3", "bf16x6", "tf32x3"], {"device": "cuda", "dtype": "auto"}) == ("tf32x3", "bf16x6")
-    assert _allowed([], {"device": "cpu", "dtype": "float64"}) == ()
+        _check_allowed([names], {"device": device, "dtype": dtype})
+    assert _check_allowed(["tf32x3", "bf16x6", "tf32x3"], {"device": "cuda", "dtype": "auto"}) == ("tf32x3", "bf16x6")
+    assert _check_allowed([], {"device": "cpu", "dtype": "float64"}) == ()
 
 
 def test_the_command_refuses_leave_on_a_cpu(poly: Path) -> None:

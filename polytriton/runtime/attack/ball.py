@@ -61,7 +61,7 @@ class Rooms:
     def __init__(self, rooms: list[Room], like: Tensor) -> None:
         self.lo, self.hi = (like.new_tensor(np.stack([r.box[k] for r in rooms])) for k in (0, 1))
         balls = _tensors(rooms, like.dtype)
-        self.ball = None if balls is None else balls.moved(lambda v: v.to(like.device))
+        self.ball = None if balls is None else balls.move_cells(lambda v: v.to(like.device))
 
     def way(self, x: Tensor, slope: Tensor) -> Tensor:
         """Where to go from each point: in a box by the sign of the slope, its whole width; in a ball to where the slope's form is least. A

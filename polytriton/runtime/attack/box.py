@@ -42,12 +42,12 @@ def exact_point(disjunct: Disjunct, point: np.ndarray) -> Exact | None:
 
 def _inward(disjunct: Disjunct, dtype: np.dtype) -> Box:
     """Both ends rounded inward, and past the end where it is strict."""
-    lo = _toward(disjunct.exact_lo, dtype, disjunct.open_lo, up=True)
-    hi = _toward(disjunct.exact_hi, dtype, disjunct.open_hi, up=False)
+    lo = _round_toward(disjunct.exact_lo, dtype, disjunct.open_lo, up=True)
+    hi = _round_toward(disjunct.exact_hi, dtype, disjunct.open_hi, up=False)
     return lo, hi
 
 
-def _toward(exact: Sequence[Fraction], dtype: np.dtype, strict: frozenset[int], up: bool) -> np.ndarray:
+def _round_toward(exact: Sequence[Fraction], dtype: np.dtype, strict: frozenset[int], up: bool) -> np.ndarray:
     """Each number rounded to the type in one direction. The nearest one is at most one step away, even when rounded twice."""
     top = np.finfo(dtype).max
     with np.errstate(over="ignore"):

@@ -42,7 +42,7 @@ class Attack:
     operations: float = 1e13
     seed: int = 0
 
-    def grown(self, times: int, most: Attack) -> Attack:
+    def grow(self, times: int, most: Attack) -> Attack:
         """So many times as hard, no harder than `most`."""
         return Attack(
             min(most.restarts, times * self.restarts), min(most.steps, times * self.steps), min(most.samples, times * self.samples),
@@ -186,7 +186,7 @@ class _Search:
         self._check_clock()
         point = target.room.draw_inside(x.detach().cpu().numpy()).reshape(self.shape)
         y = np.asarray(self.replay(point)).ravel()
-        found = self._beside(target, point, y) if target.thin else self._inside(target, point, y)
+        found = self._find_exact(target, point, y) if target.thin else self._find_inside(target, point, y)
         if found is None:
             aim.replays += 1
             return
@@ -194,11 +194,11 @@ class _Search:
         if aim.found is None or depth > aim.depth:
             aim.found, aim.depth = found, depth
 
-    def _inside(self, target: Target, point: np.ndarray, y: np.ndarray) -> UnsafePoint | None:
+    def _find_inside(self, target: Target, point: np.ndarray, y: np.ndarray) -> UnsafePoint | None:
         k = target.aim.prop.violated(point.ravel(), y)
         return None if k is None else UnsafePoint(point, y, k)
 
-    def _beside(self, target: Target, point: np.ndarray, y: np.ndarray) -> UnsafePoint | None:
+    def _find_exact(self, target: Target, point: np.ndarray, y: np.ndarray) -> UnsafePoint | None:
         """The exact point that the run stands for, as the nearest float64 numbers, which the model's type rounds to that run's input."""
         d = target.disjunct
         where, value = exact_point(d, point.ravel()), as_rationals(y.tolist())

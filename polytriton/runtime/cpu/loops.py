@@ -90,10 +90,10 @@ _IDS = tuple(map(id, DTYPES))
 def loop(form: str, flags: set[str], text: Text | None = None) -> Callable[[Callable[..., Any]], Any]:
     """A loop of this form; the function itself where Numba is not installed."""
 
-    def made(function: Callable[..., Any]) -> Any:
+    def wrap(function: Callable[..., Any]) -> Any:
         return Loop(function, form, flags, text) if AVAILABLE else function
 
-    return made
+    return wrap
 
 
 def prepare(tell: Tell = knobs.tell) -> None:
@@ -145,10 +145,10 @@ def _object(llvm: Any, source: str, tell: Tell) -> bytes:
     if data is None:
         from polytriton.runtime.cpu.loops_build import build
 
-        def told(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             tell(f"compiling loops of {source.rpartition('.')[2]} for this machine, once: {done}/{total}")
 
-        data = build([one for one in _known if one.function.__module__ == source], machine(llvm), told)
+        data = build([one for one in _known if one.function.__module__ == source], machine(llvm), report)
         _keep(key, data)
     return data
 

@@ -96,7 +96,7 @@ class Scalars:
             )
             return torch.from_numpy(stay[:count])
         group = results.group[rows.index]
-        results.done[group[results.decided(results.best[rows.index])]] = True
+        results.done[group[results.decide(results.best[rows.index])]] = True
         return torch.nonzero(~results.done[group]).flatten()
 
     def pay(

@@ -84,7 +84,7 @@ class TorchBackend(Products, Scalars):
         # oneDNN's direct convolutions sum plainly; other libraries may choose Winograd, which no bound here covers
         self.direct = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
 
-    def padded(self, index: Tensor) -> Tensor:
+    def pad(self, index: Tensor) -> Tensor:
         """Row numbers, the first repeated up to one of few counts: libraries prepare a convolution anew for every count."""
         n = len(index)
         if n == 0 or self.device.type != "cpu":
@@ -99,7 +99,7 @@ class TorchBackend(Products, Scalars):
         step = torch.arange(place.height, device=self.device)[:, None] * place.pitch + torch.arange(place.line, device=self.device)
         return table.reshape(-1)[place.base[:, None, None] + step]
 
-    def _fused(self, kernel: object, m: Tensor, place: Place, *tables: Tensor | int | fused.PerRow, count: int) -> tuple[Tensor, ...]:
+    def _run_fused(self, kernel: object, m: Tensor, place: Place, *tables: Tensor | int | fused.PerRow, count: int) -> tuple[Tensor, ...]:
         outputs = torch.empty(count, m.shape[0], dtype=torch.float64, device=m.device)
         rest = [t.numpy().reshape(-1) if isinstance(t, Tensor) else t for t in tables]
         fused.over_rows(
@@ -115,7 +115,7 @@ class TorchBackend(Products, Scalars):
     def concretize_at(self, m: Tensor, place: Place, lo: Tensor, hi: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same, and each row's value at a point; one pass."""
         if self.fast:
-            least, weight, at = self._fused(fused.concretize, m, place, lo, hi, point, count=3)
+            least, weight, at = self._run_fused(fused.concretize, m, place, lo, hi, point, count=3)
             return least, weight, at
         x = m.reshape(len(m), place.height, place.line).double()
         low, high = self._gather(lo, place).double(), self._gather(hi, place).double()
@@ -137,7 +137,7 @@ class TorchBackend(Products, Scalars):
     def weigh(self, m: Tensor, place: Place, xabs: Tensor) -> Tensor:
         """Sum of |m| xabs over every row's window."""
         if self.fast:
-            return self._fused(fused.weigh, m, place, xabs, count=1)[0]
+            return self._run_fused(fused.weigh, m, place, xabs, count=1)[0]
         return self.table_dot(m.abs(), place, xabs)
 
     def relax(
@@ -145,8 +145,8 @@ class TorchBackend(Products, Scalars):
     ) -> tuple[Tensor, Tensor]:
         """Rows over f(y) become rows over y, in place; also the sum of intercepts, all of one sign (<= 0)."""
         if self.fast:
-            extra = self._fused(fused.positive_dot, m, place, lower_cut, count=1)[0] if lower_cut is not None else None
-            (total,) = self._fused(fused.relax, m, place, below, above, upper_cut, count=1)
+            extra = self._run_fused(fused.positive_dot, m, place, lower_cut, count=1)[0] if lower_cut is not None else None
+            (total,) = self._run_fused(fused.relax, m, place, below, above, upper_cut, count=1)
             return m, total if extra is None else total + extra
         x = m.reshape(len(m), place.height, place.line)
         negative = x < 0
@@ -158,7 +158,7 @@ class TorchBackend(Products, Scalars):
     def charge(self, m: Tensor, place: Place, t: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """The scalars of an affine step: sum of m * bias and of |m| * t. bias is [1 or height, width*channels], or a table as t is."""
         if self.fast:
-            constant, error = self._fused(fused.charge, m, place, t, *_lines_of(bias, place), count=2)
+            constant, error = self._run_fused(fused.charge, m, place, t, *_lines_of(bias, place), count=2)
             return constant, error
         x = m.reshape(len(m), place.height, place.line).double()
         own = bias if bias.dim() == 2 else self._gather(bias, place)
@@ -189,7 +189,7 @@ class TorchBackend(Products, Scalars):
             start = fused.PerRow((rows * (place.height * place.line)).numpy())
             after = fused.PerRow(then.base.numpy())
             tables = m, start, below, above, upper_cut, point, after, then.pitch, t, *_lines_of(bias, then)
-            total, constant, error, at = self._fused(fused.relax_and_charge, out, place, *tables, count=4)
+            total, constant, error, at = self._run_fused(fused.relax_and_charge, out, place, *tables, count=4)
             return out, total, constant, error, at
         m = m.clone() if stay is None else m.index_select(0, stay)
         at = self.table_dot(m, place, point)

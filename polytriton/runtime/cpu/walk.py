@@ -98,7 +98,7 @@ class Walk:
             return False
         self.left.append(len(stay))
         if total - len(stay) > self.backend.config.leave * total or not len(stay):
-            stay = self.backend.padded(stay)[:total]
+            stay = self.backend.pad(stay)[:total]
             self.rows = self.rows.keep(stay)
             if self._moves_by_relaxing():
                 self.stay = stay
@@ -156,7 +156,7 @@ class Walk:
 
     def _owe_centre(self, step: Step) -> None:
         """The value at its centre of a product just given is to leave the constant, which has the centre's image for it (centres.py)."""
-        found, name = self.tables.centred(step.node), step.to[0]
+        found, name = self.tables.centre_tables(step.node), step.to[0]
         if found is not None and self.arriving.get(name):  # what waits there has no pass of its own
             self._pay_centre(name, self.arriving[name][-1], found[1])
         elif found is not None:
@@ -240,7 +240,7 @@ class Walk:
         self._pay_product(step, m, window)
         if isinstance(m, Identity):
             full = w.rows.index_select(0, m.channel).mul_(m.sign.to(w.rows.dtype)[:, None, None, None])
-            natural = Window(_grown(window.h, node, 0), _grown(window.w, node, 1))
+            natural = Window(_grow(window.h, node, 0), _grow(window.w, node, 1))
             result = self.backend.embed(full, self.rows, natural, out)
         else:
             result = self.backend.conv(m, self.kit.multiplier(node.name), shape, out)
@@ -466,6 +466,6 @@ def conv_shape(node: Node, window: Window) -> ConvShape:
     return ConvShape((k[0], k[1]), (s[0], s[1]), (d[0], d[1]), (p[0], p[1], p[2], p[3]), node.integer("g", 1), window)
 
 
-def _grown(axis: Axis, node: Node, side: int) -> Axis:
+def _grow(axis: Axis, node: Node, side: int) -> Axis:
     k, s, d, p = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1)), node.ints("p", (0, 0, 0, 0))
     return input_axis(axis, k[side], s[side], p[side], d[side])

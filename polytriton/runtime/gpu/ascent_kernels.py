@@ -86,7 +86,7 @@ class AscentKernels(Ascent):
                     waits.append(torch.cuda.Event())
                     waits[-1].record()
         self.corners = from_physical(tensors["corner"], self.net.input.shape).flatten(1)
-        return {relu: self._found(relu, n, tensors) for relu, n in neurons.items()}
+        return {relu: self._collect(relu, n, tensors) for relu, n in neurons.items()}
 
     # ---- tensors ----------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class AscentKernels(Ascent):
         made = {f"buf:{k}": self._empty(count, size) for k, size in enumerate(turn.buffers)}
         made["buf:0"] = self._physical(rows.start, target)
         made |= {"low:" + source.name: self._physical(rows.lo, source), "high:" + source.name: self._physical(rows.hi, source)}
-        for node in self._until(rows.target):
+        for node in self._find_sources(rows.target):
             made[f"value:{node.name}"] = self._empty(count, node.size)
             made |= self._of_layer(node) if node.name in self.layers else {}
         for relu, n in neurons.items():
@@ -145,7 +145,7 @@ class AscentKernels(Ascent):
             self._weights |= dict(zip(symbols, (points, back, layer.b.flatten().contiguous()), strict=True))
         return {s: self._weights[s] for s in symbols}
 
-    def _found(self, relu: str, n: _Neurons, tensors: Mapping[str, Tensor]) -> Found:
+    def _collect(self, relu: str, n: _Neurons, tensors: Mapping[str, Tensor]) -> Found:
         node, kept = self.net.node(relu), tensors[f"kept:{relu}"]
         below = torch.where(n.open, kept, torch.where(n.lo >= 0, 1.0, node.number("slope")))
         signed = None if n.side is None else torch.where(n.open, 0.0, n.side * kept)

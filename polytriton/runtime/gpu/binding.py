@@ -120,7 +120,7 @@ class Binding:
         starts = {name: self.rows(name, 0) for name in names}
         starts |= {"count": self.backend.counts()[1:], "found": self.backend.counts()[:1]}
         starts |= {name: self.tensor(name) for name in ("group", "done", "limit", "best", "raw_best")}
-        starts["begin"] = self.backend.kept("begin", 1, torch.int64)
+        starts["begin"] = self.backend.keep("begin", 1, torch.int64)
         starts["room"] = torch.full((1,), self.capacity, dtype=torch.int64, device=self.backend.device)
         launches = self.ready.launches
         starts |= {name: self.tensor(name) for name in OWN.values() if any(name in s.bind for s in launches.steps)}
@@ -150,7 +150,7 @@ class Binding:
         if name == "count":
             return self.backend.counts()[1 + state : 2 + state]
         dtype = torch.float64 if name in ("constant", "error", "sign") else torch.int64
-        return self.backend.kept(f"{name}:{state % 2}", self.capacity, dtype)
+        return self.backend.keep(f"{name}:{state % 2}", self.capacity, dtype)
 
     def buffer(self, number: int) -> Tensor:
         word, arena = self.backend.word, self.ready.arena
@@ -160,7 +160,7 @@ class Binding:
 
     def tensor(self, symbol: str) -> Tensor:
         kind, _, name = symbol.partition(":")
-        keep = self.backend.kept
+        keep = self.backend.keep
         if kind == "buf":
             return self.buffer(int(name))
         if kind in ("from", "slot"):

@@ -64,7 +64,7 @@ class IntervalBackend(TritonBackend):
     def program_for(self, program: Program, forms: Forms) -> Program:
         return program if forms.over_input is None else replace(program, kind=RELATION)
 
-    def opened(self, bound: Bound, tables: Tables, forms: Forms, begin: int, count: int) -> None:
+    def begin_rows(self, bound: Bound, tables: Tables, forms: Forms, begin: int, count: int) -> None:
         """The constant's interval, and the coefficients over the input that rows bring along."""
         constant, error = bound.starts["constant"][:count], bound.starts["error"][:count]
         if forms.over_input is not None:

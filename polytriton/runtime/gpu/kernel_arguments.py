@@ -25,7 +25,7 @@ def layer_tensor(kit: Kit, kind: str, name: str) -> Tensor:
     if kind == "bias":
         return kit.bias_line(name, 1)
     if kind in FORWARD:
-        return kit.forward.summed(name)[kind]
+        return kit.forward.kernel_weights(name)[kind]
     if kind in FACTORS:
         made = box_factors(kit, name) if kind == "numbers" else table_factors(kit, name, kind == "factors")
         return torch.tensor(made, dtype=torch.float64, device=kit.forward.device)

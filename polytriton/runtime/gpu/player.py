@@ -116,7 +116,7 @@ class Player:
     # ---- a batch ----------------------------------------------------------------------------------------
 
     def interval(self, lo: Tensor, hi: Tensor) -> Boxes:
-        return self._found("interval", lo, hi, lambda run: self._go(run))[0]
+        return self._find("interval", lo, hi, lambda run: self._go(run))[0]
 
     def refine(
         self, lo: Tensor, hi: Tensor, progress: Progress, expire: Expire, trace: Trace | None, known: Known
@@ -134,7 +134,7 @@ class Player:
             if trace is not None:
                 self._tell(run, trace)
 
-        found, run = self._found("refine", lo, hi, go)
+        found, run = self._find("refine", lo, hi, go)
         return found, {name: n for name, (n, _) in run.results.items()}
 
     def bring(self, tables: Tables, program: Program) -> Places:
@@ -153,7 +153,7 @@ class Player:
         assert reads <= places.held, reads - places.held
         return places
 
-    def _found(self, section: str, lo: Tensor, hi: Tensor, go: Callable[[RunState], None]) -> tuple[Boxes, RunState]:
+    def _find(self, section: str, lo: Tensor, hi: Tensor, go: Callable[[RunState], None]) -> tuple[Boxes, RunState]:
         """A batch's boxes as its caller's own; the places hold its numbers. Where memory runs out it begins anew, with half as many rows
         at a time if rows were under way.
         """

@@ -38,9 +38,9 @@ class Queries:
             if not rows:
                 none = torch.empty(0, dtype=torch.float64, device=backend.device)
                 return Results(none, none.clone())
-            return backend.fitting(program, rows, lambda capacity: self._asked(tables, program, forms, groups, capacity, expire))
+            return backend.fitting(program, rows, lambda capacity: self._ask(tables, program, forms, groups, capacity, expire))
 
-    def _asked(
+    def _ask(
         self, tables: Tables, program: Program, forms: Forms, groups: Tensor | None, capacity: int, expire: Callable[[], None]
     ) -> Results:
         backend, rows = self.backend, len(forms.image)
@@ -48,7 +48,7 @@ class Queries:
         places = backend.player.bring(tables, program)
         bound = backend.bound(places, program, capacity, round_size(max(rows, number)))
         backend.limit(bound, float("inf") if groups is None else 0.0)
-        given, verb = self._given(forms, groups), "forms" if forms.coefficient_error is None else "gaps"
+        given, verb = self._row_sources(forms, groups), "forms" if forms.coefficient_error is None else "gaps"
         (launch,) = (e.launch for e in backend.script.sections["query"] if e.verb == verb and e.launch is not None)
 
         def tensor(symbol: str) -> Tensor:
@@ -65,7 +65,7 @@ class Queries:
                 clear()
             given["block"] = self._block(begin, count)
             backend.call(launch, count, tensor)()
-            backend.opened(bound, tables, forms, begin, count)
+            backend.begin_rows(bound, tables, forms, begin, count)
             backend.play(bound)
             counts = backend.count_rows(bound)
             if groups is not None:
@@ -73,17 +73,17 @@ class Queries:
         best, raw = torch.stack((bound.starts["best"][:rows], bound.starts["raw_best"][:rows]))
         return Results(best, raw, left=left)
 
-    def _given(self, forms: Forms, groups: Tensor | None) -> dict[str, Tensor]:
+    def _row_sources(self, forms: Forms, groups: Tensor | None) -> dict[str, Tensor]:
         """By symbol, what rows are made of."""
         backend, semantics = self.backend, self.backend.kit.forward.semantics
         # the deployed output itself may be flushed to zero
         flushed, gap = backend.number(0.0 if semantics.real else 2 * semantics.eta), forms.coefficient_error
         nothing = round_size(len(forms.image))  # zeros that nobody writes
         return {
-            "of": _aligned(forms.image), "forms": _aligned(forms.over_output),
-            "flushed": flushed, "gap": flushed if gap is None else _aligned(gap),
-            "minus": backend.kept("minus", nothing, torch.float64) if forms.constant is None else _aligned(forms.constant),
-            "group_of": backend.kept("group_of", nothing, torch.int64) if groups is None else _aligned(groups.to(backend.device)),
+            "of": _align(forms.image), "forms": _align(forms.over_output),
+            "flushed": flushed, "gap": flushed if gap is None else _align(gap),
+            "minus": backend.keep("minus", nothing, torch.float64) if forms.constant is None else _align(forms.constant),
+            "group_of": backend.keep("group_of", nothing, torch.int64) if groups is None else _align(groups.to(backend.device)),
         }  # fmt: skip
 
     def _block(self, begin: int, count: int) -> Tensor:
@@ -94,7 +94,7 @@ class Queries:
         return self._blocks[begin, count]
 
 
-def _aligned(given: Tensor) -> Tensor:
+def _align(given: Tensor) -> Tensor:
     """Contiguous, and beginning where the kernels' wide loads may: a slice may begin in between."""
     given = given.contiguous()
     return given if given.data_ptr() % 16 == 0 else given.clone()

@@ -193,9 +193,9 @@ class TritonBackend:
 
     def counts(self) -> Tensor:
         """How many neurons were found undecided, then the rows in every state: 16 bytes apart, as launches take tensors."""
-        return self.kept("count", 2 * STATES, torch.int64)[::2]
+        return self.keep("count", 2 * STATES, torch.int64)[::2]
 
-    def kept(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
+    def keep(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
         """A tensor that stays where it is; zero at first, so that rows past the count hold valid places, never believed."""
         key = (name, size)
         if key not in self._kept:
@@ -328,7 +328,7 @@ class TritonBackend:
         """The program that these forms go through."""
         return program
 
-    def opened(self, bound: Bound, tables: Tables, forms: Forms, begin: int, count: int) -> None:
+    def begin_rows(self, bound: Bound, tables: Tables, forms: Forms, begin: int, count: int) -> None:
         """A query's rows have been made of these forms; an arithmetic may want more of them."""
 
     def number(self, value: float) -> Tensor:
