@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 import polytriton
 from bench.core.command import parser
 from bench.core.machine import data_folder, describe
-from bench.core.measure import PartJob
+from bench.core.measure import Clock, PartJob, now_by
 from bench.core.table import Row, Table, read_rows
 from polytriton.frontend.vnnlib import read_vnnlib
 
@@ -76,17 +75,18 @@ def benchmark(row: dict[str, str]) -> str:
 
 
 def answers(
-    data: Path, rows: Iterable[dict[str, str]], options: dict[str, Any], timeout: float, falsifier: bool, search: str = "none"
-) -> Iterator[Row]:
+    data: Path, rows: Iterable[dict[str, str]], options: dict[str, Any], timeout: float, falsifier: bool, search: str = "none",
+    clock: Clock = "wall",
+) -> Iterator[Row]:  # fmt: skip
     nets: dict[str, polytriton.Verifier] = {}
     for r in rows:
         if r["net"] not in nets:
             nets[r["net"]] = polytriton.compile(data / r["net"], **options)
         net = nets[r["net"]]
         prop = read_vnnlib(data / r["spec"], n_in=int(r["n_in"]), n_out=int(r["n_out"]))
-        start = time.perf_counter()
+        start = now_by(clock)
         got = net.verify_property(prop, timeout=timeout, falsifier=falsifier, search=search)
-        seconds = time.perf_counter() - start
+        seconds = now_by(clock) - start
         lost = (r["crown_verified"] == "1" and got.verdict != "unsat") or (r["verdict"] == "sat" and got.verdict != "sat")
         yield {
             "network": Path(r["net"]).stem,
@@ -115,7 +115,7 @@ def work(group: str, job: PartJob) -> Iterator[Row]:
     data = data_folder()
     rows = [r for r in read_rows(data / "instances.csv") if benchmark(r) == group]
     options = {**job.options(), "dtype": "auto"}
-    yield from answers(data, rows[: QUICK if job.quick else None], options, 2.0 if job.quick else TIMEOUT, True)
+    yield from answers(data, rows[: QUICK if job.quick else None], options, 2.0 if job.quick else TIMEOUT, True, clock=job.clock)
 
 
 def summarise(out: Sequence[Row]) -> None:

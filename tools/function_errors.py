@@ -29,6 +29,7 @@ OPERATORS = {
     "sqrt": "Sqrt", "reciprocal": "Reciprocal", "hardswish": "HardSwish", "elu": "Elu", "gelu": "Gelu",
     "sin": "Sin", "cos": "Cos", "mish": "Mish", "gelu_tanh": "Gelu",
 }  # fmt: skip
+POWERS = {"square": 2.0, "cube": 3.0, "fourth": 4.0, "three_halves": 1.5}
 Kernel = Callable[[np.ndarray], np.ndarray]
 
 
@@ -43,7 +44,7 @@ def onnx_kernel(name: str) -> Kernel:
         nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", ["x", "s"], ["y"])]
     else:
         nodes = [helper.make_node("Pow", ["x", "n"], ["y"])]
-        constants = [helper.make_tensor("n", TensorProto.FLOAT, [], [2.0 if name == "square" else 3.0])]
+        constants = [helper.make_tensor("n", TensorProto.FLOAT, [], [POWERS[name]])]
     graph = helper.make_graph(nodes, name, value[:1], value[1:], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     onnx.checker.check_model(model)
@@ -54,6 +55,8 @@ def onnx_kernel(name: str) -> Kernel:
 
 
 def torch_kernel(name: str) -> Kernel:
+    if name in ("fourth", "three_halves"):
+        return lambda x: np.asarray(torch.pow(torch.from_numpy(x), POWERS[name]).numpy())
     function = torch.nn.functional.elu if name == "elu" else SMOOTH[name]
     return lambda x: np.asarray(function(torch.from_numpy(x)).numpy())
 

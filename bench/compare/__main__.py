@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"{PEERS[a.peer]} does not run in {a.peer_python} ({error}): install it there, or name an interpreter with --peer-python")
         return NO_PEER
     name = f"{PEERS[a.peer]} {about['version']} (torch {about['torch']})"
-    mine = describe(a.device, a.threads)
+    mine = describe(a.device, a.threads) | {"clock": "processor" if a.cpu else "wall"}
     say(f"polytriton {mine['polytriton']} (torch {mine['torch']}) beside {name}, {a.threads} thread(s)")
     table, code = Table(COLUMNS, a.out, {"part": "peer", **mine}, SHOWN), 0
     with tempfile.TemporaryDirectory() as folder:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,9 +23,17 @@ COLD = 60.0  # seconds below which a first run, which compiles and fills caches,
 SHORT = 0.02  # seconds below which a run is repeated within one measurement: a clock and a scheduler blur less
 
 
+Clock = Literal["wall", "processor"]  # the processor's runs for this process alone, whatever else the machine does, once for each thread
+
+
+def now_by(clock: Clock) -> float:
+    return time.process_time() if clock == "processor" else time.perf_counter()
+
+
 @dataclass(frozen=True)
 class PartJob:
-    """How a part runs. `budget`: seconds that the repetitions of one row may take; `conv_gflops`: the rate of `convolution_rate`."""
+    """How a part runs. `budget`: seconds that the repetitions of one row may take; `conv_gflops`: the rate of `convolution_rate`; `clock`:
+    whose seconds all these are."""
 
     device: str
     threads: int
@@ -34,6 +42,10 @@ class PartJob:
     budget: float
     conv_gflops: float = 0.0
     nets: Path | None = None
+    clock: Clock = "wall"
+
+    def now(self) -> float:
+        return now_by(self.clock)
 
     def synchronize(self) -> None:
         if self.device.startswith("cuda"):
@@ -54,17 +66,17 @@ def repeat(run: Callable[[], object], job: PartJob) -> list[float]:
 
     def time_runs(times: int) -> float:
         job.synchronize()
-        start = time.perf_counter()
+        start = job.now()
         for _ in range(times):
             run()
         job.synchronize()
-        return (time.perf_counter() - start) / times
+        return (job.now() - start) / times
 
-    begin = time.perf_counter()
+    begin = job.now()
     probe = time_runs(1)
     each = max(1, min(100, int(SHORT / max(probe, 1e-6))))
     out = [probe] if each == 1 else []
-    while len(out) < job.runs and (not out or time.perf_counter() - begin + out[-1] * each < job.budget):
+    while len(out) < job.runs and (not out or job.now() - begin + out[-1] * each < job.budget):
         out.append(time_runs(each))
     return out
 
@@ -74,7 +86,7 @@ def summary(times: Sequence[float], share: int = 1) -> Row:
     return {"seconds": statistics.median(times) / share, "spread": (max(times) - min(times)) / share, "runs": len(times)}
 
 
-def convolution_rate(threads: int) -> Iterator[Row]:
+def convolution_rate(threads: int, clock: Clock = "wall") -> Iterator[Row]:
     """The best float32 transposed convolution of convbig's shapes, GFLOP/s: one row."""
     torch.set_num_threads(threads)
     best = 0.0
@@ -83,9 +95,9 @@ def convolution_rate(threads: int) -> Iterator[Row]:
         w = torch.randn(co, ci, k, k).contiguous(memory_format=torch.channels_last)
         times = []
         for _ in range(8):
-            start = time.perf_counter()
+            start = now_by(clock)
             F.conv_transpose2d(m, w, stride=s, padding=p)
-            times.append(time.perf_counter() - start)
+            times.append(now_by(clock) - start)
         best = max(best, 2 * 64 * co * n * n * ci * k * k / statistics.median(times[1:]) / 1e9)
     yield {"conv_gflops": best}
 
@@ -115,10 +127,10 @@ def measure_runs(net: Verifier, run: Callable[[], float], share: int, job: PartJ
     before = {key: (e.operations, sum(e.tally.rows.values())) for key, e in engines.items()}
     with Peak(job.device) as watch:
         job.synchronize()
-        start = time.perf_counter()
+        start = job.now()
         worst = run()
         job.synchronize()
-        first = time.perf_counter() - start
+        first = job.now() - start
     for key, e in engines.items():
         ops, made = before.get(key, (0, 0))
         gflop, rows = gflop + (e.operations - ops) / 1e9, rows + sum(e.tally.rows.values()) - made

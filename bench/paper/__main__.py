@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD", help=", ".join(METHODS))
     p.add_argument("--images", type=int, default=100, help="of each network at most (%(default)s; quick: 12)")
     p.add_argument("--budget", type=float, default=60.0, help="seconds a network, method and radius (%(default)g; quick: 3)")
+    p.add_argument("--limit", type=float, metavar="SECONDS", help="of an image by the clock: what is not proved by then is not proved")
     p.add_argument("--near", type=_radius, metavar="RADIUS", help="where the search for a radius begins: a start for large --rows")
     p.add_argument("--seen", type=int, metavar="IMAGES", help="in training, each pass counted")
     p.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
@@ -61,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     standins.add_data(p)
     a = p.parse_args(arguments)
     check_known(p, "part", a.parts, PARTS)
-    if a.threads < 1 or a.images < 1 or a.budget <= 0:
-        p.error("--threads, --images and --budget must be above 0")
+    if a.threads < 1 or a.images < 1 or a.budget <= 0 or (a.limit is not None and a.limit <= 0):
+        p.error("--threads, --images, --budget and --limit must be above 0")
     torch.set_num_threads(a.threads)
     if a.parts == ["quick"]:
         a.images, a.budget = min(a.images, 12), min(a.budget, 3.0)
@@ -124,7 +125,7 @@ def _measure(a: argparse.Namespace, row: PaperRow, about: dict[str, object], ima
     """Every method at the paper's radius, and at a stated one where the paper's tells nothing of this network."""
 
     def answers_of(method: str, radius: Fraction, count: int) -> Iterator[Answer]:
-        q = Question(row.key, a.out / "nets" / f"{row.key}.onnx", str(about["sha256"]), method, radius, count, a.budget, a.device)
+        q = Question(row.key, a.out / "nets" / f"{row.key}.onnx", str(about["sha256"]), method, radius, count, a.budget, a.device, a.limit)
         for answer in ask(q, images.held, images.held_labels, answers):
             print(f"\r  {METHODS[method]} at {radius}: image {answer.image + 1} ", end="", file=sys.stderr, flush=True)
             yield answer

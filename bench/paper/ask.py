@@ -24,7 +24,9 @@ PATIENCE = 6  # how many times the budget the clock may run on a CPU that others
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one image; verdict "wrong" where the network's own label is another one, and "over budget" where no answer came in time."""
+    """Of one image; verdict "wrong" where the network's own label is another one. `allowed` is how long it might take by the clock:
+    without an answer by then it is a "timeout", which counts as not proved, where a limit was asked for, and "over budget" where none was.
+    """
 
     row: str
     sha256: str
@@ -35,6 +37,7 @@ class Answer:
     seconds: float
     margin: float
     cpu_seconds: float = 0.0  # of this process, which another one beside it hardly changes
+    allowed: float = 0.0
 
     @property
     def proved(self) -> bool:
@@ -84,6 +87,7 @@ class Question:
     images: int
     budget: float
     device: str = "cpu"
+    limit: float | None = None
 
     def key(self) -> tuple[str, str, str, str]:
         return self.row, self.sha256, self.method, str(self.radius)
@@ -94,7 +98,12 @@ class Question:
 
     @property
     def timeout(self) -> float:
-        return max(1.0, self.budget) * (PATIENCE if self.device == "cpu" else 1)
+        return self.limit or max(1.0, self.budget) * (PATIENCE if self.device == "cpu" else 1)
+
+    def stands(self, answer: Answer) -> bool:
+        """Of an earlier run: what had no answer in time is asked again by who gives it more."""
+        late = answer.verdict in ("timeout", "over budget")
+        return not late or ((answer.verdict == "timeout") == (self.limit is not None) and answer.allowed >= self.timeout)
 
 
 @dataclass
@@ -112,7 +121,7 @@ def _prepare(model: Path, sha256: str, method: str, device: str) -> _Asked:
 
 def ask(question: Question, levels: np.ndarray, labels: np.ndarray, answers: Answers) -> Iterator[Answer]:
     """All answers in the order of the images, those of earlier runs too, until the budget is spent."""
-    known = {a.image: a for a in answers.select(*question.key())}
+    known = {a.image: a for a in answers.select(*question.key()) if question.stands(a)}
     spent, guess = 0.0, None
     for k in range(min(question.images, len(levels))):
         answer = known.get(k)
@@ -145,5 +154,6 @@ def _answer(question: Question, image: int, asked: _Asked, levels: np.ndarray, l
     found = asked.verifier.verify(levels, timeout=question.timeout, **options)
     used = time.process_time() - before
     assert isinstance(found, Result)  # of one image
-    verdict = "over budget" if found.ended_by == "query-time" else found.verdict
-    return Answer(*question.key(), image, verdict, found.seconds, float(found.margin), used)
+    late = "over budget" if question.limit is None else "timeout"
+    verdict = late if found.ended_by == "query-time" else found.verdict
+    return Answer(*question.key(), image, verdict, found.seconds, float(found.margin), used, question.timeout)

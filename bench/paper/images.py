@@ -43,12 +43,20 @@ def _read_published(dataset: str, folder: Path) -> Images:
     patterns = ("train-images*", "t10k-images*") if dataset == "mnist" else ("data_batch_*", "test_batch*")
     sides = []
     for pattern in patterns:
-        pairs = [p for p in map(read_dataset, sorted(folder.rglob(pattern))) if p is not None]
+        pairs = [p for p in map(read_dataset, _files(folder, pattern)) if p is not None]
         if not pairs or any(labels is None for _, labels in pairs):
             raise UsageError(f"{folder} holds no {pattern} with labels", "name the folder of the published files, packed or not")
         levels = np.concatenate([x if x.ndim == 4 else x[:, None] for x, _ in pairs])
         sides.append((levels.astype(np.uint8), np.concatenate([np.asarray(y) for _, y in pairs])))
     return Images("MNIST" if dataset == "mnist" else "CIFAR-10", *sides[0], *sides[1])
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    """Each once, where torchvision keeps the packed file beside what was in it; of one set, where the folder holds several."""
+    found = sorted(p for p in folder.rglob(pattern) if p.is_file() and not (p.suffix == ".gz" and p.with_suffix("").exists()))
+    if len(places := list(dict.fromkeys(p.parent for p in found))) > 1:
+        raise UsageError(f"{folder} holds {pattern} in {', '.join(map(str, places))}", "name the folder of one set")
+    return found
 
 
 @cache

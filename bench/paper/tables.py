@@ -56,10 +56,11 @@ class Measured:
     def note(self) -> str:
         if not self.answers:
             return "not run"
-        late = next((a for a in self.answers if a.verdict == "over budget"), None)
-        if late is None:
-            return self.why
-        return f"an image takes more than {late.cpu_seconds or late.seconds:.0f} s of processor time"
+        if ended := [a for a in self.answers if a.verdict == "timeout"]:
+            late = f"{len(ended)} not proved within {max(a.allowed for a in ended):.0f} s of the clock"
+            return "; ".join(filter(None, (late, self.why)))
+        over = next((a for a in self.answers if a.verdict == "over budget"), None)
+        return f"an image takes more than {over.cpu_seconds or over.seconds:.0f} s of processor time" if over else self.why
 
 
 def paper_numbers(row: PaperRow, method: str) -> tuple[int, int, float] | None:

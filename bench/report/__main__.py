@@ -4,8 +4,8 @@
 
 A RUN is a folder of CSV files, or one, as bench.suite, bench.gpu, bench.instances and bench.compare write them. The last run is compared
 with the first; those between are shown beside them. A time counts as changed when it left what the recorded spreads explain (the rule is in
-bench/report/fit.py) and --floor on top; times of other machines, devices or thread counts are shown and not judged. Lost verdicts, looser
-margins, larger peaks of memory and rows that fail now are named too. stdout carries the findings, --json as one document.
+bench/report/fit.py) and --floor on top; times of other machines, devices, thread counts or clocks are shown and not judged. Lost verdicts,
+looser margins, larger peaks of memory and rows that fail now are named too. stdout carries the findings, --json as one document.
 
 Exit code: 0, with --check 1 where something became worse, 2 for wrong usage.
 """
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if len(runs) > 1:
             print(
                 f"{len(findings)} compared, {len(worse)} worse"
-                + ("" if judged else "; other machine, device or threads: times are not judged")
+                + ("" if judged else "; other machine, device, threads or clock: times are not judged")
             )
     say(f"{a.out}: {len(runs)} run{'s' * (len(runs) > 1)}")
     return WORSE if a.check and worse else 0

@@ -56,7 +56,7 @@ def cell(value: float | None, shown: Callable[[float], str] = html.short) -> tup
 
 
 def _runs(runs: Sequence[MeasuredRun]) -> str:
-    columns = ("date", "commit", "device", "machine", "threads", "python", "torch", "triton", "polytriton", "conv_gflops")
+    columns = ("date", "commit", "device", "machine", "threads", "python", "torch", "triton", "polytriton", "clock", "conv_gflops")
     rows = [
         [("", r.name), *(("", r.about.get(c, "")) for c in columns), ("num", html.count(sum(map(len, r.parts.values()))))] for r in runs
     ]
@@ -77,7 +77,7 @@ def _changes(runs: Sequence[MeasuredRun], findings: Sequence[Finding], judged: b
         f"A time is named where it moved by more than {100 * floor:.0f} % and by more than the spreads of both runs explain (about one "
         "false alarm in a thousand rows). A row of one run is not judged."
         if judged
-        else "The runs are of different machines, devices or thread counts: times are not judged."
+        else "The runs are of different machines, devices, thread counts or clocks: times are not judged."
     )
     parts = [f"<p>{said}.</p><p class=note>{rule}</p>"]
     for title, wanted, css in (("Worse", BAD, "bad"), ("Better", BETTER, "good")):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bench.report.fit import FLOOR, Change, compare_pairs, threshold
 
-ABOUT = ("device", "machine", "threads", "python", "torch", "triton", "polytriton", "commit", "date", "conv_gflops")
-PLACE = ("device", "machine", "threads")  # what must be the same for times to be compared
+ABOUT = ("device", "machine", "threads", "python", "torch", "triton", "polytriton", "commit", "date", "clock", "conv_gflops")
+PLACE = ("device", "machine", "threads", "clock")  # what must be the same for times to be compared
 SINGLE = ("distribution", "data")  # parts that time every image once
 KEYS = ("network", "kind", "eps", "engine", "numerics", "batch", "axis", "value")
 MICRO = ("case", "numerics", "step", "variant", "rows")
@@ -86,7 +86,7 @@ def read_run(path: Path) -> MeasuredRun:
         for row in rows:
             part = row.get("part") or file.stem.rsplit("_", 1)[-1]
             run.parts.setdefault(part, []).append(row)
-            about = {k: row[k] for k in ABOUT if row.get(k)}
+            about = {"clock": "wall"} | {k: row[k] for k in ABOUT if row.get(k)}  # files from before --cpu do not say
             if clash := [k for k in PLACE if k in run.about and about.get(k, run.about[k]) != run.about[k]]:
                 raise Unreadable(f"{path} mixes runs: {clash[0]} is {run.about[clash[0]]!r} and {about[clash[0]]!r}")
             run.about = {**about, **run.about}

@@ -9,8 +9,8 @@ distribution  many images of each network, each decided once: the spread of runt
 data          real networks with published properties: verdicts, margins, times (bench.instances)
 
 Rows go to FOLDER/PART.csv as they come and to stdout, progress goes to stderr. Every group of a part runs in a process of its own; a
-row that takes longer than --limit seconds ends its group, and the row says so. --quick: the small ends of the sizes, to see that
-everything works. Several runs are compared by `python -m bench.report FOLDER FOLDER`.
+row that takes longer than --limit seconds ends its group, and the row says so. --cpu: seconds, but for --limit's, are the processor's.
+--quick: the small ends of the sizes, to see that everything works. Several runs are compared by `python -m bench.report FOLDER FOLDER`.
 
 Exit code: 0, 1 where a process died or a verdict contradicts a published one, 2 for wrong usage.
 """
@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_parts(p, PARTS)
     p.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (%(default)s)")
     p.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
+    p.add_argument("--cpu", action="store_true", help="count processor time, where other work shares the machine")
     p.add_argument("--out", type=Path, help="folder of the CSV files (build/bench/DATE-COMMIT)")
     p.add_argument("--list", action="store_true", help="print the groups and stop")
     p.add_argument("--quick", action="store_true", help="small sizes: a trial of the suite, not of the machine")
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         p.error(f"--device {a.device!r}: choose cpu, cuda or cuda:N")
     if a.device != "cpu" and (missing := no_gpu()):
         p.error(missing)
+    if a.device != "cpu" and a.cpu:
+        p.error("--cpu counts the processor's time, which says nothing of --device cuda")
     if a.data:
         os.environ["POLYTRITON_DATA"] = str(a.data.resolve())  # child processes read it
     if "data" in a.parts:
@@ -73,12 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         p.error(f"no group {a.only[0]!r}: --list names them")
     nets = a.nets and a.nets.resolve()
     job = PartJob(a.device, a.threads, a.quick, 2 if a.quick else a.runs, 2.0 if a.quick else a.budget, nets=nets)
+    job = replace(job, clock="processor" if a.cpu else "wall")
     about = describe(device_name(a.device), a.threads)
     out = a.out or run_folder(about)
     say(f"{about['machine']}; {about['device']}, {a.threads} thread(s), commit {about['commit']}")
     if a.device == "cpu":
-        job = replace(job, **next(rows_of(convolution_rate, a.threads, seconds=lambda: a.limit, threads=a.threads)))
-    about["conv_gflops"] = f"{job.conv_gflops:.1f}"
+        job = replace(job, **next(rows_of(convolution_rate, a.threads, job.clock, seconds=lambda: a.limit, threads=a.threads)))
+    about |= {"clock": job.clock, "conv_gflops": f"{job.conv_gflops:.1f}"}
     codes = [run_part(part, a.only, job, a.limit, out / f"{part}.csv", about) for part in parts]
     say(f"in {out}; a page of it: python -m bench.report {out}")
     return max(codes)

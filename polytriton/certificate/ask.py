@@ -21,6 +21,7 @@ from polytriton.prove.trail import Trail
 from polytriton.whole import told_of_writing
 
 REMEDY = "verify without a certificate, or see docs/certificates.md for what the checker reads"
+MULTIPLIED = "multiply its inequalities until none needs a quotient: (<= (* 3.0 X_0) 1.0) for a third"
 UNWRITTEN = "unsat stands, but the certificate could not be written"
 SOME = 16  # boxes of a property that are tried
 
@@ -61,6 +62,9 @@ def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> Read
     try:
         read = load(network, prop)
     except Refused as error:
+        if str(error).startswith("the term ['/'"):
+            divides = "no certificate can be made: the property divides, and the checker reads decimals alone"
+            raise UnsupportedModel(divides, MULTIPLIED) from error
         raise UnsupportedModel(f"no certificate can be made: {error}", REMEDY) from error
     if semantics != "real" and (strange := read[0].strange):
         raise UnsupportedModel(f"no certificate of {semantics} executions can be made: {strange[0]}", "add --semantics real")

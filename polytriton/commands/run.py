@@ -74,6 +74,7 @@ def run(
     listed: list[Instance] = []
     if balls is not None:
         assert network is not None
+        _check_norm_runs(balls.norm, {**settings.engine, **here}["device"])
         queries = balls.queries(network, networks(network))
     else:
         queries, listed = _properties(network, vnnlib or [], instances, networks)
@@ -130,6 +131,14 @@ def _certifiable(folder: Path, network: Path | None, semantics: str, *, images: 
     with told_of_writing(f"to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
     check_writable(folder, f"certificates to {folder}")
+
+
+def _check_norm_runs(norm: str, device: str) -> None:
+    """Before the run: else it would be said of every image."""
+    from polytriton.frontend.norm_balls import LINF, kernel_refusal
+
+    if norm != LINF and device != "cpu":
+        raise kernel_refusal(norm)
 
 
 def _ask(run: Run, queries: Sequence[Query]) -> bool:

@@ -10,17 +10,32 @@ from pathlib import Path
 
 import numpy as np
 
+from polytriton.errors import UsageError
 from polytriton.frontend.packed import read_file
 
 MOST = 1 << 30  # bytes of a file, unpacked; the largest of these holds 47 MB
 TESTS = ("t10k-images-idx3-ubyte", "t10k-images.idx3-ubyte", "test_batch.bin", "test.bin", "test_batch", "test")
+HOUSES = (  # of torchvision's root and of the archives
+    "raw", "MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "cifar-10-batches-py", "cifar-10-batches-bin", "cifar-100-python",
+    "cifar-100-binary",
+)  # fmt: skip
 SIDE, CHANNELS = 32, 3  # of an image of CIFAR
 
 Pair = tuple[np.ndarray, "np.ndarray | None"]
 
 
 def find_dataset(folder: Path) -> Path | None:
-    """The test images among the files of a folder, or None: what networks are judged by."""
+    """The test images among the files of a folder, or None: what networks are judged by. They may lie where torchvision keeps them, or
+    where an archive was unpacked, as long as one set alone does."""
+    if (found := _tests(folder)) is not None:
+        return found
+    sets = [held for house in HOUSES if (held := _tests(folder / house)) is not None]
+    if len(sets) > 1:
+        raise UsageError(f"{folder} holds several sets: {', '.join(str(p.parent) for p in sets)}", "name the folder of one")
+    return sets[0] if sets else None
+
+
+def _tests(folder: Path) -> Path | None:
     return next((p for name in TESTS for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
+from math import lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,18 @@ def check_norm(norm: str) -> str:
     if norm not in NORMS:
         raise UsageError(f"the norm {str(norm)[:20]!r} is unknown", f"use one of: {', '.join(NORMS)}")
     return norm
+
+
+def _without_tens(n: int) -> int:
+    """Without its factors 2 and 5."""
+    for p in (2, 5):
+        while n % p == 0:
+            n //= p
+    return n
+
+
+def kernel_refusal(norm: str) -> UsageError:
+    return UsageError(f"generated kernels bound boxes, no {norm} balls", "add --device cpu; in Python device='cpu'")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,14 +102,22 @@ class NormBall:
         moved = [abs(v - c) * w for v, c, w in zip(point, self.centre, self.weights, strict=True)]
         return sum(moved) <= self.radius if self.norm == L1 else sum(d * d for d in moved) <= self.radius**2
 
+    def meets(self, lows: Exact, highs: Exact) -> bool:
+        """Whether some input of the box lies in the ball: the nearest does, which is nearest in every coordinate."""
+        return self.holds(tuple(min(max(c, lo), hi) for c, lo, hi in zip(self.centre, lows, highs, strict=True)))
+
     def rows(self, free: Sequence[int], fixed: Exact) -> Iterator[Row]:
-        """Linear inequalities that say the same of an l1 ball, the inputs that are not `free` being what `fixed` says."""
+        """Linear inequalities that say the same of an l1 ball, the inputs that are not `free` being what `fixed` says. They are multiplied
+        so that decimals write their numbers: a file of thirds is one that not every program reads, the checker of certificates among them.
+        """
         assert self.norm == L1
         kept = set(range(len(self))) - set(free)
         left = self.radius - sum(abs(fixed[i] - self.centre[i]) * self.weights[i] for i in kept)
         for signs in product((-1, 1), repeat=len(free)):
             terms = tuple((i, s * self.weights[i]) for i, s in zip(free, signs, strict=True))
-            yield Row((), terms, left + sum((c * self.centre[i] for i, c in terms), start=Fraction(0)))
+            const = left + sum((c * self.centre[i] for i, c in terms), start=Fraction(0))
+            times = lcm(*(_without_tens(v.denominator) for v in (const, *(c for _, c in terms))))
+            yield Row((), tuple((i, c * times) for i, c in terms), const * times)
 
     def box(self) -> tuple[Exact, Exact]:
         """The least box around it."""

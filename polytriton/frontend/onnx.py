@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from polytriton.frontend.onnx_constants import tensor
 from polytriton.frontend.onnx_ops import operators, rounds_to_half, translate
 from polytriton.frontend.onnx_values import FREE_BYTES, REMEDY, Act, Shape, Site, State, cells, core, widen
 from polytriton.ir.check import MAX_CELLS, check_net
-from polytriton.ir.net import Builder, Net
+from polytriton.ir.net import Attr, Builder, Net
 from polytriton.limit import go_on, sha256
 
 __all__ = ["Imported", "Source", "cross_check", "load_onnx", "model_bytes", "operators"]
@@ -344,7 +344,8 @@ def _finish(
     b = state.builder
     last = b.shape(y.node) if len(b.shape(y.node)) == 1 else (cells(y.shape),)
     net = b.build(y.node if b.shape(y.node) == last else b.add("reshape", (y.node,), f"{wanted.name}_flat", False, to=last))
-    net = net.rebuild([replace(net.input, attrs={**net.input.attrs, "half": 1}), *net.nodes[1:]] if state.half else net.nodes)
+    told: dict[str, Attr] = {**({"half": 1} if state.half else {}), **({"unstated": state.unstated} if state.unstated else {})}
+    net = net.rebuild([net.input.with_attrs(**told), *net.nodes[1:]])
     try:
         check_net(net)
     except PolytritonError as e:

@@ -17,7 +17,7 @@ PLAIN = {
     "Sign": "sign", "Floor": "floor", "Ceil": "ceil", "Round": "round",
 }  # fmt: skip
 LIMITS = dict.fromkeys(("Log", "Sqrt", "Reciprocal"), "bounded where the operand is above 0")
-POWERS = {2.0: "square", 3.0: "cube", 0.5: "sqrt", -1.0: "reciprocal"}
+POWERS = {2.0: "square", 3.0: "cube", 4.0: "fourth", 0.5: "sqrt", 1.5: "three_halves", -1.0: "reciprocal"}
 
 
 def smooth(s: Site, x: Act, op: str, attrs: dict[str, Attr] | None = None, tag: str = "") -> Act:

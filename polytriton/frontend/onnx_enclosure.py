@@ -93,7 +93,8 @@ def enclose(node: Node, net: Net, operands: Sequence[Numbers], a: EnclosedArithm
         return Numbers(value, size + a.size(a.least), before + terms, slack).reshape(node.shape)
     if node.op == "scale":
         factor, c = (np.asarray(net.weight(node, key), np.float64) for key in ("a", "c"))
-        size = _size(x, a) * np.abs(factor).astype(a.size) + _magnitude(net, node, "babs", c).astype(a.size) + a.size(a.least)
+        big, bias = (_magnitude(net, node, *of).astype(a.size) for of in (("wabs", factor), ("babs", c)))
+        size = _size(x, a) * big + bias + a.size(a.least)
         return Numbers(x.value * factor + c, size, before + 2, slack)
     if node.op in ("add", "sub"):
         y = operands[1]

@@ -17,13 +17,14 @@ from polytriton.frontend import onnx_curves as cur
 from polytriton.frontend import onnx_layout as lay
 from polytriton.frontend import onnx_pieces as pie
 from polytriton.frontend import onnx_products as pro
+from polytriton.frontend import onnx_resize as siz
+from polytriton.frontend import onnx_sums as sums
 from polytriton.frontend.onnx_values import FLOATS, ONE, REMEDY, ZERO, Act, Const, Result, Shape, Site, Value, cells, rounding
 from polytriton.frontend.onnx_windows import avgpool, conv, global_pool, maxpool, reduce_mean
 from polytriton.ir.deployed import REACH
 from polytriton.ir.net import Attr
 
 MAX_DENSE = 4 << 20  # entries of a block-diagonal matrix
-TINY_SPREAD = 2.0**-100  # of a batch norm's variance with epsilon
 
 
 def relu(s: Site) -> Result:
@@ -240,7 +241,7 @@ def batchnorm(s: Site) -> Result:
     gamma, beta, mean, var = (p.value.astype(np.float64).reshape(-1, *(1,) * (len(x.shape) - 2)) for p in parts)
     spread = var + float(s.get("epsilon", np.float32(1e-5)))
     # flushing a subnormal variance must be no more than a rounding of the sum
-    s.need(bool((var >= 0).all() and (spread > TINY_SPREAD).all()), "a variance is negative or next to zero")
+    s.need(bool((var >= 0).all() and (spread > pro.TINY_SPREAD).all()), "a variance is negative or next to zero")
     a = gamma / np.sqrt(spread)
     s.need(bool(((np.abs(a) >= np.finfo(np.float64).tiny) | (gamma == 0)).all()), "its weights leave the float64 range")
     shift = times(s, mean, a)
@@ -293,11 +294,14 @@ TABLE: dict[str, Op] = {
         Op("Selu", cur.selu, None, "alpha and gamma above 0"),
         Op("Celu", cur.celu, None, "alpha above 0"),
         Op("Softmax", pro.softmax, None, "any axis"),
-        Op("Pow", cur.power, None, "one constant exponent: 1, 2, 3, 0.5 or -1"),
+        Op("LayerNormalization", pro.layer_norm, None, "any axis, constant scale and bias; under --semantics real"),
+        Op("Pow", cur.power, None, "one constant exponent: 1, 2, 3, 4, 0.5, 1.5 or -1"),
         Op("Abs", pie.absolute_value, con.arithmetic, ""),
         Op("Max", pie.pick_extreme, con.arithmetic, "activations and constants; broadcasts"),
         Op("Min", pie.pick_extreme, con.arithmetic, "activations and constants; broadcasts"),
         Op("Add", add, con.arithmetic, "two activations, or one and a constant; broadcasts"),
+        Op("Sum", sums.sum_of_several, None, "activations and constants; broadcasts"),
+        Op("Mean", sums.sum_of_several, None, "activations and constants; broadcasts"),
         Op("Sub", add, con.arithmetic, "two activations, or one and a constant; broadcasts"),
         Op("Mul", mul, con.arithmetic, "two activations, or one and a constant; broadcasts"),
         Op("Div", div, con.arithmetic, "by a constant without zeros, or by an activation above 0; broadcasts"),
@@ -329,8 +333,8 @@ TABLE: dict[str, Op] = {
         _move("Tile", lay.tile, "constant repeats"),
         _move("DepthToSpace", pie.depth_to_space, "both modes"),
         _move("SpaceToDepth", pie.space_to_depth, ""),
-        _move("Resize", pie.resize, "mode nearest by whole factors; constant scales or sizes"),
-        _move("Upsample", pie.resize, "mode nearest by whole factors; constant scales"),
+        _move("Resize", siz.resize, "mode nearest by whole factors, or linear; constant scales or sizes"),
+        _move("Upsample", siz.resize, "mode nearest by whole factors, or linear; constant scales"),
         _move("Shape", con.shape_of, "of any tensor"),
         _move("Size", con.size_of, "of any tensor"),
         _fold_op("Constant", con.constant, "all but strings"),
@@ -346,7 +350,7 @@ TABLE: dict[str, Op] = {
 ORDERLY = ("LogSoftmax",)  # where one ends a classifier, the label is that of its operand
 LOGITS = "export the model without it, up to the logits: it keeps their order; `polytriton inspect --operators` lists what is supported"
 
-CURVED = ("Cosh", "GRU", "LSTM", "LayerNormalization", "RNN", "Sinh", "Tan")
+CURVED = ("Cosh", "GRU", "LSTM", "RNN", "Sinh", "Tan")
 PIECEWISE = (
     "no simplification helps: train the network with another activation in its place, ReLU and GELU among them; "
     "`polytriton inspect --operators` lists what is supported"

@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 
-from polytriton.frontend.onnx_values import ONE, ZERO, Act, Const, Result, Shape, Site, Value, cells, rounding
+from polytriton.frontend.onnx_values import ONE, ZERO, Act, Const, Result, Site, Value, cells, rounding
 from polytriton.frontend.onnx_windows import MAX_WINDOW_CELLS, reduced_axes
 from polytriton.ir.net import Attr
 
 LARGE = 2.0**100  # of float32's 2^128; a deployed semantics bounds nothing beyond 2^60
-MODES = "only half_pixel, pytorch_half_pixel, asymmetric and tf_half_pixel_for_nn are supported"
 
 
 # ---- one activation, and constants ------------------------------------------------------------------------
@@ -225,69 +223,7 @@ def space_to_depth(s: Site) -> Result:
     return s.relabel(s.transpose(s.relabel(x, (n, c, h // b, b, w // b, b)), (0, 3, 5, 1, 2, 4)), (n, c * b * b, h // b, w // b))
 
 
-# ---- other sizes ------------------------------------------------------------------------------------------
-
-
-def resize(s: Site) -> Result:
-    """Resize and Upsample to the nearest cell by whole factors: which cell that is, is computed in fractions."""
-    x, old = s.value(0), s.op == "Upsample" or s.opset < 11
-    mode = s.get("mode", b"nearest")
-    s.need(mode == b"nearest", f"mode {mode.decode('utf-8', 'replace')}; only nearest is supported")
-    s.need(not s.get("antialias", 0) and not s.get("exclude_outside", 0), "antialias and exclude_outside are not supported")
-    factors = whole_factors(s, x.shape, old)
-    how = "asymmetric" if old else s.get("coordinate_transformation_mode", b"half_pixel").decode("utf-8", "replace")
-    near = "floor" if old else s.get("nearest_mode", b"round_prefer_floor").decode("utf-8", "replace")
-    s.need(how in ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn"), f"coordinates {how}; {MODES}")
-    s.need(near in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"), f"nearest_mode {near}")
-    shape = tuple(d * f for d, f in zip(x.shape, factors, strict=True))
-    s.check_act(shape)
-    s.spend(16 * cells(shape))
-    index = np.arange(cells(x.shape), dtype=np.int64).reshape(x.shape)
-    for axis, (size, factor) in enumerate(zip(x.shape, factors, strict=True)):
-        moved = [nearest(i, size, factor, how, near) for i in range(size * factor)]
-        if factor == 1 and moved != list(range(size)):  # onnxruntime leaves such an axis alone, the specification moves it
-            why = f"coordinates {how} with nearest_mode {near} mean different things to different runtimes"
-            raise s.fail(why, "use nearest_mode floor")
-        index = index if factor == 1 else np.take(index, moved, axis=axis)
-    return take(s, x, index)
-
-
-def nearest(i: int, size: int, factor: int, how: str, near: str) -> int:
-    """The cell of an axis that cell i of the enlarged axis repeats."""
-    at = Fraction(2 * i + 1, 2 * factor) - Fraction(1, 2)
-    if how == "asymmetric":
-        at = Fraction(i, factor)
-    elif how == "tf_half_pixel_for_nn":
-        at = Fraction(2 * i + 1, 2 * factor)
-    half = Fraction(1, 2)
-    if near.startswith("round"):
-        found = math.ceil(at - half) if near == "round_prefer_floor" else math.floor(at + half)
-    else:
-        found = math.floor(at) if near == "floor" else math.ceil(at)
-    return min(max(found, 0), size - 1)
-
-
-def whole_factors(s: Site, shape: Shape, old: bool) -> list[int]:
-    """How often each axis' cells are repeated, from scales or from sizes."""
-    rank = len(shape)
-    axes = s.axes(list(s.attrs["axes"]), rank) if "axes" in s.attrs else list(range(rank))
-    s.need(s.get("keep_aspect_ratio_policy", b"stretch") == b"stretch", "only the aspect ratio policy stretch is supported")
-    scales_at, sizes_at = (1, 9) if old else (2, 3)
-    sizes = s.maybe(sizes_at)
-    if sizes is not None and sizes.shape != (0,):
-        wanted = s.ints(sizes_at, "sizes")
-        s.need(len(wanted) == len(axes), f"sizes {wanted} do not fit {list(shape)}")
-        found = [Fraction(n, shape[a]) for n, a in zip(wanted, axes, strict=True)]
-    else:
-        attribute: Sequence[float] | None = s.attrs.get("scales")
-        numbers = s.weight(scales_at, "scales").value.reshape(-1).tolist() if attribute is None else list(attribute)
-        s.need(len(numbers) == len(axes) and all(math.isfinite(n) for n in numbers), f"scales {list(numbers)} do not fit {list(shape)}")
-        found = [Fraction(n) for n in numbers]
-    s.need(all(f.denominator == 1 and f >= 1 for f in found), f"factors {[float(f) for f in found]}; only whole ones are supported")
-    factors = [1] * rank
-    for axis, factor in zip(axes, found, strict=True):
-        factors[axis] = int(factor)
-    return factors
+# ---- transposed convolutions ------------------------------------------------------------------------------
 
 
 def conv_transpose(s: Site) -> Result:

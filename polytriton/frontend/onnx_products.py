@@ -1,4 +1,4 @@
-"""Products and quotients of two activations, and Softmax, written in products cell by cell and smooth functions.
+"""Products and quotients of two activations, Softmax and LayerNormalization, written in products cell by cell and smooth functions.
 
 Each rewriting is an identity of real numbers. Deployed, a product rounds as here; a quotient is one of the executions of a product by an
 inverse, for an inverse may be exact; a matrix product's sums may be added in any order, as here. Softmax has an error of its own, stated
@@ -12,6 +12,9 @@ import numpy as np
 from polytriton.frontend.onnx_curves import smooth, times_itself
 from polytriton.frontend.onnx_values import ZERO, Act, Result, Site, cells, rounding
 from polytriton.ir.net import Attr
+from polytriton.ir.ops import LARGEST
+
+TINY_SPREAD = 2.0**-100  # of a variance with epsilon
 
 
 def multiply(s: Site, a: Act, b: Act, tag: str = "") -> Act:
@@ -88,3 +91,38 @@ def softmax(s: Site) -> Result:
     found = s.result(last, (outer, n), x.dtype)
     back = np.argsort(groups.reshape(-1), kind="stable").reshape(x.shape)
     return s.reorder(found, back)
+
+
+def layer_norm(s: Site) -> Result:
+    """g (x - mean) / sqrt(variance + epsilon) + b over the last axes, from `axis` on: exact, for `real` alone.
+
+    Deployed, a kernel may take the variance for E[x^2] - E[x]^2, which cancels, or read x in several passes: nothing states its error.
+    Each group is a column of channels: x - mean is one layer over them, and the variance is the mean square of that.
+    """
+    x, g = s.act(0), s.weight(1, "scale")
+    b = s.weight(2, "bias") if s.maybe(2) is not None else None
+    s.need(not any(s.wanted[1:]), "the mean and the inverse deviation are not supported as outputs")
+    s.need(g.dtype == x.dtype and (b is None or b.dtype == x.dtype), "operands differ in type")
+    axis, epsilon = s.axis(int(s.get("axis", -1)), len(x.shape)), float(s.get("epsilon", np.float32(1e-5)))
+    s.need(TINY_SPREAD < epsilon <= LARGEST, f"epsilon is {epsilon:g}: next to zero, negative or not finite")
+    outer, n = cells(x.shape[:axis]), cells(x.shape[axis:])
+    shift = ZERO if b is None else b.value
+    fits = s.broadcast(x.shape, g.shape, shift.shape) == x.shape
+    s.need(fits, f"scale {list(g.shape)} or bias {list(shift.shape)} does not fit {list(x.shape)}")
+    s.leave_unstated()
+    s.spend(8 * n * (n + 1))
+    columns = s.transpose(s.relabel(x, (outer, n)), (1, 0), "columns")
+    assert isinstance(columns, Act)
+    centre = (np.eye(n) - 1 / n).reshape(n, n, 1, 1)  # a quotient and a difference: each entry is off by less than three roundings
+    weights: dict[str, Attr] = {"w": s.ref(centre, "centre"), "b": s.ref(np.zeros(n, np.float32), "b"), "k": (1, 1), "slack": 3}
+    gap = s.emit("conv", [s.view(columns, (n, 1, outer))], weights, "gap")
+    square = s.emit("square", [gap], tag="square")
+    refs = s.ref(np.full((1, n, 1, 1), 1 / n), "mean"), s.ref(np.full(1, epsilon), "epsilon")
+    mean: dict[str, Attr] = {"w": refs[0], "b": refs[1], "k": (1, 1), "slack": 1}
+    root = s.emit("sqrt", [s.emit("conv", [square], mean, "spread")], tag="root")
+    inverse = s.result(s.emit("reciprocal", [root], tag="inverse"), (1, outer), x.dtype)
+    wide = s.expand(inverse, (n, outer), "wide")
+    y = s.result(s.emit("mul", [gap, s.view(wide, (n, 1, outer))], tag="normal"), (n, outer), x.dtype)
+    back = s.transpose(y, (1, 0), "back")
+    assert isinstance(back, Act)
+    return s.scale(s.result(back.node, x.shape, x.dtype), g.value, shift, rounding(g, *([b] if b else [])))

@@ -90,6 +90,7 @@ class State:
     opset: int
     budget: int
     half: bool = False  # whether the network stores in float16 what it computed
+    unstated: str = ""  # an operator of which no deployed semantics tells how far a kernel may be off
     values: dict[str, Value] = field(default_factory=dict)
     refs: dict[int, tuple[np.ndarray, Ref]] = field(default_factory=dict)
     views: dict[tuple[str, Shape], str] = field(default_factory=dict)
@@ -113,6 +114,10 @@ class Site:
     def need(self, ok: bool, why: str) -> None:
         if not ok:
             raise self.fail(why)
+
+    def leave_unstated(self) -> None:
+        """The node is exact, and no deployed semantics says what a kernel makes of it: the network is for `real` alone."""
+        self.state.unstated = self.state.unstated or self.op
 
     def spend(self, nbytes: int) -> None:
         """Called before anything sizeable is allocated: a small file must not make large tensors."""
@@ -237,7 +242,14 @@ class Site:
         return np.broadcast_to(full, shape).reshape(node_shape)
 
     def scale(
-        self, act: Act, a: np.ndarray, c: np.ndarray, made: dict[str, int], babs: np.ndarray | None = None, tag: str = ""
+        self,
+        act: Act,
+        a: np.ndarray,
+        c: np.ndarray,
+        made: dict[str, int],
+        babs: np.ndarray | None = None,
+        tag: str = "",
+        wabs: np.ndarray | None = None,
     ) -> Act:
         """a * x + c, where both broadcast against the activation's ONNX shape and may enlarge it."""
         shape = self.broadcast(act.shape, a.shape, c.shape)
@@ -248,6 +260,8 @@ class Site:
         attrs: dict[str, Attr] = {"a": self.ref(self.spread(a, shape, to), "a"), "c": self.ref(self.spread(c, shape, to), "c"), **made}
         if babs is not None:
             attrs["babs"] = self.ref(self.spread(babs, shape, to), "babs")
+        if wabs is not None:
+            attrs["wabs"] = self.ref(self.spread(wabs, shape, to), "wabs")
         return self.result(self.emit("scale", [act.node], attrs, tag), shape, act.dtype)
 
     # ---- re-orderings, the same for activations and constants

@@ -11,12 +11,13 @@ from polytriton.errors import UsageError
 from polytriton.frontend.expressions import JOIN, Condition, Numbers, Shapes, check_same, shown_value
 from polytriton.frontend.norm_balls import NormBall
 from polytriton.frontend.numbers import exact_values
-from polytriton.frontend.query import Exact, Property, Tensor
+from polytriton.frontend.query import Disjunct, Exact, Property, Tensor
 from polytriton.frontend.vnnlib import _show, made_property
 from polytriton.frontend.vnnlib_dnf import Formula, Junction, Leaf
 from polytriton.frontend.vnnlib_linear import ONE
 from polytriton.frontend.vnnlib_parse import Document
 
+APART = "no input lies in both: move the ball, or widen the box"
 NONE = "give unsafe=[...], what must not happen, or safe=[...], what must hold"
 
 
@@ -41,8 +42,17 @@ def stated_property(
     if ball is None:
         return made
     return Property.from_disjuncts(
-        made.name, made.n_in, made.n_out, tuple(replace(d, ball=ball) for d in made.disjuncts), made.version, made.input, made.output
+        made.name, made.n_in, made.n_out, _pieces_in(made, ball), made.version, made.input, made.output
     )
+
+
+def _pieces_in(made: Property, ball: NormBall) -> tuple[Disjunct, ...]:
+    """The pieces that have an input in the ball: conditions on inputs cut boxes, and may leave none, as they may leave no box."""
+    known: dict[tuple[int, ...], bool] = {}
+    for d in made.disjuncts:
+        if d.where not in known:
+            known[d.where] = ball.meets(d.exact_lo, d.exact_hi)
+    return tuple(replace(d, ball=ball) for d in made.disjuncts if known[d.where])
 
 
 def _name(name: str) -> str:
@@ -86,7 +96,9 @@ def _bounds(box: tuple[Numbers, Numbers] | None, ball: NormBall | None, shapes: 
         for i, (lo, hi, least, most) in enumerate(zip(lows, highs, *around, strict=True)):
             if lo > most or hi < least:
                 where = shapes.element(i)
-                raise UsageError(f"the ball misses the box at {where}", "no input lies in both: move the ball, or widen the box")
+                raise UsageError(f"the ball misses the box at {where}", APART)
+        if not ball.meets(lows, highs):
+            raise UsageError("the ball misses the box, whose nearest corner or side lies beyond the radius", APART)
     return made + _leaves(lows, highs)
 
 

@@ -59,7 +59,7 @@ def roundings_before(net: Net) -> dict[str, int]:
         elif n.op == "scale":
             passed[n.name] = max(before) + n.integer("ops") + 2
         elif n.op in SUMS:
-            passed[n.name] = sum(before) + 1
+            passed[n.name] = sum(before) + n.integer("ops") + 1
         else:
             passed[n.name] = 0 if is_settled(n) else max(before)
     return passed
@@ -76,7 +76,7 @@ def sum_roundings(net: Net, passed: Mapping[str, int]) -> dict[str, int]:
         made_of[n.name] = set(n.inputs).union(*(made_of[i] for i in n.inputs))
         if n.op in SUMS:
             a, b = n.inputs
-            found[n.name] = 1 + max(0 if other in made_of[own] else passed[other] for own, other in ((a, b), (b, a)))
+            found[n.name] = 1 + n.integer("ops") + max(0 if other in made_of[own] else passed[other] for own, other in ((a, b), (b, a)))
     return found
 
 

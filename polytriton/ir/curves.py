@@ -257,6 +257,9 @@ CURVES: Mapping[str, Curve] = {
     "ceil": _jumping(np.ceil, "the integer above", band=(0.0, 1.0)),
     "round": _jumping(np.rint, "the nearest integer, of two the even one", band=(-0.5, 0.5)),
     "square": Curve(lambda x, _: x * x, lambda x, _: 2 * x, (1,), relative=True, doc="x^2"),
+    "fourth": Curve(lambda x, _: (x * x) * (x * x), lambda x, _: 4 * x * x * x, (1,), relative=True, doc="x^4"),
+    "three_halves": Curve(lambda x, _: x * np.sqrt(x), lambda x, _: 1.5 * np.sqrt(x), (1,), domain=ABOVE, relative=True,
+        doc="x^1.5; no bound unless x > 0"),
     "cube": Curve(lambda x, _: x * x * x, lambda x, _: 3 * x * x, (-1, 1), ZERO, invert=_cube_invert, relative=True, doc="x^3"),
 }
 # fmt: on

@@ -148,7 +148,7 @@ def _account(net: Net, node: Node, operands: list[Account]) -> Account:
         size = sizes[0] + sizes[1] if sizes else None
         a, b = operands
         label = np.where((a.label == 0) & (b.label == 0), 0, own_labels(node.size))
-        return Account(present[0] | present[1], size, label, most[0] + 1, most[1], most[2])
+        return Account(present[0] | present[1], size, label, most[0] + 1 + node.integer("ops"), most[1], most[2])
     if node.op == "mul":
         size = sizes[0] * sizes[1] if sizes else None
         return Account(present[0] & present[1], size, own_labels(node.size), *most)
@@ -221,6 +221,8 @@ def broken_law(before: Net, after: Net) -> str | None:
     """What a rewriting from `before` to `after` lost of the deployed network, or None where it kept all of it."""
     if before.input.integer("half") > after.input.integer("half"):
         return "that the network stores activations in float16 is forgotten (half)"
+    if before.input.attrs.get("unstated", "") != after.input.attrs.get("unstated", ""):
+        return "that no deployed semantics states an operator's error is forgotten (unstated)"
     old, new = before.by_name, after.by_name
     kept = {name for name, n in old.items() if name in new and (new[name] is n or new[name] == n)}
     changed = {n.name for n in before if n.name not in kept} | {n.name for n in after if n.name not in kept}

@@ -290,7 +290,7 @@ _WINDOW = {"k": tuple, "s": tuple, "p": tuple, "d": tuple}
 OPS: dict[str, OpSpec] = {
     s.name: s
     for s in (
-        OpSpec("input", 0, "input", {"take": Ref, "of": tuple, "half": int}, (), _infer_input, _run_input, "the network's input; take=@i picks cells of the user's input of shape `of`; half=1: the network stores activations in float16"),
+        OpSpec("input", 0, "input", {"take": Ref, "of": tuple, "half": int, "unstated": str}, (), _infer_input, _run_input, "the network's input; take=@i picks cells of the user's input of shape `of`; half=1: the network stores activations in float16; unstated=%op: no deployed semantics tells how far a kernel of this operator may be off"),
         OpSpec("linear", 1, "affine", {"w": Ref, "b": Ref, "to": tuple, "outside": int, **SHARED}, ("w", "b"), _infer_linear, _run_linear, "w @ flat(x) + b; outside=1: an input map, whose result is what the network is given"),
         OpSpec("conv", 1, "affine", {"w": Ref, "b": Ref, "g": int, **_WINDOW, **SHARED}, ("w", "b", "k"), _infer_conv, _run_conv, "convolution; padding may be negative (crop)"),
         OpSpec("scale", 1, "affine", {"a": Ref, "c": Ref, **SHARED}, ("a", "c"), _infer_scale, _run_scale, "a * x + c, broadcast"),

@@ -151,13 +151,18 @@ def _per_channel(value: np.ndarray, node: Node) -> np.ndarray | None:
     return first[:, 0, 0].astype(np.float64) if bool((full == first).all()) else None
 
 
+def _is_uncertain(node: Node) -> bool:
+    """A scale whose deployed factors may be off by more than their own rounding (a resized image's weights) stays one."""
+    return node.op == "scale" and "wabs" in node.attrs
+
+
 def _scale_after(net: Net, n: Node, source: Node) -> Net | None:
     """a (W x + b) + c = (a W) x + (a b + c): one rounding a weight, two a bias."""
     a, c, cabs = _f64(net, n, "a"), _f64(net, n, "c"), _magnitude(net, n, "babs", "c")
     assert a is not None and c is not None
     slack, ops = source.integer("slack") + n.integer("slack") + 3, source.integer("ops") + n.integer("ops") + 2
     gain = _gain(a, n, source)
-    if gain is None:
+    if gain is None or _is_uncertain(n) or _is_uncertain(source):
         return None
     if source.op == "conv":
         parts = [_per_channel(v, n) for v in (a, c, cabs)]
@@ -195,7 +200,7 @@ def _scale_before(net: Net, n: Node, source: Node) -> Net | None:
     w, b = _f64(net, n, "w"), _f64(net, n, "b")
     assert a is not None and c is not None and w is not None and b is not None
     gain = _gain(a, n, source)
-    if gain is None or cabs.max() > 2.0**REACH:  # a weight of zero would hide a shift that overflowed
+    if gain is None or _is_uncertain(source) or cabs.max() > 2.0**REACH:  # a weight of zero would hide a shift that overflowed
         return None
     wabs = _magnitude(net, n, "wabs", "w")
     babs = _magnitude(net, n, "babs", "b")

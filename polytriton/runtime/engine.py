@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from polytriton.arithmetic import ARITHMETICS, LIBRARY
-from polytriton.errors import ResourceError, UsageError
+from polytriton.errors import ResourceError
+from polytriton.frontend.norm_balls import kernel_refusal
 from polytriton.heap import keeps_memory
 from polytriton.ir.net import Node
 from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
@@ -157,8 +158,7 @@ class Engine:
 
     def _plays(self, ball: InputBalls | None) -> None:
         if self.kernels is not None and ball is not None:
-            norm = ball.norm
-            raise UsageError(f"generated kernels bound boxes, no {norm} balls", "add --device cpu; in Python device='cpu'")
+            raise kernel_refusal(ball.norm)
 
     def interval_nodes(self, boxes: Boxes) -> Iterator[Node]:
         """The interval pass, node by node: what the caller narrows of one counts for the next."""

@@ -62,6 +62,14 @@ def _cube(x: Tensor) -> Tensor:
     return x * x * x
 
 
+def _fourth(x: Tensor) -> Tensor:
+    return (x * x) * (x * x)
+
+
+def _three_halves(x: Tensor) -> Tensor:
+    return x * x.sqrt()
+
+
 def _share(x: Tensor) -> Tensor:
     return 1 / x.clamp(min=1)
 
@@ -78,7 +86,7 @@ def _alone(function: Forward) -> Run:
 SMOOTH: dict[str, Forward] = {
     "sigmoid": torch.sigmoid, "tanh": torch.tanh, "erf": torch.erf, "softsign": _softsign, "softplus": F.softplus, "exp": torch.exp,
     "log": torch.log, "sqrt": torch.sqrt, "reciprocal": torch.reciprocal, "gelu": F.gelu, "silu": F.silu, "hardswish": F.hardswish,
-    "square": torch.square, "cube": _cube, "share": _share,
+    "square": torch.square, "cube": _cube, "fourth": _fourth, "three_halves": _three_halves, "share": _share,
     "capped": _capped_exp, "sin": torch.sin, "cos": torch.cos, "gelu_tanh": partial(F.gelu, approximate="tanh"), "mish": F.mish,
     "sign": torch.sign, "floor": torch.floor, "ceil": torch.ceil, "round": torch.round,
 }  # fmt: skip

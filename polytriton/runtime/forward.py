@@ -24,6 +24,10 @@ from polytriton.runtime.relax import Winners, maxpool_winners
 from polytriton.runtime.soundness import Semantics, converts_nothing, deployed_error, elementwise_error, flush_loss, flushes, gamma, up
 
 INF = float("inf")
+UNSTATED = {"LayerNormalization": "in what order a kernel of it computes"}
+REWRITTEN = {
+    "LayerNormalization": ", or export it in the operators that it is made of (torch does for opset 16 and lower): those are covered",
+}
 
 
 @dataclass
@@ -86,6 +90,11 @@ class Forward:
             raise UnsupportedModel(
                 f"the network {net.name} stores numbers in float16: no deployed semantics covers what that rounds",
                 "use --semantics real (in Python semantics='real'), or convert the model to float32",
+            )
+        if (name := net.input.attrs.get("unstated")) and not semantics.real:
+            raise UnsupportedModel(
+                f"the network {net.name} has a {name}, and no deployed semantics states {UNSTATED.get(str(name), 'its error')}",
+                "use --semantics real (in Python semantics='real')" + REWRITTEN.get(str(name), ""),
             )
         self.net, self.semantics, self.device = net, semantics, device
         self.nodes = net.by_name

@@ -17,6 +17,7 @@ from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.prove.questions import questions
 from polytriton.runs.queries import Ball
 from polytriton.tuning import work
+from tests.soundness.test_balls import layers, model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -95,6 +96,7 @@ def test_l1_is_written_and_l2_is_refused(tmp_path: Path) -> None:
     ball = NormBall(["0.5", "1/3", 0, "1.9"], "0.25", "l1", weights=[1, 2, "0.5", 1])
     given = Property(([0, 0, -1, 2], [1, 1, 1, 2]), unsafe=[y[0] <= y[1], y[1] >= 3], ball=ball)
     given.save(tmp_path / "ball.vnnlib")
+    assert "(/" not in (tmp_path / "ball.vnnlib").read_text(), "the checker of certificates reads decimals alone"
     read = read_vnnlib(tmp_path / "ball.vnnlib")
     rng = np.random.default_rng(0)
     for _ in range(300):
@@ -107,6 +109,21 @@ def test_l1_is_written_and_l2_is_refused(tmp_path: Path) -> None:
     _, y = polytriton.variables(11, 2)
     with pytest.raises(UnsupportedProperty, match=r"2\^11"):
         Property(unsafe=[y[0] <= y[1]], ball=NormBall([0] * 11, 1, "l1")).vnnlib()
+
+
+def test_an_l1_ball_of_thirds_has_a_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    m = model(layers(np.random.default_rng(0), 3, 4, 2))
+    (tmp_path / "net.onnx").write_bytes(m)
+    _, y = polytriton.variables(3, 2)
+    Property(unsafe=[y[0] >= 1000], ball=NormBall(["1/3", "1/7", 0], "1/3", "l1")).save(tmp_path / "p.vnnlib")
+    files = [str(tmp_path / name) for name in ("net.onnx", "p.vnnlib", "c.cert")]
+    assert main(["verify", *files[:2], "--certificate", files[2]]) == 0
+    assert main(["check", *files]) == 0
+    text = (tmp_path / "p.vnnlib").read_text().replace("2.0))", "(/ 2.0 1.0)))", 1)
+    (tmp_path / "p.vnnlib").write_text(text)
+    capsys.readouterr()
+    assert main(["verify", *files[:2], "--certificate", str(tmp_path / "d.cert")]) == 3
+    assert "the property divides" in capsys.readouterr().err
 
 
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +143,9 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "0.2 in l2" in page and "2.5 in l2" in page
     assert main([*run, "--epsilon", "0.2", "--norm", "l3"]) == 2
     assert "linf, l2, l1" in capsys.readouterr().err
+    assert main([*run, "--epsilon", "0.2", "--norm", "l2", "--device", "interpret", "--json", str(tmp_path / "none.jsonl")]) == 2
+    assert capsys.readouterr().err.count("no l2 balls") == 1, "once, and not once an image"
+    assert not (tmp_path / "none.jsonl").exists()
     assert main([*run, "--epsilon", "2.5"]) == 2, "of l-infinity, this is more than the pixel range"
 
 
@@ -181,6 +201,21 @@ def test_a_ball_beside_its_box(net: polytriton.Verifier) -> None:
     box = (np.zeros(net.inputs), np.ones(net.inputs))
     with pytest.raises(UsageError, match=r"(?s)the ball misses the box at x\[.*no input lies in both"):
         Property(box, unsafe=[y[0] >= y[1]], ball=NormBall(np.full(net.inputs, 5.0), 1, "l2"))
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_a_ball_that_misses_its_box_where_no_coordinate_tells(norm: str) -> None:
+    """Beside a corner: around (-3/5, -4/5) the box [0, 1]^2 is 1 away in l2 and 7/5 in l1."""
+    x, y = polytriton.variables(2, 2)
+    centre, far, touch = ["-3/5", "-4/5"], {"l1": "27/20", "l2": "99/100"}[norm], {"l1": "7/5", "l2": 1}[norm]
+    box = (np.zeros(2), np.ones(2))
+    with pytest.raises(UsageError, match=r"(?s)the ball misses the box, whose nearest.*no input lies in both"):
+        Property(box, unsafe=[y[0] >= y[1]], ball=NormBall(centre, far, norm))
+    assert len(Property(box, unsafe=[y[0] >= y[1]], ball=NormBall(centre, touch, norm)).disjuncts) == 1
+    wide = (np.full(2, -1.0), np.ones(2))
+    pieces = [(x[0] >= 0) & (x[1] >= 0) & (y[0] >= y[1]), (x[0] <= 0) & (y[0] >= y[1])]
+    for radius, left in ((far, 1), (touch, 2)):
+        assert len(Property(wide, unsafe=pieces, ball=NormBall(centre, radius, norm)).disjuncts) == left
 
 
 def test_a_session_times_questions_in_balls(net: polytriton.Verifier, digit: tuple[np.ndarray, int]) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import re
+import shutil
+import struct
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +21,10 @@ import torch
 from bench import zoo
 from bench.paper import standins
 from bench.paper.__main__ import main
-from bench.paper.ask import Answers
+from bench.paper.ask import Answers, Question, ask
 from bench.paper.images import drawn_shapes, enlarged_digits, images_for
 from bench.paper.rows import EVERY, METHODS, PARTS, ROWS, Training
+from bench.paper.tables import Measured
 from polytriton.errors import UsageError
 
 RADII = {
@@ -56,6 +61,30 @@ def test_images_travel_with_the_project() -> None:
 def test_a_folder_without_the_published_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="train-images"):
         images_for("mnist", tmp_path)
+
+
+def test_the_published_files_are_read_once(tmp_path: Path) -> None:
+    """As torchvision leaves them: packed and unpacked, training and test ones beside each other."""
+    raw, sizes = tmp_path / "MNIST" / "raw", {"train": 7, "t10k": 3}
+    raw.mkdir(parents=True)
+    for side, count in sizes.items():
+        for what, axes in (("images-idx3", (count, 28, 28)), ("labels-idx1", (count,))):
+            data = struct.pack(f">4B{len(axes)}I", 0, 0, 8, len(axes), *axes) + bytes(k % 10 for k in range(prod(axes)))
+            (raw / f"{side}-{what}-ubyte").write_bytes(data)
+            (raw / f"{side}-{what}-ubyte.gz").write_bytes(gzip.compress(data))
+    held = images_for("mnist", tmp_path)
+    assert held.name == "MNIST" and held.train.shape == (7, 1, 28, 28) and held.held.shape == (3, 1, 28, 28)
+    assert held.train_labels.tolist() == list(range(7)) and held.held_labels.tolist() == [0, 1, 2]
+    other = tmp_path / "FashionMNIST" / "raw"
+    shutil.copytree(raw, other)
+    with pytest.raises(UsageError, match="name the folder of one set"):
+        images_for("mnist", tmp_path)
+    batches = tmp_path / "cifar-10-batches-bin"
+    batches.mkdir()
+    for name, labels in (("data_batch_1", (4, 5)), ("data_batch_2", (6,)), ("test_batch", (7,))):
+        (batches / f"{name}.bin").write_bytes(b"".join(bytes([v]) + bytes(3072) for v in labels))
+    held = images_for("cifar", tmp_path)
+    assert held.train_labels.tolist() == [4, 5, 6] and held.held.shape == (1, 3, 32, 32) and held.name == "CIFAR-10"
 
 
 @pytest.fixture
@@ -155,7 +184,27 @@ def test_answers_survive_an_end_in_the_middle_of_a_line(tmp_path: Path) -> None:
     assert len(Answers(path).held) == 2
 
 
-@pytest.mark.parametrize("line", [["table9"], ["--near", "0"], ["--near", "1/0"], ["--near", "2"], ["--near", "x"]])
+def test_what_is_not_proved_within_the_limit_is_not_proved(small: None, tmp_path: Path) -> None:
+    """It is a candidate, unlike what the budget had no time for; who gives it more time asks again."""
+    row, images = ROWS["mnist-6x500"], enlarged_digits()
+    about = standins.make(row, images, tmp_path, 640)
+    q = Question(row.key, tmp_path / "mnist-6x500.onnx", about["sha256"], "polytriton", Fraction(1, 1000), 5, 60.0, limit=1e-9)
+
+    def verdicts(q: Question) -> list[str]:
+        return [a.verdict for a in ask(q, images.held, images.held_labels, Answers(tmp_path / "a.jsonl"))]
+
+    at_once = verdicts(q)
+    assert len(at_once) == 5 and set(at_once) <= {"timeout", "wrong"} and "timeout" in at_once
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert verdicts(q) == at_once and (tmp_path / "a.jsonl").read_text().splitlines() == lines, "they stand"
+    held = Measured(row, about, q.method, str(q.radius), False, Answers(tmp_path / "a.jsonl").select(*q.key()))
+    assert len(held.candidates) == at_once.count("timeout") and held.verified == 0 and "not proved within 0 s" in held.note
+    later = verdicts(replace(q, limit=60.0))
+    assert "unsat" in later and [v == "wrong" for v in later] == [v == "wrong" for v in at_once]
+    assert verdicts(q) == later == verdicts(replace(q, limit=None)), "what is decided stands whatever the limit"
+
+
+@pytest.mark.parametrize("line", [["table9"], ["--limit", "0"], ["--near", "0"], ["--near", "1/0"], ["--near", "2"], ["--near", "x"]])
 def test_wrong_usage(line: list[str]) -> None:
     with pytest.raises(SystemExit) as e:
         main(line)

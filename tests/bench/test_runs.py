@@ -113,8 +113,9 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         read_run(mixed)
 
 
-def test_other_machines_are_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a, b = write(tmp_path / "a", "zoo", [ROW]), write(tmp_path / "b", "zoo", [{**ROW, "seconds": 9.0}], machine="N")
+@pytest.mark.parametrize("other", [{"machine": "N"}, {"clock": "processor"}])
+def test_other_machines_and_clocks_are_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str], other: dict[str, str]) -> None:
+    a, b = write(tmp_path / "a", "zoo", [ROW]), write(tmp_path / "b", "zoo", [{**ROW, "seconds": 9.0}], **other)
     assert not same_place(read_run(a), read_run(b))
     capsys.readouterr()
     assert report.main([str(a), str(b), "--out", str(tmp_path / "x.html"), "--check"]) == 0

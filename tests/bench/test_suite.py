@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import polytriton
@@ -118,6 +120,7 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
         (["goal"], "no part 'goal'"),
         (["goals", "--threads", "0"], "are 1 or more"),
         (["goals", "--device", "gpu"], "choose cpu, cuda"),
+        (["goals", "--device", "cuda", "--cpu"], "says nothing of --device cuda" if torch.cuda.is_available() else "needs an NVIDIA GPU"),
         (["goals", "--only", "nothing"], "no group 'nothing'"),
     ):
         with pytest.raises(SystemExit) as stopped:
@@ -164,6 +167,21 @@ def test_repetitions_stop_at_the_budget() -> None:
     times = repeat(lambda: made.append(1), PartJob("cpu", 1, False, 7, 60.0))
     assert len(times) == 7 and len(made) > 7 * 50, "quick runs are averaged over many"
     assert len(repeat(lambda: time.sleep(0.05), PartJob("cpu", 1, False, 100, 0.3))) < 10
+
+
+def test_processor_time_leaves_out_what_others_do() -> None:
+    """Sleep stands for a turn of somebody else's; the row is of the work alone, and its budget too."""
+
+    def run() -> None:
+        begin = time.process_time()
+        while time.process_time() - begin < 0.03:
+            pass
+        time.sleep(0.3)
+
+    job = PartJob("cpu", 1, False, 3, 60.0, clock="processor")
+    assert all(0.03 <= t < 0.2 for t in repeat(run, job))
+    assert len(repeat(run, replace(job, budget=0.2))) == 3, "a budget of the clock would have ended with the first"
+    assert min(repeat(run, replace(job, clock="wall", budget=0.2))) > 0.3
 
 
 @pytest.mark.slow

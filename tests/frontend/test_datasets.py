@@ -43,6 +43,22 @@ def test_mnist(tmp_path: Path, packed: bool, dot: bool) -> None:
         np.testing.assert_array_equal(held.labels, GREY_LABELS[1:4])
 
 
+def test_where_torchvision_keeps_them(tmp_path: Path) -> None:
+    """Its root holds a folder a set, and in it the packed files beside the others."""
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    mnist(raw, packed=True)
+    mnist(raw, packed=False)
+    for given in (tmp_path, tmp_path / "MNIST", raw):
+        np.testing.assert_array_equal(load_images(given, shape=(1, 28, 28)).labels, GREY_LABELS)
+    other = tmp_path / "cifar-10-batches-bin"
+    other.mkdir()
+    (other / "test_batch.bin").write_bytes(b"\1" + COLOUR[0].tobytes())
+    with pytest.raises(UsageError, match=r"several sets: .*MNIST/raw, .*cifar-10-batches-bin"):
+        load_images(tmp_path)
+    assert load_images(other, shape=(3, 32, 32)).labels.tolist() == [1]  # type: ignore[union-attr]
+
+
 def test_images_without_their_labels(tmp_path: Path) -> None:
     (tmp_path / "some-images-idx3-ubyte").write_bytes(idx(GREY))
     assert load_images(tmp_path / "some-images-idx3-ubyte").labels is None

@@ -252,6 +252,26 @@ def test_overflow_is_an_error_on_usual_inputs_only() -> None:
         cross_check(made, box=(np.full(3, 1e10), np.full(3, 1e10)))
 
 
+@pytest.mark.parametrize("op", ["Log", "Sqrt", "Reciprocal"])
+def test_functions_of_the_input_are_compared_where_they_are_defined(op: str) -> None:
+    """Among what is compared are numbers at which there is no result."""
+    made = load_onnx(model(node(op), [1, 4]))
+    assert 0 < cross_check(made) <= 1
+    shifted = attrs(load_onnx(model([node("Add", "x c", "h"), node(op, "h")], [1, 4], {"c": F32(0.25)})), "h")
+    with pytest.raises(UnsupportedModel, match="differs from onnxruntime"):
+        cross_check(weights(shifted, **{k: v + F32(0.01) for k, v in shifted.net.weights.items() if k.endswith("_c")}))
+
+
+def test_a_network_that_is_defined_nowhere_is_told_so() -> None:
+    nodes = [node("Abs", "x", "a"), node("Neg", "a", "n"), node("Sub", "n c", "h"), node("Log", "h")]
+    with pytest.raises(UnsupportedModel, match=r"a number at none of the 4 ordinary inputs tried: it takes log of") as told:
+        cross_check(load_onnx(model(nodes, [1, 4], {"c": F32(1)})))
+    assert "check=False" in told.value.remedy
+    box = np.full((1, 4), -3.0), np.full((1, 4), -2.0)
+    with pytest.raises(UnsupportedModel, match="a number at none"):
+        cross_check(load_onnx(model(node("Sqrt"), [1, 4])), box=box)
+
+
 def test_infinity_where_nothing_overflows_is_a_difference() -> None:
     numbers, flat = Numbers(np.array([[1.0, 2.0]]), None, 3), np.array([[np.inf, 2.0]])
     with pytest.raises(UnsupportedModel, match=r"at \[0\]: 1 instead of inf"):

@@ -47,6 +47,9 @@ BALLS: tuple[Mutant, ...] = (
     m("balls: a part at the edge is missed", CUTS, "left[:, None] < 0, np.inf", "left[:, None] < given[:, None] / 8, np.inf", PARTS),
     m("balls: descents leave them", "runtime/attack/ball.py", "points = e.centre + moved * share[..., None]", "points = e.centre + moved", f"{SOUND}::test_points_are_drawn_into_the_ball_exactly"),
     m("balls: another norm is the same question", "runs/queries.py", '("" if self.norm == LINF else f" {self.norm}")', '""', f"{USED}::test_a_record_is_of_its_norm", f"{USED}::test_on_the_command_line"),
+    m("balls: those that miss their box are asked about", "frontend/stated.py", "if not ball.meets(lows, highs):", "if False:", f"{USED}::test_a_ball_that_misses_its_box_where_no_coordinate_tells"),
+    m("balls: pieces that touch them are dropped", EXACT, "return self.holds(tuple(min(max(c, lo), hi) for", "return self.holds(tuple(min(max(c, lo), hi) + Fraction(1, 10**9) for", f"{USED}::test_a_ball_that_misses_its_box_where_no_coordinate_tells"),
+    m("balls: an l1 row is multiplied on one side", EXACT, "const * times)", "const)", f"{USED}::test_l1_is_written_and_l2_is_refused"),
     m("balls: l1 rows of half the signs", EXACT, "for signs in product((-1, 1), repeat=len(free)):", "for signs in product((1,), repeat=len(free)):", f"{USED}::test_l1_is_written_and_l2_is_refused"),
     m("balls: fixed inputs cost nothing of a written ball", EXACT, "abs(fixed[i] - self.centre[i]) * self.weights[i] for i in kept", "0 * self.weights[i] for i in kept", f"{USED}::test_l1_is_written_and_l2_is_refused"),
 )  # fmt: skip

@@ -8,6 +8,7 @@ from tests.mutation.mutant import Mutant, m
 TABLE, LINES, WALK, SEMANTICS = "ir/curves.py", "runtime/curves.py", "runtime/cpu/walk.py", "runtime/soundness.py"
 IMPORT, MADE, PLANES = "frontend/onnx_curves.py", "frontend/onnx_products.py", "runtime/planes.py"
 STEPPED = "tests/runtime/test_stepped.py"
+COMPARED, COMPARE = "frontend/onnx_compare.py", "tests/frontend/test_onnx_compare.py"
 CHOSEN, SLOPES, DIVIDED = "runtime/chosen.py", "tests/prove/test_smooth_slopes.py", "tests/prove/test_smooth_search.py"
 FLAT, MULTIPLIED = "tests/runtime/test_planes.py", "tests/soundness/test_products.py"
 FACTS, HELD, NETS, CASES = "tests/ir/test_curves.py", "tests/runtime/test_curve_lines.py", "tests/soundness/test_curves.py", "tests/frontend/test_onnx.py"
@@ -102,6 +103,11 @@ CURVES: tuple[Mutant, ...] = (
     m("powers keep their operand's rank", IMPORT, 'x = s.expand(x, s.broadcast(x.shape, exponent.shape), "wide")', "pass", CASES),
     m("powers: the first exponent stands for all", IMPORT, "bool((exponent.value == exponent.value.reshape(-1)[0]).all())", "True", "tests/frontend/test_onnx_files.py"),
     m("kernels take smooth functions", "kernels/network.py", 'if node.op in (*CURVES, "mul"):', "if False:", NETS),
+    m("the import is compared where it is defined: anything goes", COMPARED, "if partial and not defined:", "if False:", COMPARE),
+    m("the import is compared where it is defined: nowhere else", COMPARED, "if not partial and not known.all():", "if not known.all():", COMPARE),
+    m("powers: three halves are two", IMPORT, '1.5: "three_halves"', '1.5: "square"', CASES),
+    m("fourth powers are straight", TABLE, "4 * x * x * x, (1,)", "4 * x * x * x, (-1,)", FACTS),
+    m("three halves of negative numbers", TABLE, "1.5 * np.sqrt(x), (1,), domain=ABOVE", "1.5 * np.sqrt(x), (1,)", FACTS),
     # slopes of the rows' own
     m("slopes of a row's own: cuts of the other side", CHOSEN, "k[used], x[used] < 0, None", "k[used], x[used] > 0, None", SLOPES),
     m("slopes of a row's own: nothing is deployed", CHOSEN, "if tables.kit.forward.semantics.real:", "if True:", SLOPES),

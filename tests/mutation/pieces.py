@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant, m
 
+SIZE, SUM, SIZES = "frontend/onnx_resize.py", "frontend/onnx_sums.py", "tests/soundness/test_sizes.py"
 FILE, CASES, DRAWN, SOUND = "frontend/onnx_pieces.py", "tests/frontend/test_onnx.py", "tests/frontend/test_onnx_drawn.py", "tests/soundness/test_pieces.py"
 AGREE = "tests/ir/test_agree.py"
 
@@ -31,10 +32,40 @@ PIECES: tuple[Mutant, ...] = (
     m("where: the other one", FILE, "np.where(chosen, 0, n)", "np.where(chosen, n, 0)", CASES),
     m("gathered points: batches count from zero", FILE, "sparse=True)[:batch] if batch else ()", "sparse=True)[:batch] if batch > 1 else (slice(None),) * batch", CASES),
     m("depth to space: one mode", FILE, 'if mode == b"DCR" else', 'if mode in (b"DCR", b"CRD") else', CASES),
-    m("resize: ties go up", FILE, 'math.ceil(at - half) if near == "round_prefer_floor"', 'math.floor(at + half) if near == "round_prefer_floor"', DRAWN),
-    m("resize: half a cell is nothing", FILE, "at = Fraction(2 * i + 1, 2 * factor) - Fraction(1, 2)\n", "at = Fraction(i, factor)\n", DRAWN),
-    m("resize: runtimes agree", FILE, "if factor == 1 and moved != list(range(size)):", "if False:", SOUND),
-    m("resize: factors are cut off", FILE, "f.denominator == 1 and f >= 1", "f >= 1", DRAWN, SOUND),
+    m("resize: ties go up", SIZE, 'math.ceil(at - HALF) if near == "round_prefer_floor"', 'math.floor(at + HALF) if near == "round_prefer_floor"', DRAWN),
+    m("resize: half a cell is nothing", SIZE, "at = Fraction(2 * i + 1, 2 * factor) - HALF\n", "at = Fraction(i, factor)\n", DRAWN),
+    m("resize: runtimes agree", SIZE, "if factor == 1 and moved != list(range(size)):", "if False:", SOUND),
+    m("resize: factors are cut off", SIZE, "all(f.denominator == 1 for f in found)", "True", DRAWN, SOUND),
+    m("resize: linear weights change places", SIZE, "return [*taps, Tap(above, share, [0] * out)] if any(share) else taps", "return [Tap(above, [1 - f for f in share], [0] * out), Tap(below, share, [0] * out)] if any(share) else taps", CASES),
+    m("resize: ends of an axis go on", SIZE, "above = [min(b + 1, size - 1) for b in below]", "above = [max(b - 1, 0) if b == size - 1 else b + 1 for b in below]", SIZES, CASES, argued="beyond the last cell its share is zero"),
+    m("resize: coordinates beyond an axis are not its end's", SIZE, "min(max((i + middle) * step - middle, Fraction(0)), Fraction(size - 1))", "abs(min((i + middle) * step - middle, Fraction(size - 1)))", CASES),
+    m("resize: corners are no cells", SIZE, "step = Fraction(size - 1, out - 1) if out > 1 else Fraction(0)", "step = Fraction(size, out)", CASES),
+    m("resize: one cell lies in the middle", SIZE, 'if how == "pytorch_half_pixel" and out == 1:', "if False:", CASES),
+    m("resize: every factor is a power of two", SIZE, "return a & (a - 1) == 0 and b & (b - 1) == 0", "return True", SIZES),
+    m("resize: coordinates are exact", SIZE, "np.tile(wide * (1 + 2.0**-34), (outer, 1, 1)) if inexact else None", "None", SIZES),
+    m("resize: coordinates round nothing", SIZE, "ops=ROUNDINGS * inexact", "ops=0", SIZES),
+    m("resize: a coordinate stays on its cell's side", SIZE, "if any(n is not None for n in near):", "if False:", SIZES),
+    m("resize: the cell before is exact", SIZE, "[0 if n is None else off for n in near]", "[0] * out", SIZES),
+    m("resize: fractions of a cell mean one thing", SIZE, "if grown.denominator != 1:", "if False:", SIZES),
+    m("resize: a half that is computed is none", SIZE, "        s.state.half = True\n", "        pass\n", SIZES),
+    m("resize: pairs keep their operand's shape", SIZE, "copies = replace(copies, node=s.view(copies, channels))", "pass", CASES),
+    m("folding takes weights that are uncertain, behind", "passes/fold.py", "if gain is None or _is_uncertain(n) or _is_uncertain(source):", "if gain is None:", SIZES),
+    m("folding takes weights that are uncertain, before", "passes/fold.py", "if gain is None or _is_uncertain(source) or cabs.max()", "if gain is None or cabs.max()", SIZES),
+    # sums of several operands, and a normalised layer
+    m("sum: one order is charged", SUM, "more = count - 2", "more = 0", SIZES),
+    m("sum: repeated cells are added before", SUM, 'total = s.expand(total, shape, "wide1")', "pass", SIZES),
+    m("sum: constants are added in one order", SUM, '"ops": v.ops + more}', '"ops": v.ops}', SIZES),
+    m("mean: of one less", SUM, "np.asarray(1 / count)", "np.asarray(1 / max(1, count - 1))", CASES),
+    m("mean: a quotient is exact", SUM, '{"slack": 1, "ops": 1})', '{"ops": 1})', SIZES),
+    m("sums of several are one rounding", "ir/addends.py", '1 + n.integer("ops") + max(', "1 + max(", SIZES),
+    m("what passes a sum of several passes one rounding", "ir/addends.py", 'sum(before) + n.integer("ops") + 1', "sum(before) + 1", SIZES),
+    m("law: sums of several may be one rounding", "ir/deployed.py", 'most[0] + 1 + node.integer("ops")', "most[0] + 1", SIZES),
+    m("layer norm: the mean stays", "frontend/onnx_products.py", "np.eye(n) - 1 / n", "np.eye(n) - 0 / n", CASES),
+    m("layer norm: no epsilon", "frontend/onnx_products.py", 's.ref(np.full(1, epsilon), "epsilon")', 's.ref(np.full(1, 1e-6), "epsilon")', CASES),
+    m("layer norm: entries are exact", "frontend/onnx_products.py", '"k": (1, 1), "slack": 3}', '"k": (1, 1)}', SIZES),
+    m("layer norm: deployed as written", "frontend/onnx_products.py", "    s.leave_unstated()\n", "", SIZES),
+    m("deployed semantics take what nothing states", "runtime/forward.py", 'if (name := net.input.attrs.get("unstated")) and not semantics.real:', "if (name := None):", SIZES),
+    m("law: what nothing states may go", "ir/deployed.py", 'if before.input.attrs.get("unstated", "") != after', 'if "" != after', SIZES),
     m("transposed conv: the kernel as it is", FILE, "np.flip(w, axis=tuple(range(2, 2 + rank)))", "np.flip(w, axis=())", CASES),
     m("transposed conv: more at the start", FILE, "hi = [r - p + m for", "hi = [r - p for", CASES),
     m("transposed conv: pads change sides", FILE, "zip(reach, pads[:rank], strict=True)", "zip(reach, pads[rank:], strict=True)", CASES),

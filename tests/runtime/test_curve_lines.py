@@ -230,7 +230,7 @@ def test_stated_errors() -> None:
     assert find_semantics("float32,sigmoid=10").function_error(node("silu", 1), 0 * one, 50 * one).item() >= 500 * unit
     assert find_semantics("float32,sigmoid=10").function_error(node("sigmoid", 1), 0 * one, 50 * one).item() < 11 * unit
     # products and what IEEE 754 defines err by their own size, and by what is flushed
-    for name in ("sqrt", "reciprocal", "square", "cube"):
+    for name in ("sqrt", "reciprocal", "square", "cube", "fourth", "three_halves"):
         small, none = (find_semantics("float32").function_error(node(name, 1), v * one, one).item() for v in (1e-6, 0.0))
         assert 4e-6 * unit <= small <= 5e-6 * unit and none >= 2.0**-126
     assert find_semantics("float32").function_error(node("exp", 1), 1e-6 * one, one).item() >= 4 * unit

@@ -49,6 +49,19 @@ def binary(tape: Tape, n: NodeView) -> Value:
     return tape.pair(n.op.lower(), x, y)
 
 
+def several(tape: Tape, n: NodeView) -> Value:
+    """Sum and Mean of any number of operands: the specification names no order."""
+    parts = np.broadcast_arrays(*(x.ids for x in n.inputs))
+    rows = np.stack([p.reshape(-1) for p in parts], 1)
+    fixed = all(x.constant for x in n.inputs)
+    dtype = n.inputs[0].dtype
+    total = tape.dots(rows, np.ones_like(rows), None, parts[0].shape, dtype, fixed, product=False)
+    if n.op == "Sum":
+        return total
+    count = tape.constant(np.array(float(len(parts))), dtype)
+    return tape.pair("mul", total, tape.single_over("div", count)) if tape.forms.division else tape.pair("div", total, count)
+
+
 def unary(tape: Tape, n: NodeView) -> Value:
     x = n.inputs[0]
     if x.cells is None:
@@ -269,5 +282,5 @@ CELLWISE: dict[str, Any] = {
     "Cast": cast, "Identity": identity, "Dropout": identity, "Flatten": flatten, "Reshape": reshape, "Squeeze": squeeze,
     "Unsqueeze": unsqueeze, "Transpose": transpose, "Gather": gather, "Slice": slice_, "Split": split, "Pad": pad, "Concat": concat,
     "Expand": expand, "Tile": tile, "Constant": constant, "ConstantOfShape": constant_of_shape, "Shape": shape_of, "Size": shape_of,
-    "Where": choose, "NonZero": nonzero, "Range": span,
+    "Sum": several, "Mean": several, "Where": choose, "NonZero": nonzero, "Range": span,
 }  # fmt: skip

@@ -11,11 +11,12 @@ import onnx
 from tests.oracle.graphs.build import Builder, Tensor
 from tests.oracle.graphs.more_rules import MIXABLE, STAGES, chain
 from tests.oracle.graphs.piece_rules import PIECE_STAGES
+from tests.oracle.graphs.size_rules import SIZE_STAGES
 from tests.oracle.graphs.smooth_rules import SMOOTH_STAGES
 
 VERSION = 2  # of the drawing: another one makes other graphs from the same numbers
 MIXED = ("chain", "double_models", "half_models")  # several rules in one graph; one rule in float64, or in float16
-ALONE = {**STAGES, **PIECE_STAGES, **SMOOTH_STAGES}
+ALONE = {**STAGES, **PIECE_STAGES, **SMOOTH_STAGES, **SIZE_STAGES}
 RULES = (*ALONE, *MIXED)
 NARROW = ("constants_before", "constants_after", "constants_both", "pad_add_matmul", "gather_padded")
 

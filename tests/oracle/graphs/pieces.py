@@ -105,8 +105,6 @@ def _rounded(x: float, how: str) -> int:
 
 def resize(tape: Tape, n: NodeView) -> Value:
     x = n.inputs[0]
-    if n.text("mode", "nearest") != "nearest":
-        raise NotCovered("interpolation")
     old = n.op == "Upsample" or n.opset < 11
     how = "asymmetric" if old else n.text("coordinate_transformation_mode", "half_pixel")
     near = "floor" if old else n.text("nearest_mode", "round_prefer_floor")
@@ -120,6 +118,8 @@ def resize(tape: Tape, n: NodeView) -> Value:
         given = n.given(1 if old else 2)
         assert given is not None
         scales = [float(v) for v in given]
+    if n.text("mode", "nearest") != "nearest":
+        return _between(tape, x, axes, scales, how)
     cells = x.ids
     for axis, scale in zip(axes, scales, strict=True):
         size = x.shape[axis]
@@ -127,6 +127,47 @@ def resize(tape: Tape, n: NodeView) -> Value:
         where = [min(max(_rounded(_source(i, size, out, scale, how), near), 0), size - 1) for i in range(out)]
         cells = np.take(cells, where, axis)
     return _at(x, cells)
+
+
+def _place(i: int, size: int, out: int, scale: float, how: str) -> float:
+    """Where a cell of the result lies in the operand; its ends are repeated beyond them."""
+    if how == "align_corners":
+        at = i * (size - 1) / (out - 1) if out > 1 else 0.0
+    else:
+        at = _source(i, size, out, scale, "half_pixel" if how == "half_pixel_symmetric" and out == size * scale else how)
+    return min(max(at, 0.0), size - 1.0)
+
+
+def _between(tape: Tape, x: Value, axes: list[int], scales: list[float], how: str) -> Value:
+    """Axis by axis, or all neighbours in one sum. Only where float32 holds every coordinate: the weights are constants here."""
+    joint = tape.forms.mean % 2 == 0
+    ids, shape = x.ids[..., None], list(x.shape)
+    weights = np.ones((*[1] * len(shape), 1))
+    for axis, scale in zip(axes, scales, strict=True):
+        size, out = shape[axis], math.floor(shape[axis] * scale)
+        places = np.array([_place(i, size, out, scale, how) for i in range(out)])
+        if (places * 1024 != np.floor(places * 1024)).any():
+            raise NotCovered("coordinates that are rounded")
+        low = np.floor(places).astype(int)
+        if out == size and (places == np.arange(size)).all():
+            continue
+        shape[axis] = out
+        along = (-1, *(1,) * (len(shape) - axis))  # the last axis is of the terms
+        share = (places - low).reshape(along)
+        both = [np.take(ids, low, axis), np.take(ids, np.minimum(low + 1, size - 1), axis)]
+        parts = [weights * (1 - share), weights * share]
+        ids, weights = np.concatenate(both, -1), np.concatenate(np.broadcast_arrays(*parts), -1)
+        if not joint:
+            ids, weights = _weighed(tape, x, ids, weights)[..., None], np.ones((*[1] * len(shape), 1))
+    return Value(_weighed(tape, x, ids, weights) if ids.shape[-1] > 1 else ids[..., 0], x.dtype, None, x.constant)
+
+
+def _weighed(tape: Tape, x: Value, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    full = np.broadcast_to(weights, ids.shape)
+    held = tape.constant(full.astype(np.float64), x.dtype)
+    terms = ids.shape[-1]
+    made = tape.dots(ids.reshape(-1, terms), held.ids.reshape(-1, terms), None, ids.shape[:-1], x.dtype, x.constant, product=False)
+    return made.ids
 
 
 # ---- transposed convolutions -------------------------------------------------------------------------------------------

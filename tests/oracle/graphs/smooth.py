@@ -98,6 +98,8 @@ FUNCTIONS: dict[str, Function] = {
     "hardswish": Function(_hardswish, _hardswish_ball, 6),
     "square": Function(lambda x, _: x * x, lambda x, _: x * x, relative=True),
     "cube": Function(lambda x, _: x * x * x, lambda x, _: x * x * x, relative=True),
+    "fourth": Function(lambda x, _: x**4, lambda x, _: x * x * x * x, relative=True),
+    "three_halves": Function(lambda x, _: np.abs(x) ** 1.5, lambda x, _: x * x.sqrt(), relative=True),
 }  # fmt: skip
 STEPPED = {"sign": np.sign, "floor": np.floor, "ceil": np.ceil, "round": np.rint}  # exact, deployed too
 
@@ -204,8 +206,9 @@ def power(tape: Tape, n: NodeView) -> Value:
     x, exponent = n.inputs[0], n.given(1)
     assert exponent is not None and exponent.size == 1
     k = float(exponent.reshape(-1)[0])
-    if k in (2.0, 3.0):
-        return apply(tape, {2.0: "square", 3.0: "cube"}[k], x)
+    names = {2.0: "square", 3.0: "cube", 4.0: "fourth", 1.5: "three_halves"}
+    if k in names:
+        return apply(tape, names[k], x)
     if k == 0.5:
         return tape.single("sqrt", x)
     if k == -1.0:
@@ -239,7 +242,24 @@ def softmax(tape: Tape, n: NodeView) -> Value:
     return Value(placed.reshape(x.shape) if n.opset < 13 else np.moveaxis(placed, -1, axis), x.dtype)
 
 
+def layer_norm(tape: Tape, n: NodeView) -> Value:
+    """Less the mean, over the root of the mean square and epsilon: steps as the specification's function has them."""
+    x, axis = n.inputs[0], n.integer("axis", -1) % len(n.inputs[0].shape)
+    rows = x.ids.reshape(int(np.prod(x.shape[:axis])), -1)
+
+    def mean(cells: np.ndarray) -> Value:
+        total = tape.dots(cells, np.ones_like(cells), None, (len(cells), 1), x.dtype, False, product=False)
+        return tape.pair("div", total, tape.constant(np.array(float(cells.shape[1])), x.dtype))
+
+    gap = tape.pair("sub", Value(rows, x.dtype), mean(rows))
+    spread = tape.pair("add", mean(tape.pair("mul", gap, gap).ids), tape.constant(np.array(n.number("epsilon", np.float32(1e-5))), x.dtype))
+    y = tape.pair("div", gap, tape.single("sqrt", spread)).reshaped(x.shape)
+    y = tape.pair("mul", y, n.inputs[1])
+    return tape.pair("add", y, n.inputs[2]) if len(n.inputs) > 2 else y
+
+
 SMOOTH: dict[str, Any] = {
+    "LayerNormalization": layer_norm,
     **dict.fromkeys(PLAIN, function), "Gelu": gelu, **dict.fromkeys(("Elu", "Selu", "Celu"), elu), "Pow": power, "Softmax": softmax,
     **dict.fromkeys(("Sign", "Floor", "Ceil", "Round"), step),
 }  # fmt: skip

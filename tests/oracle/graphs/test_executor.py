@@ -193,7 +193,19 @@ CASES: dict[str, tuple[list[Any], tuple[int, ...], dict[str, np.ndarray], int]] 
     **{f"{op} of a square": ([node("Mul", "x", "x", out="s"), node(op, "s")], FLAT, {}, 17) for op in ("Log", "Sqrt", "Reciprocal")},
     **{f"{op}, alpha 2": ([node(op, "x", alpha=2.0)], FLAT, {}, 17) for op in ("Elu", "Selu", "Celu")},
     "gelu by tanh": ([node("Gelu", "x", approximate="tanh")], FLAT, {}, 20),
-    **{f"power {k:g}": ([node("Mul", "x", "x", out="s"), node("Pow", "s", "k")], FLAT, {"k": np.float32(k)}, 17) for k in (2, 3, 0.5, -1)},
+    **{f"power {k:g}": ([node("Mul", "x", "x", out="s"), node("Pow", "s", "k")], FLAT, {"k": np.float32(k)}, 17)
+       for k in (2, 3, 4, 0.5, 1.5, -1)},
+    "sum of several": ([node("Neg", "x", out="h"), node("Sum", "x", "c", "h", "x")], IMAGE, {"c": f(6)}, 17),
+    "mean of several": ([node("Abs", "x", out="h"), node("Mean", "x", "c", "h")], IMAGE, {"c": f(5, 1)}, 17),
+    "layer norm": ([node("LayerNormalization", "x", "g", "b")], FLAT, {"g": f(6), "b": f(6)}, 17),
+    "layer norm over axes": ([node("LayerNormalization", "x", "g", axis=1, epsilon=0.1)], (2, 2, 2), {"g": f(2, 2)}, 17),
+    **{
+        f"resize linearly, {how}": (
+            [node("Resize", "x", "", "", "z", mode="linear", coordinate_transformation_mode=how)], (1, 1, 3, 5), {"z": i(1, 1, *to)}, 19,
+        )
+        for how, to in (("half_pixel", (6, 5)), ("half_pixel_symmetric", (6, 10)), ("pytorch_half_pixel", (1, 10)),
+                        ("asymmetric", (6, 20)), ("align_corners", (5, 9)))
+    },
     **{f"softmax over {k}": ([node("Softmax", "x", axis=k)], IMAGE, {}, 17) for k in (-1, 1, 2)},
     "softmax, old": ([node("Softmax", "x", axis=2)], IMAGE, {}, 11),
     "product of activations": ([node("Neg", "x", out="h"), node("Mul", "x", "h")], IMAGE, {}, 17),
