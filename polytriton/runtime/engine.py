@@ -26,6 +26,7 @@ from polytriton.passes.memory import chunk_rows
 from polytriton.passes.pipeline import Compiled, replan
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.config import DEFAULT, Config
+from polytriton.runtime.cpu import blocks
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.forward import Boxes, Forward
@@ -102,7 +103,7 @@ class Engine:
         target = "cuda:{}{}".format(*torch.cuda.get_device_capability(self.device)) if kernels and self.device.type == "cuda" else ""
         stock = Stock(compiled.filed, self.plan, target)
         self.forward = forward or Forward(self.net, find_semantics(semantics), self.device)
-        self.kit = Kit(self.net, self.plan, self.forward, self.coefficients)
+        self.kit = Kit(self.net, self.plan, self.forward, self.coefficients, self._sums_in_blocks())
         self.kernels: TritonBackend | None = None
         if kernels:
             backend = IntervalBackend if numerics == "interval" else TritonBackend
@@ -115,6 +116,12 @@ class Engine:
         self.unsettled = unsettled_nodes(self.net)
         self.tally = Tally()
         self._other: Engine | None = None
+
+    def _sums_in_blocks(self) -> frozenset[str]:
+        """Operators whose float32 products are this machine's tiles; convolutions keep forms that a configuration chose."""
+        if not self.coefficients.centred or not self.backend.fast or not blocks.is_available():
+            return frozenset()
+        return frozenset(("linear",) if self.config.convs else ("linear", "conv"))
 
     # ---- boxes ------------------------------------------------------------------------------------------
 

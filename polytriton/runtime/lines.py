@@ -39,6 +39,7 @@ class _Lines(Walk):
         """The invariant of a walk at the input, with the pending rounding paid that a candidate would be charged there."""
         if last:
             name = self.kit.net.input.name
+            self._leave_centre(name)
             m, window = self._dense_entry(name, self.frontier[name])
             place, frame = self._place(name, window), self.kit.frames[name]
             weight = self.backend.weigh(m, place, self.tables.xabs(name))

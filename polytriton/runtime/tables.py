@@ -5,6 +5,7 @@ They are made from the boxes when first asked for and dropped when the boxes cha
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from itertools import count
 
@@ -16,8 +17,9 @@ from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Plan, extent
-from polytriton.rounding import U64, dot_error, one_rounding
+from polytriton.rounding import U64, dot_error, gammas, one_rounding
 from polytriton.runtime.centres import Centre, find_centre, is_centred
+from polytriton.runtime.cpu.blocks import Packed, depths, pack, tap_depths
 from polytriton.runtime.cpu.torch_backend import Compact, Frame
 from polytriton.runtime.curves import curve_lines
 from polytriton.runtime.forward import Boxes, Forward
@@ -42,8 +44,10 @@ class Weights:
 class Kit:
     """What does not depend on the batch: weights in the coefficient type and the frames of all tables."""
 
-    def __init__(self, net: Net, plan: Plan, forward: Forward, coefficients: Arithmetic) -> None:
+    def __init__(self, net: Net, plan: Plan, forward: Forward, coefficients: Arithmetic, blocks: Set[str] = frozenset()) -> None:
+        """`blocks`: the operators whose float32 products sum in blocks."""
         self.net, self.plan, self.forward, self.coefficients = net, plan, forward, coefficients
+        self.blocks, self._packed = blocks, dict[str, Packed]()
         self.nodes = net.by_name
         self.frames = {n.name: Frame(*extent(n), plan.halos.get(n.name, (0, 0, 0, 0))) for n in net}
         self.users = net.users()
@@ -63,6 +67,19 @@ class Kit:
             part = w[k * co // g : (k + 1) * co // g].permute(0, 2, 3, 1)
             spread[k * co // g : (k + 1) * co // g, ::dh, ::dw, k * ci : (k + 1) * ci] = part
         return Weights(w.contiguous(memory_format=torch.channels_last), spread)
+
+    def sums_in_blocks(self, layer: Layer) -> bool:
+        """Whether the order in which the layer's products are summed is known (blocks.py)."""
+        node = layer.node
+        return node.op in self.blocks and node.integer("g", 1) == 1
+
+    def multiplier(self, name: str) -> Tensor | Packed:
+        """A layer as rows are multiplied by it."""
+        if not self.sums_in_blocks(self.forward.layers[name]):
+            return self.weights[name].back
+        if name not in self._packed:
+            self._packed[name] = pack(self.weights[name].back)
+        return self._packed[name]
 
     def bias_line(self, name: str, width: int) -> Tensor:
         """The bias over a window `width` cells wide: one line for a convolution, the whole image otherwise; float64."""
@@ -233,16 +250,12 @@ class Tables:
             else:
                 own = gamma(layer.terms + 4, U64)  # of the image: the point's magnitudes are the box's, to within a rounding
                 t = t + (layer.rho + own) * (size + layer.babs) + dot_error(terms) * centre.image.abs()
+                t = t + 2 * dot_error(below[0].numel()) * size  # the sum M'.p, whose magnitudes are below 2 |M| Wabs |p|
                 below = centre.radius
                 size = self.kit.forward.product(layer, layer.wabs, below)
                 t = t + nu * size
             if product:
-                # K of an entry of M W: the outputs that read the cell and can have a coefficient; zeros add exactly
-                k = c.product_error(self.kit.forward.readers(layer, self.live(name))) * (1 + nu)
-                if node.op == "linear":
-                    t = t + k * size
-                else:
-                    t = t + self.kit.forward.product(layer, layer.wabs, torch.where(below > 0, k * below, torch.zeros_like(below)))
+                t = t + self._product_loss(layer, name, below, size, nu)
             if c.dtype == torch.float32:  # a weight below the smallest normal is off by at most eta
                 t = t + c.eta * below.sum((1, 2, 3), keepdim=True)
         if node.op == "gather" and product:
@@ -251,6 +264,28 @@ class Tables:
         if product and name in self.kit.pending:
             t = t + self.kit.pending[name] * xabs  # M_j lambda_j was rounded once
         return up(t)
+
+    def _product_loss(self, layer: Layer, name: str, below: Tensor, size: Tensor, nu: float) -> Tensor:
+        """R: what the entries of M W round, times how far the operand lies from what is exact (`below`; `size` is wabs times that)."""
+        c, node, live = self.kit.coefficients, layer.node, self.live(name)
+        if self.kit.sums_in_blocks(layer):
+            return gammas(self._depths(layer, live), c.u) * (1 + nu) * size
+        # K of an entry of M W: the outputs that read the cell and can have a coefficient; zeros add exactly
+        k = c.product_error(self.kit.forward.readers(layer, live)) * (1 + nu)
+        if node.op == "linear":
+            return k * size
+        return self.kit.forward.product(layer, layer.wabs, torch.where(below > 0, k * below, torch.zeros_like(below)))
+
+    def _depths(self, layer: Layer, live: Tensor) -> Tensor:
+        """How many roundings a coefficient's products pass through, at most, each of them [batch, h, w, c]."""
+        node, flat = layer.node, live.flatten(1).long()
+        count = torch.tensor(live.shape[-1] if node.op == "conv" else flat.shape[1], device=live.device)
+        whole = depths(torch.arange(int(count), device=live.device), count)
+        if node.op == "conv":
+            return tap_depths(whole, tuple(layer.w.shape), _pair(node, "s"), _pair(node, "d")).double()
+        # of one image's rows those that are not live may be left out before (`active`): the others move up
+        moved = depths((flat.cumsum(1) - 1).clamp(min=0), flat.sum(1, keepdim=True))
+        return torch.maximum(whole, moved).view(live.shape).double()
 
     def live(self, name: str) -> Tensor:
         """Where rows can have a coefficient: not where every reader is a ReLU that is off (both its slopes are zero)."""
@@ -284,9 +319,13 @@ class Tables:
             w = self.kit.weights[node.name].back
             small = len(outputs) * len(inputs) <= 0.7 * w.numel()
             every = len(inputs) == w.shape[1]
-            part = w.index_select(0, outputs)
-            compact = Compact(part, outputs, None) if every else Compact(part.index_select(1, inputs), outputs, inputs)
-            self._active[key] = compact if small else None
+            if small:
+                part = w.index_select(0, outputs)
+                part = part if every else part.index_select(1, inputs)
+                held = pack(part) if self.kit.sums_in_blocks(self.kit.forward.layers[node.name]) else part
+                self._active[key] = Compact(held, outputs, None if every else inputs)
+            else:
+                self._active[key] = None
         return self._active[key]
 
     def _floor(self, name: str, xabs: Tensor, below: Tensor | None) -> Tensor:
@@ -327,3 +366,8 @@ class Tables:
                 table(round_up(largest, self.dtype)),
             )
         return self._pool[node.name]
+
+
+def _pair(node: Node, of: str) -> tuple[int, int]:
+    a, b = node.ints(of, (1, 1))
+    return a, b

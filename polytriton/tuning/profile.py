@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polytriton.ir.plan import Window
 from polytriton.runtime.config import conv_key
+from polytriton.runtime.cpu.blocks import Packed
 from polytriton.runtime.cpu.torch_backend import ConvShape, TorchBackend
 from polytriton.runtime.engine import Engine
 from polytriton.tuning.cpu_cost import Load
@@ -62,7 +63,7 @@ class Measured(TorchBackend):
         spent.calls += 1
         spent.values += m.numel()
 
-    def conv(self, m: Tensor, w: Tensor, conv: ConvShape, window: Window) -> Tensor:
+    def conv(self, m: Tensor, w: Tensor | Packed, conv: ConvShape, window: Window) -> Tensor:
         start = time.perf_counter()
         out = super().conv(m, w, conv, window)
         self._note(conv_key((m.shape[1], m.shape[2], m.shape[3]), tuple(w.shape), conv.stride, conv.groups), CONV, m, start)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant, m
 
 PASS, CHECK, WALK, LAUNCHES = "passes/charge.py", "ir/check.py", "runtime/cpu/walk.py", "kernels/launches.py"
+BLOCKS, SUMMED = "runtime/cpu/blocks.py", "tests/runtime/test_blocks.py"
 CHARGES, CENTRES, TERMS = "tests/passes/test_charge.py", "tests/soundness/test_centres.py", "tests/soundness/test_terms.py"
 COUNTS, ALIKE, LAUNCHED = f"{CHARGES}::test_the_checker_counts", f"{CHARGES}::test_whoever_pays_rows_pay_the_same", f"{CHARGES}::test_whoever_pays_launches_are_the_same"
 
@@ -32,8 +33,22 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("launches: a layer is paid twice", LAUNCHES, 'return step.pays("product") or entry.due', "return True", f"{CHARGES}::test_launches_pay_what_the_plan_says_and_nothing_else"),
     m("launches: a ReLU of its own pass forgets the layer behind", "kernels/steps.py", ', due=step.pays("behind")', "", LAUNCHED),
     m("launches: an interval ReLU forgets the layer behind", "kernels/interval_launches.py", 'replace(out, due=step.pays("behind"))', "out", LAUNCHED),
-    m("centres: a product's value at its centre stays in the constant", WALK, "self.backend.pay(self.rows, value, -1.0, weight,", "self.backend.pay(self.rows, None, -1.0, weight,", CENTRES),
-    m("centres: a sum over a centre rounds nothing", WALK, "-1.0, weight, dot_error(terms) * sum_error(terms))", "-1.0)", CENTRES),
+    m("blocks: what follows in a block rounds half as often", BLOCKS, "own = (terms - block * CHAIN).clamp(max=CHAIN) - at % CHAIN", "own = ((terms - block * CHAIN).clamp(max=CHAIN) - at % CHAIN) // 2", SUMMED),
+    m("blocks: blocks meet for nothing", BLOCKS, "return 1 + own + beside.clamp(min=0) + beyond.clamp(min=0)", "return 1 + own + beyond.clamp(min=0)", SUMMED),
+    m("blocks: groups meet for nothing", BLOCKS, "return 1 + own + beside.clamp(min=0) + beyond.clamp(min=0)", "return 1 + own + beside.clamp(min=0)", SUMMED),
+    m("blocks: groups are one long chain", BLOCKS, "%place = urem i64 %count, {WIDTH}", "%place = urem i64 %count, 1073741824", SUMMED),
+    m("blocks: products are no roundings", BLOCKS, "return 1 + own + beside", "return own + beside", TERMS),
+    m("blocks: lines of a kernel meet for nothing", BLOCKS, "known = terms + min(lines, 3) - 1 + -(-lines // 3) * places - 1", "known = terms", SUMMED),
+    m("blocks: a cell takes each tap once", BLOCKS, "+ -(-lines // 3) * places - 1", "", SUMMED),
+    m("blocks: planes add taps in the order of cells", BLOCKS, "return known.clamp(min=shape[0] + lines * places) if shape[1] <= FEW else known", "return known", SUMMED),
+    m("blocks: shifted sums in any order", "runtime/cpu/sums.py", "target[b + q] += source[s0 + q] + source[s1 + q] + source[s2 + q]", "target[b + q] = target[b + q] + source[s0 + q] + source[s1 + q] + source[s2 + q]", SUMMED),
+    m("blocks: what is left of a layer keeps its places", "runtime/tables.py", "return torch.maximum(whole, moved).view(live.shape).double()", "return whole.expand_as(moved).reshape(live.shape).double()", f"{SUMMED}::test_outputs_that_move_up_are_charged_for_both_places"),
+    m("blocks: products round half as much", "runtime/tables.py", "return gammas(self._depths(layer, live), c.u) * (1 + nu) * size", "return gammas(self._depths(layer, live), c.u) * 0.5 * size", TERMS),
+    m("centres: a product's value at its centre stays in the constant", WALK, "                self.backend.pay(self.rows, value, -1.0)\n            # the intercepts", "                self.backend.pay(self.rows, None, -1.0)\n            # the intercepts", CENTRES),
+    m("centres: a candidate forgets what is owed", WALK, "                self.backend.pay(self.rows, value, -1.0)\n            ball", "                self.backend.pay(self.rows, None, -1.0)\n            ball", CENTRES),
+    m("centres: a pass of its own pays nothing", WALK, "        self.backend.pay(self.rows, value, -1.0)\n\n", "        self.backend.pay(self.rows, None, -1.0)\n\n", CENTRES),
+    m("centres: an entry that waits owes another's centre", WALK, "if found is not None and self.arriving.get(name):", "if found is not None and False:", CENTRES),
+    m("centres: a sum over a centre rounds nothing", "runtime/tables.py", "t = t + 2 * dot_error(below[0].numel()) * size", "t = t + 0 * size", CENTRES),
     m("centres: a constant takes the bias alone", "runtime/tables.py", "return self.kit.bias_line(name, width) if found is None else found[0]", "return self.kit.bias_line(name, width)", CENTRES),
     m("centres: an operand lies half as far from its centre", "runtime/centres.py", "up(torch.maximum(hi - exact, exact - lo))", "0.5 * up(torch.maximum(hi - exact, exact - lo))", TERMS),
     m("centres: the image is of the point before it was rounded", "runtime/centres.py", "exact = point.double()", "exact = 0.5 * lo + 0.5 * hi", CENTRES, TERMS),

@@ -86,7 +86,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("t without merged weights", TABLES, "(layer.rho + nu) * size", "nu * size", TERMS),
     m("t without stored weights", TABLES, "nu = 0.0 if layer.exact32", "nu = 0.0 if True or layer.exact32", TERMS),
     m("t without the bias's sum", TABLES, "+ (layer.rho + dot_error(terms)) * layer.babs", "+ layer.rho * layer.babs", TERMS),
-    m("t without a dense product", TABLES, "t = t + k * size", "t = t + 0", TERMS),
+    m("t without a dense product", TABLES, "return k * size", "return 0 * size", TERMS),
     m("t without a convolution's product", TABLES, "torch.where(below > 0, k * below,", "torch.where(below > 0, 0 * below,", TERMS),
     m("t without subnormal weights", TABLES, "t = t + c.eta * below", "t = t + 0 * below", TERMS),
     m("t without repeats of a gather", TABLES, "gamma(repeats - 1, c.u) if repeats > 1", "gamma(repeats - 1, c.u) if repeats > 1e9", TERMS),

@@ -22,14 +22,14 @@ def _ready() -> None:
     loops.prepare()
 
 
-def _rows(kind: type, step: int = 1) -> tuple[list[np.ndarray | int], tuple[np.ndarray, np.ndarray]]:
+def _rows(kind: type, step: int = 1) -> tuple[list[np.ndarray | int], tuple[np.ndarray, ...]]:
     rng = np.random.default_rng(3)
     m, lo = rng.standard_normal(20 * 12 * step).astype(kind)[::step], rng.standard_normal(60).astype(kind)
-    return [m, np.arange(20) // 3, 6, 3, 4, lo, lo + np.asarray(1, kind)], (np.empty(20), np.empty(20))
+    return [m, np.arange(20) // 3, 6, 3, 4, lo, lo + np.asarray(1, kind), lo * 3], (np.empty(20), np.empty(20), np.empty(20))
 
 
 def test_every_loop_is_there_in_every_version() -> None:
-    assert len(loops._known) == 13
+    assert len(loops._known) == 14
     for one in loops._known:
         assert one._found is not None
         assert len(one._found) == len(one.versions), one.name
@@ -58,7 +58,7 @@ def test_arrays_of_another_type_or_layout_are_left_to_numba() -> None:
 
     assert call(good) == 0
     for k, wrong in ((0, args[0].astype(np.float64)), (0, _rows(np.float32, 2)[0][0]), (1, args[1].astype(np.int32)), (5, args[5][None]),
-                     (7, np.empty(20, np.float32)), (8, np.empty(40)[::2])):  # fmt: skip
+                     (8, np.empty(20, np.float32)), (9, np.empty(40)[::2])):  # fmt: skip
         for out in outs:
             out[:] = 7
         assert call([*good[:k], wrong, *good[k + 1 :]]) == loops.FAILED, k

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from polytriton.ir.net import Net, Ref
+from polytriton.ir.net import Net, Node, Ref
 from polytriton.ir.ops import OPS
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
-from polytriton.runtime.layers import from_physical, load_layer
+from polytriton.runtime.layers import from_physical, load_layer, to_physical
 from polytriton.runtime.soundness import U64
 from polytriton.runtime.tables import Tables
 from tests.oracle.adversary import Opponent
@@ -35,6 +35,7 @@ class Wanted:
     u: float
     eta: float
     float32: bool
+    blocks: bool
     matrices: dict[str, np.ndarray] = field(default_factory=dict)
     signed: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -96,7 +97,12 @@ class Wanted:
                 exact = self.signed[name] @ point + np.repeat(bias, node.size // bias.size)
                 held, far = np.abs(exact), np.maximum(hi - point, point - lo)
                 t += np.count_nonzero(w, axis=1) * U64 * (w @ np.abs(point) + b)
-            t += rho * (w @ y + b) + nu * (w @ far) + w @ (gamma * far) + node.size * U64 * held
+            t += rho * (w @ y + b) + nu * (w @ far) + node.size * U64 * held
+            if self.blocks and node.op != "scale" and node.integer("g", 1) == 1:
+                passed = self.roundings(node)
+                t += passed * self.u / (1 - passed * self.u) * (w @ far)
+            else:
+                t += w @ (gamma * far)
             t += self.eta * far.sum() if self.float32 else 0.0
             assert layer.rho >= rho
         if node.op == "gather":
@@ -108,6 +114,19 @@ class Wanted:
             t += self.u * x
         return t
 
+    def roundings(self, node: Node) -> np.ndarray:
+        """Through how many each output's products pass, of all its rows' or of those that are live alone."""
+        if node.op == "conv":  # channels first, then at least one sum wherever taps meet
+            k, s = node.ints("k"), node.ints("s", (1, 1))
+            return np.repeat(count_roundings(node.shape[0]) + (k[0] > s[0]) + (k[1] > s[1]), node.size // node.shape[0])
+        live = self.live(node.name)
+        order = to_physical(torch.arange(node.size)[None], node.shape).reshape(-1).numpy()  # of the columns, as rows have them
+        passed = np.zeros(node.size)
+        passed[order] = count_roundings(node.size)
+        alone = order[live[order]]
+        passed[alone] = np.maximum(passed[alone], count_roundings(len(alone)))
+        return passed
+
     def floor(self, name: str) -> float:
         """Underflow of a substituted affine node: eta a coefficient, a product and a sum for each term of an entry."""
         node, own = self.net.node(name), self.absmax(name).sum()
@@ -115,6 +134,23 @@ class Wanted:
             return float(self.eta * own)
         w, y = self.matrices[name], self.absmax(node.inputs[0])
         return float(self.eta * (own + (2 * np.count_nonzero(w, axis=0) * y).sum() + (w.sum(axis=0) * y).sum()))
+
+
+def count_roundings(terms: int) -> np.ndarray:
+    """Products are rounded, then chains of 16, their sums in chains of 8, and what those make in one chain: roundings that each meets."""
+    passed = np.ones(terms)
+
+    def chain(parts: list[list[int]]) -> list[int]:
+        met: list[int] = []
+        for part in parts:
+            met = met + part
+            passed[met] += len(met) > len(part)
+        return met
+
+    parts = [[k] for k in range(terms)]
+    for length in (16, 8, max(1, terms)):
+        parts = [chain(parts[a : a + length]) for a in range(0, len(parts), length)]
+    return passed
 
 
 def _magnitudes(net: Net) -> Net:
@@ -141,7 +177,7 @@ def test_the_step_vector_has_every_term(nets: int, dtype: str, semantics: str) -
             boxes = engine.refine(torch.from_numpy(lo).flatten(1), torch.from_numpy(hi).flatten(1))
             tables = Tables(engine.kit, boxes)
             c = engine.coefficients
-            wanted = Wanted(engine.net, boxes, c.u, c.eta, dtype == "float32")
+            wanted = Wanted(engine.net, boxes, c.u, c.eta, dtype == "float32", bool(engine.kit.blocks))
             for n in engine.net:
                 if OPS[n.op].kind not in ("affine", "layout") or not np.isfinite(wanted.absmax(n.name)).all():
                     continue

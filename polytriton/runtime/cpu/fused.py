@@ -31,48 +31,58 @@ def compile_loop(form: str, flags: set[str] = REORDERED) -> Callable[[Callable[.
     return loops.loop(form, flags)
 
 
-@compile_loop("T I i i i T T D D")
-def concretize(m, base, pitch, height, line, lo, hi, value, weight):  # type: ignore[no-untyped-def]
-    """value = sum of m*lo where m > 0 and m*hi where m < 0; weight = sum of |m| max(|lo|, |hi|)."""
+@compile_loop("T I i i i T T T D D D")
+def concretize(m, base, pitch, height, line, lo, hi, point, value, weight, at):  # type: ignore[no-untyped-def]
+    """value = sum of m*lo where m > 0 and m*hi where m < 0; weight = sum of |m| max(|lo|, |hi|); at = sum of m*point."""
     r, size = 0, height * line
     while r < len(base):
         total = 0.0
         large = 0.0
+        there = 0.0
         if r + 1 < len(base) and base[r] == base[r + 1]:
             total2 = 0.0
             large2 = 0.0
+            there2 = 0.0
             for i in range(height):
                 a = r * size + i * line
                 t = base[r] + i * pitch
-                mm, m2, ll, hh = m[a : a + line], m[a + size : a + size + line], lo[t : t + line], hi[t : t + line]
+                mm, m2 = m[a : a + line], m[a + size : a + size + line]
+                ll, hh, pp = lo[t : t + line], hi[t : t + line], point[t : t + line]
                 for q in range(line):
                     low = np.float64(ll[q])
                     high = np.float64(hh[q])
+                    p = np.float64(pp[q])
                     most = max(abs(low), abs(high))
                     x = np.float64(mm[q])
                     y = np.float64(m2[q])
                     total += x * (high if x < 0 else low)
                     large += abs(x) * most
+                    there += x * p
                     total2 += y * (high if y < 0 else low)
                     large2 += abs(y) * most
+                    there2 += y * p
             value[r] = total
             weight[r] = large
+            at[r] = there
             value[r + 1] = total2
             weight[r + 1] = large2
+            at[r + 1] = there2
             r += 2
             continue
         for i in range(height):
             a = r * size + i * line
             t = base[r] + i * pitch
-            mm, ll, hh = m[a : a + line], lo[t : t + line], hi[t : t + line]
+            mm, ll, hh, pp = m[a : a + line], lo[t : t + line], hi[t : t + line], point[t : t + line]
             for q in range(line):
                 x = np.float64(mm[q])
                 low = np.float64(ll[q])
                 high = np.float64(hh[q])
                 total += x * (high if x < 0 else low)
                 large += abs(x) * max(abs(low), abs(high))
+                there += x * np.float64(pp[q])
         value[r] = total
         weight[r] = large
+        at[r] = there
         r += 1
 
 
@@ -140,31 +150,38 @@ def charge(m, base, pitch, height, line, t_table, bias, first, step, constant, e
         error[r] = err
 
 
-@compile_loop("T I i i i T I T T T I i T D I i D D D")
+@compile_loop("T I i i i T I T T T T I i T D I i D D D D")
 def relax_and_charge(  # type: ignore[no-untyped-def]
-    out, base, pitch, height, line, m, start, below, above, cut, then, next_pitch, t_table, bias, first, step, total, constant, error
-):
-    """`relax` of the rows that begin at start[r] in m, written one behind the other, and `charge` for the affine node behind it."""
+    out, base, pitch, height, line, m, start, below, above, cut, point, then, next_pitch, t_table, bias, first, step,
+    total, constant, error, at,
+):  # fmt: skip
+    """`relax` of the rows that begin at start[r] in m, written one behind the other, and `charge` for the affine node behind it;
+    at = sum of m*point before that.
+    """
     r, size = 0, height * line
     while r < len(base):
         acc = 0.0
         con = 0.0
         err = 0.0
+        there = 0.0
         if r + 1 < len(base) and base[r] == base[r + 1] and then[r] == then[r + 1] and first[r] == first[r + 1]:
             acc2 = 0.0
             con2 = 0.0
             err2 = 0.0
+            there2 = 0.0
             for i in range(height):
                 t = base[r] + i * pitch
                 s = then[r] + i * next_pitch
                 b = first[r] + i * step
-                lo, hi, cc = below[t : t + line], above[t : t + line], cut[t : t + line]
+                lo, hi, cc, pp = below[t : t + line], above[t : t + line], cut[t : t + line], point[t : t + line]
                 tt, bb = t_table[s : s + line], bias[b : b + line]
                 a, a2, o = start[r] + i * line, start[r + 1] + i * line, r * size + i * line
                 mm, m2, oo, o2 = m[a : a + line], m[a2 : a2 + line], out[o : o + line], out[o + size : o + size + line]
                 for q in range(line):
                     low, high, c, tq, bq = lo[q], hi[q], np.float64(cc[q]), np.float64(tt[q]), np.float64(bb[q])
-                    x, y = mm[q], m2[q]
+                    x, y, p = mm[q], m2[q], np.float64(pp[q])
+                    there += np.float64(x) * p
+                    there2 += np.float64(y) * p
                     acc += np.float64(x) * c if x < 0 else 0.0
                     acc2 += np.float64(y) * c if y < 0 else 0.0
                     n = x * (high if x < 0 else low)
@@ -178,21 +195,24 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
             total[r] = acc
             constant[r] = con
             error[r] = err
+            at[r] = there
             total[r + 1] = acc2
             constant[r + 1] = con2
             error[r + 1] = err2
+            at[r + 1] = there2
             r += 2
             continue
         for i in range(height):
             t = base[r] + i * pitch
             s = then[r] + i * next_pitch
             b = first[r] + i * step
-            lo, hi, cc = below[t : t + line], above[t : t + line], cut[t : t + line]
+            lo, hi, cc, pp = below[t : t + line], above[t : t + line], cut[t : t + line], point[t : t + line]
             tt, bb = t_table[s : s + line], bias[b : b + line]
             a, o = start[r] + i * line, r * size + i * line
             mm, oo = m[a : a + line], out[o : o + line]
             for q in range(line):
                 x = mm[q]
+                there += np.float64(x) * np.float64(pp[q])
                 acc += np.float64(x) * np.float64(cc[q]) if x < 0 else 0.0
                 n = x * (hi[q] if x < 0 else lo[q])
                 oo[q] = n
@@ -201,6 +221,7 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
         total[r] = acc
         constant[r] = con
         error[r] = err
+        at[r] = there
         r += 1
 
 

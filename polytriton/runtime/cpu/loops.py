@@ -24,6 +24,7 @@ import numpy as np
 from polytriton import knobs
 
 Tell = Callable[[str], None]
+Text = Callable[[str], "tuple[str, str, str]"]
 AVAILABLE = find_spec("numba") is not None and find_spec("llvmlite") is not None
 FAILED = -(1 << 63)  # what a compiled loop returns for arrays of other types or layouts
 DTYPES = tuple(np.dtype(t) for t in ("float32", "float64", "int64", "bool"))  # in the order of a call's first slots
@@ -35,12 +36,14 @@ _held: list[Any] = []  # what owns the machine code
 
 
 class Loop:
-    """One loop. `form` names the type of each argument: T an array of coefficients, I, D and B one of int64, float64 and bool, a digit
-    its axes where they are not one; i, d and b are scalars. Arrays are C-contiguous; for others Numba compiles a version of its own.
+    """One loop. `form` names the type of each argument: T an array of coefficients, F, I, D and B one of float32, int64, float64 and
+    bool, a digit its axes where they are not one; i, d and b are scalars. Arrays are C-contiguous; for others Numba compiles a version of
+    its own.
+    `text` writes the machine's code where Numba's would be slow: given a name, LLVM's text, what is to be called and its parameters.
     """
 
-    def __init__(self, function: Callable[..., Any], form: str, flags: set[str]) -> None:
-        self.function, self.form, self.flags = function, form.split(), flags
+    def __init__(self, function: Callable[..., Any], form: str, flags: set[str], text: Text | None = None) -> None:
+        self.function, self.form, self.flags, self.text = function, form.split(), flags, text
         self.name = f"{function.__module__}.{function.__qualname__}".replace(".", "_")
         self._arrays = tuple(k for k, kind in enumerate(self.form) if kind[0].isupper())
         self._typed = next((k for k, kind in enumerate(self.form) if kind[0] == "T"), None)
@@ -84,11 +87,11 @@ class Loop:
 _IDS = tuple(map(id, DTYPES))
 
 
-def loop(form: str, flags: set[str]) -> Callable[[Callable[..., Any]], Any]:
+def loop(form: str, flags: set[str], text: Text | None = None) -> Callable[[Callable[..., Any]], Any]:
     """A loop of this form; the function itself where Numba is not installed."""
 
     def wrap(function: Callable[..., Any]) -> Any:
-        return Loop(function, form, flags) if AVAILABLE else function
+        return Loop(function, form, flags, text) if AVAILABLE else function
 
     return wrap
 
@@ -97,7 +100,7 @@ def prepare(tell: Tell = knobs.tell) -> None:
     """Loads every loop; where this machine has none of this release yet, compiles them, which takes some seconds, and says so."""
     if not AVAILABLE:
         return
-    from polytriton.runtime.cpu import cells, fused, scalars, sums  # noqa: F401  those that are to be known
+    from polytriton.runtime.cpu import blocks, cells, fused, scalars, sums  # noqa: F401  those that are to be known
 
     with _LOCK:
         left = [one for one in _known if one._found is None]
@@ -153,9 +156,15 @@ def _object(llvm: Any, source: str, tell: Tell) -> bytes:
 def machine(llvm: Any) -> Any:
     """This processor, as Numba asks for it."""
     target = llvm.Target.from_default_triple()
-    features = llvm.get_host_cpu_features().flatten()
     how = {"opt": 3, "reloc": "default", "codemodel": "jitdefault", "jit": True}
-    return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, **how)
+    return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features(), **how)
+
+
+def features() -> str:
+    """What this processor has, as LLVM lists it."""
+    import llvmlite.binding as llvm
+
+    return str(llvm.get_host_cpu_features().flatten())
 
 
 def _layout_is_known() -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ORDER = {"float32": 0, "float64": 1, "int64": 2, "bool": 3}  # of the ids of types in the first slots
 SIZES = {"float32": 4, "float64": 8, "int64": 8, "bool": 1}
-ELEMENTS = {"I": "int64", "D": "float64", "B": "bool"}
+ELEMENTS = {"F": "float32", "I": "int64", "D": "float64", "B": "bool"}
 SCALARS = {"i": "int64", "d": "float64", "b": "boolean"}
 LIBRARY = {"memset", "memcpy", "memmove"}  # what any C library has
 DATA, AXES, SHAPE, TYPE, FLAGS = 0, 8, 16, 40, 48  # of an array's fields, behind the head that every object has
@@ -37,6 +37,8 @@ def build(loops: Sequence[Loop], machine: Any, tell: Callable[[int, int], None])
         tell(k, len(todo))
         name = f"{one.name}_{version}"
         made = llvm.parse_assembly(_text(one, version, name))
+        if one.text is not None:
+            made.triple, made.data_layout = machine.triple, str(machine.target_data)
         names.append(name)
         if whole is None:
             whole = llvm.parse_assembly(f"{_target(made)}{NEVER}")
@@ -73,7 +75,10 @@ def _drop_unused(module: Any, machine: Any) -> None:
 
 
 def _text(one: Loop, version: str, name: str) -> str:
-    """Numba's optimised code of a version, and the entry behind it."""
+    """Numba's optimised code of a version, or the loop's own, and the entry behind it."""
+    if one.text is not None:
+        code, callee, parameters = one.text(name)
+        return f"{code}\n{_entry(one, version, name, callee, parameters)}"
     types = []
     for kind in one.form:
         if kind[0].islower():

@@ -15,15 +15,16 @@ from torch import Tensor
 from polytriton.ir.plan import Axis, Window
 from polytriton.runtime.config import AUTO, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, conv_key
 from polytriton.runtime.cpu import fused, sums
+from polytriton.runtime.cpu.blocks import FEW, Packed, multiply
 
-FEW, LONG = 4, 20  # `auto` sums planes rather than cells up to so many input channels, from lines of so many cells on
+LONG = 20  # `auto` sums planes rather than cells, up to FEW input channels, from lines of so many cells on
 
 
 @dataclass(frozen=True)
 class Compact:
     """A dense layer without the outputs that no row refers to and the inputs that are always zero."""
 
-    w: Tensor
+    w: Tensor | Packed
     outputs: Tensor
     inputs: Tensor | None  # None: all of them
 
@@ -36,23 +37,33 @@ class Products:
     fast: bool  # Numba's loops are there and the device is a CPU
     direct: bool  # the library's convolutions sum plainly
 
-    def linear(self, m: Tensor, w: Tensor | Compact, shape: tuple[int, int, int]) -> Tensor:
+    def linear(self, m: Tensor, w: Tensor | Packed | Compact, shape: tuple[int, int, int]) -> Tensor:
         flat = m.reshape(len(m), -1)
-        if isinstance(w, Tensor):
-            return (flat @ w).view(len(m), *shape)
-        product = flat.index_select(1, w.outputs) @ w.w
+        if not isinstance(w, Compact):
+            return self._matrix_product(flat, w).view(len(m), *shape)
+        product = self._matrix_product(flat.index_select(1, w.outputs), w.w)
         if w.inputs is None:
             return product.view(len(m), *shape)
         out = m.new_zeros(len(m), shape[0] * shape[1] * shape[2])
         out.index_copy_(1, w.inputs, product)
         return out.view(len(m), *shape)
 
-    def conv(self, m: Tensor, w: Tensor, conv: ConvShape, window: Window) -> Tensor:
+    def _matrix_product(self, m: Tensor, w: Tensor | Packed, out: Tensor | None = None) -> Tensor:
+        """By the library, in an order that is its own, or in blocks."""
+        if isinstance(w, Packed):
+            return multiply(m.contiguous(), w, self.threads, self.config.split, out)
+        return torch.mm(m, w, out=out)
+
+    def conv(self, m: Tensor, w: Tensor | Packed, conv: ConvShape, window: Window) -> Tensor:
         """Transposed convolution of every row's window, cut to the window the plan asks for.
 
-        An entry of the result sums the same products in every form, in another order.
+        An entry of the result sums the same products in every form, in another order; a packed weight's order is known.
         """
         lead = conv.lead(window)
+        if isinstance(w, Packed):
+            if w.plain is not None and m.shape[2] >= LONG and PLANES in self.forms(m.dtype, conv):
+                return self._product_and_planes(m, w.plain, conv, lead, window)
+            return self._shifted_product(m, w, w.shape[1], conv, lead, window)
         form = self.form(m, w, conv)
         if form == PLANES:
             return self._product_and_planes(m, w, conv, lead, window)
@@ -141,23 +152,29 @@ class Products:
                     out[a : a + some, oh::sh, ow::sw] = product.view(-1, nh, nw, ci)
         return out
 
+    def _shifted_product(
+        self, m: Tensor, by_cell: Tensor | Packed, ci: int, conv: ConvShape, lead: tuple[int, int], window: Window
+    ) -> Tensor:
+        """The sums in a compiled loop; `by_cell` is [channels, kh * kw * ci]."""
+        (r, h, wd, c), (kh, kw) = m.shape, conv.kernel
+        out = m.new_empty(r, window.h.size, window.w.size * ci)
+        some = self._some(m, h * wd * kh * kw * ci)
+        taps = m.new_empty(min(r, some), h, wd, kh, kw * ci)
+        for a in range(0, r, some):
+            part, to, made = m[a : a + some].reshape(-1, c), out[a : a + some], taps[: r - a]
+            self._matrix_product(part, by_cell, made.view(-1, kh * kw * ci))
+            fused.over_slices(
+                sums.shifted_sums, self.threads, made.numpy(), to.numpy(), ci, *lead, *conv.stride, *conv.dilation, least=self.config.split
+            )
+        return out.view(r, window.h.size, window.w.size, ci)
+
     def _product_and_shift(self, m: Tensor, w: Tensor, conv: ConvShape, lead: tuple[int, int], window: Window) -> Tensor:
         """One GEMM over channels, then shifted sums: float64 has no fast direct convolution on CPUs, nor have a few channels."""
         r, h, wd, c = m.shape
         g, (kh, kw), (sh, sw), (dh, dw) = conv.groups, conv.kernel, conv.stride, conv.dilation
         ci = w.shape[1]
         if self.fast and g == 1:
-            by_cell = w.permute(0, 2, 3, 1).reshape(c, -1)  # [c, kh*kw*ci]
-            out = m.new_empty(r, window.h.size, window.w.size * ci)
-            some = self._some(m, h * wd * kh * kw * ci)
-            taps = m.new_empty(min(r, some), h, wd, kh, kw * ci)
-            for a in range(0, r, some):
-                part, to, made = m[a : a + some].reshape(-1, c), out[a : a + some], taps[: r - a]
-                torch.mm(part, by_cell, out=made.view(-1, kh * kw * ci))
-                fused.over_slices(
-                    sums.shifted_sums, self.threads, made.numpy(), to.numpy(), ci, *lead, sh, sw, dh, dw, least=self.config.split
-                )
-            return out.view(r, window.h.size, window.w.size, ci)
+            return self._shifted_product(m, w.permute(0, 2, 3, 1).reshape(c, -1), ci, conv, lead, window)
         by_tap = w.view(g, c // g, ci, kh, kw).permute(0, 3, 4, 1, 2)  # [g, kh, kw, c/g, ci]
         x = m.reshape(-1, g, c // g).transpose(0, 1)  # [g, cells, c/g]
         full = m.new_zeros(r, (h - 1) * sh + (kh - 1) * dh + 1, (wd - 1) * sw + (kw - 1) * dw + 1, g * ci)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from polytriton.runtime.cpu.fused import compile_loop
+from polytriton.runtime.cpu.fused import PLAIN, compile_loop
 
 
-@compile_loop("T5 T3 i i i i i i i T T I")
+@compile_loop("T5 T3 i i i i i i i T T I", PLAIN)
 def _shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw, source, target, places):  # type: ignore[no-untyped-def]
     """out[r, y*sh + i*dh - top, x*sw + j*dw - left] is the sum of the taps[r, y, x, i, j] that lie there.
 
     taps are [rows, h, w, kh, kw*channels], out [rows, height, width*channels]: taps side by side land side by side. A line of
-    `out` takes those of three lines of the kernel at once.
+    `out` takes those of three lines of the kernel at once, in an order that charges rely on (blocks.tap_depth).
     """
     rows, h, w, kh, size = taps.shape
     height, line = out.shape[1], out.shape[2]

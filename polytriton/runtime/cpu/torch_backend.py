@@ -110,12 +110,17 @@ class TorchBackend(Products, Scalars):
 
     def concretize(self, m: Tensor, place: Place, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
         """Least value of each row over its boxes, to within dot_error * weight; weight = sum |m| max(|lo|, |hi|)."""
+        return self.concretize_at(m, place, lo, hi, lo)[:2]
+
+    def concretize_at(self, m: Tensor, place: Place, lo: Tensor, hi: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, and each row's value at a point; one pass."""
         if self.fast:
-            value, weight = self._run_fused(fused.concretize, m, place, lo, hi, count=2)
-            return value, weight
+            least, weight, at = self._run_fused(fused.concretize, m, place, lo, hi, point, count=3)
+            return least, weight, at
         x = m.reshape(len(m), place.height, place.line).double()
         low, high = self._gather(lo, place).double(), self._gather(hi, place).double()
-        return (x * torch.where(x < 0, high, low)).sum((1, 2)), (x.abs() * torch.maximum(low.abs(), high.abs())).sum((1, 2))
+        least, weight = (x * torch.where(x < 0, high, low)).sum((1, 2)), (x.abs() * torch.maximum(low.abs(), high.abs())).sum((1, 2))
+        return least, weight, self.table_dot(m, place, point)
 
     def least_in_ball(self, m: Tensor, place: Place, ball: BallTables, images: Tensor) -> Tensor:
         """A number not above any row's value where its box and ball meet; what it rounds is paid."""
@@ -170,22 +175,27 @@ class TorchBackend(Products, Scalars):
         t: Tensor,
         bias: Tensor,
         stay: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`relax` without a lower cut, then `charge` at `then` (the operand's place): one pass where a fused form exists.
+        point: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """`relax` without a lower cut, then `charge` at `then` (the operand's place): one pass where a fused form exists. Last comes each
+        row's value at a point before that, of no use where none is given.
 
         m is left as it is. With `stay` the result has those rows of m, and the places are theirs.
         """
+        point = upper_cut if point is None else point
         if self.fast:
             rows = torch.arange(len(m), device=m.device) if stay is None else stay
             out = m.new_empty(len(rows), *m.shape[1:])
             start = fused.PerRow((rows * (place.height * place.line)).numpy())
             after = fused.PerRow(then.base.numpy())
-            tables = m, start, below, above, upper_cut, after, then.pitch, t, *_lines_of(bias, then)
-            total, constant, error = self._run_fused(fused.relax_and_charge, out, place, *tables, count=3)
-            return out, total, constant, error
+            tables = m, start, below, above, upper_cut, point, after, then.pitch, t, *_lines_of(bias, then)
+            total, constant, error, at = self._run_fused(fused.relax_and_charge, out, place, *tables, count=4)
+            return out, total, constant, error, at
         m = m.clone() if stay is None else m.index_select(0, stay)
+        at = self.table_dot(m, place, point)
         m, total = self.relax(m, place, below, above, None, upper_cut)
-        return m, total, *self.charge(m, then, t, bias)
+        constant, error = self.charge(m, then, t, bias)
+        return m, total, constant, error, at
 
     def table_dot(self, m: Tensor, place: Place, table: Tensor) -> Tensor:
         """Sum of m * table over every row's window."""

@@ -1,6 +1,7 @@
 """Walks one program of the Plan over a block of rows: the only interpreter of Plan steps.
 
-Invariant of every row before and after every step: target >= sum over the frontier of M.x + constant - error.
+Invariant of every row before and after every step: target >= sum over the frontier of M.x + constant - error, where the constant is
+still to lose the value at its centre of every entry in `owed`: the next pass over the entry's coefficients makes it by the way.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Walk:
         self.kit = tables.kit
         self.frontier: dict[str, Entry] = {}
         self.arriving: dict[str, list[Entry]] = {}
+        self.owed: dict[str, Tensor] = {}  # of entries that a product made: its centre's point, a table (centres.py)
         self.step = program.steps[0]
         self.extra: Tensor | None = None
         self.left: list[int] = []
@@ -66,14 +68,21 @@ class Walk:
 
     def _check(self, last: bool) -> bool:
         """Takes a candidate bound; rows of decided groups leave. False when no row is left."""
-        raw, slack, entries = self.rows.constant, self.rows.error, self._entries()
-        for k, (name, (m, window)) in enumerate(entries):
+        entries, found = self._entries(), []
+        for name, (m, window) in entries:
             matrix = m if isinstance(m, Tensor) else self._matrix(name, m)
-            place = self._place(name, window)
-            least, weight = self.backend.concretize(matrix, place, *self.tables.box(name))
+            place, point = self._place(name, window), self.owed.pop(name, None)
+            if point is None:
+                least, weight = self.backend.concretize(matrix, place, *self.tables.box(name))
+            else:
+                least, weight, value = self.backend.concretize_at(matrix, place, *self.tables.box(name), point)
+                self.backend.pay(self.rows, value, -1.0)
             ball = self.tables.ball(name)
             if ball is not None:
                 least = torch.maximum(least, self.backend.least_in_ball(matrix, place, ball, self.rows.image))
+            found.append((name, place, least, weight))
+        raw, slack = self.rows.constant, self.rows.error
+        for k, (name, place, least, weight) in enumerate(found):
             # coefficients that a ReLU multiplied are charged their rounding when their node is substituted: do it here too
             terms, floor = place.height * place.line + len(entries) - 1, self.tables.floor(name)  # a cell's own sum, then the nodes'
             charged = dot_error(terms) + self.kit.pending.get(name, 0.0)
@@ -145,15 +154,26 @@ class Walk:
             constant = self.backend.table_dot(m, place, table)
         self.backend.pay(self.rows, constant, 1.0, error, sum_error(place.height * place.line), floor)
 
-    def _leave_centre(self, step: Step, m: Tensor) -> None:
-        """A product's own value at its centre leaves the constant, which has the centre's image for it (centres.py)."""
-        found = self.tables.centre_tables(step.node)
-        if found is None:
-            return
-        place = self._place(step.to[0], step.windows[0])
-        value, weight = self.backend.concretize(m, place, found[1], found[1])
-        terms = place.height * place.line
-        self.backend.pay(self.rows, value, -1.0, weight, dot_error(terms) * sum_error(terms))
+    def _owe_centre(self, step: Step) -> None:
+        """The value at its centre of a product just given is to leave the constant, which has the centre's image for it (centres.py)."""
+        found, name = self.tables.centre_tables(step.node), step.to[0]
+        if found is not None and self.arriving.get(name):  # what waits there has no pass of its own
+            self._pay_centre(name, self.arriving[name][-1], found[1])
+        elif found is not None:
+            self.owed[name] = found[1]
+
+    def _leave_centre(self, name: str) -> None:
+        """Pays what an entry of the frontier owes by a pass of its own."""
+        point = self.owed.pop(name, None)
+        if point is not None:
+            self._pay_centre(name, self.frontier[name], point)
+
+    def _pay_centre(self, name: str, entry: Entry, point: Tensor) -> None:
+        """What the sum rounds was charged with the product (`Tables._vector`)."""
+        m, window = entry
+        assert isinstance(m, Tensor)
+        value, _ = self.backend.concretize(m, self._place(name, window), point, point)
+        self.backend.pay(self.rows, value, -1.0)
 
     def _charge_identity(self, name: str, m: Identity) -> None:
         """The same for a row that is one neuron: no sum, so no rounding but the vector's own."""
@@ -167,6 +187,7 @@ class Walk:
     # ---- frontier ---------------------------------------------------------------------------------------
 
     def _take(self, node: Node) -> Entry:
+        self._leave_centre(node.name)
         return self.frontier.pop(node.name)
 
     def _give(self, step: Step, *entries: Tensor | Identity) -> None:
@@ -205,9 +226,8 @@ class Walk:
             self._give(step, rows.view(len(m.sign), *self._extent(step.to[0])))
             return
         active = self.tables.active(node, self.rows.image)
-        result = self.backend.linear(m, w.back if active is None else active, self._extent(step.to[0]))
-        self._leave_centre(step, result)
-        self._give(step, result)
+        self._give(step, self.backend.linear(m, self.kit.multiplier(node.name) if active is None else active, self._extent(step.to[0])))
+        self._owe_centre(step)
 
     def _extent(self, name: str) -> tuple[int, int, int]:
         f = self.kit.frames[name]
@@ -223,12 +243,13 @@ class Walk:
             natural = Window(_grow(window.h, node, 0), _grow(window.w, node, 1))
             result = self.backend.embed(full, self.rows, natural, out)
         else:
-            result = self.backend.conv(m, w.back, shape, out)
-            self._leave_centre(step, result)
+            result = self.backend.conv(m, self.kit.multiplier(node.name), shape, out)
         if step.mask:
             place = self._place(step.to[0], out)
             result = self.backend.table_product(result, place, self.tables.image_mask(step.to[0]))
         self._give(step, result)
+        if not isinstance(m, Identity):
+            self._owe_centre(step)
 
     def _scale(self, node: Node, step: Step) -> None:
         m, window = self._dense_entry(node.name, self._take(node))
@@ -298,20 +319,24 @@ class Walk:
         return isinstance(m, Tensor)
 
     def _relu(self, node: Node, step: Step) -> None:
+        fuses = self._fuses(step)
+        point = self.owed.pop(node.name, None) if fuses else None
         m, window = self._dense_entry(node.name, self._take(node))
         self._pay_pending(step, m, window)
         lines = self.tables.lines(node)
         place = self._place(node.name, window)
         terms = place.height * place.line
         source = node.inputs[0]
-        if self._fuses(step):
+        if fuses:
             then = self._place(source, window)
             t, floor = self.tables.charge(source)
             bias = self.tables.constants(source, place.width)
-            m, total, constant, error = self.backend.relax_and_charge(
-                m, place, lines.below, lines.above, lines.upper_cut, then, t, bias, self.stay
+            m, total, constant, error, value = self.backend.relax_and_charge(
+                m, place, lines.below, lines.above, lines.upper_cut, then, t, bias, self.stay, point
             )
             self.stay = None
+            if point is not None:
+                self.backend.pay(self.rows, value, -1.0)
             # the intercepts' sum has one sign (at most zero): enlarging it covers the rounding of its sum
             self.backend.pay(self.rows, total, sum_error(terms))
             self.backend.pay(self.rows, constant, 1.0, error, sum_error(terms), floor)
@@ -403,6 +428,7 @@ class Walk:
 
         A product rounded before the sum may cancel in it, so contributions that are products are charged theirs first.
         """
+        self._leave_centre(node.name)
         window, xabs = step.windows[0], self.tables.xabs(node.name)
         parts, weights = [], []
         for take in (lambda: self.frontier.pop(node.name), lambda: self.arriving[node.name].pop(0)):
@@ -419,6 +445,7 @@ class Walk:
         self.frontier[node.name] = (m, window)
 
     def _add_input(self, step: Step, extra: Tensor) -> None:
+        self._leave_centre(step.node)
         m, window = self._dense_entry(step.node, self.frontier[step.node])
         self._pay_pending(step, m, window)  # a rounded product may cancel against what the query brings
         total = m + extra[self.rows.index].to(m.dtype).view_as(m)
