@@ -159,6 +159,18 @@ def test_messages_say_where_and_how_much() -> None:
     assert "where rounding explains" in e.value.message
 
 
+def test_few_inputs_at_a_time_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network so large that a batch holds none of the ordinary inputs."""
+    made = load_onnx(small())
+    cross_check(made)
+    monkeypatch.setattr(onnx_compare, "ROWS", 1)
+    cross_check(made)
+    b = np.array(made.net.weights["h_b"])
+    b[2] += 8
+    with pytest.raises(UnsupportedModel, match="IR node %h"):
+        cross_check(weights(made, h_b=b))
+
+
 # ---- wiring ---------------------------------------------------------------------------------------------------
 
 
