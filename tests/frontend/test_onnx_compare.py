@@ -159,18 +159,6 @@ def test_messages_say_where_and_how_much() -> None:
     assert "where rounding explains" in e.value.message
 
 
-def test_few_inputs_at_a_time_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network so large that a batch holds none of the ordinary inputs."""
-    made = load_onnx(small())
-    cross_check(made)
-    monkeypatch.setattr(onnx_compare, "ROWS", 1)
-    cross_check(made)
-    b = np.array(made.net.weights["h_b"])
-    b[2] += 8
-    with pytest.raises(UnsupportedModel, match="IR node %h"):
-        cross_check(weights(made, h_b=b))
-
-
 # ---- wiring ---------------------------------------------------------------------------------------------------
 
 
@@ -302,7 +290,7 @@ def test_no_memory_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_large_networks_are_given_as_many_inputs_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     kept = onnx_compare._inputs
-    monkeypatch.setattr(onnx_compare, "_inputs", lambda s, most, *r: asked.append(most) or kept(s, most, *r))
+    monkeypatch.setattr(onnx_compare, "_inputs", lambda s, most, *r, **named: asked.append(most) or kept(s, most, *r, **named))
     cross_check(load_onnx(small()))
     monkeypatch.setattr(onnx_compare, "WORK", 1)
     cross_check(load_onnx(small()))

@@ -399,7 +399,7 @@ def test_a_ball_over_cells_that_are_one_input_is_left_out() -> None:
     ball = InputBalls("l2", torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1))
     for take, kept in (([0, 1], True), ([1, -1, 0], True), ([0, 0, 1], False)):
         net = SimpleNamespace(input="x", weight=lambda node, name, take=take: np.array(take))
-        cells = SimpleNamespace(net=net, arranged=lambda v, take=take: v[:, [max(k, 0) for k in take]])
+        cells = SimpleNamespace(net=net, arrange=lambda v, take=take: v[:, [max(k, 0) for k in take]])
         assert (Forward.arranged_ball(cells, ball) is not None) == kept  # type: ignore[arg-type]
 
 

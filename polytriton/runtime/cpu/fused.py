@@ -150,13 +150,13 @@ def charge(m, base, pitch, height, line, t_table, bias, first, step, constant, e
         error[r] = err
 
 
-@compile_loop("T I i i i T I T T T T I i T D I i D D D D")
+@compile_loop("T I i i i T I T T T T I i T D I2 D D D D")
 def relax_and_charge(  # type: ignore[no-untyped-def]
-    out, base, pitch, height, line, m, start, below, above, cut, point, then, next_pitch, t_table, bias, first, step,
+    out, base, pitch, height, line, m, start, below, above, cut, point, then, next_pitch, t_table, bias, lines,
     total, constant, error, at,
 ):  # fmt: skip
     """`relax` of the rows that begin at start[r] in m, written one behind the other, and `charge` for the affine node behind it;
-    at = sum of m*point before that.
+    at = sum of m*point before that. A row's lines of bias begin at lines[r, 0], lines[r, 1] apart.
     """
     r, size = 0, height * line
     while r < len(base):
@@ -164,7 +164,7 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
         con = 0.0
         err = 0.0
         there = 0.0
-        if r + 1 < len(base) and base[r] == base[r + 1] and then[r] == then[r + 1] and first[r] == first[r + 1]:
+        if r + 1 < len(base) and base[r] == base[r + 1] and then[r] == then[r + 1] and lines[r, 0] == lines[r + 1, 0]:
             acc2 = 0.0
             con2 = 0.0
             err2 = 0.0
@@ -172,7 +172,7 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
             for i in range(height):
                 t = base[r] + i * pitch
                 s = then[r] + i * next_pitch
-                b = first[r] + i * step
+                b = lines[r, 0] + i * lines[r, 1]
                 lo, hi, cc, pp = below[t : t + line], above[t : t + line], cut[t : t + line], point[t : t + line]
                 tt, bb = t_table[s : s + line], bias[b : b + line]
                 a, a2, o = start[r] + i * line, start[r + 1] + i * line, r * size + i * line
@@ -205,7 +205,7 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
         for i in range(height):
             t = base[r] + i * pitch
             s = then[r] + i * next_pitch
-            b = first[r] + i * step
+            b = lines[r, 0] + i * lines[r, 1]
             lo, hi, cc, pp = below[t : t + line], above[t : t + line], cut[t : t + line], point[t : t + line]
             tt, bb = t_table[s : s + line], bias[b : b + line]
             a, o = start[r] + i * line, r * size + i * line

@@ -10,6 +10,7 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -188,7 +189,9 @@ class TorchBackend(Products, Scalars):
             out = m.new_empty(len(rows), *m.shape[1:])
             start = fused.PerRow((rows * (place.height * place.line)).numpy())
             after = fused.PerRow(then.base.numpy())
-            tables = m, start, below, above, upper_cut, point, after, then.pitch, t, *_lines_of(bias, then)
+            bias, first, apart = _lines_of(bias, then)
+            lines = fused.PerRow(np.column_stack([first.values, np.full_like(first.values, apart)]))
+            tables = m, start, below, above, upper_cut, point, after, then.pitch, t, bias, lines
             total, constant, error, at = self._run_fused(fused.relax_and_charge, out, place, *tables, count=4)
             return out, total, constant, error, at
         m = m.clone() if stay is None else m.index_select(0, stay)
