@@ -28,6 +28,9 @@ KEPT = {
     ("polytriton/frontend/joint.py", "violated"): "as Property.violated",
     ("polytriton/frontend/query.py", "violated"): "documented",
     ("polytriton/results/__init__.py", "restored"): "documented",
+    ("polytriton/kernels/device/ascent.py", "taken"): "the ledger of machine code knows kernels by their text",
+    ("polytriton/kernels/device/forward.py", "centred"): "as above",
+    ("polytriton/kernels/device/neurons.py", "undecided"): "as above",
     ("polytriton/runtime/config.py", "of"): "documented: programs of others say Config.of",
     ("polytriton/runtime/soundness.py", "up"): "soundness.md writes it so",
 }

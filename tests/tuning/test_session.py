@@ -120,7 +120,7 @@ def test_a_winner_travels_in_the_artifact_and_to_another_of_the_same_plan(poly: 
     assert found.options.config == Config.of(outcome.entry.config) == outcome.config
     x = np.full((1, found.inputs), 0.5)
     plain = Verifier(found.compiled, replace(found.options, config=DEFAULT), found.imported)
-    assert np.allclose(found.bounds(x - 0.01, x + 0.01, effort="quick").lo, plain.bounds(x - 0.01, x + 0.01).lo, atol=1e-4)
+    assert np.allclose(found.bounds(x - 0.01, x + 0.01, effort="quick").lo, plain.bounds(x - 0.01, x + 0.01).lo, atol=5e-3)
     kept = recall(outcome.entry.place)
     assert kept == outcome.entry
     assert read_artifact(found.save(poly.with_name("again.poly"))).tuned == read_artifact(poly).tuned

@@ -35,7 +35,7 @@ def own_line(lo, hi, free, LOW: tl.constexpr):
 
 
 @triton.jit
-def program_cells(SIZE: tl.constexpr, BR: tl.constexpr, BQ: tl.constexpr):
+def taken(SIZE: tl.constexpr, BR: tl.constexpr, BQ: tl.constexpr):
     """The rows and cells of a program of a grid of rows and columns."""
     rows = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     q = tl.program_id(1) * BQ + tl.arange(0, BQ)
@@ -49,7 +49,7 @@ def relax_own(
 ):  # fmt: skip
     """Coefficients over f(z) become coefficients over z: times below where they are at least zero, above where less, less side free."""
     count = tl.load(count_ptr)
-    rows, q, at = program_cells(SIZE, BR, BQ)
+    rows, q, at = taken(SIZE, BR, BQ)
     inside = (rows < count)[:, None] & (q < SIZE)[None, :]
     lo = tl.load(lo_ptr + at, mask=inside, other=0.0)
     hi = tl.load(hi_ptr + at, mask=inside, other=0.0)
@@ -172,7 +172,7 @@ def climb_rows(
     above costs the row, -min(m, 0) cut.
     """
     count = tl.load(count_ptr)
-    rows, q, at = program_cells(SIZE, BR, BQ)
+    rows, q, at = taken(SIZE, BR, BQ)
     inside = (rows < count)[:, None] & (q < SIZE)[None, :]
     better = (tl.load(better_ptr + rows, mask=rows < count, other=0) != 0)[:, None]
     lo = tl.load(lo_ptr + at, mask=inside, other=0.0)

@@ -39,7 +39,7 @@ GROW = tl.constexpr(1 + 2.0**-34)  # rounding.GROW
 
 
 @triton.jit
-def mid_and_radius(lo, hi):
+def centred(lo, hi):
     """mid, rad and xabs of boxes; NaN where either difference is NaN."""
     mid = 0.5 * lo + 0.5 * hi
     over = hi - mid
@@ -73,7 +73,7 @@ def forward_dense(
         lo = tl.load(lo_ptr + at, mask=inside, other=0.0)
         if FORM == "":
             hi = tl.load(hi_ptr + at, mask=inside, other=0.0)
-            mid, rad, xabs = mid_and_radius(lo, hi)
+            mid, rad, xabs = centred(lo, hi)
             if TERMS == "present":
                 seen += (xabs > 0).to(tl.int32)
         at_w = (n.to(tl.int64) * K)[None, :] + k[:, None]
@@ -166,7 +166,7 @@ def forward_conv(
         lo = tl.load(lo_image[:, None] + at, mask=inside, other=0.0)
         if c.FORM == "":
             hi = tl.load(hi_image[:, None] + at, mask=inside, other=0.0)
-            mid, rad, xabs = mid_and_radius(lo, hi)
+            mid, rad, xabs = centred(lo, hi)
             if c.TERMS == "present":
                 seen += (xabs > 0).to(tl.int32)
         at_w = at_n[None, :] + k[:, None]

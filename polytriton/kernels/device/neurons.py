@@ -10,7 +10,7 @@ import triton.language as tl
 
 
 @triton.jit
-def is_undecided(box_lo_ptr, box_hi_ptr, at, inside, TIGHT: tl.constexpr):
+def undecided(box_lo_ptr, box_hi_ptr, at, inside, TIGHT: tl.constexpr):
     """Whether a neuron's sign is open, or (TIGHT) whether it can be on; NaN is neither."""
     high = tl.load(box_hi_ptr + at, mask=inside, other=0.0)
     if TIGHT:
@@ -24,7 +24,7 @@ def count_open(box_lo_ptr, box_hi_ptr, blocks_ptr, TIGHT: tl.constexpr, SIZE: tl
     PARTS: tl.constexpr = (SIZE + BLOCK - 1) // BLOCK
     block = tl.program_id(0).to(tl.int64)
     cell = block % PARTS * BLOCK + tl.arange(0, BLOCK)
-    found = is_undecided(box_lo_ptr, box_hi_ptr, block // PARTS * SIZE + cell, cell < SIZE, TIGHT)
+    found = undecided(box_lo_ptr, box_hi_ptr, block // PARTS * SIZE + cell, cell < SIZE, TIGHT)
     tl.store(blocks_ptr + block, tl.sum(found.to(tl.int64), 0))
 
 
@@ -38,7 +38,7 @@ def find_open(
     block = tl.program_id(0).to(tl.int64)
     cell = block % PARTS * BLOCK + tl.arange(0, BLOCK)
     at = block // PARTS * SIZE + cell
-    found = is_undecided(box_lo_ptr, box_hi_ptr, at, cell < SIZE, TIGHT).to(tl.int64)
+    found = undecided(box_lo_ptr, box_hi_ptr, at, cell < SIZE, TIGHT).to(tl.int64)
     before = tl.sum(tl.full((NB,), 0, tl.int64), 0)
     for first in range(0, block, NB):
         earlier = first + tl.arange(0, NB)
