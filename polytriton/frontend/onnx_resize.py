@@ -24,6 +24,7 @@ NEAREST = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_
 LINEAR = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 WHOLE = ("half_pixel", "asymmetric")  # the others ask how many cells there are, which a fraction of one does not tell
 MANY = 1 << 20  # cells of an axis, above which a coordinate might not fit float32
+WEIGHED = 1 << 19  # cells, each with its taps, whose weights are computed in fractions: some seconds
 ROUNDINGS = 9
 OFF = ROUNDINGS * 2.0**-23
 DISAGREE = "mean different things to different runtimes"
@@ -179,6 +180,7 @@ def linear(s: Site, x: Value, found: list[Fraction], how: str) -> Value:
             only = np.take(only, tap.cell, axis=axis)
         return s.reorder(x, only)
     outer, inner = cells(shape[:first]), shape[first:]
+    s.need(count * cells(inner) <= WEIGHED, f"mode linear weighs {count * cells(inner):,} cells (limit {WEIGHED:,})")
     image = inner if len(inner) == 2 else (1, cells(inner))
     index, weights, sizes = [], [], []
     for chosen in product(*lines):
@@ -186,14 +188,16 @@ def linear(s: Site, x: Value, found: list[Fraction], how: str) -> Value:
         for axis, tap in enumerate(chosen):
             along = (-1, *(1,) * (rank - 1 - axis))
             at = np.take(at, tap.cell, axis=axis)
+            if axis < first:  # whole: its weights are 1
+                continue
             part = np.array(tap.weight, object).reshape(along)
             off = np.array(tap.off, np.float64).reshape(along)
             own = np.abs(part).astype(np.float64)
             size = size * own + off * (np.abs(weight).astype(np.float64) + OFF * (size - np.abs(weight).astype(np.float64)))
             weight = weight * part
         index.append(at.reshape(outer, *image))
-        weights.append(np.broadcast_to(weight, shape)[(0,) * first].reshape(image))
-        sizes.append(np.broadcast_to(size, shape)[(0,) * first].reshape(image))
+        weights.append(np.broadcast_to(weight[(0,) * first], inner).reshape(image))
+        sizes.append(np.broadcast_to(size[(0,) * first], inner).reshape(image))
     exact, wide = np.stack(weights), np.stack(sizes)
     a: np.ndarray = exact.astype(np.float64)
     rounds = any(Fraction(v) != f for v, f in zip(a.reshape(-1).tolist(), exact.reshape(-1), strict=True))
