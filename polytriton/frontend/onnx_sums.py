@@ -9,9 +9,7 @@ is repeated would be one number where another order makes several.
 
 from __future__ import annotations
 
-import numpy as np
-
-from polytriton.frontend.onnx_values import ONE, ZERO, Act, Const, Result, Site
+from polytriton.frontend.onnx_values import ONE, ZERO, Act, Const, Result, Site, share
 
 
 def sum_of_several(s: Site) -> Result:
@@ -39,5 +37,5 @@ def sum_of_several(s: Site) -> Result:
             total = s.result(node, shape, total.dtype)
     if not divided:
         return total
-    exact = count & (count - 1) == 0
-    return s.scale(total, np.asarray(1 / count), ZERO, {"ops": 1} if exact else {"slack": 1, "ops": 1})  # a quotient, or 1/n rounded
+    factor, made = share(count)
+    return s.scale(total, factor, ZERO, made)

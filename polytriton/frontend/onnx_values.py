@@ -82,6 +82,14 @@ def rounding(*consts: Const, slack: int = 0, ops: int = 0) -> dict[str, int]:
     return {k: v for k, v in made.items() if v}
 
 
+def share(count: int) -> tuple[np.ndarray, dict[str, int]]:
+    """1 / count as a factor, and the IR rounding attributes of a layer of it. It rounds once unless `count` is a power of two; a runtime
+    may divide, or multiply by its own rounded 1 / count: one rounding beyond the sum and product of the layer either way."""
+    power = count & (count - 1) == 0
+    made = {} if count == 1 else {"ops": 1} if power else {"slack": 1, "ops": 1}
+    return np.asarray(1.0 / count, np.float32 if power else np.float64), made
+
+
 @dataclass
 class State:
     """What one translation shares: the growing net, the values by tensor name, and the memory still allowed."""

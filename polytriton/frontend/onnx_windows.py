@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from polytriton.frontend.onnx_layout import axes_of
-from polytriton.frontend.onnx_values import Act, Result, Shape, Site, Value, cells, rounding
+from polytriton.frontend.onnx_values import Act, Result, Shape, Site, Value, cells, rounding, share
 from polytriton.ir.net import Attr
 
 MAX_WINDOW_CELLS = 1 << 27  # cells under all windows of one layer
@@ -171,11 +171,10 @@ def avgpool(s: Site) -> Result:
 
 
 def depthwise(s: Site, node: str, channels: int, k: tuple[int, int], count: int, attrs: dict[str, Attr], tag: str = "") -> str:
-    """The sum under every window, divided by `count`. 1/count rounds once unless it is a power of two; a runtime may
-    divide, or multiply by its own rounded 1/count: one rounding beyond the sum and product of the layer either way."""
+    """The sum under every window, divided by `count`."""
     s.spend(8 * channels * cells(k))
-    made = {} if count == 1 else {"slack": 1, "ops": 1} if count & (count - 1) else {"ops": 1}
-    w = np.full((channels, 1, *k), 1.0 / count) if count & (count - 1) else np.full((channels, 1, *k), 1.0 / count, np.float32)
+    factor, made = share(count)
+    w = np.full((channels, 1, *k), factor)
     group: dict[str, Attr] = {"g": channels} if channels != 1 else {}
     weights: dict[str, Attr] = {"w": s.ref(w, "w"), "b": s.ref(np.zeros(channels, np.float32), "b"), "k": k}
     return s.emit("conv", [node], {**weights, **group, **attrs, **made}, tag)
@@ -212,10 +211,9 @@ def reduce_mean(s: Site) -> Result:
         return replace(x, shape=shape)
     divisor = inner if s.op == "ReduceMean" else 1
     if outer == 1:
-        power = divisor & (divisor - 1) == 0
-        made: dict[str, int] = {} if divisor == 1 else {"ops": 1} if power else {"slack": 1, "ops": 1}  # as in depthwise
+        factor, made = share(divisor)
         s.spend(8 * inner)
-        w = np.full((1, inner), 1.0 / divisor, np.float32 if power else np.float64)
+        w = np.full((1, inner), factor)
         return s.result(s.emit("linear", [x.node], {"w": s.ref(w, "w"), "b": s.ref(np.zeros(1, np.float32), "b"), **made}), shape, x.dtype)
     v: Value = s.transpose(x, [*rest, *gone], "last")
     assert isinstance(v, Act)

@@ -282,7 +282,7 @@ class Tables:
         count = torch.tensor(live.shape[-1] if node.op == "conv" else flat.shape[1], device=live.device)
         whole = depths(torch.arange(int(count), device=live.device), count)
         if node.op == "conv":
-            return tap_depths(whole, tuple(layer.w.shape), _pair(node, "s"), _pair(node, "d")).double()
+            return tap_depths(whole, tuple(layer.w.shape), node.ints("s", (1, 1)), node.ints("d", (1, 1))).double()
         # of one image's rows those that are not live may be left out before (`active`): the others move up
         moved = depths((flat.cumsum(1) - 1).clamp(min=0), flat.sum(1, keepdim=True))
         return torch.maximum(whole, moved).view(live.shape).double()
@@ -366,8 +366,3 @@ class Tables:
                 table(round_up(largest, self.dtype)),
             )
         return self._pool[node.name]
-
-
-def _pair(node: Node, of: str) -> tuple[int, int]:
-    a, b = node.ints(of, (1, 1))
-    return a, b

@@ -69,7 +69,7 @@ def depths(at: Tensor, terms: Tensor) -> Tensor:
     return 1 + own + beside.clamp(min=0) + beyond.clamp(min=0)
 
 
-def tap_depths(terms: Tensor, shape: tuple[int, ...], stride: tuple[int, int], dilation: tuple[int, int]) -> Tensor:
+def tap_depths(terms: Tensor, shape: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
     """Of a convolution's products that pass through so many roundings into their tap, those into their cell (sums.shifted_sums): taps of up
     to three lines of the kernel meet, and what they make goes into the cell, once for every three lines and place of the window; the
     first meets a zero. Into few channels any order is allowed for, of the terms of a tap and of the taps.

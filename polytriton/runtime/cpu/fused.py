@@ -131,16 +131,18 @@ def positive_dot(m, base, pitch, height, line, cut, total):  # type: ignore[no-u
         total[r] = acc
 
 
-@compile_loop("T I i i i T D I i D D")
-def charge(m, base, pitch, height, line, t_table, bias, first, step, constant, error):  # type: ignore[no-untyped-def]
-    """constant = sum of m * bias, error = sum of |m| t: what an affine step pays. A row's lines of bias begin at first[r], `step` apart."""
+@compile_loop("T I i i i T D I2 D D")
+def charge(m, base, pitch, height, line, t_table, bias, lines, constant, error):  # type: ignore[no-untyped-def]
+    """constant = sum of m * bias, error = sum of |m| t: what an affine step pays. A row's lines of bias begin at lines[r, 0],
+    lines[r, 1] apart.
+    """
     for r in range(len(base)):
         acc = 0.0
         err = 0.0
         for i in range(height):
             a = (r * height + i) * line
             t = base[r] + i * pitch
-            b = first[r] + i * step
+            b = lines[r, 0] + i * lines[r, 1]
             mm, tt, bb = m[a : a + line], t_table[t : t + line], bias[b : b + line]
             for q in range(line):
                 x = np.float64(mm[q])
@@ -156,7 +158,7 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
     total, constant, error, at,
 ):  # fmt: skip
     """`relax` of the rows that begin at start[r] in m, written one behind the other, and `charge` for the affine node behind it;
-    at = sum of m*point before that. A row's lines of bias begin at lines[r, 0], lines[r, 1] apart.
+    at = sum of m*point before that.
     """
     r, size = 0, height * line
     while r < len(base):

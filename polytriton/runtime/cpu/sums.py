@@ -15,7 +15,7 @@ def _shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw, source, target
     """out[r, y*sh + i*dh - top, x*sw + j*dw - left] is the sum of the taps[r, y, x, i, j] that lie there.
 
     taps are [rows, h, w, kh, kw*channels], out [rows, height, width*channels]: taps side by side land side by side. A line of
-    `out` takes those of three lines of the kernel at once, in an order that charges rely on (blocks.tap_depth).
+    `out` takes those of three lines of the kernel at once, in an order that charges rely on (blocks.tap_depths).
     """
     rows, h, w, kh, size = taps.shape
     height, line = out.shape[1], out.shape[2]

@@ -189,9 +189,7 @@ class TorchBackend(Products, Scalars):
             out = m.new_empty(len(rows), *m.shape[1:])
             start = fused.PerRow((rows * (place.height * place.line)).numpy())
             after = fused.PerRow(then.base.numpy())
-            bias, first, apart = _lines_of(bias, then)
-            lines = fused.PerRow(np.column_stack([first.values, np.full_like(first.values, apart)]))
-            tables = m, start, below, above, upper_cut, point, after, then.pitch, t, bias, lines
+            tables = m, start, below, above, upper_cut, point, after, then.pitch, t, *_lines_of(bias, then)
             total, constant, error, at = self._run_fused(fused.relax_and_charge, out, place, *tables, count=4)
             return out, total, constant, error, at
         m = m.clone() if stay is None else m.index_select(0, stay)
@@ -244,8 +242,11 @@ class TorchBackend(Products, Scalars):
         return torch.where((index >= 0) & (index < new.size), index, torch.full_like(index, new.size))
 
 
-def _lines_of(bias: Tensor, place: Place) -> tuple[Tensor, fused.PerRow, int]:
+def _lines_of(bias: Tensor, place: Place) -> tuple[Tensor, fused.PerRow]:
     """Where each row's lines of a bias begin and how far they lie apart: in a table at the place, or the same for all rows."""
+    lines = np.zeros((len(place.base), 2), np.int64)
     if bias.dim() == 4:
-        return bias, fused.PerRow(place.base.numpy()), place.pitch
-    return bias, fused.PerRow(torch.zeros_like(place.base).numpy()), bias.shape[-1] if bias.shape[0] > 1 else 0
+        lines[:, 0], lines[:, 1] = place.base.numpy(), place.pitch
+    elif bias.shape[0] > 1:
+        lines[:, 1] = bias.shape[-1]
+    return bias, fused.PerRow(lines)
