@@ -42,7 +42,7 @@ def test_row_passes_are_what_they_say_to_within_dot_error(fast: bool, dtype: tor
     s = Scene(seed, dtype)
     b, bound = backend(fast), dot_error(s.terms)
     lo, hi = s.box()
-    value, weight = b.concretize(s.m, s.place, lo, hi)
+    value, weight, _ = b.concretize(s.m, s.place, lo, hi)
     low, high = s.under(lo), s.under(hi)
     size = exact_sum(s.m.abs(), torch.maximum(low.abs(), high.abs()))
     within(value, exact_sum(s.m, torch.where(s.m < 0, high, low)), size, bound)
@@ -50,7 +50,7 @@ def test_row_passes_are_what_they_say_to_within_dot_error(fast: bool, dtype: tor
     within(b.weigh(s.m, s.place, torch.maximum(lo.abs(), hi.abs())), size, size, bound)
     point = s.table()
     values, sizes = exact_sum(s.m, s.under(point)), exact_sum(s.m.abs(), s.under(point).abs())
-    least, heavy, there = b.concretize_at(s.m, s.place, lo, hi, point)
+    least, heavy, there = b.concretize(s.m, s.place, lo, hi, point)
     assert torch.equal(least, value) and torch.equal(heavy, weight)
     within(there, values, sizes, bound)
 
@@ -128,13 +128,13 @@ def test_no_number_goes_unnoticed(fast: bool, dtype: torch.dtype, bad: float) ->
     for seed in range(20):
         s = Scene(seed, dtype)
         lo, hi = s.box()
-        clean, _ = b.concretize(s.m, s.place, lo, hi)
+        clean, *_ = b.concretize(s.m, s.place, lo, hi)
         assert torch.isfinite(clean).all()
         spoiled = s.m.clone()
         spoiled.view(len(spoiled), -1)[:, seed % s.terms] = bad
         if seed % 2:  # even where it meets a box of zeros
             lo, hi = torch.zeros_like(lo), torch.zeros_like(hi)
-        value, _ = b.concretize(spoiled, s.place, lo, hi)
+        value, *_ = b.concretize(spoiled, s.place, lo, hi)
         assert not (value > -math.inf).logical_and(torch.isfinite(value)).any()
         constant, _ = b.charge(spoiled, s.place, s.table().abs(), torch.ones(1, s.place.line, dtype=torch.float64))
         assert not torch.isfinite(constant).any()
@@ -152,7 +152,7 @@ def test_an_operand_without_a_bound_gives_no_bound(fast: bool, dtype: torch.dtyp
     m = torch.tensor([[1, 1, 1], [1, -1, 1], [1, 0, 1], [0, -0.0, 0]], dtype=dtype).view(4, 1, 1, 3)
     lo = torch.tensor([0, -math.inf, 0], dtype=dtype).view(1, 1, 1, 3)
     hi = torch.tensor([0, math.inf, 0], dtype=dtype).view(1, 1, 1, 3)
-    value, _ = b.concretize(m, place, lo, hi)
+    value, *_ = b.concretize(m, place, lo, hi)
     assert value[0] == value[1] == -math.inf
     assert not torch.isfinite(value).any() or torch.equal(value[2:], torch.zeros(2, dtype=torch.float64))
 

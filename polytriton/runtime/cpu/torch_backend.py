@@ -109,12 +109,12 @@ class TorchBackend(Products, Scalars):
         )  # fmt: skip
         return outputs.unbind()
 
-    def concretize(self, m: Tensor, place: Place, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
-        """Least value of each row over its boxes, to within dot_error * weight; weight = sum |m| max(|lo|, |hi|)."""
-        return self.concretize_at(m, place, lo, hi, lo)[:2]
-
-    def concretize_at(self, m: Tensor, place: Place, lo: Tensor, hi: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same, and each row's value at a point; one pass."""
+    def concretize(
+        self, m: Tensor, place: Place, lo: Tensor, hi: Tensor, point: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Least value of each row over its boxes, to within dot_error * weight; weight = sum |m| max(|lo|, |hi|); its value at a
+        point, of no use where none is given."""
+        point = lo if point is None else point
         if self.fast:
             least, weight, at = self._run_fused(fused.concretize, m, place, lo, hi, point, count=3)
             return least, weight, at

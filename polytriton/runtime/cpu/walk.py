@@ -72,10 +72,8 @@ class Walk:
         for name, (m, window) in entries:
             matrix = m if isinstance(m, Tensor) else self._matrix(name, m)
             place, point = self._place(name, window), self.owed.pop(name, None)
-            if point is None:
-                least, weight = self.backend.concretize(matrix, place, *self.tables.box(name))
-            else:
-                least, weight, value = self.backend.concretize_at(matrix, place, *self.tables.box(name), point)
+            least, weight, value = self.backend.concretize(matrix, place, *self.tables.box(name), point)
+            if point is not None:
                 self.backend.pay(self.rows, value, -1.0)
             ball = self.tables.ball(name)
             if ball is not None:
@@ -172,7 +170,7 @@ class Walk:
         """What the sum rounds was charged with the product (`Tables._vector`)."""
         m, window = entry
         assert isinstance(m, Tensor)
-        value, _ = self.backend.concretize(m, self._place(name, window), point, point)
+        value, *_ = self.backend.concretize(m, self._place(name, window), point, point)
         self.backend.pay(self.rows, value, -1.0)
 
     def _charge_identity(self, name: str, m: Identity) -> None:
