@@ -1,10 +1,12 @@
 """Which benchmarks of a competition load and are bounded: one line a kind of network, one a benchmark.
 
-    python -m bench.competition FOLDER [--only BENCHMARK ...] [--timeout 20] [--semantics real] [--csv OUT.csv]
+    python -m bench.competition FOLDER [--only BENCHMARK ...] [--timeout 20] [--one-bound] [--semantics real] [--csv OUT.csv]
 
-FOLDER holds a checkout of a year's benchmarks: FOLDER/BENCHMARK/instances.csv names networks and properties, which may be `.gz`. Networks
-of one kind have the same operators, each as often, and the same input; the first instance of a kind is verified in a process of its own.
-A kind loads where `polytriton verify` accepts its network and property, and is bounded where the verdict or a finite margin says so.
+FOLDER holds a checkout of a year's benchmarks: FOLDER/BENCHMARK/instances.csv (BENCHMARK_instances.csv in 2021) names networks and
+properties, which may be `.gz`. Networks of one kind have the same operators, each as often, and the same input; the first instance of a
+kind is verified in a process of its own. A kind loads where `polytriton verify` accepts its network and property, and is bounded where
+the verdict or a finite margin says so. With --one-bound nothing follows the bound, neither falsifier nor search, so that a generous
+limit costs only where a bound takes long.
 Exit code 1 where fewer than `--goal` of the benchmarks whose files are there load and are bounded.
 """
 
@@ -27,11 +29,14 @@ from bench.core.command import parser
 from bench.core.machine import describe
 from bench.core.table import Row, Table
 
-COLUMNS = ("benchmark", "networks", "input", "operators", "property", "loads", "bounded", "verdict", "margin", "seconds", "message")
+COLUMNS = (
+    "benchmark", "networks", "input", "operators", "property", "loads", "bounded", "asked", "verdict", "margin", "seconds", "message",
+)  # fmt: skip
 SHOWN = ("benchmark", "networks", "loads", "bounded", "verdict", "seconds", "message")
 GRACE = 300.0  # seconds beyond the limit: a process that reads a large property, or is stopped late
 POINTER = b"version https://git-lfs"
 TOUCHED = ("loads", "bounded")
+ALONE = ("--search", "none", "--no-falsify")  # of `polytriton verify`: one bound
 
 
 @dataclass
@@ -63,8 +68,13 @@ def signature(data: bytes) -> tuple[str, str]:
     return " ".join(f"{op}:{count}" for op, count in sorted(counts.items())), "; ".join("x".join(map(str, s)) for s in shapes)
 
 
+def find_lists(folder: Path) -> list[Path]:
+    """Each benchmark's list of instances."""
+    return sorted(p for p in folder.glob("*/*instances.csv") if p.name in ("instances.csv", f"{p.parent.name}_instances.csv"))
+
+
 def instances(benchmark: Path) -> Iterator[tuple[Path, Path]]:
-    with (benchmark / "instances.csv").open(newline="", encoding="utf-8") as f:
+    with next(p for p in find_lists(benchmark.parent) if p.parent == benchmark).open(newline="", encoding="utf-8") as f:
         for row in csv.reader(f):
             if len(row) >= 2:
                 yield benchmark / row[0].strip(), benchmark / row[1].strip()
@@ -80,7 +90,8 @@ def kinds(benchmark: Path, scratch: Path) -> tuple[list[Kind], int]:
             seen[network] = None
             if data is not None:
                 key = signature(data)
-                kind = seen[network] = found.setdefault(key, Kind(*key, (scratch / benchmark.name / network.name, prop)))
+                place = scratch / benchmark.name / network.name.removesuffix(".gz")
+                kind = seen[network] = found.setdefault(key, Kind(*key, (place, prop)))
                 if not kind.networks:
                     kind.instance[0].parent.mkdir(parents=True, exist_ok=True)
                     kind.instance[0].write_bytes(data)
@@ -88,24 +99,30 @@ def kinds(benchmark: Path, scratch: Path) -> tuple[list[Kind], int]:
     return list(found.values()), sum(kind is None for kind in seen.values())
 
 
-def verify(network: Path, prop: Path, timeout: float, semantics: str) -> Row:
+def verify(network: Path, prop: Path, timeout: float, semantics: str, more: Sequence[str] = ()) -> Row:
     """What the command answers, in the columns of a kind."""
     prop = prop if prop.is_file() else prop.with_name(prop.name + ".gz")
-    command = [sys.executable, "-m", "polytriton", "verify", str(network), str(prop), "--semantics", semantics]
-    loads = False
-    for more in (["--prepare"], ["--timeout", f"{timeout:g}", "--json", "-"]):  # a limit that ends first does not say whether it loads
-        try:
-            done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=timeout + GRACE)
-        except subprocess.TimeoutExpired:
-            return {"loads": loads, "bounded": False, "message": f"no answer within {timeout + GRACE:g} s"}
-        if done.returncode != 0:
-            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            return {"loads": loads, "bounded": False, "message": said[0]}
-        loads = True
+    command = [sys.executable, "-m", "polytriton", "verify", str(network), str(prop), "--semantics", semantics, *more]
+    done = finish([*command, "--timeout", f"{timeout:g}", "--json", "-"], timeout + GRACE)
+    if isinstance(done, str):
+        return {"loads": False, "bounded": False, "message": done}
     record = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
-    margin = record["margin"]
-    bounded = record["verdict"] in ("unsat", "sat") or (margin is not None and math.isfinite(margin))
-    return {"loads": True, "bounded": bounded, "verdict": record["verdict"], "margin": margin, "seconds": record["seconds"], "message": ""}
+    verdict, margin = record["verdict"], record["margin"]
+    bounded = verdict in ("unsat", "sat") or (margin is not None and math.isfinite(margin))
+    row: Row = {"bounded": bounded, "verdict": verdict, "margin": margin, "seconds": record["seconds"]}
+    if verdict == "timeout" and margin is None:  # a limit that ends first does not say whether it loads
+        done = finish([*command, "--prepare"], timeout + GRACE)
+        return row | {"loads": not isinstance(done, str), "message": done if isinstance(done, str) else ""}
+    return row | {"loads": True, "message": ""}
+
+
+def finish(command: Sequence[str], limit: float) -> subprocess.CompletedProcess[str] | str:
+    """The process that ended well, or what is said of it."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {limit:g} s"
+    return done if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
 
 
 def summary(rows: Sequence[Row], absent: dict[str, int]) -> tuple[list[str], float]:
@@ -126,23 +143,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("folder", type=Path)
     p.add_argument("--only", nargs="+", metavar="BENCHMARK")
     p.add_argument("--timeout", type=float, default=20.0, help="seconds a kind (20)")
+    p.add_argument("--one-bound", action="store_true", help="neither falsifier nor search")
     p.add_argument("--semantics", default="real", help="real, as competitions read properties")
     p.add_argument("--goal", type=float, default=0.8, help="share of benchmarks (0.8)")
     p.add_argument("--scratch", type=Path, default=Path("build/competition"), help="where networks are unpacked")
     p.add_argument("--csv", type=Path)
     a = p.parse_args(arguments)
-    benchmarks = [f.parent for f in sorted(a.folder.glob("*/instances.csv")) if not a.only or f.parent.name in a.only]
+    benchmarks = [f.parent for f in find_lists(a.folder) if not a.only or f.parent.name in a.only]
     if not benchmarks:
         print(f"{a.folder} holds no BENCHMARK/instances.csv{' of these names' if a.only else ''}", file=sys.stderr)
         return 2
     table = Table(COLUMNS, a.csv, describe(), SHOWN)
     absent: dict[str, int] = {}
+    more = ALONE if a.one_bound else ()
     for at, benchmark in enumerate(benchmarks):
         print(f"{benchmark.name}, {at + 1} of {len(benchmarks)}", file=sys.stderr, flush=True)
         found, absent[benchmark.name] = kinds(benchmark, a.scratch)
         for kind in found:
-            said = {"benchmark": benchmark.name, "networks": len(kind.networks), "input": kind.input, "operators": kind.operators}
-            table.add(said | {"property": kind.instance[1].name} | verify(*kind.instance, a.timeout, a.semantics))
+            said: Row = {"benchmark": benchmark.name, "networks": len(kind.networks), "input": kind.input, "operators": kind.operators}
+            said["asked"] = "one bound" if a.one_bound else "all"
+            table.add(said | {"property": kind.instance[1].name} | verify(*kind.instance, a.timeout, a.semantics, more))
     table.close()
     lines, share = summary(table.rows, absent)
     print("\n".join(["", *lines, f"{share:.0%} of the benchmarks whose files are there load and are bounded, every kind"]))

@@ -76,13 +76,15 @@ class WindowLayer:
 
         from polytriton.arithmetic import ARITHMETICS
         from polytriton.kernels.choose import GPU, INTERPRETER
-        from polytriton.kernels.device.interval import IntervalConv, interval_conv, interval_dense
+        from polytriton.kernels.device.interval_products import IntervalConv, interval_conv, interval_dense
         from polytriton.kernels.interval_launches import product_tiles
 
-        rows, cells, host = len(lo), self.new_size**2, lo.device.type == "cpu"
-        out = lo.new_empty(rows, cells * self.to), lo.new_empty(rows, cells * self.to)
+        rows, host = len(lo), lo.device.type == "cpu"
+        size = self.new_size**2 * self.to
+        out = lo.new_empty(rows, size), lo.new_empty(rows, size)
         kind, bits = (tl.float32, "32") if lo.dtype == torch.float32 else (tl.float64, "64")
-        tiles = product_tiles(ARITHMETICS[f"interval{bits}"], INTERPRETER if host else GPU, self.to, cells=bool(self.kernel))
+        cells = (-(-self.new_size // self.stride)) ** 2 if self.kernel else 0
+        tiles = product_tiles(ARITHMETICS[f"interval{bits}"], INTERPRETER if host else GPU, self.to, cells)
         shared = {"T": kind, "SLOT": False, **tiles.constants, "INTERPRET": host}
         count, columns = torch.tensor([rows], device=lo.device), -(-self.to // tiles.constants["BN"])
         none = torch.zeros(1, dtype=torch.int64, device=lo.device)  # every row lies in its own place
@@ -93,8 +95,7 @@ class WindowLayer:
         window = {"H": self.size, "W": self.size, "CO": self.source, "G": 1, "HO": self.new_size, "WO": self.new_size, "CI": self.to}
         taps = {"KH": self.kernel, "KW": self.kernel, "SH": self.stride, "SW": self.stride, "DH": 1, "DW": 1, "TOP": 0, "LEFT": 0}
         mask = {"MASK": False, **dict.fromkeys(("IH", "IW", "TO_RH", "TO_OH", "TO_RW", "TO_OW"), 0), "PH": self.stride, "PW": self.stride}
-        pairs = rows * (-(-self.new_size // self.stride)) ** 2
-        grid = (-(-pairs // tiles.block) * self.stride**2, columns)
+        grid = (-(-rows // tiles.block) * -(-cells // tiles.constants["SPAN"]) * self.stride**2, columns)
         given: dict[str, Any] = {**window, **taps, **mask, **shared}
         constants = IntervalConv(**given)
         weights = w.permute(2, 3, 0, 1).contiguous()

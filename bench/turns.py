@@ -64,7 +64,7 @@ def answer_questions() -> None:
 
 
 def main() -> int:
-    from bench.core.command import parser
+    from bench.core.command import check_checkout, parser
     from bench.core.machine import data_folder, describe
     from bench.core.table import Table, read_rows
     from bench.instances import benchmark, select
@@ -78,8 +78,7 @@ def main() -> int:
     p.add_argument("--all", action="store_true")
     p.add_argument("--csv", type=Path)
     a = p.parse_args()
-    if not (a.before / "polytriton" / "__init__.py").exists():
-        p.error(f"--before {a.before} is no checkout of polytriton")
+    check_checkout(p, a.before)
     data = (a.data or data_folder()).resolve()
     rows = [r for r in select(read_rows(data / "instances.csv"), a.only, undecided=False) if a.all or decided_by_one_bound(r)]
     sides = [Checkout(a.before.resolve()), Checkout(Path(__file__).resolve().parents[1])]

@@ -55,6 +55,8 @@ _HOMES = {
     "PolytritonError": "polytriton.errors",
     "join": "polytriton.several",
 }
+# what newcomers look for here, and where it is
+_ELSEWHERE = dict.fromkeys(("verify", "bounds", "margins", "radius"), ": it is a method of what polytriton.compile(NET) returns")
 
 
 def __getattr__(name: str) -> Any:
@@ -63,7 +65,7 @@ def __getattr__(name: str) -> Any:
         return import_module("polytriton.torch")
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_ELSEWHERE.get(name, '')}")
     with plain():  # what a module works out when it is loaded is plain too
         value = globals()[name] = getattr(import_module(home), name)
     return value

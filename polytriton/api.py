@@ -27,7 +27,7 @@ from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
 from polytriton.prove.options import DEFAULT_MEMORY, INTERPRET, GivenOptions, Options, capability
 from polytriton.prove.origin import image_results
 from polytriton.prove.prover import NetProver, limits_of
-from polytriton.prove.strategy import check_search
+from polytriton.prove.strategy import check_search, check_time
 from polytriton.prove.together import decide_together
 from polytriton.results import Picture, Radius, Result, ResultList
 from polytriton.runtime.config import DEFAULT
@@ -151,6 +151,17 @@ class Verifier(NetProver):
             compiled = replace(compiled, filed=filed_kernels(artifact))
         return Verifier(compiled, chosen, artifact.imported, artifact.kernels, artifact.tuned)
 
+    @property
+    def trusted_code(self) -> str:
+        """What runs here and polytriton did not make, in words for records; "" where there is none."""
+        filed = self.compiled.filed
+        if filed is None or not filed.trusted or not self.options.device.startswith("cuda"):
+            return ""
+        from polytriton.kernels import load
+
+        runs = filed.serves(capability(self.options.device), load.version())
+        return "by machine code made elsewhere, which was trusted" if runs else ""
+
     def map_input(self, given: InputMap) -> Verifier:
         """The same network as a function of the map's few parameters z, where its input is x = A z + b."""
         if self.imported is None:
@@ -238,6 +249,7 @@ class Verifier(NetProver):
         own answer. The path of a .vnnlib file, or a Property, is verified as it stands. search: as for `verify_property`; by default
         "auto" for one image and "none" for several.
         """
+        check_time(timeout)
         if isinstance(x, Property) or (is_path(x) and os.fspath(x).endswith((".vnnlib", ".vnnlib.gz"))):
             if epsilon is not None or label is not None:
                 raise UsageError("a property has no epsilon and no label", "leave them out, or give an image instead of the property")
@@ -271,6 +283,7 @@ class Verifier(NetProver):
 
     def verify_vnnlib(self, path: str | os.PathLike[str], *, timeout: float | None = None, falsifier: bool = True) -> Result:
         """A VNN-LIB property from its file, .vnnlib or .vnnlib.gz."""
+        check_time(timeout)
         return self.verify_property(path, timeout=timeout, falsifier=falsifier)
 
     def radius(

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -15,11 +16,11 @@ import onnx
 import polytriton
 from polytriton.artifact import MANIFEST, VERSION, Artifact, pack, read_artifact, write_artifact
 from polytriton.errors import ArtifactError, PolytritonError
-from polytriton.frontend.onnx import model_bytes
+from polytriton.frontend.onnx import Imported, model_bytes
 from polytriton.guard import guard
 from polytriton.knobs import SUMMARY, knobs, note
 from polytriton.limit import go_on, sha256
-from polytriton.passes.pipeline import Observer, _quiet
+from polytriton.passes.pipeline import Compiled, Observer, _quiet
 
 ABANDONED = 86_400.0  # seconds after which what a killed process was writing is removed
 ENTRIES = 64  # the least recently used beyond these are dropped
@@ -40,8 +41,8 @@ def cached_artifact(
     if data is None:
         verifier, entry = compile(model, output=output, candidates=candidates, check=check, observe=observe), None
     else:
-        entry = _entry(data, path, output, candidates, check)
-        found = _find(entry, data, candidates, path)
+        entry = _entry(sha256(data), path.stem, output, candidates, check)
+        found = _find(entry, sha256(data), candidates, str(path))
         if found is not None:
             return found
         stem = Path(str(model).removesuffix(".gz")).stem
@@ -52,14 +53,31 @@ def cached_artifact(
     return Artifact(verifier.compiled, verifier.imported, pack(verifier.compiled, verifier.imported)[0])
 
 
-def _find(entry: Path, data: bytes, candidates: str, model: Path) -> Artifact | None:
-    """What the cache holds of these bytes. The name of an entry is not believed: the artifact itself says what it was made from."""
+@guard
+def cached_joined(made_from: str, name: str, candidates: str, join: Callable[[], polytriton.Verifier]) -> tuple[Compiled, Imported]:
+    """Several networks as one: from the cache, or joined and kept there.
+
+    `made_from` is the hash of all that decides what `join` makes, and that of its source.
+    """
+    entry = None if knobs().cache is None else _entry(made_from, name, None, candidates, check=True)
+    found = None if entry is None else _find(entry, made_from, candidates, name)
+    if found is not None:
+        return found.compiled, found.imported
+    verifier = join()
+    assert verifier.imported is not None
+    if entry is not None:
+        _keep(verifier, entry)
+    return verifier.compiled, verifier.imported
+
+
+def _find(entry: Path, made_from: str, candidates: str, model: str) -> Artifact | None:
+    """What the cache holds of this source. The name of an entry is not believed: the artifact itself says what it was made from."""
     if not entry.is_dir():
         return None
     try:
         found = read_artifact(entry)
         source, made = found.imported.source.sha256, found.compiled.plan.candidates
-        if (source, made) != (sha256(data), candidates):
+        if (source, made) != (made_from, candidates):
             raise ArtifactError(f"{entry} was made from another file")
         with suppress(OSError):  # a cache that may only be read
             os.utime(entry)
@@ -104,12 +122,12 @@ def _read(model: Path) -> bytes | None:
         return None
 
 
-def _entry(data: bytes, model: Path, output: str | None, candidates: str, check: bool) -> Path:
-    """The folder that belongs to these bytes, these options and this compiler."""
+def _entry(made_from: str, stem: str, output: str | None, candidates: str, check: bool) -> Path:
+    """The folder that belongs to this source, these options and this compiler."""
     folder = knobs().cache
     assert folder is not None
-    options = repr((VERSION, polytriton.__version__, _compiler(), model.stem, output, candidates, check))
-    return folder / f"{hashlib.sha256(bytes.fromhex(sha256(data)) + options.encode()).hexdigest()[:32]}.poly"
+    options = repr((VERSION, polytriton.__version__, _compiler(), stem, output, candidates, check))
+    return folder / f"{hashlib.sha256(bytes.fromhex(made_from) + options.encode()).hexdigest()[:32]}.poly"
 
 
 @cache

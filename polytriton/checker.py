@@ -29,12 +29,12 @@ interval. A row (A, c) means: target >= A.z + c for every execution of the node;
 Scalars move one float down after each addition. What is not finite is no bound. An underflow loses 2^-1075 at most; bounds, weights and
 constants stay below 1e100 (else refused), so a row loses less than FLOOR = 1e-100 in all; FLOOR in T and R pays for theirs.
 Semantics. Under `real` an execution is the exact function. Under `float32` it is any in which every operator of the file computes float32
-products and sums of them, in any order, fused or not, each result rounded in any IEEE mode (v = 2^-23 bounds it), operands and results
-below ETA = 2^-126 kept or flushed; affine operators in a row, but no convolution with a layer, may be merged if no product is rounded more
-often; a constant, or the number that a sum's operand is, may be one more addend of the layers before, as runtimes start sums. Under `tf32`,
-`bf16` and `float16` layers (Conv, Gemm, MatMul) convert weights and operands besides, no addends: to 11, 8, 11 bits, up or down, numbers
-below the normal range to any next to them or zero; tensor cores cut off what they add: v = 2^-22. A number w moves by at most unit |w| +
-min(|w|, tiny) + step =: shift(w): in float16 to zero below 2^-14 or by 2^-24, beyond 65504 anywhere; by ETA in the others. Then
+products and sums of them in any order, fused or not, each result rounded in any IEEE mode (v = 2^-23 bounds it), operands and results below
+ETA = 2^-126 kept or flushed; affine operators in a row, but no convolution with a layer, may be merged if no product is rounded more often;
+a constant, or the number that a sum's operand is, may be one more addend of the layers before, as runtimes start sums. Under `tf32`, `bf16`
+and `float16`, of float32 files, layers (Conv, Gemm, MatMul) convert weights and operands besides, no addends: to 11, 8, 11 bits, up or
+down, numbers below the normal range to any next to them or zero; tensor cores cut off what they add: v = 2^-22. A number w moves by at most
+unit |w| + min(|w|, tiny) + step =: shift(w): in float16 to zero below 2^-14, by 2^-24, beyond 65504 anywhere; else by ETA. Then
   z (of an affine operator or a sum) stands for the exact function of what the input and the last ReLUs, or `stored` values, before it gave.
     The executed value is z + d, |d| <= E. M bounds the magnitudes of all terms of z, before any cancels. The operand is y + d, no cell has
     more than f products with cells that differ from zero (a zero rounds nothing): with `ops` roundings more a term passes f + 1 + ops, and
@@ -42,11 +42,12 @@ min(|w|, tiny) + step =: shift(w): in float16 to zero below 2^-14 or by 2^-24, b
       M' = S,   E' = |W|(E + ETA) + C + gamma_(f + 1 + ops) (S + C) + sum_y gamma_passed (|y| + E) + lost.
     First the operand's own error and flush, weighted; then conversions, w'y' - wy = w (y' - y) + (w' - w) y'; all is rounded. Factors
     multiply, those of merged operators too, where fewer numbers convert: (1 + gamma_j)(1 + gamma_k) <= 1 + gamma_(j + k). An addend y (a
-    sum's operand; b) of layers before passes what all there do since the last ReLUs (`chain`) and 2 more, their terms one more (f = 1); b
-    of the first layer is among its f + 1 terms. Each of 2 (f + ops + passed) + 16 operations may lose ETA times 1 + max(M + E), or LOST =
-    2^60 ETA for later factors, all since the last ReLUs below 2^60 (else `strange`) times (1 + unit)^2 a layer; in a first layer, ops = 0,
-    none comes later: 2 ETA pays for f products, f + 1 sums, f flushed weights. A flushed weight loses ETA times 2^26 operands below 2^36
-    (else refused): < LOST. Float16 may flush merged weights: no affine operator reads another there (`merges`) but a stored one.
+    sum's operand; b) of layers before passes, besides what its own operator rounds, an addition for each of their f + 1 terms at most, as
+    many as all there pass since the last ReLUs (`chain`), and their terms one more (f = 1). Each of 2 (f + ops + passed) + 16 operations
+    may lose ETA times 1 + max(M + E), or LOST = 2^60 ETA for later factors, all since the last ReLUs below 2^60 (else `strange`) times (1 +
+    unit)^2 a layer; in a first layer, ops = 0, none comes later: 2 ETA pays for f products, f + 1 sums, f flushed weights. A flushed weight
+    loses ETA times 2^26 operands below 2^36 (else refused): < LOST. Float16 may flush merged weights: there no affine operator reads
+    another (`merged`) but a stored one, and past a sum of two values nobody merges.
   A ReLU is handed z' = z + d, |d| <= E + 2 ETA =: Z, where a result that is flushed counts as z' <= 0. Lines and signs are those of z': its
     box is z's, Z wider. A row over z' is a row over z that costs |A'| Z more; a row over the output costs |C| Z. ReLUs of one operand are
     one: an operator's result is one number to them, but for what each may flush, and who reads theirs is charged ETA for that.
@@ -73,7 +74,7 @@ from typing import Any
 import numpy as np
 
 from polytriton.checker_files import HUGE, MAX_TEXT, NONE, SMALL, Array, Atom, Box, Network, Pieces, Refused, Unsupported, need, unsafe
-from polytriton.checker_slopes import Divider, Progress, ascend
+from polytriton.checker_slopes import Divider, Progress, StillOpen, ascend
 
 FORMAT = {"format": "polytriton certificate", "version": "3"}
 U, FLOOR, ETA, LOST, ROOM, MOST = 2.0**-53, 1e-100, 2.0**-126, 2.0**-66, 1 + 2.0**-20, 2.0**36
@@ -95,16 +96,14 @@ def plain(function: Any) -> Any:
             _ = libc and libc.fesetenv(old)
     return run
 down, up = (functools.partial(lambda end, x: np.nextafter(x, np.where(np.isinf(x), x, end)), end) for end in (-np.inf, np.inf))
-def pick(v: Array, at: Array) -> Array:  # a box's column for each row; one that is the same for all is not copied
-    return v if v.shape[1] == 1 else v[:, at[:1] if (at == at[:1]).all() else at]
+def pick(v: Array, at: Array | None) -> Array:  # a box's column for each row; one that is the same for all is not copied
+    return v if at is None or v.shape[1] == 1 else v[:, at[:1] if (at == at[:1]).all() else at]
 def dot(v: Array, a: Array, at: Array | None = None) -> Array:  # of each column of `a` with its box's, or with its own
-    v = v if at is None else pick(v, at)
-    return v[:, 0] @ a if v.shape[1] == 1 else np.einsum("ij,ij->j", v, a)
+    return v[:, 0] @ a if (v := pick(v, at)).shape[1] == 1 else np.einsum("ij,ij->j", v, a)
 def shift(v: Array, how: Any) -> Array:  # by how much a conversion does at most
     return np.where((size := np.abs(v)) <= how.most, how.unit * size + np.minimum(size, how.tiny) + how.step, np.inf)
 def live(a: Array) -> Any:  # cells where any row has a coefficient; all of them, if most are
-    some = np.flatnonzero(a.any(1))
-    return some if 2 * len(some) < len(a) else slice(None)
+    return some if 2 * len(some := np.flatnonzero(a.any(1))) < len(a) else slice(None)
 def outward(box: Box) -> tuple[Array, Array]:
     need(all(abs(v) <= HUGE for v in (*box[0], *box[1])), f"an input bound beyond {HUGE}")
     lo, hi = (np.array(side, dtype=np.float64) for side in box)  # to the nearest; then outward where that lies inside, exactly
@@ -119,8 +118,8 @@ class Boxes:
         self.z, self.lines = dict[int, Any](), dict[int, Any]()  # of a ReLU: its operand's box as executed, and Z; s, t, m
         self.G, self.empty = 4 * (net.terms + 64) * U, np.zeros(lo.shape[1], dtype=bool)
         self.signed = np.any([self.empty, *((sigma != 0).any(0) for sigma in self.signs.values())], axis=0)
-        need(not (how and net.strange), f"{semantics} executions: {''.join(net.strange[:1])}")
-        need(not (how and how.tiny and net.merges), f"{semantics} executions: operators in a row, whose weights may be merged and flushed")
+        why = net.strange * bool(how) + net.wide * bool(how and how.unit) + net.merged * bool(how and how.tiny)
+        need(not why, f"{semantics} executions: {''.join(why[:1])}")
         self.put(0, lo, hi)
         self._rounding(0)
     def check_ends(self, lo: Array, hi: Array, message: str) -> tuple[Array, Array]:
@@ -131,7 +130,7 @@ class Boxes:
         self.empty |= crossed
         return (np.minimum(lo, hi), hi) if crossed.any() else (lo, hi)
     def put(self, k: int, lo: Array, hi: Array) -> None:
-        lo, hi = self.check_ends(lo, hi, f"bounds of operator {k}")
+        lo, hi = self.check_ends(lo, hi, f"bounds of {self.net.names[k]}")
         self.lo[k], self.hi[k], self.mid[k], self.mag[k] = lo, hi, lo / 2 + hi / 2, np.maximum(np.abs(lo), np.abs(hi))
         self.rad[k] = up(np.maximum(up(hi - self.mid[k]), up(self.mid[k] - lo)))
         self.R[k] = self.rad[k] + self.G * (np.abs(self.mid[k]) + self.rad[k]) + FLOOR
@@ -148,18 +147,17 @@ class Boxes:
             self.put(k, down(mid - rad), up(mid + rad))
         self._rounding(k)
     def _rounding(self, k: int) -> None:
-        op, how = self.net.ops[k], self.how
+        op, how, name = self.net.ops[k], self.how, self.net.names[k]
         self.M[k], self.E[k] = self.mag[k], (zero := np.zeros((1, 1)))
         if how and op.kind not in ("input", "relu"):
-            x = sum((self.M[i] + self.E[i] for i in op.inputs), zero)
-            e = sum((self.E[i] + ETA for i in op.inputs), zero)
+            x, e = sum((self.M[i] + self.E[i] for i in op.inputs), zero), sum((self.E[i] + ETA for i in op.inputs), zero)
             terms, size, addends, c = zero + 2 * how.v, x + 2 * ETA, [self.mag[i] + self.E[i] for i in op.inputs], zero
             if op.push:
                 size, e = op.push(x + ETA, np.abs) + op.babs[:, None], op.push(np.broadcast_to(e, x.shape), np.abs)
                 terms, addends = (op.push(np.where(x > 0, 1.0, 0.0), np.ones_like) + 1 + op.ops) * how.v, [op.babs[:, None]]
             if how.unit and op.kind in ("conv", "dense"):
                 c = op.push(by := shift(x + ETA, how), np.abs) + op.push(x + ETA + by, functools.partial(shift, how=how))
-            need(terms.max() < 0.5 > max(op.passed) * how.v, f"operator {k} sums too many terms for float32")
+            need(terms.max() < 0.5 > max(op.passed) * how.v, f"{name} sums too many terms for float32")
             e = e + sum(n * how.v / (1 - n * how.v) * v for n, v in zip(op.passed, addends, strict=True))
             lost = LOST * np.power(1 + how.unit, 2 * len(self.net.ops)) if op.ops or any(op.passed) else 2 * ETA
             lost = lost * (2 * (op.fan + op.ops + sum(op.passed)) + 16) * (1 + x.max(0))
@@ -168,7 +166,7 @@ class Boxes:
                 self.T[k] = self.T[k] + (e := self.execution_error(k)) * (1 + self.G)
                 self.put(k, down(self.lo[k] - e), up(self.hi[k] + e))
                 self.M[k], self.E[k] = self.mag[k], zero
-        need(not how or (self.M[k] + self.E[k] <= MOST).all(), f"{self.semantics}: operator {k} may exceed {how and how.most}", Refused)
+        need(not how or (self.M[k] + self.E[k] <= MOST).all(), f"{self.semantics}: {name} may exceed {how and how.most}", Refused)
     def execution_error(self, k: int) -> Array:
         return (self.E[k] + 2 * ETA) * ROOM if self.how else self.E[k]
     def narrow(self, k: int, lo: Array, hi: Array) -> None:
@@ -179,7 +177,7 @@ class Boxes:
                  np.minimum(np.minimum(self.hi[i], hi), np.where(sigma < 0, e, HUGE)))  # fmt: skip
         low, high = (down(self.lo[i] - e), up(self.hi[i] + e)) if self.how else (self.lo[i], self.hi[i])
         ends: Any = np.where(sigma > 0, np.maximum(low, 0), low), np.where(sigma < 0, np.minimum(high, 0), high)
-        self.z[k] = (*self.check_ends(ends[0], ends[1], f"bounds of operand {k}"), e)
+        self.z[k] = (*self.check_ends(ends[0], ends[1], f"bounds of what {self.net.names[k]} reads"), e)
     def relax(self, k: int) -> None:
         """Lines of ReLU k: the smaller area below, the chord above. Each product and 1 - t is rounded once, then moved up."""
         l, h, _ = self.z[k]
@@ -188,9 +186,8 @@ class Boxes:
         m = np.where(mixed, np.maximum(up(t * -l), up(h * up(1 - t))), 0.0)
         self.lines[k] = np.where(mixed, (h > -l).astype(np.float64), on), t, m
     def lower(self, frontier: dict[int, Array], c: Array, goal: Array, at: Array, chosen: dict[int, tuple[Array, Array]]) -> Any:
-        """Lower bounds of rows, coefficients in columns, over the boxes `at`: the best of all frontiers, until each goal is reached; and of
-        the rows that are left the last frontier's, and their coefficients there, at the input. `chosen`: slopes and multipliers by ReLU;
-        what is none is made one."""
+        """Lower bounds of rows, coefficients in columns, over boxes `at`: the best of all frontiers till each goal is reached; of rows left
+        then the last frontier's, and coefficients at the input. `chosen`: slopes and multipliers by ReLU; what is none is made one."""
         best, open_, c = np.full(len(c), -np.inf), np.arange(len(c)), down(c - FLOOR)
         while True:
             op = self.net.ops[k := max(frontier)]
@@ -396,7 +393,7 @@ def follow(prover: Prover, box: Box, pieces: list[list[Atom]], tree: Tree, wante
             if not tree.ends(w.node):
                 push(_children(prover, tree, w, part, wanted))
             elif part.open:
-                need(guide, f"node {w.node}: pieces {sorted(part.open)[:3]} are left open", Refused)
+                need(guide, f"node {w.node}: pieces {sorted(part.open)[:3]} are left open", StillOpen)
                 left.append(j)
                 parts[j] = prover.cut(part, [[c for *_, c in met.get((j, p), ())] for p in part.open]) if guide and guide.cuts else part
         open_ = [work[j]._replace(part=parts[j]) for j in left]
@@ -410,8 +407,8 @@ def digest(meta: dict[str, Any], body: bytes) -> str:
 def read(data: bytes) -> tuple[dict[str, str], list[dict[str, Array]]]:
     """A safetensors file: header length, JSON header, numbers. Tensor `T.NAME` is of tree T."""
     try:
-        size = int.from_bytes(data[:8], "little")
-        header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
+        body = data[(end := 8 + int.from_bytes(data[:8], "little")) :]
+        header = json.loads(data[8:end], object_pairs_hook=lambda p: dict(p) if len(dict(p)) == len(p) else {})  # a name twice: none at all
         meta = header.pop("__metadata__")
         need(FORMAT.items() <= meta.items(), f"no {FORMAT}: written by another version of polytriton", Refused)
         need(meta["data"] == digest(meta, body) and meta["semantics"] in SEMANTICS, "a damaged certificate, or other semantics", Refused)

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polytriton.checker import Boxes, Checked, Part, Progress, Prover, Tree, open_files, plain
-from polytriton.checker_files import Array, Atom, Box, Network, Refused, Unsupported, need
+from polytriton.checker_files import Array, Atom, Box, Network, Unsupported, need
+from polytriton.checker_slopes import StillOpen
 
 GRID, STEP = 128, 60
 MOST_CELLS = 5000
@@ -194,7 +195,7 @@ class Descent:
                 both = self.divide(node, int(tree.split[k]), float(tree.cut[k]))
                 stack += [(int(tree.child[k]) + side, half) for side, half in enumerate(both)]
             else:
-                need(not node.open, f"node {k}: pieces {sorted(node.open)[:3]} are left open", Refused)
+                need(not node.open, f"node {k}: pieces {sorted(node.open)[:3]} are left open", StillOpen)
             told(done := done + 1)
         return self.least
 
@@ -284,7 +285,8 @@ def check(
 ) -> Checked:
     """What a `real` certificate proves, with margins as fractions, or Refused. `complete` may divide a tree further, as floats find."""
     semantics, prover, pieces, trees = open_files(onnx, vnnlib, certificate)
-    need(semantics == "real", "whole numbers check certificates of exact arithmetic, not of float32 executions", Unsupported)
+    instead = "check it without --exact, or verify with --semantics real"
+    need(semantics == "real", f"whole numbers check certificates of real, this is of {semantics} executions: {instead}", Unsupported)
     need(sum(prover.net.sizes) <= MOST_CELLS, f"more than {MOST_CELLS} values: whole numbers would take too long", Unsupported)
     made, groups, walked = layers(prover.net), list(pieces.items()), 0
     trees = [complete(prover, *groups[t.box], t) for t in trees]

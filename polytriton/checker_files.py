@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-HUGE, SMALL, LIMIT = 1e100, 1e-290, 1 << 20_000  # the last: of both parts of an exact number. What float32 executions are spared:
-TINY, WIDE, GAIN = 2.0**-100, 2.0**50, 2.0**60  # factors and variances below, weights above
+HUGE, SMALL, LIMIT, TINY, WIDE, GAIN = 1e100, 1e-290, 1 << 20_000, 2.0**-100, 2.0**50, 2.0**60  # LIMIT: of an exact number's parts
 MAX_CELLS, MAX_WORK, MAX_ATOMS, MAX_TEXT = 1 << 25, 1 << 32, 30_000_000, 1 << 27  # values; products of a layer; of a property
 NUMBER = re.compile(r"[+-]?(\d{1,400}\.?\d{0,400}|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
 MODEL: Any = runpy.run_path(str(getattr(find_spec("onnx"), "origin", "")).replace("__init__.py", "onnx_ml_pb2.py"))["ModelProto"]
@@ -35,6 +34,8 @@ class Refused(Exception):
     """The certificate does not prove the property of this network."""
 class Unsupported(Refused):
     """The network or the property lies outside what this checker reads."""
+class Divides(Unsupported):
+    """The property divides, and this checker reads decimals alone."""
 def need(holds: Any, message: str, kind: type[Refused] = Unsupported) -> None:
     if not holds:
         raise kind(message)
@@ -70,7 +71,7 @@ def conv(k: int, shape: Any, w: Array, b: Array, groups: int, strides: Any, dila
     terms, bias = max(w[0].size, w[:, 0].size), (b.repeat(h * v), np.abs(b).repeat(h * v))
     return Op("conv", (k,), (1, len(w), h, v), push, pull, *bias, terms=terms, fan=w[0].size)
 class Network:
-    """An ONNX graph as a list of operators. `strange`: why float32 executions of it are not described. `kind`: of weights, for drafts."""
+    """An ONNX graph as a list of operators. `kind`: of weights, for drafts. Why executions are refused: `strange`, `wide`, `merged`."""
     def __init__(self, data: bytes, kind: type = np.float64) -> None:
         model, self.data, self.kind, self.strange = MODEL.FromString(data), data, kind, list[str]()
         g, domains = model.graph, {o.domain or "ai.onnx": o.version for o in model.opset_import}
@@ -78,13 +79,14 @@ class Network:
         self.consts = {t.name: self._array(t) for t in g.initializer}
         inputs = [v for v in g.input if v.name not in self.consts]
         need(len(inputs) == len(g.output) == 1 and not g.sparse_initializer, f"{len(inputs)} inputs, {len(g.output)} outputs (not 1 and 1)")
-        types = {t.data_type for t in g.initializer} | {a.t.data_type for n in g.node for a in n.attribute}
-        self.note(10 not in types and inputs[0].type.tensor_type.elem_type in (1, 11), "numbers that are neither float32 nor float64")
-        dims = [d.dim_value for d in inputs[0].type.tensor_type.shape.dim]
+        given, types = inputs[0].type.tensor_type, {t.data_type for t in [*g.initializer, *(a.t for n in g.node for a in n.attribute)]}
+        self.note(10 not in types and given.elem_type in (1, 11), "numbers that are neither float32 nor float64")
+        self.wide = ["float64 numbers, which are float32 before any layer converts them"] * (11 in {given.elem_type, *types})
+        dims = [d.dim_value for d in given.shape.dim]
         shape = (dims[0] or 1, *dims[1:])
         need(min(shape) > 0 and math.prod(shape) <= MAX_CELLS, f"input shape {dims}")
         self.ops, self.sizes, self.env = [Op("input", (), shape)], [math.prod(shape)], {inputs[0].name: (0, shape)}  # operator and shape
-        self.made, self.chain = 0, [(0, 1.0)]  # constants' size; since the last ReLUs: most roundings of a term, and factors' growth
+        self.made, self.chain, self.names = 0, [(0, 1.0)], ["input"]  # constants' size; since the last ReLUs: a term's roundings, growth
         for node in g.node:
             self._node(node)
         self.output = self.env[g.output[0].name][0]
@@ -93,7 +95,8 @@ class Network:
         rank = [2 if o.kind == "conv" else int(o.fan > 1) for o in self.ops]  # convolutions; dense layers; whatever merges with all
         reads = [(i, rank[i] * rank[k] > 1) for k, o in enumerate(self.ops) for i in o.inputs]
         self.stored = {i for i, apart in reads if apart} - {i for i, apart in reads if not apart}
-        self.merges = any(o.push and self.ops[i].push and i not in self.stored for o in self.ops for i in o.inputs)
+        merged = [k for k, o in enumerate(self.ops) if o.push and self.ops[i := o.inputs[0]].push and i not in self.stored]
+        self.merged = [f"{self.names[k]} reads {self.names[self.ops[k].inputs[0]]}, weights that may be merged and flushed" for k in merged]
     def note(self, holds: Any, message: str) -> None:
         self.strange += [] if holds else [message]
     def _array(self, t: Any) -> Array:
@@ -102,14 +105,14 @@ class Network:
         a = np.frombuffer(t.raw_data, kind) if raw else np.array(getattr(t, f"{field}_data"), kind.replace("f2", "u2")).view(kind)
         return a.reshape(t.dims).astype(np.float64 if kind[1] == "f" else np.int64)
     def _node(self, n: Any) -> None:
-        attrs, name = {a.name: getattr(a, VALUE[a.type * (not a.ref_attr_name)]) for a in n.attribute}, f"{n.domain}{n.op_type} {n.name}"
         (out,) = (o for o in n.output if o)
-        need(n.domain in ("", "ai.onnx") and out not in self.env and out not in self.consts, f"{name}, output {out}")
+        attrs, name = {a.name: getattr(a, VALUE[a.type * (not a.ref_attr_name)]) for a in n.attribute}, f"{n.op_type} {n.name or out}"
+        need(n.domain in ("", "ai.onnx") and out not in self.env and out not in self.consts, f"{n.domain}{name}, output {out}")
         made = self._array(attrs.pop("value")) if n.op_type == "Constant" else self._make(n.op_type, list(n.input), attrs.pop)
         if isinstance(made, Op):
             self.chain, self.sizes = [*self.chain, self._extend_chain(made)], [*self.sizes, math.prod(made.shape)]
-            made = made._replace(passed=made.passed or (self.chain[-1][0] + 2 if self.chain[made.inputs[0]][0] else 0,))
-            self.ops, few = [*self.ops, made], min(self.sizes) > 0 and sum(self.sizes) <= MAX_CELLS
+            made = made._replace(passed=made.passed or (self.chain[made.inputs[0]][0],))
+            self.ops, self.names, few = [*self.ops, made], [*self.names, name], min(self.sizes) > 0 and sum(self.sizes) <= MAX_CELLS
             need(few and (made.babs <= HUGE).all(), f"{name}: shape {made.shape}, or its weights")
         known: Any = self.consts if isinstance(made, np.ndarray) else self.env
         known[out] = (len(self.ops) - 1, made.shape) if isinstance(made, Op) else made
@@ -179,13 +182,13 @@ class Network:
         if first and x[1] in self.env:
             (i, shape), (j, other) = self.env[x[0]], self.env[x[1]]
             need(shape == other and op in ("Add", "Sub"), f"{op} of activations of shapes {shape} and {other}")
-            return Op("add", (i, j), shape, signs=(1.0, sign), passed=(self.chain[j][0] + 2, self.chain[i][0] + 2))
+            return Op("add", (i, j), shape, signs=(1.0, sign), passed=(self.chain[j][0], self.chain[i][0]))
         name, c, one, zero = x[not first], self._weight(x[first]), np.ones(1), np.zeros(1)
         if op in ("Add", "Sub"):
             return self._scale(name, one if first else sign * one, sign * c if first else c, np.abs(c))
         need(op == "Mul" or (first and (np.abs(c) >= 1 / HUGE).all()), "a division by an activation, or by a tiny number")
         self.note(op == "Mul" or (np.abs(c) >= 1 / WIDE).all(), "a division by a tiny number")
-        return self._scale(name, c if op == "Mul" else 1 / c, zero, zero, ops=2)
+        return self._scale(name, c if op == "Mul" else 1 / c, zero, zero, ops=int(op == "Div"))
     def _weight(self, name: str) -> Array:
         need((c := self.consts[name]).dtype == np.float64 and (np.abs(c) <= HUGE).all(), f"weights {name}: integers, or beyond {HUGE}")
         self.note((np.abs(c) <= WIDE).all(), f"weights {name} beyond {WIDE}")
@@ -209,7 +212,7 @@ def unsafe(text: str, n_in: int, n_out: int) -> Pieces:
         if isinstance(e, str):
             need(e in names or NUMBER.fullmatch(e), f"`{e[:40]}` is neither a number nor declared")
             return {names[e]: Fraction(1)} if e in names else {None: Fraction(e)}
-        need(len(e) >= 2 and e[0] in ("+", "-", "*"), f"the term {str(e)[:60]}")
+        need(len(e) >= 2 and e[0] in ("+", "-", "*"), f"the term {str(e)[:60]}", Divides if e[:1] == ["/"] else Unsupported)
         parts = list(map(term, e[1:] if len(e) > 2 or e[0] != "-" else ["0", e[1]]))
         if e[0] == "*":
             first, *more = sorted(parts, key=lambda p: p.keys() == {None})  # a term with variables before the factors

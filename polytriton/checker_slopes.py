@@ -10,13 +10,17 @@ from typing import Protocol
 
 import numpy as np
 
-from polytriton.checker_files import NONE, Array, Network
+from polytriton.checker_files import NONE, Array, Network, Refused
 
 Progress = Callable[[str, int, int], None]
 Choice = namedtuple("Choice", "lines met slope")  # slopes and multipliers by ReLU; the last coefficients met at ReLUs and at the input
 
 
 Hint = tuple[int, float, int, int]  # split or -1, cut, and how what comes of it is bounded: `inner` and `query`
+
+
+class StillOpen(Refused):
+    """Bounds leave some piece open, and nobody divides further: nothing is shown to be wrong."""
 
 
 class Divider(Protocol):

@@ -24,6 +24,7 @@ from polytriton.knobs import knobs, wait_asleep, watch
 
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 COMMANDS = ("compile", "run", "verify", "reach", "check", "report", "supports", "inspect", "opt", "tune")
+SHORT = {"--dump-ir": "--dump-ir=all", "-h": "--help"}
 QUESTIONS = {"--version": lambda: f"polytriton {polytriton.__version__}", "--name": lambda: "polytriton"}
 
 
@@ -39,7 +40,7 @@ def __getattr__(name: str) -> Any:
 
 def find_command(name: str) -> Callable[..., int]:
     """One command with the fields of its option groups; the others' modules are not loaded."""
-    from polytriton.commands.groups import flatten_groups
+    from polytriton.commands.flatten import flatten_groups
 
     return flatten_groups(getattr(import_module(f"polytriton.commands.{name}"), name))
 
@@ -65,12 +66,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except Exception as error:
         if hasattr(error, "format_message"):  # the option parser's; newer typers bring their own classes for it
-            about = [name for name in given[:1] if name in COMMANDS]
-            print(f"polytriton: {error.format_message()}\n  remedy: {' '.join(['polytriton', *about, '--help'])}", file=sys.stderr)
+            print(f"polytriton: {error.format_message()}\n  remedy: {_remedy(given)}", file=sys.stderr)
             return USAGE
         if isinstance(error, OSError):
             _drop_stdout()
         return complain(error)
+
+
+def _remedy(given: Sequence[str]) -> str:
+    """The line that was meant, where that can be guessed; else where to read."""
+    properties = [word for word in given if word.endswith((".vnnlib", ".vnnlib.gz"))]
+    if given[:1] == ["run"] and properties and not any(word.startswith("--vnnlib") for word in given):
+        return f"polytriton run NET.poly --vnnlib {' '.join(properties)}"
+    if given and given[0].endswith((".onnx", ".poly", ".onnx.gz")):
+        return " ".join(["polytriton", "verify" if properties else "inspect", *given])
+    return " ".join(["polytriton", *(name for name in given[:1] if name in COMMANDS), "--help"])
 
 
 def _answer(given: Sequence[str]) -> int:
@@ -104,7 +114,7 @@ def _drop_stdout() -> None:
 
 
 def spread(args: Sequence[str]) -> list[str]:
-    """`--vnnlib a b c` as one option a file, and a bare `--dump-ir` as `--dump-ir=all`: the parser knows neither form."""
+    """`--vnnlib a b c` as one option a file, a bare `--dump-ir` as `--dump-ir=all`, `-h` as `--help`: the parser knows none of these."""
     out: list[str] = []
     files = False
     for k, arg in enumerate(args):
@@ -117,7 +127,7 @@ def spread(args: Sequence[str]) -> list[str]:
             files = arg == "--vnnlib" or arg.startswith("--vnnlib=")
         elif not after:
             files = False
-        out.append("--dump-ir=all" if arg == "--dump-ir" else arg)
+        out.append(SHORT.get(arg, arg))
     return out
 
 

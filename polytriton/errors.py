@@ -92,6 +92,9 @@ NO_MEMORY = re.compile(
 )
 
 
+NOT_IMPLEMENTED = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node with name '(.*?)'")
+
+
 def out_of_memory(error: BaseException | None) -> bool:
     """Whether it, or what it came from, is a failed allocation: libraries have messages for it, but no common class."""
     while error is not None and not isinstance(error, PolytritonError):
@@ -100,3 +103,17 @@ def out_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def runtime_refusal(error: Exception) -> PolytritonError:
+    """What is said of a model that onnxruntime does not run; its own classes of errors are not public."""
+    if out_of_memory(error):
+        return ResourceError("the model does not fit into memory", "make the model smaller")
+    said = " ".join(str(error).split())[:300]
+    if lacking := NOT_IMPLEMENTED.search(said):
+        return UnsupportedModel(
+            f"onnxruntime has no {lacking[1]} for the types of node {lacking[2]!r}, so it does not run the model",
+            "export the network with float32 weights; or do without onnxruntime: polytriton compile NET.onnx --no-check, "
+            "then polytriton run NET.poly --no-falsify",
+        )
+    return UnsupportedModel(f"onnxruntime refuses the model: {said}", "check it with onnx.checker, or export it again")

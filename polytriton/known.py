@@ -1,9 +1,9 @@
 """Whose machine code is run: what this user's polytriton has compiled, or what the user trusts.
 
-Kernels are the library's own, whoever filed them: an artifact says which family and which constants, and their names are digests of
-that. Launches, which say what runs on what, are made again and compared, which costs less than a tenth of a second. Machine code may
-be anything and takes a compiler to compare: without a mark in the cache's folder, which names a digest of all that decides and holds
-it, it is left to Triton to compile, or to the user to trust.
+Kernels are the library's own, whoever filed them: an artifact says which family and which constants, and their names are digests of that.
+A mark in the cache's folder names a digest of all that decides and holds an artifact's launches and machine code: with it they run as they
+are, and where the user's trust alone made it, every record says so. Without it launches, which say what runs on what, are made again and
+compared; machine code may be anything and takes a compiler to compare: it is left to Triton to compile, or to the user to trust.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from polytriton.kernels.stock import library_digest
 from polytriton.knobs import knobs, tell
 
 MARKS = 4096  # the oldest beyond these are dropped
+TRUSTED = "trusted"  # what the mark of machine code from elsewhere says
 
 
 def code_digest(manifest: Manifest) -> str:
@@ -32,14 +33,16 @@ def code_digest(manifest: Manifest) -> str:
     return hashlib.sha256("\n".join([library_digest(), str(sorted(manifest.options.items())), *lines]).encode()).hexdigest()
 
 
-def remember(manifest: Manifest) -> bool:
-    """Marks an artifact's machine code as this user's own. False where nothing can be kept."""
+def remember(manifest: Manifest, trusted: bool = False) -> bool:
+    """Marks an artifact's launches and machine code as this user's own, or as trusted. False where nothing can be kept."""
     folder = knobs().cache
     if folder is None:
         return False
     with suppress(OSError):
         (folder / "known").mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / "known" / code_digest(manifest)).touch()
+        mark = folder / "known" / code_digest(manifest)
+        if not trusted or not mark.exists():  # what was compiled here needs nobody's trust
+            mark.write_text(TRUSTED if trusted else "")
         marks = sorted((folder / "known").iterdir(), key=lambda path: path.stat().st_mtime)
         for old in marks[:-MARKS]:
             old.unlink(missing_ok=True)
@@ -47,9 +50,17 @@ def remember(manifest: Manifest) -> bool:
 
 
 def is_known(manifest: Manifest) -> bool:
-    """Whether there is a mark, in a folder that is this user's own: whoever else could write there could make one."""
+    return _read_mark(manifest) is not None
+
+
+def _read_mark(manifest: Manifest) -> str | None:
+    """What the mark says, if there is one, in a folder that is this user's own: whoever else could write there could make one."""
     folder = knobs().cache
-    return folder is not None and _own(folder / "known") and os.path.isfile(folder / "known" / code_digest(manifest))
+    if folder is None or not _own(folder / "known"):
+        return None
+    with suppress(OSError, UnicodeDecodeError):
+        return (folder / "known" / code_digest(manifest)).read_text()
+    return None
 
 
 def _own(folder: Path) -> bool:
@@ -78,9 +89,11 @@ def filed_kernels(artifact: Artifact) -> Filed | None:
     """What a run may take from the artifact's kernels."""
     if artifact.kernels is None:
         return None
-    compare_kernels(artifact)
+    mark = _read_mark(artifact.manifest)
+    if mark is None:
+        compare_kernels(artifact)
     filed = replace(artifact.kernels.filed, plan=artifact.compiled.plan)
-    if not filed.code or is_known(artifact.manifest):
-        return filed
+    if not filed.code or mark is not None:
+        return replace(filed, trusted=bool(filed.code) and mark == TRUSTED)
     tell("the artifact's machine code was made elsewhere and is not run: trust it by `polytriton inspect NET.poly --trust`, once")
     return replace(filed, code={}, triton="")

@@ -9,7 +9,8 @@ import gc
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,14 +33,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests of each, in another order")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test that only passes behind another one is found by running them in other orders; fixtures of a file are still made once."""
+    _thin(items)
     if (seed := config.getoption("--shuffle")) is not None:
         rng = random.Random(seed)
         files = sorted({item.path for item in items})
         rng.shuffle(files)
         rng.shuffle(items)
         items.sort(key=lambda item: files.index(item.path))
+
+
+def _thin(items: Sequence[pytest.Item]) -> None:
+    """Of the quick cases of a test `thinned(n)` every n-th stays one, the first always."""
+    seen = Counter[str]()
+    for item in items:
+        if (mark := item.get_closest_marker("thinned")) is not None and item.get_closest_marker("slow") is None:
+            family = item.nodeid.partition("[")[0]
+            if seen[family] % mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[family] += 1
 
 
 def pytest_configure(config: pytest.Config) -> None:

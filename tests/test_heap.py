@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import platform
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from polytriton.heap import pause_collection
 
 ROOT = Path(__file__).parents[1]
 GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
@@ -33,6 +36,7 @@ def ran(text: str) -> str:
     return subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.slow
 def test_an_import_and_a_verdict_leave_the_allocator_alone() -> None:
     text = """
 import numpy as np, polytriton
@@ -52,6 +56,7 @@ def test_the_command_keeps_its_memory() -> None:
     ).endswith("True")
 
 
+@pytest.mark.slow
 @GLIBC
 def test_blocks_come_back_without_new_pages() -> None:
     kept = int(ran(CHURN.format(before="from polytriton.heap import keep_memory; keep_memory()")))
@@ -61,7 +66,7 @@ def test_blocks_come_back_without_new_pages() -> None:
 
 def test_larger_blocks_than_the_default_wait_for_kept_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     from polytriton.passes.pipeline import compile_net
-    from polytriton.runtime import engine
+    from polytriton.runtime import budget, engine
     from polytriton.runtime.config import DEFAULT, Config
     from tests.oracle.nets import toy_conv
 
@@ -69,6 +74,26 @@ def test_larger_blocks_than_the_default_wait_for_kept_memory(monkeypatch: pytest
     program = next(p for p in made.plan if p.kind == "bound")
     sizes = []
     for kept in (False, True):
-        monkeypatch.setattr(engine, "keeps_memory", lambda kept=kept: kept)
+        monkeypatch.setattr(budget, "keeps_memory", lambda kept=kept: kept)
         sizes.append(len(made._blocks(1 << 20, program)[0]))
     assert sizes[1] == pytest.approx(2 * sizes[0], rel=0.01)
+
+
+@pause_collection()
+def divide_by_zero() -> float:
+    with pause_collection():
+        assert not gc.isenabled()
+    assert not gc.isenabled()
+    return 1 / 0
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_cycles_are_looked_for_as_before_whatever_happened_meanwhile(before: bool) -> None:
+    was = gc.isenabled()
+    try:
+        (gc.enable if before else gc.disable)()
+        with pytest.raises(ZeroDivisionError):
+            divide_by_zero()
+        assert gc.isenabled() == before
+    finally:
+        (gc.enable if was else gc.disable)()

@@ -41,8 +41,9 @@ def bounds(name: str, dtype: str) -> str:
     return hashlib.sha256(b"".join(told)).hexdigest()
 
 
-@pytest.mark.parametrize("name", ["settling", *(pytest.param(n, marks=pytest.mark.slow) for n in sorted(NETS))])
-@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["settling", *sorted(NETS)])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_bounds_are_those_of_triton_as_it_comes(name: str, dtype: str) -> None:
     assert not quicken()  # it happened before this test
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[1])}

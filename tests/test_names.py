@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+
+from polytriton.heap import pause_collection
 
 ROOT = Path(__file__).parents[1]
 ALONE = ("checker.py", "checker_files.py")  # the checker imports nothing of the package: a name of its own is not met elsewhere
@@ -37,23 +39,27 @@ KEPT = {
 
 
 @cache
-def trees() -> dict[str, ast.Module]:
+def names() -> dict[str, tuple[list[str], list[str]]]:
+    """Of every file its classes and its lone words. No tree is kept, and no garbage looked for among millions of nodes."""
     files = [path for room in ("polytriton", "bench", "tools") for path in sorted((ROOT / room).rglob("*.py"))]
-    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    found = {}
+    with pause_collection():
+        for path in files:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found[path.relative_to(ROOT).as_posix()] = list(classes(tree)), list(lone(tree))
+    return found
 
 
-def sources() -> dict[str, ast.Module]:
-    package = {name.removeprefix("polytriton/"): tree for name, tree in trees().items() if name.startswith("polytriton/")}
-    return {name: tree for name, tree in package.items() if name not in ALONE}
+def classes(tree: ast.Module) -> Iterator[str]:
+    yield from (n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
 
 
-def shared(modules: Mapping[str, ast.Module]) -> dict[str, list[str]]:
+def shared(modules: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     """Class names of several files."""
     found: dict[str, set[str]] = defaultdict(set)
-    for file, tree in modules.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                found[node.name].add(file)
+    for file, held in modules.items():
+        for name in held:
+            found[name].add(file)
     return {name: sorted(files) for name, files in found.items() if len(files) > 1}
 
 
@@ -73,17 +79,20 @@ def _is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def test_a_class_name_stands_in_one_file() -> None:
-    found = shared(sources())
+    package = {file.removeprefix("polytriton/"): held for file, (held, _) in names().items() if file.startswith("polytriton/")}
+    assert len(package) > 200
+    found = shared({file: held for file, held in package.items() if file not in ALONE})
     assert found.keys() == TWICE.keys(), {name: files for name, files in found.items() if name not in TWICE}
 
 
 def test_functions_have_verbs_or_the_noun_they_return() -> None:
-    found = {(file, name) for file, tree in trees().items() for name in lone(tree)}
+    found = {(file, name) for file, (_, words) in names().items() for name in words}
     assert found == KEPT.keys()
 
 
 def test_a_class_name_in_two_files_is_seen() -> None:
-    here, there = ast.parse("class Engine: ...\nclass Engine: ..."), ast.parse("def f():\n    class Engine: ...\nclass Job: ...")
+    texts = "class Engine: ...\nclass Engine: ...", "def f():\n    class Engine: ...\nclass Job: ..."
+    here, there = (list(classes(ast.parse(text))) for text in texts)
     assert shared({"here": here, "there": there}) == {"Engine": ["here", "there"]}
     assert not shared({"here": here})
 

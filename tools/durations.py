@@ -3,7 +3,7 @@
     python -m pytest -n 2 -m "not slow" --junitxml=build/quick.xml
     python -m tools.durations build/quick.xml [build/slow.xml ...] [--most 20]
 
-prints two tables for docs/testing.md. Cases of one test are added up. The reason is the first sentence that the test says of itself,
+prints two tables for CONTRIBUTING.md. Cases of one test are added up. The reason is the first sentence that the test says of itself,
 or its module. tests/conftest.py writes the seconds; what the first test of a file pays for fixtures of the file is among them.
 """
 

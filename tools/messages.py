@@ -11,7 +11,7 @@ import ast
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -73,7 +73,8 @@ def find_messages() -> tuple[Message, ...]:
     """Every message, without repetition."""
     files = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
     constants = {path: _constants(tree) for path, tree in files.items()}
-    calls = [c for path, tree in files.items() for c in _calls(path, tree, {**_find_imported(tree, constants), **constants[path]})]
+    nodes = {path: list(ast.walk(tree)) for path, tree in files.items()}
+    calls = [c for path, every in nodes.items() for c in _calls(path, every, {**_find_imported(every, constants), **constants[path]})]
     makers = {name: [Maker(("message", "remedy"), {}, MARK.format("message"), MARK.format("remedy"), name)] for name in KINDS}
     for _ in range(ROUNDS):
         made = [(call, m) for call in calls for m in _says(call, makers)]
@@ -102,17 +103,17 @@ def _fill(m: Message) -> Message | None:
     return Message(m.room, message, remedy if re.sub(r"\{[^}]*\}", "", remedy).strip() else CASE, m.kind)
 
 
-def _calls(path: Path, tree: ast.Module, names: Names) -> Iterator[Call]:
-    """Every call of a file."""
-    inside: dict[int, tuple[Place | None, Names]] = {id(node): (None, names) for node in ast.walk(tree)}
-    for f in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):  # the innermost comes last
-        place = _place(f, names)
-        known = {**names, **_marks(place), **_find_assigned(f)}
-        inside.update({id(node): (place, known) for node in ast.walk(f)})
-    for h in (n for n in ast.walk(tree) if isinstance(n, ast.ExceptHandler)):
+def _calls(path: Path, nodes: Sequence[ast.AST], names: Names) -> Iterator[Call]:
+    """Every call of a file, all of whose nodes are given."""
+    inside: dict[int, tuple[Place | None, Names]] = {id(node): (None, names) for node in nodes}
+    for f in (n for n in nodes if isinstance(n, ast.FunctionDef)):  # the innermost comes last
+        place, own = _place(f, names), list(ast.walk(f))
+        known = {**names, **_marks(place), **_find_assigned(own)}
+        inside.update({id(node): (place, known) for node in own})
+    for h in (n for n in nodes if isinstance(n, ast.ExceptHandler)):
         if (handled := _handler(h)) is not None:
             inside.update({id(node): (handled, {**inside[id(node)][1], **_marks(handled)}) for node in ast.walk(h)})
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
             yield Call(node.func.id if isinstance(node.func, ast.Name) else node.func.attr, node, path, *inside[id(node)])
 
@@ -168,23 +169,22 @@ def _handler(handler: ast.ExceptHandler) -> Place | None:
 
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    return _find_assigned(ast.Module([n for n in tree.body if isinstance(n, ast.Assign)], []))
+    return _find_assigned(tree.body)
 
 
-def _find_imported(tree: ast.Module, constants: Mapping[Path, Names]) -> dict[str, ast.expr]:
+def _find_imported(nodes: Sequence[ast.AST], constants: Mapping[Path, Names]) -> dict[str, ast.expr]:
     """Constants of other modules of the package."""
     held: dict[str, ast.expr] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("polytriton."):
             home = constants.get(PACKAGE.joinpath(*(node.module or "").split(".")[1:]).with_suffix(".py"), {})
             held.update({a.asname or a.name: home[a.name] for a in node.names if a.name in home})
     return held
 
 
-def _find_assigned(scope: ast.AST) -> dict[str, ast.expr]:
+def _find_assigned(nodes: Sequence[ast.AST]) -> dict[str, ast.expr]:
     """What the names of a function stand for, the last assignment winning."""
-    nodes = [n for n in ast.walk(scope) if isinstance(n, ast.Assign)]
-    return {target.id: n.value for n in nodes for target in n.targets if isinstance(target, ast.Name)}
+    return {target.id: n.value for n in nodes if isinstance(n, ast.Assign) for target in n.targets if isinstance(target, ast.Name)}
 
 
 def _text(node: ast.expr, names: Names) -> str:

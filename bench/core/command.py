@@ -31,6 +31,12 @@ def check_known(p: argparse.ArgumentParser, kind: str, asked: Iterable[str], kno
         p.error(f"there is no {kind} {unknown[0]!r}: choose from {', '.join(listed)}")
 
 
+def check_checkout(p: argparse.ArgumentParser, folder: Path) -> None:
+    """Wrong usage where `--before` names no checkout of an earlier commit."""
+    if not (folder / "polytriton" / "__init__.py").exists():
+        p.error(f"--before {folder} is no checkout of polytriton")
+
+
 def run_folder(about: Mapping[str, str]) -> Path:
     return ROOT / "build" / "bench" / f"{time.strftime('%Y%m%d-%H%M%S')}-{about['commit']}"
 

@@ -15,6 +15,7 @@ from polytriton.ir.net import Node
 from polytriton.ir.plan import Program, Step, extent
 from polytriton.kernels.arena import lay_out
 from polytriton.kernels.choose import Sizes, Tiles, power
+from polytriton.kernels.interval_launches import IntervalLowering
 from polytriton.kernels.launches import Lowering
 from polytriton.passes.pipeline import Compiled
 from polytriton.runtime.engine import Engine
@@ -38,20 +39,31 @@ class Note:
     state: int
 
 
-class Noted(Lowering):
-    """Lowering that keeps a note of every launch. `fuse`: whether products apply the ReLU before them; None: as they come."""
+class Noting(Lowering):
+    """Lowering that keeps a note of every launch."""
 
-    def __init__(self, *given: Any, fuse: bool | None = None) -> None:
+    def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.notes: dict[int, Note] = {}
-        self.fuse = fuse
 
     def _launch(self, function: str, constants: Constants, bind: Any, tiles: Tiles, **grid: int) -> None:  # type: ignore[override]
         self.notes[len(self.out.steps)] = Note(function, {**constants, **tiles.constants}, dict(bind), self.step, self.state)
         super()._launch(function, constants, bind, tiles, **grid)
 
+
+class Noted(Noting):
+    """`fuse`: whether products apply the ReLU before them; None: as they come."""
+
+    def __init__(self, *given: Any, fuse: bool | None = None) -> None:
+        super().__init__(*given)
+        self.fuse = fuse
+
     def _fuses(self, node: Node) -> bool:
         return super()._fuses(node) if self.fuse is None else self.fuse
+
+
+class NotedInterval(Noting, IntervalLowering):
+    """The same in interval arithmetic."""
 
 
 def carry(numerics: Arithmetic, inner: int) -> Arithmetic:

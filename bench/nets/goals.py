@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from bench.core.command import parser
 from polytriton.whole import write_whole
 
 INPUTS = {"mnist_x": (1, 1, 28, 28), "cifar_x": (1, 3, 32, 32)}
@@ -115,4 +115,6 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    p = parser("nets.goals", __doc__)
+    p.add_argument("folder", type=Path)
+    write(p.parse_args().folder)

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from bench.core.command import parser
 from bench.nets.goals import OnnxGrower
 
 SHAPES = {"6x100": (0, [100] * 5), "6x500": (0, [500] * 5), "conv": (2, [100])}  # convolutions of stride 2, then widths
@@ -40,7 +40,7 @@ def network(op: str, convs: int, widths: list[int], seed: int) -> bytes:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit((__doc__ or "").strip())
-    for path in write(Path(sys.argv[1])):
+    p = parser("nets.smooth", __doc__)
+    p.add_argument("folder", type=Path)
+    for path in write(p.parse_args().folder):
         print(path)

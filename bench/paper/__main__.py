@@ -5,10 +5,11 @@
 PARTS
 
 Networks are trained where FOLDER/nets has none (bench.paper.standins), then asked about correctly classified images of the held-out ones,
-one at a time, by every method, at the paper's radius; where that proves less than 5 % or more than 95 % of them, at a stated one too,
-which is found on the first few images (bench.paper.radii). A network gets --budget seconds a method and radius, on a CPU of its own time,
-and as many images as fit. FOLDER/answers.jsonl grows by a line an image, FOLDER/radii.json holds the radii found, and the same
-command goes on where it stopped. At the end: FOLDER/paper.csv and FOLDER/paper.html, and the table on standard output.
+one at a time, by every method, in balls of the paper's radius, met with [0, 1]; where that proves less than 5 % or more than 95 % of them,
+in balls of a stated one too, which is found on the first few images (bench.paper.radii). A network gets --budget seconds a method and
+radius, on a CPU of its own time, and as many images as fit. FOLDER/answers.jsonl grows by a line an image, FOLDER/radii.json holds the
+radii found, and the same command goes on where it stopped. At the end: FOLDER/paper.csv and FOLDER/paper.html, and the table on standard
+output.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bench.core.command import check_known, parser
 from bench.core.machine import describe
 from bench.core.table import say
 from bench.paper import standins
-from bench.paper.ask import Answer, Answers, Question, ask
+from bench.paper.ask import BOXES, Answer, Answers, Question, ask
 from bench.paper.images import Images, images_for
 from bench.paper.radii import WHOLE, Share, share_of_few, stated_radius
 from bench.paper.rows import EVERY, METHODS, PARTS, PaperRow
@@ -151,18 +152,18 @@ def _measure(a: argparse.Namespace, row: PaperRow, about: dict[str, object], ima
         yield from measure(row.epsilon)
         if FEW[0] < _share(own) < FEW[1]:
             return
-    name = f"{row.key} {about['sha256']}"
-    held = _radii_found(a.out)
-    if name not in held or a.near:
-        found = stated_radius(share_at("polytriton"), share_at("crown-ibp"), row.epsilon, a.near)
-        write_whole(a.out / RADII, json.dumps({k: str(v or "") for k, v in (held | {name: found}).items()}, indent=1).encode() + b"\n")
+    name = f"{row.key} {about['sha256']} {BOXES}"
+    if name not in _radii_found(a.out) or a.near:
+        found = {name: stated_radius(share_at("polytriton"), share_at("crown-ibp"), row.epsilon, a.near)}
+        now = _radii_found(a.out) | found  # other rows may be asked at the same time
+        write_whole(a.out / RADII, json.dumps({k: str(v or "") for k, v in now.items()}, indent=1).encode() + b"\n")
     radius = _radii_found(a.out)[name]
     if radius is not None and not (row.table and radius == row.epsilon):
         yield from measure(radius)
 
 
 def _radii_found(out: Path) -> dict[str, Fraction | None]:
-    """Of earlier runs too, by row and file; None where images never part."""
+    """Of earlier runs too, by row, file and boxes; None where images never part."""
     path = out / RADII
     return {k: Fraction(v) if v else None for k, v in json.loads(path.read_text()).items()} if path.exists() else {}
 

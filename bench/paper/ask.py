@@ -20,6 +20,8 @@ from polytriton.results import Result
 from polytriton.whole import LineFile
 
 PATIENCE = 6  # how many times the budget the clock may run on a CPU that others use too
+CLIP = (0, 1)  # pixels' values, which every ball is met with
+BOXES = f"balls in {list(CLIP)}"  # of an answer's line: one that says otherwise, or nothing, answered another question
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Answer:
     margin: float
     cpu_seconds: float = 0.0  # of this process, which another one beside it hardly changes
     allowed: float = 0.0
+    boxes: str = ""
 
     @property
     def proved(self) -> bool:
@@ -50,7 +53,7 @@ class Answer:
 
 @dataclass
 class Answers:
-    """Those of a file, and of this run."""
+    """Those of a file that were asked about today's boxes, and of this run."""
 
     path: Path
 
@@ -63,7 +66,9 @@ class Answers:
     def _read(self, data: bytes) -> None:
         for line in data.splitlines():
             with suppress(ValueError, TypeError):  # a line that was cut by an earlier version
-                self.held.append(Answer(**json.loads(line)))
+                answer = Answer(**json.loads(line))
+                if answer.boxes == BOXES:
+                    self.held.append(answer)
 
     def add(self, answer: Answer) -> None:
         self._file.append(json.dumps(asdict(answer)).encode() + b"\n")
@@ -141,11 +146,11 @@ def ask(question: Question, levels: np.ndarray, labels: np.ndarray, answers: Ans
 
 
 def _wrong(question: Question, image: int) -> Answer:
-    return Answer(*question.key(), image, "wrong", 0.0, float("-inf"))
+    return Answer(*question.key(), image, "wrong", 0.0, float("-inf"), boxes=BOXES)
 
 
 def _answer(question: Question, image: int, asked: _Asked, levels: np.ndarray, label: int) -> Answer:
-    options: dict[str, Any] = {"epsilon": question.radius, "label": label, "falsifier": False, "search": "none"}
+    options: dict[str, Any] = {"epsilon": question.radius, "clip": CLIP, "label": label, "falsifier": False, "search": "none"}
     if not asked.warm:  # on a CPU nothing is made for a radius, and a point is soon decided
         begin = options | ({"epsilon": 0} if question.device == "cpu" else {})
         asked.verifier.verify(levels, timeout=question.timeout, **begin)
@@ -156,4 +161,4 @@ def _answer(question: Question, image: int, asked: _Asked, levels: np.ndarray, l
     assert isinstance(found, Result)  # of one image
     late = "over budget" if question.limit is None else "timeout"
     verdict = late if found.ended_by == "query-time" else found.verdict
-    return Answer(*question.key(), image, verdict, found.seconds, float(found.margin), used, question.timeout)
+    return Answer(*question.key(), image, verdict, found.seconds, float(found.margin), used, question.timeout, BOXES)

@@ -34,6 +34,8 @@ from torch.nn import functional as F
 from bench import zoo
 from bench.core.command import parser
 from bench.core.table import say
+from bench.nets.layers import ZooLayer
+from bench.nets.settle import Params, broadcast, he, linear
 from bench.paper.images import Images, images_for
 from bench.paper.rows import EVERY, PaperRow
 
@@ -48,7 +50,7 @@ WARM, GROWN = 0.1, 0.7  # when the radius begins to grow, and when it is whole, 
 SLOWER = ((0.7, 0.3), (0.85, 0.1))  # from when on the rate is so much of itself
 
 
-def one_input_each(layer: zoo.ZooLayer, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def one_input_each(layer: ZooLayer, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Every neuron is one of its inputs x or 1 - x: of dense layers another one each, of convolutions any place of the kernel."""
     out, channels, *kernel = layer.weight
     weight = np.zeros((out, channels, prod(kernel)), np.float32)
@@ -65,7 +67,7 @@ class StandIn:
     def __init__(self, row: PaperRow, seed: int) -> None:
         rng = np.random.default_rng([seed, zlib.crc32(row.key.encode())])
         self.layers, self.robust = zoo.network(row.zoo), row.training == "robust"
-        begun = one_input_each if self.robust else lambda n, rng: (zoo.he(n, rng), np.zeros(n.weight[0], np.float32))
+        begun = one_input_each if self.robust else lambda n, rng: (he(n, rng), np.zeros(n.weight[0], np.float32))
         drawn = {n.name: begun(n, rng) for n in self.layers if n.weight}
         if self.robust:
             for name in (self.layers[-1].name, *(n.inputs[0] for n in self.layers if n.op == "add")):
@@ -100,7 +102,7 @@ class StandIn:
                 centre, radius = operands[0][0] + operands[1][0], operands[0][1] + operands[1][1]
             else:
                 weight = self.params[n.name][0]
-                centre, radius = self._affine(n, operands[0][0]), zoo.linear(n, operands[0][1], weight.abs())
+                centre, radius = self._affine(n, operands[0][0]), linear(n, operands[0][1], weight.abs())
             if n.relu:
                 low, high = (centre - radius).relu(), (centre + radius).relu()
                 centre, radius = (low + high) / 2, (high - low) / 2
@@ -108,11 +110,11 @@ class StandIn:
         centre, radius = held[self.layers[-1].name]
         return centre - radius, centre + radius
 
-    def _affine(self, n: zoo.ZooLayer, x: Tensor) -> Tensor:
+    def _affine(self, n: ZooLayer, x: Tensor) -> Tensor:
         weight, bias = self.params[n.name]
-        return zoo.linear(n, x, weight) + zoo.broadcast(bias, n)
+        return linear(n, x, weight) + broadcast(bias, n)
 
-    def numbers(self) -> zoo.Params:
+    def numbers(self) -> Params:
         return {k: (w.detach().numpy(), b.detach().numpy()) for k, (w, b) in self.params.items()}
 
 

@@ -109,8 +109,8 @@ def page(measured: Sequence[Measured], about: Mapping[str, str], missing: Mappin
     told = ", ".join(about[k] for k in ("machine", "device", "threads", "torch", "polytriton", "commit", "date") if about.get(k))
     beginning = (
         f"<p>{html.text(told)}</p><p class=note>Networks have the paper's shapes and radii; weights and images are ours (stand-ins), so "
-        "counts are not to be compared with the paper's, which stand beside them. The paper's times are of a V100; its DeepPoly's of 14 "
-        "CPU cores. CR-IBP, intervals and DeepPoly are run by the same engine here.</p>"
+        "counts are not to be compared with the paper's, which stand beside them. Balls are met with [0, 1]. The paper's times "
+        "are of a V100; its DeepPoly's of 14 CPU cores. CR-IBP, intervals and DeepPoly are run by the same engine here.</p>"
     )
     return document("bench.paper", "The paper's evaluation, re-created", beginning, sections, style=ALL_STYLE)
 

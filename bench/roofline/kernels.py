@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.core.table import Row, say
 from bench.gpu.micro import MicroCase, compiled_case, variants
 from bench.gpu.micro import cases as micro_cases
-from bench.gpu.stage import Note, Noted, carry
-from bench.roofline.model import STEPS, Code, estimate, peak, traffic
-from bench.roofline.sass_loop import MATRIX, Instruction, inner_loop, mix, read
-from polytriton.arithmetic import ARITHMETICS
+from bench.gpu.stage import Note, Noted, NotedInterval, carry
+from bench.roofline.model import Code, estimate, peak, traffic
+from polytriton.arithmetic import ARITHMETICS, INTERVAL
 from polytriton.ir.launches import COUNTED, Kernel, Launch, Launches
 from polytriton.kernels.build import Built, Failed, compile_each
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.sass import LIMITS
+from polytriton.kernels.sass_loop import MATRIX, inner_loop, instructions, mix
 from polytriton.kernels.sequence import Frames
-from polytriton.kernels.worker import dump
 from polytriton.tuning.device import SHEETS
+from polytriton.tuning.gpu_cost import INTERVAL_PRODUCTS, PRODUCTS
 
 LOOP = ("issue", "integer", "float32", "float64", "convert", "port")  # what may hold up the matrix instructions of a loop
 COLUMNS = (
@@ -31,13 +30,20 @@ COLUMNS = (
 )  # fmt: skip
 SHOWN = ("case", "numerics", "step", "variant", "registers", "warps", "of_loop", "repeated", "useful", "binds", "microseconds", "of_peak",
          "of_memory", "goal", "reached", "note")  # fmt: skip
-GOALS = {("conv_step", "float64"): 0.60, ("conv_step", "tf32x3"): 0.50}  # of the peak, in operations that the Plan counts
+INTERVALS = ("interval64", "interval32")
+GOALS = {  # of the peak, in operations that the Plan counts
+    ("conv_step", "float64"): 0.60, ("conv_step", "tf32x3"): 0.50,
+    **{(function, numerics): 0.60 for function in INTERVAL_PRODUCTS for numerics in INTERVALS},
+}  # fmt: skip
 PASS_GOAL, LEAST_ROWS, GOAL_CHANNELS = 0.80, 4096, (64, 256)  # of a copy's bandwidth, for passes of so many rows; of convolutions
 BATCH = 2  # boxes, as in bench/gpu/stage.py
 
 
 def cases() -> dict[str, list[MicroCase]]:
-    return micro_cases(False)
+    """Those of bench.gpu micro, and the same products in the paper's interval arithmetic."""
+    found = micro_cases(False)
+    paper = [replace(case, numerics=INTERVALS, functions=INTERVAL_PRODUCTS, fuse=(None,)) for case in (*found["dense"], *found["conv"])]
+    return {**found, "interval": paper}
 
 
 def groups() -> list[str]:
@@ -72,7 +78,12 @@ def launches_of(case: MicroCase) -> list[Timed]:
     compiled, program = compiled_case(case.make)
     frames, emitter, found = Frames(compiled.net, compiled.plan), Emitter(), []
     for numerics, fuse, sizes, inner, variant in variants(case):
-        lowering = Noted(emitter, frames, carry(ARITHMETICS[numerics], inner), program, sizes or GPU, fuse=fuse)
+        arithmetic, tiles = carry(ARITHMETICS[numerics], inner), sizes or GPU
+        lowering = (
+            NotedInterval(emitter, frames, arithmetic, program, tiles)
+            if arithmetic.form == INTERVAL
+            else Noted(emitter, frames, arithmetic, program, tiles, fuse=fuse)
+        )
         launches = lowering.run()
         found += [
             Timed(case, numerics, variant, launches.steps[k], launches, note, frames)
@@ -93,20 +104,22 @@ def describe(t: Timed, built: Built | Failed, target: str) -> Row:
     row |= {**resources(t.launch.kernel, code, target), "mb": moved / 1e6, "binds": found.limit, "microseconds": found.seconds * 1e6}
     row["of_memory"] = moved / found.seconds / gpu.bandwidth
     goal = None if found.limit == "launch" else goal_of(t.note, t.numerics, rows)
-    if function in STEPS:
+    if function in PRODUCTS:
         ops = float(t.note.step.ops) * rows
         row |= {f"peak_by_{pipe}": found.pipes[pipe] for pipe in LOOP if pipe in found.pipes}
         row |= {"gflop": ops / 1e9, "tiles_gflop": found.ops / 1e9, "useful": ops / found.ops, "flop_byte": ops / moved}
         row |= {"repeated": found.repeated, "of_peak": ops / found.seconds / peak(gpu, t.numerics)}
     if goal:
-        row |= {"goal": goal, "reached": "yes" if float(row["of_peak" if function in STEPS else "of_memory"]) >= goal else "no"}
+        row |= {"goal": goal, "reached": "yes" if float(row["of_peak" if function in PRODUCTS else "of_memory"]) >= goal else "no"}
     return row
 
 
 def goal_of(note: Note, numerics: str, rows: int) -> float | None:
     if rows < LEAST_ROWS:
         return None
-    if note.function in STEPS:
+    if note.function in PRODUCTS:
+        if note.function == "interval_dense":
+            return GOALS[note.function, numerics]
         channels = note.constants.get("CI", 0)
         wide = isinstance(channels, int) and GOAL_CHANNELS[0] <= channels <= GOAL_CHANNELS[1]
         return GOALS.get((note.function, numerics)) if wide else None
@@ -126,10 +139,3 @@ def resources(kernel: Kernel, code: Code, target: str) -> Row:
     if loop:
         found |= {"loop": sum(loop.values()), "of_loop": sum(loop[w] for w in wanted) / sum(loop.values())}
     return found
-
-
-def instructions(cubin: bytes) -> Sequence[Instruction]:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "kernel.cubin")
-        file.write_bytes(cubin)
-        return read(dump(file))

@@ -12,20 +12,19 @@ from math import ceil
 from msgspec import structs
 
 from bench.gpu.stage import Note
-from bench.roofline.sass_loop import LANES, MATRIX, Instruction, inner_loop, pipe_cycles
-from polytriton.arithmetic import ARITHMETICS, Arithmetic
+from polytriton.arithmetic import ARITHMETICS, INTERVAL, Arithmetic
 from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.net import Net
 from polytriton.ir.plan import extent
 from polytriton.kernels.sass import LIMITS
+from polytriton.kernels.sass_loop import LANES, MATRIX, Instruction, inner_loop, pipe_cycles
 from polytriton.kernels.sequence import Frames
 from polytriton.kernels.spec import Report
 from polytriton.rounding import PARTS
 from polytriton.runtime.gpu.kernel_arguments import LAYER, READERS
 from polytriton.tuning.device import Gpu
-from polytriton.tuning.gpu_cost import HIDING, SPILL, kernel_cost, work
+from polytriton.tuning.gpu_cost import HIDING, INTERVAL_PRODUCTS, PRODUCTS, SPILL, interval_pipes, kernel_cost, work
 
-STEPS = ("conv_step", "dense_step")
 FLAT = ("constant", "error", "sign", "image", "row_h", "row_w", "index", "channel", "from", "slot", "value", "raw", "slack", "group",
         "best", "raw_best")  # fmt: skip
 BLOCKS = 1024 * 8
@@ -44,9 +43,14 @@ class Estimate:
 
 
 def peak(gpu: Gpu, numerics: str) -> float:
-    """Operations a second; a split product counts once, whatever parts it multiplies. bfloat16 has twice the rate of tf32."""
+    """Operations a second; a product counts once, whatever parts or ends it multiplies. bfloat16 has twice the rate of tf32."""
     rate = gpu.rates[ARITHMETICS[numerics].instruction]
-    return (2 * rate if numerics == "bf16x6" else rate) / PARTS.get(numerics, 1)
+    return (2 * rate if numerics == "bf16x6" else rate) / operations(numerics)
+
+
+def operations(numerics: str) -> int:
+    """Of the arithmetic's instruction, at least, for one product: parts of split operands, an interval's ends."""
+    return 2 if ARITHMETICS[numerics].form == INTERVAL else PARTS.get(numerics, 1)
 
 
 def clock(gpu: Gpu, target: str) -> float:
@@ -111,17 +115,24 @@ class Code:
 def estimate(note: Note, warps: int, moved: int, numerics: str, rows: int, gpu: Gpu, target: str, code: Code | None) -> Estimate:
     """One launch over `rows` rows. Without code registers are taken to let enough warps live, and every loop to be perfect."""
     constants = {k: v for k, v in note.constants.items() if isinstance(v, int)}
-    if note.function not in STEPS:
+    if note.function not in PRODUCTS:
         return _pass(constants, warps, moved, rows, gpu, target, code)
-    parts = PARTS.get(numerics, 1)
-    rates = {**gpu.rates, "HGMMA": parts * peak(gpu, numerics)} if parts > 1 else gpu.rates  # kernel_cost has one rate for both splits
+    parts = operations(numerics)
+    rates = dict(gpu.rates)
+    if numerics in PARTS:  # kernel_cost has one rate for both splits
+        rates["HGMMA"] = parts * peak(gpu, numerics)
     fitting = structs.replace(gpu, rates=rates)
     does = work(note.function, constants, numerics, rows)
-    cost = kernel_cost(note.function, constants, numerics, rows, fitting, None if code is None else code.report, target)
-    seconds, limit, repeated = cost.seconds, cost.limit, 1.0
+    repeated = 1.0
     pipes: dict[str, float] = {}
     if code is not None and target in LANES:
-        pipes, repeated = product_pipes(code.instructions, constants, warps, numerics, gpu, target)
+        if note.function in INTERVAL_PRODUCTS:
+            pipes = interval_pipes(code.instructions, numerics, target)
+        else:
+            pipes, repeated = product_pipes(code.instructions, constants, warps, numerics, gpu, target)
+    known = pipes if note.function in INTERVAL_PRODUCTS else {}
+    cost = kernel_cost(note.function, constants, numerics, rows, fitting, None if code is None else code.report, target, known)
+    seconds, limit = cost.seconds, cost.limit
     if pipes and code is not None:
         slowest = min(pipes, key=lambda p: pipes[p])
         waves = does.programs / gpu.sms

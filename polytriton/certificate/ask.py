@@ -11,7 +11,7 @@ import numpy as np
 from polytriton.certificate.guide import silent
 from polytriton.certificate.write import Read, write
 from polytriton.checker import SEMANTICS, Boxes, Progress, load, outward
-from polytriton.checker_files import Network, Pieces, Refused
+from polytriton.checker_files import Divides, Network, Pieces, Refused
 from polytriton.errors import NoSpace, UnsupportedModel, UsageError
 from polytriton.explain import explain
 from polytriton.frontend.nnet import is_nnet
@@ -61,17 +61,29 @@ def certifiable(network: Path, prop: Path, target: Path, semantics: str) -> Read
     check_writable(target.absolute().parent, f"a certificate to {target}")
     try:
         read = load(network, prop)
+    except Divides as error:
+        divides = "no certificate can be made: the property divides, and the checker reads decimals alone"
+        raise UnsupportedModel(divides, MULTIPLIED) from error
     except Refused as error:
-        if str(error).startswith("the term ['/'"):
-            divides = "no certificate can be made: the property divides, and the checker reads decimals alone"
-            raise UnsupportedModel(divides, MULTIPLIED) from error
         raise UnsupportedModel(f"no certificate can be made: {error}", REMEDY) from error
     if semantics != "real":
         try:
             check_magnitudes(read[0], read[1], semantics)
         except Refused as error:
-            raise UnsupportedModel(f"no certificate can be made of {error}", "add --semantics real") from error
+            raise UnsupportedModel(f"no certificate can be made of {error}", _other(read[0], semantics)) from error
     return read
+
+
+def _other(net: Network, semantics: str) -> str:
+    """What to do where the checker follows no such executions of a network."""
+    if net.strange or semantics == "float32":  # beyond the range of float32 all others are too
+        return "add --semantics real"
+    if net.wide:
+        return "add --semantics float32 or real, or export the model in float32"
+    if semantics != "float16":
+        return "add --semantics real"
+    folded = ", or fold operators in a row into one Gemm or Conv" * bool(net.merged)
+    return f"add --semantics tf32, bf16, float32 or real{folded}"
 
 
 @guard

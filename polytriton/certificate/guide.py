@@ -14,7 +14,7 @@ import numpy as np
 from polytriton.certificate.draft import Draft
 from polytriton.checker import BLOCK, TIGHT, Boxes, Part, Progress, Prover, Tree, Work, follow
 from polytriton.checker_files import Array, Atom, Box, Refused, need
-from polytriton.checker_slopes import Choice, Hint, column_of
+from polytriton.checker_slopes import Choice, Hint, StillOpen, column_of
 from polytriton.prove.cuts import FEW, middle, widest_effect
 
 DENSE = 1 << 13  # values of a network up to which the operands of ReLUs are bounded with slopes of their own
@@ -24,6 +24,7 @@ LAST = 100  # of ascent for rows, where no neuron of a part is undecided
 WIDENS = 2.0  # times what a row pays for rounding, since lines are wider by it too
 LITTLE = 0.8  # a box of which rows leave less is bounded again before it is divided
 MORE, LEAST = 10, 10_000  # divisions, for every node of a tree, and for any tree
+Clock = Callable[[], float]  # seconds
 
 
 def whole_steps(cells: int) -> tuple[int, int]:
@@ -41,11 +42,13 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 class Guide:
-    """`most`: divisions in all, or cuts; `deadline`: of the clock; `cuts`: what is left of boxes may be cut by rows before, as no
+    """`most`: divisions in all, or cuts; `deadline`: of the `clock`; `cuts`: what is left of boxes may be cut by rows before, as no
     tree says: then there is no completed one. Of the last tree, `below` is what it was divided into."""
 
-    def __init__(self, most: int, deadline: float | None = None, progress: Progress = silent, cuts: bool = False) -> None:
-        self.most, self.deadline, self.progress, self.count, self.cuts = most, deadline, progress, 0, cuts
+    def __init__(
+        self, most: int, deadline: float | None = None, progress: Progress = silent, *, cuts: bool = False, clock: Clock = time.monotonic
+    ) -> None:
+        self.most, self.deadline, self.clock, self.progress, self.count, self.cuts = most, deadline, clock, progress, 0, cuts
         self.below: dict[int, tuple[Hint, int]] = {}  # by node what was said, and the first half's number; the second's is one less
         self.last = 0
         self.closed: list[tuple[int, int, int]] = []  # node, piece, row
@@ -56,7 +59,7 @@ class Guide:
 
     def divide(self, prover: Prover, pieces: list[list[Atom]], boxes: Boxes, left: list[Work], at: Array) -> list[Hint]:
         """For each of these nodes, bounded in columns `at` of `boxes`: where to divide it, or how to bound it once more."""
-        need(self.deadline is None or time.monotonic() < self.deadline, "the time for its search is up", Refused)
+        need(self.deadline is None or self.clock() < self.deadline, "the time for its search is up", StillOpen)
         cells, hints = sum(prover.net.sizes), dict[int, Hint]()
         cut, signed, again = list[int](), list[int](), _shrunk(boxes, left, at)
         rounded = _find_rounded(prover, pieces, boxes, left, at)
@@ -72,12 +75,12 @@ class Guide:
                 hints[k] = (-1, 0.0, w.inner, w.query)
                 self.count += 1
             elif not few and not _find_undecided(w.part).any():  # what is left is the choice of multipliers
-                need(w.query < LAST, "a part without undecided neurons is still open", Refused)
+                need(w.query < LAST, "a part without undecided neurons is still open", StillOpen)
                 hints[k] = (-1, 0.0, w.inner, LAST)
             else:
                 (cut if few else signed).append(k)
         self.count += len(cut) + len(signed)
-        need(self.count <= self.most, f"still open after {self.most} divisions that the certificate does not have", Refused)
+        need(self.count <= self.most, f"still open after {self.most} divisions that the certificate does not have", StillOpen)
         self.progress("divided further", self.count, self.most)
         ways: list[tuple[list[int], Callable[..., list[tuple[int, float]]], tuple[int, int]]]
         ways = [(cut, _inputs, (0, 0)), (signed, _neurons, part_steps(cells))]
@@ -148,7 +151,7 @@ def _inputs(parts: list[Part], slope: Array, _: Array) -> list[tuple[int, float]
     """The input of each box with the greatest effect on its rows, and its middle."""
     lo, hi = (np.stack([getattr(p, name) for p in parts]) for name in ("lo", "hi"))
     axis = widest_effect(lo, hi, slope)
-    need((axis >= 0).all(), "a box that no number divides is still open", Refused)
+    need((axis >= 0).all(), "a box that no number divides is still open", StillOpen)
     return list(zip(axis.tolist(), middle(lo, hi)[np.arange(len(axis)), axis].tolist(), strict=True))
 
 

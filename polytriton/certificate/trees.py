@@ -59,7 +59,7 @@ def trees(prop: Property, pieces: Pieces, net: Network, trail: Trail, *, rounds:
     numbers, relus = PieceNumbers(prop, pieces), [net.sizes[k] for k, op in enumerate(net.ops) if op.kind == "relu"]
     same = [size for _, size in trail.relus] == relus
     planted = [p for p in trail.planted if numbers.places[p.groups[0]] and (same or not p.signs)]
-    made = _plant(planted, trail, numbers, net.sizes, rounds and trail.tight)
+    made = _plant(planted, trail, numbers, net.sizes, rounds)
     of = {(d.box, p): d for d in made for p in d.own}
     first = {b: d for (b, _), d in reversed(of.items())}
     for b, group in enumerate(pieces.values()):
@@ -79,7 +79,7 @@ def trees(prop: Property, pieces: Pieces, net: Network, trail: Trail, *, rounds:
     return drafts
 
 
-def _plant(planted: list[Planted], trail: Trail, numbers: PieceNumbers, sizes: list[int], tight: bool) -> list[Draft]:
+def _plant(planted: list[Planted], trail: Trail, numbers: PieceNumbers, sizes: list[int], rounds: bool) -> list[Draft]:
     """Trees of the search, whose nodes are numbered from above, each tree's after those of the tree before."""
     divided, at = trail.divisions(), np.full(trail.end, -1, np.int32)  # ~1 - k where record k divides a node; once it has one, its number
     for k in range(0, len(divided), SOME):
@@ -95,7 +95,7 @@ def _plant(planted: list[Planted], trail: Trail, numbers: PieceNumbers, sizes: l
     for p, g in zip(planted, grown, strict=True):
         begin, end = end, end + len(g.split)
         own = closed[slice(*np.searchsorted(closed[:, 0], (begin, end)))] - np.array([begin, 0, 0], np.int32)
-        made.append(_draft(p, g, own, numbers, sizes, tight))
+        made.append(_draft(p, g, own, numbers, sizes, rounds, trail.tight))
     return made
 
 
@@ -151,9 +151,12 @@ def _list_closed(refuted: np.ndarray, number: np.ndarray, numbers: PieceNumbers)
     return found
 
 
-def _draft(planted: Planted, grown: Grown, closed: np.ndarray, numbers: PieceNumbers, sizes: list[int], tight: bool) -> Draft:
-    """A node is bounded where something is refuted, and where signs divide its box, since it holds below. `tight`: the first on every path
-    is so with what intervals decide too, which holds below as well.
+def _draft(
+    planted: Planted, grown: Grown, closed: np.ndarray, numbers: PieceNumbers, sizes: list[int], rounds: bool, tight: bool
+) -> Draft:
+    """A node is bounded where something is refuted, and where signs divide its box, since it holds below. Where executions round, the
+    first on every path is so with what intervals decide too, which holds below as well: errors are charged by magnitudes. Boxes that
+    inputs divide pay for it where the search did too, which is `tight`.
     """
     places = [place for g in planted.groups for place in numbers.places[g]]
     busy, cells = grown.split < 0, sum(sizes)
@@ -163,7 +166,8 @@ def _draft(planted: Planted, grown: Grown, closed: np.ndarray, numbers: PieceNum
     inner[busy], query[busy] = steps
     if planted.signs:
         inner[0], query[0] = whole_steps(cells)
-    elif tight:
+        inner[0] += TIGHT * rounds
+    elif rounds and tight:
         inner[_first_busy(grown, busy)] += TIGHT
     return Draft(places[0][0], sorted({p for b, p in places if b == places[0][0]}), grown.split, grown.cut, inner, query, closed)
 

@@ -75,7 +75,8 @@ def audit(run: Path, certificates: Path | None, root: Path, workers: int | None,
         print(f"{len(claims)} unsat of {len(records)} results: {counted}; {seconds(time.monotonic() - began)}")
     if counts[REFUSED]:
         what = f"{counts[REFUSED]} of {len(claims)} certificates are refused"
-        return complain(ArtifactError(what, "write them again: polytriton run ... --certificates FOLDER --overwrite"))
+        again = "the table says why; what is damaged or foreign is written again: polytriton run ... --certificates FOLDER --overwrite"
+        return complain(ArtifactError(what, again))
     if counts[MISSING]:
         what = f"{counts[MISSING]} of {len(claims)} unsat have no certificate that could be checked"
         return complain(UnsupportedModel(what, "the table says why; docs/certificates.md says what has a certificate"))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from polytriton.runs.records import Record
 
 Way = Callable[..., "Checked"]
+AGAIN = "write it again: verify --certificate FILE"
+WEAKER = "the checker's own bounds do not reach as far: certify a slightly weaker property, or --semantics real"
 
 
 def check(
@@ -113,6 +115,7 @@ def _way(sample: int | None, workers: int | None, exact: bool) -> Way:
 
 def _check_one(network: Path, prop: Path, certificate: Path, confirm: Way, sample: int | None, *, json: bool) -> int:
     from polytriton.checker_files import Refused, Unsupported
+    from polytriton.checker_slopes import StillOpen
 
     for file in (network, prop, certificate):
         if not file.is_file():
@@ -125,7 +128,7 @@ def _check_one(network: Path, prop: Path, certificate: Path, confirm: Way, sampl
         raise UnsupportedModel(f"the checker does not read this: {error}", "see docs/certificates.md for what it reads") from error
     except Refused as error:
         print(json_.dumps({"verdict": "refused", "reason": str(error)}) if json else "refused")
-        return complain(ArtifactError(f"certificate refused: {error}", "write it again: verify --certificate FILE"))
+        return complain(ArtifactError(f"certificate refused: {error}", WEAKER if isinstance(error, StillOpen) else AGAIN))
     seconds = time.monotonic() - began
     verdict = "unsat" if sample is None else "sampled"
     margins = [float(m) if math.isfinite(m) else None for m in found.margins]

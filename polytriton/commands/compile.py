@@ -37,9 +37,9 @@ def compile(
     as_json: Annotated[bool, option("--json", help="What was written, as one JSON document.")] = False,
 ) -> int:
     """Compile an ONNX network into an artifact, once for any number of queries."""
-    import polytriton
-    from polytriton.artifact import pack, write_artifact
-
+    for path in (network, artifact):
+        if path is not None and not path.name:
+            raise UsageError(f"`{path}` names no file", "polytriton compile NET.onnx -o NET.poly; is a variable of the shell empty?")
     place = artifact or Path(network.name).with_suffix(".poly")
     if place.suffix == ".onnx":
         raise UsageError(f"-o {place} looks like a model", "name the artifact NET.poly")
@@ -47,6 +47,9 @@ def compile(
         raise UsageError("--dump-dir belongs to --dump-ir=all", "add --dump-ir")
     if as_json and dump_ir not in (None, "all"):
         raise UsageError("--json and --dump-ir=PASS both print to standard output", "leave one out, or write the IR with --dump-ir=all")
+    import polytriton
+    from polytriton.artifact import pack, write_artifact
+
     order = targets.order()
     stages = Stages(dump_ir, dump_dir or place.with_suffix(".ir"))
     given = None if input_map is None else polytriton.InputMap.load(input_map)

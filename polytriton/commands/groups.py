@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 from polytriton.commands.options import option
 from polytriton.errors import UsageError
@@ -111,6 +110,13 @@ class Asking:
         ),
     ] = None
 
+    def check(self) -> None:
+        """What can be told at once."""
+        if self.timeout is not None and not 0 < self.timeout < float("inf"):
+            raise UsageError(f"--timeout {self.timeout:g} is no time", "give seconds above 0, or leave it out for no limit")
+        if self.seed < 0:
+            raise UsageError(f"--seed {self.seed} is negative", "give 0 or more")
+
     def settings(self, engine: EngineOptions, *, here: bool = True, search: str = "none") -> Settings:
         """`search`: the command's own choice, where none is given."""
         from polytriton.prove.options import OWN, Options
@@ -125,11 +131,7 @@ class Asking:
             raise UsageError(f"--search goes on from polytriton's own bounds, not from those of {self.method}", "leave one of them out")
         search = "none" if compares else self.search or search
         check_search(search)
-
-        if self.timeout is not None and not 0 < self.timeout < float("inf"):
-            raise UsageError(f"--timeout {self.timeout:g} is no time", "give seconds above 0, or leave it out for no limit")
-        if self.seed < 0:
-            raise UsageError(f"--seed {self.seed} is negative", "give 0 or more")
+        self.check()
         return Settings(options, self.timeout, self.falsify, self.seed, search)
 
 
@@ -137,13 +139,14 @@ ENGINES = ("auto", "local", "processes", "ray")
 
 
 def check_engine(engine: str, workers: int | None, address: str | None) -> None:
-    from polytriton.runs.share import check_workers
-
     if engine not in ENGINES:
         raise UsageError(f"--engine {engine[:40]} is unknown", f"use one of: {', '.join(ENGINES)}")
     if address is not None and engine != "ray":
         raise UsageError("--address is the address of a Ray cluster", "add --engine ray, or leave it out")
-    check_workers(workers)
+    if workers is not None:
+        from polytriton.runs.share import check_workers
+
+        check_workers(workers)
     if engine == "ray":
         from polytriton.runs.cluster import find_ray
 
@@ -316,7 +319,6 @@ class ImageOptions:
 
         from polytriton.frontend.images import parse_epsilon, parse_fraction, parse_list
         from polytriton.frontend.norm_balls import check_norm
-        from polytriton.runs.queries import Balls
 
         if self.images is None:
             given = [f"--{f.name.replace('_', '-')}" for f in fields(self) if getattr(self, f.name) not in (f.default, [])]
@@ -333,25 +335,29 @@ class ImageOptions:
             raise UsageError(f"--clip {str(self.clip)[:40]} is no range", "give --clip 0,1")
         targets = None if self.targets is None else tuple(_whole(t, "--targets") for t in self.targets.split(","))
         scale = None if self.scale is None else parse_fraction(self.scale, "scale")
+        if scale is not None and scale <= 0:
+            raise UsageError(f"--scale {self.scale} leaves no image", "for 0..255 pixels give --scale 1/255")
         limits = None if clip is None else (clip[0], clip[1])
         certify = self._certify()
         radii = tuple(sorted({parse_epsilon(e, self.norm) for given in self.epsilon for e in given.split(",")}))
         if certify is not None and len(radii) > 1:
             raise UsageError("--certify-radius finds the largest radius by itself", "give one --epsilon, where its search begins")
+        from polytriton.runs.queries import Balls
+
         return Balls(
             Path(self.images), radii, parse_list(self.mean), parse_list(self.std), limits,
             self.start, self.end, self.label, targets, scale, self.layout, certify, check_norm(self.norm),
         )  # fmt: skip
 
     def _certify(self) -> Certify | None:
-        from polytriton.frontend.images import parse_fraction
-        from polytriton.prove.radius import check
-        from polytriton.runs.queries import Certify
-
         if not self.certify_radius:
             if self.radius_tolerance != "0.01" or self.radius_timeout is not None:
                 raise UsageError("--radius-tolerance and --radius-timeout belong to --certify-radius", "add --certify-radius")
             return None
+        from polytriton.frontend.images import parse_fraction
+        from polytriton.prove.radius import check
+        from polytriton.runs.queries import Certify
+
         tolerance = parse_fraction(self.radius_tolerance, "tolerance")
         check(tolerance, self.radius_timeout)
         return Certify(str(tolerance), self.radius_timeout)
@@ -369,35 +375,3 @@ def parse_size(text: str) -> int:
     if found is None:
         raise UsageError(f"`{text[:40]}` is no size", "write 500M or 2G")
     return int(float(found[1]) * 1024 ** (" kmgt".index(found[2].lower()) if found[2] else 0))
-
-
-def written_hint(hint: Any) -> Any:
-    """The annotation as it is written: Python 3.10 puts a union with None around that of a parameter whose default is None."""
-    inside = [a for a in get_args(hint) if get_origin(a) is Annotated] if get_origin(hint) is Union else []
-    return inside[0] if inside else hint
-
-
-def flatten_groups(command: Callable[..., int]) -> Callable[..., int]:
-    """The command as typer sees it: parameters that are option groups are replaced by the group's fields."""
-    own, hints = signature(command), get_type_hints(command, include_extras=True)
-    groups: dict[str, type] = {}
-    seen: list[Parameter] = []
-    for p in own.parameters.values():
-        kind = written_hint(hints[p.name])
-        if not is_dataclass(kind):
-            seen.append(p.replace(annotation=kind, kind=Parameter.KEYWORD_ONLY))
-            continue
-        groups[p.name] = kind  # type: ignore[assignment]
-        inner = get_type_hints(kind, include_extras=True)
-        for f in fields(kind):
-            default = Parameter.empty if f.default is MISSING else f.default
-            seen.append(Parameter(f.name, Parameter.KEYWORD_ONLY, default=default, annotation=inner[f.name]))
-
-    def call(**given: Any) -> int:
-        made = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
-        return command(**given, **made)
-
-    call.__name__, call.__doc__ = command.__name__, command.__doc__
-    call.__signature__ = own.replace(parameters=seen, return_annotation=int)  # type: ignore[attr-defined]
-    call.__annotations__ = {p.name: p.annotation for p in seen}
-    return call

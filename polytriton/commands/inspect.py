@@ -90,7 +90,7 @@ def _remake(path: Path, trust: bool) -> int:
     compare_kernels(artifact)
     print(f"{path}: {len(kernels.steps)} kernels and their launches, made again and the same in every byte")
     if trust:
-        if not remember(artifact.manifest):
+        if not remember(artifact.manifest, trusted=True):
             raise UsageError("there is no cache to remember it in", "set POLYTRITON_CACHE to a folder that is yours alone")
         print(f"{path}: machine code for {', '.join(kernels.gpus) or 'no GPU'}, run as it is from now on")
     return 0

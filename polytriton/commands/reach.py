@@ -46,13 +46,19 @@ def reach(
     engine: EngineOptions,
 ) -> int:
     """Enclose the outputs over a box of inputs by pieces: least and greatest outputs are printed, the pieces written."""
+    if prop is not None and box:
+        raise UsageError(f"the inputs come from --box or from a property, and {prop} is given too", "leave one out")
+    if prop is None and not box:
+        raise UsageError("the inputs come from a property or from --box", f"polytriton reach {network} --box=0,1")
+    chosen = None if planes is None else [_plane(text) for text in planes]
+    if output is not None:
+        from polytriton.results.reach import saved_kind
+
+        saved_kind(output)  # before the work
     import polytriton
     from polytriton.commands.verify import read_property
     from polytriton.runs.asker import Networks
 
-    if (prop is None) == (not box):
-        raise UsageError("the inputs come from a property or from --box", f"polytriton reach {network} --box=0,1")
-    chosen = None if planes is None else [_plane(text) for text in planes]
     net = Networks(engine.options())(network)
     where = read_property(prop, net) if prop is not None else _box(box or [], net)
     found = polytriton.reach(

@@ -49,13 +49,8 @@ def run(
     with --resume. A list of instances is worked by several processes within --memory, or by a Ray cluster. Exit code 0
     whatever the verdicts; 3 where a certificate that --certificates asks for could not be written.
     """
-    from polytriton.runs.asker import Asker, Networks
-    from polytriton.runs.choose import make_engine
-    from polytriton.runs.local import Local
-    from polytriton.runs.records import open_sinks
-    from polytriton.runs.runner import Run
-
     spread.check(asking.timeout)
+    asking.check()
     balls = images.balls()
     if spread.batch is not None and balls is None:
         raise UsageError("--batch belongs to --images", "leave it out: properties and instances are proved one by one")
@@ -65,6 +60,14 @@ def run(
         raise UsageError("which network?", "polytriton run NET.poly ...; only --instances names networks itself")
     if results.json == "-" and results.resume and not results.csv:
         raise UsageError("--resume needs a results file to go on with", "name it with --json FILE or --csv FILE")
+    if instances is not None and not instances.exists():
+        raise UsageError(f"no instance list {instances}", "check the path")
+    from polytriton.runs.asker import Asker, Networks  # seconds, which wrong usage does not wait for
+    from polytriton.runs.choose import make_engine
+    from polytriton.runs.local import Local
+    from polytriton.runs.records import open_sinks
+    from polytriton.runs.runner import Run
+
     if certificates is not None:
         _certifiable(certificates, network, engine.semantics, images=balls is not None)
     notes = None if certificates is None else str(certificates.absolute())
@@ -153,7 +156,7 @@ def _ask(run: Run, queries: Sequence[Query]) -> bool:
 def _properties(
     network: Path | None, files: Sequence[Path], instances: Path | None, networks: Networks
 ) -> tuple[list[Query], list[Instance]]:
-    from polytriton.frontend.instances import read_instances
+    from polytriton.frontend.instances import read_instances, require_properties
     from polytriton.runs.queries import instance_queries, vnnlib_query
 
     if instances is not None:
@@ -163,8 +166,7 @@ def _properties(
         return instance_queries(listed, network), listed
     assert network is not None
     networks(network)  # a network that cannot be opened is one error, not one a property
-    if missing := [f for f in files if not f.is_file()]:
-        raise UsageError(f"no property file {missing[0]}", "check the path; it is taken relative to the current folder")
+    require_properties(files)
     return [vnnlib_query(network, f) for f in files], []
 
 

@@ -25,6 +25,7 @@ from polytriton import checker
 from polytriton.certificate.guide import Guide, enough
 from polytriton.checker import Checked, Progress, Tree
 from polytriton.checker_files import Array, Pieces, Refused, Unsupported
+from polytriton.checker_slopes import StillOpen
 from polytriton.errors import PolytritonError, ResourceError
 from polytriton.workers.pool import Ended, Missing, Pool, Taken
 from polytriton.workers.process import JobFailed, Process, WorkerLost, environment
@@ -220,7 +221,7 @@ def _ask(work: Reading, files: list[Snapshot], count: int) -> Generator[Answer, 
 def _rebuild_error(error: Exception) -> Exception:
     """What a process met, as this one would have."""
     if isinstance(error, JobFailed):
-        kinds = {kind.__name__: kind for kind in (Refused, Unsupported, MemoryError)}
+        kinds = {kind.__name__: kind for kind in (Refused, StillOpen, Unsupported, MemoryError)}
         return kinds.get(error.kind, RuntimeError)(error.said)
     if isinstance(error, WorkerLost | OSError):
         lost: PolytritonError = ResourceError(f"a process of the check is lost: it {error}", "check in one process: --workers 1")

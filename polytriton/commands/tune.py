@@ -69,16 +69,16 @@ def tune(
             return 0
     if network is None:
         raise UsageError("which network?", "polytriton tune NET.poly; compile it first: polytriton compile NET.onnx")
-    from polytriton.artifact import read_artifact
-
     if network.suffix == ".onnx":
         raise UsageError(f"{network} is a model, not an artifact", f"compile it first: polytriton compile {network}")
+    from polytriton.artifact import read_artifact
+
     held = read_artifact(network)
     if target is not None:
         return _cross(network, held, target, engine, as_json)
     options = engine.options()
     if engine.numerics != "folded":
-        raise UsageError("--numerics interval has no tuned kernels", "tune --numerics folded, which is the default")
+        raise UsageError("--numerics interval is not timed", "choose its kernels' tiles by predicted time: add --target cuda:90")
     if "," in options["device"] or options["device"] == "interpret":
         raise UsageError(f"--device {options['device']} is nothing to tune", "tune one device: cpu, cuda or cuda:N")
     if options.get("numerics", "folded") != "folded":
@@ -143,10 +143,11 @@ def _work(network: Path, verifier: Verifier, images: ImageOptions, files: list[P
         raise UsageError("give one kind of queries", "--images with --epsilon, or --vnnlib")
     if balls is None and not files:
         return work.default_work(verifier, seed)
-    if missing := [f for f in files if not f.is_file()]:
-        raise UsageError(f"no property file {missing[0]}", "check the path; it is taken relative to the current folder")
+    from polytriton.frontend.instances import require_properties
     from polytriton.prove.questions import questions, unite
     from polytriton.runs.queries import vnnlib_query
+
+    require_properties(files)
 
     queries = balls.queries(network, verifier) if balls is not None else [vnnlib_query(network, f) for f in files]
     asked = [q for q in (questions(q.read(verifier).prop) for q in queries) if q is not None]
@@ -170,7 +171,9 @@ def _cross(network: Path, held: Artifact, target: str, engine: EngineOptions, as
 
     if target not in LIMITS:
         raise UsageError(f"--target {target}: there is no such GPU", f"name one of: {', '.join(LIMITS)}; a GPU that is here: --device cuda")
-    made = tune_target(network, held, target, "float64" if engine.dtype == "auto" else engine.dtype)
+    dtype = "float64" if engine.dtype == "auto" else engine.dtype
+    numerics = dtype if engine.numerics == "folded" else dtype.replace("float", engine.numerics)
+    made = tune_target(network, held, target, numerics)
     if as_json:
         print(as_text(made))
         return 0

@@ -62,9 +62,17 @@ def verify(
     """Answer one query; the verdict is the first line, a counterexample in VNN-LIB form follows.
 
     The compiled network is kept in the cache (POLYTRITON_CACHE) for the next time. --timeout counts from the start of the
-    program. With --network, element types must be those of the network, and a timeout is called timed-out.
+    program, but for compiling the CPU's loops, once a machine. With --network, element types must be those of the network, and a
+    timeout is called timed-out.
     """
-    from polytriton.frontend.instances import shipped_file
+    from polytriton.frontend.instances import require_properties, shipped_file
+
+    given, path = _files(files, network or [])  # wrong usage is told before the engine is loaded, which takes seconds
+    standard = bool(network)
+    given, path = [(name, shipped_file(net)) for name, net in given], shipped_file(path)
+    require_properties([path])
+    sharing.check()
+    asking.check()
     from polytriton.limit import OutOfTime, time_limit
     from polytriton.runs.asker import Asker, Networks
     from polytriton.runs.local import Local
@@ -72,15 +80,9 @@ def verify(
     from polytriton.runs.records import open_sinks
     from polytriton.runs.runner import Run
     from polytriton.runs.sharers import sharers
-    from polytriton.several import join
+    from polytriton.several import cached_join
 
-    given, path = _files(files, network or [])
-    standard = bool(network)
-    sharing.check()
     settings = replace(asking.settings(engine, search="auto"), trail=None if certificate is None else str(certificate.absolute().parent))
-    given, path = [(name, shipped_file(net)) for name, net in given], shipped_file(path)
-    if not path.is_file():
-        raise UsageError(f"no property file {path}", "check the path; it is taken relative to the current folder")
     name, net = given[0]
     several = len(given) > 1 or (bool(name) and _declares_several(path))
     read = None
@@ -89,11 +91,16 @@ def verify(
             raise UnsupportedProperty("no certificate is written of a property over several networks", "leave --certificate out")
         read = _certifiable(net, path, certificate, engine.semantics)
     networks = Networks(settings.engine)
-    limit = None if settings.timeout is None or prepare else start_time() + settings.timeout
+    begin = start_time()
+    if engine.device == "cpu":
+        from polytriton.runtime.cpu import loops
+
+        begin += loops.prepare()  # once a machine, and no part of any query
+    limit = None if settings.timeout is None or prepare else begin + settings.timeout
     with time_limit(limit), suppress(OutOfTime):  # the query meets the same limit, and answers timeout
         if several:
             net = Path(str([(name, str(file)) for name, file in given]))
-            networks.keep(str(net), join({name: networks(file) for name, file in given}, path))
+            networks.keep(str(net), cached_join({name: networks(file) for name, file in given}, path))
         else:
             verifier = networks(net)
             if name or prepare:
@@ -103,7 +110,7 @@ def verify(
     sinks = open_sinks(results.json, results.csv, resume=results.resume, overwrite=results.overwrite)
     try:
         with sharers(sharing.engine, sharing.workers, sharing.address) as others, Live(1) as live, time_limit(limit):
-            asker = Asker(networks, settings, live.stage, start_time(), others)
+            asker = Asker(networks, settings, live.stage, begin, others)
             run = Run(Local(asker), settings, sinks)
             told: list[Answer] = []
             run.listeners.append(told.append)
@@ -146,12 +153,12 @@ def _describe_search(record: Record) -> str:
 
 def _files(files: list[Path], networks: list[str]) -> tuple[list[tuple[str, Path]], Path]:
     """The networks by their names in the property, "" where none was given, and the property."""
-    from polytriton.frontend.instances import named_networks
+    from polytriton.frontend.instances import is_property, named_networks
 
     if not networks:
         if len(files) != 2:
             raise UsageError(f"a network and a property are needed, {len(files)} given", "polytriton verify NET.onnx PROP.vnnlib")
-        if ".vnnlib" in files[0].suffixes and ".vnnlib" not in files[1].suffixes:
+        if is_property(files[0].name) and not is_property(files[1].name):
             raise UsageError(f"{files[0]} stands where the network belongs", f"polytriton verify {files[1]} {files[0]}")
         return [(name, Path(file)) for name, file in named_networks(str(files[0]))], files[1]
     usage = "polytriton verify --network f=NET.onnx PROP.vnnlib"

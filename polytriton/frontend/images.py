@@ -19,6 +19,7 @@ from polytriton.frontend.norm_balls import LINF, check_norm
 from polytriton.frontend.packed import load_npy, load_npz
 from polytriton.guard import guard
 
+SAVED = "write it again, np.savez(FILE, images=..., labels=...): damaged, ragged or pickled files are not read"
 KNOWN = "use .npz (images, labels), .npy, .csv with the label first, MNIST's or CIFAR's own files, or a folder of images"
 KEYS = (("images", "labels"), ("x_test", "y_test"), ("x", "y"), ("X", "Y"), ("X_test", "Y_test"), ("data", "labels"))
 
@@ -100,7 +101,7 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     except UsageError:
         raise
     except Exception as why:  # zip, zlib, numpy and the parser of its headers have many
-        raise UsageError(f"cannot read the images of {path}: {why}", "damaged, ragged or pickled files are not read") from None
+        raise UsageError(f"cannot read the images of {path}: {why}", SAVED) from None
     _check_count(pixels, path.name)
     return pixels, labels
 

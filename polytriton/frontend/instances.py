@@ -64,13 +64,19 @@ def read_instances(path: str | Path) -> list[Instance]:
     except FileNotFoundError:
         raise UsageError(f"no instance list {path}", "check the path") from None
     except (OSError, ValueError, csv.Error) as why:
-        raise UsageError(f"cannot read the instance list {path}: {why}", "it is a CSV file: onnx,vnnlib,timeout") from None
+        raise UsageError(f"cannot read the instance list {path}: {why}", "it is a CSV file in UTF-8: onnx,vnnlib,timeout") from None
     lines = [(row, cells) for row, cells in lines if any(cells)]
     columns = _columns(lines[0][1]) if lines else None
     made, missing = [], []
     for row, cells in lines[1 if columns else 0 :]:
         instance = _instance(path, row, cells, columns or {"onnx": 0, "vnnlib": 1, "timeout": 2})
         made.append(instance)
+        folders = [file for file in (instance.onnx, instance.vnnlib) if os.path.isdir(file)]
+        if folders:
+            raise UsageError(
+                f"{path}, line {row}: {str(folders[0])[:200]} is a folder",
+                "name an .onnx file and a .vnnlib file; a compiled network is given once: polytriton run NET.poly --instances FILE",
+            )
         missing += [f"{str(file)[:200]} (line {row})" for file in (instance.onnx, instance.vnnlib) if not os.path.isfile(file)]
     if not made:
         raise UsageError(f"{path} lists no instances", "one line each: onnx,vnnlib,timeout")
@@ -89,7 +95,8 @@ def _columns(cells: Sequence[str]) -> dict[str, int] | None:
 
 def _instance(path: Path, row: int, cells: Sequence[str], columns: dict[str, int]) -> Instance:
     if len(cells) <= max(columns["onnx"], columns["vnnlib"]):
-        raise UsageError(f"{path}, line {row}: {len(cells)} columns", "a line is onnx,vnnlib,timeout")
+        found = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+        raise UsageError(f"{path}, line {row}: {found}", "a line is onnx,vnnlib,timeout, with commas between")
     place = columns.get("timeout")
     text = cells[place] if place is not None and place < len(cells) else ""
     try:
@@ -99,7 +106,23 @@ def _instance(path: Path, row: int, cells: Sequence[str], columns: dict[str, int
     if timeout is not None and not 0 < timeout < math.inf:
         raise UsageError(f"{path}, line {row}: `{text[:40]}` is no timeout", "give seconds above 0")
     names = cells[columns["onnx"]], cells[columns["vnnlib"]]
+    if is_property(names[0]) and not is_property(names[1]):
+        raise UsageError(f"{path}, line {row}: {names[0][:200]} stands where the network belongs", "a line is onnx,vnnlib,timeout")
     return Instance(shipped_file(path.parent / named_network(names[0])[1]), shipped_file(path.parent / names[1]), timeout, row, names)
+
+
+def is_property(name: str) -> bool:
+    """By what the file is called."""
+    return name.removesuffix(".gz").endswith(".vnnlib")
+
+
+def require_properties(files: Sequence[Path]) -> None:
+    """Each is a file."""
+    for path in files:
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder, not a property file", f"name its files, for example {path / '*.vnnlib'}")
+        if not path.is_file():
+            raise UsageError(f"no property file {path}", "check the path; it is taken relative to the current folder")
 
 
 def shipped_file(plain: Path) -> Path:

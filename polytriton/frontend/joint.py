@@ -44,8 +44,8 @@ class JointProperty(Property):
     def from_document(document: Document, name: str, dtype: str, text: str) -> JointProperty:
         networks = document.networks
         of_input = [k for k, n in enumerate(networks) for _ in range(prod(n.input.shape))]
-        ties, asserts = find_ties(document.asserts, of_input)
         words = [n.input.element(i, "2.0") for n in networks for i in range(prod(n.input.shape))]
+        ties, asserts = find_ties(document.asserts, of_input, words, name)
         outputs = [n.output.element(i, "2.0") for n in networks for i in range(prod(n.output.shape))]
         first = [words[k] for k in np.unique(ties.variable, return_index=True)[1].tolist()]
         own = [w if p < 0 else f"({w} - {first[p]})" for w, p in zip(first, ties.parent.tolist(), strict=True)]

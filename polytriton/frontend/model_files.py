@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import stat
 import zlib
 from importlib.util import find_spec
@@ -26,6 +27,8 @@ def foreign(path: Path, data: bytes, said: str) -> tuple[str, str]:
         return f"{path} is a zip archive (of torch, Keras or NumPy), not an ONNX model", "torch: compile(module, example); Keras: tf2onnx"
     if data.lstrip()[:1] == b"<":
         return f"{path} is a page of the web, not an ONNX model", "download the file itself: a site's page about it has a link for that"
+    if path.name.removesuffix(".gz").endswith(".vnnlib"):
+        return f"{path} is a property, not a network", "give the network first, then the property: polytriton verify NET.onnx PROP.vnnlib"
     return f"{path} is not an ONNX model ({said[:120]})", DAMAGED
 
 
@@ -50,7 +53,9 @@ def model_bytes(path: Path) -> bytes:
             raise UsageError(f"model {path} is not a file", "give the path of an .onnx file; polytriton.load opens artifacts")
         data = read_file(path, MAX_MODEL) if info.st_size <= MAX_MODEL else b""
     except (OSError, EOFError, zlib.error, ValueError) as e:  # ValueError: a null byte in the path
-        raise UsageError(f"cannot read model {path}: {getattr(e, 'strerror', None) or e}", "check the path and its permissions") from e
+        packed = isinstance(e, (EOFError, zlib.error, gzip.BadGzipFile))
+        remedy = "the file is damaged, or no .gz: fetch it again, or rename it" if packed else "check the path and its permissions"
+        raise UsageError(f"cannot read model {path}: {getattr(e, 'strerror', None) or e}", remedy) from e
     if max(info.st_size, len(data)) > MAX_MODEL:
         raise UsageError(f"model {path} has {max(info.st_size, len(data)) >> 20} MiB (limit 2 GiB)", "make the model smaller")
     return data

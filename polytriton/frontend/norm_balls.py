@@ -44,13 +44,29 @@ def kernel_refusal(norm: str) -> UsageError:
 
 
 @dataclass(frozen=True, eq=False)
-class Enclosed:
-    """{x : ||(x - centre) / scale|| <= radius}, all float64: holds the exact ball, and what a network that flushes reads of its points."""
+class BoxBalls:
+    """For each of some boxes the ball that its inputs lie in too, {x : ||(x - centre) / scale|| <= radius}: float64 [boxes, values] and
+    [boxes]. They hold the exact balls, and what a network that flushes reads of their points.
+    """
 
     norm: str
     centre: np.ndarray
     scale: np.ndarray
-    radius: float
+    radius: np.ndarray
+
+    def pick(self, boxes: np.ndarray) -> BoxBalls:
+        return BoxBalls(self.norm, self.centre[boxes], self.scale[boxes], self.radius[boxes])
+
+    @staticmethod
+    def join(parts: Sequence[BoxBalls | None]) -> BoxBalls | None:
+        """None where no box has one; all have one of the same norm otherwise."""
+        balls = [b for b in parts if b is not None]
+        if not balls:
+            return None
+        if len(balls) < len(parts) or len({b.norm for b in balls}) > 1:
+            problem = "boxes and balls, or balls of several norms, in one question"
+            raise UsageError(problem, "ask about each norm by a property of its own")
+        return BoxBalls(balls[0].norm, *(np.concatenate([getattr(b, f) for b in balls]) for f in ("centre", "scale", "radius")))
 
 
 @guard_class
@@ -77,9 +93,7 @@ class NormBall:
         made._set(norm, centre, near, weights, radius)
         return made
 
-    def _set(
-        self, norm: str, centre: Exact, near: tuple[np.ndarray, np.ndarray], weights: Sequence[Fraction], radius: Fraction
-    ) -> None:
+    def _set(self, norm: str, centre: Exact, near: tuple[np.ndarray, np.ndarray], weights: Sequence[Fraction], radius: Fraction) -> None:
         if norm == LINF:
             raise UsageError("an l-infinity ball is a box", "give box=(lo, hi), or norm='l2' or 'l1'")
         if radius < 0 or not len(near[0]):
@@ -126,8 +140,8 @@ class NormBall:
         return tuple(lo for lo, _ in both), tuple(hi for _, hi in both)
 
     @cached_property
-    def enclosed(self) -> Enclosed:
-        """With c' = the lower end of `near`, s_i >= 1 / w_i, and e_i = |c_i - c'_i| + FLUSHED,
+    def enclosed(self) -> BoxBalls:
+        """Of one box. With c' = the lower end of `near`, s_i >= 1 / w_i, and e_i = |c_i - c'_i| + FLUSHED,
 
             ||(x' - c') / s||  <=  ||w (x - c)|| + ||w e||  <=  radius + sum w_i e_i     for every x' within FLUSHED of x, cell by cell,
 
@@ -140,4 +154,4 @@ class NormBall:
         radius = float_bounds(self.radius + Fraction(beside))[1] if np.isfinite(beside) else np.inf
         if not np.isfinite(radius):
             raise UnsupportedProperty("a ball's radius lies beyond float64", "rescale the inputs")
-        return Enclosed(self.norm, lo, np.ascontiguousarray(scale), radius)
+        return BoxBalls(self.norm, lo[None], scale[None], np.array([radius]))

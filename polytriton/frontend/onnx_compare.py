@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from polytriton.errors import ResourceError, UnsupportedModel, UsageError, out_of_memory
+from polytriton.errors import UnsupportedModel, UsageError, runtime_refusal
 from polytriton.frontend.onnx_enclosure import ARITHMETIC, Numbers, enclose
 from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Net, Node, Shape
@@ -234,26 +234,19 @@ def _runner(model: bytes, source: Source, wanted: Sequence[str]) -> Callable[[np
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads, options.log_severity_level = 1, 4  # more threads would spin beside the rest
 
-    def refusal(e: Exception) -> Exception:  # onnxruntime's own classes are not public
-        if out_of_memory(e):
-            return ResourceError("the model does not fit into memory", "make the model smaller")
-        return UnsupportedModel(
-            f"onnxruntime refuses the model: {' '.join(str(e).split())[:300]}", "check it with onnx.checker, or export it again"
-        )
-
     go_on()
     try:
         # serialised messages one after another read as one: outputs are added without a copy of the weights' message
         session = ort.InferenceSession(model + more.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as e:
-        raise refusal(e) from e
+        raise runtime_refusal(e) from e
 
     def answer(x: np.ndarray) -> list[np.ndarray]:
         go_on()
         try:
             found: list[Any] = session.run(list(wanted), {source.input_name: x})
         except Exception as e:
-            raise refusal(e) from e
+            raise runtime_refusal(e) from e
         return [np.asarray(t) for t in found]
 
     return answer

@@ -53,6 +53,16 @@ def elu(s: Site) -> Result:
     return smooth(s, s.act(0), "elu", {"alpha": _positive(s, "alpha", 1.0)})
 
 
+def threshold(s: Site) -> Result:
+    """x above alpha, else 0: nothing is rounded, and alpha is compared as the number that it is in x's type."""
+    alpha, x = float(s.get("alpha", np.float32(1.0))), s.act(0)
+    if alpha == 0.0:
+        return smooth(s, x, "relu")
+    s.need(NORMAL <= alpha <= LARGEST, f"alpha is {alpha}, neither 0 nor a positive number of float32's normal range")
+    s.need(float(x.dtype.type(alpha)) == alpha, f"alpha is {alpha}, no number of {x.dtype}: a runtime may compare with its neighbour")
+    return smooth(s, x, "thresholded", {"alpha": alpha})
+
+
 def selu(s: Site) -> Result:
     """gamma elu(x), one product more."""
     alpha, gamma = _positive(s, "alpha", 1.6732632423543772), _positive(s, "gamma", 1.0507009873554805)

@@ -12,13 +12,14 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from polytriton.errors import UnsupportedModel
-from polytriton.frontend.onnx import Imported, Source, load_onnx
+from polytriton.errors import ResourceError, UnsupportedModel
+from polytriton.frontend.model_files import MAX_MODEL
+from polytriton.frontend.onnx import Imported, Source
 
 X, Y = "x", "y"
 
 
-def join_models(networks: Sequence[tuple[str, Imported]], parts: Sequence[np.ndarray], size: int) -> Imported:
+def join_models(networks: Sequence[tuple[str, Imported]], parts: Sequence[np.ndarray], size: int) -> bytes:
     """`parts`: which of the `size` joint inputs each network reads, in its own order."""
     sources = [n.source for _, n in networks]
     _check_same("opset", [(name, str(n.source.opset)) for name, n in networks], "export them for one opset, or use onnx.version_converter")
@@ -42,7 +43,9 @@ def join_models(networks: Sequence[tuple[str, Imported]], parts: Sequence[np.nda
         outputs.append(f"flat{k}")
     graph.node.append(helper.make_node("Concat", outputs, [Y], axis=1))
     graph.output.append(helper.make_tensor_value_info(Y, dtype, [1, sum(prod(s.output_shape) for s in sources)]))
-    return load_onnx(proto, name=graph.name)
+    if proto.ByteSize() > MAX_MODEL:
+        raise ResourceError("the networks with their weights exceed 2 GiB", "make them smaller")
+    return proto.SerializeToString(deterministic=True)
 
 
 def _check_same(what: str, found: Sequence[tuple[str, str]], remedy: str) -> None:

@@ -11,7 +11,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from polytriton.errors import UnsupportedProperty
 from polytriton.frontend.query import Exact
+from polytriton.frontend.vnnlib import _show
 from polytriton.frontend.vnnlib_dnf import Formula, Junction, Leaf, fold, split
 from polytriton.frontend.vnnlib_linear import ONE, leaf_of
 
@@ -68,15 +70,23 @@ class Ties:
         return [fold(f, leaf, lambda kids: Junction("or", kids), lambda kids: Junction("and", kids)) for f in formulas]
 
 
-def find_ties(asserts: Sequence[Formula], network: Sequence[int]) -> tuple[Ties, list[Formula]]:
-    """The ties that hold in every disjunct, and the asserts over their variables. `network` is that of each declared input."""
+def find_ties(asserts: Sequence[Formula], network: Sequence[int], words: Sequence[str], title: str) -> tuple[Ties, list[Formula]]:
+    """The ties that hold in every disjunct, and the asserts over their variables. `network`: of each declared input, `words`: its name.
+
+    Ties that no input meets, by two inputs alone or with their boxes, are refused, as an inverted box is: nobody asks about nothing.
+    """
     plain, rest = split(asserts)
     differences: dict[tuple[int, int], Interval] = {}  # of x_j - x_i, i < j
+    ends: list[tuple[int, int, Interval]] = []  # those that are left out
     for leaf in plain:
         pair = _difference(leaf, network)
         if pair is not None:
             i, j, interval = pair
             differences[i, j] = _meet(differences.get((i, j), FREE), interval)
+            ends += [(i, j, interval)] if leaf.strict else []
+    for (i, j), (lo, hi) in differences.items():
+        left_out = lo == hi and any((a, b) == (i, j) and lo in interval for a, b, interval in ends)
+        _require_some(lo, hi, f"{words[j]} - {words[i]}", title, left_out=left_out)
     variable = _unite(len(network), [pair for pair, (lo, hi) in differences.items() if lo == hi == 0])
     boxes = [FREE] * (int(variable.max()) + 1)
     for leaf in plain:
@@ -90,7 +100,9 @@ def find_ties(asserts: Sequence[Formula], network: Sequence[int]) -> tuple[Ties,
             pair_of, found = ((a, b), (lo, hi)) if a < b else ((b, a), (None if hi is None else -hi, None if lo is None else -lo))
             between[pair_of] = _meet(between.get(pair_of, FREE), found)
     parent, added, stated = np.full(len(boxes), -1), list[Formula](), list(boxes)
+    first = np.unique(variable, return_index=True)[1].tolist()
     for (a, b), tie in sorted(between.items(), key=lambda found: found[0][::-1]):
+        _require_some(*_meet(tie, _minus(stated[b], stated[a])), f"{words[first[b]]} - {words[first[a]]}", title)
         lo, hi = _meet(tie, _minus(boxes[b], boxes[a]))
         if parent[a] < 0 and parent[b] < 0 and lo is not None and hi is not None and _tells(hi - lo, boxes[a], boxes[b]):
             parent[b] = a
@@ -109,6 +121,14 @@ def _difference(leaf: Leaf, network: Sequence[int]) -> tuple[int, int, Interval]
     if i < 0 or a != -b or network[i] == network[j]:
         return None
     return i, j, _interval(leaf.const, b)
+
+
+def _require_some(lo: Fraction | None, hi: Fraction | None, what: str, title: str, *, left_out: bool = False) -> None:
+    if lo is not None and hi is not None and (lo > hi or left_out):
+        ends = f"at least {_show(lo)} and at most {_show(hi)}" + ", without its ends" * left_out
+        raise UnsupportedProperty(
+            f"{title}: no input satisfies its ties: {what} is {ends}", "check the ties, and the bounds of both inputs"
+        )
 
 
 def _interval(const: Fraction, c: Fraction) -> Interval:

@@ -18,12 +18,14 @@ from polytriton.frontend.query import Disjunct, Property, Row, check_range, floa
 from polytriton.frontend.vnnlib_dnf import Junction, Leaf, expand, split
 from polytriton.frontend.vnnlib_parse import EQUAL, Document, parse
 from polytriton.guard import guard
+from polytriton.heap import pause_collection
 
 MAX_BOX_CELLS = 10_000_000  # inputs times distinct boxes
 MAX_BYTES = 512 * 1024 * 1024
 
 
 @guard
+@pause_collection()
 def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | None = None, name: str | None = None) -> Property:
     """Reads a file (.vnnlib, .vnnlib.gz) or a text that begins with a bracket, a comment or holds several lines."""
     text, title = text_and_title(source, name)
@@ -66,7 +68,10 @@ def load_text(path: Path) -> str:
     except FileNotFoundError:
         raise UsageError(f"no property file {path}", "check the path; it is taken relative to the current folder") from None
     except (OSError, EOFError, ValueError, zlib.error) as why:
-        raise UsageError(f"cannot read {path}: {why}", "is the file damaged, or a folder?") from None
+        remedy = "the file is damaged, or no .gz: fetch it again"
+        if path.is_dir():
+            remedy = f"name a file in it, for example {path / 'PROP.vnnlib'}"
+        raise UsageError(f"cannot read {path}: {why}", remedy) from None
     if len(data) > MAX_BYTES:
         raise UsageError(f"{path} holds more than {MAX_BYTES >> 20} MiB of text", "split the property")
     return data.decode("utf-8-sig", errors="replace")

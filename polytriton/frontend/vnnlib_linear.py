@@ -13,7 +13,7 @@ MAX_DIGITS = 1_000
 MAX_BITS = 20_000
 
 NUMBER = re.compile(r"[-+]?(?:(\d+)(?:\.(\d*))?|\.(\d+))(?:[eE]([-+]?\d+))?", re.ASCII)
-ZERO, ONE = Fraction(0), Fraction(1)
+ZERO, ONE, MINUS = Fraction(0), Fraction(1), Fraction(-1)
 
 
 class BadLine(Exception):
@@ -76,12 +76,12 @@ def compare_linear(op: str, left: Linear, right: Linear) -> Formula:
     """What `left op right` says, where > and >= are written with their sides swapped."""
     terms = dict(left.terms)
     for k, c in right.terms.items():
-        total = terms[k] - c if k in terms else -c
+        total = terms[k] - c if k in terms else MINUS if c is ONE else -c
         if total:
             terms[k] = total
         else:
             del terms[k]
-    const = right.const - left.const if left.const else right.const
+    const = right.const if not left.const else right.const - left.const if right.const else -left.const
     if op in ("<=", ">=", "<", ">"):
         return leaf_of(terms, const, op in ("<", ">"))
     below, above = leaf_of(terms, const, False), leaf_of({k: -c for k, c in terms.items()}, -const, False)

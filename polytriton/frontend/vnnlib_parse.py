@@ -185,6 +185,8 @@ class _Reader:
         if decl is None:
             if stem.lower().lstrip("+-") in ("nan", "inf", "infinity"):
                 raise BadLine(f"`{stem}` is no bound", "give every input a finite lower and upper bound")
+            if re.fullmatch(r"[+-]?\d+,\d+", token, re.ASCII):
+                raise BadLine(f"`{token[:40]}` is no number", f"write a point for the comma: {token.replace(',', '.')[:40]}")
             raise BadLine(f"`{token[:40]}` is neither a number nor a declared variable", "declare it before its first use")
         if decl.role == "hidden":
             raise BadLine(f"a constraint on the hidden node {stem}", "only inputs and outputs can be constrained")

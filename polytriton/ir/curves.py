@@ -9,8 +9,9 @@ The libraries' exp, tanh and erf are off by a few units of 2^-53; 2^-44 is 512 o
 `most` bounds |f''| between the ends of an enclosure. A function of a `period` repeats its bends, which are those beside 0; where a box is
 wider than two periods, or far out, all that is known of it is its `span`. `slack` is added to what the value may be off.
 
-A function that `jumps` is constant between jumps, does not fall, and is computed exactly (ulps 0), but its operand may be flushed to zero;
-f(x) - x lies in `band`. tests/ir/test_curves.py holds every row against interval arithmetic of 200 bits.
+A function that `jumps` does not fall, and is computed exactly (ulps 0), but its operand may be flushed to zero. It is constant between
+jumps and f(x) - x lies in `band`; `thresholded` alone jumps once, from 0 to x. tests/ir/test_curves.py holds the others' rows against
+interval arithmetic of 200 bits.
 
 Deployed, such a function has no IEEE definition. A semantics states how far its float32 result may lie from the exact one: `ulps` units of
 2^-23 max(1, |f|), by default more than onnxruntime's and torch's kernels were measured at (tools/function_errors.py). Of what IEEE 754 does
@@ -211,6 +212,14 @@ def _jumping(
     return Curve(lambda x, _: value(x), lambda x, _: np.zeros_like(x), (0,), span=span, band=band, jumps=True, ulps=0.0, doc=doc)
 
 
+def _threshold(x: np.ndarray, alpha: float) -> np.ndarray:
+    return np.where(x > alpha, x, 0.0)
+
+
+def _threshold_slope(x: np.ndarray, alpha: float) -> np.ndarray:
+    return np.where(x > alpha, 1.0, 0.0)
+
+
 def _enclose(*bends: float, width: float) -> tuple[tuple[float, float], ...]:
     return tuple((x - width, x + width) for x in bends)
 
@@ -256,6 +265,8 @@ CURVES: Mapping[str, Curve] = {
     "floor": _jumping(np.floor, "the integer below", band=(-1.0, 0.0)),
     "ceil": _jumping(np.ceil, "the integer above", band=(0.0, 1.0)),
     "round": _jumping(np.rint, "the nearest integer, of two the even one", band=(-0.5, 0.5)),
+    "thresholded": Curve(_threshold, _threshold_slope, (0,), parameter=("alpha", 1.0), jumps=True, ulps=0.0,
+        doc="x where x > alpha, else 0"),
     "square": Curve(lambda x, _: x * x, lambda x, _: 2 * x, (1,), relative=True, doc="x^2"),
     "fourth": Curve(lambda x, _: (x * x) * (x * x), lambda x, _: 4 * x * x * x, (1,), relative=True, doc="x^4"),
     "three_halves": Curve(lambda x, _: x * np.sqrt(x), lambda x, _: 1.5 * np.sqrt(x), (1,), domain=ABOVE, relative=True,

@@ -121,7 +121,8 @@ class MachineCode:
 @dataclass(frozen=True)
 class Filed:
     """What compiling left for runs: kernels by name, the launches of programs and of whole runs as text (kernels/stock.py), and
-    kernels' machine code by target, made by the release `triton`. `plan`: the one whose programs they are.
+    kernels' machine code by target, made by the release `triton`. `plan`: the one whose programs they are. `trusted`: the machine code was
+    made elsewhere.
     """
 
     kernels: Mapping[str, Kernel]
@@ -129,3 +130,8 @@ class Filed:
     code: Mapping[str, Mapping[str, MachineCode]] = field(default_factory=dict)
     triton: str = ""
     plan: Plan | None = field(default=None, compare=False, repr=False)
+    trusted: bool = False
+
+    def serves(self, target: str, triton: str) -> bool:
+        """Whether that GPU runs this machine code by that release, whose launcher knows what its own compiler wrote."""
+        return target in self.code and triton == self.triton

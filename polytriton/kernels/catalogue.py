@@ -101,8 +101,8 @@ CATALOGUE = {
     "move_rows": Family("compact", facts.move, _when("sign channel to_sign to_channel", lambda c: c.NEURON)),
     "follow_slots": Family("compact", facts.move),
     # ---- the paper's interval arithmetic ----
-    "interval_dense": Family("interval", facts.interval_dense, SLOT, product=True),
-    "interval_conv": Family("interval", facts.interval_conv, {
+    "interval_dense": Family("interval_products", facts.interval_dense, SLOT, product=True),
+    "interval_conv": Family("interval_products", facts.interval_conv, {
         **SLOT, **_when("row_h", lambda c: c.MASK and c.TO_RH), **_when("row_w", lambda c: c.MASK and c.TO_RW),
     }, product=True),
     "interval_relax": Family("interval", facts.interval_row, {**ROWS, **_when("lower", lambda c: c.LOWER)}),
@@ -113,6 +113,8 @@ CATALOGUE = {
         **_when("row_w", lambda c: c.A_RW != c.RW or (c.SECOND and c.B_RW != c.RW)),
     }),
     "interval_scale": Family("interval_steps", facts.interval_row, ROWS),
+    "interval_pool": Family("interval_route", facts.interval_pool, ROWS),
+    "interval_gather": Family("interval_route", facts.interval_gather, SLOT),
     "interval_check": Family("interval_steps", facts.interval_row, {**CHECK, **_when("constant_lo constant_hi", lambda c: c.FIRST)}),
     # ---- the interval pass and the tables of a batch ----
     "forward_dense": Family("forward", facts.forward_dense, SUMS, product=True),

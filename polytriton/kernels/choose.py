@@ -43,7 +43,7 @@ def retile(default: Tiles, other: Tiling, numerics: Arithmetic) -> Tiles:
     if strange := sorted(other.constants.keys() - default.constants.keys()):
         raise ValueError(f"this kernel has no size {strange[0]}")
     made = {**default.constants, **other.constants}
-    if "BM" in made and "BR" not in other.constants:
+    if "BR" in made and "BM" in made and "BR" not in other.constants:
         made["BR"] = min(made["BR"], made["BM"])
     if "BK" in made and numerics.inner and made["BK"] > numerics.inner:
         raise ValueError(f"BK={made['BK']}: the rounding term of {numerics.name} covers blocks of {numerics.inner} terms")
@@ -53,6 +53,9 @@ def retile(default: Tiles, other: Tiling, numerics: Arithmetic) -> Tiles:
         raise ValueError(f"BK={made['BK']}: a split product's rounding term covers blocks of {SHORTEST} terms or more")
     if "BM" in made and made["BM"] * made["BN"] > LARGEST:
         raise ValueError(f"a tile of {made['BM']} x {made['BN']} is larger than {LARGEST} values")
+    for size, part in (("BM", "RM"), ("BN", "RN")):
+        if made.get(part, 1) > made.get(size, 1):
+            raise ValueError(f"{part}={made[part]}: one thread has no more of a tile than its {size}={made[size]}")
     if "BS" in made:  # see `product`: the scalars' programs are no more than the others
         made["BS"] = max(made["BS"] * made["BM"] // default.constants["BM"], made["BR"], 1)
     block = made["BM"] if "BM" in made else made.get("BR", default.block)

@@ -57,7 +57,7 @@ def _one_sign(terms: int) -> str:
     return f"a row's scalars: {charged} of each float64 sum of {terms} terms of one sign"
 
 
-def _product(constants: Constants, numerics: Arithmetic, terms: int, block: int) -> tuple[str, ...]:
+def _product(numerics: Arithmetic, terms: int, block: int) -> tuple[str, ...]:
     """The sums and their error. See products.multiply and dense.dense_step: a block is added up from zero, the blocks in float64."""
     blocks = f"K = {terms} terms an entry, in blocks of {block}"
     if not numerics.inner:
@@ -72,7 +72,7 @@ def _product(constants: Constants, numerics: Arithmetic, terms: int, block: int)
 
 def dense(c: Constants, numerics: Arithmetic) -> StepFacts:
     k = _int(c, "K")
-    sums, error = _product(c, numerics, k, min(k, _int(c, "BK")))
+    sums, error = _product(numerics, k, min(k, _int(c, "BK")))
     return StepFacts(f"{k} -> {c['N']}", sums, (error, *_row_sums(c, k)))
 
 
@@ -80,7 +80,7 @@ def conv(c: Constants, numerics: Arithmetic) -> StepFacts:
     h, w, channels = (_int(c, name) for name in ("H", "W", "CO"))
     share = channels // _int(c, "G")
     taps = -(-_int(c, "KH") // _int(c, "PH")) * -(-_int(c, "KW") // _int(c, "PW"))
-    sums, error = _product(c, numerics, taps * share, min(share, _int(c, "BK")))
+    sums, error = _product(numerics, taps * share, min(share, _int(c, "BK")))
     after = _window(c, _int(c, "HO"), _int(c, "WO"), _int(c, "CI"), "TO_")
     return StepFacts(f"{_window(c, h, w, channels)} -> {after}", sums, (error, *_row_sums(c, h * w * channels)))
 
@@ -115,12 +115,24 @@ def scale(c: Constants, numerics: Arithmetic) -> StepFacts:
 
 
 def pool(c: Constants, numerics: Arithmetic) -> StepFacts:
-    h, w, channels, kh, kw = (_int(c, name) for name in ("H", "W", "C", "KH", "KW"))
-    size, unit = h * w * channels, _unit(numerics)
-    meets = windows_per_cell(kh, _int(c, "SH"), _int(c, "DH")) * windows_per_cell(kw, _int(c, "SW"), _int(c, "DW"))
-    error = _number(_float(c, "REL"), f"gamma_{meets - 1}({unit}) + 2 ({size} + 8) 2^-53, of sum |M| largest")
-    sums = f"K = {meets} terms an entry at most; {size} terms a row, in blocks of {min(size, _int(c, 'BQ'))}"
-    return StepFacts(f"{_window(c, h, w, channels)} -> {c['HO']} x {c['WO']} x {channels}", sums, (error, *_pending(c, numerics)))
+    meets, terms = _pool_meets(c), _pool_size(c)
+    error = _number(_float(c, "REL"), f"gamma_{meets - 1}({_unit(numerics)}) + 2 ({terms} + 8) 2^-53, of sum |M| largest")
+    sums = f"K = {meets} terms an entry at most; {terms} terms a row, in blocks of {min(terms, _int(c, 'BQ'))}"
+    return StepFacts(_pool_windows(c), sums, (error, *_pending(c, numerics)))
+
+
+def _pool_meets(c: Constants) -> int:
+    """How many of a pool's windows meet in a cell at most."""
+    of_h, of_w = ([_int(c, name + axis) for name in ("K", "S", "D")] for axis in "HW")
+    return windows_per_cell(*of_h) * windows_per_cell(*of_w)
+
+
+def _pool_size(c: Constants) -> int:
+    return _int(c, "H") * _int(c, "W") * _int(c, "C")
+
+
+def _pool_windows(c: Constants) -> str:
+    return f"{_window(c, _int(c, 'H'), _int(c, 'W'), _int(c, 'C'))} -> {c['HO']} x {c['WO']} x {c['C']}"
 
 
 def part(c: Constants, numerics: Arithmetic) -> StepFacts:
@@ -201,6 +213,16 @@ def interval_row(c: Constants, numerics: Arithmetic) -> StepFacts:
 
 def interval_join(c: Constants, numerics: Arithmetic) -> StepFacts:
     return StepFacts(join({**c, "SECOND": False}, numerics).windows, "K = 2 terms an entry" if c["SECOND"] else "", (OUTWARD,))
+
+
+def interval_pool(c: Constants, numerics: Arithmetic) -> StepFacts:
+    terms = _pool_size(c)
+    sums = f"K = {_pool_meets(c)} terms an entry at most; {terms} terms a row, in lanes of {min(terms, _int(c, 'BQ'))}"
+    return StepFacts(_pool_windows(c), sums, (OUTWARD,))
+
+
+def interval_gather(c: Constants, numerics: Arithmetic) -> StepFacts:
+    return StepFacts(f"{c['FROM']} -> {c['SIZE']}", f"K = {c['REPEATS']} terms an entry at most", (OUTWARD,))
 
 
 def interval_neurons(c: Constants, numerics: Arithmetic) -> StepFacts:

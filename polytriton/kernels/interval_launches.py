@@ -20,10 +20,10 @@ from polytriton.kernels.choose import GPU, Sizes, Tiles, power
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Lowering
 from polytriton.kernels.sequence import Frames, FrontierEntry, place
-from polytriton.kernels.steps import part_run
+from polytriton.kernels.steps import part_run, pool_shape
 from polytriton.passes.windows import whole
 
-OPERATORS = ("input", "linear", "conv", "scale", "add", "sub", "relu", "concat", "gather")
+OPERATORS = ("input", "linear", "conv", "scale", "add", "sub", "relu", "maxpool", "concat", "gather")
 STEPS = ("start", "merge", "dense", *OPERATORS)
 EMULATED = 1 << 14  # values of a product's tile in the interpreter
 RELATION = "relation"  # the kind of a query program whose rows bring coefficients over the input along
@@ -32,28 +32,36 @@ RELATION = "relation"  # the kind of a query program whose rows bring coefficien
 def check_supported(net: Net) -> None:
     """UnsupportedModel where an operator has no interval kernel."""
     for node in net:
-        odd = f"{node.op}" if node.op not in OPERATORS else "gather that reads a cell more than once" if repeats(net, node) > 1 else ""
-        if odd:
-            raise UnsupportedModel(f"%{node.name}: interval arithmetic has no kernel for a {odd}", "use --numerics folded")
+        if node.op not in OPERATORS:
+            raise UnsupportedModel(f"%{node.name}: interval arithmetic has no kernel for a {node.op}", "use --numerics folded")
 
 
 def repeats(net: Net, node: Node) -> int:
-    """How often a gather reads a cell at most; 0 for other operators."""
-    index = net.weight(node, "index") if node.op == "gather" else None
-    return 0 if index is None else int(np.bincount(index[index >= 0]).max(initial=0))
+    """How often a gather reads a cell at most."""
+    index = net.weight(node, "index")
+    assert index is not None
+    return int(np.bincount(index[index >= 0]).max(initial=0))
 
 
-def product_tiles(numerics: Arithmetic, sizes: Sizes, columns: int, cells: bool) -> Tiles:
-    """A warp's tile whose sums and addresses stay in registers: float64 takes two for a number, (row, cell) pairs more than rows.
+def product_tiles(numerics: Arithmetic, sizes: Sizes, columns: int, cells: int = 0) -> Tiles:
+    """A product's tile of BM rows, or pairs of a row and one of `cells` cells, and BN columns; RM x RN of its numbers lie in one thread.
 
-    The interpreter's cost is a fixed one an operation: there a tile is as large as caches like.
+    On a GPU three sums of each and the addresses of RM rows stay in registers of which three blocks fit an SM. A row of threads is so
+    short that its weights are fewer than the threads: Triton moves what is more through shared memory, term by term. The interpreter's
+    cost is a fixed one an operation: there a tile is as large as caches like, of as many cells as there are.
     """
     if sizes.emulate:
         bn = power(columns, 1, 128)
-        return Tiles(EMULATED // bn, {"BM": EMULATED // bn, "BN": bn}, warps=1)
-    wide = numerics.type == "tl.float64"
-    bm = 4 if wide and cells else 8
-    return Tiles(bm, {"BM": bm, "BN": power(columns, 16, 64 if wide or cells else 128)}, warps=1)
+        bm = EMULATED // bn
+        made, warps = {"BM": bm, "BN": bn, "RM": bm, "RN": bn}, 1
+    else:
+        wide, bn, warps = numerics.type == "tl.float64", power(columns, 16, 64), 4
+        across = 16 if wide else 8
+        made = {"BM": 4 * 32 * warps // across, "BN": bn, "RM": 4, "RN": bn // across}
+    if not cells:
+        return Tiles(made["BM"], made, warps)
+    span = power(cells, 1, made["BM"]) if sizes.emulate else 1
+    return Tiles(made["BM"] // span, {**made, "SPAN": span}, warps)
 
 
 class IntervalLowering(Lowering):
@@ -196,10 +204,10 @@ class IntervalLowering(Lowering):
         self._constants(step, entry)
         out = self._pair(step.to[0], window)
         n = self._terms(step.to[0], window)
-        tiles = product_tiles(self.numerics, self.sizes, n, cells=False)
         constants: Constants = {
             "T": self.numerics.type, "SLOT": entry.slot is not None, "K": node.size, "N": n, "INTERPRET": self.sizes.emulate
         }  # fmt: skip
+        tiles = self.emitter.tiles_of("interval_dense", constants, self.numerics, product_tiles(self.numerics, self.sizes, n))
         bind = {**self._rows(), **self._ends(entry), "w_ptr": f"weight:{node.name}", **self._outputs(out)}
         self._launch("interval_dense", constants, bind, tiles, columns=-(-n // int(tiles.constants["BN"])))
         self._give(step, out)
@@ -218,11 +226,14 @@ class IntervalLowering(Lowering):
             "TOP": window.h.offset * sh + p[0] - to.h.offset, "LEFT": window.w.offset * sw + p[1] - to.w.offset, **self._mask(step),
             "PH": ph, "PW": pw, "INTERPRET": self.sizes.emulate,
         }  # fmt: skip
-        out, tiles = self._pair(step.to[0], to), product_tiles(self.numerics, self.sizes, ci // groups, cells=True)
         cells = -(-to.h.size // ph) * -(-to.w.size // pw)
+        default = product_tiles(self.numerics, self.sizes, ci // groups, cells)
+        tiles = self.emitter.tiles_of("interval_conv", constants, self.numerics, default)
+        out, span = self._pair(step.to[0], to), tiles.constants["SPAN"]
         columns = groups * -(-(ci // groups) // int(tiles.constants["BN"]))
         bind = {**self._rows(), **self._ends(entry), "w_ptr": f"weight:{node.name}", **self._outputs(out)}
-        self._launch("interval_conv", constants, bind, tiles, cells=cells, times=ph * pw, columns=columns)
+        rows = replace(tiles, block=tiles.constants["BM"] // span)
+        self._launch("interval_conv", constants, bind, rows, times=-(-cells // span) * ph * pw, columns=columns)
         self._give(step, out)
 
     def _scale(self, node: Node, step: Step) -> None:
@@ -270,17 +281,33 @@ class IntervalLowering(Lowering):
             made.append(out)
         self._give(step, *made)
 
+    def _maxpool(self, node: Node, step: Step) -> None:
+        entry, to = self._take(node), step.windows[0]
+        out, values = self._pair(node.inputs[0], to), to.cells * extent(node)[2]
+        constants: Constants = {**pool_shape(self, node, entry, to), "INTERPRET": self.sizes.emulate}
+        tiles = self.sizes.rows(max(values, self._terms(node.name, entry.window)), tensors=2)
+        tables = {"winner_ptr": f"winner:{node.name}", **self._box("box", node.name)}
+        bind = {**self._scalars_of_rows(), **self._ends(entry), **tables, **self._outputs(out)}
+        self._launch("interval_pool", constants, bind, tiles, columns=-(-values // int(tiles.constants["BQ"])) + 1)
+        self._give(step, out)
+
     def _gather(self, node: Node, step: Step) -> None:
-        """Every coefficient moves to the one cell that it read, or is dropped where that is padding; nothing is rounded."""
+        """Every coefficient moves to the cell that it read, or is dropped where that is padding; those that meet in a cell add up."""
         entry, source, window = self._take(node), step.to[0], step.windows[0]
         size, cells, terms = self._terms(source, window), 1 if window.whole else window.cells, self._terms(node.name, entry.window)
+        read_most = repeats(self.frames.net, node)
         constants: Constants = {
             "T": self.numerics.type, "SLOT": entry.slot is not None, "FROM": terms, "SIZE": size, "CO": terms // cells,
-            "CI": size // cells, "REPEATS": repeats(self.frames.net, node),
+            "CI": size // cells, "REPEATS": read_most,
         }  # fmt: skip
         kind, out = "cell" if window.whole else "channel", self._pair(source, window)
         readers = {"starts_ptr": f"{kind}_starts:{node.name}", "readers_ptr": f"{kind}_readers:{node.name}"}
-        self._move("gather_rows", constants, entry, readers, out, size)
+        if read_most > 1:
+            tiles, ends = self.sizes.rows(size, tensors=2), {**self._rows(), **self._ends(entry), **readers, **self._outputs(out)}
+            constants["INTERPRET"] = self.sizes.emulate
+            self._launch("interval_gather", constants, ends, tiles, columns=-(-size // int(tiles.constants["BQ"])))
+        else:
+            self._move("gather_rows", constants, entry, readers, out, size)
         self._give(step, out)
 
     def _move(self, function: str, constants: Constants, entry: FrontierEntry, more: dict[str, str], out: FrontierEntry, size: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from polytriton.ir.launches import Constants
 from polytriton.ir.net import Node
-from polytriton.ir.plan import Step, extent
+from polytriton.ir.plan import Step, Window, extent
 from polytriton.kernels.sequence import FrontierEntry, place
 from polytriton.passes.windows import windows_per_cell
 from polytriton.rounding import dot_error, gamma, sum_error
@@ -53,20 +53,27 @@ def scale(lower: Lowering, node: Node, step: Step) -> None:
     lower._give(step, FrontierEntry(entry.window, out))
 
 
+def pool_shape(lower: Lowering, node: Node, entry: FrontierEntry, to: Window) -> Constants:
+    """What every kernel of a max pool is told: the windows before and after, taps, where the tables lie."""
+    (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
+    window, p = entry.window, node.ints("p", (0, 0, 0, 0))
+    return {
+        "T": lower.numerics.type, "SLOT": entry.slot is not None, "H": window.h.size, "W": window.w.size, "C": extent(node)[2],
+        "HO": to.h.size, "WO": to.w.size, "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw,
+        "TOP": window.h.offset * sh + p[0] - to.h.offset, "LEFT": window.w.offset * sw + p[1] - to.w.offset,
+        "PH": sh if dh == 1 else 1, "PW": sw if dw == 1 else 1, **place(window), **lower.frames.geometry(node.name),
+    }  # fmt: skip
+
+
 def maxpool(lower: Lowering, node: Node, step: Step) -> None:
     name, source, to = node.name, node.inputs[0], step.windows[0]
     entry = lower._write(name, lower.frontier.pop(name))
-    window, c = entry.window, extent(node)[2]
+    terms, values = lower._terms(name, entry.window), to.cells * extent(node)[2]
     (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
-    p, terms, values = node.ints("p", (0, 0, 0, 0)), lower._terms(name, window), to.cells * c
     meets = windows_per_cell(kh, sh, dh) * windows_per_cell(kw, sw, dw)
     constants: Constants = {
-        "T": lower.numerics.type, "SLOT": entry.slot is not None, "H": window.h.size, "W": window.w.size, "C": c,
-        "HO": to.h.size, "WO": to.w.size, "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw,
-        "TOP": window.h.offset * sh + p[0] - to.h.offset, "LEFT": window.w.offset * sw + p[1] - to.w.offset,
-        "PH": sh if dh == 1 else 1, "PW": sw if dw == 1 else 1, **place(window), **lower.frames.geometry(name),
-        "PENDING": lower._pending(step) * sum_error(terms), "REL": gamma(meets - 1, lower.numerics.u) + dot_error(terms),
-        "SUM_ERROR": sum_error(terms),
+        **pool_shape(lower, node, entry, to), "PENDING": lower._pending(step) * sum_error(terms),
+        "REL": gamma(meets - 1, lower.numerics.u) + dot_error(terms), "SUM_ERROR": sum_error(terms),
     }  # fmt: skip
     out = lower._buffer(source, to)
     tables = {f"{t}_ptr": f"{t}:{name}" for t in ("winner", "most", "largest", "lo", "hi")}

@@ -61,7 +61,7 @@ def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
 def _code_for(filed: Filed | None, target: str) -> Mapping[str, MachineCode]:
     """The filed machine code that a GPU runs by the Triton that is here; none, and somebody is told, where there is none."""
     held = {} if filed is None else filed.code
-    if filed is not None and target in held and filed.triton == load.version():
+    if filed is not None and filed.serves(target, load.version()):
         return held[target]
     made = f"it holds code for {', '.join(held)} by Triton {filed.triton}" if filed is not None and held else "none is filed"
     tell(f"kernels are compiled for {target} as they are first launched, once, and kept by Triton: {made}")

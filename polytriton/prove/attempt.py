@@ -89,7 +89,7 @@ class Attempt:
                 chosen = np.unique(q.image[mine])
                 lo, hi = self._filled_up(torch.from_numpy(q.lo[chosen]), torch.from_numpy(q.hi[chosen]), part.stop - part.start)
             balls = self.decider.balls(q, chosen)
-            boxes = self.engine.refine(lo, hi, self.progress, self.deadline, self.trace, ball=balls)
+            boxes = self.engine.refine(lo, hi, self.progress, self.deadline, self.trace, ball=balls, every=method != OWN)
             self._ask(boxes, mine, chosen)
             if answers.slopes is not None:
                 self._note_slopes(boxes, mine, chosen, answers.slopes)

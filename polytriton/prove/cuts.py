@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polytriton.frontend.norm_balls import L2
-from polytriton.prove.questions import BoxBalls
+from polytriton.frontend.norm_balls import L2, BoxBalls
 
 U = 2.0**-53
 TINY = 1e-300

@@ -24,7 +24,7 @@ from polytriton.prove.crew import Crew, Flow
 from polytriton.prove.decider import Decider, Try
 from polytriton.prove.options import Options
 from polytriton.prove.parts import Parts
-from polytriton.prove.tight import AGAIN, QUERY, Known, Tight, pick_forms
+from polytriton.prove.tight import AGAIN, QUERY, Known, Tight
 from polytriton.prove.trail import Branch
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.input_balls import InputBalls
@@ -292,7 +292,7 @@ class NeuronSearch:
         boxes, empty = self.tight.bound(*box, self.deadline, lambda *_: None, known, ball)
         at, column = torch.nonzero(parts.open).T
         form = parts.forms[at, column]
-        forms = replace(pick_forms(self.forms, form), image=at.to(e.device))
+        forms = replace(self.forms.pick(form), image=at.to(e.device))
         rows = replace(
             self.tight.form_rows(forms, boxes, box), signs={r: v[at] for r, v in signs.items()},
             slopes=self._there(self._spread(zeros, parts.below[at, column])),

@@ -7,47 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polytriton.errors import UsageError
-from polytriton.frontend.norm_balls import NormBall
+from polytriton.frontend.norm_balls import BoxBalls, NormBall
 from polytriton.frontend.query import Property, matrix
-
-
-@dataclass(frozen=True)
-class BoxBalls:
-    """For every box of some questions the ball that its inputs lie in too, as float64 encloses it: [batch, values] and [batch]."""
-
-    norm: str
-    centre: np.ndarray
-    scale: np.ndarray
-    radius: np.ndarray
-
-    @staticmethod
-    def of_boxes(given: Sequence[NormBall | None]) -> BoxBalls | None:
-        """None where no box has one; all have one of the same norm otherwise."""
-        balls = [b for b in given if b is not None]
-        if not balls:
-            return None
-        _check_alike(balls, len(given))
-        held = [b.enclosed for b in balls]
-        return BoxBalls(
-            held[0].norm, np.stack([e.centre for e in held]), np.stack([e.scale for e in held]), np.array([e.radius for e in held])
-        )
-
-    def pick(self, boxes: np.ndarray) -> BoxBalls:
-        return BoxBalls(self.norm, self.centre[boxes], self.scale[boxes], self.radius[boxes])
-
-    @staticmethod
-    def join(parts: Sequence[BoxBalls | None]) -> BoxBalls | None:
-        balls = [b for b in parts if b is not None]
-        if not balls:
-            return None
-        _check_alike(balls, len(parts))
-        return BoxBalls(balls[0].norm, *(np.concatenate([getattr(b, f) for b in balls]) for f in ("centre", "scale", "radius")))
-
-
-def _check_alike(balls: Sequence[NormBall] | Sequence[BoxBalls], boxes: int) -> None:
-    if len(balls) < boxes or len({b.norm for b in balls}) > 1:
-        raise UsageError("boxes and balls, or balls of several norms, in one question", "ask about each norm by a property of its own")
 
 
 @dataclass
@@ -107,7 +68,7 @@ def questions(prop: Property) -> Questions | None:
         d_ if mixed else None,
         c_err,
         d_err if mixed else None,
-        BoxBalls.of_boxes(balls),
+        BoxBalls.join([None if b is None else b.enclosed for b in balls]),
     )
 
 

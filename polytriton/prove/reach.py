@@ -6,7 +6,6 @@ holds of a part. Samples say which part to cut where, and nothing else.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from polytriton.guard import guard
 from polytriton.ir import interp
 from polytriton.prove.cuts import FLAT, halves, middle, widest_effect
 from polytriton.prove.prover import NetProver
+from polytriton.prove.strategy import check_time
 from polytriton.results.reach import Plane, Reach
 from polytriton.runtime.engine import Progress, _silent
 
@@ -59,6 +59,9 @@ def reach(
     within about `timeout` seconds. effort: as for `bounds`. samples: executions to run for the picture, drawn by `seed`.
     """
     begin = time.monotonic()
+    if not hasattr(net, "margins"):
+        remedy = 'polytriton.reach(polytriton.compile("NET.onnx"), (lo, hi))'
+        raise UsageError(f"a compiled network is needed, not {type(net).__name__}", remedy)
     _check(angles, pieces, timeout, samples)
     lo, hi = _ends(net, box)
     chosen = _planes(net.outputs, planes)
@@ -171,8 +174,7 @@ def _check(angles: int, pieces: int | None, timeout: float | None, samples: int)
         raise UsageError(f"{angles} angles are out of range", "give 4 to 4096")
     if pieces is not None and not 1 <= pieces <= 1 << 20:
         raise UsageError(f"{pieces} pieces are out of range", "give 1 or more, at most a million")
-    if timeout is not None and not 0 < timeout < math.inf:
-        raise UsageError(f"a time of {timeout:g} is no time", "give seconds above 0, or leave it out for no limit")
+    check_time(timeout)
     if not 0 <= samples <= 1 << 20:
         raise UsageError(f"{samples} samples are out of range", "give 0 or more, at most a million")
 

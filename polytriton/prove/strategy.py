@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -42,6 +43,12 @@ _LOG = logging.getLogger(__name__)
 def check_search(search: str) -> None:
     if search not in SEARCHES:
         raise UsageError(f"search={search!r} is unknown", f"use one of: {', '.join(SEARCHES)}")
+
+
+def check_time(seconds: float | None) -> None:
+    """A limit that a caller gives is some time, or None."""
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise UsageError(f"a time of {seconds:g} is no time", "give seconds above 0, or leave it out for no limit")
 
 
 def threads_of(net: Net) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -203,7 +203,7 @@ class Tight:
         e, parts = self.engine, []
         for some in torch.split(torch.arange(len(forms.image)), self.rows_at_once()):
             e._expire(deadline)
-            part = pick_forms(forms, some)
+            part = forms.pick(some)
             rows = self.form_rows(part, boxes, box)
             if goal is not None:
                 rows.constant = torch.full((len(some),), goal, device=e.device)
@@ -242,11 +242,6 @@ def _meet(boxes: Boxes, name: str, lo: Tensor, hi: Tensor) -> Tensor:
     empty = (low > high).flatten(1).any(1)
     boxes.lo[name], boxes.hi[name] = torch.minimum(low, high).contiguous(), high.contiguous()
     return empty
-
-
-def pick_forms(forms: Forms, rows: Tensor) -> Forms:
-    values = (getattr(forms, f.name) for f in fields(forms))
-    return Forms(*(None if v is None else v[rows] for v in values))  # type: ignore[arg-type]
 
 
 def tighten(decider: Decider, q: Questions, answers: Answers, deadline: float | None, progress: Progress) -> SearchStats:

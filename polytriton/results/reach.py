@@ -117,11 +117,17 @@ class Reach:
 
     def save(self, path: str | os.PathLike[str], *, planes: Sequence[Plane] | None = None, overwrite: bool = False) -> Path:
         """Writes the picture (.svg) or the document (.json), whole or not at all."""
-        kind = Path(path).suffix.lower()
-        if kind not in (".svg", ".json"):
-            raise UsageError(f"no reachable set is written as {os.fspath(path)}", 'name the file like "reach.svg" or "reach.json"')
+        kind = saved_kind(path)
         text = self.to_json() if kind == ".json" else self.svg(planes)
         return save_whole(Path(path), text.encode(), "the reachable set", overwrite=overwrite)
+
+
+def saved_kind(path: str | os.PathLike[str]) -> str:
+    """By its ending, what a file is to hold."""
+    kind = Path(path).suffix.lower()
+    if kind not in (".svg", ".json"):
+        raise UsageError(f"no reachable set is written as {os.fspath(path)}", 'name the file like "reach.svg" or "reach.json"')
+    return kind
 
 
 def _numbers(values: np.ndarray | Sequence[float]) -> list[float | None]:

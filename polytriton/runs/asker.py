@@ -194,6 +194,7 @@ class Asker:
         ended = result.ended_by
         if ended == "query-time" and self.started is not None:
             ended = "process-time"  # what was left of it was not the query's alone: starting and opening the network took their share
+        remark = "; ".join(filter(None, (remark, verifier.trusted_code)))
         record = fill_in(blank, replace(result, ended_by=ended), asked.label, remark)
         if isinstance(query.subject, Ball):
             record = with_image(record, query.subject, verifier, self.progress)

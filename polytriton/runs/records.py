@@ -164,7 +164,10 @@ class Sink:
     def __init__(self, path: Path, *, resume: bool, overwrite: bool) -> None:
         self.path, self.held = path, dict[str, Record]()
         try:
-            if not resume and not overwrite and path.is_file() and path.stat().st_size:
+            there = not resume and path.is_file() and path.stat().st_size > 0
+            if there and not self.may_begin(_first_line(path)):
+                raise UsageError(f"{path} is no results file: it is not overwritten", "choose another file")
+            if there and not overwrite:
                 raise UsageError(f"{path} holds results already", "--resume goes on with it, --overwrite starts again")
             self._file = LineFile(path, self._read, fresh=overwrite, what=f"results to {path}", full=FULL_REMEDY)
         except OSError as error:
@@ -187,6 +190,10 @@ class Sink:
     def _append(self, data: bytes) -> None:
         self._file.append(data)
 
+    def may_begin(self, line: bytes) -> bool:
+        """Whether results of this kind, of any version, may begin so."""
+        raise NotImplementedError
+
     def header(self) -> bytes:
         return b""
 
@@ -198,6 +205,9 @@ class Sink:
 
 
 class JsonSink(Sink):
+    def may_begin(self, line: bytes) -> bool:
+        return line.startswith(b"{")
+
     def line(self, record: Record) -> bytes:
         return msgspec.json.encode(record) + b"\n"
 
@@ -206,6 +216,9 @@ class JsonSink(Sink):
 
 
 class CsvSink(Sink):
+    def may_begin(self, line: bytes) -> bool:
+        return b"verdict" in line.split(b",")
+
     def header(self) -> bytes:
         return csv_line(COLUMNS)
 
@@ -233,6 +246,11 @@ class Stdout(Sink):
 
     def close(self) -> None:
         pass
+
+
+def _first_line(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.readline(1 << 12)
 
 
 def _cell(value: Any) -> str:

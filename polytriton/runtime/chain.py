@@ -94,6 +94,7 @@ class ChainAscent:
     def _climb(self, stages: list[_Stage], depth: int, boxes: Boxes, image: int, start: Tensor, steps: int, rate: float) -> Chosen:
         name = self.net.input.name
         lo, hi = boxes.lo[name][image].flatten().float(), boxes.hi[name][image].flatten().float()
+        middle, radius = 0.5 * lo + 0.5 * hi, 0.5 * hi - 0.5 * lo
         arranged = None if boxes.ball is None else self.forward.arranged_ball(boxes.ball.pick(torch.tensor([image])))
         ball = None if arranged is None else arranged.move_cells(lambda v: v.flatten(1)).float()
         w, b = self.weights[depth]
@@ -104,7 +105,7 @@ class ChainAscent:
         for k in range(1, steps + 2):
             self.expire()
             met = self._backward(stages, over)
-            x = torch.where(met[0] >= 0, lo, hi) if ball is None else least_points(met[0], lo[None], hi[None], ball)
+            x = met[0].sign().mul_(-radius).add_(middle) if ball is None else least_points(met[0], lo[None], hi[None], ball)
             value, seen = self._forward(stages, x, met)
             bound = value + constant
             better = bound > best

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Window
-from polytriton.runtime.cpu.torch_backend import Place, TorchBackend
+from polytriton.runtime.cpu.torch_backend import OwnLines, Place, TorchBackend
 from polytriton.runtime.curves import curve_cuts
 from polytriton.runtime.planes import plane_cuts
 from polytriton.runtime.relax import round_up
@@ -39,25 +39,18 @@ class Chosen:
         nothing is to be charged.
         """
         kit, source, slope = tables.kit, node.inputs[0], node.number("slope")
-        frame, lines = kit.frames[node.name], tables.lines(node)
-        at, mine = frame.place(rows, window), frame.place(replace(rows, image=rows.index), window)
-        x, gather = m.reshape(len(m), at.height, at.line), backend._gather
-        lo, hi = (gather(t, kit.frames[source].place(rows, window)) for t in tables.box(source))
-        below = gather(lines.below, at)
-        if slope <= 1.0:
-            least = float(round_up(torch.tensor(slope, dtype=torch.float64), x.dtype))
-            own = gather(frame.table(self.slopes[node.name].to(x.dtype)), mine).nan_to_num(1.0).clamp(least, 1.0)
-            below = torch.where((lo < 0) & (hi > 0), own, below)
-        total = (x.clamp(max=0).double() * gather(lines.upper_cut, at).double()).sum((1, 2))
-        if lines.lower_cut is not None:
-            total = total + (x.clamp(min=0).double() * gather(lines.lower_cut, at).double()).sum((1, 2))
-        out = x * torch.where(x < 0, gather(lines.above, at), below)
-        signed = tables.boxes.signed.get(node.name)
+        frame, (lo, hi) = kit.frames[node.name], tables.box(source)
+        mine = frame.place(replace(rows, image=rows.index), window)
+
+        def table(values: Tensor) -> Tensor:
+            return frame.table(values.to(m.dtype))
+
+        least = float(round_up(torch.tensor(slope, dtype=torch.float64), m.dtype))
+        own, signed = OwnLines(mine, least, table(self.slopes[node.name])), tables.boxes.signed.get(node.name)
         if node.name in self.multipliers and signed is not None and slope == 0.0:
-            b = self._own(self.multipliers, backend, tables, rows, node, window, x)
-            may = gather(frame.table(signed.to(x.dtype)), at) != 0
-            out = out - torch.where(may & (((b > 0) & (lo >= 0)) | ((b < 0) & (hi <= 0))), b, torch.zeros_like(b))
-        return out.view_as(m), total
+            own = replace(own, multipliers=table(self.multipliers[node.name]), may=table(signed))
+        box = lo, hi, kit.frames[source].place(rows, window)
+        return backend.relax_chosen(m, frame.place(rows, window), tables.lines(node), box, own)
 
     def bend(
         self, backend: TorchBackend, tables: Tables, rows: Rows, node: Node, window: Window, m: Tensor

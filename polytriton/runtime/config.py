@@ -14,7 +14,7 @@ from polytriton.passes.windows import DENSE_SHARE
 
 AUTO, LIBRARY, PLANAR, SHIFTS, PLANES, GATHER = FORMS = ("auto", "library", "planar", "shifts", "planes", "gather")
 DTYPES = ("float32", "float64", "tf32x3", "bf16x6")
-TILE_KEYS = ("BM", "BN", "BK", "BR", "BQ", "BS", "SK")
+TILE_KEYS = ("BM", "BN", "BK", "BR", "BQ", "BS", "SK", "RM", "RN")
 
 
 @dataclass(frozen=True)

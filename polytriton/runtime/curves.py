@@ -29,6 +29,7 @@ from polytriton.runtime.soundness import U64
 
 STEPS, OUTER, INNER = 26, 34, 14  # halvings: for a summit, for a slope, for a summit on the way to a slope
 FAR = 2.0**20  # beyond, the periods of an argument are not counted
+STEEP = 2.0**10  # slopes beside a jump go no further
 CELLS = 1 << 14  # taken at once: some dozen arrays of them stay in the cache
 Piece = tuple[np.ndarray, np.ndarray, int | None]  # from, to, and the sign of f''; None where a bend is enclosed
 
@@ -191,18 +192,51 @@ class Stepped:
         return np.where(steep, np.divide(2.0, np.abs(end), out=zero, where=steep), 0.0)
 
 
+class Thresholded:
+    """x above the threshold a > 0 and else 0, over boxes as `Boxed` takes them: two straight pieces, both closed at the jump.
+
+    s (f - k x) is linear on either, so greatest at an end; the piece above is there where h > a, the other where l <= a. What may be
+    flushed lies below a normal a: f is 0 of it and of zero.
+    """
+
+    def __init__(self, curve: Curve, parameter: float, lo: np.ndarray, hi: np.ndarray) -> None:
+        self.lo, self.hi, self.jump = lo, hi, np.clip(parameter, lo, hi)
+        self.below, self.above = lo <= parameter, hi > parameter
+
+    def greatest(self, side: int, k: np.ndarray) -> np.ndarray:
+        off = _most(-side * k, self.lo, self.jump)
+        on = np.maximum(*(side * (x - k * x) + 4 * U64 * (np.abs(x) + np.abs(k * x)) for x in (self.jump, self.hi))) + TINY
+        best = np.maximum(np.where(self.below, off, -np.inf), np.where(self.above, on, -np.inf))
+        return best + 8 * U64 * np.abs(best)
+
+    def touch(self, side: int) -> np.ndarray:
+        """Of the hull's edges the one at the middle: below level or to the upper end, above one chord, or two where l >= 0."""
+        lo, hi, a = self.lo, self.hi, self.jump
+        left = 0.5 * lo + 0.5 * hi <= a
+        if side < 0:
+            edge = np.where(left, 0.0, _quotient(hi, hi - a))
+        else:
+            edge = np.where(lo < 0, _quotient(hi, hi - lo), np.where(left, _quotient(a, a - lo), 1.0))
+        return np.where(self.above, np.where(self.below, edge, 1.0), 0.0)
+
+
+def _quotient(rise: np.ndarray, width: np.ndarray) -> np.ndarray:
+    """A slope; steep ones are no use to a row."""
+    return np.minimum(np.divide(rise, width, out=np.full_like(rise, STEEP), where=width > 0), STEEP)
+
+
 def _has_bound(curve: Curve, lo: Tensor, hi: Tensor) -> Tensor:
     """Where f has a bound: the box is finite and inside the domain, what is flushed there included."""
     found = torch.isfinite(lo) & torch.isfinite(hi)
     return found & (lo > curve.domain[0] + NORMAL) if curve.domain[0] > float("-inf") else found
 
 
-def _boxes(node: Node, lo: Tensor, hi: Tensor) -> Iterator[tuple[slice, Boxed | Stepped]]:
+def _boxes(node: Node, lo: Tensor, hi: Tensor) -> Iterator[tuple[slice, Boxed | Stepped | Thresholded]]:
     """The curve over all boxes, some at once; where there is no bound, over [1, 1]."""
     curve, parameter = curve_of(node)
     there = _has_bound(curve, lo, hi)
     low, high = (torch.where(there, v, torch.ones((), dtype=v.dtype)).flatten().numpy() for v in (lo, hi))
-    kind = Stepped if curve.jumps else Boxed
+    kind = Thresholded if node.op == "thresholded" else Stepped if curve.jumps else Boxed
     for at in range(0, low.size, CELLS):
         part = slice(at, at + CELLS)
         yield part, kind(curve, parameter, low[part], high[part])

@@ -15,15 +15,13 @@ import torch
 from torch import Tensor
 
 from polytriton.arithmetic import ARITHMETICS, LIBRARY
-from polytriton.errors import ResourceError
 from polytriton.frontend.norm_balls import kernel_refusal
-from polytriton.heap import keeps_memory
 from polytriton.ir.net import Node
 from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import Program, extent
 from polytriton.kernels.stock import Stock
-from polytriton.passes.memory import chunk_rows
 from polytriton.passes.pipeline import Compiled, replan
+from polytriton.runtime.budget import image_bytes, row_blocks
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.cpu import blocks
@@ -132,19 +130,7 @@ class Engine:
 
     def image_bytes(self) -> int:
         """What one image's boxes, tables and transient values take while a batch runs."""
-        total = 0
-        for n in self.net:
-            frame = self.kit.frames[n.name]
-            padded = frame.padded[0] * frame.padded[1] * frame.channels
-            total += n.size * 8 * (4 if self.kernels is None else 8) + padded * (8 if self.coefficients.dtype == torch.float64 else 4) * 6
-            total += padded * 12 if self.coefficients.centred else 0  # its centre, and what the layer makes of it
-        widest = max(self._patch_values(n.name) for n in self.net)
-        return total + 8 * 3 * widest
-
-    def _patch_values(self, name: str) -> int:
-        layer = self.forward.layers.get(name)
-        node = self.nodes[name]
-        return node.size + (layer.terms * node.size // node.shape[0] if layer is not None and node.op == "conv" else 0)
+        return image_bytes(self.kit, self.kernels is not None)
 
     def interval(self, lo: Tensor, hi: Tensor, ball: InputBalls | None = None) -> Boxes:
         """The interval pass over boxes of the user's input, float64 [batch, values]; rows that reach the input heed the ball."""
@@ -175,11 +161,12 @@ class Engine:
         trace: Trace | None = None,
         known: Mapping[str, tuple[Tensor, Tensor]] | None = None,
         ball: InputBalls | None = None,
+        every: bool = True,
     ) -> Boxes:
         """Boxes in which every node a nonlinear operator reads is bounded by back-substitution.
 
         `known` are bounds of nodes that hold for these inputs, as those of a larger box do: what they decide needs no row. `ball`: the
-        inputs lie in it too.
+        inputs lie in it too. `every`: lower bounds of neurons that are off are wanted too, though no row sees them.
         """
         self._plays(ball)
         if self.kernels is not None:
@@ -197,7 +184,7 @@ class Engine:
                 _narrow(boxes, node.name, *known[node.name])
             if program is not None:
                 progress(f"bounds of {node.name}", done, len(self.programs))
-                self._bound(program, boxes, deadline, trace)
+                self._bound(program, boxes, deadline, trace, every)
                 done += 1
             elif trace is not None and node.name in self.shown:  # the interval pass is exact there
                 told, now = sums(boxes.lo[node.name], boxes.hi[node.name]), trace.mark()
@@ -205,7 +192,7 @@ class Engine:
         progress("bounds", done, len(self.programs))
         return boxes
 
-    def _bound(self, program: Program, boxes: Boxes, deadline: float | None, trace: Trace | None = None) -> None:
+    def _bound(self, program: Program, boxes: Boxes, deadline: float | None, trace: Trace | None, every: bool) -> None:
         """Two rows a neuron that the interval pass leaves undecided; its box becomes the best of all candidates.
 
         The likelier sign goes first: where its row settles the neuron, the other is never made. A neuron that a max pool
@@ -219,7 +206,8 @@ class Engine:
         at, made = self._find_undecided(lo, hi, unsettled), list[Results]()
         if len(at):
             where, old = indices(at, lo.shape), both_sides(lo, hi, at)
-            best, made = self._both_sides(program, self._tables(boxes), where, old, leaves, deadline)
+            hides = not every and self.hides(name)
+            best, made = self._both_sides(program, self._tables(boxes), where, old, leaves, deadline, hides)
             lo[where], hi[where] = best[0], -best[1]
         if trace is not None and before is not None:
             begin, told = before
@@ -228,6 +216,11 @@ class Engine:
     def leaves(self, name: str) -> bool:
         """Whether a row of this node's neurons leaves when it has settled one."""
         return self.plan.candidates == "all" and self.early and name not in self.unsettled
+
+    def hides(self, name: str) -> bool:
+        """Whether nobody sees how far below zero this node's neurons go: only ReLUs read it that are constant there."""
+        readers = [self.nodes[user] for user in self.kit.users[name]]
+        return self.early and name != self.net.output and all(r.op == "relu" and r.number("slope") == 0.0 for r in readers)
 
     def _count_rows(self, name: str, rows: int) -> None:
         if rows:
@@ -246,9 +239,12 @@ class Engine:
         old: tuple[Tensor, Tensor],
         leaves: bool,
         deadline: float | None,
+        hides: bool = False,
     ) -> tuple[list[Tensor], list[Results]]:
-        """Bounds of +x and -x of the neurons `where`; those that one side settles are left out of the other."""
-        first = torch.where(old[0] >= old[1], 1, -1) if leaves else torch.ones_like(old[0], dtype=torch.int64)
+        """Bounds of +x and -x of the neurons `where`; those that one side settles, or switches off where that hides the other, are left out
+        of the other.
+        """
+        first = torch.where(old[0] >= old[1], 1, -1) if leaves or hides else torch.ones_like(old[0], dtype=torch.int64)
         best, made = [b.clone() for b in old], []
         open_ = torch.arange(len(first), device=self.device)
         for sign in (first, -first):
@@ -260,6 +256,8 @@ class Engine:
                 best[k][at] = self._better(found[mine], best[k][at])
             if leaves:
                 open_ = torch.nonzero((best[0] < 0) & (best[1] < 0)).flatten()
+            elif hides:
+                open_ = torch.nonzero(best[1] < 0).flatten()
         return best, made
 
     def _better(self, found: Tensor, old: Tensor) -> Tensor:
@@ -319,20 +317,7 @@ class Engine:
         return Rows(image, h, w, zero, zero.clone(), index)
 
     def _blocks(self, rows: int, program: Program) -> list[Tensor]:
-        """Row ranges that fit the budget, and the cache where there is one to fit."""
-        word = 8 if self.coefficients.dtype == torch.float64 else 4
-        fit = chunk_rows(program, word, self.memory // 2)
-        if fit < 1:
-            need = program.row_bytes * word // 8
-            raise ResourceError(
-                f"one row of %{program.target} takes {need / 2**20:.1f} MiB, more than half the budget of {self.memory / 2**20:.1f} MiB",
-                f"give --memory at least {2 * need // 2**20 + 1}M",
-            )
-        if self.device.type == "cpu":
-            # blocks above the default were chosen in a process that keeps its memory: elsewhere new pages would cost more
-            block = self.config.block if keeps_memory() else min(self.config.block, DEFAULT.block)
-            fit = min(fit, max(self.config.least, chunk_rows(program, word, block)))
-        return [torch.arange(a, min(rows, a + fit), device=self.device) for a in range(0, rows, fit)]
+        return row_blocks(rows, program, self.kit, self.memory // 2, self.config, self.device)
 
     def _expire(self, deadline: float | None) -> None:
         if deadline is not None and time.monotonic() > deadline:

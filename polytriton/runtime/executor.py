@@ -103,6 +103,7 @@ RUN: dict[str, Run] = {
     "mul": lambda n, v, w: v[0] * v[1],
     **{name: _alone(function) for name, function in SMOOTH.items()},
     "elu": lambda n, v, w: F.elu(v[0], n.number("alpha", 1.0)),
+    "thresholded": lambda n, v, w: F.threshold(v[0], n.number("alpha", 1.0), 0.0),
     "concat": lambda n, v, w: torch.cat(tuple(v), n.integer("axis") + 1),
     "reshape": lambda n, v, w: v[0].reshape(-1, *n.shape),
     "transpose": lambda n, v, w: v[0].permute(0, *(i + 1 for i in n.ints("perm"))),

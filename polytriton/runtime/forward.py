@@ -16,6 +16,7 @@ from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import count_source
 from polytriton.limit import go_on
+from polytriton.runtime.cpu import vectors
 from polytriton.runtime.curves import curve_range
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
@@ -24,9 +25,12 @@ from polytriton.runtime.relax import Winners, maxpool_winners
 from polytriton.runtime.soundness import Semantics, converts_nothing, deployed_error, elementwise_error, flush_loss, flushes, gamma, up
 
 INF = float("inf")
-UNSTATED = {"LayerNormalization": "in what order a kernel of it computes"}
-REWRITTEN = {
-    "LayerNormalization": ", or export it in the operators that it is made of (torch does for opset 16 and lower): those are covered",
+# what no deployed semantics states of an operator, and what else to do about it
+UNSTATED = {
+    "LayerNormalization": (
+        "in what order a kernel of it computes",
+        ", or export it in the operators that it is made of (torch does for opset 16 and lower): those are covered",
+    )
 }
 
 
@@ -92,9 +96,10 @@ class Forward:
                 "use --semantics real (in Python semantics='real'), or convert the model to float32",
             )
         if (name := net.input.attrs.get("unstated")) and not semantics.real:
+            what, remedy = UNSTATED.get(str(name), ("its error", ""))
             raise UnsupportedModel(
-                f"the network {net.name} has a {name}, and no deployed semantics states {UNSTATED.get(str(name), 'its error')}",
-                "use --semantics real (in Python semantics='real')" + REWRITTEN.get(str(name), ""),
+                f"the network {net.name} has a {name}, and no deployed semantics states {what}",
+                "use --semantics real (in Python semantics='real')" + remedy,
             )
         self.net, self.semantics, self.device = net, semantics, device
         self.nodes = net.by_name
@@ -107,6 +112,7 @@ class Forward:
                 self.layers[n.name] = load_layer(net, n, device)
         self.moves = {n.name: load_moves(net, n, device) for n in net if n.op == "gather"}
         self._summed: dict[str, dict[str, Tensor]] = {}
+        self._short: dict[str, Tensor] = {}  # weights of dense layers that are float32 numbers, as such
 
     def start(self, lo: Tensor, hi: Tensor, ball: InputBalls | None = None) -> Boxes:
         """Boxes of the input node from boxes of the user's input, [batch, values] in the user's order, and the ball that it lies in."""
@@ -262,7 +268,12 @@ class Forward:
         """W x in float64, plain summation."""
         node = layer.node
         if node.op == "linear":
-            return self._reshape(x.flatten(1) @ w.T, node)
+            flat = x.flatten(1)
+            if layer.exact32 and (w is layer.w or (w is layer.wabs and not layer.cancelled)) and vectors.serves(w, flat):
+                if node.name not in self._short:
+                    self._short[node.name] = layer.w.float()
+                return self._reshape(vectors.multiply_vectors(self._short[node.name], flat, w is layer.wabs), node)
+            return self._reshape(flat @ w.T, node)
         if node.op == "scale":
             return x * w
         p = node.ints("p", (0, 0, 0, 0))

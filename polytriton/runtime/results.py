@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -51,6 +51,11 @@ class Forms:
     coefficient_error: Tensor | None = None  # [rows, outputs] float64: the exact coefficients lie this far at most
     input_error: Tensor | None = None
     constant: Tensor | None = None  # [rows], float64: subtracted
+
+    def pick(self, rows: Tensor) -> Forms:
+        index = rows.to(self.image.device)
+        values = (getattr(self, f.name) for f in fields(self))
+        return Forms(*(None if v is None else v[index] for v in values))  # type: ignore[arg-type]
 
 
 def relation_error(forms: Forms, rows: Tensor, absmax: Tensor, dtype: torch.dtype) -> Tensor:

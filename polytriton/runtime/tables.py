@@ -19,18 +19,20 @@ from polytriton.ir.ops import OPS
 from polytriton.ir.plan import Plan, extent
 from polytriton.rounding import U64, dot_error, gammas, one_rounding
 from polytriton.runtime.centres import Centre, find_centre, is_centred
-from polytriton.runtime.cpu.blocks import Packed, depths, pack, tap_depths
+from polytriton.runtime.cpu.blocks import Packed, dense_depths, depths, pack, pack_part, tap_depths
 from polytriton.runtime.cpu.torch_backend import Compact, Frame
 from polytriton.runtime.curves import curve_lines
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import Layer
+from polytriton.runtime.narrow import Narrow, make_narrow
 from polytriton.runtime.planes import Planes, product_planes
 from polytriton.runtime.relax import relu_lines, round_outward, round_up
 from polytriton.runtime.soundness import gamma, up
 
 _SERIAL = count()
 COMPACT = 1 << 14  # weights below which leaving some out gains nothing
+SHARE = 0.9  # of the weights, from which on it does not either
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class Tables:
         self._inside: dict[str, Tensor] = {}
         self._live: dict[str, Tensor] = {}
         self._active: dict[tuple[str, int], Compact | None] = {}
+        self._narrow: dict[tuple[str, int], Narrow | None] = {}
 
     def box(self, name: str) -> tuple[Tensor, Tensor]:
         if name not in self._box:
@@ -278,14 +281,12 @@ class Tables:
 
     def _depths(self, layer: Layer, live: Tensor) -> Tensor:
         """How many roundings a coefficient's products pass through, at most, each of them [batch, h, w, c]."""
-        node, flat = layer.node, live.flatten(1).long()
-        count = torch.tensor(live.shape[-1] if node.op == "conv" else flat.shape[1], device=live.device)
+        node = layer.node
+        if node.op == "linear":
+            return dense_depths(live.flatten(1)).view(live.shape)
+        count = torch.tensor(live.shape[-1], device=live.device)
         whole = depths(torch.arange(int(count), device=live.device), count)
-        if node.op == "conv":
-            return tap_depths(whole, tuple(layer.w.shape), node.ints("s", (1, 1)), node.ints("d", (1, 1))).double()
-        # of one image's rows those that are not live may be left out before (`active`): the others move up
-        moved = depths((flat.cumsum(1) - 1).clamp(min=0), flat.sum(1, keepdim=True))
-        return torch.maximum(whole, moved).view(live.shape).double()
+        return tap_depths(whole, tuple(layer.w.shape), node.ints("s", (1, 1)), node.ints("d", (1, 1))).double()
 
     def live(self, name: str) -> Tensor:
         """Where rows can have a coefficient: not where every reader is a ReLU that is off (both its slopes are zero)."""
@@ -310,23 +311,53 @@ class Tables:
 
         A coefficient over a cell that is exactly zero for every reachable input says nothing: it may be left at zero.
         """
-        if node.size * self.boxes.lo[node.inputs[0]][0].numel() < COMPACT or bool((images != images[0]).any()):
+        image = self._image(images)
+        if image is None or node.size * self.boxes.lo[node.inputs[0]][0].numel() < COMPACT:
             return None
-        key = (node.name, int(images[0]))
+        key = (node.name, image)
         if key not in self._active:
             outputs = torch.nonzero(self.live(node.name)[key[1]].flatten()).flatten()
             inputs = torch.nonzero(self.boxes.absmax(node.inputs[0])[key[1]].flatten() > 0).flatten()
             w = self.kit.weights[node.name].back
-            small = len(outputs) * len(inputs) <= 0.7 * w.numel()
+            small = len(outputs) * len(inputs) <= SHARE * w.numel()
             every = len(inputs) == w.shape[1]
             if small:
-                part = w.index_select(0, outputs)
-                part = part if every else part.index_select(1, inputs)
-                held = pack(part) if self.kit.sums_in_blocks(self.kit.forward.layers[node.name]) else part
-                self._active[key] = Compact(held, outputs, None if every else inputs)
+                some = None if every else inputs
+                if self.kit.sums_in_blocks(self.kit.forward.layers[node.name]):
+                    held: Tensor | Packed = pack_part(w, outputs, some)
+                else:
+                    held = w.index_select(0, outputs)
+                    held = held if some is None else held.index_select(1, some)
+                self._active[key] = Compact(held, outputs, some, w.shape[1])
             else:
                 self._active[key] = None
         return self._active[key]
+
+    def _image(self, images: Tensor) -> int | None:
+        """The image that all rows are of."""
+        if self.boxes.batch == 1:
+            return 0
+        return None if bool((images != images[0]).any()) else int(images[0])
+
+    def narrow(self, relu: Node, images: Tensor) -> Narrow | None:
+        """Tables of a ReLU and the dense layer that it reads without cells that are off, where rows leave these out."""
+        if not (self._is_vector(relu.name) and self._is_vector(relu.inputs[0])):
+            return None
+        part, image = self.active(self.kit.nodes[relu.inputs[0]], images), self._image(images)
+        if part is None or image is None:
+            return None
+        key = (relu.name, image)
+        if key not in self._narrow:
+            off = torch.ones(self.boxes.lo[relu.name][0].numel(), dtype=torch.bool, device=part.outputs.device)
+            off[part.outputs] = False
+            zero = self.boxes.absmax(relu.name)[image].flatten() == 0
+            self._narrow[key] = make_narrow(self, relu, image, part) if bool(zero[off].all()) else None
+        return self._narrow[key]
+
+    def _is_vector(self, name: str) -> bool:
+        """Whether a cell's number is its place in every table: pixels have a margin around them where a padded convolution reads them."""
+        frame = self.kit.frames[name]
+        return (frame.h, frame.w) == (1, 1) and not any(frame.halo)
 
     def _floor(self, name: str, xabs: Tensor, below: Tensor | None) -> Tensor:
         """K eta a coefficient for the product, eta for the ReLU's, times the largest values they multiply."""

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polytriton.arithmetic import ARITHMETICS, Arithmetic
+from msgspec import structs
+
+from polytriton.arithmetic import ARITHMETICS, INTERVAL, Arithmetic
 from polytriton.artifact import Artifact, write_artifact
 from polytriton.errors import UsageError
 from polytriton.ir.launches import Kernel
@@ -20,21 +22,22 @@ from polytriton.kernels.build import Built, compile_each
 from polytriton.kernels.catalogue import make_kernel, tile_key
 from polytriton.kernels.choose import GPU, retile
 from polytriton.kernels.emitter import Emitter, Use
+from polytriton.kernels.interval_launches import IntervalLowering
 from polytriton.kernels.launches import Lowering
+from polytriton.kernels.sass_loop import LANES, instructions
 from polytriton.kernels.sequence import Frames
-from polytriton.kernels.spec import Report
 from polytriton.knobs import knobs
 from polytriton.passes.pipeline import Compiled
 from polytriton.runtime.config import TILE_KEYS, Config, Tile
 from polytriton.tuned import Entry, Tuned, plan_key, versions
 from polytriton.tuning.cpu_cost import Cost
 from polytriton.tuning.device import SHEETS, Gpu
-from polytriton.tuning.gpu_cost import kernel_cost
+from polytriton.tuning.gpu_cost import INTERVAL_PRODUCTS, interval_pipes, kernel_cost
 from polytriton.tuning.space import TILE, gpu_space
 
 COMPILED = 3  # sizes of a kernel that are compiled, besides the default's
 ROWS = 1024  # at once, where predictions are compared
-CHOSEN = ("dense_step", "conv_step", "relax_rows", "concretize_rows")  # functions whose tiles are looked for
+CHOSEN = ("dense_step", "conv_step", "relax_rows", "concretize_rows", *INTERVAL_PRODUCTS)  # functions whose tiles are looked for
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,9 @@ class Kind:
 def kinds(compiled: Compiled, numerics: str) -> tuple[list[Kind], Emitter]:
     """The kernels of a network whose tiles may be chosen; the emitter knows their defaults."""
     emitter, frames = Emitter(), Frames(compiled.net, compiled.plan)
+    lowering = IntervalLowering if ARITHMETICS[numerics].form == INTERVAL else Lowering
     for program in compiled.plan:
-        Lowering(emitter, frames, ARITHMETICS[numerics], program, GPU).run()
+        lowering(emitter, frames, ARITHMETICS[numerics], program, GPU).run()
     found: dict[str, Kind] = {}
     for uses in emitter.uses.values():
         for use in uses:
@@ -65,7 +69,7 @@ def kind_of(use: Use, emitter: Emitter) -> Kind | None:
     """What a kernel's constants are without its tiles."""
     if use.function not in CHOSEN:
         return None
-    plain = {k: v for k, v in use.constants if k not in TILE_KEYS}
+    plain = {k: v for k, v in use.constants if k not in (*TILE_KEYS, "SPAN")}  # a GPU's convolutions all have the same SPAN
     key = tile_key(use.function, plain, use.numerics)
     return Kind(key, use.function, plain, use.numerics) if key in emitter.asked else None
 
@@ -84,9 +88,20 @@ def candidates(kind: Kind, emitter: Emitter, gpu: Gpu, target: str) -> Iterator[
         seconds = kernel_cost(kind.function, every, kind.numerics, ROWS, gpu, None, target).seconds
         ranked.append((0.0 if k == 0 else seconds, k, tile, tiles, every))
     ranked.sort(key=lambda r: r[:2])
-    for _, _, tile, tiles, every in ranked[: COMPILED + 1]:
+    if kind.function in INTERVAL_PRODUCTS:  # what the code of a thread's share becomes is hard to foresee: one of every kind
+        ranked = list({(r[1] == 0, r[4]["RM"], r[4]["RN"]): r for r in reversed(ranked)}.values())
+    else:
+        ranked = ranked[: COMPILED + 1]
+    for _, _, tile, tiles, every in ranked:
         given = tuple(sorted(every.items()))
         yield tile, make_kernel(kind.function, given, kind.numerics, tiles.warps, tiles.stages), every
+
+
+def code_cost(kind: Kind, constants: dict[str, Any], made: Built, rows: int, gpu: Gpu, target: str) -> Cost:
+    """A compiled kernel's predicted time; an interval product's by the loop of its machine code, which threads share in many ways."""
+    looped = kind.function in INTERVAL_PRODUCTS and target in LANES
+    pipes = interval_pipes(instructions(made.cubin), kind.numerics, target) if looped else {}
+    return kernel_cost(kind.function, constants, kind.numerics, rows, gpu, made.report, target, pipes)
 
 
 def tune_target(network: Path, held: Artifact, target: str, numerics: str, as_of: int = ROWS) -> dict[str, Any]:
@@ -98,15 +113,14 @@ def tune_target(network: Path, held: Artifact, target: str, numerics: str, as_of
     tried = {kind.key: list(candidates(kind, emitter, gpu, target)) for kind in found}
     kernels = {k.name: k for options in tried.values() for _, k, _ in options}
     made = compile_each(list(kernels.values()), target, cache=knobs().cubins, jobs=os.cpu_count() or 1)
-    reports: dict[str, Report] = {m.kernel.name: m.report for m in made if isinstance(m, Built)}
+    built = {m.kernel.name: m for m in made if isinstance(m, Built)}
     tiles: dict[str, Tile] = {}
     lines = []
     for kind in found:
         costs: list[tuple[Cost, Tile, str]] = []
         for tile, kernel, every in tried[kind.key]:
-            if kernel.name in reports:  # what Triton refuses is no candidate
-                report = reports[kernel.name]
-                costs.append((kernel_cost(kind.function, every, numerics, as_of, gpu, report, target), tile, kernel.name))
+            if kernel.name in built:  # what Triton refuses is no candidate
+                costs.append((code_cost(kind, every, built[kernel.name], as_of, gpu, target), tile, kernel.name))
         if not costs:
             continue
         best = min(costs, key=lambda c: c[0].seconds)
@@ -118,10 +132,13 @@ def tune_target(network: Path, held: Artifact, target: str, numerics: str, as_of
         lines.append(
             {"kernel": kind.key, "name": best[2], "default": default[0].seconds, "predicted": best[0].seconds, "limit": best[0].limit, "rows": as_of}  # noqa: E501
         )
-    config = Config(tiles=tiles)
     before, after = (sum(float(str(line[k])) for line in lines) for k in ("default", "predicted"))
-    entry = Entry(plan_key(held.compiled), target, versions("cuda"), config.changes(), after, before, len(kernels), 0)
+    entry = Entry(plan_key(held.compiled), target, versions("cuda"), {}, after, before, len(kernels), 0)
+    tuned = held.tuned or Tuned(entries=())
+    others = (Config.of(e.config).tiles for e in tuned.entries if e.place == entry.place)
+    kept = {key: tile for old in others for key, tile in old.items() if f":{numerics}:" not in key}  # of other coefficients
     from polytriton.api import Verifier
 
-    write_artifact(Verifier.from_artifact(held), network, held.kernels, (held.tuned or Tuned(entries=())).with_entry(entry))
+    entry = structs.replace(entry, config=Config(tiles=kept | tiles).changes())
+    write_artifact(Verifier.from_artifact(held), network, held.kernels, tuned.with_entry(entry))
     return {"artifact": str(network), "target": target, "source": gpu.source, "changed": len(tiles), "kernels": lines}

@@ -3,33 +3,43 @@
 A dense step whose terms are split over SK programs has SK times as many of them, and writes, reads and adds SK stretches.
 A tile of BM pairs by BN columns by K terms is computed whole; a convolution's goes through the taps that its cell meets. Operands
 are read once a tile from the cache, coefficients and results once from memory. Below a quarter of the warps an SM
-can hold, latency is not hidden and the rates fall in proportion. From the data sheet alone this ranks tiles; it does not foretell
-seconds.
+can hold, latency is not hidden and the rates fall in proportion; what a loop makes besides its operations hides as much. From the
+data sheet alone this ranks tiles; it does not foretell seconds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 
-from polytriton.arithmetic import ARITHMETICS
+from polytriton.arithmetic import ARITHMETICS, INTERVAL
 from polytriton.kernels.sass import LIMITS
+from polytriton.kernels.sass_loop import LANES, WARP, Instruction, inner_loop, pipe_cycles
 from polytriton.kernels.spec import Report
 from polytriton.tuning.cpu_cost import Cost
 from polytriton.tuning.device import Gpu
 
+INTERVAL_PRODUCTS = ("interval_dense", "interval_conv")
+PRODUCTS = ("dense_step", "conv_step", *INTERVAL_PRODUCTS)
+ISSUE = {"cuda:80": 2.0}  # instructions that an SM issues for every float32 FMA it makes; 1 elsewhere
 HIDING = 0.25  # of an SM's warps that hide the latency of memory
 SPILL = 0.05  # of the time, for every spilled register's load or store
 
 
 @dataclass(frozen=True)
 class LaunchWork:
-    """What a launch does for all rows: operations in whole tiles, bytes from memory, bytes from the cache."""
+    """What a launch does for all rows: operations in whole tiles, bytes from memory, bytes from the cache.
+
+    `busy`: how many times as long as the operations take their units are taken; `issued`: instructions of all threads, where known.
+    """
 
     ops: float
     memory: float
     cache: float
     programs: int
+    busy: float = 1.0
+    issued: float = 0.0
 
 
 def pairs(c: dict[str, int], axis: str) -> int:
@@ -44,7 +54,7 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
     """From the kernel's constants alone: windows, channels, taps and tiles."""
     arithmetic = ARITHMETICS[numerics]
     word = 8 if arithmetic.type == "tl.float64" else 4
-    parts = {"tf32x3": 3, "bf16x6": 6}.get(arithmetic.form, 1)
+    parts = {"tf32x3": 3, "bf16x6": 6, INTERVAL: 2}.get(arithmetic.form, 1)
     c = constants
     if function == "dense_step":
         terms, columns, split = c["K"], c["N"], c["SK"]
@@ -58,6 +68,8 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
         moved = rows * (c["H"] * c["W"] * c["CO"] + c["HO"] * c["WO"] * c["CI"])
         ops, read = 2.0 * parts * c["BM"] * c["BN"] * depth, depth * (c["BM"] + c["BN"])
         return LaunchWork(ops, float(word * moved), float(word * read), blocks * (across + 1))
+    elif function in INTERVAL_PRODUCTS:
+        return interval_work(function, c, word, parts, rows)
     else:
         size = c["SIZE"]
         return LaunchWork(8.0 * rows * size, float(word * rows * size * 2), float(word * rows * size * 5), ceil(rows / c["BR"]))
@@ -68,10 +80,56 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
     return LaunchWork(ops, float(word * moved), float(word * depth * (c["BM"] + c["BN"])), tiles + blocks)
 
 
-def kernel_cost(function: str, constants: dict[str, int], numerics: str, rows: int, gpu: Gpu, report: Report | None, target: str) -> Cost:
-    """Seconds of one launch over `rows` rows. Without a report (not compiled yet) registers are taken to let enough warps live."""
+def interval_work(function: str, c: dict[str, int], word: int, parts: int, rows: int) -> LaunchWork:
+    """Of a product of intervals: two ends of every coefficient are read and written, and no tile is longer than its terms.
+
+    For one term a thread makes 3 RM RN FMAs, where two a product would be least, RM widths, and RN weights' parts below zero: on the
+    units of its float32 numbers, of float64 ones by three integer instructions. Besides it loads ends and weights, and moves on the
+    ends' addresses, an addition of 64 bits each: of float32 numbers at every other term.
+    """
+    if function == "interval_dense":
+        blocks, across, taps, terms = ceil(rows / c["BM"]), ceil(c["N"] / c["BN"]), 1.0, c["K"]
+        moved = 2 * rows * (c["K"] + c["N"]) + c["K"] * c["N"]
+    else:
+        across, terms = ceil(c["CI"] // c["G"] / c["BN"]) * c["G"], c["CO"] // c["G"]
+        cells = ceil(ceil(c["HO"] / c["PH"]) * ceil(c["WO"] / c["PW"]) / c["SPAN"]) * c["PH"] * c["PW"]
+        blocks = ceil(rows / (c["BM"] // c["SPAN"])) * cells
+        taps = pairs(c, "H") * pairs(c, "W") / (c["HO"] * c["WO"]) if c["SPAN"] == 1 else ceil(c["KH"] / c["PH"]) * ceil(c["KW"] / c["PW"])
+        moved = 2 * rows * (c["H"] * c["W"] * c["CO"] + c["HO"] * c["WO"] * c["CI"])
+    depth, rm, rn, step = blocks * across * taps * terms, c["RM"], c["RN"], 2 if word == 4 and terms % 2 == 0 else 1
+    own = 3 * rm * rn + rm + (rn if word == 4 else 0)
+    issued = own + (0 if word == 4 else 3 * rn) + rn + 6 * rm / step
+    tile = c["BM"] * c["BN"]
+    return LaunchWork(
+        2.0 * parts * tile * depth, float(word * moved), float(word * depth * (2 * c["BM"] + c["BN"])), blocks * across,
+        own / (parts * rm * rn), issued * tile / (rm * rn) * depth,
+    )  # fmt: skip
+
+
+def interval_pipes(code: Sequence[Instruction], numerics: str, target: str) -> dict[str, float]:
+    """Of an interval product's loop: the share that each pipe allows of the rate at which FMAs alone, two a product, would run.
+
+    However a kernel encloses a product, one FMA of it is rounded up: the sum of upper ends.
+    """
+    fma, lanes = ARITHMETICS[numerics].instruction, LANES[target]
+    loop = inner_loop(code, (fma,))
+    products = sum(i.base == fma and ".RP" in i.opcode for i in loop)
+    ideal = 2 * products * WARP / (lanes.float64 if fma == "DFMA" else lanes.float32)
+    return {pipe: min(1.0, ideal / n) for pipe, n in pipe_cycles(loop, 1, lanes, 1.0).items() if n}
+
+
+def kernel_cost(
+    function: str, constants: dict[str, int], numerics: str, rows: int, gpu: Gpu, report: Report | None, target: str,
+    pipes: Mapping[str, float] | None = None,
+) -> Cost:  # fmt: skip
+    """Seconds of one launch over `rows` rows. Without a report (not compiled yet) registers are taken to let enough warps live.
+
+    `pipes`: the share of the peak that each pipe allows by the machine code's loop, in place of what the constants let expect.
+    """
     does = work(function, constants, numerics, rows)
-    instruction = ARITHMETICS[numerics].instruction if function in ("dense_step", "conv_step") else "DFMA"
+    if pipes:
+        does = replace(does, busy=1 / min(pipes.values()), issued=0.0)
+    instruction = ARITHMETICS[numerics].instruction if function in PRODUCTS else "DFMA"
     hidden, spills = 1.0, 0
     if report is not None:
         if not report.occupancy:
@@ -80,7 +138,8 @@ def kernel_cost(function: str, constants: dict[str, int], numerics: str, rows: i
     waves = does.programs / gpu.sms
     tail = ceil(waves) / waves if waves else 1.0  # the last wave leaves SMs idle
     parts = {
-        "arithmetic": does.ops * tail / (gpu.rates[instruction] * hidden),
+        "arithmetic": does.ops * tail / gpu.rates[instruction] * max(does.busy, 1 / hidden),
+        "issue": does.issued * tail / (gpu.rates["FFMA"] / 2 * ISSUE.get(target, 1.0)),
         "memory": does.memory / (gpu.bandwidth * hidden),
         "cache": does.cache * tail / (gpu.cache_bandwidth * hidden),
         "launch": gpu.launch,

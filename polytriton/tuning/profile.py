@@ -69,9 +69,9 @@ class Measured(TorchBackend):
         self._note(conv_key((m.shape[1], m.shape[2], m.shape[3]), tuple(w.shape), conv.stride, conv.groups), CONV, m, start)
         return out
 
-    def linear(self, m: Tensor, w: Any, shape: tuple[int, int, int]) -> Tensor:
+    def linear(self, m: Tensor, w: Any, picked: bool = False, narrow: bool = False) -> Tensor:
         start = time.perf_counter()
-        out = super().linear(m, w, shape)
+        out = super().linear(m, w, picked, narrow)
         self._note(f"dense {m[0].numel()}x{out[0].numel()}" if len(m) else LINEAR, LINEAR, m, start)
         return out
 

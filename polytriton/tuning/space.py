@@ -7,6 +7,7 @@ named here, and the runtime ignores or refuses the rest: see runtime/config.py, 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 import torch
 
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan, Window
 from polytriton.runtime.config import AUTO, DEFAULT, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, Tile, conv_key
@@ -219,11 +221,25 @@ def gpu_space(
             for parts in PARTS:
                 options.append({"constants": {"SK": parts}})
                 options += [{"constants": {"BM": bm, "BN": bn, "SK": parts}, "warps": 4} for bm, bn in ((32, 64), (64, 32), (32, 128))]
+        elif function in ("interval_dense", "interval_conv"):
+            options += [{"constants": sizes, "warps": warps} for warps, sizes in interval_tiles(numerics)]
         elif function in ("relax_rows", "concretize_rows"):
             bq = default.constants["BQ"]
             options += [{"constants": {"BR": max(1, v // bq), "BQ": bq}, "warps": w} for v in (256, 512, 1024, 2048) for w in (2, 4, 8)]
         choices[TILE + key] = [o for k, o in enumerate(options) if o not in options[:k]]
     return Space({k: v for k, v in choices.items() if len(v) > 1}, {}, first)
+
+
+def interval_tiles(numerics: str) -> Iterator[tuple[int, dict[str, int]]]:
+    """Warps and tiles of an interval product: RM x RN numbers a thread, and so many threads along the columns.
+
+    Stages are no choice: no load of it feeds a matrix instruction, so Triton makes the same code of any number.
+    """
+    # numbers whose three sums take 96 registers, and threads along the rows: where they are fewer, Triton moves ends and weights about
+    most, along = (16, 8) if ARITHMETICS[numerics].type == "tl.float64" else (32, 16)
+    for warps, rm, rn, across in itertools.product((2, 4, 8), (2, 4, 8), (2, 4, 8), (8, 16, 32)):
+        if rm * rn in (most // 2, most) and 32 * warps >= along * across:
+            yield warps, {"BM": rm * 32 * warps // across, "BN": rn * across, "RM": rm, "RN": rn}
 
 
 PARTS = (2, 4, 8, 16)  # programs that share the terms of a dense tile

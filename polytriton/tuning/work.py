@@ -16,7 +16,6 @@ from polytriton.prove.decider import Try
 from polytriton.prove.questions import BoxBalls, Questions
 
 MARGINS = 10  # rivals of the default workload, at most
-WORKLOADS = ("verify", "bounds")
 BALL = "ball "  # begins the names of what a file of questions holds of their balls
 
 

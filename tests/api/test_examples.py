@@ -48,6 +48,7 @@ def python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 # ---- deployed arithmetic ----
 
 
+@pytest.mark.slow
 def test_the_page_prints_what_the_example_prints(python: Script) -> None:
     out, _ = python("deployed_arithmetic.py", code=None)
     page = (ROOT / "docs" / "deployed-arithmetic.md").read_text(encoding="utf-8")
@@ -95,6 +96,7 @@ def test_the_tour_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 # ---- the loop ----
 
 
+@pytest.mark.slow
 def test_a_controller_stays_safe(python: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out, _ = python("closed_loop.py", tmp_path / "tube.svg")
     steps = [line for line in out.splitlines() if line.startswith("step ")]
@@ -196,6 +198,7 @@ def test_cifar_files(python: Script, tmp_path: Path) -> None:
     assert f"5 images, {int((answers == labels.ravel()).sum())} classified rightly" in out
 
 
+@pytest.mark.slow
 def test_as_a_program(tmp_path: Path) -> None:
     words = (EXAMPLES / "digits_conv_ibp.onnx", EXAMPLES / "digits.npz", "--epsilon", "0.05", "--count", "2")
     done = subprocess.run(

@@ -336,9 +336,9 @@ from polytriton.ir.net import Builder
 b = Builder("wide")
 def linear(x, w, c):
     return b.add("linear", (x,), w=b.constant(w), b=b.constant(c))
-h = b.add("relu", (linear(b.input((512,)), np.eye(512) * 1e-30, np.full(512, 1e-310)),))
-net = Verifier.from_net(b.build(linear(h, np.ones((300, 512)) * 1e-300, np.zeros(300))), semantics="real", dtype="float64")
-lo = np.linspace(-1e-10, 1e-10, 200 * 512).reshape(200, 512)
+h = b.add("relu", (linear(b.input((32,)), np.eye(32) * 1e-30, np.full(32, 1e-310)),))
+net = Verifier.from_net(b.build(linear(h, np.ones((300, 32)) * 1e-300, np.zeros(300))), semantics="real", dtype="float64")
+lo = np.linspace(-1e-10, 1e-10, 200 * 32).reshape(200, 32)
 found = net.bounds(lo, lo + 1e-10)
 print(torch.get_num_threads(), found.lo.tobytes().hex()[:4096], hash(found.lo.tobytes() + found.hi.tobytes()))
 """

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +16,9 @@ from onnx import numpy_helper
 
 import polytriton
 from polytriton import InputMap
+from polytriton.artifact import NET, read_artifact
 from polytriton.errors import PolytritonError
+from polytriton.frontend import onnx as imports
 from tests.cli.conftest import Cli, cli, here  # noqa: F401  fixtures
 from tests.soundness.test_input_maps import two_layers
 
@@ -91,6 +96,72 @@ def test_two_files(cli: Cli, files: Path) -> None:  # noqa: F811
     assert cli("verify", *both, "two0.vnnlib", "--prepare").out == ""
     assert cli("verify", *both, "two0.vnnlib", "--timeout", "1e-9").out == "timed-out\n"
     assert cli("verify", *both, "iso.vnnlib", "--timeout", "60").out == "unsat\n"
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often a model is imported, and how often an import is compared with onnxruntime."""
+    done = Counter[str]()
+
+    def count(name: str) -> None:
+        plain = getattr(imports, name)
+
+        def counted(*args: Any) -> Any:
+            done[name] += 1
+            return plain(*args)
+
+        monkeypatch.setattr(imports, name, counted)
+
+    count("_load")
+    count("compare")
+    return done
+
+
+def test_networks_are_joined_once(cli: Cli, files: Path, work: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Another property of the same networks, tied alike, finds them joined; another tie or another file does not."""
+
+    def ask(prop: str, f: str = "twin", g: str = "rises") -> tuple[str, int, int]:
+        work.clear()
+        said = cli("verify", "--network", f"f={f}.onnx", "--network", f"g={g}.onnx", prop, "--timeout", "60")
+        return said.out.split("\n")[0] or said.err, work["_load"], work["compare"]
+
+    tie = (files / "two0.vnnlib").read_text()
+    (files / "same.vnnlib").write_text(tie.replace("<= X[0,0] U[0,0]", "== X[0,0] U[0,0]"))
+    (files / "free.vnnlib").write_text(tie.replace("(<= X[0,0] U[0,0]) ", ""))
+    for name, above in (("even", "(<= X[0,0] U[0,0]) (<= X[0,1] U[0,1])"), ("crossed", "(<= X[0,0] U[0,1]) (<= X[0,1] U[0,0])")):
+        (files / f"{name}.vnnlib").write_text(tie.replace("(<= X[0,0] U[0,0]) (== X[0,1] U[0,1])", f"{above} (<= U[0,1] 0.7)"))
+    assert ask("two0.3.vnnlib") == ("unsat", 3, 3)
+    assert ask("two0.3.vnnlib") == ("unsat", 0, 0)
+    assert ask("two0.vnnlib") == ("sat", 0, 0)
+    assert ask("same.vnnlib") == ("sat", 1, 1)  # without a map before it
+    assert ask("free.vnnlib") == ("sat", 1, 1)  # the same inputs are one, no other is a sum
+    assert ask("even.vnnlib") == ask("crossed.vnnlib") == ("sat", 1, 1)  # as many sums, of others
+    assert ask("same.vnnlib") == ask("two0.vnnlib") == ("sat", 0, 0)
+    assert ask("two0.3.vnnlib", g="falls") == ("sat", 2, 2)
+    (files / "twin.onnx").write_bytes(network(1, 0.125))
+    assert ask("two0.3.vnnlib") == ("unsat", 2, 2)
+    assert ask("two0.3.vnnlib", f="rises", g="twin") == ("unsat", 1, 1)
+    assert len(list((files / "cache").glob("*.poly"))) == 4 + 8
+    monkeypatch.setenv("POLYTRITON_CACHE", "off")
+    assert ask("two0.3.vnnlib") == ("unsat", 3, 3)
+
+
+def test_networks_that_were_tied_otherwise_are_not_used(cli: Cli, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """An entry says itself what it was joined from: where it lies is not believed."""
+    both = ("verify", "--network", "f=rises.onnx", "--network", "g=falls.onnx")
+    tie = (files / "two0.3.vnnlib").read_text()
+    (files / "same.vnnlib").write_text(tie.replace("<= X[0,0] U[0,0]", "== X[0,0] U[0,0]"))
+    made: list[Path] = []
+    for prop in ("two0.3.vnnlib", "same.vnnlib"):
+        assert cli(*both, prop, "--timeout", "60").out[:3] == "sat"
+        made += [p for p in (files / "cache").glob("*.poly") if p not in made and "@f_g(" in (p / NET).read_text()]
+    first, second = made
+    for name in os.listdir(second):
+        (first / name).write_bytes((second / name).read_bytes())
+    monkeypatch.setenv("POLYTRITON_DEBUG", "1")
+    said = cli(*both, "two0.3.vnnlib", "--timeout", "60")
+    assert (said.out[:3], "made from another file" in said.err) == ("sat", True), said.err
+    assert read_artifact(first).imported.net.input.shape == (3,) != read_artifact(second).imported.net.input.shape
 
 
 @pytest.mark.parametrize(

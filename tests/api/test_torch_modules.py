@@ -126,6 +126,7 @@ def test_types_and_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     assert double.source is not None and double.source.input_dtype == "float64"
 
 
+@pytest.mark.slow
 def test_one_of_several_outputs(exporter: str) -> None:
     module = Two()
     assert polytriton.compile(module, torch.rand(1, 4)).outputs == 2
@@ -146,6 +147,7 @@ def test_a_module_that_looks_at_values_is_refused(exporter: str) -> None:
 
 def test_a_changed_export_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever an exporter may get wrong: the module's own answers are the witness."""
+    monkeypatch.setattr(torch_module, "find_spec", lambda name: None)  # the quicker exporter
     module, other = nn.Linear(4, 2), nn.Linear(4, 2)
     export = torch_module._export
     monkeypatch.setattr(torch_module, "_export", lambda m, x, names: export(other, x, names))
@@ -191,6 +193,7 @@ def test_nothing_is_printed(exporter: str, capfd: pytest.CaptureFixture[str]) ->
 # ---- programs of torch.export ----
 
 
+@pytest.mark.thinned(2)
 def test_an_exported_program_is_the_modules(exporter: str) -> None:
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(8, 5)]

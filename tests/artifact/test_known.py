@@ -48,10 +48,44 @@ def test_machine_code_from_elsewhere_is_not_run(verifier: polytriton.Verifier, k
     assert polytriton.load(path, device="interpret").compiled.filed == replace(kernels.filed, code={}, triton="")
 
 
-def test_ones_own_is_known(verifier: polytriton.Verifier, kernels: Kernels, cache: Path, tmp_path: Path) -> None:
+def test_ones_own_is_known(
+    verifier: polytriton.Verifier, kernels: Kernels, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its launches are not made again."""
     path = write_artifact(verifier, tmp_path / "net.poly", kernels)
     known.remember(sealed(verifier, kernels))
+    monkeypatch.setattr(known, "compare_kernels", None)
     assert polytriton.load(path, device="interpret").compiled.filed == kernels.filed
+
+
+@pytest.mark.parametrize(("trusts", "compiles", "told"), [(True, False, True), (True, True, False), (False, True, False)])
+def test_records_name_machine_code_that_was_trusted(
+    verifier: polytriton.Verifier, kernels: Kernels, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    trusts: bool, compiles: bool, told: bool,
+) -> None:  # fmt: skip
+    """Whichever came first, what was compiled here is one's own; and only where the code runs."""
+    path = write_artifact(verifier, tmp_path / "net.poly", kernels)
+    if trusts:
+        assert main(["inspect", str(path), "--trust"]) == 0
+    if compiles:
+        known.remember(sealed(verifier, kernels))
+    if trusts:
+        assert main(["inspect", str(path), "--trust"]) == 0
+    found = polytriton.load(path, device="interpret")
+    assert found.compiled.filed == replace(kernels.filed, trusted=told) and found.trusted_code == ""
+    monkeypatch.setattr("polytriton.api.capability", lambda device: "cuda:90")
+    monkeypatch.setattr("polytriton.kernels.load.version", lambda: kernels.triton)
+    monkeypatch.setattr(found, "options", replace(found.options, device="cuda"))
+    assert bool(found.trusted_code) == told
+    monkeypatch.setattr("polytriton.kernels.load.version", lambda: "another")
+    assert found.trusted_code == ""
+
+
+def test_a_record_ends_its_note_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polytriton.Verifier, "trusted_code", "by code of somebody's")
+    net, prop, out = tiny.brightest(tmp_path / "net.onnx"), tiny.robust(tmp_path / "p.vnnlib", 0.01), tmp_path / "r.jsonl"
+    assert main(["verify", str(net), str(prop), "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["note"] == "by code of somebody's"
 
 
 @pytest.mark.parametrize("what", ["library", "kernel", "network", "code"])

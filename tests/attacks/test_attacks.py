@@ -22,6 +22,7 @@ def naive(attack: Attack, dtype: str) -> float:
     return float(Nearest(attack.net, np.dtype(dtype)).margins(attack.lo, attack.hi, attack.forms)[0])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("attack", ATTACKS, ids=NAMES)
 def test_the_attack_bites(attack: Attack) -> None:
     assert ((attack.lo <= attack.at) & (attack.at <= attack.hi)).all()
@@ -32,6 +33,7 @@ def test_the_attack_bites(attack: Attack) -> None:
         assert execution(attack) < 0
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "auto"])
 @pytest.mark.parametrize("attack", ATTACKS, ids=NAMES)
 def test_no_bound_exceeds_the_truth(attack: Attack, dtype: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 from bench import certificates
 from bench.core.table import read_rows
+from polytriton import checker
+from polytriton.certificate.guide import Guide
 from polytriton.checker_files import Refused
 from tests.certificate.models import dense, prop
 
@@ -41,11 +44,11 @@ def table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], o
 def test_a_table_that_was_cut_off_goes_on(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     out, own, asked = data / "t.csv", certificates.measure_row, list[tuple[str, str]]()
 
-    def measured(row: dict[str, str], semantics: str, timeout: float, folder: Path) -> dict[str, object]:
+    def measured(row: dict[str, str], semantics: str, timeout: float, checking: float, folder: Path) -> dict[str, object]:
         asked.append((row["id"], semantics))
         if asked[-1] == ("v2", "real"):  # it took too long
             return {"id": "v2", "group": "g", "network": "n", "semantics": "real", "verdict": "timeout", "search_s": 60.0}
-        return own(row, semantics, timeout, folder)
+        return own(row, semantics, timeout, checking, folder)
 
     monkeypatch.setattr(certificates, "measure_row", measured)
     told = table(monkeypatch, capsys, out, "--semantics", "real")
@@ -57,6 +60,28 @@ def test_a_table_that_was_cut_off_goes_on(data: Path, monkeypatch: pytest.Monkey
     assert told == table(monkeypatch, capsys, out, "--every") and len(asked) == 6
     rows = read_rows(out)
     assert len(rows) == 6 and all(float(r["margin"]) > 0 and int(r["bytes"]) > 0 for r in rows if r["verdict"] == "unsat")
+
+
+def test_a_check_may_take_so_many_cpu_seconds(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of its own, whatever the clock says: a busy machine refuses no proof."""
+    seen = list[bool]()
+
+    def left_open(*_: object, guide: Guide) -> object:
+        began = time.process_time()
+        while time.process_time() - began < 0.05:
+            pass
+        seen.append(guide.deadline is not None and guide.clock() < guide.deadline)
+        net, pieces, _ = checker.load(data / "n.onnx", data / "p1.vnnlib")
+        prover, ((box, group),) = checker.Prover(net.data, "real"), pieces.items()
+        boxes, (part,) = prover.bound([prover.root(box, [0])], -1)
+        guide.divide(prover, group, boxes, [checker.Work(0, -1, 0, part)], np.zeros(1, np.int64))
+        raise Refused("divided")
+
+    monkeypatch.setattr(certificates.checker, "check", left_open)
+    monkeypatch.setattr("time.monotonic", lambda: 1e12)
+    words = ("--semantics", "real", "--ids", "v1", "--checking")
+    assert table(monkeypatch, capsys, data / "a.csv", *words, "100")[1].endswith("Refused: divided") and seen == [True]
+    assert table(monkeypatch, capsys, data / "b.csv", *words, "0.01")[1].endswith("the time for its search is up") and seen == [True, False]
 
 
 def test_a_proof_that_is_not_confirmed_is_told(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

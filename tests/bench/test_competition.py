@@ -32,8 +32,9 @@ def folder(tmp_path: Path) -> Path:
         "odd/onnx/d.onnx": network("Tan"), "gone/onnx/e.onnx": b"version https://git-lfs.github.com/spec/v1\n",
         "good/p.vnnlib": (UNSAFE + "(assert (>= Y_0 3))\n").encode(),
     }  # fmt: skip
-    files["good/instances.csv"] = b"onnx/a.onnx,p.vnnlib,9\nonnx/b.onnx,p.vnnlib,9\nonnx/c.onnx,p.vnnlib,9\n"
-    files["odd/instances.csv"] = b"onnx/d.onnx,../good/p.vnnlib,9\n"
+    files["good/onnx/z.onnx.gz"] = gzip.compress(network("Sigmoid"))  # the list names it so
+    files["good/instances.csv"] = b"onnx/a.onnx,p.vnnlib,9\nonnx/b.onnx,p.vnnlib,9\nonnx/z.onnx.gz,p.vnnlib,9\nonnx/c.onnx,p.vnnlib,9\n"
+    files["odd/odd_instances.csv"] = b"onnx/d.onnx,../good/p.vnnlib,9\n"
     files["gone/instances.csv"] = b"onnx/e.onnx,../good/p.vnnlib,9\nonnx/f.onnx,../good/p.vnnlib,9\n"
     for name, data in files.items():
         (tmp_path / "year" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -41,15 +42,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "year"
 
 
+@pytest.mark.slow
 def test_a_line_a_kind_and_a_benchmark(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = [str(folder), "--scratch", str(tmp_path / "s"), "--csv", str(tmp_path / "out.csv"), "--timeout", "90"]  # of a busy machine
+    given += ["--one-bound"]
     assert competition.main(given) == 1, "one of two benchmarks whose files are there"
     said = capsys.readouterr().out
-    assert "good: 2 of 2 kinds load, 2 bounded\n" in said and "gone: files absent" in said and "odd: 0 of 1 kinds load" in said
+    assert "good: 3 of 3 kinds load, 3 bounded\n" in said and "gone: files absent" in said and "odd: 0 of 1 kinds load" in said
     assert "50% of the benchmarks" in said
     with (tmp_path / "out.csv").open(newline="") as f:
         rows = {(r["benchmark"], r["operators"]): r for r in csv.DictReader(f)}
     assert rows["good", "MatMul:1 Relu:1"]["networks"] == "2" and rows["good", "MatMul:1 Relu:1"]["verdict"] == "unsat"
+    assert {r["asked"] for r in rows.values()} == {"one bound"}
     assert rows["odd", "MatMul:1 Tan:1"]["loads"] == "False" and "Tan" in rows["odd", "MatMul:1 Tan:1"]["message"]
 
 

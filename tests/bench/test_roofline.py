@@ -23,12 +23,12 @@ from bench.roofline import kernels as roofline_kernels
 from bench.roofline import zoo as roofline_zoo
 from bench.roofline.kernels import launches_of
 from bench.roofline.model import Code, estimate, peak, traffic
-from bench.roofline.sass_loop import LANES, MATRIX, inner_loop, mix, pipe_cycles, read
 from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.ops import relaxed_nodes
 from polytriton.ir.plan import Step
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.sass import occupancy
+from polytriton.kernels.sass_loop import LANES, MATRIX, inner_loop, mix, pipe_cycles, read
 from polytriton.kernels.spec import Report
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine

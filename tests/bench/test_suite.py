@@ -101,6 +101,7 @@ def test_no_cold_run_is_a_result(tmp_path: Path, nets: Path) -> None:
     assert row["first"] >= 0.3 and row["seconds"] < 0.1 and "note" not in row
 
 
+@pytest.mark.slow
 def test_a_row_over_its_limit_ends_its_group_and_says_so(nets: Path, tmp_path: Path) -> None:
     assert suite.run_part("goals", ["fc6x500"], PartJob("cpu", 1, True, 1, 0.1, nets=nets), 0.05, tmp_path / "goals.csv", {}) == 0
     (row,) = read_rows(tmp_path / "goals.csv")

@@ -41,6 +41,7 @@ def checkout(folder: Path, seconds: float, verdict: str = "unsat", first: float 
     assert side.process.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after", "note"), [(0.0, 0.06, "slower"), (0.06, 0.0, ""), (0.1, 0.105, ""), (0.01, 0.02, "")])
 def test_slower_is_more_than_a_tenth_and_more_than_20_ms(tmp_path: Path, before: float, after: float, note: str) -> None:
     question = {"net": "net.onnx", "spec": "a.vnnlib", "semantics": "real"}

@@ -108,7 +108,7 @@ def undecided(name: str, kind: zoo.Kind, count: int) -> np.ndarray:
     return np.array([((boxes.lo[t] < 0) & (boxes.hi[t] > 0)).sum((1, 2, 3)).numpy() for t in targets])
 
 
-@pytest.mark.parametrize("name", [*SMALL, "resnettiny", pytest.param("resnet34", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [*SMALL, *(pytest.param(n, marks=pytest.mark.slow) for n in ("resnettiny", "resnet34"))])
 def test_robust_networks_keep_the_promised_share_unstable(name: str) -> None:
     """On the published image and on others, in every layer."""
     found = undecided(name, "robust", 6)
@@ -119,13 +119,14 @@ def test_robust_networks_keep_the_promised_share_unstable(name: str) -> None:
     assert 0.002 < layers.min() <= layers.max() < 0.05, layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, kind",
     [
         ("mnist-convbig", "normal"),
         ("resnettiny", "robust"),
-        pytest.param("resnet34", "normal", marks=pytest.mark.slow),  # its intervals exceed float32
-        pytest.param("resnet34", "robust", marks=pytest.mark.slow),
+        ("resnet34", "normal"),  # its intervals exceed float32
+        ("resnet34", "robust"),
     ],
 )
 def test_the_bench_counts_unstable_neurons_as_polytriton_does(name: str, kind: zoo.Kind) -> None:

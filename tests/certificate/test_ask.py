@@ -9,7 +9,7 @@ import pytest
 
 import polytriton
 from polytriton import checker
-from polytriton.certificate.ask import check_covered
+from polytriton.certificate.ask import certifiable, check_covered
 from polytriton.cli import main
 from polytriton.errors import UnsupportedModel, UsageError
 from polytriton.prove.trail import Trail
@@ -85,12 +85,28 @@ def test_a_network_that_is_no_file_has_none(tmp_path: Path, capfd: pytest.Captur
     assert "behind an input map there is none" in capfd.readouterr().err and not (tmp_path / "a.cert").exists()
 
 
+def test_a_property_that_divides_has_none(tmp_path: Path) -> None:
+    """Whose remedy is its own; of another term that is not read it is not."""
+    path, said = dense(tmp_path / "n.onnx", LAYERS), dict[str, UnsupportedModel]()
+    for op in "/^":
+        asked = prop(tmp_path / "p.vnnlib", [(-1, 1)] * 2, 1, f"(>= Y_0 ({op} 9.0 2.0))")
+        with pytest.raises(UnsupportedModel) as refused:
+            certifiable(path, asked, tmp_path / "a.cert", "real")
+        said[op] = refused.value
+    assert "the property divides" in said["/"].message and "multiply its inequalities" in said["/"].remedy
+    assert "the term" in said["^"].message and "without a certificate" in said["^"].remedy
+
+
 def test_magnitudes_beyond_the_checkers_are_said_before_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = dense(tmp_path / "n.onnx", [(2.0**40 * np.eye(1), np.zeros(1)), (np.eye(1), np.zeros(1))])
     asked, target = prop(tmp_path / "p.vnnlib", [(0, 1)], 1, "(<= Y_0 -1)"), tmp_path / "a.cert"
     with monkeypatch.context() as patch:
         patch.setattr("polytriton.prove.prover.Decision", None)
-        with pytest.raises(UnsupportedModel, match="may exceed"):
+        with pytest.raises(UnsupportedModel, match="Gemm h0 may exceed") as said:
             polytriton.compile(path).certify(asked, target)
+        assert said.value.remedy == "add --semantics real"
+        with pytest.raises(UnsupportedModel, match="Gemm h0 may exceed") as said:
+            polytriton.compile(path, semantics="float16").certify(asked, target)
+        assert "tf32, bf16, float32 or real" in said.value.remedy
     assert polytriton.compile(path, semantics="real").certify(asked, target).verdict == "unsat"
     assert min(checker.check(path, asked, target).margins) > 0.9

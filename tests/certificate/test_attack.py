@@ -54,7 +54,10 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAULTS)
+LATE = {"a multiplier below 0", "products are exact"}  # shown by few of the networks
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LATE else ()) for n in FAULTS])
 def test_a_planted_fault_is_noticed(name: str) -> None:
     old, new, kinds = FAULTS[name]
     assert SOURCE.count(old) == 1

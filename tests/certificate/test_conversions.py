@@ -51,6 +51,7 @@ def network(rng: np.random.Generator, path: Path, kind: str) -> tuple[Path, int]
     return model(path, [*first, *second, *last, NODE("Gemm", ["f", "o"], ["y"], transB=1)], [1, 1, 4, 4], held), 16
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("semantics", CONVERTING)
 @pytest.mark.parametrize("kind", ["dense", "merged", "residual", "apart"])
 def test_no_execution_lies_outside_of_what_is_said(tmp_path: Path, kind: str, semantics: str) -> None:
@@ -148,7 +149,7 @@ def test_what_float16_cannot_hold_has_no_bound(tmp_path: Path) -> None:
         for semantics in ("float32", "tf32", "bf16"):
             low, high = reach(path, semantics, np.array([[x]]))
             assert low <= w * x <= high
-        with pytest.raises(checker.Refused, match="exceed 65504"):
+        with pytest.raises(checker.Refused, match="float16: Gemm y may exceed 65504"):
             reach(path, "float16", np.array([[x]]))
     path = dense(tmp_path / "n.onnx", [(np.array([[2.0**15]]), np.zeros(1))])
     assert reach(path, "float16", np.array([[2.0**15]]))[0] > 2.0**29  # sums are float32
@@ -182,11 +183,28 @@ def test_what_may_be_merged_under_float16_is_refused(tmp_path: Path, ops: tuple[
             (tmp_path / "c.cert").write_bytes(certify(path, asked, semantics=semantics))
             assert checker.check(path, asked, tmp_path / "c.cert").semantics == semantics
             continue
-        with pytest.raises(checker.Refused, match="merged and flushed"):
+        second = "Add h1" if ops[1] == "Add" else f"{ops[-1]} y" if ops[-2] != "Relu" else "Gemm h1"
+        with pytest.raises(checker.Refused, match=f"{second} reads {'.*'}, weights that may be merged and flushed"):
             certify(path, asked, semantics=semantics)
         with pytest.raises(UnsupportedModel, match="merged and flushed") as said:
             polytriton.compile(path, semantics="float16").certify(asked, tmp_path / "a.cert")
-        assert said.value.remedy == "add --semantics real"
+        assert said.value.remedy == "add --semantics tf32, bf16, float32 or real, or fold operators in a row into one Gemm or Conv"
+
+
+@pytest.mark.parametrize("semantics", checker.SEMANTICS)
+def test_float64_numbers_are_not_what_layers_convert(tmp_path: Path, semantics: str) -> None:
+    """Somebody would have rounded them to float32 before, biases too: more than is charged."""
+    path = dense(tmp_path / "n.onnx", [(np.eye(2), np.ones(2)), (np.ones((1, 2)), np.ones(1))], np.float64)
+    asked, target = prop(tmp_path / "p.vnnlib", [(0, 1)] * 2, 1, "(>= Y_0 90.0)"), tmp_path / "a.cert"
+    if semantics not in CONVERTING:
+        assert polytriton.compile(path, semantics=semantics).certify(asked, target).verdict == "unsat"
+        assert checker.check(path, asked, target).semantics == semantics
+        return
+    with pytest.raises(UnsupportedModel, match="float64 numbers") as said:
+        polytriton.compile(path, semantics=semantics).certify(asked, target)
+    assert said.value.remedy == "add --semantics float32 or real, or export the model in float32"
+    stronger = change(certify(path, asked, semantics="float32"), meta=lambda m: m.update(semantics=semantics))
+    assert "float64 numbers" in str(refused((path, asked), stronger, tmp_path))
 
 
 def test_convolutions_that_are_stored_between_may_follow_each_other_under_float16(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def follow(prover: checker.Prover, box: Any, group: Any, tree: checker.Tree, gui
     return checker.plain(checker.follow)(prover, box, group, tree, np.ones(len(tree.split), bool), lambda n: None, guide)  # type: ignore[no-any-return]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("few", [64, 0])
 @pytest.mark.parametrize("semantics", DIVIDED)
 @pytest.mark.parametrize("seed", range(4))
@@ -116,14 +117,13 @@ class Liar:
         pass
 
 
-@pytest.mark.parametrize("semantics", checker.SEMANTICS)
-def test_whatever_it_says_proves_nothing_false(tmp_path: Path, semantics: str) -> None:
-    """What is true is proved by chance at times."""
+def count_proved(folder: Path, semantics: str, seeds: range) -> int:
+    """How often a liar proved what is true, by chance; what is reached is never proved."""
     proved = 0
-    for seed in range(12):
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         for gap in (0.0, 0.2 if semantics in DIVIDED else 2.0):
-            files, net = case(tmp_path, seed, gap)
+            files, net = case(folder, seed, gap)
             prover, box, group = opened(files, semantics)
             for _ in range(6):
                 tree = checker.Tree(random_tree(rng, 2, 9, 1, int(rng.integers(0, 3))).arrays())
@@ -131,7 +131,18 @@ def test_whatever_it_says_proves_nothing_false(tmp_path: Path, semantics: str) -
                     follow(prover, box, group, tree, Liar(rng, sum(len(b) for _, b in net.layers[:-1])))
                     assert gap
                     proved += 1
-    assert proved > 5
+    return proved
+
+
+@pytest.mark.parametrize("semantics", checker.SEMANTICS)
+def test_whatever_it_says_proves_nothing_false(tmp_path: Path, semantics: str) -> None:
+    assert count_proved(tmp_path, semantics, range(3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("semantics", checker.SEMANTICS)
+def test_much_that_it_says_proves_nothing_false(tmp_path: Path, semantics: str) -> None:
+    assert count_proved(tmp_path, semantics, range(3, 12)) > 3
 
 
 def test_it_changes_nothing_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,7 @@ def test_shares_are_all_leaves_once(large: Files) -> None:
     assert len(shares.divide([checker.Tree(Node(0).arrays())])) == 1
 
 
+@pytest.mark.slow
 def test_every_number_of_processes_says_the_same(large: Files) -> None:
     whole = checker.check(*large)
     seen: list[int] = []
@@ -94,6 +95,7 @@ def test_a_refusal_is_one_whoever_meets_it(large: Files, tmp_path: Path) -> None
             shares.confirm(*large[:2], bad, n, silent)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("when", [0, 1, 2])
 def test_a_killed_process_is_an_error(large: Files, monkeypatch: pytest.MonkeyPatch, when: int) -> None:
     """While the files are read, or in the middle of the shares; the other processes end too."""
@@ -179,6 +181,7 @@ def test_the_command(large: Files, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(large[0].parent), "--workers", "2"]) == 2
 
 
+@pytest.mark.slow
 def test_processes_need_no_guard_of_the_caller(large: Files, tmp_path: Path) -> None:
     """They are fresh interpreters that import one module: a script without `if __name__ == "__main__"` starts them once."""
     (script := tmp_path / "script.py").write_text(

@@ -165,6 +165,7 @@ def test_what_float32_executions_round_is_needed(tmp_path: Path) -> None:
         certify(*files, semantics="float32")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_false_property_of_a_small_network_is_never_certified(tmp_path: Path, seed: int) -> None:
     """Exact minima from a cut into simplices: just below one the writer succeeds, at it and above nobody can, whatever tree is forged."""

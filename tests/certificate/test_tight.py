@@ -5,17 +5,19 @@ from __future__ import annotations
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import polytriton
 from polytriton import checker
 from polytriton.certificate.draft import Draft
-from polytriton.certificate.guide import Guide, complete
+from polytriton.certificate.guide import DENSE, Guide, complete, part_steps, whole_steps
 from polytriton.certificate.trees import _plant
 from polytriton.checker import TIGHT
 from polytriton.prove.trail import Trail
-from tests.certificate.models import dense, exact_dense
+from tests.certificate.models import NODE, dense, exact_dense, model, prop
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # `check` runs with numpy's errors ignored
 
@@ -25,6 +27,38 @@ class Numbers:
 
     def __init__(self) -> None:
         self.places = self.rows = {0: [(0, 0)]}
+
+
+def drawn(rng: np.random.Generator, path: Path, ops: str, n: int = 6) -> Path:
+    """Operators in a row, of random constants."""
+    held, nodes, name = dict[str, Any](), list[Any](), "x"
+    for k, op in enumerate(ops.split()):
+        shapes = {"Gemm": [(n, n), (n,)], "MatMul": [(n, n)], "BatchNormalization": [(n,)] * 4}.get(op, [(n,)])
+        names = [f"c{k}_{j}" for j in range(len(shapes))]
+        signed = op in ("Gemm", "MatMul", "Add")
+        held |= {c: rng.normal(size=s) if signed else rng.uniform(0.5, 2, s) for c, s in zip(names, shapes, strict=True)}
+        nodes.append(NODE(op, [name, *names], [name := "y" if k + 1 == len(ops.split()) else f"h{k}"]))
+    return model(path, nodes, [1, n], held)
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        "Gemm", "MatMul Add", "Gemm BatchNormalization", "MatMul BatchNormalization", "Gemm Mul", "Mul Gemm", "Add Gemm", "Sub Div Gemm",
+        "Gemm Gemm", "Gemm Gemm Add",
+    ],
+)  # fmt: skip
+def test_what_the_verifier_proves_by_a_hair_is_confirmed(tmp_path: Path, ops: str) -> None:
+    """Merged operators too: both count the same roundings, and no division makes up for one more."""
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        net = polytriton.compile(drawn(rng, tmp_path / "n.onnx", ops))
+        lo = rng.normal(size=6)
+        ends = [(f"{a:.60f}", f"{b:.60f}") for a, b in zip(lo, lo + 0.1, strict=True)]
+        limit = float(np.asarray(net.bounds(lo, lo + 0.1).lo).min()) - 1e-10
+        asked = prop(tmp_path / "p.vnnlib", ends, 6, f"(or {' '.join(f'(<= Y_{j} {limit:.40f})' for j in range(6))})")
+        assert net.certify(asked, tmp_path / "a.cert").verdict == "unsat"
+        assert 0 < min(checker.check(tmp_path / "n.onnx", asked, tmp_path / "a.cert").margins) < 1e-5
 
 
 def cancelling(folder: Path, up: float) -> Path:
@@ -80,9 +114,25 @@ def test_the_writer_asks_for_it_where_the_search_did() -> None:
     a, b, c, d, e, f = trail.names(6)
     trail.divide(np.array([root, a, b]), np.zeros(3, np.int64), np.zeros(3), np.array([a, c, e]), np.array([b, d, f]))
     trail.close(np.array([a]), np.array([0]))
-    for tight, wanted in ((False, [-1, 0, -1, 0, 0, 0, 0]), (True, [-1, TIGHT, -1, 0, 0, TIGHT, TIGHT])):
-        (tree,) = _plant(trail.planted, trail, Numbers(), [1, 1], tight)  # type: ignore[arg-type]
+    usual, asked = [-1, 0, -1, 0, 0, 0, 0], [-1, TIGHT, -1, 0, 0, TIGHT, TIGHT]
+    for rounds, tight, wanted in ((False, True, usual), (True, False, usual), (True, True, asked)):
+        trail.tight = tight
+        (tree,) = _plant(trail.planted, trail, Numbers(), [1, 1], rounds)  # type: ignore[arg-type]
         assert tree.inner.tolist() == wanted
+
+
+@pytest.mark.parametrize("cells", [1, DENSE])
+def test_boxes_that_signs_divide_are_always_asked_for_it_where_executions_round(cells: int) -> None:
+    """Parts are bounded from what the box had, in networks too large to bound each anew: a check of 55 seconds took an hour without."""
+    trail = Trail(relus=(("r", 1),))
+    root = trail.plant(0, [0], signs=True)
+    on, off = trail.names(2)
+    trail.divide(np.array([root]), np.array([~0]), np.zeros(1), np.array([on]), np.array([off]))
+    trail.close(np.array([on, off]), np.array([0, 0]))
+    for rounds in (False, True):
+        (tree,) = _plant(trail.planted, trail, Numbers(), [1, cells], rounds)  # type: ignore[arg-type]
+        whole, part = whole_steps(1 + cells)[0], part_steps(1 + cells)[0]
+        assert tree.inner.tolist() == [whole + TIGHT * rounds, part, part]
 
 
 def test_a_shared_search_tells_it_too() -> None:

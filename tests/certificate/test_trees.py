@@ -77,10 +77,16 @@ def images(path: Path, seed: int, residual: bool) -> tuple[int, ...]:
     return 2, 4, 3
 
 
-@pytest.mark.parametrize("semantics", ["real", "float32"])  # what others convert costs more than these margins
+SEARCHED = [("input", 1.0, 0.05, 10), ("neurons", 1.0, 0.1, 2), ("neurons of images", 0.2, 0.4, 50), ("neurons of sums", 0.2, 0.8, 50)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "radius", "share", "divided"),
-    [("input", 1.0, 0.05, 10), ("neurons", 1.0, 0.1, 2), ("neurons of images", 0.2, 0.4, 50), ("neurons of sums", 0.2, 0.8, 50)],
+    ("kind", "radius", "share", "divided", "semantics"),  # what others convert costs more than these margins
+    [
+        pytest.param(*case, semantics, marks=pytest.mark.slow if ("of" in case[0], semantics) == (True, "float32") else ())
+        for semantics in ("real", "float32")
+        for case in SEARCHED
+    ],
 )
 def test_the_searchs_tree_is_the_certificates(tmp_path: Path, kind: str, radius: float, share: float, divided: int, semantics: str) -> None:
     """Little is left for the checker to divide: were neurons numbered otherwise, ten times as much would be."""
@@ -220,7 +226,10 @@ def test_numbers_of_branches_and_of_others_fit_together(tmp_path: Path) -> None:
     assert again.divisions().tolist() == trail.divisions().tolist() and again.refutations().tolist() == trail.refutations().tolist()
 
 
-def test_the_commands_write_what_was_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_the_commands_write_what_was_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], workers: str
+) -> None:
     """In this process and in others: nobody searches again."""
     monkeypatch.setattr(write, "seek", lambda *_: pytest.fail("a second search"))
     monkeypatch.chdir(tmp_path)
@@ -232,9 +241,6 @@ def test_the_commands_write_what_was_searched(tmp_path: Path, monkeypatch: pytes
     assert main(["check", str(path), str(text), "a.cert"]) == 0
     (tmp_path / "l.csv").write_text("n.onnx,p.vnnlib,60\n" * 2)
     run = ["run", "--instances", "l.csv", "--search", "auto", "--json", "r.jsonl", "--certificates", "c", "--overwrite"]
-    for workers in ("1", "2"):
-        assert main([*run, "--workers", workers]) == 0
-        assert "certificates of 2 of 2 unsat" in capfd.readouterr().err
-        assert main(["check", "r.jsonl", "--certificates", "c"]) == 0
-        for file in (tmp_path / "c").iterdir():
-            file.unlink()
+    assert main([*run, "--workers", workers]) == 0
+    assert "certificates of 2 of 2 unsat" in capfd.readouterr().err
+    assert main(["check", "r.jsonl", "--certificates", "c"]) == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.certificate.models import change
 from tests.cli import tiny
 from tests.cli.conftest import Cli
 
@@ -52,6 +53,19 @@ def test_a_foreign_or_damaged_certificate_is_refused(cli: Cli, here: Path) -> No
         said = cli("check", *files)
         assert (said.code, said.out) == (2, "refused\n")
         assert json.loads(cli("check", *files, "--json").out)["verdict"] == "refused"
+        assert "write it again" in said.err
+
+
+def test_writing_again_is_no_remedy_where_bounds_do_not_reach(cli: Cli, here: Path) -> None:
+    """A certificate of exact arithmetic that is passed off as one of coarser executions, all hashes rewritten."""
+    tiny.zero(here / "zero.onnx")
+    tiny.vnnlib(here / "zero.vnnlib", [(1, 1)], "(>= Y_0 0.0001)", 1)
+    cli("verify", "zero.onnx", "zero.vnnlib", "--certificate", "a.cert", "--semantics", "real")
+    data = change((here / "a.cert").read_bytes(), meta=lambda m: m.update(semantics="bf16"))
+    (here / "b.cert").write_bytes(data)
+    said = cli("check", "zero.onnx", "zero.vnnlib", "b.cert", "--workers", "1")
+    assert (said.code, said.out) == (2, "refused\n")
+    assert "still open" in said.err and "slightly weaker property" in said.err and "write it again" not in said.err
 
 
 def test_only_unsat_has_one(cli: Cli, here: Path) -> None:

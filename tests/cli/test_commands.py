@@ -334,10 +334,10 @@ def test_version_and_exit_code(here: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_output_that_cannot_be_written(poly: Path) -> None:
+def test_output_that_cannot_be_written() -> None:
     with open("/dev/full", "w") as full:
         env = {**os.environ, "PYTHONPATH": ROOT}
-        args = [sys.executable, "-m", "polytriton.cli", "inspect", str(poly)]
+        args = [sys.executable, "-m", "polytriton.cli", "supports", "--vnnlib-versions"]
         done = subprocess.run(args, stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=60)
     assert done.returncode == 2
     assert done.stderr.startswith("polytriton: no space left")

@@ -75,7 +75,7 @@ def test_the_scripts_take_it(here: Path) -> None:
 # ---- rows that can be joined with the list ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_rows_name_both_files_as_listed(cli: Cli, here: Path, workers: int) -> None:
     folder = here / "bench"
     folder.mkdir()

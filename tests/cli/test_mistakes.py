@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import gzip
 import io
 import json
 import os
@@ -187,6 +188,62 @@ MISTAKES = {
         "reach net.onnx", "from a property or from --box", "--box=0,1",
         python=lambda net, x: polytriton.reach(net, x), python_remedy="polytriton.reach(net, (lo, hi))",
     ),
+    "a property in place of a network": Mistake(
+        "inspect safe.vnnlib", "safe.vnnlib is a property, not a network", "the network first",
+        python=lambda net, x: polytriton.compile("safe.vnnlib"),
+    ),
+    "a folder of properties": Mistake("verify net.onnx props", "props is a folder, not a property file", "props/*.vnnlib"),
+    "a folder of properties, in a run": Mistake("run net.poly --vnnlib props", "props is a folder, not a property file", "props/*.vnnlib"),
+    "a model that is no .gz": Mistake(
+        "verify plain.onnx.gz safe.vnnlib", "cannot read model plain.onnx.gz", "damaged, or no .gz",
+        python=lambda net, x: polytriton.compile("plain.onnx.gz"),
+    ),
+    "a property that is cut off": Mistake(
+        "verify net.onnx cut.vnnlib.gz", "cannot read cut.vnnlib.gz", "damaged, or no .gz",
+        python=lambda net, x: net.verify_vnnlib("cut.vnnlib.gz"),
+    ),
+    "images that are none": Mistake(
+        "run net.poly --images text.npz --epsilon 0.01", "cannot read the images of text.npz", "np.savez(FILE",
+        python=lambda net, x: net.verify("text.npz", epsilon=0.01),
+    ),
+    "a list with semicolons": Mistake("run --instances semicolons.csv", "semicolons.csv, line 1: 1 column", "with commas between"),
+    "a list of another coding": Mistake("run --instances wide.csv", "cannot read the instance list wide.csv", "in UTF-8"),
+    "a list the wrong way round": Mistake(
+        "run --instances turned.csv", "line 1: safe.vnnlib stands where the network belongs", "onnx,vnnlib,timeout"
+    ),
+    "a compiled network in a list": Mistake("run --instances compiled.csv", "line 1: net.poly is a folder", "run NET.poly --instances"),
+    "an array in place of results": Mistake(
+        "run net.poly --vnnlib safe.vnnlib --json net.npy", "net.npy is no results file", "choose another file"
+    ),
+    "images to be overwritten": Mistake(
+        "run net.poly --vnnlib safe.vnnlib --csv ok.npz --overwrite", "ok.npz is no results file: it is not overwritten", "another file"
+    ),
+    "pixels times nothing": Mistake(f"{BALL} --scale 0", "--scale 0 leaves no image", "--scale 1/255"),
+    "a box and a property": Mistake("reach net.onnx safe.vnnlib --box=0,1", "safe.vnnlib is given too", "leave one out"),
+    "a network without a name": Mistake("compile .", "`.` names no file", "compile NET.onnx"),
+    "an artifact without a name": Mistake("compile net.onnx -o .", "`.` names no file", "-o NET.poly"),
+    "a network in place of a command": Mistake("net.onnx safe.vnnlib", "No such command 'net.onnx'", "verify net.onnx safe.vnnlib"),
+    "a property behind run": Mistake("run net.poly safe.vnnlib", "(safe.vnnlib)", "polytriton run NET.poly --vnnlib safe.vnnlib"),
+    "a decimal comma": Mistake(
+        "verify net.onnx comma.vnnlib", "`1,5` is no number", "write a point for the comma: 1.5", code=3,
+        python=lambda net, x: net.verify_vnnlib("comma.vnnlib"),
+    ),
+    "an operator that onnxruntime lacks": Mistake(
+        "verify double.onnx safe.vnnlib", "no HardSigmoid for the types of node 'h'", "with float32 weights", code=3,
+        python=lambda net, x: polytriton.compile("double.onnx"),
+    ),
+    "a picture of another kind, and a file in place of a compiled network": Mistake(
+        "reach net.onnx --box=0,1 -o reach.png", "no reachable set is written as reach.png", "reach.svg",
+        python=lambda net, x: polytriton.reach("net.onnx", (0, 1)), python_remedy='polytriton.compile("NET.onnx")',
+    ),
+    "time that has passed": Mistake(
+        "verify net.onnx safe.vnnlib --timeout -1", "--timeout -1 is no time", "seconds above 0",
+        python=lambda net, x: net.verify(x, epsilon=0.01, timeout=-1),
+    ),
+    "time that has passed, of a property": Mistake(
+        "run net.poly --vnnlib safe.vnnlib --timeout=-1", "--timeout -1 is no time", "seconds above 0",
+        python=lambda net, x: net.verify_vnnlib("safe.vnnlib", timeout=-1),
+    ),
     "an artifact to tune that is none": Mistake("tune net.onnx", "a model, not an artifact", "polytriton compile net.onnx"),
 }
 assert len(MISTAKES) > 25
@@ -211,6 +268,18 @@ def furnished(cli: Cli, poly: Path, here: Path) -> Path:
     (here / "old.poly" / "manifest.json").write_text(json.dumps({**manifest, "polytriton": "0.0.1"}))
     tiny.vnnlib(here / OTHER, [(0, 1)] * 7, "(<= Y_0 Y_1)")
     (here / "empty.csv").write_text("")
+    tiny.vnnlib(here / "comma.vnnlib", [(0, 1)] * 4, "(<= Y_0 1,5)")
+    steep = [tiny.helper.make_node("HardSigmoid", ["x"], ["h"], name="h"), tiny.helper.make_node("MatMul", ["h", "w"], ["y"])]
+    tiny.save(here / "double.onnx", steep, [1, 4], 3, {"w": np.eye(4)[:, :3]}, double=True)
+    (here / "props").mkdir()
+    np.save(here / "net.npy", np.arange(3))
+    (here / "plain.onnx.gz").write_bytes((here / "net.onnx").read_bytes())
+    (here / "cut.vnnlib.gz").write_bytes(gzip.compress((here / "safe.vnnlib").read_bytes())[:40])
+    (here / "text.npz").write_text("hello")
+    (here / "semicolons.csv").write_text("net.onnx;safe.vnnlib;60\n")
+    (here / "wide.csv").write_text("net.onnx,safe.vnnlib,60\n", encoding="utf-16")
+    (here / "turned.csv").write_text("safe.vnnlib,net.onnx,60\n")
+    (here / "compiled.csv").write_text("net.poly,safe.vnnlib,60\n")
     (here / "heading.csv").write_text("onnx,vnnlib,timeout\n")
     pixels = np.linspace(0, 1, 8).reshape(2, 1, 2, 2)
     np.savez(here / "ok.npz", images=pixels, labels=[0, 1])

@@ -164,14 +164,3 @@ def test_mistakes_meet_a_remedy(cli: Cli, results: Path, args: tuple[str, ...], 
     said = cli("report", *args)
     assert said.code == 2 and says in said.err
     assert not Path("report.html").exists()
-
-
-def test_the_commands_of_the_page_run(cli: Cli, here: Path) -> None:
-    """Those of docs/reports.md, in their order, beside the repository's examples."""
-    root = Path(__file__).parents[2]
-    lines = (root / "docs" / "reports.md").read_text(encoding="utf-8").splitlines()
-    commands = [line.strip().removeprefix("$ ").split()[1:] for line in lines if line.startswith(("    polytriton ", "    $ polytriton "))]
-    assert len(commands) == 4
-    for args in commands:
-        assert cli(*(root / a if a.startswith("examples/") else a for a in args)).code == 0
-    assert Path("report.html").is_file()

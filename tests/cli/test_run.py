@@ -345,7 +345,8 @@ def long_run(here: Path, *extra: str) -> tuple[list[str], subprocess.Popen[str]]
     return args, process
 
 
-@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_killed_run_loses_nothing(cli: Cli, here: Path, workers: str) -> None:
     args, process = long_run(here, "--workers", workers)
     process.kill()
@@ -365,6 +366,7 @@ def test_a_killed_run_loses_nothing(cli: Cli, here: Path, workers: str) -> None:
     assert len((here / "r.csv").read_text().splitlines()) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT there")
 def test_ctrl_c_ends_with_a_table(here: Path) -> None:
     _, process = long_run(here, "--workers", "1")

@@ -33,13 +33,13 @@ print(code, len(sys.modules), *found, sep=",", file=sys.stderr)
 """
 
 
-def loaded(*args: object, cwd: Path) -> tuple[int, set[str]]:
+def loaded(*args: object, cwd: Path, code: str = "0") -> tuple[int, set[str]]:
     """How many modules a command has loaded at its end, and which packages."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     env |= {"PYTHONPATH": str(ROOT), "POLYTRITON_CACHE": str(cwd / "cache")}
     done = subprocess.run([sys.executable, "-c", COUNT, *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
-    code, count, *found = done.stderr.splitlines()[-1].split(",")
-    assert code == "0", done.stderr
+    ended, count, *found = done.stderr.splitlines()[-1].split(",")
+    assert ended == code, done.stderr
     return int(count), set(found)
 
 
@@ -59,7 +59,22 @@ def test_what_asks_nothing_of_a_network_loads_little(here: Path, args: list[str]
     assert count < most
 
 
-@pytest.mark.parametrize("name", ["digits_resnet_normal_7_0.01", pytest.param("digits_conv_normal_14_0.01", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "verify net.onnx", "verify safe.vnnlib net.onnx", "verify net.onnx lost.vnnlib", "verify net.onnx safe.vnnlib --timeout=-1", "run",
+        "run net.onnx --images ok.npz", "run --instances lost.csv", "compile .", "reach net.onnx", "reach net.onnx --box=0,1 -o reach.png",
+        "tune net.onnx",
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_told_before_the_engine_is_loaded(here: Path, line: str) -> None:
+    count, found = loaded(*line.split(), cwd=here, code="2")
+    assert not found & {"torch", "onnx", "onnxruntime", *HEAVY}
+    assert count < 450
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digits_resnet_normal_7_0.01", "digits_conv_normal_14_0.01"])
 def test_a_warm_verify_loads_what_it_uses(name: str, cli: Cli, here: Path) -> None:
     """Undecided neurons are bounded here, so what bounding needs is loaded too."""
     prop = ROOT / "examples" / "specs" / f"{name}.vnnlib"
@@ -96,7 +111,7 @@ def test_checking_and_reporting_need_no_torch(cli: Cli, here: Path) -> None:
 
 def test_options_are_read_as_written_on_every_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.10 wraps an annotation whose default is None in a union with None, under which no description was found."""
-    from polytriton.commands import groups, run
+    from polytriton.commands import flatten, run
 
     plain = get_type_hints
 
@@ -104,12 +119,12 @@ def test_options_are_read_as_written_on_every_python(monkeypatch: pytest.MonkeyP
         none = {k for k, p in signature(thing).parameters.items() if p.default is None} if isfunction(thing) else set()
         return {k: Optional[v] if k in none else v for k, v in plain(thing, **how).items()}  # noqa: UP045  # X | None is another type
 
-    wanted = signature(groups.flatten_groups(run.run))
-    monkeypatch.setattr(groups, "get_type_hints", older)
+    wanted = signature(flatten.flatten_groups(run.run))
+    monkeypatch.setattr(flatten, "get_type_hints", older)
     open_ = {p.name for p in signature(run.run).parameters.values() if p.default is None}
     assert open_ == {"network", "vnnlib", "instances", "certificates"}
-    assert signature(groups.flatten_groups(run.run)) == wanted
-    assert read(groups.flatten_groups(run.run), ["--instances", "list.csv"])["instances"] == Path("list.csv")
+    assert signature(flatten.flatten_groups(run.run)) == wanted
+    assert read(flatten.flatten_groups(run.run), ["--instances", "list.csv"])["instances"] == Path("list.csv")
 
 
 def words(file: object, many: object, epsilon: object, keep: object, count: object, seconds: object) -> int:
@@ -171,6 +186,7 @@ def test_a_value_given_twice_is_a_mistake(command: object, cli: Cli, poly: Path)
 # ---- the clock, and threads that wait -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_clock_starts_with_the_program(here: Path) -> None:
     code = "import time; time.sleep(1.5); from polytriton.commands.clock import process_start; print(time.monotonic() - process_start())"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -27,7 +27,7 @@ def by_query(path: str) -> dict[tuple[str, str], str]:
     return {(r["property"], r["epsilon"]): r["verdict"] for r in records(path)}
 
 
-@pytest.mark.parametrize("extra", [[], ["--batch", 4], ["--engine", "processes", "--workers", 2]])
+@pytest.mark.parametrize("extra", [[], ["--batch", 4], pytest.param(["--engine", "processes", "--workers", 2], marks=pytest.mark.slow)])
 def test_a_sweep_answers_as_a_run_for_each_radius(cli: Cli, poly: Path, here: Path, extra: list[object]) -> None:
     asked = ["run", poly, "--images", images(here), "--clip", "0,1", "--json"]
     one = {}

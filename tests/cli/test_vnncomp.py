@@ -79,7 +79,7 @@ def test_an_instance_as_the_competition_runs_it(here: Path) -> None:
     [
         ("safe.vnnlib", {}, 60, "unsat"),
         ("safe.vnnlib", {}, 0.5, "timeout"),
-        ("bad.vnnlib", {}, 60, "error"),
+        pytest.param("bad.vnnlib", {}, 60, "error", marks=pytest.mark.slow),
         ("safe.vnnlib", {}, "soon", "error"),
         ("safe.vnnlib", {"POLYTRITON_PYTHON": "/no/python"}, 60, "error"),
     ],
@@ -94,6 +94,7 @@ def test_a_result_is_written_in_any_case(here: Path, prop: str, wrong: dict[str,
     assert not list(here.glob(".polytriton*"))
 
 
+@pytest.mark.slow
 @bash
 def test_the_scripts_refuse_what_they_do_not_know(here: Path) -> None:
     for name, args in (

@@ -10,13 +10,16 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
-def save(path: Path, nodes: Sequence[onnx.NodeProto], shape: Sequence[int], outputs: int, weights: dict[str, np.ndarray]) -> Path:
+def save(
+    path: Path, nodes: Sequence[onnx.NodeProto], shape: Sequence[int], outputs: int, weights: dict[str, np.ndarray], double: bool = False
+) -> Path:
+    kind = TensorProto.DOUBLE if double else TensorProto.FLOAT
     graph = helper.make_graph(
         nodes,
         path.stem,
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, outputs])],
-        [numpy_helper.from_array(np.asarray(w, np.float32), k) for k, w in weights.items()],
+        [helper.make_tensor_value_info("x", kind, shape)],
+        [helper.make_tensor_value_info("y", kind, [1, outputs])],
+        [numpy_helper.from_array(np.asarray(w, np.float64 if double else np.float32), k) for k, w in weights.items()],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
     return path

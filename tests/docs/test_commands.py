@@ -34,6 +34,9 @@ SLOW = (
 )  # fmt: skip
 
 
+LONG = {"many-properties.md", "own-images.md", "own-model.md", "several-networks.md"}  # beside README.md and python.md
+
+
 @dataclass(frozen=True)
 class Shown:
     """A command of a page with the output shown under it (none where none is), or a block of Python."""
@@ -144,7 +147,7 @@ def run(command: str, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def parameters() -> list[object]:
-    slow = [p for p in PAGES if any(s in c.command + c.python for c in shown(p) for s in SLOW)]
+    slow = [p for p in PAGES if p.name in LONG or any(s in c.command + c.python for c in shown(p) for s in SLOW)]
     return [pytest.param(p, id=p.name, marks=[pytest.mark.slow] if p in slow else []) for p in PAGES if shown(p)]
 
 

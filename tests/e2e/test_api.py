@@ -57,6 +57,7 @@ def test_a_batch_says_what_single_images_say(net: polytriton.Verifier, digits: t
     assert {r.verdict for r in alone} >= {"unsat"}
 
 
+@pytest.mark.slow
 def test_a_counterexample_is_one(digits: tuple[np.ndarray, np.ndarray]) -> None:
     net = polytriton.compile(EXAMPLES / "digits_conv_normal.onnx")
     found = 0

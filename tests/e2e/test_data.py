@@ -60,7 +60,7 @@ def missed(data: Path, rows: list[Row], semantics: str) -> list[str]:
 
 
 def test_what_crown_proves_is_proved(data: Path) -> None:
-    assert missed(data, [r for r in rows_of(data, crown_verified="1") if bench_of(r) in QUICK][::3], "real") == []
+    assert missed(data, [r for r in rows_of(data, crown_verified="1") if bench_of(r) in QUICK][::6], "real") == []
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def crown_margins(data: Path, rows: list[Row]) -> None:
 
 def test_crown_margins(data: Path) -> None:
     rows = [r for r in rows_of(data, crown_verified="1") if bench_of(r) in QUICK and "45k" not in r["net"]]
-    crown_margins(data, rows[::3])
+    crown_margins(data, rows[::6])
 
 
 @pytest.mark.slow
@@ -111,7 +111,8 @@ def test_never_unsat_where_a_counterexample_is_known(semantics: str, data: Path)
 
 @pytest.mark.slow
 def test_never_sat_where_the_property_holds(data: Path) -> None:
-    for r in rows_of(data, verdict="unsat", crown_verified="0"):
+    """A quarter of them: they end by the clock."""
+    for r in rows_of(data, verdict="unsat", crown_verified="0")[::4]:
         got = network(data / r["net"], "real", "auto", "all").verify_property(prop_of(data, r), timeout=3)
         assert got.verdict != "sat", r["id"]
 
@@ -124,7 +125,8 @@ def peer_nets(data: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["fc6x500", "resnet_small", pytest.param("convbig", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fc6x500", "resnet_small", "convbig"])
 def test_crown_worst_margins_of_the_peer_networks(name: str, data: Path, tmp_path: Path) -> None:
     folder = peer_nets(data, tmp_path / "nets")
     image, worst = WORST[name]

@@ -54,6 +54,7 @@ def test_a_proof_that_runs_out_of_time_leaves_some_for_the_search(net: polytrito
     assert net.verify_property(prop, timeout=30, falsifier=False).verdict == "timeout"
 
 
+@pytest.mark.slow
 def test_the_command_writes_decimals_that_lie_in_the_box(tmp_path: Path) -> None:
     """An input fixed at a decimal: under `real` the counterexample repeats the decimal as the property has it."""
     spec = (EXAMPLES / "specs" / "digits_conv_normal_21_0.05.vnnlib").read_text()

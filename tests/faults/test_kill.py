@@ -41,6 +41,7 @@ def test_a_killed_user_leaves_a_cache(tmp_path: Path) -> None:
     assert min(found["none"], found["whole"]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only there two folders change places in one step")
 def test_processes_share_an_artifact_and_a_cache(tmp_path: Path) -> None:
     assert zygote("sharing", tmp_path, 10) == {"processes": 6, "failed": 0, "left": 0}

@@ -314,6 +314,8 @@ CURVED = [
     case("sin", node("Sin"), [1, 9]),
     case("cos", node("Cos"), [1, 9]),
     *(case(op.lower(), node(op), [1, 9], opset=13) for op in ("Sign", "Floor", "Ceil", "Round")),
+    case("thresholded", node("ThresholdedRelu"), [1, 9], opset=10),
+    *(case(f"thresholded-{a:g}", node("ThresholdedRelu", alpha=a), IMAGE, opset=13) for a in (0.0, 0.1, 0.75)),
     case("swish", node("Swish"), [1, 9], opset=24),
     case("silu", [node("Sigmoid", "x", "s"), node("Mul", "x s")], IMAGE),
     case("silu-turned", [node("Neg", "x", "h"), node("Sigmoid", "h", "s"), node("Mul", "s h", "g"), node("Add", "g s")], IMAGE),

@@ -76,6 +76,7 @@ def test_many_float_values_are_enclosed(more) -> None:
         encloses(image[:, :2], lo[0, :, :2], hi[0, :, :2], 60, eps, **more)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("mean", [Fraction(-0.9), Fraction(0.9), Fraction(0.5)])
 @pytest.mark.parametrize(
     "std",

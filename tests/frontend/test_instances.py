@@ -14,6 +14,7 @@ from polytriton.frontend.instances import read_instances
 def test_instance_lists(tmp_path: Path) -> None:
     for name in ("a.onnx", "p.vnnlib", "q.vnnlib.gz"):
         (tmp_path / name).write_text("")
+    (tmp_path / "net.poly").mkdir()
     listing = tmp_path / "instances.csv"
     listing.write_text("a.onnx,p.vnnlib,116\n./a.onnx, q.vnnlib ,\n\n")
     first, second = read_instances(listing)
@@ -24,7 +25,11 @@ def test_instance_lists(tmp_path: Path) -> None:
     for text, message in [
         ("", "lists no instances"),
         ("a.onnx,none.vnnlib,1\n", "none.vnnlib (line 1)"),
-        ("a.onnx\n", "1 columns"),
+        ("a.onnx\n", "line 1: 1 column"),
+        ("a.onnx;p.vnnlib;60\n", "line 1: 1 column"),
+        ("p.vnnlib,a.onnx,60\n", "line 1: p.vnnlib stands where the network belongs"),
+        ("q.vnnlib.gz,a.onnx,60\n", "q.vnnlib.gz stands where the network belongs"),
+        ("net.poly,p.vnnlib,60\n", "net.poly is a folder"),
         ("a.onnx,p.vnnlib,soon\n", "no timeout"),
         ("a.onnx,p.vnnlib,-1\n", "no timeout"),
         ("net,spec\n", "lists no instances"),

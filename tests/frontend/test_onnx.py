@@ -78,7 +78,7 @@ def test_opsets(opset: int) -> None:
     assert made.source.has_batch
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.data())
 def test_generated_windows(data: st.DataObject) -> None:
     """Whatever onnxruntime accepts is computed alike, or refused."""

@@ -386,7 +386,7 @@ def agree(m: onnx.ModelProto) -> None:
 
 def test_drawn_operators_are_within_their_rounding() -> None:
     for make in dict.fromkeys(DRAWN):
-        for seed in range(1000, 1030):
+        for seed in range(1000, 1012):
             agree(make(Draw(seed)))
 
 

@@ -62,6 +62,7 @@ def test_many_drawn_operators() -> None:
     share(DRAWN, range(100, 1600))
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("op", ["Conv", "MaxPool", "AveragePool"])
 def test_a_stride_beyond_the_window_with_auto_pad(op: str, auto: str) -> None:

@@ -31,6 +31,7 @@ def test_the_data_are_there() -> None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no networks in {DATA}; set POLYTRITON_DATA")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("path", NETS, ids=lambda p: p.stem)
 def test_real_network(path: Path) -> None:
     made = load_onnx(path)

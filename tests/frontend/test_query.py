@@ -28,7 +28,7 @@ def test_outward_encloses_tightly(q: Fraction) -> None:
     assert (lo == hi) == (np.isfinite(lo) and np.isfinite(hi) and Fraction(lo) == q)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.fractions(-10, 10), st.fractions(-10, 10), st.fractions()), min_size=1, max_size=4))
 def test_matrix_accounts_for_every_rounding(numbers) -> None:
     rows = [Row(((1, a),) if a else (), ((0, b),) if b else (), c) for a, b, c in numbers]

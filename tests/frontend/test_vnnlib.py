@@ -106,11 +106,11 @@ def means(trees, samples) -> None:
 
 
 lists = given(st.lists(formulas, min_size=1, max_size=3), points)
-test_disjuncts_mean_the_formula = settings(max_examples=80, deadline=None)(lists(means))
+test_disjuncts_mean_the_formula = settings(max_examples=30, deadline=None)(lists(means))
 test_disjuncts_mean_many_formulas = pytest.mark.slow(settings(max_examples=600, deadline=None)(lists(means)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(formulas, min_size=1, max_size=2), points)
 def test_version_2_means_the_same(trees, samples) -> None:
     body = BOX + "".join(f"(assert {render(t)})" for t in trees)
@@ -226,7 +226,7 @@ def table(data: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [15, pytest.param(1, marks=pytest.mark.slow)])
 def test_published_properties_read_as_recorded(every: int, data: Path) -> None:
     seen: dict[str, Property] = {}
     for line in table(data)[::every]:

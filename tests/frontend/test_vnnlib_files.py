@@ -126,7 +126,7 @@ def test_deep_nesting_within_the_limit() -> None:
 WHOLE = legacy("(or (and (<= X_0 0.25) (>= Y_0 1e-3)) (not (= (* 2 Y_1) (- X_1 3))))") + "; end\n"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_damaged_files_are_refused_not_crashed(data) -> None:
     text = data.draw(st.sampled_from([WHOLE, HEAD2 + "(assert (<= -1 X[0,0] 1))(assert (<= -1 X[0,1] 1.5))(assert (!= Y[0] Y[1]))"]))

@@ -20,7 +20,7 @@ from polytriton.kernels.sass import occupancy
 from polytriton.kernels.spec import Report
 from tests.kernels import aot_ledger as ledger
 from tests.kernels.aot_ledger import COMMAND, DIGITS, FIGURES, HERE, SAMPLE, SETS, TARGETS, TYPES, Ledger, Line
-from tests.kernels.test_build import COPY, compiles, copy, spilling
+from tests.kernels.small_kernels import COPY, compiles, copy, spilling
 
 HOPPER = "cuda:90"
 ROOT = Path(__file__).parents[2]
@@ -289,6 +289,7 @@ def test_the_command_compiles_what_is_new_and_drops_what_is_old(
     assert compiler == ["copy_5", "copy_13"] and ledger.read(path) == book(small[:-1])
 
 
+@pytest.mark.slow
 def test_the_command_tells_of_a_kernel_that_spills(small: list[Kernel], cubins: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the real compiler, whose cubins are kept and used again."""
     small[:] = [kernel(1), tile()]

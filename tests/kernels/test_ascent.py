@@ -28,8 +28,8 @@ from polytriton.runtime.layers import from_physical
 from polytriton.runtime.results import Stopped
 from tests.kernels.branches import Layers, dense_branches, projections
 from tests.kernels.grids import Launched, Traffic, crooked, meetings, outside
+from tests.kernels.small_kernels import compiles
 from tests.kernels.steps import turn_kernels
-from tests.kernels.test_build import compiles
 from tests.kernels.test_every_operator import pools
 from tests.oracle.nets import toy_dense, toy_residual
 
@@ -101,6 +101,7 @@ def near(ours: dict[str, Found], theirs: dict[str, Found], rows: AscentRows, tol
     return moved
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("name", NETS)
 def test_proposals_are_those_of_torch(name: str, signed: bool) -> None:

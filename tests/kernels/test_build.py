@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
-import hashlib
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from threading import Timer
 from types import SimpleNamespace
@@ -29,85 +24,14 @@ from polytriton.kernels import build, pool, store, worker
 from polytriton.kernels.build import Built, Failed, check, compile_all, compile_each
 from polytriton.kernels.spec import Report
 from polytriton.workers import far, process
-
-HEAD = "import triton\nimport triton.language as tl\n\n\n"
-POINTERS = ("a_ptr", "b_ptr", "out_ptr")
-
-DOT = """@triton.jit
-def dot(a_ptr, b_ptr, out_ptr, T: tl.constexpr, PRECISION: tl.constexpr):
-    m = tl.arange(0, 64)
-    k = tl.arange(0, 32)
-    acc = tl.full((64, 64), 0.0, T)
-    for i in range(0, 256, 32):
-        a = tl.load(a_ptr + m[:, None] * 256 + (i + k)[None, :])
-        b = tl.load(b_ptr + (i + k)[:, None] * 64 + m[None, :])
-        acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=T)
-    tl.store(out_ptr + m[:, None] * 64 + m[None, :], acc)
-"""
-
-# a tile of 256 numbers a thread, needed twice, where a thread has 255 registers; twice as many take ptxas a minute
-SPILL = """@triton.jit
-def spill(a_ptr, out_ptr):
-    at = tl.arange(0, 64)[:, None] * 128 + tl.arange(0, 128)[None, :]
-    a = tl.load(a_ptr + at)
-    s = tl.sum(a, 1)
-    tl.store(out_ptr + at, a / s[:, None])
-"""
-
-COPY = """@triton.jit
-def copy(a_ptr, out_ptr, C: tl.constexpr):
-    at = tl.arange(0, 128)
-    tl.store(out_ptr + at, tl.load(a_ptr + at) + C)
-"""
-
-
-def _missing() -> str:
-    try:
-        build.triton_version()
-        return ""
-    except KernelError as error:
-        return error.message
-
-
-compiles = pytest.mark.skipif(bool(_missing()), reason=_missing())
-
-
-@cache
-def _library() -> Path:
-    """A folder of modules, each a library of one function, which workers import too."""
-    folder = tempfile.mkdtemp(prefix="polytriton-tests-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    sys.path.insert(0, folder)
-    return Path(folder)
-
-
-def family(name: str, text: str) -> str:
-    """Of a function that stands in a module of its own."""
-    module = f"one_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    (_library() / f"{module}.py").write_text(HEAD + text)
-    return f"{module}.{name}"
-
-
-def dot(name: str, dtype: str, precision: str = "ieee", instruction: str = "") -> Kernel:
-    constants = (("PRECISION", precision), ("T", {"fp64": "tl.float64", "fp32": "tl.float32"}[dtype]))
-    return Kernel(name, family("dot", DOT), constants, POINTERS, (f"*{dtype}",) * 3, instruction=instruction)
-
-
-def spilling(name: str = "spill") -> Kernel:
-    return Kernel(name, family("spill", SPILL), (), ("a_ptr", "out_ptr"), ("*fp32", "*fp32"), warps=1)
-
-
-def copy(name: str = "copy", before: str = "", c: int = 1, text: str = COPY) -> Kernel:
-    """A small kernel; `before` is run by whoever imports its module: the worker, at the moment of compiling."""
-    made = family("copy", (f"{before}\n\n\n" if before else "") + text)
-    return Kernel(name, made, (("C", c),), ("a_ptr", "out_ptr"), ("*fp32", "*fp32"), warps=1)
-
+from tests.kernels.small_kernels import COPY, compiles, copy, dot, library, spilling
 
 # ---- what comes out -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @compiles
-@pytest.mark.parametrize("target", [pytest.param("cuda:80", marks=pytest.mark.slow), "cuda:90"])
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
 def test_instructions_and_spills(target: str, tmp_path: Path) -> None:
     heard: list[tuple[int, int, str]] = []
     split = "HGMMA" if target == "cuda:90" else "HMMA"
@@ -184,6 +108,7 @@ sys.stdin.read()"""
 CRASH = "import os, sys\nsys.stderr.write('ptx.cpp:17: Assertion `rank > 0` failed.\\n')\nsys.stderr.flush()\nos.abort()"
 
 
+@pytest.mark.slow
 @compiles
 def test_one_bad_kernel_costs_itself(tmp_path: Path) -> None:
     hang = (
@@ -234,7 +159,7 @@ def test_what_llvm_and_ptxas_said_is_passed_on() -> None:
         asm("llvm", code="add.f32 $0, $1, $1;", constraints="=f,f,f,f", pack=3),
         asm("ptxas", code="bogus.f32 $0, $1;", constraints="=f,f", pack=1),
     ]
-    fine, llvm, ptxas = compile_each(kernels, "cuda:90", cache=None)
+    fine, llvm, ptxas = compile_each(kernels, "cuda:90", cache=None, jobs=1)
     assert isinstance(fine, Built) and isinstance(llvm, Failed) and isinstance(ptxas, Failed)
     assert re.match(r"RuntimeError: .*\(.*error: number of input elements 128 must be a multiple", llvm.reason)
     assert "Not a name of any known instruction: 'bogus'" in ptxas.reason and "Repro" not in ptxas.reason
@@ -264,6 +189,7 @@ def test_a_system_without_process_groups(monkeypatch: pytest.MonkeyPatch, tmp_pa
     one.log.close()
 
 
+@pytest.mark.slow
 @compiles
 def test_interrupted_in_the_middle_no_process_is_left(tmp_path: Path) -> None:
     def interrupt(done: int, total: int, name: str) -> None:
@@ -278,6 +204,7 @@ def test_interrupted_in_the_middle_no_process_is_left(tmp_path: Path) -> None:
     assert len(pids) == 2 and not any(alive(pid) for pid in pids)
 
 
+@pytest.mark.slow
 @compiles
 def test_an_answer_that_crosses_its_workers_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is over just as the answer comes: it is taken, and the next kernel gets a worker that lives."""
@@ -325,7 +252,7 @@ def test_a_worker_that_does_not_start_is_no_kernels_fault(
 @compiles
 def test_cache_is_used_and_its_damage_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     kernels = [copy("one"), copy("two", c=2), copy("one")]
-    fresh = compile_all(kernels, "cuda:80", cache=tmp_path)
+    fresh = compile_all(kernels, "cuda:80", cache=tmp_path, jobs=1)
     assert fresh[0].cubin == fresh[2].cubin != fresh[1].cubin
     entries = sorted(tmp_path.iterdir())
     assert len(entries) == 2 and all(e.suffix == ".cubin" for e in entries)
@@ -347,7 +274,7 @@ def test_cache_is_used_and_its_damage_is_repaired(tmp_path: Path, monkeypatch: p
         with knobs.scope(debug=1):
             mended = [store.Store(tmp_path).get(e.stem) for e in entries]
         assert mended == [None, None] and capsys.readouterr().err.count("is not used") == 2
-    repaired = compile_all(kernels, "cuda:80", cache=tmp_path)
+    repaired = compile_all(kernels, "cuda:80", cache=tmp_path, jobs=1)
     assert [r.cubin for r in repaired] == [f.cubin for f in fresh] and not any(r.report.cached for r in repaired)
     assert sorted(tmp_path.iterdir()) == entries
     assert all(m.report.cached for m in compile_all(kernels, "cuda:80", cache=tmp_path))
@@ -425,7 +352,7 @@ def test_ptxas_makes_room(tmp_path: Path) -> None:
     """Fewer blocks on an SM leave a thread more registers."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     kernel = msgspec.json.encode(dot("double", "fp64")).decode()
-    env["PYTHONPATH"] = os.pathsep.join([str(_library()), str(Path(build.__file__).parents[2])])
+    env["PYTHONPATH"] = os.pathsep.join([str(library()), str(Path(build.__file__).parents[2])])
     ran = subprocess.run([sys.executable, "-c", ROOM], input=kernel, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     many, one = map(int, ran.stdout.split())
     assert many <= 64 < one

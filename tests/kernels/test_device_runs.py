@@ -125,6 +125,7 @@ def test_a_budget_too_small_says_how_much_is_needed(compiled: Compiled) -> None:
         answer(kernels, 7)
 
 
+@pytest.mark.slow
 def test_what_is_kept_does_not_grow_with_every_batch_size(compiled: Compiled) -> None:
     """Tensors bound for other batch sizes are given back once they fill half of the budget; answers stay right."""
     torch_, kernels = engines(compiled)

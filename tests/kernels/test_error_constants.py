@@ -79,6 +79,7 @@ def data(kind: str, k: int, numerics: str) -> tuple[np.ndarray, np.ndarray]:
     return m.astype(dtype), w.astype(dtype)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("k", [18, 72, 288])
 @pytest.mark.parametrize("kind", ["one way", "cancelling", "one sign", "mixed"])
 @pytest.mark.parametrize("numerics", FORMS)

@@ -47,7 +47,7 @@ def held(low: float, high: float, total: Fraction, size: Fraction, per: Fraction
 
 def product(name: str, more: Constants, m: Array, w: Array, numerics: str) -> tuple[Array, Array]:
     zero = np.zeros(len(m), np.int64)
-    known: Constants = {"T": ARITHMETICS[numerics].type, "SLOT": False, "BM": 4, "BN": N, "INTERPRET": True}
+    known: Constants = {"T": ARITHMETICS[numerics].type, "SLOT": False, "BM": 4, "BN": N, "RM": 4, "RN": N, "INTERPRET": True}
     given = {"lo_m": m, "hi_m": m, "w": w, "row_h": zero, "row_w": zero, "count": np.array([len(m)])}
     made = {"out_lo": np.zeros((len(m), N), m.dtype), "out_hi": np.zeros((len(m), N), m.dtype)}
     found = run(name, {**known, **more}, numerics, (1, 1), {**given, **made})
@@ -62,10 +62,11 @@ def conv(m: Array, w: Array, numerics: str) -> tuple[Array, Array]:
     """The same sums as a convolution of 2x2 taps of K/4 channels that meet in one cell."""
     one = dict.fromkeys(("HO", "WO", "SH", "SW", "DH", "DW", "PH", "PW", "G", "TOP", "LEFT"), 1)
     nothing = dict.fromkeys(("IH", "IW", "TO_RH", "TO_OH", "TO_RW", "TO_OW"), 0)
-    sizes: Constants = {**one, **nothing, "H": 2, "W": 2, "CO": K // 4, "CI": N, "KH": 2, "KW": 2, "MASK": False}
+    sizes: Constants = {**one, **nothing, "H": 2, "W": 2, "CO": K // 4, "CI": N, "KH": 2, "KW": 2, "MASK": False, "SPAN": 1}
     return product("interval_conv", sizes, m, w.reshape(2, 2, K // 4, N)[::-1, ::-1], numerics)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("part", [0.02, 0.98])
 @pytest.mark.parametrize("numerics", TYPES)
 @pytest.mark.parametrize("step", [dense, conv])

@@ -152,6 +152,7 @@ SITES = {
 ONE_SIGN = [name for name, site in SITES.items() if site.sign and name not in ("pool most", "concretize weight")]
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("bq", [pytest.param(1, marks=pytest.mark.slow), 16])
 @pytest.mark.parametrize("numerics", TYPES)
 @pytest.mark.parametrize("name", SITES)
@@ -171,6 +172,7 @@ def test_a_sum_is_off_by_no_more_than_dot_error_and_reaches_for_it(name: str, nu
             assert abs(got) > abs(total) and abs(total - got) - Fraction(own) * size > bound / 4, float(abs(total - got) / bound)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("numerics", TYPES)
 @pytest.mark.parametrize("name", ONE_SIGN)
 def test_a_sum_of_one_sign_is_enlarged_past_the_exact_one(name: str, numerics: str) -> None:

@@ -114,6 +114,7 @@ def asked(rows: int, images: int, seed: int = 0, **more: Any) -> Forms:
     return Forms(torch.arange(rows) % images, over, constant=torch.randn(rows, dtype=torch.float64, generator=rng), **more)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype, semantics", [("float64", "real"), ("float32", "float32"), ("float32", "bf16")])
 @pytest.mark.parametrize("gaps", [False, True])
 def test_bounds_are_those_of_the_tensor_form(compiled: Compiled, dtype: str, semantics: str, gaps: bool) -> None:

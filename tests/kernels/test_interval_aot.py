@@ -21,9 +21,10 @@ from polytriton.kernels.network import network_kernels
 from polytriton.kernels.worker import dump
 from polytriton.passes.pipeline import compile_net
 from tests.kernels.test_interval import Shape
-from tests.kernels.test_interval_runs import small
+from tests.kernels.test_interval_runs import routes, small
 from tests.oracle.small import scale
 
+TAPS = ("H", "W", "HO", "WO", "KH", "KW", "SH", "SW", "DH", "DW", "TOP", "LEFT", "PH", "PW")
 WIDE = Shape((3, 3), (5, 5), (3, 3), (1, 1), (1, 1), (0, 0), 1, (64, 64))
 WINDOW = {"SIZE": 90, "LINE": 45, "C": 9, "RH": 2, "OH": 1, "RW": 1, "OW": 0, "START": 270, "PLANE": 2700, "PITCH": 270}
 ROWS = {**WINDOW, "SLOT": True, **GPU.rows(90, tensors=2).constants}
@@ -33,6 +34,10 @@ JOIN = {
     "OW": 1, "AH": 3, "AW": 3, "A_RH": 1, "A_OH": 0, "A_RW": 1, "A_OW": 0, "BH": 5, "BW": 5, "B_RH": 1, "B_OH": 1, "B_RW": 1, "B_OW": 1,
     **GPU.rows(400, tensors=2).constants,
 }  # fmt: skip
+POOL = {  # 5 x 5 windows of 3 x 3 taps that overlap, of 16 channels
+    **{k: v for k, v in Shape((5, 5), (5, 5), (3, 3), (1, 1), (1, 1), (1, 1), 1, (16, 16)).constants().items() if k in TAPS}, "C": 16,
+    "RH": 1, "OH": 1, "RW": 1, "OW": 1, "START": 270, "PLANE": 2700, "PITCH": 270,
+}  # fmt: skip
 CASES: dict[str, dict[str, int]] = {
     "interval_dense": {"K": 784, "N": 500, "SLOT": True},
     "interval_conv": {**WIDE.constants(), **MASKED, "SLOT": True},
@@ -41,6 +46,8 @@ CASES: dict[str, dict[str, int]] = {
     "interval_check": {**ROWS, "FIRST": True, "LAST": True},
     "interval_scale": ROWS,
     "interval_join": JOIN,
+    "interval_pool": {**POOL, "SLOT": True, **GPU.rows(400, tensors=2).constants},
+    "interval_gather": {"SLOT": True, "FROM": 90, "SIZE": 45, "CO": 18, "CI": 9, "REPEATS": 3, **GPU.rows(45, tensors=2).constants},
     "interval_neurons": {"C": 9, "START": 270, "PLANE": 2700, "PITCH": 270, "BR": 128},
 }
 PRODUCTS = ("interval_dense", "interval_conv")
@@ -50,9 +57,11 @@ def kernel(function: str, bits: int) -> Kernel:
     given: dict[str, Constant] = {**CASES[function], "INTERPRET": False}
     if function in PRODUCTS:
         wide = function == "interval_dense"
-        tiles = product_tiles(ARITHMETICS[f"interval{bits}"], GPU, 500 if wide else 64, cells=not wide)
-        given |= {"T": f"tl.float{bits}", **tiles.constants}
-    return make_kernel(function, tuple(sorted(given.items())), f"interval{bits}", 1 if function in PRODUCTS else 4, 3)
+        tiles = product_tiles(ARITHMETICS[f"interval{bits}"], GPU, 500 if wide else 64, 0 if wide else 25)
+        given |= tiles.constants
+    if function in (*PRODUCTS, "interval_pool", "interval_gather"):
+        given["T"] = f"tl.float{bits}"
+    return make_kernel(function, tuple(sorted(given.items())), f"interval{bits}", 4, 3)
 
 
 @pytest.mark.slow
@@ -69,9 +78,12 @@ def test_kernels_round_as_said_and_do_not_spill(target: str, bits: int, tmp_path
         function, single = made.family, "*fp32" in made.types
         file = tmp_path / made.name
         file.write_bytes(cubin)
-        found = Counter(re.findall(r"\b([FD](?:FMA|MUL|ADD))((?:\.\w+)*) ", dump(file)))
+        code = dump(file)
+        assert ".FTZ" not in code  # least of all where a weight's part below zero is taken
+        found = Counter(re.findall(r"\b([FD](?:FMA|MUL|ADD))((?:\.\w+)*) ", code))
         kinds = {
-            "interval_dense": {"FFMA"}, "interval_conv": {"FFMA"}, "interval_relax": {"DFMA", "DADD", "FMUL"}, "interval_join": {"FADD"},
+            "interval_dense": {"FFMA", "FADD"}, "interval_conv": {"FFMA", "FADD"}, "interval_relax": {"DFMA", "DADD", "FMUL"},
+            "interval_join": {"FADD"}, "interval_gather": {"FADD"}, "interval_pool": {"DFMA", "DADD", "FADD"},
             "interval_concretize": {"DFMA", "DADD"}, "interval_scale": {"FMUL"}, "interval_neurons": {"DADD"},
         }.get(function, set())  # fmt: skip
         if not single:
@@ -80,9 +92,8 @@ def test_kernels_round_as_said_and_do_not_spill(target: str, bits: int, tmp_path
         if function == "interval_check":
             directed = {("DFMA", ".RM"), ("DADD", ".RM")}
         assert directed <= found.keys(), (made.name, found)
-        if function in (*PRODUCTS, "interval_join", "interval_scale"):
+        if function in (*PRODUCTS, "interval_join", "interval_scale", "interval_gather"):
             assert found.keys() == directed, (made.name, found)  # these round in no other way
-        assert not any("FTZ" in modifiers for _, modifiers in found)
 
 
 def scaled() -> Net:
@@ -94,9 +105,10 @@ def scaled() -> Net:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
 def test_every_kernel_of_whole_networks_compiles(target: str, tmp_path: Path) -> None:
-    for net in (small(residual=True, slope=0.125), small(stride=2), scaled()):
+    for net in (small(residual=True, slope=0.125), small(stride=2), scaled(), routes()):
         emitter = Emitter()
         kernels = network_kernels(compile_net(net), ("interval64", "interval32"), GPU, emitter)
         assert any(k.name.startswith("interval_check") for k in kernels)
-        assert not any(k.name.startswith(("concretize_rows", "dense_step", "conv_step", "relax_rows", "join_rows")) for k in kernels)
+        folded = ("concretize_rows", "dense_step", "conv_step", "relax_rows", "join_rows", "pool_rows")
+        assert not any(k.name.startswith(folded) for k in kernels)
         check([b.report for b in compile_all(kernels, target, cache=tmp_path, jobs=1)], kernels)

@@ -28,7 +28,7 @@ from tests.soundness.test_soundness import SEMANTICS, Tally, check
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of every overflow and NaN
 INTERVAL = {"device": "interpret", "numerics": "interval"}
-MOVES = ("conv", "relu", "relu", "scale_cells", "linear", "residual", "preact", "layout")
+MOVES = ("conv", "relu", "relu", "maxpool", "scale_cells", "linear", "residual", "preact", "layout")
 
 
 def small(residual: bool = False, slope: float = 0.0, stride: int = 1) -> Net:
@@ -55,16 +55,30 @@ def mlp(seed: int = 0, widths: tuple[int, ...] = (3, 6, 5, 2)) -> Net:
     return dense(*(((rng.standard_normal(s) / s[1] ** 0.5).astype(np.float32), (rng.standard_normal(s[0]) / 4).tolist()) for s in shapes))
 
 
+def routes() -> Net:
+    """3x3x1 through a convolution, a max pool whose windows overlap, and a gather that reads cells twice and padding."""
+    rng, b = np.random.default_rng(5), Builder("routes")
+    w = rng.standard_normal((2, 1, 2, 2)).astype(np.float32)
+    x = b.add("conv", (b.input((1, 3, 3)),), w=b.constant(w), b=b.constant(np.ones(2, np.float32)), k=(2, 2), p=(1, 1, 0, 0))
+    x = b.add("maxpool", (b.add("relu", (x,)),), k=(2, 2), p=(1, 0, 0, 0))
+    x = b.add("gather", (x,), index=b.constant(np.array([0, 5, 5, -1, 11, 7, 0, 3]), "index"), to=(8,))
+    x = b.add("relu", (x,), slope=0.5)  # else the layer takes the gather in
+    x = b.add("linear", (x,), w=b.constant(rng.standard_normal((3, 8)).astype(np.float32)), b=b.constant(np.zeros(3, np.float32)))
+    w = rng.standard_normal((2, 3)).astype(np.float32)
+    return b.build(b.add("linear", (b.add("relu", (x,)),), w=b.constant(w), b=b.constant(np.ones(2, np.float32))))
+
+
 NETS = {
     "toy": toy_dense,
     "dense": mlp,
     "conv": lambda: small(stride=2),
     "residual": lambda: small(residual=True),
     "leaky": lambda: small(slope=0.125),
+    "routes": routes,
 }
 
 
-QUICK = (("toy", "float64"), ("conv", "float64"), ("residual", "float32"))
+QUICK = (("toy", "float64"), ("residual", "float32"), ("routes", "float32"))
 EVERY = [pytest.param(n, d, marks=() if (n, d) in QUICK else pytest.mark.slow) for n in NETS for d in ("float64", "float32")]
 
 

@@ -78,6 +78,7 @@ def agree(net: Net, seed: int, dtype: str, batch: int = 2, kind: str = "ordinary
 
 
 # eight of them meet every semantics, type and mode
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", [pytest.param(s, marks=() if s < 8 else pytest.mark.slow) for s in range(24)])
 def test_random_networks(seed: int) -> None:
     """Every operator; the semantics, the types and the modes in turn."""
@@ -165,6 +166,7 @@ def test_unbounded_inputs_end_as_no_bound() -> None:
     assert (got[:3] == -float("inf")).all() and close(got[3:], want, 1e-5)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", [*range(6), -1])
 def test_kernels_bound_as_the_oracle_does(seed: int) -> None:
     """Real semantics, float64 coefficients: DeepPoly's margins to 1e-6."""

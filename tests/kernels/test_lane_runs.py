@@ -77,7 +77,8 @@ def reorder(engine: Engine, usual: dict[tuple[str, str], Ready], pick: Callable[
     return changed
 
 
-@pytest.mark.parametrize("candidates", ["all", pytest.param("input", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("candidates", ["all", "input"])
 @pytest.mark.parametrize("name", NETS)
 def test_any_order_of_a_query_gives_the_same_bits(name: str, candidates: str) -> None:
     dtype = "float64" if (name == "twins") == (candidates == "all") else "float32"

@@ -76,6 +76,7 @@ def test_what_is_read_was_written_before(name: str, candidates: str) -> None:
         check_order(branched, {"lane_constant", "lane_error"})
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", [pytest.param(s, marks=() if s < 16 else pytest.mark.slow) for s in range(40)])
 def test_random_networks(seed: int) -> None:
     for both in lowered(random_net(seed), ("all", "input")[seed % 2]):

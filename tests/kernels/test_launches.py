@@ -110,6 +110,7 @@ def check_order(launches: Launches, given: Collection[str] = ()) -> None:
                 assert begin <= k <= end, (symbol, k)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_read_was_written_before(name: str) -> None:
     for launches in some(name):

@@ -164,6 +164,7 @@ def equal(a: Boxes, b: Boxes) -> bool:
     return all(torch.equal(a.lo[n], b.lo[n]) and torch.equal(a.hi[n], b.hi[n]) for n in a.lo)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("candidates", "early"), [("all", True), ("all", False), ("input", True)])
 def test_blocks_of_neurons_find_what_one_block_finds(
     compiled: dict[str, Compiled], wanted: dict[str, Boxes], candidates: str, early: bool, monkeypatch: pytest.MonkeyPatch
@@ -371,6 +372,7 @@ def test_no_neurons_and_more_than_there_is_room_for(played: Played) -> None:
     assert played.parts == [(0, 1), (0, None), (0, None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_out_of_memory_on_the_way_ahead(played: Played, at: int) -> None:
     """In the first parts, in the rest, in the other sign: the batch begins again with half the rows."""
@@ -397,7 +399,8 @@ def test_a_deadline_on_the_way_ahead(played: Played) -> None:
     played.boxes(*LATE)
 
 
-@pytest.mark.parametrize("early", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("early", [True, False])
 def test_batches_in_turn_find_what_they_find_alone(early: bool, compiled: dict[str, Compiled]) -> None:
     """Sizes and boxes that change from batch to batch, so that guesses fail in either direction."""
     engine = Engine(compiled["all"], dtype="float64", kernels="interpret", early=early)

@@ -107,7 +107,7 @@ def test_rows_that_are_left_and_rows_that_have_gone(compiled: Compiled, plain: E
             assert equal(ours.refine(*ball), plain.refine(*ball))
 
 
-@pytest.mark.parametrize("known", ["wide", "narrow"])
+@pytest.mark.parametrize("known", ["wide", pytest.param("narrow", marks=pytest.mark.slow)])
 def test_bounds_that_somebody_brings(ready: Engine, plain: Engine, known: str) -> None:
     """Nodes are within them, whatever was played before; a batch that brings none is as ever."""
     ball, made = balls(ready.net, 25, 2, 0.3), list[tuple[Boxes, torch.Tensor]]()
@@ -166,6 +166,7 @@ def test_tensors_that_move_are_bound_anew(lost: Engine, plain: Engine) -> None:
             assert equal(lost.refine(*ball), plain.refine(*ball))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("planted"), RuntimeError("CUDA error: out of memory")])
 @pytest.mark.parametrize("at", [0, 2])
 def test_out_of_memory_begins_again(lost: Engine, plain: Engine, error: BaseException, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,6 +199,7 @@ def test_out_of_memory_without_rows_is_an_error(lost: Engine, monkeypatch: pytes
         lost.interval(*balls(lost.net, 1, 2))
 
 
+@pytest.mark.slow
 def test_out_of_memory_at_a_wait_begins_again(lost: Engine, plain: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, failed = lost.kernels, list[int]()
     assert backend is not None
@@ -228,7 +230,10 @@ def test_another_error_is_raised(ready: Engine, monkeypatch: pytest.MonkeyPatch)
         ready.refine(*balls(ready.net, 1, 2))
 
 
-@pytest.mark.parametrize("at, stop", [pytest.param(0, Stopped, marks=pytest.mark.slow), (1, KeyboardInterrupt), (3, Stopped)])
+EARLIER = [pytest.param(*v, marks=pytest.mark.slow) for v in ((0, Stopped), (1, KeyboardInterrupt))]
+
+
+@pytest.mark.parametrize("at, stop", [*EARLIER, (3, Stopped)])
 def test_broken_off_in_the_middle(ready: Engine, plain: Engine, stop: type[BaseException], at: int) -> None:
     """Places half written are nobody's: boxes from before are asked right, and so is the next batch."""
     first, second = balls(ready.net, 61, 2), balls(ready.net, 62, 2)
@@ -290,6 +295,7 @@ def test_rows_that_never_leave_do_not_go_ahead(options: dict[str, Any], candidat
     assert not player(ours).habits and all(key[-1] is None for key in player(ours).parts)
 
 
+@pytest.mark.slow
 def test_places_of_other_sizes_go_at_a_runs_beginning(lost: Engine, plain: Engine) -> None:
     backend, mine = lost.kernels, player(lost)
     assert backend is not None
@@ -300,6 +306,7 @@ def test_places_of_other_sizes_go_at_a_runs_beginning(lost: Engine, plain: Engin
         assert list(mine.places) == [batch]
 
 
+@pytest.mark.slow
 def test_stretches_are_captured_like_programs(lost: Engine, plain: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first time plays, the second captures each stretch and replays the graph."""
     backend, captured = lost.kernels, []

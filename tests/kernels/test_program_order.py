@@ -97,6 +97,7 @@ def test_memory_that_nobody_wrote(name: str, numerics: str, dtype: str, semantic
         assert blocks[0] >= 1
 
 
+@pytest.mark.slow
 @few_cases
 def test_a_maximum_that_loses_a_nan(name: str, numerics: str, dtype: str, semantics: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = name, numerics, dtype, semantics

@@ -26,11 +26,11 @@ from polytriton.kernels.network import network_kernels
 from polytriton.passes.pipeline import compile_net
 from tests.kernels.accesses import accesses
 from tests.kernels.branches import dense_branches, projections
+from tests.kernels.small_kernels import compiles
 from tests.kernels.steps import turn_kernels
-from tests.kernels.test_build import compiles
 from tests.kernels.test_every_operator import every, leaky, pools, scales
 from tests.kernels.test_interval_aot import scaled
-from tests.kernels.test_interval_runs import small
+from tests.kernels.test_interval_runs import routes, small
 from tests.oracle.nets import random_net, toy_conv, toy_dense, toy_residual
 
 SEEDS = 12
@@ -42,7 +42,7 @@ def networks() -> Iterator[tuple[Net, tuple[str, ...]]]:
         yield make(), FOLDED
     for seed in range(SEEDS):
         yield random_net(seed, image=seed % 2 == 0), FOLDED
-    for net in (small(residual=True, slope=0.125), small(stride=2), scaled(), projections(), dense_branches()):
+    for net in (small(residual=True, slope=0.125), small(stride=2), scaled(), routes(), projections(), dense_branches()):
         yield net, INTERVAL
 
 

@@ -49,6 +49,7 @@ def told(cuda: FakeCuda) -> str:
     return "\n".join(map(str, cuda.faults[:12]))
 
 
+@pytest.mark.slow
 @every
 def test_a_whole_run_is_clean_and_right(name: str, options: dict[str, Any]) -> None:
     """Stretches are played, captured and replayed; lanes run beside each other; a batch of another size comes in between."""

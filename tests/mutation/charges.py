@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant, m
 
+NARROW = "tests/runtime/test_narrow.py"
 PASS, CHECK, WALK, LAUNCHES = "passes/charge.py", "ir/check.py", "runtime/cpu/walk.py", "kernels/launches.py"
+FRONTIER = "runtime/cpu/frontier.py"
 BLOCKS, SUMMED = "runtime/cpu/blocks.py", "tests/runtime/test_blocks.py"
 CHARGES, CENTRES, TERMS = "tests/passes/test_charge.py", "tests/soundness/test_centres.py", "tests/soundness/test_terms.py"
 COUNTS, ALIKE, LAUNCHED = f"{CHARGES}::test_the_checker_counts", f"{CHARGES}::test_whoever_pays_rows_pay_the_same", f"{CHARGES}::test_whoever_pays_launches_are_the_same"
@@ -27,7 +29,7 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("checker: a step may keep silent", CHECK, "need(step.pay is not None, step,", "need(True, step,", COUNTS),
     m("silence is taken for nothing to pay", "ir/plan.py", "        if self.pay is None:\n", "        if self.pay is None:\n            return False\n        if self.pay is None:\n", f"{CHARGES}::test_a_plan_that_does_not_say_who_pays_is_not_run"),
     m("the walk forgets what a ReLU pays for the layer behind", WALK, 'if step.pays("behind"):\n            self._charge', "if False:\n            self._charge", ALIKE),
-    m("the walk pays for a layer twice", WALK, '        if not step.pays("product"):\n            return\n', "", ALIKE),
+    m("the walk pays for a layer twice", FRONTIER, '        if not step.pays("product"):\n            return\n', "", ALIKE),
     m("the walk pays for the layer behind unasked", WALK, 'not step.pays("behind") or', "", ALIKE),
     m("launches: what is left to the next kernel is forgotten", LAUNCHES, 'return step.pays("product") or entry.due', 'return step.pays("product")', LAUNCHED),
     m("launches: a layer is paid twice", LAUNCHES, 'return step.pays("product") or entry.due', "return True", f"{CHARGES}::test_launches_pay_what_the_plan_says_and_nothing_else"),
@@ -42,12 +44,17 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("blocks: a cell takes each tap once", BLOCKS, "+ -(-lines // 3) * places - 1", "", SUMMED),
     m("blocks: planes add taps in the order of cells", BLOCKS, "return known.clamp(min=shape[0] + lines * places) if shape[1] <= FEW else known", "return known", SUMMED),
     m("blocks: shifted sums in any order", "runtime/cpu/sums.py", "target[b + q] += source[s0 + q] + source[s1 + q] + source[s2 + q]", "target[b + q] = target[b + q] + source[s0 + q] + source[s1 + q] + source[s2 + q]", SUMMED),
-    m("blocks: what is left of a layer keeps its places", "runtime/tables.py", "return torch.maximum(whole, moved).view(live.shape).double()", "return whole.expand_as(moved).reshape(live.shape).double()", f"{SUMMED}::test_outputs_that_move_up_are_charged_for_both_places"),
+    m("blocks: what is left of a layer keeps its places", "runtime/cpu/blocks.py", "in ((k, size), (max(before - 1, 0), count)):", "in ((k, size), (k, size)):", f"{SUMMED}::test_outputs_that_move_up_are_charged_for_both_places"),
     m("blocks: products round half as much", "runtime/tables.py", "return gammas(self._depths(layer, live), c.u) * (1 + nu) * size", "return gammas(self._depths(layer, live), c.u) * 0.5 * size", TERMS),
-    m("centres: a product's value at its centre stays in the constant", WALK, "                self.backend.pay(self.rows, value, -1.0)\n            # the intercepts", "                self.backend.pay(self.rows, None, -1.0)\n            # the intercepts", CENTRES),
+    m("centres: a product's value at its centre stays in the constant", WALK, "            self.backend.pay(self.rows, value, -1.0)\n        # the intercepts", "            self.backend.pay(self.rows, None, -1.0)\n        # the intercepts", CENTRES),
+    m("narrow: rows pay nothing for a layer whose off cells they leave out", "runtime/narrow.py", "line(t), floor, own[None]", "0 * line(t), floor, own[None]", NARROW),
+    m("narrow: images have no margin", "runtime/tables.py", "return (frame.h, frame.w) == (1, 1) and not any(frame.halo)", "return True", NARROW),
+    m("narrow: the cut above a ReLU is left out with the cells", "runtime/narrow.py", "line(lines.upper_cut), line(t)", "0 * line(lines.upper_cut), line(t)", NARROW),
+    m("vectors: a sum of magnitudes lets signs cancel", "runtime/cpu/vectors.py", "np.float64(abs(row[k])) * xx[k]", "np.float64(row[k]) * xx[k]", NARROW),
+    m("blocks: a part of a layer has the columns of the whole", "runtime/cpu/blocks.py", "row[columns[at]] if at", "row[at] if at", NARROW),
     m("centres: a candidate forgets what is owed", WALK, "                self.backend.pay(self.rows, value, -1.0)\n            ball", "                self.backend.pay(self.rows, None, -1.0)\n            ball", CENTRES),
-    m("centres: a pass of its own pays nothing", WALK, "        self.backend.pay(self.rows, value, -1.0)\n\n", "        self.backend.pay(self.rows, None, -1.0)\n\n", CENTRES),
-    m("centres: an entry that waits owes another's centre", WALK, "if found is not None and self.arriving.get(name):", "if found is not None and False:", CENTRES),
+    m("centres: a pass of its own pays nothing", FRONTIER, "        self.backend.pay(self.rows, value, -1.0)\n\n", "        self.backend.pay(self.rows, None, -1.0)\n\n", CENTRES),
+    m("centres: an entry that waits owes another's centre", FRONTIER, "if found is not None and self.arriving.get(name):", "if found is not None and False:", CENTRES),
     m("centres: a sum over a centre rounds nothing", "runtime/tables.py", "t = t + 2 * dot_error(below[0].numel()) * size", "t = t + 0 * size", CENTRES),
     m("centres: a constant takes the bias alone", "runtime/tables.py", "return self.kit.bias_line(name, width) if found is None else found[0]", "return self.kit.bias_line(name, width)", CENTRES),
     m("centres: an operand lies half as far from its centre", "runtime/centres.py", "up(torch.maximum(hi - exact, exact - lo))", "0.5 * up(torch.maximum(hi - exact, exact - lo))", TERMS),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant, m
 
 TABLE, LINES, WALK, SEMANTICS = "ir/curves.py", "runtime/curves.py", "runtime/cpu/walk.py", "runtime/soundness.py"
+FRONTIER = "runtime/cpu/frontier.py"
 IMPORT, MADE, PLANES = "frontend/onnx_curves.py", "frontend/onnx_products.py", "runtime/planes.py"
 STEPPED = "tests/runtime/test_stepped.py"
 COMPARED, COMPARE = "frontend/onnx_compare.py", "tests/frontend/test_onnx_compare.py"
@@ -70,6 +71,17 @@ CURVES: tuple[Mutant, ...] = (
     m("jumps: boxes that end at zero hold one side", LINES, "best = np.where((self.lo < -NORMAL) & (self.hi > NORMAL), np.minimum(best, apart), best)", "best = np.minimum(best, _most(-side * k, *low) - 1)", STEPPED),
     m("jumps: halves are rounded up", TABLE, '_jumping(np.rint,', '_jumping(lambda x: np.floor(x + 0.5),', STEPPED),
     m("jumps: a floor's band is a rounding's", TABLE, 'band=(-1.0, 0.0)', 'band=(-0.5, 0.5)', STEPPED),
+    m("thresholds: what lies at the jump is above it", LINES, "self.below, self.above = lo <= parameter, hi > parameter", "self.below, self.above = lo < parameter, hi >= parameter", STEPPED),
+    m("thresholds: boxes that hold the jump lie above it", LINES, "np.maximum(np.where(self.below, off, -np.inf), np.where(self.above, on, -np.inf))", "np.where(self.above, on, off)", STEPPED),
+    m("thresholds: boxes that hold the jump lie below it", LINES, "np.maximum(np.where(self.below, off, -np.inf), np.where(self.above, on, -np.inf))", "np.where(self.below, off, on)", STEPPED),
+    m("thresholds: the piece above begins at the end", LINES, "for x in (self.jump, self.hi))) + TINY", "for x in (self.hi, self.hi))) + TINY", STEPPED),
+    m("thresholds: the piece below is the lower end", LINES, "off = _most(-side * k, self.lo, self.jump)", "off = _most(-side * k, self.lo, self.lo)", STEPPED),
+    m("thresholds: products are exact", LINES, "side * (x - k * x) + 4 * U64 * (np.abs(x) + np.abs(k * x)) for x in (self.jump, self.hi))) + TINY", "side * (x - k * x) for x in (self.jump, self.hi)))", STEPPED),
+    m("thresholds: the threshold itself is above", TABLE, "return np.where(x > alpha, x, 0.0)", "return np.where(x >= alpha, x, 0.0)", CASES, STEPPED),
+    m("thresholds: all are 1", IMPORT, 'return smooth(s, x, "thresholded", {"alpha": alpha})', 'return smooth(s, x, "thresholded", {"alpha": 1.0})', CASES, STEPPED),
+    m("thresholds: below zero too", IMPORT, "s.need(NORMAL <= alpha <= LARGEST, f\"alpha is {alpha}, neither", "s.need(alpha <= LARGEST, f\"alpha is {alpha}, neither", "tests/soundness/test_pieces.py::test_what_is_beyond_the_limits_is_refused"),
+    m("thresholds: of any type", IMPORT, "s.need(float(x.dtype.type(alpha)) == alpha,", "s.need(True,", "tests/soundness/test_pieces.py::test_a_threshold_is_a_number_of_its_type"),
+    m("thresholds: the falsifier's are 1", "runtime/executor.py", 'F.threshold(v[0], n.number("alpha", 1.0), 0.0)', "F.threshold(v[0], 1.0, 0.0)", "tests/runtime/test_attack.py", STEPPED),
     m("softmax: terms are cut early", TABLE, "CAP = 30.0", "CAP = 3.0", FACTS),
     m("softmax: terms above the cap are its value in full", TABLE, "slack=2.0**-43", "slack=0.0", FACTS),
     m("powers: a root is a square", IMPORT, '0.5: "sqrt"', '0.5: "square"', CASES),
@@ -111,8 +123,8 @@ CURVES: tuple[Mutant, ...] = (
     # slopes of the rows' own
     m("slopes of a row's own: cuts of the other side", CHOSEN, "k[used], x[used] < 0, None", "k[used], x[used] > 0, None", SLOPES),
     m("slopes of a row's own: nothing is deployed", CHOSEN, "if tables.kit.forward.semantics.real:", "if True:", SLOPES),
-    m("slopes of a row's own: the cut is not added", WALK, "self.backend.pay(self.rows, each.sum((1, 2)), 1.0,", "self.backend.pay(self.rows, None, 1.0,", SLOPES),
-    m("slopes of a row's own: cuts' sum is exact", WALK, "size.sum((1, 2)), 2 * dot_error(terms) * sum_error(terms))", "size.sum((1, 2)), 0.0)", SLOPES, argued="a cut lies 2^-44 of f further out than need be, which is more than the sum of few terms rounds"),
+    m("slopes of a row's own: the cut is not added", FRONTIER, "self.backend.pay(self.rows, each.sum((1, 2)), 1.0,", "self.backend.pay(self.rows, None, 1.0,", SLOPES),
+    m("slopes of a row's own: cuts' sum is exact", FRONTIER, "size.sum((1, 2)), 2 * dot_error(terms) * sum_error(terms))", "size.sum((1, 2)), 0.0)", SLOPES, argued="a cut lies 2^-44 of f further out than need be, which is more than the sum of few terms rounds"),
     m("slopes of a row's own: a plane's cuts change places", CHOSEN, "torch.where(x < 0, high, low)", "torch.where(x < 0, low, high)", SLOPES),
     m("slopes of a row's own: a plane beside another box", CHOSEN, "plane_cuts(slopes[0], slopes[1], (a, c), (b, d)", "plane_cuts(slopes[0], slopes[1], (a, a), (b, b)", SLOPES),
     m("slopes of a row's own: below and above are one", LINES, "mine = above == (side > 0)", "mine = above == (side < 0)", HELD),

@@ -10,6 +10,7 @@ IR, ORDER, SCRIPTS, LISTED = "ir/script.py", "ir/script_check.py", "tests/ir/tes
 TEXT, STOCK, TAKEN = "ir/launch_text.py", "kernels/stock.py", "tests/kernels/test_stock.py"
 CATALOGUE, READS = "kernels/catalogue.py", "tests/kernels/test_reads.py"
 KNOWN, WHOSE, FILES, READ = "known.py", "tests/artifact/test_known.py", "kernels/files.py", "tests/artifact/test_artifact_kernels.py"
+NAMED = "tests/artifact/test_kernel_texts.py"
 
 LAUNCHES: tuple[Mutant, ...] = (
     m("launches: buffers are read unwritten", CHECK, "if symbol not in written | writes(step):", "if False:", RULES),
@@ -41,10 +42,10 @@ LAUNCHES: tuple[Mutant, ...] = (
     m("scripts: both signs are one", "kernels/script.py", 'cells.open_rows(node, verb == "second", verb', 'cells.open_rows(node, False, verb', LISTED),
     m("scripts: a node called by a number has no tables", IR, "kind not in (*CONSTANTS, *ROW_ARRAYS)", "not name.isdigit() and kind not in CONSTANTS", LISTED),
     m("binding: a node called by a number is a row array", "runtime/gpu/binding.py", "if kind in ROW_ARRAYS:", "if name.isdigit():", "tests/kernels/test_kernel_runs.py::test_names_that_are_numbers_change_nothing"),
-    m("names: warps do not matter", CATALOGUE, "tuple(types.items()), warps, stages)", "tuple(types.items()), stages)", READ),
-    m("names: constants do not matter", CATALOGUE, "constants, tuple(types.items()), warps", "tuple(types.items()), warps", READ),
-    m("names: types do not matter", CATALOGUE, "constants, tuple(types.items()), warps", "constants, warps", READ),
-    m("names: sources do not matter", CATALOGUE, "made_of = (closure_digest(*place(family)), constants", "made_of = (constants", READ),
+    m("names: warps do not matter", CATALOGUE, "tuple(types.items()), warps, stages)", "tuple(types.items()), stages)", NAMED),
+    m("names: constants do not matter", CATALOGUE, "constants, tuple(types.items()), warps", "tuple(types.items()), warps", NAMED),
+    m("names: types do not matter", CATALOGUE, "constants, tuple(types.items()), warps", "constants, warps", NAMED),
+    m("names: sources do not matter", CATALOGUE, "made_of = (closure_digest(*place(family)), constants", "made_of = (constants", NAMED),
     m("closure: what is called does not matter", "kernels/closure.py", "            take(where, read)\n", "            pass\n", "tests/kernels/test_aot_ledger.py"),
     m("catalogue: a pointer too many", CATALOGUE, '_when("w", lambda c: c.SLICE)', '_when("w", lambda c: True)', READS),
     m("catalogue: a pointer too few", CATALOGUE, '_when("own_floor", lambda c: c.PENDING)', '_when("own_floor", lambda c: False)', READS),
@@ -52,14 +53,18 @@ LAUNCHES: tuple[Mutant, ...] = (
     m("stock: launches of another plan", STOCK, "if self.filed is None or not self.programs or key", "if self.filed is None or key", TAKEN),
     m("stock: launches without lanes", "runtime/gpu/triton_backend.py", "if self.default else None", "if True else None", TAKEN),
     m("stock: machine code of another kernel", STOCK, "or self.filed.kernels.get(kernel.name) != kernel", "", "tests/kernels/test_filed_code.py", TAKEN),
-    m("stock: machine code of another release", STOCK, "and filed.triton == load.version():", ":", "tests/kernels/test_filed_code.py"),
+    m("stock: machine code of another release", "ir/launches.py", "target in self.code and triton == self.triton", "target in self.code", "tests/kernels/test_filed_code.py"),
     m("load: pointers of a tuple are turned around", "kernels/load.py", "else tuple(map(given, pointer))", "else tuple(map(given, pointer[::-1]))", "tests/kernels/test_load.py"),
     m("code: tensors begin anywhere", "kernels/load.py", "if any(t.data_ptr() % 16 for t in tensors):", "if False:", "tests/kernels/test_filed_code.py"),
     m("files: kernels are not what their names say", FILES, "if (kernel.name, kernel.parameters, kernel.types) != (name,", "if () and (name,", READ),
     m("files: kernels of another library", FILES, "if index.library != library_digest():", "if False:", READ),
-    m("known: everything is", KNOWN, "os.path.isfile(folder / \"known\" / code_digest(manifest))", "True", WHOSE),
+    m("known: everything is", KNOWN, "    return None\n\n\ndef _own", "    return \"\"\n\n\ndef _own", WHOSE),
     m("known: whatever the library", KNOWN, "[library_digest(), str(", "[str(", WHOSE),
     m("known: a comparison that finds is passed", KNOWN, "    if odd:\n", "    if False:\n", WHOSE),
-    m("known: machine code with its launches", KNOWN, "if not filed.code or is_known(artifact.manifest):", "if True:", WHOSE),
+    m("known: machine code with its launches", KNOWN, "if not filed.code or mark is not None:", "if True:", WHOSE),
+    m("known: launches from elsewhere are taken as they are", KNOWN, "    if mark is None:\n", "    if False:\n", WHOSE),
+    m("known: trust is not told", KNOWN, "trusted=bool(filed.code) and mark == TRUSTED", "trusted=False", WHOSE),
+    m("known: what is trusted is one's own", KNOWN, "TRUSTED if trusted else \"\"", "\"\"", WHOSE),
+    m("known: what was compiled here is trusted", KNOWN, "if not trusted or not mark.exists():", "if True:", WHOSE),
     m("known: the network does not matter", KNOWN, "if name in (NET, PLAN, WEIGHTS) or name", "if name", WHOSE),
 )

@@ -43,6 +43,8 @@ FORWARD, COMPACT = "tests/kernels/test_forward.py", "tests/kernels/test_compact.
 SLOPES, ROUTES, EVERY = "tests/kernels/test_elementwise.py", "tests/kernels/test_routes.py", "tests/kernels/test_every_operator.py"
 CHARGED = f"{EVERY}::test_launches_charge_what_the_tensor_form_charges"
 MERGED, LANES, LANE_RUNS = (f"tests/kernels/test_{n}.py" for n in ("merge_scalars", "lanes", "lane_runs"))
+PAPER, PRODUCED = "kernels/device/interval_products.py", "tests/kernels/test_interval.py"
+ROUTE, ROUTED = "kernels/device/interval_route.py", "tests/kernels/test_interval_route.py"
 INTERVALS, WHOLE = "tests/kernels/test_interval_steps.py", "tests/kernels/test_interval_runs.py"
 BOXES, TABLED, NEURONS, PLAYED, TOLD, FORMS = (f"tests/kernels/test_{n}.py" for n in ("boxes", "table_kernels", "neurons", "player", "told", "forms"))
 PLAYER = "runtime/gpu/player.py"
@@ -51,6 +53,7 @@ KERNELS = (ROWS, STEPS, RUNS, FORWARD, COMPACT)
 
 
 ARITHMETIC, SOUNDNESS, TABLES, RELAX, WALK = "arithmetic.py", "runtime/soundness.py", "runtime/tables.py", "runtime/relax.py", "runtime/cpu/walk.py"
+FRONTIER = "runtime/cpu/frontier.py"
 FUSED, TORCH, ENGINE, FORWARDS = "runtime/cpu/fused.py", "runtime/cpu/torch_backend.py", "runtime/engine.py", "runtime/forward.py"
 SCALARS, SUMS = "runtime/cpu/scalars.py", "runtime/cpu/sums.py"
 _SCALARS = "tests/runtime/test_scalars.py::test_"
@@ -131,10 +134,10 @@ MUTANTS: tuple[Mutant, ...] = (
     m("a checkpoint takes every row for proved", RESULTS, "return best > 0 if self.strict else best >= 0", "return best > -1", SOAK, DEEPPOLY),
     m("rows leave, their images stay", WALK, "            self.rows = self.rows.keep(stay)\n", "            kept = self.rows.image[: len(stay)]\n            self.rows = self.rows.keep(stay)\n            self.rows.image = kept\n", SOAK, DEEPPOLY),
     m("sub adds", WALK, "self._add(node, step, -1.0)", "self._add(node, step, 1.0)", SOAK),
-    m("shared coefficients are overwritten", WALK, "return m.clone() if any(", "return m if any(", SOAK, f"{RELAXATIONS}::test_both_sides_of_a_sum_keep_their_own_rows"),
+    m("shared coefficients are overwritten", FRONTIER, "return m.clone() if any(", "return m if any(", SOAK, f"{RELAXATIONS}::test_both_sides_of_a_sum_keep_their_own_rows"),
     m("overlapping pools round nothing", WALK, "scale = (gamma(meets - 1, u) + dot_error(terms)) * sum_error(terms)", "scale = 0.0", GAPS),
     m("a pool's upper bound is its winner", WALK, "linear = (m > 0) | (b._gather(sure, place).view_as(m) > 0)", "linear = (m > 0) | (m <= 0)", SOAK),
-    m("identity rows pay nothing", WALK, "self.backend.pay(self.rows, constant, 1.0, self.tables.first(name)[at])", "self.backend.pay(self.rows, constant, 1.0)", SOAK, DEPLOYED),
+    m("identity rows pay nothing", FRONTIER, "self.backend.pay(self.rows, constant, 1.0, self.tables.first(name)[at])", "self.backend.pay(self.rows, constant, 1.0)", SOAK, DEPLOYED),
     m("a form over the input joins for nothing", WALK, "scale = 2 * self.kit.coefficients.u", "scale = 0 * self.kit.coefficients.u", GAPS),
     # queries
     m("a form's stored coefficients are exact", ENGINE, "off = (exact - start.double()).abs()", "off = 0 * exact", SOAK, GAPS),
@@ -259,7 +262,15 @@ MUTANTS: tuple[Mutant, ...] = (
     m("interval: a join rounds to nearest", "kernels/device/interval_steps.py", "low = add_down_emulated(low, b_low)", "low = low + b_low", f"{INTERVALS}::test_a_join_holds_every_sum"),
     m("interval: a negated branch keeps its ends", "kernels/device/interval_steps.py", "return -1.0 * hi, -1.0 * lo", "return -1.0 * lo, -1.0 * hi", f"{INTERVALS}::test_a_join_holds_every_sum"),
     m("interval: a negative neuron takes the wrong end", "kernels/device/interval_steps.py", "low = tl.where(sign < 0, most, least) * sign", "low = least * sign", f"{INTERVALS}::test_single_neurons_take_their_own_constant"),
-    m("interval: the weight's sign chooses no end", "kernels/device/interval.py", "near = tl.where(w >= 0, lo, hi)", "near = lo", "tests/kernels/test_interval.py"),
+    m("interval: weights below zero have no spread", PAPER, "return (bits & (bits >> 63)).to(", "return (bits & (bits >> 63) & 0).to(", PRODUCED),
+    m("interval: the spread is rounded to nearest", PAPER, "spread = fma_down_emulated(tl.broadcast_to(d, low.shape), tl.broadcast_to(v, low.shape), spread)", "spread = d * v + spread", f"{PRODUCED}::test_every_rounding_of_a_spread_is_outward"),
+    m("interval: a width is rounded to nearest", PAPER, "return add_up_emulated(hi, -1.0 * lo)", "return hi - lo", f"{PRODUCED}::test_every_rounding_of_a_spread_is_outward"),
+    m("interval: ends are rounded to nearest", PAPER, "return add_down_emulated(low, spread), add_up_emulated(high, -1.0 * spread)", "return low + spread, high - spread", f"{PRODUCED}::test_every_rounding_of_a_spread_is_outward"),
+    m("interval: a spread that is no number is none", PAPER, 'tl.where(spread == spread, spread, float("-inf"))', "tl.where(spread == spread, spread, 0.0)", f"{PRODUCED}::test_what_is_no_number_bounds_nothing"),
+    m("interval: a tile that was moved back keeps its columns", PAPER, "return n, n, n >= first", "return n, first + lane, first + lane < N", PRODUCED),
+    m("interval: what meets in a cell is added to nearest", ROUTE, "return add_down_emulated(low, a), add_up_emulated(high, b)", "return low + a, high + b", f"{ROUTED}::test_a_pool_moves_intervals_or_keeps_their_products", f"{ROUTED}::test_a_gather_adds_what_a_cell_was_read_for"),
+    m("interval: a pool moves what may be below zero", ROUTE, "((a >= 0) | (winner % 2 == 1))", "((b >= 0) | (winner % 2 == 1))", f"{ROUTED}::test_a_pool_moves_intervals_or_keeps_their_products"),
+    m("interval: a pool's constant forgets what is below zero", ROUTE, "goes = (a >= 0) | (winner % 2 == 1)", "goes = (b >= 0) | (winner % 2 == 1)", f"{ROUTED}::test_a_pool_moves_intervals_or_keeps_their_products"),
     m("interval: both lines of a ReLU are the upper one", "kernels/device/interval.py", "slope = tl.where(a >= 0, below, tl.where(b <= 0, above, 0.0))", "slope = tl.where(a >= 0, above, tl.where(b <= 0, above, 0.0))", "tests/kernels/test_interval_rows.py::test_relax_keeps_the_invariant"),
     m("interval: constants without the deployed error", "runtime/gpu/interval_backend.py", "error, layer = tables.first(name), self", "error, layer = 0 * tables.first(name), self", f"{WHOLE}::test_what_an_execution_rounds_joins_as_a_box"),
     m("interval: a form over the input is dropped", "kernels/interval_launches.py", "self.frontier[name] = self._join(name, own, FrontierEntry(window, entry.buffer, entry.slot, entry.sign), own.window)", "self.frontier[name] = FrontierEntry(window, entry.buffer, entry.slot, entry.sign)", f"{WHOLE}::test_forms_over_the_input_too"),

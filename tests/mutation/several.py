@@ -18,6 +18,9 @@ EXTREMES, TIED, JOINING = (
     f"{API}::test_joining_is_refused_with_a_reason",
 )
 
+APART = f"{SET}::test_ties_that_no_input_meets_are_refused"
+ONCE = f"{API}::test_networks_are_joined_once"
+
 SEVERAL: tuple[Mutant, ...] = (
     m("ties: whatever has a bound of its difference is equal", TIES, "if lo == hi == 0]", "if lo == 0 or hi == 0]", WRITTEN),
     m("ties: differences of any one value are equalities", TIES, "if lo == hi == 0]", "if lo == hi and lo is not None]", WRITTEN),
@@ -34,6 +37,10 @@ SEVERAL: tuple[Mutant, ...] = (
     m("ties: a tighter bound is dropped for a looser one", TIES, "c * tightest < leaf.const", "c * tightest <= leaf.const", WRITTEN, SET),
     m("ties: strict bounds follow", TIES, "if more or k < 0 or leaf.strict:", "if more or k < 0:", f"{SET}::test_a_strict_bound_of_a_sum_stays"),
     m("ties: disjunctions are conjunctions", TIES, 'lambda kids: Junction("or", kids), lambda', 'lambda kids: Junction("and", kids), lambda', WRITTEN),
+    m("ties: inputs that none meets are asked about", TIES, "and (lo > hi or left_out):", "and left_out:", APART),
+    m("ties: ends that are left out meet", TIES, "and (lo > hi or left_out):", "and lo > hi:", APART),
+    m("ties: what boxes leave of a tie is not looked at", TIES, "        _require_some(*_meet(tie, _minus(stated[b], stated[a])),", "        _require_some(*tie,", APART),
+    m("ties: whatever touches is left out", TIES, "            ends += [(i, j, interval)] if leaf.strict else []\n", "            ends.append((i, j, interval))\n", WRITTEN),
     m("ties: the networks get no sums", TIES, "np.asarray((base + z)[self.variable]", "np.asarray(z[self.variable]", JUDGED, EXTREMES),
     m("ties: what is judged is z", TIES, "tuple(v if p < 0 else v - own[p] for", "tuple(v for", WRITTEN, JUDGED),
     m("ties: the map adds nothing", TIES, "    made[child, self.parent[child]] = 1.0\n", "", TIED, EXTREMES),
@@ -56,5 +63,8 @@ SEVERAL: tuple[Mutant, ...] = (
     m("several: any semantics will do", ALL, "if any(name.split(\",\")[0] != base for name in names) or", "if", JOINING),
     m("several: one function's errors are the last network's", ALL, "or any(errors[function] != ulps for function, ulps in stated)", "", f"{API}::test_smooth_functions_state_their_errors"),
     m("several: maps are exact", ALL, "given.rounded = any(m.rounded for m in maps)", "pass", f"{API}::test_maps_that_round_are_known_to"),
+    m("several: joined networks are found whatever is added to their inputs", ALL, "        if self.given is None:\n            return sha256", "        if True:\n            return sha256", ONCE),
+    m("several: what adds to inputs has a shape alone", ALL, ".encode() + a.tobytes() + b.tobytes()", ".encode()", ONCE),
+    m("several: joined networks are kept under the first file's name", ALL, "cached_joined(joined.sha256(), ", "cached_joined(models[0].source.sha256, ", ONCE),
     m("verify: certificates of several networks", "commands/verify.py", "        if several:\n            raise UnsupportedProperty(", "        if False:\n            raise UnsupportedProperty(", MISTAKES),
 )  # fmt: skip

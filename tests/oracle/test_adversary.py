@@ -35,6 +35,7 @@ def test_values_are_the_interpreters(seed: int) -> None:
         assert np.allclose(near[name], value.reshape(len(x), -1), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("seed", [*range(6), *(pytest.param(k, marks=pytest.mark.slow) for k in range(6, 12))])
 @pytest.mark.parametrize("fma", [0, 1])
 @pytest.mark.parametrize("mode,plain", [("nearest", NEAREST), ("down", -1), ("up", 1)])
@@ -64,6 +65,7 @@ def test_every_order_sums_all_terms_once(order: int) -> None:
     assert 0 < np.abs(found - true).max() < 1e-4
 
 
+@pytest.mark.slow
 def test_a_goal_beats_chance() -> None:
     net, rng = toy_residual(), np.random.default_rng(3)
     x = points(net, rng, 1)

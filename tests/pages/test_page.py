@@ -124,6 +124,7 @@ def test_earlier_records_make_a_page() -> None:
     assert "Layers" not in reader.said and "Images" not in reader.said
 
 
+@pytest.mark.slow
 def test_ten_thousand_results_stay_small_and_quick() -> None:
     records = many(10_000)
     begin = time.process_time()
@@ -197,7 +198,7 @@ anything = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.lists(anything, min_size=1, max_size=4))
 def test_any_record_makes_a_page(records: list[Record]) -> None:
     checked(made(records))

@@ -122,6 +122,7 @@ def weigh(net: Net, dtype: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> 
 NETS = [toy_conv(), toy_residual(), *(random_net(s, limit=600, scale="normal") for s in range(25))]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_row_never_holds_more_than_the_plan_says(dtype: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:

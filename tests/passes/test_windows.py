@@ -302,7 +302,7 @@ def test_the_brute_force_would_notice() -> None:
 
 
 @given(stacks(size=(60, 70), depth=3, least=0))
-@limits(max_examples=40)
+@limits(max_examples=16)
 def test_on_a_large_image_windows_are_the_bounding_box(net: Net) -> None:
     """Where nothing is clipped and nothing dense, the window is the bounding box of the true dependence, on every side."""
     folded = fold_net(net)

@@ -164,6 +164,7 @@ def test_whoever_waits_begins_the_next_list() -> None:
         crew.close()
 
 
+@pytest.mark.slow
 def test_work_that_opens_nowhere_else_is_done_here() -> None:
     crew = Crew(1, after=0.0)
     every = shared(crew, Fails(), Slow(0.001).open())
@@ -283,8 +284,9 @@ def test_what_is_on_its_way_when_a_search_ends_waits_as_before(signs: bool, monk
     q = questions(asked([cube(2)], [(0, group)], 1))
     assert q is not None
     monkeypatch.setattr("polytriton.prove.neurons.MOST", 8)
-    monkeypatch.setattr("polytriton.prove.search.MOST", 4)
-    monkeypatch.setattr("polytriton.prove.search.FILL", 1)
+    monkeypatch.setattr("polytriton.prove.refute.MOST", 4)
+    for module in ("search", "refute"):
+        monkeypatch.setattr(f"polytriton.prove.{module}.FILL", 1)
     monkeypatch.setattr(Crew.__init__, "__defaults__", (1e9, None))
     sent: list[int] = []
     own = Flow.receive
@@ -305,6 +307,7 @@ def test_what_is_on_its_way_when_a_search_ends_waits_as_before(signs: bool, monk
     assert max(sent) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signs", [True, False])
 def test_a_search_whose_helper_is_killed_ends_as_it_does_alone(signs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The helper is killed while it is at a batch, as the system does it where memory is short."""
@@ -314,15 +317,17 @@ def test_a_search_whose_helper_is_killed_ends_as_it_does_alone(signs: bool, monk
     q = questions(asked([cube(2)], [(0, group)], 1))
     assert q is not None
     monkeypatch.setattr("polytriton.prove.neurons.MOST", 16)
-    monkeypatch.setattr("polytriton.prove.search.MOST", 4)
+    monkeypatch.setattr("polytriton.prove.refute.MOST", 4)
     killed, calls, own, ends = set[int](), list[int](), Flow.receive, list[object]()
 
     def kills(self: Flow[Any, Any]) -> list[Any]:
-        """Kills the helper when it has begun an item of the third list or the next one."""
+        """Kills the helper when it has begun an item of the third list or a later one: it may be done with what was sent already."""
         self._crew._staff()
         calls.append(len(taken))
-        if len(calls) == 3:
-            waits(lambda: len(taken) > calls[-1])
+        end = time.monotonic() + (1.0 if taken else 60.0)
+        while len(calls) >= 3 and not killed and len(taken) == calls[-1] and time.monotonic() < end:
+            time.sleep(0.02)
+        if len(calls) >= 3 and not killed and len(taken) > calls[-1]:
             pid = self._crew._helpers[0]._distant.pid  # type: ignore[attr-defined]
             os.kill(pid, signal.SIGKILL)
             killed.add(pid)

@@ -55,6 +55,7 @@ def test_bounds_are_those_of_the_definition(method: str, kind: str) -> None:
     assert equal >= 12, "of 24"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("semantics", ["real", "float32"])
 @pytest.mark.parametrize("method", OTHERS)
 def test_margins_are_no_larger_than_executions(method: str, semantics: str) -> None:
@@ -103,6 +104,7 @@ def test_verdicts_alone_and_together(method: str) -> None:
     assert seen == {"unsat", "unknown"}
 
 
+@pytest.mark.slow
 def test_the_stronger_prove_more_on_deep_networks() -> None:
     proved = dict.fromkeys(METHODS, 0)
     for seed in range(8):

@@ -61,7 +61,7 @@ def test_memory_holds_a_block_of_a_searchs_notes(tmp_path: Path, monkeypatch: py
     """Bytes that notes keep, whenever a search tells how it goes: a block and a batch, while all of them are twenty blocks and more."""
     monkeypatch.setattr(notes, "BLOCK", 1 << 13)
     monkeypatch.setattr(notes, "PARTS", 16)
-    monkeypatch.setattr("polytriton.prove.search.MOST", 64)
+    monkeypatch.setattr("polytriton.prove.refute.MOST", 64)
     onnx.save(drawn(np.random.default_rng(3), 4, (16, 16)).model(), path := tmp_path / "n.onnx")
     verifier = polytriton.compile(path, device="cpu")
     x = np.random.default_rng(0).uniform(-1, 1, (20_000, 4)).astype(np.float32)

@@ -37,6 +37,7 @@ def test_two_inputs(seed: int) -> None:
     around(net, [over(net, 1.0)], cube(2), rounds=3, slopes=seed % 2 == 0)
 
 
+@pytest.mark.slow
 def test_three_inputs() -> None:
     net = drawn(np.random.default_rng(20), 3, [3])
     around(net, [over(net, 1.0)], cube(3), rounds=2)
@@ -220,7 +221,7 @@ def test_text_with_strict_rows_and_pieces() -> None:
 @pytest.mark.parametrize("inputs", [1, 2, 3])
 def test_many_networks(inputs: int) -> None:
     begin, seed = time.monotonic(), 0
-    while time.monotonic() < begin + 40 and seed < 60:
+    while time.monotonic() < begin + 12 and seed < 60:
         rng = np.random.default_rng(1000 * inputs + seed)
         widths = {1: [7, 6, 5], 2: [5, 4], 3: [3]}[inputs][: int(rng.integers(1, 4))]
         net = (drawn if seed % 4 else uneven)(rng, inputs, widths, 2)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polytriton.prove import search as module
+from polytriton.prove import cuts
 from tests.prove.audited import cube, hard, lowered, over, spread
 from tests.prove.piecewise import TINIEST, Form, Numbers, Small, exact, least, uneven, worst
 from tests.prove.watched import asked, compiled, inside, searched
@@ -89,13 +89,13 @@ def test_subnormal_inputs_are_read_as_zero_or_not() -> None:
 
 @pytest.mark.parametrize("semantics", ["real", "float32", "tf32", "bf16"])
 def test_clips_know_what_may_be_flushed(semantics: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, clip = [], module.cuts.clip
+    given, clip = [], cuts.clip
 
     def noted(*args: Any) -> Any:
         given.append(args[5])
         return clip(*args)
 
-    monkeypatch.setattr(module.cuts, "clip", noted)
+    monkeypatch.setattr(cuts, "clip", noted)
     net, groups, x = hard()
     searched(compiled(net, semantics), asked([cube(2)], groups, 1), keep=[(x, 0)], rounds=2, first=False)
     assert given and set(given) == {0.0 if semantics == "real" else 2.0**-126}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polytriton.prove import refute
 from polytriton.prove import search as module
 from polytriton.prove.questions import questions
 from polytriton.prove.search import InputSearch
@@ -35,7 +36,7 @@ def test_time_that_ends_anywhere(where: str, monkeypatch: pytest.MonkeyPatch) ->
     """The batch at hand goes back whole: its parts are held, and a later search can go on from there."""
     net, groups, x = hard()
     verifier, prop = compiled(net), asked([cube(2)], groups, 1)
-    target, name = (module, "input_lines") if where == "lines" else (Engine, where)
+    target, name = (refute, "input_lines") if where == "lines" else (Engine, where)
     plain, safe = getattr(target, name), groups[1][1]
     for stop in range(1, 8):
         calls = iter(range(1, 100))
@@ -106,7 +107,7 @@ def test_a_search_that_cannot_divide_says_so_and_proves_nothing() -> None:
 def test_little_memory_takes_the_deepest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     net, groups, x = hard()
     verifier = compiled(net)
-    monkeypatch.setattr(module, "MOST", 3)
+    monkeypatch.setattr(refute, "MOST", 3)
     for share in (8, 10**12):
         monkeypatch.setattr(module, "MEMORY", share)
         ended = searched(verifier, asked([cube(2)], groups, 1), 5.0, keep=[(x, 0)], rounds=25, first=False)

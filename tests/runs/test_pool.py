@@ -31,7 +31,7 @@ def fated(script: list[str]) -> Fate:
     return say
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     networks=st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=12),
     scripts=st.lists(st.lists(st.sampled_from(["", "", "asked", "idle"]), max_size=20), min_size=1, max_size=4),

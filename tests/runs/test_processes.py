@@ -82,6 +82,7 @@ def test_killing_workers_loses_nothing(here: Path) -> None:
     assert sorted(t.rpartition("; ")[2] for t in troubles) == ["hard1 is tried again", "hard4 is tried again"]
 
 
+@pytest.mark.slow
 def test_the_same_answers_as_alone(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Also the same keys: what one engine answered, the other need not ask again."""
     command = ["run", "--instances", "list.csv", "--json", "r.jsonl", "--workers"]

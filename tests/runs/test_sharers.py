@@ -15,7 +15,7 @@ import pytest
 
 from polytriton.cli import main
 from polytriton.errors import UsageError
-from polytriton.prove import search
+from polytriton.prove import refute, search
 from polytriton.prove.crew import Flow, _Helper
 from polytriton.prove.questions import questions
 from polytriton.prove.search import InputSearch
@@ -124,7 +124,7 @@ def test_a_killed_actor_costs_time_alone(two: Any, monkeypatch: pytest.MonkeyPat
     group, _ = lowered(net, [over(net, 1.0)], cube(2), spread(net, [over(net, 1.0)], cube(2)) / 400)
     q = questions(asked([cube(2)], [(0, group)], 1))
     assert q is not None
-    monkeypatch.setattr(search, "MOST", 4)
+    monkeypatch.setattr(refute, "MOST", 4)
     monkeypatch.setattr(search, "FILL", 2)
     made, lock, killed, calls = dict[int, int](), threading.Lock(), list[int](), list[int]()
     ask, own = _Helper.ask, Flow.receive

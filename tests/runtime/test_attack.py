@@ -13,7 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
+import polytriton
+from polytriton.errors import UnsupportedModel
 from polytriton.frontend.onnx import load_onnx
 from polytriton.frontend.query import Disjunct, Property, Row, float_bounds
 from polytriton.ir import interp
@@ -293,3 +296,15 @@ def test_counterexamples_of_the_examples_replay_in_onnxruntime() -> None:
     assert got.y.argmax() != label or np.sum(got.y == got.y.max()) > 1
     still = Property.from_box(image, image, label, 10)
     assert falsify(imported.net, still, replay, attack=Attack(restarts=2)) is None
+
+
+def test_a_model_that_onnxruntime_does_not_run_is_refused_in_a_line() -> None:
+    """onnxruntime has no ThresholdedRelu of doubles; what is compiled without a comparison meets it here first."""
+    w = numpy_helper.from_array(np.eye(2), "w")
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["a"]), helper.make_node("ThresholdedRelu", ["a"], ["y"], alpha=0.5)]
+    ends = [[helper.make_tensor_value_info(name, TensorProto.DOUBLE, [1, 2])] for name in ("x", "y")]
+    proto = helper.make_model(helper.make_graph(nodes, "doubles", *ends, [w]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    net = polytriton.compile(proto, check=False)
+    with pytest.raises(UnsupportedModel, match="onnxruntime has no ThresholdedRelu for the types of node") as refused:
+        net.verify(np.array([[0.3, 0.4]]), epsilon=0.3, label=0)
+    assert "float32" in refused.value.remedy and "--no-falsify" in refused.value.remedy

@@ -29,7 +29,7 @@ def _rows(kind: type, step: int = 1) -> tuple[list[np.ndarray | int], tuple[np.n
 
 
 def test_every_loop_is_there_in_every_version() -> None:
-    assert len(loops._known) == 14
+    assert len(loops._known) == 18
     for one in loops._known:
         assert one._found is not None
         assert len(one._found) == len(one.versions), one.name
@@ -112,6 +112,7 @@ def test_other_compilers_cost_time_only(monkeypatch: pytest.MonkeyPatch) -> None
     assert one(np.ones(3), 2).tolist() == [2.0] * 3
 
 
+@pytest.mark.slow
 def test_a_verifier_has_its_loops_before_any_query() -> None:
     code = (
         "import polytriton, sys\n"

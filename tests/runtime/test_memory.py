@@ -106,6 +106,7 @@ def test_a_budget_that_one_row_exceeds_names_one_that_suffices() -> None:
     assert 2 * row <= wanted(caught.value) <= 2 * row + (1 << 20), "the least that suffices"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [8, 16, 20, 24, 32])
 def test_a_budget_that_one_image_exceeds_names_one_that_suffices(channels: int) -> None:
     net = conv_net(channels)

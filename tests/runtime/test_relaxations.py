@@ -83,6 +83,7 @@ def sign_at(y: float, slope: float, k: float, c: float) -> int:
     return (d > 0) - (d < 0)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
 @pytest.mark.parametrize("slope", [0.0, 0.1, -1.0, 2.0])
 def test_stored_lines_hold_at_every_break_point(slope: float, dtype: torch.dtype) -> None:

@@ -170,6 +170,7 @@ def test_the_log_tells_what_was_asked(caplog: pytest.LogCaptureFixture) -> None:
     assert any("forms in float32" in r.getMessage() for r in debug)
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_ask_hears_nothing() -> None:
     code = f"""
 import numpy as np, polytriton

@@ -83,6 +83,7 @@ def execution(
     return layer(net[2], [Fraction(0)] * len(net[2]), [max(v, Fraction(0)) for v in h], bits, real)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("semantics", ["real", *BITS])
 @pytest.mark.parametrize("seed", range(3))
 def test_no_execution_leaves_the_bounds(seed: int, semantics: str) -> None:

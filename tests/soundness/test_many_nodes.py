@@ -28,7 +28,7 @@ def branches(count: int) -> tuple[Net, Fraction]:
 
 
 @pytest.mark.parametrize("fast", FORMS)
-@pytest.mark.parametrize("count", [3, 200])
+@pytest.mark.parametrize("count", [3, 60, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_bound_over_many_branches_is_no_higher_than_the_value(count: int, fast: bool) -> None:
     net, value = branches(count)
     engine = Engine(compile_net(net), dtype="float64", semantics="real")

@@ -117,6 +117,7 @@ print(repr(float(v.margins(np.full((1, n), 1e-40), np.full((1, n), 9e-39), np.ar
 """
 
 
+@pytest.mark.slow
 def test_threads_that_flush_reach_no_box() -> None:
     """Threads inherit the setting from the one that started them, and keep it."""
     run = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True)

@@ -171,6 +171,45 @@ def test_verdicts_on_both_sides_of_the_exact_extreme(seed: int, tie: str, like: 
             assert abs(value(f, x) - value(g, u) - (F(float(told["Y"].item())) - F(float(told["V"].item())))) < F(1, 2**16)
 
 
+@pytest.mark.parametrize("semantics", ["real", "float32"])
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        "(== X[0,0] 0.5) (== U[0,0] -0.25)",
+        "(== X[0,0] 0.5) (== U[0,0] X[0,0])",
+        "(== X[0,0] 0.5) (== U[0,0] (- X[0,0] 0.75))",
+        "(== X[0,0] (+ U[0,0] 0.75)) (== U[0,0] -0.25)",
+        "(<= X[0,0] U[0,0]) (>= X[0,0] 0.5) (<= U[0,0] 0.5)",
+    ],
+)
+def test_inputs_that_are_all_fixed_are_one_point(fixed: str, semantics: str) -> None:
+    """By numbers, by ties or by both: what is left is decided by the two values there."""
+    rng = np.random.default_rng(29)
+    f, g = (drawn(rng, 1, 4, 1) for _ in range(2))
+    x, u = F(1, 2), F(1, 2) if "U[0,0] X" in fixed or "<=" in fixed else F(-1, 4)
+    apart = value(f, x) - value(g, u)
+    nets = {name: polytriton.compile(two_layers(*net), semantics=semantics) for name, net in (("f", f), ("g", g))}
+    for by, wanted in ((float(apart) + 2.0**-10, "unsat"), (float(apart) - 2.0**-10, "sat")):
+        joined = polytriton.join(nets, TIED.format(tie=f"(and {fixed})", like="", by=by))
+        assert joined.joint is not None
+        result = joined.verify(joined.joint, timeout=60)
+        assert result.verdict == wanted
+        if result.counterexample is not None:
+            told = joined.joint.assignment(result.counterexample.x, result.counterexample.y)
+            assert (F(float(told["X"].item())), F(float(told["U"].item()))) == (x, u)
+
+
+def test_inputs_fixed_at_a_decimal_are_run_beside_it() -> None:
+    """As with one network: of 0.1 and of ties that add to it there is no float32 number, so only of real numbers one says sat."""
+    rng = np.random.default_rng(30)
+    f = drawn(rng, 1, 4, 1)
+    for semantics, wanted in (("real", "sat"), ("float32", "unknown")):
+        net = polytriton.compile(two_layers(*f), semantics=semantics)
+        for tie in ("(== U[0,0] X[0,0])", "(== U[0,0] (+ X[0,0] 0.1))"):
+            joined = polytriton.join({"f": net}, TIED.format(tie=f"(and (== X[0,0] 0.1) {tie})", like="(equal-to f) ", by=-9))
+            assert joined.joint is not None and joined.verify(joined.joint, timeout=20).verdict == wanted
+
+
 def test_a_classifier_and_its_rounded_twin(tmp_path: Path) -> None:
     """A convolutional network of an image of three axes, and a twin of weights rounded to float16: bounds hold what both answer."""
     model = onnx.load(EXAMPLES / "digits_conv_ibp.onnx")

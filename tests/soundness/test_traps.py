@@ -45,6 +45,7 @@ def test_sum_in_sequence_drifts_further_than_one_rounding(n: int, dtype: str, hi
         assert hi[0] - lo[0] < 0.02 * (n / 784), "sound, but not worth having"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("power", [27, 56])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("semantics", SEMANTICS)
@@ -91,6 +92,7 @@ def test_coefficients_that_cancel_on_the_way_back() -> None:
 PADDINGS = ((0, 0), (2, 2), (1, 0), (0, 1), (3, 1), (0, 3))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels,groups", [(1, 1), (12, 1), (12, 12), (12, 2)])
 @pytest.mark.parametrize("down", [False, pytest.param(True, marks=pytest.mark.slow)])

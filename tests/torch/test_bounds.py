@@ -59,6 +59,7 @@ def drawn(name: str, seed: int = 0, boxes: int = 3) -> tuple[nn.Module, Tensor, 
     return module, x - radius, x + radius
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", MODULES)
 def test_values_are_the_verifiers(name: str, method: str) -> None:
@@ -215,7 +216,8 @@ def test_arguments_that_do_not_fit() -> None:
         polytriton.torch.bounds(len, x, x)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("words", [("--epochs", "5", "--epsilon", "0.15"), pytest.param((), marks=pytest.mark.slow)], ids=len)
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("--epochs", "5", "--epsilon", "0.15"), ()], ids=len)
 def test_the_example_trains_what_is_proved_twice_as_often(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

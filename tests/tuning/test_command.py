@@ -53,6 +53,7 @@ def test_times() -> None:
             parse_time(wrong)
 
 
+@pytest.mark.slow
 def test_a_session_by_its_command(poly: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Its result is one JSON document, its progress goes to stderr, and the artifact has its file."""
     assert main(["tune", str(poly), "--trials", "2", "--runs", "1", "--threads", "1", "--json"]) == 0

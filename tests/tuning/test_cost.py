@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -13,14 +14,16 @@ import pytest
 from polytriton.arithmetic import ARITHMETICS
 from polytriton.artifact import read_artifact
 from polytriton.kernels.choose import GPU, retile
+from polytriton.kernels.interval_launches import product_tiles
 from polytriton.kernels.spec import Report
 from polytriton.runtime.config import GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, Tile
-from polytriton.tuned import TUNED
+from polytriton.tuned import TUNED, Entry, Tuned, plan_key, versions
 from polytriton.tuning import cross
 from polytriton.tuning.calibrate import SHAPES, measure, shape
 from polytriton.tuning.cpu_cost import LIMITS, Load, conv_cost, features, fit, form_of, nonnegative, plan_cost
 from polytriton.tuning.device import SHEETS, TYPICAL, keep_cpu, this_cpu
-from polytriton.tuning.gpu_cost import kernel_cost, work
+from polytriton.tuning.gpu_cost import INTERVAL_PRODUCTS, kernel_cost, work
+from polytriton.tuning.space import TILE, gpu_space
 
 LAYER = shape(32, 32, 4, 2, 6)
 FORMS = (LIBRARY, PLANAR, SHIFTS, PLANES, GATHER)
@@ -107,21 +110,70 @@ def test_a_tile_wider_than_its_window_does_work_in_vain() -> None:
     assert wide.ops == 4 * fitting.ops
 
 
+def interval(numerics: str, **tile: int) -> dict[str, int]:
+    return {"K": 512, "N": 512, **product_tiles(ARITHMETICS[numerics], GPU, 512).constants, **tile}
+
+
+@pytest.mark.parametrize("numerics", ["interval64", "interval32"])
+def test_tiles_of_an_interval_product_are_whole_threads_shares(numerics: str) -> None:
+    """Every choice is a tile that the kernel takes, with as many threads as it is emitted with, and predicted like the default."""
+    default = product_tiles(ARITHMETICS[numerics], GPU, 512)
+    for function in INTERVAL_PRODUCTS:
+        key = f"{function}:{numerics}:0"
+        first, *options = gpu_space({key: default}, {}).choices[TILE + key]
+        assert first == {} and len(options) > 10
+        for option in options:
+            made = retile(default, Tile(**option), ARITHMETICS[numerics])
+            size = made.constants
+            assert (size["BM"] // size["RM"]) * (size["BN"] // size["RN"]) == 32 * made.warps
+            assert Config(tiles={key: Tile(**option)}).changes()
+    with pytest.raises(ValueError, match="one thread"):
+        retile(default, Tile({"BM": 2}), ARITHMETICS[numerics])
+
+
+@pytest.mark.parametrize("numerics", ["interval64", "interval32"])
+def test_an_interval_products_time_is_that_of_its_loop(numerics: str) -> None:
+    gpu, rows = SHEETS["cuda:90"], 1 << 16
+
+    def seconds(pipes: dict[str, float] | None = None, **tile: int) -> float:
+        constants, made = interval(numerics, **tile), report(occupancy=12)
+        return kernel_cost("interval_dense", constants, numerics, rows, gpu, made, "cuda:90", pipes).seconds
+
+    does = work("interval_dense", interval(numerics), numerics, rows)
+    assert does.ops == 4 * rows * 512 * 512  # two FMAs a product
+    least = does.ops / gpu.rates[ARITHMETICS[numerics].instruction]
+    assert seconds({"issue": 0.5, "float64": 0.7}) == pytest.approx(2 * least, rel=0.02)
+    assert 1.5 * least < seconds() < 2.5 * least
+    assert seconds(RM=1, RN=1, BM=32, BN=4) > 1.5 * seconds()  # ends, widths and parts below zero for one product each
+
+
+def test_kernels_of_either_arithmetic_have_tiles_to_choose(poly: Path) -> None:
+    found = {kind.function for kind in cross.kinds(read_artifact(poly).compiled, "float64")[0]}
+    assert {"dense_step", "conv_step"} <= found
+    found = {kind.function for kind in cross.kinds(read_artifact(poly).compiled, "interval32")[0]}
+    assert found == set(INTERVAL_PRODUCTS)
+
+
 @pytest.mark.slow
-def test_tiles_for_a_gpu_that_is_not_here(poly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled for cuda:90 without one: the artifact names sizes that every kernel admits, by predicted time."""
+@pytest.mark.parametrize("numerics", ["float64", "interval32"])
+def test_tiles_for_a_gpu_that_is_not_here(poly: Path, monkeypatch: pytest.MonkeyPatch, numerics: str) -> None:
+    """Compiled for cuda:90 without one: the artifact names sizes that every kernel admits, by predicted time; other arithmetic's stay."""
     if find_spec("triton") is None:  # not imported here: this process may be one that interprets kernels
         pytest.skip("Triton is not installed")
     monkeypatch.setattr(cross, "COMPILED", 1)
-    held = read_artifact(poly)
-    made = cross.tune_target(poly, held, "cuda:90", "float64", 1 << 16)
+    held, stays = read_artifact(poly), {"relax_rows:float32:0": Tile({"BR": 2})}
+    entry = Entry(plan_key(held.compiled), "cuda:90", versions("cuda"), Config(tiles=stays).changes(), 1.0, 1.0, 1, 0)
+    held = replace(held, tuned=Tuned(entries=(entry,)))
+    made = cross.tune_target(poly, held, "cuda:90", numerics, 1 << 16)
     assert made["kernels"]
     assert all(0 < line["predicted"] <= line["default"] for line in made["kernels"])
     after = read_artifact(poly)
     assert TUNED in after.manifest.files and after.tuned is not None
-    config = Config.of(after.tuned.entries[0].config)
-    assert len(config.tiles) == made["changed"]
-    _, emitter = cross.kinds(held.compiled, "float64")
-    for key, tile in config.tiles.items():
+    (entry,) = after.tuned.entries
+    config = Config.of(entry.config)
+    assert config.tiles.items() >= stays.items() and len(config.tiles) == made["changed"] + 1
+    _, emitter = cross.kinds(held.compiled, numerics)
+    for key in config.tiles.keys() - stays.keys():
+        tile = config.tiles[key]
         assert isinstance(tile, Tile)
-        retile(emitter.asked[key], tile, ARITHMETICS["float64"])
+        retile(emitter.asked[key], tile, ARITHMETICS[numerics])

@@ -102,7 +102,8 @@ def test_ctrl_c_ends_a_duel_with_whole_rounds() -> None:
     assert duel(pair) == Duel((1.0,) * 5, (1.0,) * 5)
 
 
-@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fails", [False, True])
 def test_a_lucky_trial_is_no_winner(poly: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: bool) -> None:
     """Its trial looked a hundred times faster; timed again it is as fast as the default, or does not answer at all."""
     from polytriton.commands.tune import _report

@@ -20,7 +20,7 @@ from polytriton.artifact import read_artifact
 from polytriton.runtime.config import Config
 from polytriton.tuning.store import TRIALS
 
-KILLS = 20
+KILLS = 8
 COMMAND = (sys.executable, "-m", "polytriton.cli", "tune")
 
 
@@ -30,7 +30,7 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="folders change places in one step on Linux only")
-def test_sigkill_twenty_times(poly: Path, tmp_path: Path) -> None:
+def test_sigkill_at_many_moments(poly: Path, tmp_path: Path) -> None:
     rng, x = random.Random(0), np.full((1, load(poly).inputs), 0.4)
     want = load(poly).bounds(x - 0.01, x + 0.01, effort="quick")
     seen: list[list[str]] = []

@@ -25,6 +25,7 @@ from polytriton.tuning.space import cpu_space, name, plan_convs
 CPU = torch.device("cpu")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("form", FORMS[1:])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_form_of_a_convolution_is_the_same_sum(form: str, dtype: torch.dtype) -> None:

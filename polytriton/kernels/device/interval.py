@@ -8,8 +8,8 @@ reachable x there are m_j in [lo_j, hi_j] and c in [constant_lo, constant_hi] (t
 So the least value of sum [lo_j, hi_j] x_j over the box, plus constant_lo, bounds the target from below. Each kernel keeps the
 invariant by enclosing, for every choice inside the old intervals, the numbers that exact arithmetic makes of that choice.
 The affine node x = W y + b + delta, |delta| <= e, takes two steps: its constants join by `interval_concretize` over the box
-[b - e, b + e], its weights by `interval_dense` or `interval_conv`. NaN means "no bound", as does -inf. interval_steps.py holds
-the other steps of a program.
+[b - e, b + e], its weights by `interval_dense` or `interval_conv` (interval_products.py). NaN means "no bound", as does -inf.
+interval_steps.py holds the other steps of a program.
 
 Boxes and cuts are float64 whatever the coefficients. Coefficients of row r lie at slot[r] where SLOT is on, else at r.
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from polytriton.kernels.device.constants import BackThroughConv, RowPass
+from polytriton.kernels.device.constants import RowPass
 from polytriton.kernels.device.directed import (
     add_down,
     add_down_emulated,
@@ -38,7 +38,7 @@ from polytriton.kernels.device.directed import (
     mul_up,
     mul_up_emulated,
 )  # fmt: skip
-from polytriton.kernels.device.numerics import U64, position, table_base, taken_rows
+from polytriton.kernels.device.numerics import U64, table_base, taken_rows
 
 
 @triton.jit
@@ -92,17 +92,6 @@ def up_by(a, b, least, most, high, INTERPRET: tl.constexpr):
 
 
 @triton.jit
-def outward(near, far, w, low, high, INTERPRET: tl.constexpr):
-    """near w + low rounded down, far w + high rounded up. Up is down of the negated: the emulation does both in one go."""
-    if INTERPRET:
-        w = tl.broadcast_to(w, low.shape)
-        down, up = tl.split(fma_down_emulated(tl.join(near, -1.0 * far), tl.join(w, w), tl.join(low, -1.0 * high)))
-        return down, -1.0 * up
-    else:
-        return fma_down(near, w, low), fma_up(far, w, high)
-
-
-@triton.jit
 def plus_lanes_down(start, low, LANES: tl.constexpr, INTERPRET: tl.constexpr):
     """start + the sum of each row of `low`, rounded down."""
     if INTERPRET:
@@ -118,137 +107,6 @@ def plus_lanes_up(start, high, LANES: tl.constexpr, INTERPRET: tl.constexpr):
         return add_up_emulated(start, add_up_emulated(tl.sum(high, 1), lane_error(high, LANES)))
     else:
         return add_up(start, add_up(tl.sum(high, 1), lane_error(high, LANES)))
-
-
-@triton.jit
-def interval_dense(
-    lo_m_ptr, hi_m_ptr, slot_ptr, w_ptr, out_lo_ptr, out_hi_ptr, count_ptr,
-    T: tl.constexpr, SLOT: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, INTERPRET: tl.constexpr,
-):  # fmt: skip
-    """out[r, n] encloses sum over k of [lo, hi][r, k] w[k, n]: two FMAs a product, the end point chosen by the weight's sign.
-
-    m w over m in [lo, hi] lies between near w and far w, with near = lo, far = hi where w >= 0, the other way round elsewhere; so
-    RD(near w + low) and RU(far w + high) enclose the sum so far of every choice. NaN in either end reaches one end of every output.
-    Grid: (blocks of BM rows, tiles of BN columns). One warp with BM = 8 and BN = 64 or 128 gives a thread a few rows times a few
-    columns, all in registers.
-    """
-    count = tl.load(count_ptr)
-    first = tl.program_id(0) * BM
-    if first >= count:
-        return
-    rows = first + tl.arange(0, BM)
-    live = rows < count
-    n = tl.program_id(1) * BN + tl.arange(0, BN)
-    inside = n < N
-    at_row = rows.to(tl.int64)
-    if SLOT:
-        at_row = tl.load(slot_ptr + rows, mask=live, other=0)
-    at_row *= K
-    at_w = n.to(tl.int64)
-    low = tl.full((BM, BN), 0.0, T)
-    high = tl.full((BM, BN), 0.0, T)
-    for k in range(K):
-        lo = tl.load(lo_m_ptr + at_row + k, mask=live, other=0.0)[:, None]
-        hi = tl.load(hi_m_ptr + at_row + k, mask=live, other=0.0)[:, None]
-        w = tl.load(w_ptr + at_w, mask=inside, other=0.0)[None, :]
-        near = tl.where(w >= 0, lo, hi)
-        far = tl.where(w >= 0, hi, lo)
-        low, high = outward(near, far, w, low, high, INTERPRET)
-        at_w += N
-    to = (rows.to(tl.int64) * N)[:, None] + n[None, :]
-    tl.store(out_lo_ptr + to, low, mask=live[:, None] & inside[None, :])
-    tl.store(out_hi_ptr + to, high, mask=live[:, None] & inside[None, :])
-
-
-@dataclass(frozen=True)
-class IntervalConv(BackThroughConv):
-    INTERPRET: bool
-
-
-@triton.jit
-def interval_conv(lo_m_ptr, hi_m_ptr, slot_ptr, row_h_ptr, row_w_ptr, w_ptr, out_lo_ptr, out_hi_ptr, count_ptr, c: tl.constexpr):
-    """Rows on windows [H, W, CO] over a convolution's output become rows on windows [HO, WO, CI] over its input.
-
-    Tap (i, j) carries cell (y, x) to cell (y SH + i DH - TOP, x SW + j DW - LEFT) of the new window; what falls outside it is
-    dropped, cells that nothing reaches are 0. w is [KH, KW, CO, CI/G]; source channel o is of group o // (CO/G). A program owns BM
-    (row, cell) pairs and BN channels of one group, and sums over taps and source channels as `interval_dense` does over k; a
-    coefficient that a tap does not find is [0, 0], which adds nothing and rounds nothing. Of PH x PW phases of cells (PH = SH where
-    DH is 1) each meets only its own ceil(KH/SH) x ceil(KW/SW) taps. MASK: cells off the image IH x IW become [0, 0]. x is 0 there,
-    whatever the choice of m. Grid: (blocks of (row, cell) pairs times phases, tiles of BN channels of all groups).
-    """
-    count = tl.load(count_ptr)
-    UH: tl.constexpr = (c.HO + c.PH - 1) // c.PH
-    UW: tl.constexpr = (c.WO + c.PW - 1) // c.PW
-    COG: tl.constexpr = c.CO // c.G
-    CIG: tl.constexpr = c.CI // c.G
-    NT: tl.constexpr = (CIG + c.BN - 1) // c.BN
-    tile = tl.program_id(0)
-    if c.PH * c.PW > 1:
-        phase = tile % (c.PH * c.PW)
-        tile = tile // (c.PH * c.PW)
-        p_h = phase // c.PW
-        p_w = phase % c.PW
-    if tile.to(tl.int64) * c.BM >= count * (UH * UW):
-        return
-    pair = tile.to(tl.int64) * c.BM + tl.arange(0, c.BM)
-    row = pair // (UH * UW)
-    cell = (pair % (UH * UW)).to(tl.int32)
-    to_y = cell // UW
-    to_x = cell % UW
-    if c.PH > 1:
-        to_y = to_y * c.PH + p_h
-    if c.PW > 1:
-        to_x = to_x * c.PW + p_w
-    live = (row < count) & (to_y < c.HO) & (to_x < c.WO)
-    at_row = row
-    if c.SLOT:
-        at_row = tl.load(slot_ptr + row, mask=live, other=0)
-    group = tl.program_id(1) // NT
-    n = tl.program_id(1) % NT * c.BN + tl.arange(0, c.BN)
-    inside = n < CIG
-    i0 = 0
-    taps_h = c.KH
-    if c.PH > 1:  # the taps of this phase: those i with (to_y + TOP - i) divisible by SH
-        i0 = (p_h + c.TOP % c.PH) % c.PH
-        taps_h = (c.KH - i0 + c.PH - 1) // c.PH
-    j0 = 0
-    taps_w = c.KW
-    if c.PW > 1:
-        j0 = (p_w + c.LEFT % c.PW) % c.PW
-        taps_w = (c.KW - j0 + c.PW - 1) // c.PW
-    low = tl.full((c.BM, c.BN), 0.0, c.T)
-    high = tl.full((c.BM, c.BN), 0.0, c.T)
-    for tap in range(taps_h * taps_w):
-        i = i0 + tap // taps_w * c.PH
-        j = j0 + tap % taps_w * c.PW
-        full_y = to_y + c.TOP - i * c.DH
-        full_x = to_x + c.LEFT - j * c.DW
-        y = full_y // c.SH
-        x = full_x // c.SW
-        meets = live & (full_y >= 0) & (full_x >= 0) & (y < c.H) & (x < c.W)
-        if c.PH != c.SH:
-            meets = meets & (full_y % c.SH == 0)
-        if c.PW != c.SW:
-            meets = meets & (full_x % c.SW == 0)
-        at = at_row * (c.H * c.W * c.CO) + (y * c.W + x) * c.CO + group * COG
-        at_w = ((i * c.KW + j) * c.CO + group * COG) * CIG + n
-        for o in range(COG):
-            lo = tl.load(lo_m_ptr + at + o, mask=meets, other=0.0)[:, None]
-            hi = tl.load(hi_m_ptr + at + o, mask=meets, other=0.0)[:, None]
-            w = tl.load(w_ptr + at_w + o * CIG, mask=inside, other=0.0)[None, :]
-            near = tl.where(w >= 0, lo, hi)
-            far = tl.where(w >= 0, hi, lo)
-            low, high = outward(near, far, w, low, high, c.INTERPRET)
-    if c.MASK:
-        on_y = position(row_h_ptr, row, live, c.TO_RH != 0) * c.TO_RH - c.TO_OH + to_y
-        on_x = position(row_w_ptr, row, live, c.TO_RW != 0) * c.TO_RW - c.TO_OW + to_x
-        on = (on_y >= 0) & (on_y < c.IH) & (on_x >= 0) & (on_x < c.IW)
-        low = tl.where(on[:, None], low, 0.0)
-        high = tl.where(on[:, None], high, 0.0)
-    to = (row * (c.HO * c.WO * c.CI) + (to_y * c.WO + to_x) * c.CI + group * CIG)[:, None] + n[None, :]
-    tl.store(out_lo_ptr + to, low, mask=live[:, None] & inside[None, :])
-    tl.store(out_hi_ptr + to, high, mask=live[:, None] & inside[None, :])
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ class Room:
         """So much less than the ball's that a point is still inside when each number is rounded, or cut to the box: a place or less."""
         assert self.ball is not None
         largest = np.maximum(np.abs(self.box[0]), np.abs(self.box[1]))
-        place = np.spacing(largest).astype(np.float64) / self.ball.enclosed.scale
+        place = np.spacing(largest).astype(np.float64) / self.ball.enclosed.scale[0]
         slip = place.sum() if self.ball.norm == L1 else np.sqrt((place**2).sum())
-        return max(0.0, self.ball.enclosed.radius * (1 - 1e-12) - float(slip))
+        return max(0.0, float(self.ball.enclosed.radius[0]) * (1 - 1e-12) - float(slip))
 
     def draw_inside(self, points: np.ndarray) -> np.ndarray:
         """The points [points, inputs] in the model's numbers, drawn to the ball's centre as far as they must be: the box holds it, so they
@@ -36,13 +36,13 @@ class Room:
         points = np.asarray(points, dtype=np.float64)
         lo, hi = (v.astype(np.float64) for v in self.box)
         if self.ball is not None:
-            e = self.ball.enclosed
-            moved = np.clip(points, lo, hi) - e.centre
-            far = moved / e.scale
+            centre, scale = self.ball.enclosed.centre[0], self.ball.enclosed.scale[0]
+            moved = np.clip(points, lo, hi) - centre
+            far = moved / scale
             size = np.abs(far).sum(-1) if self.ball.norm == L1 else np.sqrt((far**2).sum(-1))
             with np.errstate(divide="ignore", invalid="ignore"):
                 share = np.where(size > self.radius, self.radius / size, 1.0)
-            points = e.centre + moved * share[..., None]
+            points = centre + moved * share[..., None]
         return np.clip(points.astype(self.box[0].dtype), *self.box)
 
     def least(self, slopes: np.ndarray) -> np.ndarray:
@@ -80,8 +80,8 @@ class Rooms:
 
 def _tensors(rooms: list[Room], dtype: torch.dtype) -> InputBalls | None:
     """As tensors; all rooms of a batch have balls of one norm, or none has."""
-    balls = [(r.ball, r.radius) for r in rooms if r.ball is not None]
+    balls = [(r.ball.enclosed, r.radius) for r in rooms if r.ball is not None]
     if not balls or len(balls) < len(rooms) or len({b.norm for b, _ in balls}) > 1:
         return None
-    centre, scale = (torch.tensor(np.stack([getattr(b.enclosed, name) for b, _ in balls]), dtype=dtype) for name in ("centre", "scale"))
+    centre, scale = (torch.tensor(np.concatenate([getattr(b, name) for b, _ in balls]), dtype=dtype) for name in ("centre", "scale"))
     return InputBalls(balls[0][0].norm, centre, scale, torch.tensor([r for _, r in balls], dtype=dtype))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polytriton.errors import runtime_refusal
+
 if TYPE_CHECKING:
     from polytriton.frontend.onnx import Source
 
@@ -33,7 +35,10 @@ def replayer(model: bytes, source: Source) -> Replay:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as e:
+        raise runtime_refusal(e) from e
 
     def replay(x: np.ndarray) -> np.ndarray:
         feed = {source.input_name: np.asarray(x, dtype=source.input_dtype).reshape(source.input_shape)}

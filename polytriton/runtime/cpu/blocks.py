@@ -57,6 +57,14 @@ def pack(w: Tensor) -> Packed:
     return Packed(whole.view(terms, count, PANEL).transpose(0, 1).contiguous(), columns, tuple(w.shape), plain)
 
 
+def pack_part(w: Tensor, outputs: Tensor, inputs: Tensor | None) -> Packed:
+    """These rows and columns of a dense layer's weight."""
+    columns = torch.arange(w.shape[1]) if inputs is None else inputs
+    panels = w.new_empty(-(-len(columns) // PANEL), len(outputs), PANEL)
+    _pack_part(w.numpy(), outputs.numpy(), columns.numpy(), panels.numpy())
+    return Packed(panels, len(columns), (len(outputs), len(columns)))
+
+
 def depths(at: Tensor, terms: Tensor) -> Tensor:
     """The most roundings between the product at this place of so many and the entry (whole numbers): the product's own, those of what
     follows in its block, then of the blocks that follow in its group, then of the groups that follow.
@@ -67,6 +75,39 @@ def depths(at: Tensor, terms: Tensor) -> Tensor:
     beside = (blocks - group * WIDTH).clamp(max=WIDTH) - (block % WIDTH).clamp(min=1)
     beyond = (blocks + WIDTH - 1) // WIDTH - group.clamp(min=1)
     return 1 + own + beside.clamp(min=0) + beyond.clamp(min=0)
+
+
+def dense_depths(live: Tensor) -> Tensor:
+    """The most roundings of the products of each output of a dense layer, [batch, outputs]: where all are multiplied, and where those that
+    are not live are left out, so that the others move up.
+    """
+    if loops.AVAILABLE and live.device.type == "cpu":
+        found = torch.empty(live.shape, dtype=torch.float64)
+        _dense_depths(live.contiguous().view(-1).numpy(), live.shape[1], found.view(-1).numpy())
+        return found
+    flat, count = live.long(), torch.tensor(live.shape[1], device=live.device)
+    moved = depths((flat.cumsum(1) - 1).clamp(min=0), flat.sum(1, keepdim=True))
+    return torch.maximum(depths(torch.arange(live.shape[1], device=live.device), count), moved).double()
+
+
+@fused.compile_loop("B i D", fused.PLAIN)
+def _dense_depths(live, size, found):  # type: ignore[no-untyped-def]
+    """`dense_depths` of [batch * size] outputs, operation by operation."""
+    for first in range(0, len(live), size):
+        count = 0
+        for k in range(first, first + size):
+            count += 1 if live[k] else 0
+        before = 0
+        for k in range(size):
+            before += 1 if live[first + k] else 0
+            most = 0
+            for at, terms in ((k, size), (max(before - 1, 0), count)):
+                block, group, blocks = at // CHAIN, at // (CHAIN * WIDTH), (terms + CHAIN - 1) // CHAIN
+                own = min(terms - block * CHAIN, CHAIN) - at % CHAIN
+                beside = min(blocks - group * WIDTH, WIDTH) - max(block % WIDTH, 1)
+                beyond = (blocks + WIDTH - 1) // WIDTH - max(group, 1)
+                most = max(most, 1 + own + max(beside, 0) + max(beyond, 0))
+            found[first + k] = most
 
 
 def tap_depths(terms: Tensor, shape: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
@@ -267,6 +308,17 @@ def _sums(m, out, w):  # type: ignore[no-untyped-def]
                 if block + CHAIN >= m.shape[1] or (block // CHAIN) % WIDTH == WIDTH - 1:
                     whole = group if block < CHAIN * WIDTH else whole + group
             out[r, column] = whole
+
+
+@fused.compile_loop("F2 I I F3", fused.PLAIN)
+def _pack_part(w, outputs, columns, panels):  # type: ignore[no-untyped-def]
+    """panels[p, t, c] = w[outputs[t], columns[PANEL p + c]], 0 beyond the last column."""
+    for t in range(len(outputs)):
+        row = w[outputs[t]]
+        for p in range(panels.shape[0]):
+            for c in range(panels.shape[2]):
+                at = p * panels.shape[2] + c
+                panels[p, t, c] = row[columns[at]] if at < len(columns) else np.float32(0)
 
 
 _multiply = loops.loop("F2 F2 F3", fused.PLAIN, _text)(_sums)

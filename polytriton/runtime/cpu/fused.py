@@ -33,8 +33,8 @@ def compile_loop(form: str, flags: set[str] = REORDERED) -> Callable[[Callable[.
 
 @compile_loop("T I i i i T T T D D D")
 def concretize(m, base, pitch, height, line, lo, hi, point, value, weight, at):  # type: ignore[no-untyped-def]
-    """value = sum of m*lo where m > 0 and m*hi where m < 0; weight = sum of |m| max(|lo|, |hi|); at = sum of m*point."""
-    r, size = 0, height * line
+    """value = sum of m*lo where m > 0 and m*hi where m < 0; weight = sum of |m| max(|lo|, |hi|); at = sum of m*point, 0 without one."""
+    r, size, asked = 0, height * line, len(point) > 0
     while r < len(base):
         total = 0.0
         large = 0.0
@@ -51,16 +51,17 @@ def concretize(m, base, pitch, height, line, lo, hi, point, value, weight, at): 
                 for q in range(line):
                     low = np.float64(ll[q])
                     high = np.float64(hh[q])
-                    p = np.float64(pp[q])
                     most = max(abs(low), abs(high))
                     x = np.float64(mm[q])
                     y = np.float64(m2[q])
                     total += x * (high if x < 0 else low)
                     large += abs(x) * most
-                    there += x * p
                     total2 += y * (high if y < 0 else low)
                     large2 += abs(y) * most
-                    there2 += y * p
+                    if asked:
+                        p = np.float64(pp[q])
+                        there += x * p
+                        there2 += y * p
             value[r] = total
             weight[r] = large
             at[r] = there
@@ -79,7 +80,8 @@ def concretize(m, base, pitch, height, line, lo, hi, point, value, weight, at): 
                 high = np.float64(hh[q])
                 total += x * (high if x < 0 else low)
                 large += abs(x) * max(abs(low), abs(high))
-                there += x * np.float64(pp[q])
+                if asked:
+                    there += x * np.float64(pp[q])
         value[r] = total
         weight[r] = large
         at[r] = there
@@ -113,6 +115,37 @@ def relax(m, base, pitch, height, line, below, above, cut, total):  # type: igno
                 x = mm[q]
                 acc += np.float64(x) * np.float64(cc[q]) if x < 0 else 0.0
                 mm[q] = x * (aa[q] if x < 0 else bb[q])
+        total[r] = acc
+
+
+@compile_loop("T I i i i T I I T T T T I i T T T T D", {"reassoc", "nsz"})
+def relax_chosen(  # type: ignore[no-untyped-def]
+    out, base, pitch, height, line, m, start, mine, own, below, above, cut, then, next_pitch, lo, hi, less, may, total
+):  # fmt: skip
+    """`relax` of the rows that begin at start[r] in m, written one behind the other, with a slope of the row's own, moved into [0, 1],
+    where the box [lo, hi] of the operand leaves the ReLU undecided.
+
+    A row's own numbers begin at mine[r], its operand's at then[r]. Where the batch says that rows `may`, and the box shows the sign of
+    the row's multiplier `less`, that leaves the coefficient; `less` is empty where there are none.
+    """
+    signed = len(less) > 0
+    for r in range(len(base)):
+        acc = 0.0
+        for i in range(height):
+            a, b = start[r] + i * line, (r * height + i) * line
+            t, o, s = base[r] + i * pitch, mine[r] + i * pitch, then[r] + i * next_pitch
+            mm, nn, kk, ll, hh = m[a : a + line], out[b : b + line], own[o : o + line], lo[s : s + line], hi[s : s + line]
+            bb, aa, cc, vv, yy = below[t : t + line], above[t : t + line], cut[t : t + line], less[o : o + line], may[t : t + line]
+            for q in range(line):
+                x, low, high, k = mm[q], ll[q], hh[q], kk[q]
+                k = np.float32(0) if k <= 0 else k if k < 1 else np.float32(1)  # 1 for what is no number
+                acc += np.float64(x) * np.float64(cc[q]) if x < 0 else 0.0
+                n = x * (aa[q] if x < 0 else k if (low < 0) & (high > 0) else bb[q])
+                if signed:
+                    v = vv[q]
+                    shown = ((v > 0) & (low >= 0)) | ((v < 0) & (high <= 0))
+                    n = n - v if shown & (yy[q] != 0) & (abs(v) < np.inf) else n
+                nn[q] = n
         total[r] = acc
 
 
@@ -158,9 +191,9 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
     total, constant, error, at,
 ):  # fmt: skip
     """`relax` of the rows that begin at start[r] in m, written one behind the other, and `charge` for the affine node behind it;
-    at = sum of m*point before that.
+    at = sum of m*point before that, 0 without one.
     """
-    r, size = 0, height * line
+    r, size, asked = 0, height * line, len(point) > 0
     while r < len(base):
         acc = 0.0
         con = 0.0
@@ -181,9 +214,11 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
                 mm, m2, oo, o2 = m[a : a + line], m[a2 : a2 + line], out[o : o + line], out[o + size : o + size + line]
                 for q in range(line):
                     low, high, c, tq, bq = lo[q], hi[q], np.float64(cc[q]), np.float64(tt[q]), np.float64(bb[q])
-                    x, y, p = mm[q], m2[q], np.float64(pp[q])
-                    there += np.float64(x) * p
-                    there2 += np.float64(y) * p
+                    x, y = mm[q], m2[q]
+                    if asked:
+                        p = np.float64(pp[q])
+                        there += np.float64(x) * p
+                        there2 += np.float64(y) * p
                     acc += np.float64(x) * c if x < 0 else 0.0
                     acc2 += np.float64(y) * c if y < 0 else 0.0
                     n = x * (high if x < 0 else low)
@@ -214,7 +249,8 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
             mm, oo = m[a : a + line], out[o : o + line]
             for q in range(line):
                 x = mm[q]
-                there += np.float64(x) * np.float64(pp[q])
+                if asked:
+                    there += np.float64(x) * np.float64(pp[q])
                 acc += np.float64(x) * np.float64(cc[q]) if x < 0 else 0.0
                 n = x * (hi[q] if x < 0 else lo[q])
                 oo[q] = n

@@ -12,6 +12,7 @@ import hashlib
 import os
 import secrets
 import struct
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -96,18 +97,24 @@ def loop(form: str, flags: set[str], text: Text | None = None) -> Callable[[Call
     return wrap
 
 
-def prepare(tell: Tell = knobs.tell) -> None:
-    """Loads every loop; where this machine has none of this release yet, compiles them, which takes some seconds, and says so."""
+def prepare(tell: Tell = knobs.tell) -> float:
+    """Loads every loop; where this machine has none of this release yet, compiles them, and says so. Returns the seconds that took."""
     if not AVAILABLE:
-        return
-    from polytriton.runtime.cpu import blocks, cells, fused, scalars, sums  # noqa: F401  those that are to be known
+        return 0.0
+    from polytriton.runtime.cpu import blocks, cells, fused, scalars, sums, vectors  # noqa: F401  those that are to be known
 
     with _LOCK:
         left = [one for one in _known if one._found is None]
         if not left:
-            return
+            return 0.0
+        begin, compiled = time.monotonic(), list[str]()
+
+        def report(message: str) -> None:
+            compiled.append(message)
+            tell(message)
+
         try:
-            found = _addresses(tell)
+            found = _addresses(report)
         except Exception as error:  # another release of Numba or LLVM: its own dispatcher serves, slower to start
             knobs.note(knobs.SUMMARY, f"loops are compiled when first used: {error}")
             found = {}
@@ -117,6 +124,7 @@ def prepare(tell: Tell = knobs.tell) -> None:
                 for version in one.versions
                 if f"{one.name}_{version}" in found
             }
+        return time.monotonic() - begin if compiled else 0.0
 
 
 def _addresses(tell: Tell) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class Compact:
     w: Tensor | Packed
     outputs: Tensor
     inputs: Tensor | None  # None: all of them
+    size: int  # inputs that the layer has
 
 
 class Products:
@@ -37,16 +38,17 @@ class Products:
     fast: bool  # Numba's loops are there and the device is a CPU
     direct: bool  # the library's convolutions sum plainly
 
-    def linear(self, m: Tensor, w: Tensor | Packed | Compact, shape: tuple[int, int, int]) -> Tensor:
+    def linear(self, m: Tensor, w: Tensor | Packed | Compact, picked: bool = False, narrow: bool = False) -> Tensor:
+        """[rows, inputs]. Of a part of a layer: `picked` rows have its outputs alone, a `narrow` result its inputs alone."""
         flat = m.reshape(len(m), -1)
         if not isinstance(w, Compact):
-            return self._matrix_product(flat, w).view(len(m), *shape)
-        product = self._matrix_product(flat.index_select(1, w.outputs), w.w)
-        if w.inputs is None:
-            return product.view(len(m), *shape)
-        out = m.new_zeros(len(m), shape[0] * shape[1] * shape[2])
+            return self._matrix_product(flat, w)
+        product = self._matrix_product(flat if picked else flat.index_select(1, w.outputs), w.w)
+        if w.inputs is None or narrow:
+            return product
+        out = m.new_zeros(len(m), w.size)
         out.index_copy_(1, w.inputs, product)
-        return out.view(len(m), *shape)
+        return out
 
     def _matrix_product(self, m: Tensor, w: Tensor | Packed, out: Tensor | None = None) -> Tensor:
         """By the library, in an order that is its own, or in blocks."""

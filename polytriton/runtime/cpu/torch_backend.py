@@ -24,7 +24,7 @@ from polytriton.runtime.input_balls import InputBalls, least_over
 from polytriton.runtime.results import Rows
 
 if TYPE_CHECKING:
-    from polytriton.runtime.tables import BallTables
+    from polytriton.runtime.tables import BallTables, LineTables
 
 __all__ = ["FEW", "LONG", "Compact", "ConvShape", "Frame", "Place", "Rows", "TorchBackend", "crop"]
 
@@ -42,6 +42,19 @@ class Place:
     @property
     def line(self) -> int:
         return self.width * self.channels
+
+
+@dataclass(frozen=True)
+class OwnLines:
+    """Tables of the rows' own for a ReLU, not trusted: slopes of lines below, at least `least`, and multipliers of signs, with the batch's
+    table of where rows may have one.
+    """
+
+    place: Place
+    least: float
+    slopes: Tensor
+    multipliers: Tensor | None = None
+    may: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -111,17 +124,16 @@ class TorchBackend(Products, Scalars):
 
     def concretize(
         self, m: Tensor, place: Place, lo: Tensor, hi: Tensor, point: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Least value of each row over its boxes, to within dot_error * weight; weight = sum |m| max(|lo|, |hi|); its value at a
-        point, of no use where none is given."""
-        point = lo if point is None else point
+        point, where one is given."""
         if self.fast:
-            least, weight, at = self._run_fused(fused.concretize, m, place, lo, hi, point, count=3)
-            return least, weight, at
+            least, weight, at = self._run_fused(fused.concretize, m, place, lo, hi, lo[:0] if point is None else point, count=3)
+            return least, weight, None if point is None else at
         x = m.reshape(len(m), place.height, place.line).double()
         low, high = self._gather(lo, place).double(), self._gather(hi, place).double()
         least, weight = (x * torch.where(x < 0, high, low)).sum((1, 2)), (x.abs() * torch.maximum(low.abs(), high.abs())).sum((1, 2))
-        return least, weight, self.table_dot(m, place, point)
+        return least, weight, None if point is None else self.table_dot(m, place, point)
 
     def least_in_ball(self, m: Tensor, place: Place, ball: BallTables, images: Tensor) -> Tensor:
         """A number not above any row's value where its box and ball meet; what it rounds is paid."""
@@ -165,6 +177,35 @@ class TorchBackend(Products, Scalars):
         own = bias if bias.dim() == 2 else self._gather(bias, place)
         return (x * own.double()).sum((1, 2)), (x.abs() * self._gather(t, place).double()).sum((1, 2))
 
+    def relax_chosen(
+        self, m: Tensor, place: Place, lines: LineTables, box: tuple[Tensor, Tensor, Place], own: OwnLines
+    ) -> tuple[Tensor, Tensor]:
+        """As `relax` by `lines`, into new memory, with the rows' own slopes where the operand's box leaves the sign open, and their own
+        multipliers where it shows theirs (runtime/chosen.py).
+        """
+        lo, hi, then = box
+        if self.fast and lines.lower_cut is None and own.least == 0.0:
+            out, none = torch.empty_like(m), m.view(-1)[:0]
+            start = fused.PerRow((torch.arange(len(m)) * (place.height * place.line)).numpy())
+            mine, after = fused.PerRow(own.place.base.numpy()), fused.PerRow(then.base.numpy())
+            less, may = (none, none) if own.multipliers is None or own.may is None else (own.multipliers, own.may)
+            tables = m, start, mine, own.slopes, lines.below, lines.above, lines.upper_cut, after, then.pitch, lo, hi, less, may
+            (total,) = self._run_fused(fused.relax_chosen, out, place, *tables, count=1)
+            return out, total
+        x, gather = m.reshape(len(m), place.height, place.line), self._gather
+        low, high = gather(lo, then), gather(hi, then)
+        slopes = gather(own.slopes, own.place).nan_to_num(1.0).clamp(own.least, 1.0)
+        below = torch.where((low < 0) & (high > 0), slopes, gather(lines.below, place)) if own.least <= 1.0 else gather(lines.below, place)
+        total = (x.clamp(max=0).double() * gather(lines.upper_cut, place).double()).sum((1, 2))
+        if lines.lower_cut is not None:
+            total = total + (x.clamp(min=0).double() * gather(lines.lower_cut, place).double()).sum((1, 2))
+        out = x * torch.where(x < 0, gather(lines.above, place), below)
+        if own.multipliers is not None and own.may is not None:
+            b = gather(own.multipliers, own.place).nan_to_num(0.0, 0.0, 0.0)
+            shown = ((b > 0) & (low >= 0)) | ((b < 0) & (high <= 0))
+            out = out - torch.where(shown & (gather(own.may, place) != 0), b, torch.zeros_like(b))
+        return out.view_as(m), total
+
     def relax_and_charge(
         self,
         m: Tensor,
@@ -177,23 +218,23 @@ class TorchBackend(Products, Scalars):
         bias: Tensor,
         stay: Tensor | None = None,
         point: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
         """`relax` without a lower cut, then `charge` at `then` (the operand's place): one pass where a fused form exists. Last comes each
-        row's value at a point before that, of no use where none is given.
+        row's value at a point before that, where one is given.
 
         m is left as it is. With `stay` the result has those rows of m, and the places are theirs.
         """
-        point = upper_cut if point is None else point
         if self.fast:
             rows = torch.arange(len(m), device=m.device) if stay is None else stay
             out = m.new_empty(len(rows), *m.shape[1:])
             start = fused.PerRow((rows * (place.height * place.line)).numpy())
             after = fused.PerRow(then.base.numpy())
-            tables = m, start, below, above, upper_cut, point, after, then.pitch, t, *_lines_of(bias, then)
-            total, constant, error, at = self._run_fused(fused.relax_and_charge, out, place, *tables, count=4)
-            return out, total, constant, error, at
+            centre = upper_cut[:0] if point is None else point
+            tables = m, start, below, above, upper_cut, centre, after, then.pitch, t, *_lines_of(bias, then)
+            total, constant, error, there = self._run_fused(fused.relax_and_charge, out, place, *tables, count=4)
+            return out, total, constant, error, None if point is None else there
         m = m.clone() if stay is None else m.index_select(0, stay)
-        at = self.table_dot(m, place, point)
+        at = None if point is None else self.table_dot(m, place, point)
         m, total = self.relax(m, place, below, above, None, upper_cut)
         constant, error = self.charge(m, then, t, bias)
         return m, total, constant, error, at

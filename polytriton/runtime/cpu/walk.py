@@ -1,12 +1,9 @@
 """Walks one program of the Plan over a block of rows: the only interpreter of Plan steps.
 
-Invariant of every row before and after every step: target >= sum over the frontier of M.x + constant - error, where the constant is
-still to lose the value at its centre of every entry in `owed`: the next pass over the entry's coefficients makes it by the way.
+Every step keeps the invariant of frontier.py.
 """
 
 from __future__ import annotations
-
-from itertools import chain
 
 import torch
 from torch import Tensor
@@ -17,30 +14,26 @@ from polytriton.ir.plan import Axis, Program, Step, Window
 from polytriton.passes.windows import input_axis, whole, windows_per_cell
 from polytriton.rounding import dot_error, one_rounding, sum_error
 from polytriton.runtime.chosen import Chosen
+from polytriton.runtime.cpu.frontier import Entry, Frontier
 from polytriton.runtime.cpu.products import ConvShape, crop
 from polytriton.runtime.cpu.torch_backend import Place, Rows, TorchBackend
+from polytriton.runtime.narrow import Narrow
 from polytriton.runtime.results import Identity, Results
 from polytriton.runtime.soundness import gamma
 from polytriton.runtime.tables import Tables
 
 __all__ = ["Identity", "Results", "Walk", "conv_shape"]
 
-Entry = tuple["Tensor | Identity", Window]
 
-
-class Walk:
+class Walk(Frontier):
     """One block of rows on its way from the target to the input."""
 
     def __init__(
         self, backend: TorchBackend, tables: Tables, program: Program, rows: Rows, results: Results, chosen: Chosen | None = None
     ) -> None:
-        self.backend, self.tables, self.program, self.rows, self.results = backend, tables, program, rows, results
-        self.chosen = chosen
-        self.kit = tables.kit
-        self.frontier: dict[str, Entry] = {}
-        self.arriving: dict[str, list[Entry]] = {}
-        self.owed: dict[str, Tensor] = {}  # of entries that a product made: its centre's point, a table (centres.py)
-        self.step = program.steps[0]
+        super().__init__(backend, tables, rows)
+        self.program, self.results, self.chosen = program, results, chosen
+        self.step, self.coming = program.steps[0], program.steps[1:3]
         self.extra: Tensor | None = None
         self.left: list[int] = []
         self.stay: Tensor | None = None  # rows of the only entry that this ReLU is to read: those that left are still there
@@ -50,8 +43,8 @@ class Walk:
         """`extra` are coefficients over the input that a query brings along: bounded on their own until the input is reached."""
         self.extra = extra
         self.results.left.append(self.left)
-        for step in self.program.steps:
-            self.step = step
+        for k, step in enumerate(self.program.steps):
+            self.step, self.coming = step, self.program.steps[k + 1 : k + 3]
             if step.op == "start":
                 self.frontier[step.node] = (start, step.windows[0])
                 continue
@@ -71,9 +64,10 @@ class Walk:
         entries, found = self._entries(), []
         for name, (m, window) in entries:
             matrix = m if isinstance(m, Tensor) else self._matrix(name, m)
-            place, point = self._place(name, window), self.owed.pop(name, None)
-            least, weight, value = self.backend.concretize(matrix, place, *self.tables.box(name), point)
-            if point is not None:
+            held, point = self.narrow.get(name), self.owed.pop(name, None)
+            place = self._place(name, window) if held is None else held.place(len(matrix))
+            least, weight, value = self.backend.concretize(matrix, place, *(self.tables.box(name) if held is None else held.box), point)
+            if value is not None:
                 self.backend.pay(self.rows, value, -1.0)
             ball = self.tables.ball(name)
             if ball is not None:
@@ -106,10 +100,6 @@ class Walk:
                 }
         return len(stay) > 0
 
-    def _place(self, name: str, window: Window) -> Place:
-        """Where the rows' windows lie in the node's tables."""
-        return self.kit.frames[name].place(self.rows, window)
-
     def _entries(self) -> list[tuple[str, Entry]]:
         """The frontier, and what a query brings along over the input."""
         entries = list(self.frontier.items())
@@ -120,116 +110,44 @@ class Walk:
             entries.append((name, (rows, whole(f.h, f.w))))
         return entries
 
-    def _pay_pending(self, step: Step, m: Tensor, window: Window) -> None:
-        """Charges the rounding of M_j lambda_j at once, where the step pays it and has no vector that contains it."""
-        if step.pays("relu"):
-            name, place = step.node, self._place(step.node, window)
-            weight = self.backend.weigh(m, place, self.tables.xabs(name))
-            scale = self.kit.pending[name] * sum_error(place.height * place.line)
-            self.backend.pay(self.rows, None, 0.0, weight, scale, self.tables.floor(name))
-
-    # ---- scalars ----------------------------------------------------------------------------------------
-
-    def _pay_product(self, step: Step, m: Tensor | Identity, window: Window) -> None:
-        """Charges substituting the step's affine node, where the step pays it."""
-        if not step.pays("product"):
-            return
-        if isinstance(m, Identity):
-            self._charge_identity(step.node, m)
-        else:
-            self._charge(step.node, m, window)
-
-    def _charge(self, name: str, m: Tensor, window: Window) -> None:
-        """The constant and the error of substituting an affine node."""
-        place = self._place(name, window)
-        t, floor = self.tables.charge(name)
-        spatial = self.kit.varies(name) and not window.whole
-        bias = torch.zeros(1, place.line, dtype=torch.float64, device=m.device) if spatial else self.tables.constants(name, place.width)
-        constant, error = self.backend.charge(m, place, t, bias)
-        if spatial:
-            b = self.kit.forward.layers[name].b
-            table = self.kit.frames[name].table(b.expand(self.tables.boxes.batch, *b.shape))
-            constant = self.backend.table_dot(m, place, table)
-        self.backend.pay(self.rows, constant, 1.0, error, sum_error(place.height * place.line), floor)
-
-    def _owe_centre(self, step: Step) -> None:
-        """The value at its centre of a product just given is to leave the constant, which has the centre's image for it (centres.py)."""
-        found, name = self.tables.centre_tables(step.node), step.to[0]
-        if found is not None and self.arriving.get(name):  # what waits there has no pass of its own
-            self._pay_centre(name, self.arriving[name][-1], found[1])
-        elif found is not None:
-            self.owed[name] = found[1]
-
-    def _leave_centre(self, name: str) -> None:
-        """Pays what an entry of the frontier owes by a pass of its own."""
-        point = self.owed.pop(name, None)
-        if point is not None:
-            self._pay_centre(name, self.frontier[name], point)
-
-    def _pay_centre(self, name: str, entry: Entry, point: Tensor) -> None:
-        """What the sum rounds was charged with the product (`Tables._vector`)."""
-        m, window = entry
-        assert isinstance(m, Tensor)
-        value, *_ = self.backend.concretize(m, self._place(name, window), point, point)
-        self.backend.pay(self.rows, value, -1.0)
-
-    def _charge_identity(self, name: str, m: Identity) -> None:
-        """The same for a row that is one neuron: no sum, so no rounding but the vector's own."""
-        at = (self.rows.image, self.rows.h, self.rows.w, m.channel)
-        layer = self.kit.forward.layers.get(name)
-        constant = None
-        if layer is not None:
-            constant = m.sign * (layer.b[m.channel] if layer.node.op == "conv" else layer.b[at[1:]])
-        self.backend.pay(self.rows, constant, 1.0, self.tables.first(name)[at])
-
-    # ---- frontier ---------------------------------------------------------------------------------------
-
-    def _take(self, node: Node) -> Entry:
-        self._leave_centre(node.name)
-        return self.frontier.pop(node.name)
-
-    def _give(self, step: Step, *entries: Tensor | Identity) -> None:
-        for name, window, entry in zip(step.to, step.windows, entries, strict=True):
-            if name in self.frontier:
-                self.arriving.setdefault(name, []).append((entry, window))
-            else:
-                self.frontier[name] = (entry, window)
-
-    def _matrix(self, name: str, m: Identity) -> Tensor:
-        """Identity rows written out on a 1x1 window (or on a vector)."""
-        frame = self.kit.frames[name]
-        out = torch.zeros(len(self.rows), 1, 1, frame.channels, dtype=self.kit.coefficients.dtype, device=self.backend.device)
-        out[torch.arange(len(out), device=out.device), 0, 0, m.channel] = m.sign.to(out.dtype)
-        return out
-
-    def _own(self, m: Tensor) -> Tensor:
-        """Coefficients that may be overwritten: copied where another entry lies in the same memory."""
-        memory = m.untyped_storage().data_ptr()
-        waiting = (entry for entries in self.arriving.values() for entry in entries)
-        others = (o for o, _ in chain(self.frontier.values(), waiting) if isinstance(o, Tensor))
-        return m.clone() if any(o.untyped_storage().data_ptr() == memory for o in others) else m
-
-    def _dense_entry(self, name: str, entry: Entry) -> tuple[Tensor, Window]:
-        m, window = entry
-        return (m if isinstance(m, Tensor) else self._matrix(name, m)), window
-
     # ---- steps ------------------------------------------------------------------------------------------
 
     def _linear(self, node: Node, step: Step) -> None:
+        source, held = step.to[0], self.narrow.pop(node.name, None)
         m, window = self._take(node)
-        w = self.kit.weights[node.name]
-        self._pay_product(step, m, window)
+        then = self._narrow_behind(source)
         if isinstance(m, Identity):
-            rows = w.rows.index_select(0, m.channel).mul_(m.sign.to(w.rows.dtype)[:, None])
-            self._give(step, rows.view(len(m.sign), *self._extent(step.to[0])))
+            self._pay_product(step, m, window)
+            w = self.kit.weights[node.name].rows
+            rows = w if then is None else then.keep(node.name, "rows", lambda: w)
+            self._give(step, self._as_entry(rows.index_select(0, m.channel).mul_(m.sign.to(w.dtype)[:, None]), source, then))
             return
-        active = self.tables.active(node, self.rows.image)
-        self._give(step, self.backend.linear(m, self.kit.multiplier(node.name) if active is None else active, self._extent(step.to[0])))
+        if held is None:
+            self._pay_product(step, m, window)
+        active = self.tables.active(node, self.rows.image) if held is None else held.part
+        if then is not None and (active is None or active.inputs is None or not torch.equal(active.inputs, then.cells)):
+            then = None
+        found = self.backend.linear(m, self.kit.multiplier(node.name) if active is None else active, held is not None, then is not None)
+        self._give(step, self._as_entry(found, source, then))
         self._owe_centre(step)
 
-    def _extent(self, name: str) -> tuple[int, int, int]:
-        f = self.kit.frames[name]
-        return f.h, f.w, f.channels
+    def _as_entry(self, m: Tensor, name: str, held: Narrow | None) -> Tensor:
+        """Rows [rows, cells] as they stand on a node, all its cells or these."""
+        if held is None:
+            return m.view(len(m), *self._extent(name))
+        self.narrow[name] = held
+        return m.view(len(m), 1, 1, -1)
+
+    def _narrow_behind(self, name: str) -> Narrow | None:
+        """Tables of the ReLU that rows are given to, where it is the next to be substituted, a dense layer follows it, and rows leave
+        out cells there.
+        """
+        if len(self.coming) < 2 or self.frontier:
+            return None
+        relu, dense = self.coming
+        if relu.node != name or relu.pays("relu") or dense.op != "linear" or not self._fuses(relu) or relu.to[0] != dense.node:
+            return None
+        return self.tables.narrow(self.kit.nodes[name], self.rows.image)
 
     def _conv(self, node: Node, step: Step) -> None:
         m, window = self._take(node)
@@ -317,29 +235,15 @@ class Walk:
         return isinstance(m, Tensor)
 
     def _relu(self, node: Node, step: Step) -> None:
-        fuses = self._fuses(step)
-        point = self.owed.pop(node.name, None) if fuses else None
+        if self._fuses(step):
+            self._relax_and_charge(node, step)
+            return
         m, window = self._dense_entry(node.name, self._take(node))
         self._pay_pending(step, m, window)
         lines = self.tables.lines(node)
         place = self._place(node.name, window)
         terms = place.height * place.line
         source = node.inputs[0]
-        if fuses:
-            then = self._place(source, window)
-            t, floor = self.tables.charge(source)
-            bias = self.tables.constants(source, place.width)
-            m, total, constant, error, value = self.backend.relax_and_charge(
-                m, place, lines.below, lines.above, lines.upper_cut, then, t, bias, self.stay, point
-            )
-            self.stay = None
-            if point is not None:
-                self.backend.pay(self.rows, value, -1.0)
-            # the intercepts' sum has one sign (at most zero): enlarging it covers the rounding of its sum
-            self.backend.pay(self.rows, total, sum_error(terms))
-            self.backend.pay(self.rows, constant, 1.0, error, sum_error(terms), floor)
-            self._give(step, m)
-            return
         if self.chosen is not None and self._chooses(node):
             m, total = self.chosen.relax(self.backend, self.tables, self.rows, node, window, m)
         else:
@@ -347,6 +251,30 @@ class Walk:
         self.backend.pay(self.rows, total, sum_error(terms))
         if step.pays("behind"):
             self._charge(source, m, window)
+        self._give(step, m)
+
+    def _relax_and_charge(self, node: Node, step: Step) -> None:
+        """A ReLU, and what it pays for the affine step behind it, in one loop."""
+        source, held, point = node.inputs[0], self.narrow.pop(node.name, None), self.owed.pop(node.name, None)
+        m, window = self._dense_entry(node.name, self._take(node))
+        if held is None:
+            self._pay_pending(step, m, window)
+            lines, place, then = self.tables.lines(node), self._place(node.name, window), self._place(source, window)
+            (t, floor), bias = self.tables.charge(source), self.tables.constants(source, place.width)
+            below, above, upper_cut = lines.below, lines.above, lines.upper_cut
+        else:
+            place = then = held.place(len(self.rows))
+            t, floor, bias, below, above, upper_cut = held.t, held.floor, held.bias, held.below, held.above, held.upper_cut
+            self.narrow[source] = held
+        m, total, constant, error, value = self.backend.relax_and_charge(
+            m, place, below, above, upper_cut, then, t, bias, self.stay, point
+        )
+        self.stay, terms = None, place.height * place.line
+        if value is not None:
+            self.backend.pay(self.rows, value, -1.0)
+        # the intercepts' sum has one sign (at most zero): enlarging it covers the rounding of its sum
+        self.backend.pay(self.rows, total, sum_error(terms))
+        self.backend.pay(self.rows, constant, 1.0, error, sum_error(terms), floor)
         self._give(step, m)
 
     def _curve(self, node: Node, step: Step) -> None:
@@ -385,11 +313,6 @@ class Walk:
         m, total = self.backend.relax(m, place, below, above, lower, upper)
         self.backend.pay(self.rows, total, 1.0, weight, 2 * dot_error(terms) * sum_error(terms))
         return m
-
-    def _pay_cuts(self, each: Tensor, size: Tensor) -> None:
-        """The constants of rows with slopes of their own, two products a cell at most, and what their sum rounds."""
-        terms = 2 * each.shape[1] * each.shape[2]
-        self.backend.pay(self.rows, each.sum((1, 2)), 1.0, size.sum((1, 2)), 2 * dot_error(terms) * sum_error(terms))
 
     def _maxpool(self, node: Node, step: Step) -> None:
         """A row over max(x) becomes one over the winners (lower side, and upper where sure) and a constant."""

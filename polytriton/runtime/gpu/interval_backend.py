@@ -39,8 +39,10 @@ class IntervalBackend(TritonBackend):
         self, kit: Kit, dtype: str, device: torch.device, interpret: bool, memory: int, config: Config = DEFAULT,
         stock: Stock | None = None, *, early: bool = True, tight: bool = False,
     ) -> None:  # fmt: skip
-        own = replace(config, tiles={}, rooms={}, lanes=True)
-        super().__init__(kit, f"interval{dtype.removeprefix('float')}", device, interpret, memory, own, stock, early=early, tight=tight)
+        numerics = f"interval{dtype.removeprefix('float')}"
+        tiles = {key: tile for key, tile in config.tiles.items() if f":{numerics}:" in key}  # of others, no launch differs
+        own = replace(config, tiles=tiles, rooms={}, lanes=True)
+        super().__init__(kit, numerics, device, interpret, memory, own, stock, early=early, tight=tight)
 
     def lower(self, program: Program) -> Launches:
         return IntervalLowering(self.emitter, self.frames, self.numerics, program, self.sizes).run()

@@ -127,7 +127,7 @@ class Program:
                 else:
                     y = _plain(s, v)
                     if daz and s.form == FLOAT32 and s.op in smooth.STEPPED:
-                        y = smooth.near(s.op, np.where(np.abs(v[:, s.a]) < 2.0**-126, 0.0, v[:, s.a]), 0.0)
+                        y = smooth.near(s.op, np.where(np.abs(v[:, s.a]) < 2.0**-126, 0.0, v[:, s.a]), s.number)
                     elif daz and s.form == FLOAT32:
                         y = np.where(np.abs(y) < 2.0**-126, 0.0, y)
                     v[:, s.start : s.start + s.count] = y

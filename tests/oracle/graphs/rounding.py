@@ -216,7 +216,12 @@ def arrange(terms, n, order, direction, turn, key, state):  # type: ignore[no-un
     elif order == 4 or order == 5:
         for k in range(n):
             key[k] = -abs(terms[k]) if order == 4 else abs(terms[k])
-        turn[:n] = np.argsort(key[:n])
+        for k in range(1, n):  # by hand: making machine code of np.argsort takes seconds
+            term, at, size = turn[k], k, key[turn[k]]
+            while at > 0 and key[turn[at - 1]] > size:
+                turn[at] = turn[at - 1]
+                at -= 1
+            turn[at] = term
     elif order == 6 or order == 7:
         sign = -1.0 if direction == -1 else 1.0
         if order == 7:
@@ -248,7 +253,7 @@ def dots(v, goal, x, w, bias, start, form, order, fma, bias_first, flush, daz, s
     tiny = 2.0**-126 if daz and form == 0 else 0.0
     for p in range(v.shape[0]):
         for i in range(x.shape[0]):
-            n = 0
+            n = np.int64(0)  # not the literal 0, of which `arrange` would be made once more
             for k in range(taps):
                 if x[i, k] == 0 or w[i, k] == 0:
                     continue

@@ -101,15 +101,20 @@ FUNCTIONS: dict[str, Function] = {
     "fourth": Function(lambda x, _: x**4, lambda x, _: x * x * x * x, relative=True),
     "three_halves": Function(lambda x, _: np.abs(x) ** 1.5, lambda x, _: x * x.sqrt(), relative=True),
 }  # fmt: skip
-STEPPED = {"sign": np.sign, "floor": np.floor, "ceil": np.ceil, "round": np.rint}  # exact, deployed too
+STEPPED: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {  # exact, deployed too
+    **{op: lambda x, _, f=f: f(x) for op, f in (("sign", np.sign), ("floor", np.floor), ("ceil", np.ceil), ("round", np.rint))},
+    "thresholded": lambda x, a: np.where(x > a, x, 0.0),
+}
 
 
 def near(op: str, x: np.ndarray, number: float) -> np.ndarray:
-    return np.asarray(STEPPED[op](x) if op in STEPPED else FUNCTIONS[op].near(x, number))
+    return np.asarray(STEPPED[op](x, number) if op in STEPPED else FUNCTIONS[op].near(x, number))
 
 
 def slope(op: str, x: np.ndarray, number: float) -> np.ndarray:
     """About the derivative, for goals alone; of a step that of its stairs."""
+    if op == "thresholded":
+        return np.where(x > number, 1.0, 0.0)
     if op in STEPPED:
         return np.ones_like(x)
     h = 1e-6 * (1 + np.abs(x))
@@ -119,6 +124,8 @@ def slope(op: str, x: np.ndarray, number: float) -> np.ndarray:
 
 def exactly(op: str, q: Any, number: float) -> Any:
     """The value at a rational, to 400 bits or more."""
+    if op == "thresholded":
+        return q if q > type(q)(*number.as_integer_ratio()) else type(q)(0)
     if op in STEPPED:
         return type(q)(_stepped(op, q))
     from flint import arb, ctx
@@ -220,6 +227,10 @@ def step(tape: Tape, n: NodeView) -> Value:
     return tape.single(n.op.lower(), n.inputs[0])
 
 
+def threshold(tape: Tape, n: NodeView) -> Value:
+    return tape.single("thresholded", n.inputs[0], number=n.number("alpha", 1.0))
+
+
 def softmax(tape: Tape, n: NodeView) -> Value:
     """exp(x - max) over their sum: each step rounded, the exponential off by a unit; or exact, and off by what is stated of the whole."""
     x = n.inputs[0]
@@ -261,5 +272,5 @@ def layer_norm(tape: Tape, n: NodeView) -> Value:
 SMOOTH: dict[str, Any] = {
     "LayerNormalization": layer_norm,
     **dict.fromkeys(PLAIN, function), "Gelu": gelu, **dict.fromkeys(("Elu", "Selu", "Celu"), elu), "Pow": power, "Softmax": softmax,
-    **dict.fromkeys(("Sign", "Floor", "Ceil", "Round"), step),
+    **dict.fromkeys(("Sign", "Floor", "Ceil", "Round"), step), "ThresholdedRelu": threshold,
 }  # fmt: skip

@@ -145,7 +145,10 @@ def steps(b: Builder, x: Tensor) -> Tensor:
     x = layer(b, x)
     if b.chance(0.5):
         x = b.pair(b.pick("Add", "Sub"), x, b.constant(b.rng.integers(-3, 4, x.shape[1:]) / 2))
-    y = b.emit(b.pick("Sign", "Floor", "Ceil", "Round"), [x], x.shape)
+    if b.chance(0.3):
+        y = b.emit("ThresholdedRelu", [x], x.shape, alpha=b.pick(0.5, 1.0, 0.1, 2.0, 0.0))
+    else:
+        y = b.emit(b.pick("Sign", "Floor", "Ceil", "Round"), [x], x.shape)
     if b.chance(0.4):
         y = b.pair(b.pick("Add", "Sub", "Mul"), y, x)
     return end(b, y)

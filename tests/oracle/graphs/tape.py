@@ -105,7 +105,8 @@ class Tape:
 
     def _put(self, op: str, shape: tuple[int, ...], dtype: np.dtype[Any], fixed: bool, *tables: np.ndarray, number: float = 0.0) -> Value:
         count = int(np.prod(shape, dtype=np.int64))
-        flat = [np.array(t, np.int32) for t in tables] + [_NONE] * (3 - len(tables))
+        # one layout, whatever the caller turned: the machine code is made anew for every other
+        flat = [np.array(t, np.int32, order="C") for t in tables] + [_NONE] * (3 - len(tables))
         start = self.fresh(count)
         self.steps.append(Step(op, start, count, FORMATS[dtype], *flat, number=number))
         return Value(np.arange(start, start + count, dtype=np.int32).reshape(shape), dtype, None, fixed)

@@ -191,6 +191,7 @@ CASES: dict[str, tuple[list[Any], tuple[int, ...], dict[str, np.ndarray], int]] 
         "Floor", "Ceil", "Round",
     )},
     **{f"{op} of a square": ([node("Mul", "x", "x", out="s"), node(op, "s")], FLAT, {}, 17) for op in ("Log", "Sqrt", "Reciprocal")},
+    **{f"thresholded, alpha {a:g}": ([node("ThresholdedRelu", "x", alpha=a)], FLAT, {}, 17) for a in (0.0, 0.25, 1.0)},
     **{f"{op}, alpha 2": ([node(op, "x", alpha=2.0)], FLAT, {}, 17) for op in ("Elu", "Selu", "Celu")},
     "gelu by tanh": ([node("Gelu", "x", approximate="tanh")], FLAT, {}, 20),
     **{f"power {k:g}": ([node("Mul", "x", "x", out="s"), node("Pow", "s", "k")], FLAT, {"k": np.float32(k)}, 17)
@@ -226,6 +227,7 @@ def run(made: bytes, x: np.ndarray) -> np.ndarray:
 FORMS = {"a": Forms(), "b": Forms(1, 1, 1, 1, 1, 1), "c": Forms(0, 2, 2, 0, 0), "d": Forms(0, 0, 3, 0, 0)}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("forms", [pytest.param(f, id=i, marks=() if i in "ab" else pytest.mark.slow) for i, f in FORMS.items()])
 def test_operators_agree_with_onnxruntime(name: str, forms: Forms) -> None:
@@ -264,6 +266,7 @@ def test_what_is_not_covered_says_so() -> None:
         program(model([node("LpNormalization", "x")], FLAT, {}))
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("rule", RULES)
 def test_drawn_graphs_are_valid_repeat_themselves_and_agree_with_onnxruntime(rule: str) -> None:
     for seed in range(8):

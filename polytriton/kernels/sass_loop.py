@@ -8,9 +8,11 @@ two pipes that share it. Latencies, bank conflicts and stalls are left out: no l
 from __future__ import annotations
 
 import re
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)([^;]*);", re.MULTILINE)
 NEVER = "@!PT"  # the predicate of an instruction that is there for its slot alone
@@ -66,6 +68,16 @@ def read(text: str) -> list[Instruction]:
     """The instructions that `cuobjdump -sass` shows of a cubin with one kernel."""
     found = LINE.findall(text)
     return [Instruction(int(at, 16), opcode, operands.strip(), predicate.strip() == NEVER) for at, predicate, opcode, operands in found]
+
+
+def instructions(cubin: bytes) -> list[Instruction]:
+    """Those of a cubin's one kernel."""
+    from polytriton.kernels.worker import dump
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "kernel.cubin")
+        file.write_bytes(cubin)
+        return read(dump(file))
 
 
 def mix(code: Sequence[Instruction]) -> Counter[str]:

@@ -1,0 +1,46 @@
+"""What a batch of images takes of the memory, and how many rows fit into it at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from polytriton.errors import ResourceError
+from polytriton.heap import keeps_memory
+from polytriton.ir.plan import Program
+from polytriton.passes.memory import chunk_rows
+from polytriton.runtime.config import DEFAULT, Config
+from polytriton.runtime.tables import Kit
+
+
+def image_bytes(kit: Kit, kernels: bool) -> int:
+    """What one image's boxes, tables and transient values take while a batch runs."""
+    total = 0
+    for n in kit.net:
+        frame = kit.frames[n.name]
+        padded = frame.padded[0] * frame.padded[1] * frame.channels
+        total += n.size * 8 * (8 if kernels else 4) + padded * (8 if kit.coefficients.dtype == torch.float64 else 4) * 6
+        total += padded * 12 if kit.coefficients.centred else 0  # its centre, and what the layer makes of it
+    return total + 8 * 3 * max(_patch_values(kit, n.name) for n in kit.net)
+
+
+def _patch_values(kit: Kit, name: str) -> int:
+    layer, node = kit.forward.layers.get(name), kit.nodes[name]
+    return node.size + (layer.terms * node.size // node.shape[0] if layer is not None and node.op == "conv" else 0)
+
+
+def row_blocks(rows: int, program: Program, kit: Kit, memory: int, config: Config, device: torch.device) -> list[Tensor]:
+    """Row ranges that fit the memory, and the cache where there is one to fit."""
+    word = 8 if kit.coefficients.dtype == torch.float64 else 4
+    fit = chunk_rows(program, word, memory)
+    if fit < 1:
+        need = program.row_bytes * word // 8
+        raise ResourceError(
+            f"one row of %{program.target} takes {need / 2**20:.1f} MiB, more than half the budget of {2 * memory / 2**20:.1f} MiB",
+            f"give --memory at least {2 * need // 2**20 + 1}M",
+        )
+    if device.type == "cpu":
+        # blocks above the default were chosen in a process that keeps its memory: elsewhere new pages would cost more
+        block = config.block if keeps_memory() else min(config.block, DEFAULT.block)
+        fit = min(fit, max(config.least, chunk_rows(program, word, block)))
+    return [torch.arange(a, min(rows, a + fit), device=device) for a in range(0, rows, fit)]

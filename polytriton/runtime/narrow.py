@@ -1,0 +1,66 @@
+"""Tables of a ReLU behind a dense layer without the cells that one image's rows leave out: those that are off.
+
+Such a cell is zero for every execution. The ReLU's lines there are zero with no cut, so a row has no coefficient behind it, and what
+it has before adds nothing to a bound, a charge or a constant: sums without these cells are sums of the same numbers but for zeros.
+Only vectors are treated so: tables of images have a margin for padded convolutions, and a cell's number is no place in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from polytriton.ir.net import Node
+from polytriton.runtime.cpu.torch_backend import Compact, Place
+
+if TYPE_CHECKING:
+    from polytriton.runtime.tables import Tables
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """`cells` of the ReLU and of its operand, the layer `part`; every table has one image's line of them."""
+
+    image: int
+    cells: Tensor
+    part: Compact
+    box: tuple[Tensor, Tensor]
+    below: Tensor
+    above: Tensor
+    upper_cut: Tensor
+    t: Tensor
+    floor: Tensor
+    bias: Tensor
+    kept: dict[tuple[str, str], Tensor] = field(default_factory=dict, compare=False)
+
+    def keep(self, name: str, what: str, make: Callable[[], Tensor]) -> Tensor:
+        """These columns of what rows meet on their way here from the layer `name`."""
+        if (name, what) not in self.kept:
+            table = make()
+            self.kept[name, what] = table.reshape(-1, table.shape[-1]).index_select(1, self.cells)
+        return self.kept[name, what]
+
+    def place(self, rows: int) -> Place:
+        """Where so many rows lie: all at the one line."""
+        base = torch.zeros(rows, dtype=torch.int64, device=self.cells.device)
+        return Place(base, 0, 1, 1, len(self.cells))
+
+
+def make_narrow(tables: Tables, relu: Node, image: int, part: Compact) -> Narrow:
+    """Of a ReLU whose lines have no cut below, and the part of its operand that the image's rows refer to."""
+    source, cells = relu.inputs[0], part.outputs
+    lines, (t, floor) = tables.lines(relu), tables.charge(source)
+    bias = tables.constants(source, 1)
+
+    def line(table: Tensor) -> Tensor:
+        return table[image].flatten().index_select(0, cells)
+
+    low, high = tables.box(relu.name)
+    own = line(bias) if bias.dim() == 4 else bias.flatten().index_select(0, cells)
+    return Narrow(
+        image, cells, part, (line(low), line(high)), line(lines.below), line(lines.above), line(lines.upper_cut), line(t), floor, own[None]
+    )
