@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,7 @@ def bounds(name: str, dtype: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["settling", *sorted(NETS)])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("name", "dtype"), [("settling", "float64"), *zip(["settling", *sorted(NETS)], cycle(["float32", "float64"]))])
 def test_bounds_are_those_of_triton_as_it_comes(name: str, dtype: str) -> None:
     assert not quicken()  # it happened before this test
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[1])}

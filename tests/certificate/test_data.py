@@ -54,7 +54,7 @@ def test_no_violated_instance_is_certified(data: Path, tmp_path: Path) -> None:
     tried: Counter[Path] = Counter()
     donors: dict[Path, bytes] = {}
     for net, spec in instances(data, verdict="sat"):
-        if tried[net] == 2:
+        if tried[net] == 1:
             continue
         try:
             _, _, hashes = checker.load(net, spec)

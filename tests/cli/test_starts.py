@@ -9,13 +9,10 @@ import subprocess
 import sys
 import time
 from inspect import isfunction, signature
-from itertools import pairwise
 from pathlib import Path
 from typing import Optional, get_type_hints
 
-import numpy as np
 import pytest
-from onnx import helper
 
 from polytriton.commands.options import Odd, option, read
 from polytriton.errors import UsageError
@@ -212,44 +209,6 @@ def test_threads_without_work_sleep(here: Path) -> None:
     ):  # fmt: skip
         said = subprocess.run([sys.executable, "-c", code], env={**env, **more}, capture_output=True, text=True, check=True).stdout
         assert said.splitlines()[-1] == f"{policy} False"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="processor time of children")
-def test_a_busy_neighbour_costs_little(here: Path) -> None:
-    """Processor time, which spinning threads spend for nothing, and which another program does not take away."""
-    import resource
-
-    rng = np.random.default_rng(0)
-    sizes, nodes, weights, last = [784, 256, 256, 256, 256, 10], [], {}, "x"
-    for k, (n, m) in enumerate(pairwise(sizes)):
-        weights |= {f"w{k}": rng.standard_normal((m, n)) * (2 / n) ** 0.5, f"b{k}": np.zeros(m)}
-        nodes.append(helper.make_node("Gemm", [last, f"w{k}", f"b{k}"], [f"h{k}" if m != 10 else "y"], transB=1))
-        nodes += [helper.make_node("Relu", [f"h{k}"], [f"r{k}"])] if m != 10 else []
-        last = f"r{k}"
-    unsafe = " ".join(f"(and (<= Y_{k} -50.0))" for k in range(10))
-    tiny.save(here / "deep.onnx", nodes, [1, 784], 10, weights)
-    tiny.vnnlib(here / "deep.vnnlib", [(-0.1, 0.1)] * 784, f"(or {unsafe})", 10)
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "KMP_", "GOMP_"))}
-    env |= {"PYTHONPATH": str(ROOT), "POLYTRITON_CACHE": str(here / "cache")}
-
-    def spent(threads: int) -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        line = [sys.executable, "-m", "polytriton.cli", "verify", "deep.onnx", "deep.vnnlib", "--threads", str(threads)]
-        done = subprocess.run(line, cwd=here, env=env, capture_output=True, text=True, timeout=300)
-        assert done.stdout == "unknown\n", done.stderr
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    spent(1)  # into the cache
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(min(2, os.cpu_count() or 1))]
-    try:
-        alone, two = min(spent(1) for _ in range(2)), min(spent(2) for _ in range(2))
-    finally:
-        for one in busy:
-            one.kill()
-            one.wait()
-    assert two < 1.45 * alone, (alone, two)  # 1.6 and more where threads spin
 
 
 def test_the_package_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from tests.oracle.graphs.smooth_rules import SMOOTH_STAGES
 from tests.oracle.graphs.trace import program
 
 TAIL = 0.6 * ULP
-QUICK, FEW, MANY, OTHERS = 12, 5, 30, 1  # graphs a rule: always, of REAL rules, among the slow tests (the soak draws more), other semantics
+QUICK, FEW, MANY, OTHERS = 12, 5, 15, 1  # graphs a rule: always, of REAL rules, among the slow tests (the soak draws more), other semantics
 REAL = ("normalised_layers",)  # refused under any other semantics
 LATER = [r for r in SMOOTH_STAGES if r not in ("products", "gates")]  # smooth functions take a second a graph: among the slow tests
 
@@ -158,7 +158,7 @@ def test_no_execution_of_many_graphs_leaves_the_bounds(rule: str) -> None:
 
 
 @pytest.mark.parametrize("semantics", [s for s in SEMANTICS if s != "float32"])
-@pytest.mark.parametrize("graphs", [OTHERS, pytest.param(4 * OTHERS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("graphs", [OTHERS, pytest.param(2 * OTHERS, marks=pytest.mark.slow)])
 def test_other_semantics(graphs: int, semantics: str) -> None:
     """All rules under each; in the quick tests every rule under one of them, in turn."""
     turn, few = list(SEMANTICS).index(semantics) % 4, [r for r in RULES if r not in LATER]
