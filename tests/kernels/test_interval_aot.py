@@ -105,8 +105,9 @@ def scaled() -> Net:
 @pytest.mark.slow
 @pytest.mark.parametrize("target, numerics", [("cuda:80", "interval32"), ("cuda:90", "interval64")])
 def test_every_kernel_of_whole_networks_compiles(target: str, numerics: str, tmp_path: Path) -> None:
-    """Each type on one of the targets: every function in both on both is above."""
-    for net in (small(residual=True, slope=0.125), small(stride=2), scaled(), routes()):
+    """Each type on one of the targets, float32 of two networks: every function in both on both is above."""
+    nets = (small(stride=2), routes(), small(residual=True, slope=0.125), scaled())
+    for net in nets if numerics == "interval64" else nets[:2]:
         emitter = Emitter()
         kernels = network_kernels(compile_net(net), (numerics,), GPU, emitter)
         assert any(k.name.startswith("interval_check") for k in kernels)
