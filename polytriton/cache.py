@@ -41,8 +41,9 @@ def cached_artifact(
     if data is None:
         verifier, entry = compile(model, output=output, candidates=candidates, check=check, observe=observe), None
     else:
-        entry = _entry(sha256(data), path.stem, output, candidates, check)
-        found = _find(entry, sha256(data), candidates, str(path))
+        made_from = sha256(data)
+        entry = _entry(made_from, path.stem, output, candidates, check)
+        found = _find(entry, made_from, candidates, str(path))
         if found is not None:
             return found
         stem = Path(str(model).removesuffix(".gz")).stem

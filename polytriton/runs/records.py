@@ -10,6 +10,7 @@ import csv
 import io
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -156,7 +157,7 @@ def read_records(path: Path) -> list[Record]:
     return list(held.values())
 
 
-class Sink:
+class Sink(ABC):
     """An open results file. `held` are the records already in it, by key; a later line wins."""
 
     resumable = True
@@ -190,18 +191,18 @@ class Sink:
     def _append(self, data: bytes) -> None:
         self._file.append(data)
 
+    @abstractmethod
     def may_begin(self, line: bytes) -> bool:
         """Whether results of this kind, of any version, may begin so."""
-        raise NotImplementedError
 
     def header(self) -> bytes:
         return b""
 
-    def line(self, record: Record) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def line(self, record: Record) -> bytes: ...
 
-    def parse(self, data: bytes) -> Iterator[Record]:
-        raise NotImplementedError
+    @abstractmethod
+    def parse(self, data: bytes) -> Iterator[Record]: ...
 
 
 class JsonSink(Sink):
@@ -229,7 +230,7 @@ class CsvSink(Sink):
         return parse_csv(self.path, data)
 
 
-class Stdout(Sink):
+class Stdout(JsonSink):
     """`--json -`: one object a line on standard output; nothing to resume."""
 
     resumable = False
@@ -240,9 +241,6 @@ class Stdout(Sink):
     def _append(self, data: bytes) -> None:
         sys.stdout.write(data.decode())
         sys.stdout.flush()
-
-    def line(self, record: Record) -> bytes:
-        return msgspec.json.encode(record) + b"\n"
 
     def close(self) -> None:
         pass
