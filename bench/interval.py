@@ -130,6 +130,24 @@ def losses(layer: WindowLayer, m: Tensor, w: Tensor) -> tuple[float, float]:
     return (width / size).mean().item(), (error / size).mean().item()
 
 
+def outside(layer: WindowLayer, dtype: torch.dtype, rows: int, device: torch.device) -> float:
+    """By how much one layer's intervals miss the product of any point of theirs, or are wider than their roundings say; above 1 is wrong.
+
+    The product in float64 lies within gamma_K |m||w| of the exact one; of float32 operands the intervals are wider than that.
+    """
+    g = torch.Generator().manual_seed(1)
+    m = torch.randn(rows, layer.size**2 * layer.source, dtype=torch.float64, generator=g).to(device, dtype)
+    taps = (layer.kernel, layer.kernel) if layer.kernel else ()
+    w = torch.randn(layer.source, layer.to, *taps, dtype=torch.float64, generator=g).to(device, dtype)
+    lo, hi = (v.double() for v in layer.interval(m, m, w))
+    want, size = layer.fold(m.double(), w.double()), layer.fold(m.double().abs(), w.double().abs())
+    terms, u = layer.source * max(1, layer.kernel**2), 2.0**-24 if dtype == torch.float32 else 2.0**-53
+    own = 4 * gamma(terms, 2.0**-53) * size
+    if not bool((lo <= want + own).all() and (hi >= want - own).all() and (lo <= hi).all()):
+        return float("inf")
+    return float(((hi - lo) / (4 * gamma(terms + 1, u) * size + 1e-300)).max())
+
+
 def measure(layer: WindowLayer, dtype: torch.dtype, rows: int, device: str) -> Row:
     torch.manual_seed(0)
     m = torch.randn(rows, layer.size**2 * layer.source, dtype=torch.float64).to(device, dtype)

@@ -1,10 +1,12 @@
-"""The first minute: what must work before anything else is worth its time. Each check says in one row what it tried, and what failed.
+"""The first minutes: what must work before anything else is worth its time. Each check says in one row what it tried, and what failed.
 
 driver   memory, copies, streams that wait for each other, a graph
 triton   a kernel of the library compiled, launched, captured and replayed; products in full precision
 rows     a kernel of every family that rows of a program go through, against the oracle
 runs     boxes, tables, queries and replayed batches of a small network, against torch
 ascent   slopes and multipliers, against torch
+directed rounding up and down, against exact rationals
+interval the paper's interval arithmetic: layers against exact products, a small network against folded bounds
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 
 import torch
 
+from bench import interval
 from bench.core.table import Row, first_line
 from bench.gpu import ascent
 from bench.gpu import kernels as whole
@@ -29,7 +33,7 @@ from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.settings import plain_products
 
 COLUMNS = SHOWN = ("check", "what", "fraction", "seconds", "verdict", "note")
-PART_SECONDS = 90.0  # for all of it
+PART_SECONDS = 150.0  # for all of it
 LEAST = 15.0
 NEEDED = ("driver", "triton")  # without these nothing else can run
 INFINITE = float("inf")
@@ -39,7 +43,7 @@ Check = Callable[[Setting], tuple[bool, str]]  # whether it came right, and what
 
 
 def groups(dry: bool) -> list[str]:
-    return ["driver", "triton", "rows", "runs", "ascent"]
+    return ["driver", "triton", "rows", "runs", "ascent", "directed", "interval"]
 
 
 def work(group: str, setting: Setting) -> Iterator[Row]:
@@ -199,4 +203,21 @@ def _ascent(setting: Setting) -> Iterator[Row]:
         yield {"what": row["what"], "fraction": row["fraction"], "note": row["note"]}
 
 
-FAMILIES: dict[str, Callable[[Setting], Iterator[Row]]] = {"rows": _rows, "runs": _runs, "ascent": _ascent}
+def _directed(setting: Setting) -> Iterator[Row]:
+    from bench.gpu import directed  # imports Triton, whose mode is chosen by then
+
+    yield from directed.compare(setting)
+
+
+def _interval(setting: Setting) -> Iterator[Row]:
+    for layer, dtype in product(interval.SMALL if setting.dry else (*interval.SMALL, *interval.LARGE), interval.TYPES):
+        yield {"what": f"{layer.name} {str(dtype)[6:]}", "fraction": interval.outside(layer, dtype, 8 if setting.dry else 512, setting.device)}
+    compiled = compile_net(NETWORKS["tiny"]())
+    for numerics in whole.INTERVALS:
+        for row in whole.compare_interval(compiled, numerics, setting):
+            yield {"what": f"{row['what']} {numerics}", "fraction": row["fraction"], "note": row.get("note", "")}
+
+
+FAMILIES: dict[str, Callable[[Setting], Iterator[Row]]] = {
+    "rows": _rows, "runs": _runs, "ascent": _ascent, "directed": _directed, "interval": _interval,
+}  # fmt: skip
