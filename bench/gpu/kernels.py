@@ -112,7 +112,7 @@ def compare(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row
     if setting.left < 0:
         return
     batch = 1 if setting.dry else 2
-    lo, hi = _balls(compiled.net, batch, seed=1)
+    lo, hi = balls(compiled.net, batch, seed=1)
     host = Engine(compiled, semantics="real", dtype="float64" if numerics == "float64" else "float32")
     ours = engine_of(compiled, numerics, setting)
     outputs = compiled.net.node(compiled.net.output).size
@@ -143,7 +143,7 @@ def compare_interval(compiled: Compiled, numerics: str, setting: Setting) -> Ite
     if setting.left < 0:
         return
     batch = 1 if setting.dry else 2
-    lo, hi = _balls(compiled.net, batch, seed=1)
+    lo, hi = balls(compiled.net, batch, seed=1)
     host, ours = Engine(compiled, semantics="real", dtype="float64"), engine_of(compiled, numerics, setting)
     outputs = compiled.net.node(compiled.net.output).size
     image = torch.arange(batch).repeat_interleave(outputs)
@@ -176,7 +176,7 @@ def replay(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]
         for batch in range(3 if setting.dry else 6):
             lone.kernels.player.habits.clear()
             lone.kernels.player.parts.clear()
-            lo, hi = _balls(compiled.net, 1, seed=batch)
+            lo, hi = balls(compiled.net, 1, seed=batch)
             for kind in ("interval", "refine"):
                 found, want = (getattr(engine, kind)(lo, hi) for engine in (ours, lone))
                 answers = ours.query(found, forms).best, lone.query(want, forms).best
@@ -188,7 +188,7 @@ def replay(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row]
     yield {"program": "bounds", "step": "network", "fraction": INFINITE if different else 0.0, "what": "replayed", "note": note}
 
 
-def _balls(net: Net, batch: int, seed: int) -> tuple[Tensor, Tensor]:
+def balls(net: Net, batch: int, seed: int) -> tuple[Tensor, Tensor]:
     centre = torch.rand(batch, net.input.size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return (centre - EPS).clamp(0, 1), (centre + EPS).clamp(0, 1)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from bench.core.table import Row, first_line
 from bench.gpu.setting import Setting, ceiling, device_name, is_lost
 from bench.gpu.stage import Noted, Shaped, Stage, carry
-from bench.gpu.warm import compile_ahead
+from bench.gpu.warm import warm_kernels
 from bench.nets import grow
 from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.net import Net
@@ -113,7 +113,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
         for numerics, fuse, sizes, inner, _ in variants(case):
             arithmetic = carry(ARITHMETICS[numerics], inner)
             Noted(emitter, Frames(compiled.net, compiled.plan), arithmetic, program, sizes or GPU, fuse=fuse).run()
-    compile_ahead(list(emitter.kernels.values()), replace(setting, end=time.time() + setting.left / 2))
+    warm_kernels(list(emitter.kernels.values()), replace(setting, end=time.time() + setting.left / 2))
     for case in some:
         compiled, program = made.pop(case.name)
         for numerics, fuse, sizes, inner, variant in variants(case):

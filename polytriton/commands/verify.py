@@ -62,8 +62,8 @@ def verify(
     """Answer one query; the verdict is the first line, a counterexample in VNN-LIB form follows.
 
     The compiled network is kept in the cache (POLYTRITON_CACHE) for the next time. --timeout counts from the start of the
-    program, but for compiling the CPU's loops, once a machine. With --network, element types must be those of the network, and a
-    timeout is called timed-out.
+    program, but for compiling the CPU's loops or a GPU's kernels, once a machine. With --network, element types must be those of
+    the network, and a timeout is called timed-out.
     """
     from polytriton.frontend.instances import require_properties, shipped_file
 
@@ -105,6 +105,8 @@ def verify(
             verifier = networks(net)
             if name or prepare:
                 _check(read_property(path, verifier), verifier, name or None)
+        made = networks(net).prepare()  # as for the CPU
+        begin, limit = begin + made, None if limit is None else limit + made
     if prepare:
         return 0
     sinks = open_sinks(results.json, results.csv, resume=results.resume, overwrite=results.overwrite)

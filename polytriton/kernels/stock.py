@@ -64,7 +64,7 @@ def _code_for(filed: Filed | None, target: str) -> Mapping[str, MachineCode]:
     if filed is not None and filed.serves(target, load.version()):
         return held[target]
     made = f"it holds code for {', '.join(held)} by Triton {filed.triton}" if filed is not None and held else "none is filed"
-    tell(f"kernels are compiled for {target} as they are first launched, once, and kept by Triton: {made}")
+    tell(f"kernels are compiled for {target} here, once, and kept by Triton: {made}")
     return {}
 
 
@@ -82,12 +82,15 @@ class Stock:
 
     def function(self, kernel: Kernel) -> Launchable:
         """The kernel as it is launched: function(kernel)[grid](tensors...); by filed machine code where it is for this GPU."""
-        code = self._code.get(kernel.name)
-        if code is None or self.filed is None or self.filed.kernels.get(kernel.name) != kernel:
+        if not self.has_code(kernel):
             return load.function(kernel)
         if kernel.name not in self._loaded:
-            self._loaded[kernel.name] = load.LoadedCode(kernel, code)
+            self._loaded[kernel.name] = load.LoadedCode(kernel, self._code[kernel.name])
         return self._loaded[kernel.name]
+
+    def has_code(self, kernel: Kernel) -> bool:
+        """Whether machine code for this GPU is filed, so that nobody compiles."""
+        return kernel.name in self._code and self.filed is not None and self.filed.kernels.get(kernel.name) == kernel
 
     def launches(self, key: str, program: Program) -> Launches | None:
         """Those filed under the key, if they are of the plan that is run: another's checks and charges differ under the same key."""

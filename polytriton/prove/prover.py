@@ -31,6 +31,7 @@ from polytriton.prove.decider import Try
 from polytriton.prove.fleet import make_decider
 from polytriton.prove.hints import reaches
 from polytriton.prove.options import OWN, Options
+from polytriton.prove.prepare import prepare_kernels
 from polytriton.prove.questions import Questions
 from polytriton.prove.strategy import Decision
 from polytriton.prove.trail import Trail
@@ -66,6 +67,7 @@ class NetProver:
         self.compiled, self.options, self.imported = compiled, options, imported
         self._decider = make_decider(compiled, options)
         self._replay: Replay | None = None
+        self._prepared = False
         self.path = compiled.net.name  # the model's or the artifact's as it was given; else a name
 
     # ---- shapes -----------------------------------------------------------------------------------------
@@ -110,6 +112,16 @@ class NetProver:
             i, j = bad[0]
             raise UsageError(f"inverted box: lo {float(low[i, j])!r} > hi {float(high[i, j])!r} at input {j} of box {i}", "swap the bounds")
         return low, high
+
+    def prepare(self) -> float:
+        """On a GPU compiles the network's kernels where no machine code came with it, once a machine: minutes for a large network.
+
+        The seconds that it took. Queries ask for it themselves, before their clock runs.
+        """
+        if self._prepared:
+            return 0.0
+        self._prepared = True
+        return prepare_kernels(self._decider)
 
     # ---- bounds -----------------------------------------------------------------------------------------
 
@@ -217,6 +229,7 @@ class NetProver:
             prop = read_vnnlib(source if isinstance(source, str) else Path(source), n_in=self.inputs, n_out=self.outputs)
             path, sha = digest(source)
         self.check_property(prop)
+        self.prepare()
         decision = Decision(self._decider, self._falsify, prop, timeout, falsifier, progress, seed, search, trail, others)
         origin = replace(self._origin(prop.name), path=path, digest=sha, timeout=timeout, falsifier=falsifier, seed=seed, search=search)
         return replace(decision.run(label), origin=origin)

@@ -39,6 +39,7 @@ def decide_together(
     """
     for prop in props:
         verifier.check_property(prop)
+    verifier.prepare()
     start, decider, o = time.monotonic(), verifier._decider, verifier.options
     asked = {k: q for k, q in enumerate(map(questions, props)) if q is not None}
     best, found, share = np.zeros(0), dict[int, Counterexample](), 0.0

@@ -9,7 +9,7 @@ the host never waits inside a program; on a GPU the launches are captured in a g
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cached_property
 from typing import TypeVar
@@ -20,10 +20,11 @@ from torch import Tensor
 
 from polytriton.arithmetic import ARITHMETICS, Arithmetic
 from polytriton.errors import ResourceError
-from polytriton.ir.launches import Launch, Launches
+from polytriton.ir.launches import Kernel, Launch, Launches
 from polytriton.ir.ops import unsettled_nodes
 from polytriton.ir.plan import Program
 from polytriton.ir.script import RunScript
+from polytriton.kernels.ahead import compile_ahead
 from polytriton.kernels.arena import lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, power
 from polytriton.kernels.emitter import Emitter
@@ -120,6 +121,17 @@ class TritonBackend:
             self.emitter, self.frames, self.numerics, DEPLOYMENTS[how], self.sizes.emulate, early=self.early, tight=self.tight
         )
         return lowering.run([self.ready(program).launches for program in self.kit.plan])
+
+    def kernels(self) -> list[Kernel]:
+        """All that runs launch, but for an ascent's."""
+        found = [s.kernel for program in self.kit.plan for s in self.ready(program).launches.steps]
+        found += [e.launch.kernel for entries in self.script.sections.values() for e in entries if e.launch is not None]
+        return list(dict.fromkeys(found))
+
+    def compile_ahead(self, kernels: Iterable[Kernel]) -> None:
+        """Those without machine code for this GPU, before one of them is launched."""
+        if self.device.type == "cuda":
+            compile_ahead([k for k in kernels if not self.stock.has_code(k)], self.device, self.rooms)
 
     # ---- memory -----------------------------------------------------------------------------------------
 
