@@ -130,7 +130,7 @@ def losses(layer: WindowLayer, m: Tensor, w: Tensor) -> tuple[float, float]:
     return (width / size).mean().item(), (error / size).mean().item()
 
 
-def outside(layer: WindowLayer, dtype: torch.dtype, rows: int, device: torch.device) -> float:
+def escape_share(layer: WindowLayer, dtype: torch.dtype, rows: int, device: torch.device) -> float:
     """By how much one layer's intervals miss the product of any point of theirs, or are wider than their roundings say; above 1 is wrong.
 
     The product in float64 lies within gamma_K |m||w| of the exact one; of float32 operands the intervals are wider than that.

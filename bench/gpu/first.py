@@ -208,7 +208,7 @@ def _ascent(setting: Setting) -> Iterator[Row]:
         yield {"what": row["what"], "fraction": row["fraction"], "note": row["note"]}
 
 
-def _directed(setting: Setting) -> Iterator[Row]:
+def _rounding(setting: Setting) -> Iterator[Row]:
     from bench.gpu import directed  # imports Triton, whose mode is chosen by then
 
     yield from directed.compare(setting)
@@ -216,7 +216,7 @@ def _directed(setting: Setting) -> Iterator[Row]:
 
 def _interval(setting: Setting) -> Iterator[Row]:
     for layer, dtype in product(interval.SMALL if setting.dry else (*interval.SMALL, *interval.LARGE), interval.TYPES):
-        fraction = interval.outside(layer, dtype, 8 if setting.dry else 512, setting.device)
+        fraction = interval.escape_share(layer, dtype, 8 if setting.dry else 512, setting.device)
         yield {"what": f"{layer.name} {str(dtype)[6:]}", "fraction": fraction}
     compiled = compile_net(NETWORKS["tiny"]())
     for numerics in whole.INTERVALS:
@@ -224,7 +224,7 @@ def _interval(setting: Setting) -> Iterator[Row]:
             yield {"what": f"{row['what']} {numerics}", "fraction": row["fraction"], "note": row.get("note", "")}
 
 
-def _filed(setting: Setting) -> Iterator[Row]:
+def _machine_code(setting: Setting) -> Iterator[Row]:
     """What `compile --target` would store, beside kernels that Triton compiles as they are launched."""
     if setting.dry:
         yield {"what": "bits", "fraction": 0.0, "note": "there is no machine code in a dry run"}
@@ -248,5 +248,5 @@ def _filed(setting: Setting) -> Iterator[Row]:
 
 
 FAMILIES: dict[str, Callable[[Setting], Iterator[Row]]] = {
-    "rows": _rows, "runs": _runs, "ascent": _ascent, "directed": _directed, "interval": _interval, "filed": _filed,
+    "rows": _rows, "runs": _runs, "ascent": _ascent, "directed": _rounding, "interval": _interval, "filed": _machine_code,
 }  # fmt: skip

@@ -133,7 +133,7 @@ def compare(compiled: Compiled, numerics: str, setting: Setting) -> Iterator[Row
     same = all(torch.equal(got.best, r.best) and torch.equal(got.raw, r.raw) for r in again)
     yield {"program": "query", "step": "network", "fraction": 0.0 if same else INFINITE, "what": "repeated"}
     drift = max(_drift(mine.lo[n].cpu(), mine.hi[n].cpu(), boxes.lo[n], boxes.hi[n]) for n in ours.bounded_nodes())
-    yield {"program": "bounds", "step": "network", "fraction": drift / _allowed(compiled.net, DRIFT[numerics]), "what": "drift"}
+    yield {"program": "bounds", "step": "network", "fraction": drift / _drift_limit(compiled.net, DRIFT[numerics]), "what": "drift"}
     outside = _find_outside(compiled.net, lo, hi, mine, final.best.view(batch, outputs))
     yield {"program": "all", "step": "network", "fraction": INFINITE if outside else 0.0, "what": "sampled", "note": outside}
 
@@ -158,7 +158,7 @@ def compare_interval(compiled: Compiled, numerics: str, setting: Setting) -> Ite
     drift = max(_drift(mine.lo[n].cpu(), mine.hi[n].cpu(), want.lo[n], want.hi[n]) for n in ours.bounded_nodes())
     width = float((want.hi[compiled.net.output] - want.lo[compiled.net.output]).max()) + 1e-12
     drift = max(drift, _largest((first.cpu() - most).abs() / width))
-    yield {"program": "bounds", "step": "network", "fraction": drift / _allowed(compiled.net, INTERVALS[numerics]), "what": "drift"}
+    yield {"program": "bounds", "step": "network", "fraction": drift / _drift_limit(compiled.net, INTERVALS[numerics]), "what": "drift"}
     outside = _find_outside(compiled.net, lo, hi, mine, first.view(batch, outputs))
     yield {"program": "all", "step": "network", "fraction": INFINITE if outside else 0.0, "what": "sampled", "note": outside}
 
@@ -209,7 +209,7 @@ def _drift(lo: Tensor, hi: Tensor, other_lo: Tensor, other_hi: Tensor) -> float:
     return _largest(torch.maximum((lo - other_lo).abs(), (hi - other_hi).abs()) / width)
 
 
-def _allowed(net: Net, drift: float) -> float:
+def _drift_limit(net: Net, drift: float) -> float:
     return max(drift, TIES) if any(node.op == "maxpool" for node in net.nodes) else drift
 
 

@@ -10,11 +10,11 @@ Symbols beside a Lowering's own: `buf:0` the rows, `value:NODE` points, `low:`, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from polytriton.arithmetic import Arithmetic
-from polytriton.ir.launches import Constants, Kernel, Launch
+from polytriton.ir.launches import Constants, Launch
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import Plan, Step, extent
 from polytriton.kernels.affine import AFFINE, choose_points
@@ -42,15 +42,6 @@ class AscentTurn:
 def serves(net: Net) -> bool:
     """Whether every operator of the network has kernels both ways; an input whose cells were moved about has none."""
     return all(n.op in SERVED for n in net) and not net.input.attrs
-
-
-def ascent_kernels(net: Net, targets: Iterable[str], numerics: Arithmetic, sizes: Sizes) -> list[Kernel]:
-    """Those of the turns that a search asks for: rows over a target, under no assumed signs and under signs of every ReLU."""
-    emitter, relus = Emitter(), frozenset(n.name for n in net if n.op == "relu")
-    for target in targets if serves(net) else ():
-        for signed in (frozenset[str](), relus):
-            TurnLowering(emitter, net, numerics, target, signed, False, sizes).turn()
-    return list(emitter.kernels.values())
 
 
 class TurnLowering(Lowering):

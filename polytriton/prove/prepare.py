@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 
-from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.launches import Kernel
-from polytriton.kernels.ascent import ascent_kernels
 from polytriton.prove.decider import Decider
 from polytriton.prove.fleet import Fleet
 from polytriton.prove.tight import DENSE
-from polytriton.runtime.gpu.ascent_kernels import NUMERICS
+from polytriton.runtime.gpu.ascent_kernels import turn_kernels
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 
 
@@ -36,4 +34,4 @@ def kernels_of(decider: Decider) -> list[Kernel]:
     inner = sum(n.size for n in net) <= DENSE  # neurons then get slopes of their own
     targets = [p.target for p in plan if p.kind == "query" or inner]
     found = [k for b in backends for k in b.kernels()]
-    return list(dict.fromkeys(found + ascent_kernels(net, targets, ARITHMETICS[NUMERICS], backends[0].sizes)))
+    return list(dict.fromkeys(found + turn_kernels(net, targets, backends[0].sizes)))

@@ -10,7 +10,7 @@ IR, ORDER, SCRIPTS, LISTED = "ir/script.py", "ir/script_check.py", "tests/ir/tes
 TEXT, STOCK, TAKEN = "ir/launch_text.py", "kernels/stock.py", "tests/kernels/test_stock.py"
 CATALOGUE, READS = "kernels/catalogue.py", "tests/kernels/test_reads.py"
 KNOWN, WHOSE, FILES, READ = "known.py", "tests/artifact/test_known.py", "kernels/files.py", "tests/artifact/test_artifact_kernels.py"
-NAMED = "tests/artifact/test_kernel_texts.py"
+NAMED, AHEAD = "tests/artifact/test_kernel_texts.py", "tests/kernels/test_ahead.py"
 
 LAUNCHES: tuple[Mutant, ...] = (
     m("launches: buffers are read unwritten", CHECK, "if symbol not in written | writes(step):", "if False:", RULES),
@@ -52,8 +52,13 @@ LAUNCHES: tuple[Mutant, ...] = (
     m("catalogue: positions that do not move are read", CATALOGUE, '_when("row_w", lambda c: c.RW)}', '_when("row_w", lambda c: True)}', READS),
     m("stock: launches of another plan", STOCK, "if self.filed is None or not self.programs or key", "if self.filed is None or key", TAKEN),
     m("stock: launches without lanes", "runtime/gpu/triton_backend.py", "if self.default else None", "if True else None", TAKEN),
-    m("stock: machine code of another kernel", STOCK, "or self.filed.kernels.get(kernel.name) != kernel", "", "tests/kernels/test_filed_code.py", TAKEN),
+    m("stock: machine code of another kernel", STOCK, " and self.filed.kernels.get(kernel.name) == kernel", "", "tests/kernels/test_filed_code.py", TAKEN),
     m("stock: machine code of another release", "ir/launches.py", "target in self.code and triton == self.triton", "target in self.code", "tests/kernels/test_filed_code.py"),
+    m("prepare: patient tries compile as they launch", "prove/prepare.py", "*decider.tries(patient=False), *decider.tries(patient=True)", "*decider.tries(patient=False)", AHEAD),
+    m("prepare: a search compiles as it launches", "prove/prepare.py", "if p.kind == \"query\" or inner]", "if False]", AHEAD),
+    m("prepare: the clock runs meanwhile", "prove/prover.py", "        self.prepare()\n        decision =", "        decision =", AHEAD),
+    m("ahead: failed kernels are marked", "kernels/ahead.py", "                    continue\n", "", AHEAD),
+    m("ahead: options are not in the mark", "kernels/ahead.py", 'f"{job.blocks} {sys.version}"', 'f"{sys.version}"', AHEAD),
     m("load: pointers of a tuple are turned around", "kernels/load.py", "else tuple(map(given, pointer))", "else tuple(map(given, pointer[::-1]))", "tests/kernels/test_load.py"),
     m("code: tensors begin anywhere", "kernels/load.py", "if any(t.data_ptr() % 16 for t in tensors):", "if False:", "tests/kernels/test_filed_code.py"),
     m("files: kernels are not what their names say", FILES, "if (kernel.name, kernel.parameters, kernel.types) != (name,", "if () and (name,", READ),

@@ -9,7 +9,7 @@ more than AHEAD turns before the device, so that a search still ends when it sho
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from polytriton.arithmetic import ARITHMETICS
-from polytriton.ir.net import Node
+from polytriton.ir.launches import Kernel
+from polytriton.ir.net import Net, Node
 from polytriton.kernels.ascent import AscentTurn, TurnLowering, serves
+from polytriton.kernels.choose import Sizes
 from polytriton.kernels.emitter import Emitter
 from polytriton.runtime.ascent import DECAY, Ascent, AscentRows
 from polytriton.runtime.ascent_lines import BESIDE, FIRST, SECOND, Found
@@ -43,6 +45,15 @@ class _Neurons:
     @property
     def open(self) -> Tensor:
         return (self.lo < 0) & (self.hi > 0)
+
+
+def turn_kernels(net: Net, targets: Iterable[str], sizes: Sizes) -> list[Kernel]:
+    """Those of the turns that a search asks for: rows over a target, under no assumed signs and under signs of every ReLU."""
+    emitter, relus = Emitter(), frozenset(n.name for n in net if n.op == "relu")
+    for target in targets if serves(net) else ():
+        for signed in (frozenset[str](), relus):
+            TurnLowering(emitter, net, ARITHMETICS[NUMERICS], target, signed, False, sizes).turn()
+    return list(emitter.kernels.values())
 
 
 class AscentKernels(Ascent):
