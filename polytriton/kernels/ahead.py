@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,14 +18,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import torch
 
 from polytriton.ir.launches import Kernel
+from polytriton.kernels.identity import identity, tools
 from polytriton.kernels.load import function
-from polytriton.kernels.pool import tools
 from polytriton.kernels.spec import FUSION, room
-from polytriton.kernels.store import identity
 from polytriton.knobs import tell
 from polytriton.workers.pool import Missing, Pool, Taken
 from polytriton.workers.process import Process
@@ -35,7 +34,7 @@ TOLD = 10.0  # seconds between two lines of progress
 FOLDER = "polytriton"  # of marks, in Triton's cache
 
 
-class AheadJob(msgspec.Struct, frozen=True):
+class AheadJob(NamedTuple):
     """`blocks`: for how many an SM the compiler is to make room, 0 for its own choice."""
 
     kernel: Kernel
@@ -55,12 +54,13 @@ class _Warmer(Process):
         super().__init__(__name__)
 
     def ask(self, wanted: _Marked) -> None:
-        self.exchange(msgspec.json.encode(wanted.job))
+        self.exchange(pickle.dumps(wanted.job))  # msgspec is not on every machine that has a GPU
 
 
 def handler() -> Callable[[bytes], bytes]:
     def answer(data: bytes) -> bytes:
-        _compile(msgspec.json.decode(data, type=AheadJob))
+        job: AheadJob = pickle.loads(data)
+        _compile(job)
         return b""
 
     return answer

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from polytriton.errors import KernelError, UsageError
 from polytriton.ir.launches import Kernel
-from polytriton.kernels.pool import tools, work
+from polytriton.kernels.identity import tools
+from polytriton.kernels.pool import work
 from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.spec import OLDEST, Report
 from polytriton.kernels.store import Store, key

@@ -17,20 +17,15 @@ import msgspec
 
 from polytriton.errors import KernelError
 from polytriton.ir.launches import Kernel
+from polytriton.kernels.identity import tools
 from polytriton.kernels.worker import BuildJob, BuildReply
 from polytriton.workers.pool import Missing, Pool, Taken
 from polytriton.workers.process import JobFailed, Process, WorkerLost
 
-TOOLS = ("TRITON_PTXAS_PATH", "TRITON_CUOBJDUMP_PATH", "TRITON_LIBDEVICE_PATH")
 STEERING = ("TRITON_", "MLIR_", "LLVM_", "PTXAS_", "NVPTX_", "DISABLE_PTXAS_", "DISABLE_LLVM_", "USE_IR_LOC")
 TELLING = re.compile(r"error:|LLVM ERROR|Assertion|[Ff]atal|what\(\)|Error\b")
 CUT = "\nRepro command:"  # of ptxas, on a file that is gone by then
 LOG_READ = 1 << 20
-
-
-def tools(env: Mapping[str, str]) -> dict[str, str]:
-    """The compilers a user put in the place of those in Triton's wheel."""
-    return {name: env[name] for name in TOOLS if env.get(name)}
 
 
 def environment(env: Mapping[str, str], folder: Path) -> dict[str, str]:

@@ -17,20 +17,12 @@ from pathlib import Path
 import msgspec
 
 from polytriton.ir.launches import Kernel
-from polytriton.kernels.catalogue import place
-from polytriton.kernels.closure import closure_digest
+from polytriton.kernels.identity import identity
 from polytriton.kernels.spec import Report
 from polytriton.knobs import SUMMARY, note
 
 FORMAT = 4  # of the entries and of what the worker tells the compiler
 ENTRIES = 4096  # the least recently used beyond these are dropped
-
-
-def identity(kernel: Kernel, target: str, triton: str, tools: Mapping[str, str]) -> bytes:
-    """Everything the machine code depends on. `instruction` is not among it: it is asked of a report, not of the compiler."""
-    made_of = closure_digest(*place(kernel.family))
-    asked = (kernel.name, made_of, kernel.constants, kernel.parameters, kernel.types, sorted(kernel.options.items()))
-    return msgspec.json.encode((asked, target, triton, sorted(tools.items())))
 
 
 def key(kernel: Kernel, target: str, triton: str, tools: Mapping[str, str]) -> str:

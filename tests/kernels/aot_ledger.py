@@ -35,10 +35,9 @@ from polytriton.ir.launches import COUNTED, Kernel
 from polytriton.ir.net import Net
 from polytriton.kernels.build import Built, Failed, check, compile_all, compile_each, triton_version
 from polytriton.kernels.catalogue import place
+from polytriton.kernels.identity import identity, tools
 from polytriton.kernels.network import network_kernels
-from polytriton.kernels.pool import tools
 from polytriton.kernels.spec import Report
-from polytriton.kernels.store import identity
 from polytriton.passes.pipeline import compile_net
 from polytriton.whole import write_whole
 from tests.kernels.steps import turn_kernels

@@ -20,7 +20,7 @@ import pytest
 from polytriton import knobs
 from polytriton.errors import UNSUPPORTED, KernelError, UsageError
 from polytriton.ir.launches import COUNTED, Kernel
-from polytriton.kernels import build, pool, store, worker
+from polytriton.kernels import build, identity, pool, store, worker
 from polytriton.kernels.build import Built, Failed, check, compile_all, compile_each
 from polytriton.kernels.spec import Report
 from polytriton.workers import far, process
@@ -95,7 +95,7 @@ def test_tools_a_user_chose_are_kept_and_known_to_the_cache(tmp_path: Path) -> N
     given_env = pool.environment(env, tmp_path)
     assert given_env["TRITON_PTXAS_PATH"] == "/opt/ptxas" and given_env["HOME"] == "/home/x"
     assert not {"TRITON_DEBUG", "LLVM_IR_ENABLE_DUMP"} & set(given_env)
-    assert store.key(copy(), "cuda:80", "3.7.1", pool.tools(env)) != store.key(copy(), "cuda:80", "3.7.1", {})
+    assert store.key(copy(), "cuda:80", "3.7.1", identity.tools(env)) != store.key(copy(), "cuda:80", "3.7.1", {})
 
 
 # ---- what goes wrong in a worker -------------------------------------------------------------------------------------
