@@ -26,7 +26,8 @@ class Arithmetic:
 
     Charged: `u`, the type's unit roundoff, and `eta`, the largest loss to underflow of one operation; split products flush parts of an
     operand, up to three times what a plain product loses. `centred`: what products of layers round is charged by how far the operand may
-    lie from a point of its box, in place of its magnitude.
+    lie from a point of its box, in place of its magnitude. `flushes`: weights below `eta` count as zero, for some processors take a hundred
+    times as long for their products; float32 rows pay `eta` for each such weight anyway.
 
     `fuse_taps`, `stages`: up to how many taps a convolution applies the ReLU itself, and how far a kernel loads ahead.
     """
@@ -42,6 +43,7 @@ class Arithmetic:
     fuse_taps: int = 1
     stages: int = 3
     centred: bool = False
+    flushes: bool = False
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -77,5 +79,5 @@ ARITHMETICS = {
 }
 LIBRARY = {  # what torch's libraries multiply
     "float64": replace(ARITHMETICS["float64"], inner=0),
-    "float32": replace(ARITHMETICS["float32"], inner=0, centred=True),
+    "float32": replace(ARITHMETICS["float32"], inner=0, centred=True, flushes=True),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,13 +16,14 @@ from polytriton.kernels.files import emit_files
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.results import Forms
 from polytriton.runtime.settings import pin_settings
+from polytriton.workers.processors import processors
 
 
 def compare(setting: Setting, numerics: str) -> Iterator[Row]:
     """Boxes and answers of one network by both: the same bits."""
     compiled, target = compile_net(NETWORKS["tiny"]()), "cuda:{}{}".format(*torch.cuda.get_device_capability())
     files = emit_files(compiled, [target], [numerics])
-    built = compile_all(files.machine, target, cache=None, jobs=max(1, (os.cpu_count() or 2) - 1))
+    built = compile_all(files.machine, target, cache=None, jobs=max(1, processors() - 1))
     files = files.with_code([b.report for b in built], {target: {b.kernel.name: b.cubin for b in built}}, triton_version())
     held = replace(compiled, filed=replace(files.filed, plan=compiled.plan))
     own, filed = (whole.engine_of(c, numerics, setting) for c in (compiled, held))

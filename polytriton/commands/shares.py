@@ -10,8 +10,6 @@ from __future__ import annotations
 import heapq
 import json
 import math
-import os
-import sys
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from polytriton.checker_slopes import StillOpen
 from polytriton.errors import PolytritonError, ResourceError
 from polytriton.workers.pool import Ended, Missing, Pool, Taken
 from polytriton.workers.process import JobFailed, Process, WorkerLost, environment
+from polytriton.workers.processors import processors
 
 MOST, LEAST = 64, 24  # shares; nodes of a subtree that is divided for each of those above it, which are walked once more
 FEW = 4e8  # nodes times squared cells, about a second: below it no process is started unasked
@@ -168,7 +167,7 @@ def confirm(network: Path, prop: Path, certificate: Path, workers: int | None, p
 def fitting(work: Reading) -> int:
     """How many processes the work is worth."""
     few = work.nodes * sum(work.prover.net.sizes) ** 2 < FEW
-    return 1 if few else len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return 1 if few else processors()
 
 
 def _here(work: Reading, progress: Progress) -> Generator[Answer, None, None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -11,6 +10,7 @@ from polytriton.commands.options import option
 from polytriton.commands.screen import TerminalBar
 from polytriton.errors import UsageError
 from polytriton.knobs import knobs
+from polytriton.workers.processors import processors
 
 if TYPE_CHECKING:
     from polytriton.kernels.files import Kernels
@@ -56,7 +56,7 @@ class Targets:
         for name in numerics:
             if name not in ARITHMETICS:
                 raise UsageError(f"--numerics: there is no {name!r}", f"use one or more of: {', '.join(ARITHMETICS)}")
-        spills, jobs = self.max_spills or 0, self.jobs if self.jobs is not None else os.cpu_count() or 1
+        spills, jobs = self.max_spills or 0, self.jobs if self.jobs is not None else processors()
         if spills < 0:
             raise UsageError(f"--max-spills {spills} is negative", "give 0 or more")
         if not 1 <= jobs <= 4096:

@@ -27,6 +27,7 @@ from polytriton.kernels.spec import FUSION, room
 from polytriton.knobs import tell
 from polytriton.workers.pool import Missing, Pool, Taken
 from polytriton.workers.process import Process
+from polytriton.workers.processors import processors
 
 FEW = 8  # kernels that are not worth starting processes for
 MOST = 16  # processes; each holds a context on the GPU, some hundred MiB
@@ -95,7 +96,7 @@ def compile_ahead(kernels: Sequence[Kernel], device: torch.device, blocks: Mappi
 
 
 def _share_out(wanted: Sequence[_Marked], target: str, end: float) -> int:
-    jobs = min(len(wanted), max(1, (os.cpu_count() or 2) - 1), MOST)
+    jobs = min(len(wanted), max(1, processors() - 1), MOST)
     tell(f"compiling {len(wanted)} kernels for {target}, once, {jobs} at a time; Triton keeps them")
     begin = told = time.monotonic()
     pool: Pool[_Marked, None] = Pool([_Warmer() for _ in range(jobs)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -67,7 +68,7 @@ class NetProver:
         self.compiled, self.options, self.imported = compiled, options, imported
         self._decider = make_decider(compiled, options)
         self._replay: Replay | None = None
-        self._prepared = False
+        self._preparing, self._prepared = threading.Lock(), False
         self.path = compiled.net.name  # the model's or the artifact's as it was given; else a name
 
     # ---- shapes -----------------------------------------------------------------------------------------
@@ -118,10 +119,10 @@ class NetProver:
 
         The seconds that it took. Queries ask for it themselves, before their clock runs.
         """
-        if self._prepared:
-            return 0.0
-        self._prepared = True
-        return prepare_kernels(self._decider)
+        with self._preparing:  # a second thread's query waits, its clock not yet running
+            made = 0.0 if self._prepared else prepare_kernels(self._decider)
+            self._prepared = True
+        return made
 
     # ---- bounds -----------------------------------------------------------------------------------------
 

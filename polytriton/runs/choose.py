@@ -5,10 +5,11 @@ from __future__ import annotations
 from polytriton.runs.asker import Asker
 from polytriton.runs.local import Local
 from polytriton.runs.processes import ProcessWorker
-from polytriton.runs.share import cpus, divide
+from polytriton.runs.share import divide
 from polytriton.runs.spread import SpreadEngine
 from polytriton.runs.task import TaskEngine
 from polytriton.runs.worker import Hello
+from polytriton.workers.processors import processors
 
 GPU_BATCH = 100  # images that a GPU is given together: one image leaves most of it idle
 
@@ -25,7 +26,7 @@ def make_engine(
 
         return Cluster(settings, queries=queries, workers=workers, threads=threads, address=address)
     gpus = len(device.split(",")) if device.startswith("cuda") else 0
-    share = divide(cpus=cpus(), memory=memory, queries=queries, workers=workers, threads=threads, gpus=gpus)
+    share = divide(cpus=processors(), memory=memory, queries=queries, workers=workers, threads=threads, gpus=gpus)
     if kind == "local" or (kind == "auto" and share.workers == 1):
         return Local(asker, batch or (GPU_BATCH if gpus else 1))
     return SpreadEngine([ProcessWorker(Hello(share.settings(settings, k, device), share.threads)) for k in range(share.workers)])

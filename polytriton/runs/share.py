@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,9 +41,3 @@ def check_workers(workers: int | None) -> None:
     if workers is not None and not 1 <= workers <= MOST:
         raise UsageError(f"--workers {workers} is out of range", f"give 1 to {MOST}, or leave it out")
 
-
-def cpus() -> int:
-    """Those this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

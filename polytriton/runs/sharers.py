@@ -10,8 +10,8 @@ import polytriton
 from polytriton.errors import ResourceError
 from polytriton.prove.crew import Others, handler, processes
 from polytriton.runs.cluster import START_SECONDS, RayActor, connect, find_ray
-from polytriton.runs.share import cpus
 from polytriton.workers.process import JobFailed, WorkerLost
+from polytriton.workers.processors import processors
 
 
 class Sharer:
@@ -66,7 +66,7 @@ def sharers(engine: str, workers: int | None, address: str | None) -> Iterator[O
             if mine:
                 ray.shutdown()
     elif engine == "processes" or (engine == "auto" and workers is not None):
-        count = max(1, cpus() - 1) if workers is None else workers
+        count = max(1, processors() - 1) if workers is None else workers
         yield Others(count, lambda: processes(count))
     else:
         yield Others(0, list) if engine == "local" else None

@@ -12,6 +12,8 @@ from polytriton.passes.memory import chunk_rows
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.tables import Kit
 
+WORTH = 10**8  # operations that a thread takes a millisecond or more for: what it costs to be asked is a tenth of that
+
 
 def image_bytes(kit: Kit, kernels: bool) -> int:
     """What one image's boxes, tables and transient values take while a batch runs."""
@@ -29,10 +31,20 @@ def _patch_values(kit: Kit, name: str) -> int:
     return node.size + (layer.terms * node.size // node.shape[0] if layer is not None and node.op == "conv" else 0)
 
 
-def row_blocks(rows: int, program: Program, kit: Kit, memory: int, config: Config, device: torch.device) -> list[Tensor]:
-    """Row ranges that fit the memory, and the cache where there is one to fit."""
-    word = 8 if kit.coefficients.dtype == torch.float64 else 4
-    fit = chunk_rows(program, word, memory)
+def count_sharers(rows: int, program: Program, kit: Kit, memory: int, config: Config, threads: int) -> int:
+    """How many threads walk blocks of their own at a time: what fits the memory, and none of them for little."""
+    fit = chunk_rows(program, _word(kit), memory)
+    return max(1, min(threads, min(rows, fit) // config.least, rows * program.row_ops // WORTH))
+
+
+def _word(kit: Kit) -> int:
+    return 8 if kit.coefficients.dtype == torch.float64 else 4
+
+
+def row_blocks(rows: int, program: Program, kit: Kit, memory: int, config: Config, device: torch.device, threads: int = 1) -> list[Tensor]:
+    """Row ranges that fit the memory, and the cache where there is one to fit; as many for each of the threads that walk one at a time."""
+    word = _word(kit)
+    fit = chunk_rows(program, word, memory) // threads
     if fit < 1:
         need = program.row_bytes * word // 8
         raise ResourceError(
@@ -43,4 +55,7 @@ def row_blocks(rows: int, program: Program, kit: Kit, memory: int, config: Confi
         # blocks above the default were chosen in a process that keeps its memory: elsewhere new pages would cost more
         block = config.block if keeps_memory() else min(config.block, DEFAULT.block)
         fit = min(fit, max(config.least, chunk_rows(program, word, block)))
+    if threads > 1:
+        count = -(-rows // (fit * threads)) * threads
+        return [torch.arange(rows * k // count, rows * (k + 1) // count, device=device) for k in range(count)]
     return [torch.arange(a, min(rows, a + fit), device=device) for a in range(0, rows, fit)]

@@ -12,12 +12,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from polytriton.arithmetic import ETA32
 from polytriton.ir.net import Net, Node
 from polytriton.runtime.ascent import DECAY
 from polytriton.runtime.ascent_lines import BESIDE, FIRST, SECOND, TINY
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.input_balls import least_points
+from polytriton.runtime.layers import flush
 
 
 @dataclass
@@ -50,7 +52,7 @@ class ChainAscent:
         self.depth = {n.name: k for k, n in enumerate(self.layers)}
         self.relus = {n.inputs[0]: n for n in nodes if n.op == "relu"}
         loaded = (forward.layers[n.name] for n in self.layers)
-        self.weights = [(layer.w.flatten(1).float(), layer.b.flatten().float()) for layer in loaded]
+        self.weights = [(flush(layer.w.flatten(1).float(), ETA32), layer.b.flatten().float()) for layer in loaded]
 
     @staticmethod
     def serves(net: Net) -> bool:

@@ -21,10 +21,11 @@ from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import Program, extent
 from polytriton.kernels.stock import Stock
 from polytriton.passes.pipeline import Compiled, replan
-from polytriton.runtime.budget import image_bytes, row_blocks
+from polytriton.runtime.budget import count_sharers, image_bytes, row_blocks
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.cpu import blocks
+from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.forward import Boxes, Forward
@@ -96,7 +97,7 @@ class Engine:
         self.memory, self.early = memory, early and not tight
         self.tight = tight  # bound what the interval pass settled too: error vectors shrink with the boxes
         self.config = config
-        self.backend = TorchBackend(self.device, threads, config)
+        self.backend, self.alone = TorchBackend(self.device, threads, config), TorchBackend(self.device, 1, config)
         self.walk: Callable[..., Walk] = Walk
         target = "cuda:{}{}".format(*torch.cuda.get_device_capability(self.device)) if kernels and self.device.type == "cuda" else ""
         stock = Stock(compiled.filed, self.plan, target)
@@ -284,14 +285,27 @@ class Engine:
         if leaves:
             results.group = torch.arange(rows, device=self.device)
             results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
-        for block in self._blocks(rows, program):
+        threads = self._sharers(rows, program)
+        backend, ranges = self.alone if threads > 1 else self.backend, self._blocks(rows, program, threads)
+        parts = [replace(results, left=[]) for _ in ranges]  # bounds are shared, each row has its own; what is counted is not
+
+        def walk(k: int) -> None:
             self._expire(deadline)
+            block = ranges[k]
             some = self._rows(image[block], block, h[block], w[block])
             start = Identity(sign[block].to(self.coefficients.dtype), channel[block])
-            self.walk(self.backend, tables, program, some, results, chosen).run(start)
+            self.walk(backend, tables, program, some, parts[k], chosen).run(start)
+
+        share_out(walk, range(len(ranges)), threads)
         self._count_rows(program.target, rows)
+        results.ops, results.left = sum(part.ops for part in parts), [left for part in parts for left in part.left]
         self.tally.ops += results.ops
         return results
+
+    def _sharers(self, rows: int, program: Program) -> int:
+        """How many threads walk blocks of their own: no more than torch may have now."""
+        most = min(self.backend.threads, torch.get_num_threads()) if self.backend.fast else 1
+        return count_sharers(rows, program, self.kit, self.memory // 2, self.config, most)
 
     def _plain(self) -> Engine:
         """The interpreter of Plans alone, in float64: it knows forms over the input, and its products sum in one chain."""
@@ -316,8 +330,8 @@ class Engine:
         zero = torch.zeros(len(image), dtype=torch.float64, device=self.device)
         return Rows(image, h, w, zero, zero.clone(), index)
 
-    def _blocks(self, rows: int, program: Program) -> list[Tensor]:
-        return row_blocks(rows, program, self.kit, self.memory // 2, self.config, self.device)
+    def _blocks(self, rows: int, program: Program, threads: int = 1) -> list[Tensor]:
+        return row_blocks(rows, program, self.kit, self.memory // 2, self.config, self.device, threads)
 
     def _expire(self, deadline: float | None) -> None:
         if deadline is not None and time.monotonic() > deadline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from polytriton.ir.curves import CAP
 from polytriton.ir.interp import user_shape
 from polytriton.ir.net import Net, Node, Ref
+from polytriton.runtime.layers import flush
 
 Forward = Callable[[Tensor], Tensor]
 Run = Callable[[Node, Sequence[Tensor], dict[str, Tensor]], Tensor]
@@ -114,10 +116,14 @@ RUN: dict[str, Run] = {
 
 
 def load_weights(net: Net, dtype: torch.dtype, device: str | torch.device) -> dict[str, dict[str, Tensor]]:
-    """Every node's weights as its function in RUN reads them."""
+    """Every node's weights as its function in RUN reads them, subnormal ones as zero: products with those are slow on some processors."""
+
+    def load(array: np.ndarray) -> Tensor:
+        return flush(torch.tensor(array, dtype=dtype, device=device), torch.finfo(dtype).tiny)
+
     return {
         n.name: {
-            key: torch.tensor(array, dtype=torch.int64 if key in ("take", "index") else dtype, device=device)
+            key: torch.tensor(array, dtype=torch.int64, device=device) if key in ("take", "index") else load(array)
             for key, ref in n.attrs.items()
             if isinstance(ref, Ref) and (array := net.weights[ref.name]) is not None and key not in ("babs", "wabs")
         }

@@ -37,6 +37,11 @@ def from_physical(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     return values.permute(0, 3, 1, 2).contiguous() if len(shape) == 3 else values.reshape(-1, *shape)
 
 
+def flush(w: Tensor, least: float) -> Tensor:
+    """Numbers below `least` become zero."""
+    return torch.where(w.abs() < least, torch.zeros_like(w), w)
+
+
 @dataclass(frozen=True)
 class Layer:
     """One affine node: weights in float64 (`w`, `wabs`, `b`, `babs`), and the constants of its rounding argument."""

@@ -24,7 +24,7 @@ from polytriton.runtime.cpu.torch_backend import Compact, Frame
 from polytriton.runtime.curves import curve_lines
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.input_balls import InputBalls
-from polytriton.runtime.layers import Layer
+from polytriton.runtime.layers import Layer, flush
 from polytriton.runtime.narrow import Narrow, make_narrow
 from polytriton.runtime.planes import Planes, product_planes
 from polytriton.runtime.relax import relu_lines, round_outward, round_up
@@ -59,7 +59,7 @@ class Kit:
 
     def _weights(self, layer: Layer) -> Weights:
         node, dtype = layer.node, self.coefficients.dtype
-        w = layer.w.to(dtype)
+        w = flush(layer.w.to(dtype), self.coefficients.eta) if self.coefficients.flushes else layer.w.to(dtype)
         if node.op != "conv":
             return Weights(w, w)
         g, (kh, kw), (dh, dw) = node.integer("g", 1), node.ints("k"), node.ints("d", (1, 1))

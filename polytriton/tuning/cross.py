@@ -6,7 +6,6 @@ measured: a session on the device itself replaces it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,7 @@ from polytriton.tuning.cpu_cost import Cost
 from polytriton.tuning.device import SHEETS, Gpu
 from polytriton.tuning.gpu_cost import INTERVAL_PRODUCTS, interval_pipes, kernel_cost
 from polytriton.tuning.space import TILE, gpu_space
+from polytriton.workers.processors import processors
 
 COMPILED = 3  # sizes of a kernel that are compiled, besides the default's
 ROWS = 1024  # at once, where predictions are compared
@@ -112,7 +112,7 @@ def tune_target(network: Path, held: Artifact, target: str, numerics: str, as_of
     found, emitter = kinds(held.compiled, numerics)
     tried = {kind.key: list(candidates(kind, emitter, gpu, target)) for kind in found}
     kernels = {k.name: k for options in tried.values() for _, k, _ in options}
-    made = compile_each(list(kernels.values()), target, cache=knobs().cubins, jobs=os.cpu_count() or 1)
+    made = compile_each(list(kernels.values()), target, cache=knobs().cubins, jobs=processors())
     built = {m.kernel.name: m for m in made if isinstance(m, Built)}
     tiles: dict[str, Tile] = {}
     lines = []

@@ -18,6 +18,7 @@ from tests.mutation.search import SEARCHES
 from tests.mutation.several import SEVERAL
 
 CONSTANTS, TERMS = "tests/soundness/test_constants.py", "tests/soundness/test_terms.py"
+SUBNORMAL = "tests/soundness/test_subnormal_weights.py"
 TRAPS, GAPS, DEPLOYED = "tests/soundness/test_traps.py", "tests/soundness/test_gaps.py", "tests/soundness/test_deployments.py"
 PROCESS, SOUND, FOLD = "tests/soundness/test_process.py", "tests/soundness/test_soundness.py", "tests/passes/test_fold.py"
 SOAK = "tests/soak/test_soak.py::test_a_burst_of_cases"
@@ -73,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("sums of one sign are not enlarged", ROUNDING, "return 1 + dot_error(terms) + 8 * U64", "return 1 + 8 * U64", CONSTANTS),
     m("blocks forget their last rounding", ARITHMETIC, "clamp(max=self.inner) + 2", "clamp(max=self.inner)", CONSTANTS),
     m("parts of a split product do not underflow", ARITHMETIC, '"tf32x3", U32, 8 * ETA32', '"tf32x3", U32, ETA32', CONSTANTS),
-    m("libraries sum in blocks", ARITHMETIC, "inner=0, centred=True)", "centred=True)", CONSTANTS),
+    m("libraries sum in blocks", ARITHMETIC, "inner=0, centred=True, ", "centred=True, ", CONSTANTS),
     m("float32 rounds like 25 bits", ARITHMETIC, "U32, ETA32, ETA64 = 2.0**-24,", "U32, ETA32, ETA64 = 2.0**-25,", CONSTANTS),
     m("deployed sums round to nearest only", SOUNDNESS, "u: float = 2.0**-23", "u: float = 2.0**-24", CONSTANTS),
     m("a layer's bias is added for nothing", SOUNDNESS, "(nonzero + ops) + 1, sem.u)", "(nonzero + ops) - 1, sem.u)", CONSTANTS),
@@ -92,6 +93,8 @@ MUTANTS: tuple[Mutant, ...] = (
     m("t without a dense product", TABLES, "return k * size", "return 0 * size", TERMS),
     m("t without a convolution's product", TABLES, "torch.where(below > 0, k * below,", "torch.where(below > 0, 0 * below,", TERMS),
     m("t without subnormal weights", TABLES, "t = t + c.eta * below", "t = t + 0 * below", TERMS),
+    m("small weights count as zero", TABLES, "flush(layer.w.to(dtype), self.coefficients.eta)", "flush(layer.w.to(dtype), 2.0**20 * self.coefficients.eta)", SUBNORMAL),
+    m("intervals leave out subnormal weights", TABLES, "if self.coefficients.flushes else", "if True else", SUBNORMAL),
     m("t without repeats of a gather", TABLES, "gamma(repeats - 1, c.u) if repeats > 1", "gamma(repeats - 1, c.u) if repeats > 1e9", TERMS),
     m("t without the ReLU's product", TABLES, "t = t + self.kit.pending[name] * xabs", "t = t + 0", TERMS),
     m("t rounded to nearest", TABLES, "t = round_up(self._vector(name, own, below, product=True), self.dtype)", "t = self._vector(name, own, below, product=True).to(self.dtype)", TERMS, SOAK),
