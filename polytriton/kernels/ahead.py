@@ -8,13 +8,14 @@ left to its launch, which says why. Beside Triton's entries a mark for each kern
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
-import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +43,15 @@ class AheadJob(NamedTuple):
     device: str
     blocks: int
 
+    def encode(self) -> bytes:
+        """By the standard library: msgspec is not on every machine that has a GPU."""
+        return json.dumps([*asdict(self.kernel).values(), self.device, self.blocks]).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> AheadJob:
+        name, family, constants, parameters, types, *rest, device, blocks = json.loads(data)
+        return AheadJob(Kernel(name, family, tuple(map(tuple, constants)), tuple(parameters), tuple(types), *rest), device, blocks)
+
 
 class _Marked(NamedTuple):
     job: AheadJob
@@ -55,13 +65,12 @@ class _Warmer(Process):
         super().__init__(__name__)
 
     def ask(self, wanted: _Marked) -> None:
-        self.exchange(pickle.dumps(wanted.job))  # msgspec is not on every machine that has a GPU
+        self.exchange(wanted.job.encode())
 
 
 def handler() -> Callable[[bytes], bytes]:
     def answer(data: bytes) -> bytes:
-        job: AheadJob = pickle.loads(data)
-        _compile(job)
+        _compile(AheadJob.decode(data))
         return b""
 
     return answer

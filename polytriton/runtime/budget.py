@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,8 @@ from polytriton.passes.memory import chunk_rows
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.tables import Kit
 
-WORTH = 10**8  # operations that a thread takes a millisecond or more for: what it costs to be asked is a tenth of that
+MANY = 64  # rows of an image from which on a block of its own costs less than the cells that it may leave out
+WORTH = 2 * 10**8  # operations: some milliseconds. Threads of fewer wait for each other's Python for longer than they gain
 
 
 def image_bytes(kit: Kit, kernels: bool) -> int:
@@ -31,17 +34,19 @@ def _patch_values(kit: Kit, name: str) -> int:
     return node.size + (layer.terms * node.size // node.shape[0] if layer is not None and node.op == "conv" else 0)
 
 
-def count_sharers(rows: int, program: Program, kit: Kit, memory: int, config: Config, threads: int) -> int:
+def count_sharers(rows: int, program: Program, kit: Kit, memory: int, threads: int) -> int:
     """How many threads walk blocks of their own at a time: what fits the memory, and none of them for little."""
     fit = chunk_rows(program, _word(kit), memory)
-    return max(1, min(threads, min(rows, fit) // config.least, rows * program.row_ops // WORTH))
+    return max(1, min(threads, rows, fit, rows * program.row_ops // WORTH))
 
 
 def _word(kit: Kit) -> int:
     return 8 if kit.coefficients.dtype == torch.float64 else 4
 
 
-def row_blocks(rows: int, program: Program, kit: Kit, memory: int, config: Config, device: torch.device, threads: int = 1) -> list[Tensor]:
+def row_blocks(
+    rows: int, program: Program, kit: Kit, memory: int, config: Config, device: torch.device, threads: int = 1, images: Tensor | None = None
+) -> list[Tensor]:
     """Row ranges that fit the memory, and the cache where there is one to fit; as many for each of the threads that walk one at a time."""
     word = _word(kit)
     fit = chunk_rows(program, word, memory) // threads
@@ -55,7 +60,16 @@ def row_blocks(rows: int, program: Program, kit: Kit, memory: int, config: Confi
         # blocks above the default were chosen in a process that keeps its memory: elsewhere new pages would cost more
         block = config.block if keeps_memory() else min(config.block, DEFAULT.block)
         fit = min(fit, max(config.least, chunk_rows(program, word, block)))
-    if threads > 1:
-        count = -(-rows // (fit * threads)) * threads
-        return [torch.arange(rows * k // count, rows * (k + 1) // count, device=device) for k in range(count)]
-    return [torch.arange(a, min(rows, a + fit), device=device) for a in range(0, rows, fit)]
+    found = []
+    cuts = _cuts(images) if images is not None and kit.narrows(program) else []
+    for a, b in pairwise((0, *cuts, rows)):
+        count = -(-(b - a) // fit) if len(cuts) >= threads else -(-(b - a) // (fit * threads)) * threads
+        found += [torch.arange(a + (b - a) * k // count, a + (b - a) * (k + 1) // count, device=device) for k in range(count)]
+    return found
+
+
+def _cuts(images: Tensor) -> list[int]:
+    """Where the rows of an image end and the next one's begin, if the images have many each."""
+    cuts: list[int] = (torch.nonzero(images[1:] != images[:-1]).flatten() + 1).tolist()
+    return cuts if len(images) >= MANY * (len(cuts) + 1) else []
+

@@ -286,7 +286,7 @@ class Engine:
             results.group = torch.arange(rows, device=self.device)
             results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
         threads = self._sharers(rows, program)
-        backend, ranges = self.alone if threads > 1 else self.backend, self._blocks(rows, program, threads)
+        ranges = self._blocks(rows, program, threads, image)
         parts = [replace(results, left=[]) for _ in ranges]  # bounds are shared, each row has its own; what is counted is not
 
         def walk(k: int) -> None:
@@ -294,7 +294,7 @@ class Engine:
             block = ranges[k]
             some = self._rows(image[block], block, h[block], w[block])
             start = Identity(sign[block].to(self.coefficients.dtype), channel[block])
-            self.walk(backend, tables, program, some, parts[k], chosen).run(start)
+            self.walk(self.alone, tables, program, some, parts[k], chosen).run(start)
 
         share_out(walk, range(len(ranges)), threads)
         self._count_rows(program.target, rows)
@@ -305,7 +305,7 @@ class Engine:
     def _sharers(self, rows: int, program: Program) -> int:
         """How many threads walk blocks of their own: no more than torch may have now."""
         most = min(self.backend.threads, torch.get_num_threads()) if self.backend.fast else 1
-        return count_sharers(rows, program, self.kit, self.memory // 2, self.config, most)
+        return count_sharers(rows, program, self.kit, self.memory // 2, most)
 
     def _plain(self) -> Engine:
         """The interpreter of Plans alone, in float64: it knows forms over the input, and its products sum in one chain."""
@@ -330,8 +330,8 @@ class Engine:
         zero = torch.zeros(len(image), dtype=torch.float64, device=self.device)
         return Rows(image, h, w, zero, zero.clone(), index)
 
-    def _blocks(self, rows: int, program: Program, threads: int = 1) -> list[Tensor]:
-        return row_blocks(rows, program, self.kit, self.memory // 2, self.config, self.device, threads)
+    def _blocks(self, rows: int, program: Program, threads: int = 1, images: Tensor | None = None) -> list[Tensor]:
+        return row_blocks(rows, program, self.kit, self.memory // 2, self.config, self.device, threads, images)
 
     def _expire(self, deadline: float | None) -> None:
         if deadline is not None and time.monotonic() > deadline:

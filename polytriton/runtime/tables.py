@@ -16,7 +16,7 @@ from polytriton.arithmetic import Arithmetic
 from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import OPS
-from polytriton.ir.plan import Plan, extent
+from polytriton.ir.plan import Plan, Program, extent
 from polytriton.rounding import U64, dot_error, gammas, one_rounding
 from polytriton.runtime.centres import Centre, find_centre, is_centred
 from polytriton.runtime.cpu.blocks import Packed, dense_depths, depths, pack, pack_part, tap_depths
@@ -82,6 +82,10 @@ class Kit:
         if name not in self._packed:
             self._packed[name] = pack(self.weights[name].back)
         return self._packed[name]
+
+    def narrows(self, program: Program) -> bool:
+        """Whether rows of one image may leave out cells that rows of several could not (`Tables.active`)."""
+        return any(step.op == "linear" and self.weights[step.node].back.numel() >= COMPACT for step in program.steps)
 
     def bias_line(self, name: str, width: int) -> Tensor:
         """The bias over a window `width` cells wide: one line for a convolution, the whole image otherwise; float64."""

@@ -158,3 +158,12 @@ def test_a_querys_clock_starts_behind_it(monkeypatch: pytest.MonkeyPatch) -> Non
     found = verifier.verify_property(below(net, lo, hi, -1e6), timeout=0.3)
     assert found.verdict == "unsat" and found.seconds < 0.3
     assert verifier.prepare() == 0.0, "once"
+
+
+def test_a_job_arrives_as_it_was_sent() -> None:
+    """Every kernel of a network, in the words that another process reads."""
+    kernels = network_kernels(compile_net(shortcut()), ["float64", "float32"])
+    assert len(kernels) > 5
+    for kernel in kernels:
+        job = ahead.AheadJob(kernel, "cuda:1", 2)
+        assert ahead.AheadJob.decode(job.encode()) == job

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -20,6 +22,7 @@ from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Results
 from polytriton.runtime.trace import Trace
 from tests.oracle.nets import random_box, toy_conv, toy_residual
+from tests.oracle.small import dense
 
 THREADS = 3
 
@@ -136,14 +139,89 @@ def test_blocks_of_all_threads_fit_the_memory_together(monkeypatch: pytest.Monke
     program = max(e.plan, key=lambda p: p.row_bytes)
     budget_of_rows = 40
     memory = budget_of_rows * program.row_bytes
-    threads = budget.count_sharers(10**6, program, e.kit, memory, e.config, THREADS)
-    assert threads == THREADS
-    sizes = [len(b) for b in budget.row_blocks(1000, program, e.kit, memory, e.config, e.device, threads)]
-    assert sum(sizes) == 1000 and len(sizes) % threads == 0
-    assert max(sizes) * threads <= budget_of_rows and max(sizes) - min(sizes) <= 1
-    assert budget.count_sharers(10**6, program, e.kit, 2 * program.row_bytes, e.config, THREADS) == 2
-    assert budget.count_sharers(10**6, program, e.kit, program.row_bytes // 2, e.config, THREADS) == 1  # whose message says what is lacking
-    assert budget.count_sharers(8, program, e.kit, memory, Config(least=4), THREADS) == 1
+    assert budget.count_sharers(10**6, program, e.kit, memory, THREADS) == THREADS
+    sizes = [len(b) for b in budget.row_blocks(1000, program, e.kit, memory, e.config, e.device, THREADS)]
+    assert sum(sizes) == 1000 and len(sizes) % THREADS == 0
+    assert max(sizes) * THREADS <= budget_of_rows and max(sizes) - min(sizes) <= 1
+    assert budget.count_sharers(10**6, program, e.kit, 2 * program.row_bytes, THREADS) == 2
+    assert budget.count_sharers(10**6, program, e.kit, program.row_bytes // 2, THREADS) == 1  # whose message says what is lacking
+    assert budget.count_sharers(8, program, e.kit, memory, THREADS) == 1
     monkeypatch.setattr(budget, "WORTH", 1)
-    assert budget.count_sharers(8, program, e.kit, memory, Config(least=4), THREADS) == 2
-    assert budget.count_sharers(1, program, e.kit, memory, e.config, THREADS) == 1
+    assert budget.count_sharers(8, program, e.kit, memory, THREADS) == THREADS
+    assert budget.count_sharers(2, program, e.kit, memory, THREADS) == 2
+    assert budget.count_sharers(0, program, e.kit, memory, THREADS) == 1
+
+
+# ---- rows of several images -----------------------------------------------------------------------------------
+
+
+def dense_chain(width: int = 160) -> Net:
+    rng = np.random.default_rng(3)
+    w = [rng.standard_normal(shape) / np.sqrt(shape[1]) for shape in ((width, 20), (width, width), (width, width), (3, width))]
+    return dense(*((v.astype(np.float32), np.zeros(len(v), np.float32)) for v in w))
+
+
+@pytest.mark.parametrize("threads", [1, THREADS])
+def test_rows_of_dense_layers_are_cut_by_image(threads: int) -> None:
+    """There each image leaves out cells of its own: blocks hold all rows, in order, of one image each, if it has many."""
+    e = Engine(compile_net(dense_chain()), semantics="real", dtype="float32")
+    program = [p for p in e.plan if p.kind == "bound"][-1]
+
+    def blocks(*rows: int) -> list[list[int]]:
+        images = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(rows))
+        found = budget.row_blocks(sum(rows), program, e.kit, 1 << 30, e.config, e.device, threads, images)
+        assert torch.cat(found).tolist() == list(range(sum(rows)))
+        return [images[b].unique().tolist() for b in found]
+
+    assert blocks(100, 0, 90, 80, 70) == [[0], [2], [3], [4]]
+    assert blocks(200) == [[0]] * threads
+    few = blocks(3, 2, 1, 4)  # none of their own
+    assert len(few) == threads and any(len(b) > 1 for b in few)
+    pixels = Engine(compile_net(toy_conv()), semantics="real", dtype="float32")
+    images = torch.arange(4).repeat_interleave(100)
+    assert len(budget.row_blocks(400, pixels.plan.query, pixels.kit, 1 << 30, pixels.config, pixels.device, 1, images)) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_batchs_bounds_are_those_of_its_images(dtype: str) -> None:
+    """Blocks of one image leave out cells, and blocks of several never did."""
+    net, rng = dense_chain(), np.random.default_rng(1)
+    e = Engine(compile_net(net, "input"), semantics="real", dtype=dtype)
+    centre = torch.from_numpy(rng.uniform(-1, 1, (6, 20)))
+    boxes = e.refine(centre - 0.02, centre + 0.02)
+    for k in range(6):
+        alone = e.refine(centre[k : k + 1] - 0.02, centre[k : k + 1] + 0.02)
+        for name in e.bounded_nodes():
+            for side in ("lo", "hi"):
+                one, many = getattr(alone, side)[name][0], getattr(boxes, side)[name][k]
+                assert (one - many).abs().max() <= (1e-5 if dtype == "float32" else 1e-12) * one.abs().max(), (name, k)
+
+
+# ---- arithmetic -----------------------------------------------------------------------------------------------
+
+FLUSHING = """
+import torch
+from polytriton.runtime.cpu.sharing import share_out
+from polytriton.runtime.settings import pin_settings
+
+torch.set_num_threads(4)
+assert torch.set_flush_denormal(True)
+tiny, seen = torch.full((4,), 512, dtype=torch.int32).view(torch.float32), {}  # 2^-140
+assert not (tiny * 1.0).view(torch.int32).any(), "this thread flushes"
+
+def work(k):
+    meeting.wait()  # every thread takes one
+    seen[threading.get_ident()] = bool(((tiny * 1.0).view(torch.int32) == 512).all())
+
+import threading
+meeting = threading.Barrier(4, timeout=60)
+with pin_settings():
+    share_out(work, range(4), 4)
+assert len(seen) == 4 and all(seen.values()), seen
+assert not (tiny * 1.0).view(torch.int32).any(), "and does so afterwards"
+"""
+
+
+def test_threads_keep_what_is_subnormal_where_the_user_flushes_it() -> None:
+    done = subprocess.run([sys.executable, "-c", FLUSHING], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

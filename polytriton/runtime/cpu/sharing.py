@@ -44,9 +44,6 @@ def share_out(work: Callable[[T], None], jobs: Sequence[T], threads: int) -> Non
                 left.clear()
                 raise
 
-    if threads == 1:
-        take()
-        return
     with at_most(1):
         others = [_pool(threads - 1).submit(take) for _ in range(min(threads, len(jobs)) - 1)]
         try:
