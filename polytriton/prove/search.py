@@ -22,6 +22,7 @@ from polytriton.runtime import settings
 from polytriton.runtime.engine import Progress, _silent
 from polytriton.runtime.results import Stopped
 
+ALONE = 5 * 10**10  # operations, were every neuron of every box bounded: a second of a processor or two
 KEPT = 64  # domains that must fit in what waits with the bounds of all nodes, or none keeps them
 MEMORY = 8  # of the budget an eighth for what waits; beyond it the deepest come first
 
@@ -57,6 +58,7 @@ class InputSearch(Refuter):
         self.waiting = Waiting(self.pieces.roots(q, answers.settled, total if inherits else 0, self.trail))
         self.whole = float(self.waiting.open.sum())
         self.domains = self.rounds = self.lists = 0
+        self.cost = sum(p.row_ops * decider.compiled.net.node(p.target).size for p in decider.compiled.plan)
         self.began, self.course = time.monotonic(), Course("boxes", progress)
         self.crew = Crew.for_search(decider, threads, others)
         options = self.crew.options(decider.options)
@@ -128,7 +130,7 @@ class InputSearch(Refuter):
         """Sends the worst parts, and takes in what came of those sent first. What is not whole when time is up waits as before."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise Stopped
-        while len(self.waiting) and len(self.flow) < self.crew.lists:
+        while len(self.waiting) and len(self.flow) < (self.crew.lists if self._shares() else 1):
             self._send()
         try:
             told = self.flow.receive()
@@ -149,7 +151,7 @@ class InputSearch(Refuter):
 
     def _send(self) -> None:
         """A list of batches, one for each process; parts that wait are dealt out among the lists to be sent."""
-        workers, lists = 1 + self.crew.helpers, self.crew.lists
+        workers, lists = (1 + self.crew.helpers, self.crew.lists) if self._shares() else (1, 1)
         most = max(workers, workers * self.size // lists)
         batch = self._take(min(most, max(FILL, -(-len(self.waiting) // (lists - len(self.flow))))))
         self.domains += len(batch)
@@ -158,6 +160,12 @@ class InputSearch(Refuter):
         look, self.lists = self.probe is not None and self.lists & (self.lists + 1) == 0, self.lists + 1  # lists 0, 1, 3, 7, ...
         names = [int(self.trail.names(self._names(len(part)))[0]) for part in parts]
         self.flow.send([(part, len(self.ways), look and k == 0, names[k]) for k, part in enumerate(parts)])
+
+    def _shares(self) -> bool:
+        """Whether lists are dealt out among the processes: batches of a few boxes cost little less than one, and others are not there yet
+        when a small search ends. What was done decides, not the clock: the tree is the same however fast a machine is.
+        """
+        return self.domains * self.cost >= ALONE
 
     def _put_back(self) -> None:
         for part, *_ in self.flow.drop():

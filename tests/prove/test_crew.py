@@ -7,7 +7,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -39,6 +39,11 @@ def processors(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     idle = [2]
     monkeypatch.setattr(settings, "idle_processors", lambda: idle[0])
     return idle
+
+
+@pytest.fixture(autouse=True)
+def small_searches_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polytriton.prove.search.ALONE", 0)
 
 
 @dataclass(frozen=True)
@@ -305,6 +310,37 @@ def test_what_is_on_its_way_when_a_search_ends_waits_as_before(signs: bool, monk
         assert stats.ended == "time" and not answers.settled.any()
         assert stats.share == pytest.approx(stats.samples[-1].share, abs=2e-6) and stats.open == stats.samples[-1].open
     assert max(sent) == 2
+
+
+def test_a_small_search_is_dealt_out_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lists are those of one process: halves of a batch of few boxes cost as much as the whole. What was done says so, not the clock."""
+    net = drawn(np.random.default_rng(7), 2, [7, 5])
+    group, _ = lowered(net, [over(net, 1.0)], cube(2), -spread(net, [over(net, 1.0)], cube(2)) / 2)
+    q = questions(asked([cube(2)], [(0, group)], 1))
+    assert q is not None
+    monkeypatch.setattr(Crew.__init__, "__defaults__", (1e9, None))
+    sent: list[tuple[int, int]] = []
+    own = Flow.send
+
+    def send(self: Flow[Any, Any], items: Sequence[Any]) -> None:
+        sent.append((len(items), sum(len(item[0]) for item in items)))
+        own(self, items)
+
+    monkeypatch.setattr(Flow, "send", send)
+
+    def lists(threads: int, alone: float) -> tuple[list[tuple[int, int]], InputSearch]:
+        sent.clear()
+        monkeypatch.setattr("polytriton.prove.search.ALONE", alone)
+        search = InputSearch(compiled(net)._decider, q, fresh(q), deadline=None, progress=ends_after(6), threads=threads)
+        search.run()
+        return list(sent), search
+
+    alone, search = lists(1, 0)
+    assert all(count == 1 for count, _ in alone) and len(alone) > 3
+    assert lists(2, 1e30)[0] == alone, "the same tree"
+    after = (alone[0][1] + alone[1][1]) * search.cost
+    late, _ = lists(2, after)
+    assert late[:2] == alone[:2] and all(count == 1 for count, _ in late[:2]) and any(count == 2 for count, _ in late[2:])
 
 
 @pytest.mark.slow
