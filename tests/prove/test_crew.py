@@ -313,7 +313,7 @@ def test_what_is_on_its_way_when_a_search_ends_waits_as_before(signs: bool, monk
 
 
 def test_a_small_search_is_dealt_out_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lists are those of one process: halves of a batch of few boxes cost as much as the whole. What was done says so, not the clock."""
+    """Its lists are those of one process: halves of a batch of few boxes cost as much. What was done says so, not the clock."""
     net = drawn(np.random.default_rng(7), 2, [7, 5])
     group, _ = lowered(net, [over(net, 1.0)], cube(2), -spread(net, [over(net, 1.0)], cube(2)) / 2)
     q = questions(asked([cube(2)], [(0, group)], 1))
