@@ -15,7 +15,8 @@ from bench import threads
 
 def test_both_sides_answer_alike_and_the_setting_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "BATCH", 2)
-    shutil.copy("examples/digits_conv_ibp.onnx", tmp_path / "fc6x500.onnx")  # one that is quick to ask
+    for name in threads.NETS:  # one that is quick to ask
+        shutil.copy("examples/digits_conv_ibp.onnx", tmp_path / f"{name}.onnx")
     np.save(tmp_path / "mnist_x.npy", np.load("examples/digits.npz")["images"][:1].astype(np.float64))
     given, out = torch.get_num_threads(), tmp_path / "out.csv"
     assert threads.main(["--nets", str(tmp_path), "--only", "fc6x500", "--rounds", "2", "--csv", str(out)]) == 0
