@@ -26,12 +26,12 @@ from polytriton.runtime.ascent import Ascent, AscentRows
 from polytriton.runtime.ascent_lines import POINTS, Found
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
-from polytriton.runtime.engine import Progress, both_sides, indices
+from polytriton.runtime.engine import Progress
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.gpu.ascent_kernels import AscentKernels
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import from_physical, to_physical
-from polytriton.runtime.results import Forms, Results, Stopped
+from polytriton.runtime.results import Forms, Results, Stopped, both_sides, indices
 
 if TYPE_CHECKING:
     from polytriton.prove.attempt import Answers

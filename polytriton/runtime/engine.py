@@ -33,26 +33,12 @@ from polytriton.runtime.gpu.interval_backend import IntervalBackend
 from polytriton.runtime.gpu.player import Progress
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.input_balls import InputBalls
-from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, relation_error
+from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, both_sides, indices, relation_error
 from polytriton.runtime.soundness import find_semantics
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.trace import Trace, sums
 
 W = TypeVar("W", bound=Walk)
-
-
-def indices(at: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-    """The indices of these cells on every axis. Torch's own unravel_index imports sympy: half of what a small query costs."""
-    found = []
-    for size in reversed(shape):
-        found.append(at % size)
-        at = at // size
-    return tuple(reversed(found))
-
-
-def both_sides(lo: Tensor, hi: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower bounds of +x and of -x of the neurons at these cells."""
-    return lo.flatten()[at], -hi.flatten()[at]
 
 
 def _silent(stage: str, done: int, total: int) -> None:
@@ -296,16 +282,15 @@ class Engine:
             start = Identity(sign[block].to(self.coefficients.dtype), channel[block])
             self.walk(self.alone, tables, program, some, parts[k], chosen).run(start)
 
-        share_out(walk, range(len(ranges)), threads)
+        share_out(walk, range(len(ranges)), min(threads, torch.get_num_threads()))
         self._count_rows(program.target, rows)
         results.ops, results.left = sum(part.ops for part in parts), [left for part in parts for left in part.left]
         self.tally.ops += results.ops
         return results
 
     def _sharers(self, rows: int, program: Program) -> int:
-        """How many threads walk blocks of their own: no more than torch may have now."""
-        most = min(self.backend.threads, torch.get_num_threads()) if self.backend.fast else 1
-        return count_sharers(rows, program, self.kit, self.memory // 2, most)
+        """For how many threads blocks are made, whoever may walk them now: rows are summed in the same blocks every time."""
+        return count_sharers(rows, program, self.kit, self.memory // 2, self.backend.threads) if self.backend.fast else 1
 
     def _plain(self) -> Engine:
         """The interpreter of Plans alone, in float64: it knows forms over the input, and its products sum in one chain."""
