@@ -24,7 +24,7 @@ def image_bytes(kit: Kit, kernels: bool) -> int:
     for n in kit.net:
         frame = kit.frames[n.name]
         padded = frame.padded[0] * frame.padded[1] * frame.channels
-        total += n.size * 8 * (8 if kernels else 4) + padded * (8 if kit.coefficients.dtype == torch.float64 else 4) * 6
+        total += n.size * 8 * (8 if kernels else 4) + padded * kit.coefficients.dtype.itemsize * 6
         total += padded * 12 if kit.coefficients.centred else 0  # its centre, and what the layer makes of it
     return total + 8 * 3 * max(_patch_values(kit, n.name) for n in kit.net)
 
@@ -36,19 +36,15 @@ def _patch_values(kit: Kit, name: str) -> int:
 
 def count_sharers(rows: int, program: Program, kit: Kit, memory: int, threads: int) -> int:
     """How many threads walk blocks of their own at a time: what fits the memory, and none of them for little."""
-    fit = chunk_rows(program, _word(kit), memory)
+    fit = chunk_rows(program, kit.coefficients.dtype.itemsize, memory)
     return max(1, min(threads, rows, fit, rows * program.row_ops // WORTH))
-
-
-def _word(kit: Kit) -> int:
-    return 8 if kit.coefficients.dtype == torch.float64 else 4
 
 
 def row_blocks(
     rows: int, program: Program, kit: Kit, memory: int, config: Config, device: torch.device, threads: int = 1, images: Tensor | None = None
 ) -> list[Tensor]:
     """Row ranges that fit the memory, and the cache where there is one to fit; as many for each of the threads that walk one at a time."""
-    word = _word(kit)
+    word = kit.coefficients.dtype.itemsize
     fit = chunk_rows(program, word, memory) // threads
     if fit < 1:
         need = program.row_bytes * word // 8

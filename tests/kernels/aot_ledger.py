@@ -3,7 +3,7 @@
     python -m tests.kernels.aot_ledger        compile what the ledger lacks, drop what no network needs any more
 
 aot/SET-TYPE-SM.csv names the Triton that compiled, then holds a line a kernel: its function, a digest, its report. The digest is
-of all that the machine code depends on (`identity` of kernels/store.py), comments and docstrings of the family's source left out, so
+of all that the machine code depends on (`identity` of kernels/identity.py), comments and docstrings of the family's source left out, so
 a line stands as long as its kernel says the same: a test makes every kernel and looks it up, which takes seconds where compiling
 them all takes an hour. Lines drawn anew every day are compiled again and must come out as they are written.
 

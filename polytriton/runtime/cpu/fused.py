@@ -275,13 +275,13 @@ def _part(value: Any, a: int, b: int) -> Any:
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
+def kept_threads(threads: int, name: str = "polytriton") -> ThreadPoolExecutor:
     """Kept for the process: a kernel call is shorter than the start of a thread. A forked child makes its own."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="polytriton")
+    return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=kept_threads.cache_clear)
 
 
 def over_rows(
@@ -303,7 +303,7 @@ def over_rows(
         return
     cuts = [rows * k // threads for k in range(threads + 1)]
     jobs = [
-        _pool(threads).submit(
+        kept_threads(threads).submit(
             kernel, m[a * size : b * size], base[a:b], pitch, height, line, *(_part(v, a, b) for v in rest), *(o[a:b] for o in outputs)
         )
         for a, b in pairwise(cuts)
@@ -319,7 +319,7 @@ def over_slices(kernel: Any, threads: int, source: np.ndarray, out: np.ndarray, 
         kernel(source, out, *rest)
         return
     cuts = [rows * k // threads for k in range(threads + 1)]
-    for job in [_pool(threads).submit(kernel, source[a:b], out[a:b], *rest) for a, b in pairwise(cuts)]:
+    for job in [kept_threads(threads).submit(kernel, source[a:b], out[a:b], *rest) for a, b in pairwise(cuts)]:
         job.result()
 
 
@@ -330,5 +330,5 @@ def over_ranges(kernel: Any, threads: int, source: np.ndarray, out: np.ndarray, 
         kernel(source, out, *rest, 0, rows)
         return
     cuts = [rows * k // threads for k in range(threads + 1)]
-    for job in [_pool(threads).submit(kernel, source, out, *(*rest, a, b)) for a, b in pairwise(cuts)]:
+    for job in [kept_threads(threads).submit(kernel, source, out, *(*rest, a, b)) for a, b in pairwise(cuts)]:
         job.result()

@@ -6,37 +6,29 @@ thread. Rows tell each other nothing, so a thread takes a block and walks it who
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from functools import cache
+from concurrent.futures import wait
 from typing import TypeVar
 
+from polytriton.runtime.cpu.fused import kept_threads
 from polytriton.runtime.settings import threads as at_most
 
 T = TypeVar("T")
 
 
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that begin while the arithmetic is pinned, and keep it; torch gives each of them the one thread that is allowed then."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="polytriton-rows")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)
-
-
 def share_out(work: Callable[[T], None], jobs: Sequence[T], threads: int) -> None:
-    """Does every job, several threads taking one after another. Returns, or raises what one of them raised, when no thread works."""
+    """Does every job, several threads taking one after another. Returns, or raises what one of them raised, when no thread works.
+
+    They begin while the arithmetic is pinned, and keep it; torch gives each of them the one thread that is allowed then.
+    """
     left = deque(jobs)
 
     def take() -> None:
-        while left:
+        while True:
             try:
                 job = left.popleft()
-            except IndexError:  # another thread took the last
+            except IndexError:
                 return
             try:
                 work(job)
@@ -45,7 +37,7 @@ def share_out(work: Callable[[T], None], jobs: Sequence[T], threads: int) -> Non
                 raise
 
     with at_most(1):
-        others = [_pool(threads - 1).submit(take) for _ in range(min(threads, len(jobs)) - 1)]
+        others = [kept_threads(threads - 1, "polytriton-rows").submit(take) for _ in range(min(threads, len(jobs)) - 1)]
         try:
             take()
         finally:
