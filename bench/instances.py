@@ -1,7 +1,7 @@
 """Runs the published instances and prints verdicts beside the official ones.
 
     python -m bench.instances [--data DIR] [--semantics real] [--timeout 60] [--only GROUP_OR_ID ...] [--crown]
-                              [--open] [--search [HOW]] [--csv OUT.csv]
+                              [--open] [--search [HOW]] [--device cuda] [--csv OUT.csv]
 
 `--crown` runs only the instances that plain CROWN proves, `--open` only official unsats that it does not prove. `--search` goes
 on where one bound decides nothing.
@@ -28,9 +28,9 @@ from polytriton.frontend.vnnlib import read_vnnlib
 CONTRADICTS = {("sat", "unsat"), ("unsat", "sat")}
 COLUMNS = (
     "network", "benchmark", "id", "official", "verdict", "margin", "crown_verified", "crown_margin", "seconds", "engine", "numerics",
-    "note",
+    "searched", "parts", "ended", "note",
 )  # fmt: skip
-SHOWN = ("network", "id", "official", "verdict", "margin", "crown_margin", "seconds", "note")
+SHOWN = ("network", "id", "official", "verdict", "margin", "crown_margin", "seconds", "searched", "parts", "ended", "note")
 TIMEOUT, QUICK = 60.0, 3  # seconds an instance; instances of a benchmark in a quick run
 
 
@@ -40,6 +40,7 @@ def main() -> int:
     p.add_argument("--semantics", default="real")
     p.add_argument("--candidates", default="all")
     p.add_argument("--dtype", default="auto")
+    p.add_argument("--device", default="cpu")
     p.add_argument("--timeout", type=float, default=TIMEOUT)
     p.add_argument("--only", nargs="*", default=[])
     p.add_argument("--crown", action="store_true")
@@ -54,7 +55,7 @@ def main() -> int:
         rows = [r for r in rows if r["crown_verified"] == "1"]
     if not rows:
         p.error("no instance is left: --only names groups or ids of instances.csv")
-    options = {"semantics": a.semantics, "candidates": a.candidates, "dtype": a.dtype}
+    options = {"semantics": a.semantics, "candidates": a.candidates, "dtype": a.dtype, "device": a.device}
     table = Table(COLUMNS, a.csv, {"part": "data", **describe()}, SHOWN)
     for row in answers(data, rows, options, a.timeout, not a.no_falsify, a.search):
         table.add(row)
@@ -82,6 +83,7 @@ def answers(
     for r in rows:
         if r["net"] not in nets:
             nets[r["net"]] = polytriton.compile(data / r["net"], **options)
+            nets[r["net"]].prepare()
         net = nets[r["net"]]
         prop = read_vnnlib(data / r["spec"], n_in=int(r["n_in"]), n_out=int(r["n_out"]))
         start = now_by(clock)
@@ -100,6 +102,7 @@ def answers(
             "seconds": seconds,
             "engine": "torch" if net.options.device == "cpu" else "kernels",
             "numerics": options["dtype"],
+            **({} if got.search is None else {"searched": got.search.kind, "parts": got.search.domains, "ended": got.search.ended}),
             "note": "CONTRADICTS" if (r["verdict"], got.verdict) in CONTRADICTS else "missed" if lost else "",
         }
 

@@ -1,12 +1,13 @@
 """Everything there is to measure and check on a machine with an NVIDIA GPU, in one command.
 
-    python -m bench.gpu [PART ...] [--out FOLDER] [--minutes 8] [--only GROUP ...] [--anew] [--dry]
+    python -m bench.gpu [PART ...] [--out FOLDER] [--minutes 8] [--only GROUP ...] [--numerics NAME ...] [--code FOLDER] [--anew] [--dry]
 
 first     the driver, Triton, a kernel of every family against an oracle, in a minute; without driver and Triton nothing else is tried
 kernels   every launch of small networks against an oracle, whole networks against torch; FAIL where a bound is not kept
 ascent    slopes and multipliers against torch, and the time of a turn
 micro     single launches: times, fractions of the ceilings, fused and separate ReLUs, tile shapes
 zoo       the paper's networks, synthetic, end to end, alone and in batches, beside the torch engine and auto_LiRPA
+profile   where a run of a network goes, on the device and on the host
 interval  the paper's interval arithmetic beside folded errors
 
 Every part may take --minutes, its last process stopped, and leaves out, saying so, what it has no time for. Rows go to
@@ -27,6 +28,7 @@ import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -36,9 +38,10 @@ from bench.core.remote import rows_of
 from bench.core.table import Row, Table, first_line, say, slug
 from bench.gpu.finished import GROUP, Finished
 from bench.gpu.setting import Setting, all_groups, device_name
+from polytriton.arithmetic import ARITHMETICS
 from polytriton.knobs import interpret_triton
 
-PARTS = ("first", "kernels", "ascent", "micro", "zoo", "interval")
+PARTS = ("first", "kernels", "ascent", "micro", "zoo", "profile", "interval")
 LEAST = 45.0  # seconds a group gets at least, where the part has them and names no other number
 GRACE = 15.0  # seconds past its end after which a process is stopped
 NO_DEVICE = 2
@@ -51,6 +54,8 @@ def main() -> int:
     p.add_argument("--out", type=Path, default=ROOT / "build" / "bench-gpu", help="folder of the CSV files (%(default)s)")
     p.add_argument("--minutes", type=float, default=8.0, help="time of a part (%(default)g)")
     p.add_argument("--anew", action="store_true", help="also what an earlier run of this code has finished")
+    p.add_argument("--code", type=Path, help="machine code made by bench.gpu.code: networks of the part zoo are not compiled")
+    p.add_argument("--numerics", nargs="+", default=[], choices=ARITHMETICS, help="some arithmetics, of the parts kernels, micro and zoo")
     p.add_argument("--dry", action="store_true", help="tiny sizes in Triton's interpreter")
     a = p.parse_args()
     check_known(p, "part", a.parts, PARTS)
@@ -65,7 +70,8 @@ def main() -> int:
         return NO_DEVICE
     about = describe(device)
     say(f"{device}; torch {about['torch']}, triton {about['triton']}")
-    return run_parts(a.parts or PARTS, lambda part: run_part(part, a.only, a.minutes * 60, a.dry, a.out, device, about, anew=a.anew))
+    given = Setting(a.dry, 0.0, a.code, tuple(a.numerics))
+    return run_parts(a.parts or PARTS, lambda part: run_part(part, a.only, a.minutes * 60, given, a.out, device, about, anew=a.anew))
 
 
 def run_parts(parts: Sequence[str], run: Callable[[str], int]) -> int:
@@ -116,10 +122,10 @@ def part_module(part: str) -> ModuleType:
 
 
 def run_part(
-    part: str, only: list[str], seconds: float, dry: bool, out: Path, device: str, about: Row, *, anew: bool = False
+    part: str, only: list[str], seconds: float, given: Setting, out: Path, device: str, about: Row, *, anew: bool = False
 ) -> int:  # fmt: skip
     """All groups of a part, one after another; 0, FAILED, or NOTHING_RUNS where a group failed without which no other can do anything."""
-    module = part_module(part)
+    module, dry = part_module(part), given.dry
     seconds = seconds if dry else min(seconds, getattr(module, "PART_SECONDS", seconds))
     end = time.time() + seconds - min(GRACE, seconds / 4)  # the last process is stopped within the part's time
     say(f"== {part}: up to {seconds / 60:g} minutes")
@@ -144,7 +150,7 @@ def run_part(
         say(f"   {name}: up to {limit:.0f} s")
         until = time.time() + limit
         ended, before = Ended(), len(table.rows)
-        code |= run_groups(table, [name], lambda _: ended.rows(some, module, Setting(dry, until)))  # noqa: B023
+        code |= run_groups(table, [name], lambda _: ended.rows(some, module, replace(given, end=until)))  # noqa: B023
         if ended.whole and time.time() < until:
             kept.add(name)
         if set(some) & set(needed) and any(is_failure(row) for row in table.rows[before:]):

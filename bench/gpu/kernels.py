@@ -49,9 +49,9 @@ def arithmetics(setting: Setting) -> tuple[str, ...]:
 
 def work(group: str, setting: Setting) -> Iterator[Row]:
     compiled = compile_net(NETWORKS[group]())
-    every = arithmetics(setting)
-    warm([engine_of(compiled, n, setting) for n in (*every, *INTERVALS)], replace(setting, end=time.time() + setting.left / 2))
-    for numerics in (*every, *INTERVALS):
+    every = [n for n in (*arithmetics(setting), *INTERVALS) if setting.wants(n)]
+    warm([engine_of(compiled, n, setting) for n in every], replace(setting, end=time.time() + setting.left / 2))
+    for numerics in every:
         about, parts = {"network": group, "numerics": numerics}, (compare_interval,) if numerics in INTERVALS else (_steps, compare, replay)
         try:
             for row in chain(*(part(compiled, numerics, setting) for part in parts)):

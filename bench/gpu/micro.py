@@ -105,7 +105,7 @@ def work(group: str, setting: Setting) -> Iterator[Row]:
     if group == "device":
         yield from bench.ceilings()
         return
-    some = cases(setting.dry)[group]
+    some = [replace(case, numerics=tuple(filter(setting.wants, case.numerics))) for case in cases(setting.dry)[group]]
     made = {case.name: compiled_case(case.make) for case in some}
     emitter = Emitter()
     for case in some:

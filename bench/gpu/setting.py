@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 import torch
 
@@ -53,10 +54,17 @@ def ceiling(device: str) -> Ceiling | None:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a part runs. `dry`: in Triton's interpreter, on tiny sizes; `end`: time.time() at which it should have finished."""
+    """How a part runs. `dry`: in Triton's interpreter, on tiny sizes; `end`: time.time() at which it should have finished; `code`: folder
+    of machine code made before (gpu.code); `numerics`: arithmetics to look at, all where it names none.
+    """
 
     dry: bool
     end: float
+    code: Path | None = None
+    numerics: tuple[str, ...] = ()
+
+    def wants(self, numerics: str) -> bool:
+        return not self.numerics or numerics in self.numerics
 
     @property
     def device(self) -> torch.device:

@@ -81,11 +81,22 @@ class Problem:
         return (x - float(self.eps)).clamp(0, 1), (x + float(self.eps)).clamp(0, 1)
 
 
-def work(group: str, setting: Setting) -> Iterator[Row]:
+def problem_of(group: str, setting: Setting) -> Problem:
+    """A network, with machine code that was made before where there is some."""
     name, _, kind = group.rpartition("-")
     problem = Problem(name, kind, 2 if setting.dry else BATCH)
+    if setting.code is not None and (path := setting.code / f"{group}.zip").exists():
+        from bench.gpu.code import read_code  # needs msgspec, which a bare machine has not
+
+        problem.compiled = read_code(problem.compiled, path)
+    return problem
+
+
+def work(group: str, setting: Setting) -> Iterator[Row]:
+    problem = problem_of(group, setting)
+    name, kind = problem.name, problem.kind
     about: Row = {"network": name, "kind": kind, "eps": str(problem.eps), "weights": "synthetic"}
-    for engine, numerics in ENGINES[:: 2 if setting.dry else 1]:
+    for engine, numerics in (e for e in ENGINES[:: 2 if setting.dry else 1] if setting.wants(e[1])):
         part = replace(setting, end=time.time() + setting.left / 2)  # a slow one leaves as much to those behind it
         row: Row = {**about, "engine": engine, "numerics": numerics, "batch": 1}
         made: Ours | Peer | None = None

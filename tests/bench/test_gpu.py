@@ -160,7 +160,7 @@ def test_a_process_that_dies_leaves_a_row_and_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(gpu, "part_module", lambda part: dying)
-    assert gpu.run_part("interval", [], 60, False, tmp_path, "Device 1", {}) == FAILED
+    assert gpu.run_part("interval", [], 60, Setting(False, 0.0), tmp_path, "Device 1", {}) == FAILED
     with (tmp_path / "device-1_interval.csv").open(newline="") as f:
         rows = list(csv.DictReader(f))
     assert [r["layer"] for r in rows] == ["a", "layers", "a", "networks"]
@@ -172,7 +172,7 @@ def test_a_process_over_its_time_is_stopped_and_no_failure(monkeypatch: pytest.M
     monkeypatch.setattr(gpu, "part_module", lambda part: dying)
     monkeypatch.setattr(gpu, "GRACE", 0.2)
     start = time.monotonic()
-    assert gpu.run_part("interval", ["sleep"], 0.5, True, tmp_path, "D", {}) == 0
+    assert gpu.run_part("interval", ["sleep"], 0.5, Setting(True, 0.0), tmp_path, "D", {}) == 0
     assert time.monotonic() - start < 20
 
 
@@ -204,7 +204,7 @@ def test_a_run_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     def run(*only: str, anew: bool = False) -> int:
         asked.clear()
-        return gpu.run_part("micro", list(only), 60, False, tmp_path, "Device 1", {"commit": "c0"}, anew=anew)
+        return gpu.run_part("micro", list(only), 60, Setting(False, 0.0), tmp_path, "Device 1", {"commit": "c0"}, anew=anew)
 
     assert run() == FAILED and asked == ["a", "b", "c"]
     assert kept(path) == [("a", ""), ("b", ""), ("b", "its process died"), ("c", "")]
@@ -222,8 +222,8 @@ def test_a_check_that_failed_stays_failed(monkeypatch: pytest.MonkeyPatch, tmp_p
     asked = finishing(monkeypatch, set(), {"b": [{"network": "b", "verdict": "FAIL"}]})
     for groups in (["a", "b", "c"], []):
         asked.clear()
-        assert gpu.run_part("micro", [], 60, False, tmp_path, "D", {}) == FAILED and asked == groups
-    assert gpu.run_part("micro", ["a"], 60, False, tmp_path, "D", {}) == 0
+        assert gpu.run_part("micro", [], 60, Setting(False, 0.0), tmp_path, "D", {}) == FAILED and asked == groups
+    assert gpu.run_part("micro", ["a"], 60, Setting(False, 0.0), tmp_path, "D", {}) == 0
 
 
 def test_a_group_out_of_time_is_not_finished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_group_out_of_time_is_not_finished(monkeypatch: pytest.MonkeyPatch, tm
             time.sleep(max(0.0, given[3].left) + 0.01)
 
     monkeypatch.setattr(gpu, "rows_of", slowly)
-    gpu.run_part("micro", [], 0.2, False, tmp_path, "D", {})
+    gpu.run_part("micro", [], 0.2, Setting(False, 0.0), tmp_path, "D", {})
     assert "a" in asked and "a" not in (tmp_path / "d_micro.finished").read_text().split()
 
 
@@ -262,7 +262,7 @@ def test_a_part_that_breaks_takes_no_other_with_it(capsys: pytest.CaptureFixture
 def test_without_a_driver_nothing_is_tried(row: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = finishing(monkeypatch, {"a"} if row is None else set(), {"a": [row] if row else []})
     gpu.part_module("first").NEEDED = ("a",)  # type: ignore[attr-defined]
-    assert gpu.run_part("first", [], 60, False, tmp_path, "D", {}) == gpu.NOTHING_RUNS and asked == ["a"]
+    assert gpu.run_part("first", [], 60, Setting(False, 0.0), tmp_path, "D", {}) == gpu.NOTHING_RUNS and asked == ["a"]
 
 
 def test_the_first_minute_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,12 +282,27 @@ def test_the_first_minute_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_failed_check_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     verdicts = iter(["pass", "FAIL", "pass"])
     monkeypatch.setattr(gpu, "rows_of", lambda *_, **__: iter([{"network": "n", "verdict": v} for v in verdicts]))
-    assert gpu.run_part("kernels", [], 60, True, tmp_path, "D", {}) == FAILED
+    assert gpu.run_part("kernels", [], 60, Setting(True, 0.0), tmp_path, "D", {}) == FAILED
     monkeypatch.setattr(gpu, "rows_of", lambda *_, **__: iter([{"network": "n", "verdict": "pass"}]))
-    assert gpu.run_part("kernels", [], 60, True, tmp_path, "D", {}) == 0
+    assert gpu.run_part("kernels", [], 60, Setting(True, 0.0), tmp_path, "D", {}) == 0
 
 
 def test_only_a_lost_device_ends_a_process() -> None:
     assert gpu_report.is_lost(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"))
     assert not gpu_report.is_lost(torch.OutOfMemoryError("CUDA out of memory"))
     assert not gpu_report.is_lost(ValueError("out of resource: shared memory"))
+
+
+@pytest.mark.slow
+def test_code_made_before_is_what_a_network_runs(tmp_path: Path) -> None:
+    """What bench.gpu.code writes of a network has code for every kernel that its engine asks for, and its Plan."""
+    from bench.gpu.code import read_code, write_code
+    from bench.gpu.zoo import Problem
+    from polytriton.kernels.files import emit_files
+
+    compiled = Problem("tiny", "normal", 1).compiled
+    count = write_code(compiled, "cuda:90", ["float64"], tmp_path / "tiny-normal.zip")
+    held = read_code(compiled, tmp_path / "tiny-normal.zip").filed
+    assert held is not None and held.plan == compiled.plan
+    names = {k.name for k in emit_files(compiled, ["cuda:90"], ["float64"]).machine}
+    assert held.code["cuda:90"].keys() == names and len(names) == count > 10
