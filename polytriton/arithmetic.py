@@ -29,7 +29,8 @@ class Arithmetic:
     lie from a point of its box, in place of its magnitude. `flushes`: weights below `eta` count as zero, for some processors take a hundred
     times as long for their products; float32 rows pay `eta` for each such weight anyway.
 
-    `fuse_taps`, `stages`: up to how many taps a convolution applies the ReLU itself, and how far a kernel loads ahead.
+    `fuse_taps`: up to how many taps a convolution applies the ReLU itself; `columns`, `warps`, `stages`: the widest tile of a product on a
+    GPU, who computes it, and how far it loads ahead.
     """
 
     name: str
@@ -41,6 +42,8 @@ class Arithmetic:
     inner: int = 0
     parts: int = 1
     fuse_taps: int = 1
+    columns: int = 64
+    warps: int = 8
     stages: int = 3
     centred: bool = False
     flushes: bool = False
@@ -69,7 +72,7 @@ U32, ETA32, ETA64 = 2.0**-24, 2.0**-126, 2.0**-1022
 ARITHMETICS = {
     a.name: a
     for a in (
-        Arithmetic("float64", "tl.float64", "ieee", U64, ETA64, "DMMA"),
+        Arithmetic("float64", "tl.float64", "ieee", U64, ETA64, "DMMA", columns=128, warps=4),
         Arithmetic("float32", "tl.float32", "ieee", U32, ETA32, "FFMA", inner=INNER),
         Arithmetic("tf32x3", "tl.float32", "tf32x3", U32, 8 * ETA32, "HGMMA", inner=INNER, parts=PARTS["tf32x3"]),
         Arithmetic("bf16x6", "tl.float32", "bf16x6", U32, 8 * ETA32, "HGMMA", inner=INNER, parts=PARTS["bf16x6"]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -74,6 +75,17 @@ def _cache(env: Mapping[str, str]) -> Path | None:
     else:
         base = env.get("XDG_CACHE_HOME", "") or (os.path.join(env["HOME"], ".cache") if env.get("HOME") else "")
     return Path(base, "polytriton") if os.path.isabs(base) else None  # a relative XDG_CACHE_HOME is to be ignored
+
+
+def is_own(folder: Path) -> bool:
+    """Whether it is a folder of this user's that nobody else may write to; systems without such modes are believed."""
+    try:
+        info = os.lstat(folder)
+    except (OSError, ValueError):
+        return False
+    if not stat.S_ISDIR(info.st_mode):
+        return False
+    return os.name != "posix" or (info.st_uid == os.geteuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def note(level: int, message: str) -> None:

@@ -9,8 +9,6 @@ compared; machine code may be anything and takes a compiler to compare: it is le
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,7 @@ from polytriton.errors import ArtifactError
 from polytriton.ir.launches import Filed
 from polytriton.kernels.files import FOLDER, differing
 from polytriton.kernels.stock import library_digest
-from polytriton.knobs import knobs, tell
+from polytriton.knobs import is_own, knobs, tell
 
 MARKS = 4096  # the oldest beyond these are dropped
 TRUSTED = "trusted"  # what the mark of machine code from elsewhere says
@@ -56,22 +54,11 @@ def is_known(manifest: Manifest) -> bool:
 def _read_mark(manifest: Manifest) -> str | None:
     """What the mark says, if there is one, in a folder that is this user's own: whoever else could write there could make one."""
     folder = knobs().cache
-    if folder is None or not _own(folder / "known"):
+    if folder is None or not is_own(folder / "known"):
         return None
     with suppress(OSError, UnicodeDecodeError):
         return (folder / "known" / code_digest(manifest)).read_text()
     return None
-
-
-def _own(folder: Path) -> bool:
-    """Whether it is a folder of this user's that nobody else may write to; systems without such modes are believed."""
-    try:
-        info = os.lstat(folder)
-    except (OSError, ValueError):
-        return False
-    if not stat.S_ISDIR(info.st_mode):
-        return False
-    return os.name != "posix" or (info.st_uid == os.geteuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def compare_kernels(artifact: Artifact) -> None:

@@ -61,9 +61,9 @@ def _conv(channels: int, window: int, kernel: int, stride: int, rows: int = 4096
 
 
 def _dense(rows: int, source: int, to: int) -> MicroCase:
-    """Its ReLU is never apart: only the product charges a bias that differs from cell to cell."""
     middle = (rows, source, to) == (4096, 2048, 2048)
-    return MicroCase(f"dense {source} to {to}", lambda: grow.dense_net(source, to), rows, EVERY if middle else ("float64", "tf32x3"))
+    kinds = EVERY if middle else ("float64", "tf32x3")
+    return MicroCase(f"dense {source} to {to}", lambda: grow.dense_net(source, to), rows, kinds, fuse=(True, False))
 
 
 def _passes(channels: int, window: int, rows: int) -> MicroCase:
@@ -90,7 +90,8 @@ def cases(dry: bool) -> dict[str, list[MicroCase]]:
     conv = [_conv(c, w, k, s) for (k, s), w, c in shapes if (c, w) != (256, 9) and (k == 3 or w < 9)]
     dense = [_dense(r, k, n) for r, k, n in ((4096, 2048, 2048), (1024, 500, 500), (16384, 500, 500), (4096, 500, 784), (4096, 512, 4096),
                                              (16384, 4096, 512), (1024, 8192, 8192))]  # fmt: skip
-    tuned = (replace(_conv(128, 5, 3, 1), fuse=(False,)), replace(_dense(4096, 2048, 2048), fuse=(True,)))  # as they come
+    wide, square = (replace(_dense(*d), fuse=(False,)) for d in ((16384, 500, 500), (4096, 2048, 2048)))
+    tuned = wide, replace(_conv(128, 5, 3, 1), fuse=(False,)), square
     tiles = [replace(c, numerics=("float64", "tf32x3"), functions=("conv_step", "dense_step"), sizes=_tiles(dry)) for c in tuned]
     passes = [_passes(64, 5, 8192), _passes(128, 3, 65536)]
     return {"dense": dense, "conv": conv, "passes": passes, "tiles": tiles}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from bench.gpu.setting import Setting
 from polytriton.ir.launches import Kernel
-from polytriton.kernels.ahead import compile_ahead
+from polytriton.kernels.stock import Stock
 from polytriton.runtime.engine import Engine
 
 
@@ -20,4 +22,4 @@ def warm(engines: Sequence[Engine], setting: Setting) -> int:
 def warm_kernels(kernels: Sequence[Kernel], setting: Setting) -> None:
     """Whatever cannot be compiled fails where it is launched."""
     if not setting.dry:
-        compile_ahead(kernels, setting.device, {}, setting.left)
+        Stock(target="cuda:{}{}".format(*torch.cuda.get_device_capability())).compile_ahead(kernels, setting.left)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from polytriton.ir.launches import ROW_ARRAYS, Launch
 
@@ -56,14 +57,14 @@ class ScriptEntry:
     made: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def writes(self) -> tuple[str, ...]:
         if self.launch is None:
             return ("at",) if self.verb == "every" else self.made
         out = WRITES.get(self.launch.function, "").split()
         return tuple(s for p, s in zip(self.launch.kernel.parameters, self.launch.bind, strict=True) if p in out)
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """Of what changes; what is narrowed in place is read too."""
         if self.launch is None:

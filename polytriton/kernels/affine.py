@@ -29,10 +29,10 @@ def count_source(node: Node, real: bool) -> str:
     return "none" if real else "given" if "summands" in node.attrs else "present"
 
 
-def choose(node: Node, source: Node, cancelled: bool, terms: str) -> AffineKernel:
+def choose(node: Node, source: Node, cancelled: bool, terms: str, emulate: bool) -> AffineKernel:
     """The kernel of a layer whose summands are counted as `count_source` says; `cancelled`: its magnitudes have weights of their own."""
     counted = "present" if terms == "present" else "none"
-    return _kernel(node, source, _tiles(node, cancelled), {"CANCELLED": cancelled, "TERMS": counted, "T": "tl.float64", "FORM": ""})
+    return _kernel(node, source, _tiles(node, cancelled, emulate), {"CANCELLED": cancelled, "TERMS": counted, "T": "tl.float64", "FORM": ""})
 
 
 def choose_points(node: Node, source: Node, numerics: Arithmetic, sizes: Sizes) -> AffineKernel:
@@ -58,12 +58,12 @@ def _kernel(node: Node, source: Node, tiles: Tiles, shared: Constants) -> Affine
     return AffineKernel("forward_conv", constants, tiles)
 
 
-def _tiles(node: Node, cancelled: bool) -> Tiles:
-    """Three accumulators, four where a block of operands waits: tiles that leave no register to spill, for two blocks in flight.
-
-    A cancelled layer's third set of weights takes the room of the second block.
+def _tiles(node: Node, cancelled: bool, emulate: bool) -> Tiles:
+    """Three accumulators, four where a block of operands waits, in small tiles: a few images have few outputs, and who computes them waits
+    for memory, block after block. A cancelled layer's third set of weights takes the room of a block that is on its way.
     """
     outputs = node.size if node.op == "linear" else node.shape[0] // node.integer("g", 1)
-    bm = 32 if node.op == "linear" else power(prod(node.shape[1:]), 32, 64)
-    constants = {"BM": bm, "BN": power(outputs, 16, 32), "BK": 16}
-    return Tiles(bm, constants, warps=bm // 8, stages=1 if cancelled else 2)
+    cells = 1 if node.op == "linear" else prod(node.shape[1:])
+    bm = power(cells, 32, 64) if emulate else 16  # the interpreter's programs cost much the same, whatever their size
+    constants = {"BM": bm, "BN": power(outputs, 16, 32), "BK": 16 if emulate else 32}
+    return Tiles(bm, constants, warps=4, stages=2 if cancelled else 3)

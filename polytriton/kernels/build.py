@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cache as remembered
@@ -56,12 +58,15 @@ def compile_all(
 
 
 def compile_each(
-    kernels: Sequence[Kernel], target: str, *, cache: Path | None, jobs: int = 2, timeout: float = 120, progress: Progress = _quiet
-) -> list[Built | Failed]:
+    kernels: Sequence[Kernel], target: str, *, cache: Path | None, jobs: int = 2, timeout: float = 120, progress: Progress = _quiet,
+    begin: Callable[[int], None] = lambda missing: None, seconds: float = math.inf,
+) -> list[Built | Failed]:  # fmt: skip
     """As compile_all, for a caller that can do without some: one outcome a kernel, in their order.
 
-    `timeout` seconds are for one kernel; `progress` hears how many of how many are done and the name of the last.
+    `timeout` seconds are for one kernel, `seconds` for all of them; `progress` hears how many of how many are done and the name of the
+    last, `begin` how many are to be compiled, where any are.
     """
+    end = time.monotonic() + seconds
     if target not in LIMITS:
         raise UsageError(f"{target!r} is no target for kernels", f"choose one of {', '.join(LIMITS)}")
     version, store = triton_version(), Store(cache)
@@ -85,13 +90,16 @@ def compile_each(
         else:
             finish(name, *found, "")
     if missing:
+        begin(len(missing))
         with closing(work([kernels[places[name][0]] for name in missing], target, jobs=jobs, timeout=timeout)) as replies:
             for k, reply in replies:
                 if reply.report is not None:
                     store.put(missing[k], reply.report, reply.cubin)
                 finish(missing[k], reply.report, reply.cubin, reply.error)
+                if time.monotonic() > end:
+                    break
         store.trim()
-    return [outcomes[k] for k in range(len(kernels))]
+    return [outcomes.get(k, Failed(kernel, "the time was up")) for k, kernel in enumerate(kernels)]
 
 
 def check(reports: Sequence[Report], kernels: Sequence[Kernel], limit_spills: int = 0) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from polytriton.arithmetic import Arithmetic
 
 
+NARROW = 64  # columns
 LARGEST = 1 << 20  # values of a product's tile that Triton takes
 SHORTEST = 16  # terms in a block of a product that is made in parts, see dense.sum_parts
 
@@ -69,7 +70,8 @@ def power(n: int, least: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class Sizes:
-    """`values`: of a row pass in flight a program; `pairs`, `columns`, `terms`: a product's tile at most; `emulate`: no PTX runs there.
+    """`values`: of a row pass in flight a program; `pairs`, `columns`, `terms`: a product's tile at most (0 columns: as many as suit the
+    arithmetic); `emulate`: no PTX runs there.
 
     On a GPU a product with the ReLU in front keeps three operand tiles in registers: 32 float64 terms of 64 rows spill, 16 do not.
     """
@@ -77,7 +79,7 @@ class Sizes:
     values: int = 512
     line: int = 512
     pairs: int = 64
-    columns: int = 64
+    columns: int = 0
     terms: int = 16
     emulate: bool = False
 
@@ -87,11 +89,13 @@ class Sizes:
         br = max(1, self.values // tensors // bq)
         return Tiles(br, {"BR": br, "BQ": bq}, warps=4)
 
-    def product(self, numerics: Arithmetic, cells: int, k: int, n: int) -> Tiles:
-        """Matrix products: `cells` output cells a row (0: rows without cells), k terms of a tap, n columns."""
+    def product(self, numerics: Arithmetic, cells: int, k: int, n: int, phases: int = 1) -> Tiles:
+        """Matrix products: `cells` output cells a row (0: rows without cells), k terms of a tap, n columns. Where a stride puts cells in
+        several `phases`, what finds them takes the registers that a wide tile needs.
+        """
         # split products: 64 pairs for 8 warps would have them repeat two of the three products
         split = numerics.form in PARTS and not self.emulate
-        bn, bm = power(n, 16, self.columns), self.pairs * (2 if split else 1)
+        bn, bm = self.product_columns(numerics, n if phases == 1 or self.emulate else min(n, NARROW)), self.pairs * (2 if split else 1)
         bk = power(k, 16, numerics.inner or self.terms)
         bq = power(k, 32, min(self.line, 256))
         constants = {"BM": bm, "BN": bn, "BK": bk, "BR": min(bm, max(1, self.values // 2 // bq)), "BQ": bq}
@@ -100,7 +104,11 @@ class Sizes:
         else:  # the scalars' programs share the grid's first axis: they must be no more than the others
             constants["BS"] = max(constants["BR"], power(-(-bm // cells), 1, bm))
             constants["SPAN"] = max(1, bm // 64) if self.emulate else 1  # a GPU's tile is one cell: it meets the fewest taps
-        return Tiles(bm, constants, warps=8, stages=numerics.stages)
+        return Tiles(bm, constants, warps=8 if self.emulate else numerics.warps, stages=numerics.stages)
+
+    def product_columns(self, numerics: Arithmetic, n: int) -> int:
+        """Of a product's tile, where there are n."""
+        return power(n, 16, self.columns or numerics.columns)
 
 
 GPU = Sizes()

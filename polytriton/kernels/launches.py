@@ -213,12 +213,15 @@ class Lowering:
         self._give(step, FrontierEntry(entry.window, out))
 
     def _fuses(self, node: Node) -> bool:
-        """Whether the product's kernel applies the ReLU itself: it does so anew for every tap and column tile."""
-        if node.op == "linear":
-            return True
-        k, s, d = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
-        taps = -(-k[0] // (s[0] if d[0] == 1 else 1)) * -(-k[1] // (s[1] if d[1] == 1 else 1))
-        return taps <= self.numerics.fuse_taps
+        """Whether the product's kernel applies the ReLU itself: it does so anew for every tap and column tile, and its operands no longer
+        go straight to shared memory. So it does where there is one of each.
+        """
+        taps, n = 1, self.nodes[node.inputs[0]].size
+        if node.op == "conv":
+            k, s, d = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
+            taps = -(-k[0] // (s[0] if d[0] == 1 else 1)) * -(-k[1] // (s[1] if d[1] == 1 else 1))
+            n = extent(self.nodes[node.inputs[0]])[2] // node.integer("g", 1)
+        return taps <= self.numerics.fuse_taps and n <= self.sizes.product_columns(self.numerics, n)
 
     def _scalars(self, entry: FrontierEntry, source: str, relu: str, charge: bool) -> tuple[Constants, dict[str, str]]:
         """Constants and tensors of a row pass: the ReLU `relu` over `source` ("" for none), and substituting `source`."""
@@ -236,7 +239,8 @@ class Lowering:
     def _row_pass(self, entry: FrontierEntry, source: str, relu: str, charge: bool, out: int | None) -> None:
         constants, bind = self._scalars(entry, source, relu, charge)
         constants |= self._size(relu or source, entry.window)
-        assert not (charge and self.nodes[source].op == "linear"), "an image of a dense layer has a bias a cell: its product charges it"
+        if charge and self.nodes[source].op == "linear":  # an image of a dense layer has a bias a cell
+            constants |= {"BIAS": "image", **dict.fromkeys(("RH", "OH", "RW", "OW"), 0)}
         tiles = self.emitter.tiles_of("relax_rows", constants, self.numerics, self.sizes.rows(self._terms(relu or source, entry.window)))
         self._launch("relax_rows", constants, {**bind, "out_ptr": f"buf:{out}"}, tiles)
 
@@ -288,7 +292,7 @@ class Lowering:
         }  # fmt: skip
         out = self._buffer(step.to[0], out_window)
         cells = -(-out_window.h.size // ph) * -(-out_window.w.size // pw)
-        default = self.sizes.product(self.numerics, cells * ph * pw, co // groups, ci // groups)
+        default = self.sizes.product(self.numerics, cells * ph * pw, co // groups, ci // groups, ph * pw)
         tiles = self.emitter.tiles_of("conv_step", constants, self.numerics, default)
         scalars = bool(constants["RELU"] or constants["CHARGE"])
         columns = groups * -(-(ci // groups) // int(tiles.constants["BN"])) + scalars

@@ -13,8 +13,6 @@ import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from polytriton.errors import KernelError
 from polytriton.ir.launches import Kernel
 from polytriton.kernels.identity import tools
@@ -61,7 +59,7 @@ class Compiler(Process):
     def ask(self, job: BuildJob) -> BuildReply:
         self.mark = os.fstat(self.log.fileno()).st_size
         try:
-            return msgspec.json.decode(self.exchange(msgspec.json.encode(job), self._timeout), type=BuildReply)
+            return BuildReply.decode(self.exchange(job.encode(), self._timeout))
         except JobFailed as failed:
             error = f"{failed.kind}: {failed.said.split(CUT)[0].strip()}"
             said = self.telling_line()  # LLVM's exceptions say little

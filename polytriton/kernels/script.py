@@ -156,7 +156,7 @@ class ScriptLowering:
 
     def _sums(self, node: Node, terms: str) -> None:
         name, source = node.name, node.inputs[0]
-        made = choose(node, self.nodes[source], self.net.weight(node, "wabs") is not None, terms)
+        made = choose(node, self.nodes[source], self.net.weight(node, "wabs") is not None, terms, self.emulate)
         (h, w, c), g, bn = extent(node), node.integer("g", 1), made.tiles.constants["BN"]
         dense = node.op == "linear"
         columns = -(-node.size // bn) if dense else g * -(-(c // g) // bn)

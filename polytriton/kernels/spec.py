@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 # Triton's release: 3.2 knows no tuples of pointers, 3.3 no fields of a record of constants; only from 3.6 on is a float64 `tl.dot` on
 # tensor cores
@@ -43,3 +44,16 @@ class Report:
     @property
     def spills(self) -> int:
         return self.spill_loads + self.spill_stores
+
+    def encode(self, cubin: bytes) -> bytes:
+        """With its machine code, by the standard library: msgspec is not on every machine that has a GPU."""
+        return json.dumps(asdict(self)).encode() + b"\n" + cubin
+
+    @staticmethod
+    def decode(data: bytes) -> tuple[Report, bytes]:
+        """ValueError where these are no report and machine code."""
+        report, _, cubin = data.partition(b"\n")
+        try:
+            return Report(**json.loads(report)), cubin
+        except TypeError as error:
+            raise ValueError(f"no report: {error}") from error

@@ -7,7 +7,8 @@ a program's launches is the library they are of (`library_digest`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from polytriton.ir.plan import Plan, Program
 from polytriton.ir.script import RunScript
 from polytriton.ir.script_text import parse_script
 from polytriton.kernels import load
+from polytriton.kernels.ahead import compile_ahead
 from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.load import Launchable
 from polytriton.knobs import tell
@@ -64,8 +66,11 @@ def _code_for(filed: Filed | None, target: str) -> Mapping[str, MachineCode]:
     if filed is not None and filed.serves(target, load.version()):
         return held[target]
     made = f"it holds code for {', '.join(held)} by Triton {filed.triton}" if filed is not None and held else "none is filed"
-    tell(f"kernels are compiled for {target} here, once, and kept by Triton: {made}")
+    tell(f"kernels are compiled for {target} here, once, and kept: {made}")
     return {}
+
+
+COMPILED: dict[str, dict[str, MachineCode]] = {}  # by target and kernel, what this process has of code that was compiled on this machine
 
 
 class Stock:
@@ -74,23 +79,36 @@ class Stock:
     def __init__(self, filed: Filed | None = None, plan: Plan | None = None, target: str = "") -> None:
         self.filed = filed
         self.programs = filed is not None and filed.plan is not None and filed.plan == plan
-        self._code = _code_for(filed, target) if target else {}
+        self.target, self._code = target, _code_for(filed, target) if target else {}
         self._loaded: dict[str, Launchable] = {}
 
     def kernel(self, function: str, constants: Mapping[str, Constant], numerics: str, warps: int, stages: int) -> Kernel:
         return make_kernel(function, tuple(sorted(constants.items())), numerics, warps, stages)
 
     def function(self, kernel: Kernel) -> Launchable:
-        """The kernel as it is launched: function(kernel)[grid](tensors...); by filed machine code where it is for this GPU."""
-        if not self.has_code(kernel):
+        """The kernel as it is launched: function(kernel)[grid](tensors...); by machine code for this GPU where there is some."""
+        code = self._code_of(kernel)
+        if code is None:
             return load.function(kernel)
         if kernel.name not in self._loaded:
-            self._loaded[kernel.name] = load.LoadedCode(kernel, self._code[kernel.name])
+            self._loaded[kernel.name] = load.LoadedCode(kernel, code)
         return self._loaded[kernel.name]
 
     def has_code(self, kernel: Kernel) -> bool:
-        """Whether machine code for this GPU is filed, so that nobody compiles."""
-        return kernel.name in self._code and self.filed is not None and self.filed.kernels.get(kernel.name) == kernel
+        """Whether machine code for this GPU is there, so that nobody compiles."""
+        return self._code_of(kernel) is not None
+
+    def compile_ahead(self, kernels: Iterable[Kernel], seconds: float = math.inf) -> None:
+        """Those without machine code for this GPU, before one of them is launched."""
+        missing = [k for k in kernels if not self.has_code(k)]
+        if self.target and missing:
+            COMPILED.setdefault(self.target, {}).update(compile_ahead(missing, self.target, seconds))
+
+    def _code_of(self, kernel: Kernel) -> MachineCode | None:
+        """What is filed of it, else what was compiled here."""
+        if kernel.name in self._code and self.filed is not None and self.filed.kernels.get(kernel.name) == kernel:
+            return self._code[kernel.name]
+        return COMPILED.get(self.target, {}).get(kernel.name)
 
     def launches(self, key: str, program: Program) -> Launches | None:
         """Those filed under the key, if they are of the plan that is run: another's checks and charges differ under the same key."""

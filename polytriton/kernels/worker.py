@@ -6,10 +6,8 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-
-import msgspec
 
 from polytriton.ir.launches import COUNTED, Kernel
 from polytriton.kernels.load import triton_source
@@ -19,18 +17,36 @@ from polytriton.kernels.spec import FUSION, Report, room
 THREAD = 255  # registers a thread has at most
 
 
-class BuildJob(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class BuildJob:
     kernel: Kernel
     target: str
     number: int
 
+    def encode(self) -> bytes:
+        """By the standard library: msgspec is not on every machine that has a GPU."""
+        return json.dumps([*asdict(self.kernel).values(), self.target, self.number]).encode()
 
-class BuildReply(msgspec.Struct, frozen=True):
+    @staticmethod
+    def decode(data: bytes) -> BuildJob:
+        name, family, constants, parameters, types, *rest, target, number = json.loads(data)
+        return BuildJob(Kernel(name, family, tuple(map(tuple, constants)), tuple(parameters), tuple(types), *rest), target, number)
+
+
+@dataclass(frozen=True)
+class BuildReply:
     """A report with its cubin, or why there is none."""
 
     report: Report | None = None
     cubin: bytes = b""
     error: str = ""
+
+    def encode(self) -> bytes:
+        return b"!" + self.error.encode() if self.report is None else b"+" + self.report.encode(self.cubin)
+
+    @staticmethod
+    def decode(data: bytes) -> BuildReply:
+        return BuildReply(*Report.decode(data[1:])) if data[:1] == b"+" else BuildReply(error=data[1:].decode())
 
 
 def handler() -> Callable[[bytes], bytes]:
@@ -40,8 +56,8 @@ def handler() -> Callable[[bytes], bytes]:
     folder.mkdir(exist_ok=True)
 
     def answer(data: bytes) -> bytes:
-        job = msgspec.json.decode(data, type=BuildJob)
-        return msgspec.json.encode(build(job.kernel, job.target, folder / f"{job.kernel.name}_{job.number}"))
+        job = BuildJob.decode(data)
+        return build(job.kernel, job.target, folder / f"{job.kernel.name}_{job.number}").encode()
 
     return answer
 

@@ -18,7 +18,7 @@ def prepare_kernels(decider: Decider) -> float:
     for member in decider.members if isinstance(decider, Fleet) else [decider]:
         if member.device.type == "cuda":
             with member.turn:
-                backends_of(member)[0].compile_ahead(kernels_of(member))
+                backends_of(member)[0].stock.compile_ahead(kernels_of(member))
     return time.monotonic() - begin
 
 

@@ -144,9 +144,7 @@ class Decision:
                 decider, q, answers, deadline=deadline, progress=self.progress, probe=probe, threads=self.threads, others=self.others
             ).run()
         else:
-            # parts are kept and divided on the host: unasked, a GPU goes on choosing slopes
-            slopes = self.search == "slopes" or (self.search == "auto" and decider.device.type != "cpu")
-            if slopes:
+            if self.search == "slopes":
                 self.searched = tighten(decider, q, answers, deadline, self.progress)
             else:
                 self.searched = Forest(decider, q, answers, deadline, self.progress, probe, self.threads, self.others).run()

@@ -2,74 +2,67 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
-import torch
 
 from polytriton import knobs
 from polytriton.api import Verifier
+from polytriton.errors import KernelError
 from polytriton.ir.launches import Kernel
 from polytriton.ir.net import Net
-from polytriton.kernels import ahead
+from polytriton.kernels import ahead, build, load
 from polytriton.kernels.network import network_kernels
-from polytriton.kernels.stock import Stock
+from polytriton.kernels.spec import Report
+from polytriton.kernels.stock import COMPILED, Stock
+from polytriton.kernels.worker import BuildJob, BuildReply
 from polytriton.passes.pipeline import compile_net
 from polytriton.prove import neurons, prepare, prover, tight
 from polytriton.prove.options import Options
-from polytriton.workers.process import JobFailed, WorkerLost
 from tests.kernels.branches import Layers
 from tests.prove.test_device_search import below, box, shortcut
 
 pytest.importorskip("triton", reason="Triton is not installed")
-GPU = torch.device("cuda", 0)
+TARGET = "cuda:90"
+REPORT = Report("", TARGET, 32, 0, 0, 0, 0, {}, 64, 3, 0.0, False, launch="{}")
 
 
-class Compiler:
-    """A worker without a GPU: it notes what it is asked for."""
+class Compilers:
+    """In the place of processes that compile: notes what is asked for. `broken`: kernels that cannot be compiled."""
 
-    asked: ClassVar[list[str]] = []
-    broken: ClassVar[set[str]] = set()  # kernels that it cannot compile
-    lost = False  # whether none can start
-    pause = 0.0
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.broken: set[str] = set()
+        self.pause, self.lost = 0.0, False
 
-    def start(self) -> None:
+    def work(self, kernels: Sequence[Kernel], target: str, *, jobs: int, timeout: float) -> Iterator[tuple[int, BuildReply]]:
         if self.lost:
-            raise WorkerLost("did not start")
-
-    def ask(self, wanted: ahead._Marked) -> None:
-        time.sleep(self.pause)
-        Compiler.asked.append(wanted.job.kernel.name)
-        if wanted.job.kernel.name in Compiler.broken:
-            raise JobFailed("CompilationError", "no such instruction\nand pages more")
-
-    def end(self) -> None:
-        """Nothing runs."""
-
-    stop = end
-
-    def alive(self) -> bool:
-        return True
+            raise KernelError("no kernel can be compiled: did not start", "see why")
+        for k, kernel in enumerate(kernels):
+            time.sleep(self.pause)
+            self.asked.append(kernel.name)
+            failed = BuildReply(error="CompilationError: no such instruction\nand pages more")
+            yield k, failed if kernel.name in self.broken else BuildReply(replace(REPORT, name=kernel.name), b"abc")
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
-    """A GPU and an empty cache of Triton's; what people are told."""
-    from triton import knobs as triton_knobs
+def compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compilers:
+    found = Compilers()
+    monkeypatch.setattr(build, "work", found.work)
+    monkeypatch.setenv("POLYTRITON_CACHE", str(tmp_path / "cache"))
+    return found
 
-    monkeypatch.setattr(ahead, "_Warmer", Compiler)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
-    monkeypatch.setattr(Compiler, "asked", [])
-    monkeypatch.setattr(Compiler, "broken", set())
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     said: list[str] = []
     monkeypatch.setattr(knobs, "_watchers", [said.append])
-    with triton_knobs.cache.scope():
-        triton_knobs.cache.dir = str(tmp_path / "triton")
-        yield said
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -77,52 +70,74 @@ def kernels() -> list[Kernel]:
     return network_kernels(compile_net(shortcut()), ["float64"])
 
 
-def test_each_kernel_is_compiled_once_a_machine(kernels: list[Kernel], told: list[str]) -> None:
-    assert ahead.compile_ahead(kernels, GPU, {}) == len(kernels) > ahead.FEW
-    assert sorted(Compiler.asked) == sorted(k.name for k in kernels)
-    assert told[0].startswith(f"compiling {len(kernels)} kernels for cuda:90") and told[-1].startswith(f"compiled {len(kernels)} kernels")
-    del told[:], Compiler.asked[:]
-    assert ahead.compile_ahead(kernels, GPU, {}) == 0
-    assert not Compiler.asked and not told
-    other = {k.name: 2 for k in kernels}  # as a tuned configuration has them compiled
-    assert ahead.compile_ahead(kernels, GPU, other) == len(kernels), "other options are other machine code"
+def test_each_kernel_is_compiled_once_a_machine(kernels: list[Kernel], compilers: Compilers, told: list[str]) -> None:
+    made = ahead.compile_ahead(kernels, TARGET)
+    assert sorted(compilers.asked) == sorted(made) == sorted(k.name for k in kernels)
+    assert {(code.cubin, code.launch) for code in made.values()} == {(b"abc", "{}")}
+    assert told[0].startswith(f"compiling {len(kernels)} kernels for cuda:90") and told[-1].startswith("compiled kernels for cuda:90 in")
+    del told[:], compilers.asked[:]
+    assert ahead.compile_ahead(kernels, TARGET) == made and not compilers.asked and not told
+    assert len(ahead.compile_ahead(kernels, "cuda:80")) == len(compilers.asked) == len(kernels), "another GPU, other machine code"
 
 
-def test_what_cannot_be_compiled_is_left_to_its_launch(kernels: list[Kernel], told: list[str]) -> None:
-    Compiler.broken = {kernels[3].name}
-    assert ahead.compile_ahead(kernels, GPU, {}) == len(kernels) - 1
+def test_what_cannot_be_compiled_is_left_to_its_launch(kernels: list[Kernel], compilers: Compilers, told: list[str]) -> None:
+    compilers.broken = {kernels[3].name}
+    assert ahead.compile_ahead(kernels, TARGET).keys() == {k.name for k in kernels} - compilers.broken
     (line,) = (s for s in told if kernels[3].name in s)
-    assert line.endswith("cannot be compiled ahead: CompilationError: no such instruction")
-    Compiler.broken.clear()
-    del Compiler.asked[:]
-    assert ahead.compile_ahead(kernels, GPU, {}) == 0 and not Compiler.asked, "one kernel is not worth a process"
+    assert line.endswith("is not compiled ahead: CompilationError: no such instruction")
+    del compilers.asked[:]
+    ahead.compile_ahead(kernels, TARGET)
+    assert compilers.asked == [kernels[3].name], "what failed is not kept"
 
 
-def test_a_few_kernels_start_no_process(kernels: list[Kernel], told: list[str]) -> None:
-    assert ahead.compile_ahead(kernels[: ahead.FEW], GPU, {}) == 0 and not Compiler.asked and not told
+def test_it_stops_when_the_time_is_up(kernels: list[Kernel], compilers: Compilers, told: list[str]) -> None:
+    compilers.pause = 0.02
+    assert 0 < len(ahead.compile_ahead(kernels, TARGET, seconds=0.1)) < len(kernels)
+    assert any("the time was up" in line for line in told)
 
 
-def test_it_stops_when_the_time_is_up(kernels: list[Kernel], told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Compiler, "pause", 0.02)
-    assert ahead.compile_ahead(kernels, GPU, {}, seconds=0.1) < len(kernels)
-    assert "the time is up" in told[-1]
+def test_without_workers_launches_compile(kernels: list[Kernel], compilers: Compilers, told: list[str]) -> None:
+    compilers.lost = True
+    assert ahead.compile_ahead(kernels, TARGET) == {}
+    assert told[-1] == "kernels are compiled as they are first launched: no kernel can be compiled: did not start"
 
 
-def test_without_workers_launches_compile(kernels: list[Kernel], told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Compiler, "lost", True)
-    assert ahead.compile_ahead(kernels, GPU, {}) == 0
-    assert "with 0 processes: did not start" in told[-1]
+def test_a_cache_that_cannot_be_written(kernels: list[Kernel], compilers: Compilers, told: list[str], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    assert ahead.compile_ahead(kernels, TARGET) == {} and "as they are first launched" in told[-1]
 
 
-def test_a_cache_that_cannot_be_written(kernels: list[Kernel], told: list[str], tmp_path: Path) -> None:
-    (tmp_path / "triton").write_text("no folder")
-    assert ahead.compile_ahead(kernels, GPU, {}) == 0
-    assert not Compiler.asked and "in every run anew" in told[0]
+@pytest.mark.skipif(os.name != "posix", reason="folders have no such modes")
+def test_a_folder_that_others_may_write_to_is_not_believed(
+    kernels: list[Kernel], compilers: Compilers, told: list[str], tmp_path: Path
+) -> None:  # fmt: skip
+    """What is read there is run."""
+    ahead.compile_ahead(kernels, TARGET)
+    folder = tmp_path / "cache" / "cubins"
+    before = sorted(folder.glob("*.cubin"))
+    del compilers.asked[:]
+    folder.chmod(0o777)
+    assert len(ahead.compile_ahead(kernels, TARGET)) == len(kernels) == len(compilers.asked) == len(before)
+    assert sorted(folder.glob("*.cubin")) == before
 
 
-def test_the_cpu_compiles_nothing_ahead(told: list[str]) -> None:
+def test_what_was_compiled_here_is_loaded(kernels: list[Kernel], compilers: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By every engine of the process on such a GPU, and by no other; nobody compiles what is there."""
+    monkeypatch.setitem(COMPILED, TARGET, {})
+    one, other, cpu = Stock(target=TARGET), Stock(target="cuda:80"), Stock()
+    for stock in (one, cpu):
+        stock.compile_ahead(kernels)
+    assert sorted(compilers.asked) == sorted(k.name for k in kernels)
+    again = Stock(target=TARGET)
+    again.compile_ahead(kernels)
+    assert len(compilers.asked) == len(kernels) and all(map(again.has_code, kernels))
+    assert isinstance(again.function(kernels[0]), load.LoadedCode)
+    assert not any(s.has_code(kernels[0]) for s in (other, cpu)) and isinstance(cpu.function(kernels[0]), load.GivenConstants)
+
+
+def test_the_cpu_compiles_nothing_ahead(compilers: Compilers) -> None:
     assert Verifier(compile_net(shortcut()), Options(), None).prepare() < 0.1
-    assert not Compiler.asked
+    assert not compilers.asked
 
 
 def chain() -> Net:
@@ -160,10 +175,11 @@ def test_a_querys_clock_starts_behind_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert verifier.prepare() == 0.0, "once"
 
 
-def test_a_job_arrives_as_it_was_sent() -> None:
+def test_a_job_and_its_answer_arrive_as_they_were_sent() -> None:
     """Every kernel of a network, in the words that another process reads."""
     kernels = network_kernels(compile_net(shortcut()), ["float64", "float32"])
     assert len(kernels) > 5
-    for kernel in kernels:
-        job = ahead.AheadJob(kernel, "cuda:1", 2)
-        assert ahead.AheadJob.decode(job.encode()) == job
+    for job in (BuildJob(kernel, "cuda:90", k) for k, kernel in enumerate(kernels)):
+        assert BuildJob.decode(job.encode()) == job
+    for reply in (BuildReply(REPORT, b"a\nb"), BuildReply(error="why\nnot")):
+        assert BuildReply.decode(reply.encode()) == reply

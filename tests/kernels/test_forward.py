@@ -268,9 +268,9 @@ def test_slices_of_a_batch_start_where_wide_loads_may() -> None:
         assert _align(some).data_ptr() % 16 == 0 and torch.equal(_align(some), some) and _align(some).is_contiguous()
 
 
-def kernel_of(net: Net, counted: str, cancelled: bool = False) -> Kernel:
+def kernel_of(net: Net, counted: str, cancelled: bool = False, emulate: bool = False) -> Kernel:
     """Of the only layer."""
-    made = choose(net.nodes[1], net.input, cancelled, counted)
+    made = choose(net.nodes[1], net.input, cancelled, counted, emulate)
     return make_kernel(made.function, tuple(sorted(made.constants.items())), "float64", made.tiles.warps, made.tiles.stages)
 
 

@@ -24,6 +24,7 @@ from polytriton.kernels.choose import Sizes
 from polytriton.kernels.emitter import Emitter
 from polytriton.runtime.ascent import DECAY, Ascent, AscentRows
 from polytriton.runtime.ascent_lines import BESIDE, FIRST, SECOND, Found
+from polytriton.runtime.gpu.binding import Part
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.layers import Layer, from_physical, to_physical
 from polytriton.runtime.settings import on_device
@@ -84,18 +85,21 @@ class AscentKernels(Ascent):
         turn, count = self.turn(rows), len(rows.start)
         neurons = {relu: self._neurons(rows, self.net.node(relu)) for relu in turn.met}
         tensors = self._tensors(rows, turn, neurons, steps, rate)
-        calls = [self.backend.call(launch, count, tensors.__getitem__) for launch in turn.steps]
+        part = Part([self.backend.call(launch, count, tensors.__getitem__) for launch in turn.steps], 0)
         waits: deque[Any] = deque()
         with on_device(self.device):
-            for _ in range(steps + 1):
-                if len(waits) == AHEAD:
-                    waits.popleft().synchronize()
-                self.expire()  # ends the ascent as the clock ends a search: by raising
-                for call in calls:
-                    call()
-                if self.device.type == "cuda":
-                    waits.append(torch.cuda.Event())
-                    waits[-1].record()
+            try:
+                for _ in range(steps + 1):
+                    if len(waits) == AHEAD:
+                        waits.popleft().synchronize()
+                    self.expire()  # ends the ascent as the clock ends a search: by raising
+                    self.backend.part(part)  # a graph from the second turn on
+                    if self.device.type == "cuda":
+                        waits.append(torch.cuda.Event())
+                        waits[-1].record()
+            finally:
+                if part.graph is not None and waits:
+                    waits[-1].synchronize()  # the graph goes with this call
         self.corners = from_physical(tensors["corner"], self.net.input.shape).flatten(1)
         return {relu: self._collect(relu, n, tensors) for relu, n in neurons.items()}
 

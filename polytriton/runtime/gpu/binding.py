@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from polytriton.ir.launches import ROW_ARRAYS, Launches
+from polytriton.ir.script_check import program_reads
 from polytriton.kernels.arena import Arena
 from polytriton.kernels.choose import power
 from polytriton.kernels.lanes import OWN
@@ -73,6 +75,11 @@ class Ready:
 
     launches: Launches
     arena: Arena
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """A batch's tables among its symbols."""
+        return frozenset(program_reads(self.launches))
 
 
 @dataclass

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from polytriton.ir.plan import extent
+from polytriton.ir.script import BOXES
 from polytriton.kernels import cell_kernels
 from polytriton.kernels.affine import AFFINE
 from polytriton.runtime.forward import AffineParts, Boxes
@@ -47,6 +48,7 @@ class Places:
         self.backend, self.batch = backend, batch
         self.serial, self.held = NOBODY, frozenset[str]()
         self.tensors: dict[str, Tensor] = {}
+        self._shown: dict[tuple[str, int, int], list[tuple[str, str, Tensor]]] = {}
 
     @property
     def bytes(self) -> int:
@@ -75,6 +77,16 @@ class Places:
         to = by_kind(boxes).get(kind)
         if to is not None:
             to[name] = self.tensor(symbol)
+
+    def show(self, section: str, begin: int, end: int, boxes: Boxes) -> None:
+        """What these entries of a section have made of boxes becomes part of them."""
+        if (section, begin, end) not in self._shown:
+            made = (s for entry in self.backend.script.sections[section][begin:end] for s in entry.writes)
+            split = ((s, *s.partition(":")[::2]) for s in made)
+            self._shown[section, begin, end] = [(kind, name, self.tensor(s)) for s, kind, name in split if kind in BOXES]
+        to = by_kind(boxes)
+        for kind, name, tensor in self._shown[section, begin, end]:
+            to[kind][name] = tensor
 
     def sums(self, name: str) -> AffineParts:
         """What a layer's kernel has left of its sums."""

@@ -28,7 +28,6 @@ from polytriton.errors import ResourceError
 from polytriton.ir.launches import Launch
 from polytriton.ir.plan import Program
 from polytriton.ir.script import ROWS, ScriptEntry
-from polytriton.ir.script_check import program_reads
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.gpu.binding import Bound, Call, Part, round_size
 from polytriton.runtime.gpu.places import NOBODY, Places, by_kind, copy_boxes
@@ -110,6 +109,7 @@ class Player:
         self.habits: dict[str, Habit] = {}
         self.places: dict[int, Places] = {}  # by batch size
         self.parts: dict[tuple[object, ...], Part] = {}
+        self._written: dict[str, frozenset[str]] = {}  # by section, all that its entries write
         self._busy: tuple[Program, int] | None = None  # rows that are under way, so many at a time
         self._programs = {p.target: p for p in backend.kit.plan if p.kind == "bound"}
 
@@ -140,7 +140,7 @@ class Player:
     def bring(self, tables: Tables, program: Program) -> Places:
         """Where a batch's boxes lie, with the tables that the program reads."""
         backend, batch = self.backend, tables.boxes.batch
-        places, reads = self._places(batch), set(program_reads(backend.ready(program).launches))
+        places, reads = self._places(batch), backend.ready(program).reads
         if places.serial == tables.serial and reads <= places.held:
             return places
         places.serial = NOBODY
@@ -188,8 +188,9 @@ class Player:
         return found, run
 
     def _fill(self, places: Places, section: str, tables: Tables) -> None:
-        entries = self.backend.script.sections[section]
-        places.serial, places.held = tables.serial, frozenset(s for entry in entries for s in entry.writes)
+        if section not in self._written:
+            self._written[section] = frozenset(s for entry in self.backend.script.sections[section] for s in entry.writes)
+        places.serial, places.held = tables.serial, self._written[section]
 
     def _places(self, batch: int) -> Places:
         """Those of a batch size. What is kept for others goes whole where it fills half of the memory, and never in the middle of a run."""
@@ -240,9 +241,7 @@ class Player:
         if self.parts[key].calls:
             backend.part(self.parts[key])
         run.closing, run.played = None, end
-        for entry in entries[begin:end]:
-            for symbol in entry.writes:
-                places.view(symbol, run.boxes)
+        places.show(run.section, begin, end, run.boxes)
 
     def _host(self, run: RunState, entry: ScriptEntry) -> None:
         """A node's box or a table by tensor operations."""

@@ -9,7 +9,7 @@ the host never waits inside a program; on a GPU the launches are captured in a g
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from typing import TypeVar
@@ -24,7 +24,6 @@ from polytriton.ir.launches import Kernel, Launch, Launches
 from polytriton.ir.ops import unsettled_nodes
 from polytriton.ir.plan import Program
 from polytriton.ir.script import RunScript
-from polytriton.kernels.ahead import compile_ahead
 from polytriton.kernels.arena import lay_out
 from polytriton.kernels.choose import GPU, INTERPRETER, power
 from polytriton.kernels.emitter import Emitter
@@ -127,11 +126,6 @@ class TritonBackend:
         found = [s.kernel for program in self.kit.plan for s in self.ready(program).launches.steps]
         found += [e.launch.kernel for entries in self.script.sections.values() for e in entries if e.launch is not None]
         return list(dict.fromkeys(found))
-
-    def compile_ahead(self, kernels: Iterable[Kernel]) -> None:
-        """Those without machine code for this GPU, before one of them is launched."""
-        if self.device.type == "cuda":
-            compile_ahead([k for k in kernels if not self.stock.has_code(k)], self.device, self.rooms)
 
     # ---- memory -----------------------------------------------------------------------------------------
 
