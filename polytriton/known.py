@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from polytriton.artifact import NET, PLAN, WEIGHTS, Artifact, Manifest
 from polytriton.errors import ArtifactError

@@ -234,7 +234,7 @@ def interval_pass(net: Net, batch: int, gpu: Gpu, to: Sum) -> None:
 
 def _tiles(node: Node, source: Node, cancelled: bool, batch: int, terms: int) -> tuple[int, float]:
     """Programs of an affine layer's kernel, and the operations of their three products."""
-    sizes = choose(node, source, cancelled, "none").tiles.constants
+    sizes = choose(node, source, cancelled, "none", emulate=False).tiles.constants
     g, (h, w, c) = node.integer("g", 1), extent(node)
     pairs, columns = (batch, node.size) if node.op == "linear" else (batch * h * w, c // g)
     programs = ceil(pairs / sizes["BM"]) * ceil(columns / sizes["BN"]) * g

@@ -32,7 +32,8 @@ def count_source(node: Node, real: bool) -> str:
 def choose(node: Node, source: Node, cancelled: bool, terms: str, emulate: bool) -> AffineKernel:
     """The kernel of a layer whose summands are counted as `count_source` says; `cancelled`: its magnitudes have weights of their own."""
     counted = "present" if terms == "present" else "none"
-    return _kernel(node, source, _tiles(node, cancelled, emulate), {"CANCELLED": cancelled, "TERMS": counted, "T": "tl.float64", "FORM": ""})
+    shared: Constants = {"CANCELLED": cancelled, "TERMS": counted, "T": "tl.float64", "FORM": ""}
+    return _kernel(node, source, _tiles(node, cancelled, emulate), shared)
 
 
 def choose_points(node: Node, source: Node, numerics: Arithmetic, sizes: Sizes) -> AffineKernel:

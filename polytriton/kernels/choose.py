@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 NARROW = 64  # columns
+FEW = 128  # terms
 LARGEST = 1 << 20  # values of a product's tile that Triton takes
 SHORTEST = 16  # terms in a block of a product that is made in parts, see dense.sum_parts
 
@@ -91,11 +92,11 @@ class Sizes:
 
     def product(self, numerics: Arithmetic, cells: int, k: int, n: int, phases: int = 1) -> Tiles:
         """Matrix products: `cells` output cells a row (0: rows without cells), k terms of a tap, n columns. Where a stride puts cells in
-        several `phases`, what finds them takes the registers that a wide tile needs.
+        several `phases`, or few terms fill no block, what finds them takes the registers that a wide tile needs.
         """
         # split products: 64 pairs for 8 warps would have them repeat two of the three products
         split = numerics.form in PARTS and not self.emulate
-        bn, bm = self.product_columns(numerics, n if phases == 1 or self.emulate else min(n, NARROW)), self.pairs * (2 if split else 1)
+        bn, bm = self.product_columns(numerics, k, n, phases), self.pairs * (2 if split else 1)
         bk = power(k, 16, numerics.inner or self.terms)
         bq = power(k, 32, min(self.line, 256))
         constants = {"BM": bm, "BN": bn, "BK": bk, "BR": min(bm, max(1, self.values // 2 // bq)), "BQ": bq}
@@ -106,9 +107,10 @@ class Sizes:
             constants["SPAN"] = max(1, bm // 64) if self.emulate else 1  # a GPU's tile is one cell: it meets the fewest taps
         return Tiles(bm, constants, warps=8 if self.emulate else numerics.warps, stages=numerics.stages)
 
-    def product_columns(self, numerics: Arithmetic, n: int) -> int:
-        """Of a product's tile, where there are n."""
-        return power(n, 16, self.columns or numerics.columns)
+    def product_columns(self, numerics: Arithmetic, k: int, n: int, phases: int) -> int:
+        """Of its tile."""
+        narrow = not self.emulate and (phases > 1 or (k < FEW and k % SHORTEST > 0))
+        return power(n, 16, NARROW if narrow else self.columns or numerics.columns)
 
 
 GPU = Sizes()

@@ -216,12 +216,13 @@ class Lowering:
         """Whether the product's kernel applies the ReLU itself: it does so anew for every tap and column tile, and its operands no longer
         go straight to shared memory. So it does where there is one of each.
         """
-        taps, n = 1, self.nodes[node.inputs[0]].size
+        taps, n, k, phases = 1, self.nodes[node.inputs[0]].size, node.size, 1
         if node.op == "conv":
-            k, s, d = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
-            taps = -(-k[0] // (s[0] if d[0] == 1 else 1)) * -(-k[1] // (s[1] if d[1] == 1 else 1))
-            n = extent(self.nodes[node.inputs[0]])[2] // node.integer("g", 1)
-        return taps <= self.numerics.fuse_taps and n <= self.sizes.product_columns(self.numerics, n)
+            (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
+            ph, pw, groups = (sh if dh == 1 else 1), (sw if dw == 1 else 1), node.integer("g", 1)
+            taps, phases = -(-kh // ph) * -(-kw // pw), ph * pw
+            n, k = extent(self.nodes[node.inputs[0]])[2] // groups, node.shape[0] // groups
+        return taps <= self.numerics.fuse_taps and n <= self.sizes.product_columns(self.numerics, k, n, phases)
 
     def _scalars(self, entry: FrontierEntry, source: str, relu: str, charge: bool) -> tuple[Constants, dict[str, str]]:
         """Constants and tensors of a row pass: the ReLU `relu` over `source` ("" for none), and substituting `source`."""

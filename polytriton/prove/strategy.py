@@ -20,7 +20,7 @@ from polytriton.prove.cuts import FEW, FEW_IN_BALLS
 from polytriton.prove.decider import Decider
 from polytriton.prove.forest import Forest
 from polytriton.prove.hints import aim
-from polytriton.prove.options import OWN
+from polytriton.prove.options import OWN, SPLIT
 from polytriton.prove.questions import Questions, questions, rivals
 from polytriton.prove.search import InputSearch, free_inputs
 from polytriton.prove.tight import DENSE, tighten
@@ -30,6 +30,7 @@ from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent
 from polytriton.runtime.attack import QUICK, THOROUGH, Aim, Attack
 from polytriton.runtime.chain import ChainAscent
+from polytriton.runtime.config import DEFAULT
 from polytriton.runtime.engine import Progress
 
 SEARCHES = ("auto", "none", "input", "slopes", "neurons")
@@ -58,6 +59,16 @@ def threads_of(net: Net) -> int:
     small = ChainAscent.serves(net) and sum(n.size for n in net) <= DENSE
     most = 1 if small else torch.get_num_threads()
     return most if most == 1 else min(most, settings.idle_processors())
+
+
+def divider(decider: Decider) -> Decider:
+    """Who divides by neurons: of a chain of dense layers the host, which bounds what lies behind every cut anew. A GPU does not: it bounds
+    many more parts, each worth less.
+    """
+    o = decider.options
+    if decider.device.type != "cuda" or o.numerics == "interval" or not ChainAscent.serves(decider.compiled.net):
+        return decider
+    return Decider(decider.compiled, replace(o, device="cpu", dtype="auto" if o.dtype in SPLIT else o.dtype, config=DEFAULT))
 
 
 Falsify = Callable[[Sequence[Aim], Attack, float | None], list[Counterexample | None]]  # until a moment, if any
@@ -143,11 +154,10 @@ class Decision:
             self.searched = InputSearch(
                 decider, q, answers, deadline=deadline, progress=self.progress, probe=probe, threads=self.threads, others=self.others
             ).run()
+        elif self.search == "slopes":
+            self.searched = tighten(decider, q, answers, deadline, self.progress)
         else:
-            if self.search == "slopes":
-                self.searched = tighten(decider, q, answers, deadline, self.progress)
-            else:
-                self.searched = Forest(decider, q, answers, deadline, self.progress, probe, self.threads, self.others).run()
+            self.searched = Forest(divider(decider), q, answers, deadline, self.progress, probe, self.threads, self.others).run()
         self.settled = bool(answers.settled.all())
         self.expired = self.searched.ended == "time" and self.deadline is not None  # a search's own minute is no limit of the query
 

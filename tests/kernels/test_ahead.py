@@ -24,8 +24,7 @@ from polytriton.kernels.worker import BuildJob, BuildReply
 from polytriton.passes.pipeline import compile_net
 from polytriton.prove import neurons, prepare, prover, tight
 from polytriton.prove.options import Options
-from tests.kernels.branches import Layers
-from tests.prove.test_device_search import below, box, shortcut
+from tests.prove.test_device_search import below, box, chain, shortcut
 
 pytest.importorskip("triton", reason="Triton is not installed")
 TARGET = "cuda:90"
@@ -138,11 +137,6 @@ def test_what_was_compiled_here_is_loaded(kernels: list[Kernel], compilers: Comp
 def test_the_cpu_compiles_nothing_ahead(compilers: Compilers) -> None:
     assert Verifier(compile_net(shortcut()), Options(), None).prepare() < 0.1
     assert not compilers.asked
-
-
-def chain() -> Net:
-    n = Layers(5, "chain")
-    return n.b.build(n.linear(n.relu(n.linear(n.relu(n.linear(n.b.input((4,)), 6)), 5)), 3))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 import torch
 
 from polytriton.ir.net import Builder, Net
+from polytriton.kernels.choose import INTERPRETER
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
+from polytriton.runtime.gpu import triton_backend
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.tables import Kit
 from tests.kernels.test_device_runs import Waits, asking
@@ -271,20 +274,31 @@ def test_launches_charge_what_the_tensor_form_charges(name: str) -> None:
     torch.testing.assert_close(got.raw - got.best, want.raw - want.best, rtol=2e-3, atol=0.0)
 
 
-@pytest.mark.parametrize("between", ["relu", "leaky", pytest.param("nothing", marks=pytest.mark.slow)])
+BETWEEN = ["relu", "apart", "leaky", pytest.param("nothing", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("between", BETWEEN)
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
-def test_a_dense_layer_whose_output_is_an_image(between: str, dtype: str) -> None:
-    """The convolution behind it reads off the image, so the dense layer's tables have a margin between their lines."""
+def test_a_dense_layer_whose_output_is_an_image(between: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The convolution behind it reads off the image, so the dense layer's tables have a margin between their lines. `apart`: the ReLU
+    goes before the product, as where there are several tiles of columns, and pays what the product owes: a bias a cell.
+    """
     n = Layers("generator", 5)
-    n.linear(6)
+    hidden = 20 if between == "apart" else 6
+    n.linear(hidden)
     n.add("relu")
-    n.add("linear", w=n.weights(12, 6), b=n.weights(12), to=(3, 2, 2))
+    n.add("linear", w=n.weights(12, hidden), b=n.weights(12), to=(3, 2, 2))
     if between != "nothing":
-        n.add("relu", slope=0.0 if between == "relu" else 0.25)
+        n.add("relu", slope=0.25 if between == "leaky" else 0.0)
     n.conv(2)
     n.add("relu")
-    tally = Tally()
-    net = n.net()
+    tally, net = Tally(), n.net()
+    if between == "apart":
+        monkeypatch.setattr(triton_backend, "INTERPRETER", replace(INTERPRETER, columns=16))
+        backend = Engine(compile_net(net), kernels="interpret").kernels
+        assert backend is not None
+        passes = [dict(k.constants) for k in backend.kernels() if k.family == "relax_rows"]
+        assert any(c["BIAS"] == "image" and c["CHARGE"] for c in passes)
     agree(net, 4, dtype)
     check(net, "ordinary", 1, {"device": "interpret", "dtype": dtype, "semantics": "float32"}, tally, points=4, runs=1)
     assert not tally.failures and tally.finite > 0.9 * tally.total

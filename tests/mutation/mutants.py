@@ -225,6 +225,8 @@ MUTANTS: tuple[Mutant, ...] = (
     m("kernels: a split product forgets a part", "kernels/device/dense.py", "for s in range(SK):", "for s in range(1, SK):", "tests/kernels/test_split.py"),
     m("kernels: parts take the same terms", "kernels/device/dense.py", "k += part * (", "k += 0 * (", "tests/kernels/test_split.py"),
     m("kernels: a dense layer's image has no margin", "kernels/launches.py", '"LINE": w * c, "C": k', '"LINE": k, "C": k', f"{EVERY}::test_a_dense_layer_whose_output_is_an_image"),
+    m("kernels: a dense layer's image has a bias a channel", "kernels/launches.py", '{"BIAS": "image", **dict', '{"BIAS": "line", **dict', f"{EVERY}::test_a_dense_layer_whose_output_is_an_image"),
+    m("kernels: a dense layer's ReLU alone pays no product", "kernels/launches.py", "self._row_pass(entry, source, node.name, charge=behind, out=out)", "self._row_pass(entry, source, node.name, charge=behind and self.nodes[source].op != 'linear', out=out)", f"{EVERY}::test_a_dense_layer_whose_output_is_an_image"),
     m("kernels: pending products at candidates", "kernels/launches.py", " + self.pending.get(name, 0.0)", "", GAPS, STEPS, RUNS),
     # boxes, tables and neurons by kernels
     m("boxes: a layer's width is without its error", "kernels/device/boxes.py", "        width = width + error\n", "", f"{BOXES}::test_affine_boxes_are_those_of_the_tensor_form"),

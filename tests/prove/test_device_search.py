@@ -6,11 +6,16 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 from polytriton.api import Verifier
 from polytriton.frontend.query import Disjunct, Property, Row
 from polytriton.ir.net import Net
+from polytriton.passes.pipeline import compile_net
 from polytriton.prove import neurons, tight
+from polytriton.prove.decider import Decider
+from polytriton.prove.options import Options
+from polytriton.prove.strategy import divider
 from polytriton.runtime.ascent import Ascent
 from polytriton.runtime.gpu.ascent_kernels import AscentKernels
 from tests.kernels.branches import Layers
@@ -25,6 +30,11 @@ def shortcut() -> Net:
     n = Layers(2, "shortcut")
     x = n.relu(n.linear(n.b.input((4,)), 6))
     return n.b.build(n.linear(n.relu(n.b.add("add", (n.linear(x, 6), x))), 3))
+
+
+def chain() -> Net:
+    n = Layers(5, "chain")
+    return n.b.build(n.linear(n.relu(n.linear(n.relu(n.linear(n.b.input((4,)), 6)), 5)), 3))
 
 
 def box(net: Net, seed: int = 1, radius: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
@@ -67,3 +77,20 @@ def test_a_search_decides_as_on_the_cpu(search: str, few: list[str]) -> None:
     assert wanted.verdict == found.verdict == "unsat" and {*few} == {"torch", "kernels"}
     assert wanted.search is not None and found.search is not None and wanted.search.domains == found.search.domains
     assert abs(found.margin - wanted.margin) <= 1e-3 * (best - quick)
+
+
+def test_a_chain_on_a_gpu_is_divided_on_the_host() -> None:
+    """By whatever arithmetic the CPU has; other networks, and intervals, stay where they are."""
+
+    def stub(net: Net, **options: str) -> Decider:
+        found = Decider.__new__(Decider)
+        found.compiled, found.options, found.device = compile_net(net), Options("cuda", **options), torch.device("cuda")  # type: ignore[arg-type]
+        return found
+
+    for dtype, host in (("tf32x3", "auto"), ("float32", "float32")):
+        made = divider(stub(chain(), dtype=dtype, semantics="real"))
+        assert (made.device.type, made.kernels, made.options.dtype, made.options.semantics) == ("cpu", "", host, "real")
+    for kept in (stub(shortcut()), stub(chain(), numerics="interval")):
+        assert divider(kept) is kept
+    on_host = Decider(compile_net(chain()), Options())
+    assert divider(on_host) is on_host
