@@ -138,7 +138,7 @@ def test_warps_that_live_on_an_h100(registers: int, shared: int, warps: int, liv
 
 # ---- the model --------------------------------------------------------------------------------------------------------
 
-TILES = GPU.product(ARITHMETICS["float64"], 0, 512, 512)
+TILES = replace(GPU, columns=64).product(ARITHMETICS["float64"], 0, 512, 512)
 DENSE = Note("dense_step", {"K": 512, "N": 512, **TILES.constants}, {}, Step("linear", "f"), 0)
 REPORT = Report("k", "cuda:90", 64, 0, 0, 0, 0, {}, 32, 1, 0.0, False)
 

@@ -79,7 +79,7 @@ def test_a_measured_table_is_kept_and_a_damaged_one_is_not_used() -> None:
 
 # ---- GPUs -------------------------------------------------------------------------------------------------------
 
-DENSE = {"K": 512, "N": 512, **GPU.product(ARITHMETICS["float64"], 0, 512, 512).constants}
+DENSE = {"K": 512, "N": 512, **replace(GPU, columns=64).product(ARITHMETICS["float64"], 0, 512, 512).constants}
 
 
 def report(**changes: int) -> Report:
