@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from polytriton.prove.options import INTERPRET, OWN, SPLIT, Options, pick_device
 from polytriton.prove.questions import Questions
 from polytriton.prove.trail import Trail
 from polytriton.runtime import settings
+from polytriton.runtime.config import DEFAULT
 from polytriton.runtime.engine import Engine, Progress, _silent
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.input_balls import InputBalls
@@ -91,6 +93,12 @@ class Decider:
         of = net.input.ints("of") or net.input.shape
         self.inputs = int(np.prod(of, dtype=np.int64))
         self._output_order = torch.from_numpy(np.ascontiguousarray(order(net.node(net.output).shape)))
+
+    @cached_property
+    def on_host(self) -> Decider:
+        """One that asks the same of the CPU, in an arithmetic that it has."""
+        o = self.options
+        return Decider(self.compiled, replace(o, device="cpu", dtype="auto" if o.dtype in SPLIT else o.dtype, config=DEFAULT))
 
     def engine(self, how: Try) -> Engine:
         with self._making:

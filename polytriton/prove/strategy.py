@@ -20,7 +20,7 @@ from polytriton.prove.cuts import FEW, FEW_IN_BALLS
 from polytriton.prove.decider import Decider
 from polytriton.prove.forest import Forest
 from polytriton.prove.hints import aim
-from polytriton.prove.options import OWN, SPLIT
+from polytriton.prove.options import OWN
 from polytriton.prove.questions import Questions, questions, rivals
 from polytriton.prove.search import InputSearch, free_inputs
 from polytriton.prove.tight import DENSE, tighten
@@ -30,7 +30,6 @@ from polytriton.runtime import settings
 from polytriton.runtime.ascent import Ascent
 from polytriton.runtime.attack import QUICK, THOROUGH, Aim, Attack
 from polytriton.runtime.chain import ChainAscent
-from polytriton.runtime.config import DEFAULT
 from polytriton.runtime.engine import Progress
 
 SEARCHES = ("auto", "none", "input", "slopes", "neurons")
@@ -62,13 +61,11 @@ def threads_of(net: Net) -> int:
 
 
 def divider(decider: Decider) -> Decider:
-    """Who divides by neurons: of a chain of dense layers the host, which bounds what lies behind every cut anew. A GPU does not: it bounds
-    many more parts, each worth less.
+    """Who divides: of a chain of dense layers the host, which has loops for its small boxes, and behind the sign of a neuron bounds all
+    others anew. A GPU does not: it bounds many more parts, each worth less.
     """
-    o = decider.options
-    if decider.device.type != "cuda" or o.numerics == "interval" or not ChainAscent.serves(decider.compiled.net):
-        return decider
-    return Decider(decider.compiled, replace(o, device="cpu", dtype="auto" if o.dtype in SPLIT else o.dtype, config=DEFAULT))
+    here = decider.device.type != "cuda" or decider.options.numerics == "interval"
+    return decider if here or not ChainAscent.serves(decider.compiled.net) else decider.on_host
 
 
 Falsify = Callable[[Sequence[Aim], Attack, float | None], list[Counterexample | None]]  # until a moment, if any
@@ -148,16 +145,16 @@ class Decision:
 
     def _search(self, q: Questions, answers: Answers) -> None:
         deadline = self.deadline if self.deadline is not None else self.start + SECONDS
-        decider = self.decider
+        decider = divider(self.decider)
         probe = self._probe if self.falsifier else None
         if self._divides(q):
             self.searched = InputSearch(
                 decider, q, answers, deadline=deadline, progress=self.progress, probe=probe, threads=self.threads, others=self.others
             ).run()
         elif self.search == "slopes":
-            self.searched = tighten(decider, q, answers, deadline, self.progress)
+            self.searched = tighten(self.decider, q, answers, deadline, self.progress)
         else:
-            self.searched = Forest(divider(decider), q, answers, deadline, self.progress, probe, self.threads, self.others).run()
+            self.searched = Forest(decider, q, answers, deadline, self.progress, probe, self.threads, self.others).run()
         self.settled = bool(answers.settled.all())
         self.expired = self.searched.ended == "time" and self.deadline is not None  # a search's own minute is no limit of the query
 

@@ -58,6 +58,7 @@ LAUNCHES: tuple[Mutant, ...] = (
     m("prepare: a search compiles as it launches", "prove/prepare.py", "if p.kind == \"query\" or inner]", "if False]", AHEAD),
     m("prepare: the clock runs meanwhile", "prove/prover.py", "        self.prepare()\n        decision =", "        decision =", AHEAD),
     m("stock: code that was compiled for another GPU", STOCK, "COMPILED.get(self.target, {}).get(kernel.name)", "next((c[kernel.name] for c in COMPILED.values() if kernel.name in c), None)", AHEAD),
+    m("search: a GPU's chain stays there", "prove/strategy.py", "else decider.on_host", "else decider", "tests/prove/test_device_search.py"),
     m("store: whoever writes to the folder", "kernels/store.py", "and not is_own(folder)", "and False", "tests/kernels/test_ahead.py"),
     m("load: pointers of a tuple are turned around", "kernels/load.py", "else tuple(map(given, pointer))", "else tuple(map(given, pointer[::-1]))", "tests/kernels/test_load.py"),
     m("code: tensors begin anywhere", "kernels/load.py", "if any(t.data_ptr() % 16 for t in tensors):", "if False:", "tests/kernels/test_filed_code.py"),

@@ -88,7 +88,8 @@ def test_a_chain_on_a_gpu_is_divided_on_the_host() -> None:
         return found
 
     for dtype, host in (("tf32x3", "auto"), ("float32", "float32")):
-        made = divider(stub(chain(), dtype=dtype, semantics="real"))
+        made = divider(gpu := stub(chain(), dtype=dtype, semantics="real"))
+        assert divider(gpu) is made, "made once"
         assert (made.device.type, made.kernels, made.options.dtype, made.options.semantics) == ("cpu", "", host, "real")
     for kept in (stub(shortcut()), stub(chain(), numerics="interval")):
         assert divider(kept) is kept
