@@ -86,12 +86,11 @@ class Trace:
         )
 
     def _values(self) -> Iterator[np.ndarray]:
-        """What the entries' tensors hold, in their order, by one copy."""
-        tensors = [t.flatten() for e in self.entries for t in (*(e.told or ()), *e.left) if isinstance(t, Tensor)]
-        if not tensors:
-            return iter(())
-        ends = np.cumsum([len(t) for t in tensors])
-        return iter(np.split(torch.cat([t.double() for t in tensors]).cpu().numpy(), ends[:-1]))
+        """What the entries' tensors hold, in their order; those on a device by one copy."""
+        tensors = [t.flatten().double() for e in self.entries for t in (*(e.told or ()), *e.left) if isinstance(t, Tensor)]
+        away = [t for t in tensors if t.device.type != "cpu"]
+        copied = iter(torch.cat(away).cpu().split([len(t) for t in away]) if away else ())
+        return iter([(t if t.device.type == "cpu" else next(copied)).numpy() for t in tensors])
 
 
 def _sum_entries(name: str, stage: str, entries: list[TraceEntry], told: list[list[np.ndarray]], blocks: list[list[float]]) -> LayerStats:

@@ -346,8 +346,8 @@ class Player:
             clear()
         self._rows(places, bound, launch, count)()
 
-    def _count(self, bound: Bound, results: Results, leaves: bool, states: int | None = None) -> None:
-        left = self.backend.count_rows(bound, states)
+    def _count(self, bound: Bound, results: Results, leaves: bool) -> None:
+        left = self.backend.count_rows(bound)
         if leaves:
             results.left.append(left)
 
@@ -356,7 +356,8 @@ class Player:
         backend, bound, habit = self.backend, ahead.bound, self.habits[ahead.bound.ready.launches.program.target]
         results = Results(bound.starts["best"][: 2 * n], bound.starts["raw_best"][: 2 * n])
         if 0 in rows:  # all have left, so all are settled
-            self._count(bound, results, True, ahead.states)
+            backend.add_rows(bound, rows)
+            results.left.append(torch.tensor(rows[1:], dtype=torch.int64))
             habit.parts = next(k for k, part in enumerate(bound.parts, 1) if part.states > rows.index(0))
             return results
         run.expire()
