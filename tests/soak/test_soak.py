@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +16,10 @@ import torch
 from polytriton.ir.net import Node
 from polytriton.runtime import planes, soundness, tables
 from polytriton.runtime.forward import AffineParts, Boxes, Forward
-from tests.soak.__main__ import Shard, append, attempt, keep, main, read_progress, summary
+from tests.soak.__main__ import main, summary
 from tests.soak.case import HAS_TRITON, INTERPRET, POISON, VERSION, Case, GraphCase, draw, draw_any
 from tests.soak.outcome import Outcome
+from tests.soak.shards import Shard, append, attempt, keep, read_progress
 from tests.soak.shrink import restore, shrink, store
 
 
@@ -156,12 +159,21 @@ def test_an_escape_is_told_and_makes_the_exit_code_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = ["real %y exact: 1 wrong"]
-    monkeypatch.setattr("tests.soak.__main__.attempt", lambda case: (None, []) if case.seed != 42 else (Outcome(escapes=found), found))
+    monkeypatch.setattr("tests.soak.shards.attempt", lambda case: (None, []) if case.seed != 42 else (Outcome(escapes=found), found))
     assert run(tmp_path) == 1
     said = capsys.readouterr()
     assert "escapes: 1 (cases 42)" in said.out and "case 42: real %y exact: 1 wrong" in said.err
     assert json.loads((tmp_path / "escapes" / "42" / "case.json").read_text())["found"] == found
     assert isinstance(restore(tmp_path / "escapes" / "42"), Case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["tests.soak --networks", "tests.oracle.graphs --graphs"])
+def test_two_processes_share_the_work(command: str, tmp_path: Path) -> None:
+    """As `make soak` asks them: processes must find by name what they are to do."""
+    given = [sys.executable, "-m", *command.split(), "4", "--jobs", "2", "--folder", str(tmp_path)]
+    ran = subprocess.run(given, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0 and "4 " in ran.stdout and "0 escapes" in ran.stdout + ran.stderr, ran.stderr
 
 
 def test_progress_of_another_generator_is_refused(tmp_path: Path) -> None:

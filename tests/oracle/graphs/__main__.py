@@ -13,42 +13,15 @@ import argparse
 import json
 import multiprocessing
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.oracle.graphs.draw import RULES, VERSION, draw
 from tests.oracle.graphs.judge import SEMANTICS
-from tests.oracle.graphs.keep import attempt, restore, store
-from tests.soak.__main__ import SHARD, Shard, append, read_progress
-
-Work = tuple[str, str, int, int, str]  # semantics, rule, first graph, count, folder
-
-
-def run_shard(work: Work) -> tuple[str, Shard]:
-    """One rule's graphs first to first + count - 1; what escapes is stored at once."""
-    import torch
-
-    torch.set_num_threads(1)
-    semantics, rule, first, count, folder = work
-    shard, start = Shard(first, count, VERSION), time.process_time()
-    for seed in range(first, first + count):
-        graph = draw(rule, seed)
-        outcome, found = attempt(graph, semantics)
-        if found:
-            shard.escapes.append(seed)
-            at = store(graph, semantics, found, Path(folder) / "escapes")
-            print(f"{rule} {seed}: {found[0].strip().splitlines()[-1]}\n  kept in {at}", file=sys.stderr, flush=True)
-        if outcome is None:
-            continue
-        shard.refused += outcome.refused
-        shard.compared += outcome.compared
-        shard.finite += outcome.finite
-        if not found and outcome.ratio > shard.ratio:
-            shard.ratio, shard.tightest = outcome.ratio, seed
-    shard.seconds = time.process_time() - start
-    return rule, shard
+from tests.oracle.graphs.keep import attempt, restore
+from tests.oracle.graphs.shards import Work, run_shard
+from tests.soak.shards import SHARD, Shard, append, read_progress
 
 
 def line(rule: str, shards: list[Shard]) -> str:
