@@ -20,7 +20,7 @@ from tests.oracle.graphs.tape import Forms, NotCovered
 from tests.oracle.graphs.trace import OPERATORS, program
 
 HERE = Path(__file__).parent
-ASKS = ("judge.py", "keep.py", "__main__.py")  # these may; what executes and what draws may not
+ASKS = ("judge.py", "keep.py", "shards.py", "__main__.py")  # these may; what executes and what draws may not
 RNG = np.random.default_rng(7)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.oracle.graphs import __main__ as command
+from tests.oracle.graphs import shards
 from tests.oracle.graphs import judge as judging
 from tests.oracle.graphs.build import ULP, Builder, Tensor
 from tests.oracle.graphs.draw import RULES, Graph, draw
@@ -199,7 +200,7 @@ def test_an_escape_is_kept_told_and_makes_the_exit_code_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = ["output: 1 wrong"]
-    monkeypatch.setattr(command, "attempt", lambda g, semantics: (judging.Outcome(escapes=found), found) if g.seed == 42 else (None, []))
+    monkeypatch.setattr(shards, "attempt", lambda g, semantics: (judging.Outcome(escapes=found), found) if g.seed == 42 else (None, []))
     assert run(tmp_path) == 1
     said = capsys.readouterr()
     kept = tmp_path / "float32" / "gather_permute" / "escapes" / "42"
