@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.oracle.graphs import __main__ as command
-from tests.oracle.graphs import shards
 from tests.oracle.graphs import judge as judging
+from tests.oracle.graphs import shards
 from tests.oracle.graphs.build import ULP, Builder, Tensor
 from tests.oracle.graphs.draw import RULES, Graph, draw
 from tests.oracle.graphs.execute import Choice, some_choice
