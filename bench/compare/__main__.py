@@ -6,8 +6,9 @@
 By default the three networks of bench.cpu. The peer may live in an interpreter of its own (--peer-python, or $POLYTRITON_PEER_PYTHON),
 which needs it, torch, numpy and onnx; --peer-path is searched for packages first. Whoever begins a round ends the one before it, so a
 machine that drifts hits both alike. `ratio` is the peer's median over polytriton's: above 1 polytriton is faster; ratio_lo and
-ratio_hi are the quartiles of the rounds' own ratios. Margins: how many of polytriton's are above the peer's (`tighter`), below
-(`looser`), both beyond rounding, and the largest loss (`gap`), relative to the largest margin.
+ratio_hi are the quartiles of the rounds' own ratios. `peak_mb`: what a side's process held at most beyond what it held before it was
+asked. Margins: how many of polytriton's are above the peer's (`tighter`), below (`looser`), both beyond rounding, and the largest loss
+(`gap`), relative to the largest margin.
 
 auto_LiRPA: CROWN, adaptive lower slope, patches; its margins are not sound against rounding, polytriton's are.
 
@@ -46,7 +47,7 @@ PEERS = {"auto_lirpa": "auto_LiRPA"}
 COLUMNS = (*END_TO_END, "ratio", "ratio_lo", "ratio_hi", "tighter", "looser", "gap", "peer")
 SHOWN = (
     "network", "engine", "numerics", "batch", "seconds", "spread", "runs", "worst", "ratio", "ratio_lo", "ratio_hi", "tighter", "looser",
-    "gap", "note",
+    "gap", "peak_mb", "note",
 )  # fmt: skip
 ROUNDING = 1e-4  # of the largest margin: float32 coefficients of deep networks differ by less, other relaxations by more
 SAME = 1e-3  # relative difference at which two readings of one network are two networks
@@ -169,7 +170,7 @@ def pair(a: argparse.Namespace, dtype: str, file: Path, boxes: Path, x: np.ndarr
     types, clock = {"polytriton": dtype, PEERS[a.peer]: a.peer_dtype or dtype}, "cpu_seconds" if a.cpu else "seconds"
     with MeasuringChild("bench.compare.side", ["polytriton"], threads=a.threads) as ours, peer(a) as theirs:
         sides = {"polytriton": ours, PEERS[a.peer]: theirs}
-        first: dict[str, Message] = {}
+        first, last = dict[str, Message](), dict[str, Message]()
         for name, child in sides.items():
             try:
                 answer_of(child, {"about": True, "threads": a.threads}, a.limit)
@@ -185,13 +186,14 @@ def pair(a: argparse.Namespace, dtype: str, file: Path, boxes: Path, x: np.ndarr
             for name, child in [*sides.items()][:: 1 if k % 2 == 0 else -1]:
                 if a.threads > 1:
                     time.sleep(PAUSE)
-                times[name].append(answer_of(child, {"run": True}, a.limit)[clock])
+                last[name] = answer_of(child, {"run": True}, a.limit)
+                times[name].append(last[name][clock])
             if k >= 2 and (time.monotonic() - begin) * (k + 2) / (k + 1) > a.budget:
                 break
     margins = {name: np.array(first[name]["margins"]) for name in sides}
     for name in sides:
         row: Row = {"engine": name, "numerics": types[name], **summary(times[name], len(x))}
-        row |= {"first": first[name][clock], "worst": float(margins[name].min())}
+        row |= {"first": first[name][clock], "worst": float(margins[name].min()), "peak_mb": last[name]["mb"] or ""}
         yield row | (compare([*times.values()], [*margins.values()]) if name == "polytriton" else {})
 
 
