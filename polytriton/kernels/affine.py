@@ -33,7 +33,7 @@ def choose(node: Node, source: Node, cancelled: bool, terms: str, emulate: bool)
     """The kernel of a layer whose summands are counted as `count_source` says; `cancelled`: its magnitudes have weights of their own."""
     counted = "present" if terms == "present" else "none"
     shared: Constants = {"CANCELLED": cancelled, "TERMS": counted, "T": "tl.float64", "FORM": ""}
-    return _kernel(node, source, _tiles(node, cancelled, emulate), shared)
+    return _kernel(node, source, _tiles(node, source, cancelled, emulate), shared)
 
 
 def choose_points(node: Node, source: Node, numerics: Arithmetic, sizes: Sizes) -> AffineKernel:
@@ -59,12 +59,14 @@ def _kernel(node: Node, source: Node, tiles: Tiles, shared: Constants) -> Affine
     return AffineKernel("forward_conv", constants, tiles)
 
 
-def _tiles(node: Node, cancelled: bool, emulate: bool) -> Tiles:
+def _tiles(node: Node, source: Node, cancelled: bool, emulate: bool) -> Tiles:
     """Three accumulators, four where a block of operands waits, in small tiles: a few images have few outputs, and who computes them waits
     for memory, block after block. A cancelled layer's third set of weights takes the room of a block that is on its way.
     """
     outputs = node.size if node.op == "linear" else node.shape[0] // node.integer("g", 1)
-    cells = 1 if node.op == "linear" else prod(node.shape[1:])
-    bm = power(cells, 32, 64) if emulate else 16  # the interpreter's programs cost much the same, whatever their size
-    constants = {"BM": bm, "BN": power(outputs, 16, 32), "BK": 16 if emulate else 32}
-    return Tiles(bm, constants, warps=4, stages=2 if cancelled else 3)
+    bm, bk = 16, 32
+    if emulate:  # programs and blocks cost much the same, whatever their size
+        cells, taps, groups = (1, 1, 1) if node.op == "linear" else (prod(node.shape[1:]), prod(node.ints("k")), node.integer("g", 1))
+        terms = source.size if node.op == "linear" else taps * source.shape[0] // groups
+        bm, bk = power(cells, 32, 1 << 10), power(terms, 16, 1 << 9)
+    return Tiles(bm, {"BM": bm, "BN": power(outputs, 16, 1 << 9 if emulate else 32), "BK": bk}, warps=4, stages=2 if cancelled else 3)
