@@ -6,8 +6,8 @@
 By default the three networks of bench.cpu. The peer may live in an interpreter of its own (--peer-python, or $POLYTRITON_PEER_PYTHON),
 which needs it, torch, numpy and onnx; --peer-path is searched for packages first. Whoever begins a round ends the one before it, so a
 machine that drifts hits both alike. `ratio` is the peer's median over polytriton's: above 1 polytriton is faster; ratio_lo and
-ratio_hi are the quartiles of the rounds' own ratios. `peak_mb`: what a side's process held at most beyond what it held before it was
-asked. Margins: how many of polytriton's are above the peer's (`tighter`), below (`looser`), both beyond rounding, and the largest loss
+ratio_hi are the quartiles of the rounds' own ratios. `peak_mb`: what a side's process held at most in its first run beyond what it held
+before. Margins: how many of polytriton's are above the peer's (`tighter`), below (`looser`), both beyond rounding, and the largest loss
 (`gap`), relative to the largest margin.
 
 auto_LiRPA: CROWN, adaptive lower slope, patches; its margins are not sound against rounding, polytriton's are.
@@ -170,12 +170,12 @@ def pair(a: argparse.Namespace, dtype: str, file: Path, boxes: Path, x: np.ndarr
     types, clock = {"polytriton": dtype, PEERS[a.peer]: a.peer_dtype or dtype}, "cpu_seconds" if a.cpu else "seconds"
     with MeasuringChild("bench.compare.side", ["polytriton"], threads=a.threads) as ours, peer(a) as theirs:
         sides = {"polytriton": ours, PEERS[a.peer]: theirs}
-        first, last = dict[str, Message](), dict[str, Message]()
+        first: dict[str, Message] = {}
         for name, child in sides.items():
             try:
                 answer_of(child, {"about": True, "threads": a.threads}, a.limit)
                 told = np.array(answer_of(child, {**question, "dtype": types[name]}, a.limit)["y"])
-                first[name] = answer_of(child, {"run": True}, a.limit)
+                first[name] = answer_of(child, {"run": True, "watched": True}, a.limit)
             except Gone as error:
                 raise Gone(f"{name}: {error}", error.late) from None
             if not np.allclose(told, y, rtol=0, atol=SAME * max(1.0, np.abs(y).max())):
@@ -186,14 +186,13 @@ def pair(a: argparse.Namespace, dtype: str, file: Path, boxes: Path, x: np.ndarr
             for name, child in [*sides.items()][:: 1 if k % 2 == 0 else -1]:
                 if a.threads > 1:
                     time.sleep(PAUSE)
-                last[name] = answer_of(child, {"run": True}, a.limit)
-                times[name].append(last[name][clock])
+                times[name].append(answer_of(child, {"run": True}, a.limit)[clock])
             if k >= 2 and (time.monotonic() - begin) * (k + 2) / (k + 1) > a.budget:
                 break
     margins = {name: np.array(first[name]["margins"]) for name in sides}
     for name in sides:
         row: Row = {"engine": name, "numerics": types[name], **summary(times[name], len(x))}
-        row |= {"first": first[name][clock], "worst": float(margins[name].min()), "peak_mb": last[name]["mb"] or ""}
+        row |= {"first": first[name][clock], "worst": float(margins[name].min()), "peak_mb": first[name]["mb"] or ""}
         yield row | (compare([*times.values()], [*margins.values()]) if name == "polytriton" else {})
 
 

@@ -2,11 +2,12 @@
 
     {"about": true}                                                 -> {"version": ..., "torch": ..., "threads": ...}
     {"net": FILE, "boxes": FILE.npz, "dtype": ..., "device": ..., "candidates": ...} -> {"y": answers at the images}
-    {"run": true}                                                   -> {"seconds": ..., "cpu_seconds": ..., "mb": ..., "margins": [...]}
+    {"run": true}                                                   -> {"seconds": ..., "cpu_seconds": ..., "margins": [...]}
+    {"run": true, "watched": true}                                  -> {..., "mb": ...}
 
-The boxes' file holds x, lo, hi [images, values] and forms [images, margins, outputs]. Every run computes all margins anew. `mb`: the most
-that the process has held since the network was there, less what it held then (0 where the system does not tell). The peer's side imports
-nothing of polytriton: its interpreter may lack what polytriton needs.
+The boxes' file holds x, lo, hi [images, values] and forms [images, margins, outputs]. Every run computes all margins anew; one that is
+watched for its memory is not one to be timed. The peer's side imports nothing of polytriton: its interpreter may lack what polytriton
+needs.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from bench.core.peak import Peak
 from bench.core.serve import Message, speak_json
 
 
@@ -96,29 +97,8 @@ class AutoLirpa:
 SIDES: dict[str, Any] = {"polytriton": Polytriton, "auto_lirpa": AutoLirpa}
 
 
-class Memory:
-    """Of this process, in MiB, since it was made; Linux's alone."""
-
-    def __init__(self) -> None:
-        try:
-            Path("/proc/self/clear_refs").write_text("5")  # the highest so far is forgotten
-        except OSError:
-            self.base = 0.0
-        else:
-            self.base = self._status("VmRSS")
-
-    def most(self) -> float:
-        return self._status("VmHWM") - self.base if self.base else 0.0
-
-    @staticmethod
-    def _status(name: str) -> float:
-        found = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
-        return int(next(found).split()[1]) / 2**10
-
-
 def answerer(kind: Any) -> Callable[[Message], Message]:
     side: list[PairSide] = []
-    memory: list[Memory] = []
 
     def answer(question: Message) -> Message:
         if "about" in question:
@@ -128,16 +108,17 @@ def answerer(kind: Any) -> Callable[[Message], Message]:
             side[:] = []
             with np.load(question["boxes"]) as held:
                 side.append(kind(held=held, **{k: question[k] for k in ("net", "dtype", "device", "candidates")}))
-            y = side[0].answers().tolist()
-            memory[:] = [Memory()]
-            return {"y": y}
+            return {"y": side[0].answers().tolist()}
         on_gpu = torch.cuda.is_available()
+        if "watched" in question:
+            with Peak("cuda" if on_gpu else "cpu") as watch:
+                told = answer({"run": True})
+            return {**told, "mb": watch.mb}
         start, cpu = time.perf_counter(), time.process_time()
         margins = side[0].margins()
         if on_gpu:
             torch.cuda.synchronize()
-        seconds = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
-        return {**seconds, "mb": memory[0].most(), "margins": margins.tolist()}
+        return {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu, "margins": margins.tolist()}
 
     return answer
 

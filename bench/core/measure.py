@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from bench import zoo
+from bench.core.peak import Peak
 from bench.core.table import Row
 from polytriton.api import Verifier
 
@@ -142,40 +141,3 @@ def measure_runs(net: Verifier, run: Callable[[], float], share: int, job: PartJ
     if job.conv_gflops:
         row["of_peak"] = 1e3 * row["tflops"] / job.conv_gflops
     return row
-
-
-class Peak:
-    """The most memory held beyond what was held at first, in MB: the resident set, or what torch allocated on a GPU."""
-
-    mb = 0.0
-
-    def __init__(self, device: str) -> None:
-        self.gpu = device.startswith("cuda")
-
-    def __enter__(self) -> Peak:
-        self.base = self.most = self._memory_held()
-        self.stop = threading.Event()
-        self.thread = threading.Thread(target=self._watch, daemon=True)
-        if self.gpu:
-            torch.cuda.reset_peak_memory_stats()
-        else:
-            self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.gpu:
-            self.most = torch.cuda.max_memory_allocated()
-        else:
-            self.stop.set()
-            self.thread.join()
-        self.mb = (self.most - self.base) / 2**20
-
-    def _watch(self) -> None:
-        while not self.stop.wait(0.002):
-            self.most = max(self.most, self._memory_held())
-
-    def _memory_held(self) -> int:
-        if self.gpu:
-            return torch.cuda.memory_allocated()
-        statm = Path("/proc/self/statm")
-        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGESIZE") if statm.exists() else 0

@@ -10,6 +10,7 @@ where the release of Triton is the one that made it; else each kernel is compile
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,22 +18,32 @@ from bench.core.command import check_known, parser
 from bench.core.table import say
 from polytriton.artifact import CODE
 from polytriton.kernels.build import compile_all, triton_version
-from polytriton.kernels.files import REPORT, emit_files, read_files
+from polytriton.kernels.files import REPORT, Kernels, emit_files, read_files
 from polytriton.knobs import knobs
 from polytriton.passes.pipeline import Compiled
 from polytriton.workers.processors import processors
 
 
-def write_code(compiled: Compiled, target: str, numerics: list[str], path: Path) -> int:
-    """How many kernels there are."""
+def compile_code(compiled: Compiled, target: str, numerics: Sequence[str], cache: Path | None) -> Kernels:
+    """What an artifact would hold of a network's kernels; `cache`: where single ones are kept."""
     files = emit_files(compiled, [target], numerics)
-    built = compile_all(files.machine, target, cache=knobs().cubins, jobs=processors())
-    files = files.with_code([b.report for b in built], {target: {b.kernel.name: b.cubin for b in built}}, triton_version())
+    built = compile_all(files.machine, target, cache=cache, jobs=processors())
+    return files.with_code([b.report for b in built], {target: {b.kernel.name: b.cubin for b in built}}, triton_version())
+
+
+def with_code(compiled: Compiled, files: Kernels) -> Compiled:
+    """The network as it is with these in its artifact."""
+    return replace(compiled, filed=replace(files.filed, plan=compiled.plan))
+
+
+def write_code(compiled: Compiled, target: str, numerics: Sequence[str], path: Path) -> int:
+    """How many kernels there are."""
+    files = compile_code(compiled, target, numerics, knobs().cubins)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
         out.comment = f"{target} {','.join(numerics)}".encode()
         for name, data in files.contents().items():
             out.writestr(name, data)
-    return len(built)
+    return len(files.machine)
 
 
 def read_code(compiled: Compiled, path: Path) -> Compiled:
@@ -41,8 +52,7 @@ def read_code(compiled: Compiled, path: Path) -> Compiled:
         contents = {name: held.read(name) for name in held.namelist()}
         target, numerics = held.comment.decode().split(" ")
     code = {target: contents[CODE[target]]}
-    files = read_files(contents, [target], numerics.split(",")).with_reports(contents[REPORT], code)
-    return replace(compiled, filed=replace(files.filed, plan=compiled.plan))
+    return with_code(compiled, read_files(contents, [target], numerics.split(",")).with_reports(contents[REPORT], code))
 
 
 def main() -> int:

@@ -11,7 +11,6 @@ import cProfile
 import pstats
 import re
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -55,14 +54,7 @@ def profile(made: zoo.Ours, batch: int, setting: Setting) -> Iterator[Row]:
     for _ in range(2 if setting.dry else zoo.SETTLED):
         made.run()
     runs = 1 if setting.dry or batch > 1 else RUNS
-    setting.synchronize()
-    times = []
-    for _ in range(max(runs, 3)):
-        begun = time.perf_counter()
-        made.run()
-        setting.synchronize()
-        times.append(time.perf_counter() - begun)
-    wall = statistics.median(times)
+    wall = statistics.median(zoo.time_run(made.run, setting)[0] for _ in range(max(runs, 3)))
     families = {} if setting.dry else device_times(made, runs, setting)
     busy, launches = (sum(v[k] for v in families.values()) for k in (0, 1))
     yield {"where": "run", "what": "wall", "count": runs, "microseconds": 1e6 * wall, "share": 1.0}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from bench.gpu.setting import Setting
 from polytriton.ir.launches import Kernel
 from polytriton.kernels.stock import Stock
+from polytriton.prove.options import capability
 from polytriton.runtime.engine import Engine
 
 
@@ -22,4 +21,4 @@ def warm(engines: Sequence[Engine], setting: Setting) -> int:
 def warm_kernels(kernels: Sequence[Kernel], setting: Setting) -> None:
     """Whatever cannot be compiled fails where it is launched."""
     if not setting.dry:
-        Stock(target="cuda:{}{}".format(*torch.cuda.get_device_capability())).compile_ahead(kernels, setting.left)
+        Stock(target=capability("cuda")).compile_ahead(kernels, setting.left)

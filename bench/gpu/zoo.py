@@ -197,26 +197,27 @@ class Peer(AutoLirpa):
         return {}
 
 
+def time_run(run: Callable[[], float], setting: Setting) -> tuple[float, float]:
+    """Seconds, and what it answers."""
+    setting.synchronize()
+    start = time.perf_counter()
+    worst = run()
+    setting.synchronize()
+    return time.perf_counter() - start, worst
+
+
 def measure(made: Ours | Peer, batch: int, setting: Setting) -> Row:
     """A first run, which compiles, those until nothing is new (recordings, then their graphs), then as many as the time allows."""
-
-    def time_run(run: Callable[[], float]) -> tuple[float, float]:
-        setting.synchronize()
-        start = time.perf_counter()
-        worst = run()
-        setting.synchronize()
-        return time.perf_counter() - start, worst
-
     made.prepare(batch)
     if not setting.dry:
         torch.cuda.reset_peak_memory_stats()
-    first, worst = time_run(made.run)
+    first, worst = time_run(made.run, setting)
     early = [first]
     while len(early) < (2 if setting.dry else SETTLED) and setting.left > early[-1] and sum(early[1:]) < 20:
-        early.append(time_run(made.run)[0])
+        early.append(time_run(made.run, setting)[0])
     more: list[float] = []
     while not setting.dry and len(more) < RUNS and setting.left > 2 * early[-1] and sum(more) < 20:
-        more.append(time_run(made.run)[0])
+        more.append(time_run(made.run, setting)[0])
     times, done = more or early[-1:], len(early)
     seconds = statistics.median(times)
     row: Row = {

@@ -63,10 +63,11 @@ def _tiles(node: Node, source: Node, cancelled: bool, emulate: bool) -> Tiles:
     """Three accumulators, four where a block of operands waits, in small tiles: a few images have few outputs, and who computes them waits
     for memory, block after block. A cancelled layer's third set of weights takes the room of a block that is on its way.
     """
-    outputs = node.size if node.op == "linear" else node.shape[0] // node.integer("g", 1)
-    bm, bk = 16, 32
+    cells, terms, outputs = 1, source.size, node.size
+    if node.op == "conv":
+        groups = node.integer("g", 1)
+        cells, terms, outputs = prod(node.shape[1:]), prod(node.ints("k")) * source.shape[0] // groups, node.shape[0] // groups
+    bm, bn, bk = 16, power(outputs, 16, 32), 32
     if emulate:  # programs and blocks cost much the same, whatever their size
-        cells, taps, groups = (1, 1, 1) if node.op == "linear" else (prod(node.shape[1:]), prod(node.ints("k")), node.integer("g", 1))
-        terms = source.size if node.op == "linear" else taps * source.shape[0] // groups
-        bm, bk = power(cells, 32, 1 << 10), power(terms, 16, 1 << 9)
-    return Tiles(bm, {"BM": bm, "BN": power(outputs, 16, 1 << 9 if emulate else 32), "BK": bk}, warps=4, stages=2 if cancelled else 3)
+        bm, bn, bk = power(cells, 32, 1 << 10), power(outputs, 16, 1 << 9), power(terms, 16, 1 << 9)
+    return Tiles(bm, {"BM": bm, "BN": bn, "BK": bk}, warps=4, stages=2 if cancelled else 3)

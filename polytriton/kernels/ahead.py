@@ -19,7 +19,7 @@ from polytriton.kernels.build import Failed, compile_each
 from polytriton.knobs import knobs, tell
 from polytriton.workers.processors import processors
 
-MOST = 16  # processes
+MOST = 16  # processes; each holds a compiler
 TOLD = 10.0  # seconds between two lines of progress
 
 
@@ -43,20 +43,20 @@ class _Progress:
     """A line when compiling begins, now and then, and at the end; none where all is there."""
 
     def __init__(self, target: str) -> None:
-        self.target, self.count = target, 0
+        self.target, self.began = target, 0.0  # 0: nothing is to be compiled
+        self.told = 0.0
 
     def begin(self, missing: int) -> None:
-        self.count, self.began = missing, time.monotonic()
-        self.told = self.began
+        self.began = self.told = time.monotonic()
         tell(f"compiling {missing} kernels for {self.target}, once; they are kept")
 
     def tell(self, done: int, total: int, name: str) -> None:
-        if self.count and time.monotonic() - self.told > TOLD:
+        if self.began and time.monotonic() - self.told > TOLD:
             self.told = time.monotonic()
             tell(f"kernels for {self.target}: {done}/{total}")
 
     def end(self) -> None:
-        if self.count:
+        if self.began:
             tell(f"compiled kernels for {self.target} in {time.monotonic() - self.began:.1f} s")
 
 

@@ -19,7 +19,7 @@ from polytriton.ir.plan import Program, Step, Window, extent
 from polytriton.kernels.choose import GPU, Sizes, Tiles, power
 from polytriton.kernels.emitter import Emitter
 from polytriton.kernels.launches import Lowering
-from polytriton.kernels.sequence import Frames, FrontierEntry, place
+from polytriton.kernels.sequence import Frames, FrontierEntry, phases, place
 from polytriton.kernels.steps import part_run, pool_shape
 from polytriton.passes.windows import whole
 
@@ -219,7 +219,7 @@ class IntervalLowering(Lowering):
         self._constants(step, entry)
         (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
         p, groups, window = node.ints("p", (0, 0, 0, 0)), node.integer("g", 1), entry.window
-        ci, ph, pw = extent(self.nodes[step.to[0]])[2], sh if dh == 1 else 1, sw if dw == 1 else 1
+        ci, (ph, pw) = extent(self.nodes[step.to[0]])[2], phases(node)
         constants: Constants = {
             "T": self.numerics.type, "SLOT": entry.slot is not None, "H": window.h.size, "W": window.w.size, "CO": node.shape[0],
             "G": groups, "HO": to.h.size, "WO": to.w.size, "CI": ci, "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw,

@@ -18,7 +18,7 @@ from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Program, Step, Window, extent
 from polytriton.kernels.choose import GPU, Sizes, Tiles
 from polytriton.kernels.emitter import Emitter
-from polytriton.kernels.sequence import Frames, FrontierEntry, place
+from polytriton.kernels.sequence import Frames, FrontierEntry, phases, place
 from polytriton.kernels.steps import concat, gather, maxpool, scale, slope
 from polytriton.passes.windows import input_axis
 from polytriton.rounding import dot_error, one_rounding, sum_error
@@ -216,13 +216,12 @@ class Lowering:
         """Whether the product's kernel applies the ReLU itself: it does so anew for every tap and column tile, and its operands no longer
         go straight to shared memory. So it does where there is one of each.
         """
-        taps, n, k, phases = 1, self.nodes[node.inputs[0]].size, node.size, 1
+        taps, n, k, ways = 1, self.nodes[node.inputs[0]].size, node.size, 1
         if node.op == "conv":
-            (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
-            ph, pw, groups = (sh if dh == 1 else 1), (sw if dw == 1 else 1), node.integer("g", 1)
-            taps, phases = -(-kh // ph) * -(-kw // pw), ph * pw
+            (kh, kw), (ph, pw), groups = node.ints("k"), phases(node), node.integer("g", 1)
+            taps, ways = -(-kh // ph) * -(-kw // pw), ph * pw
             n, k = extent(self.nodes[node.inputs[0]])[2] // groups, node.shape[0] // groups
-        return taps <= self.numerics.fuse_taps and n <= self.sizes.product_columns(self.numerics, k, n, phases)
+        return taps <= self.numerics.fuse_taps and n <= self.sizes.product_columns(self.numerics, k, n, ways)
 
     def _scalars(self, entry: FrontierEntry, source: str, relu: str, charge: bool) -> tuple[Constants, dict[str, str]]:
         """Constants and tensors of a row pass: the ReLU `relu` over `source` ("" for none), and substituting `source`."""
@@ -284,7 +283,7 @@ class Lowering:
         (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
         p, groups, window = node.ints("p", (0, 0, 0, 0)), node.integer("g", 1), entry.window
         co, ci = node.shape[0], extent(self.nodes[step.to[0]])[2]
-        ph, pw = (sh if dh == 1 else 1), (sw if dw == 1 else 1)
+        ph, pw = phases(node)
         constants |= {
             "T": self.numerics.type, "FORM": self.numerics.form, "H": window.h.size, "W": window.w.size, "CO": co, "G": groups,
             "HO": out_window.h.size, "WO": out_window.w.size, "CI": ci, "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw,

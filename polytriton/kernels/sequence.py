@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polytriton.ir.launches import Constants
-from polytriton.ir.net import Net
+from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import Plan, Window, extent
 
 
@@ -36,6 +36,13 @@ class Frames:
         (h, w, c), (top, left, bottom, right) = self.frame(name)
         pitch = (left + w + right) * c
         return {f"{prefix}START": top * pitch + left * c, f"{prefix}PLANE": (top + h + bottom) * pitch, f"{prefix}PITCH": pitch}
+
+
+def phases(node: Node) -> tuple[int, int]:
+    """Along either axis, in how many ways taps reach cells: by the stride, unless taps lie apart."""
+    strides, gaps = node.ints("s", (1, 1)), node.ints("d", (1, 1))
+    ph, pw = (s if d == 1 else 1 for s, d in zip(strides, gaps, strict=True))
+    return ph, pw
 
 
 def place(window: Window, prefix: str = "") -> Constants:

@@ -13,7 +13,7 @@ import numpy as np
 from polytriton.ir.launches import Constants
 from polytriton.ir.net import Node
 from polytriton.ir.plan import Step, Window, extent
-from polytriton.kernels.sequence import FrontierEntry, place
+from polytriton.kernels.sequence import FrontierEntry, phases, place
 from polytriton.passes.windows import windows_per_cell
 from polytriton.rounding import dot_error, gamma, sum_error
 
@@ -56,12 +56,12 @@ def scale(lower: Lowering, node: Node, step: Step) -> None:
 def pool_shape(lower: Lowering, node: Node, entry: FrontierEntry, to: Window) -> Constants:
     """What every kernel of a max pool is told: the windows before and after, taps, where the tables lie."""
     (kh, kw), (sh, sw), (dh, dw) = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1))
-    window, p = entry.window, node.ints("p", (0, 0, 0, 0))
+    window, p, (ph, pw) = entry.window, node.ints("p", (0, 0, 0, 0)), phases(node)
     return {
         "T": lower.numerics.type, "SLOT": entry.slot is not None, "H": window.h.size, "W": window.w.size, "C": extent(node)[2],
         "HO": to.h.size, "WO": to.w.size, "KH": kh, "KW": kw, "SH": sh, "SW": sw, "DH": dh, "DW": dw,
         "TOP": window.h.offset * sh + p[0] - to.h.offset, "LEFT": window.w.offset * sw + p[1] - to.w.offset,
-        "PH": sh if dh == 1 else 1, "PW": sw if dw == 1 else 1, **place(window), **lower.frames.geometry(node.name),
+        "PH": ph, "PW": pw, **place(window), **lower.frames.geometry(node.name),
     }  # fmt: skip
 
 

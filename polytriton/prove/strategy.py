@@ -145,16 +145,16 @@ class Decision:
 
     def _search(self, q: Questions, answers: Answers) -> None:
         deadline = self.deadline if self.deadline is not None else self.start + SECONDS
-        decider = divider(self.decider)
         probe = self._probe if self.falsifier else None
-        if self._divides(q):
-            self.searched = InputSearch(
-                decider, q, answers, deadline=deadline, progress=self.progress, probe=probe, threads=self.threads, others=self.others
-            ).run()
-        elif self.search == "slopes":
+        if self.search == "slopes":
             self.searched = tighten(self.decider, q, answers, deadline, self.progress)
+        elif self._divides(q):
+            self.searched = InputSearch(
+                divider(self.decider), q, answers, deadline=deadline, progress=self.progress, probe=probe, threads=self.threads,
+                others=self.others,
+            ).run()  # fmt: skip
         else:
-            self.searched = Forest(decider, q, answers, deadline, self.progress, probe, self.threads, self.others).run()
+            self.searched = Forest(divider(self.decider), q, answers, deadline, self.progress, probe, self.threads, self.others).run()
         self.settled = bool(answers.settled.all())
         self.expired = self.searched.ended == "time" and self.deadline is not None  # a search's own minute is no limit of the query
 

@@ -199,7 +199,10 @@ class TritonBackend:
 
     def counts(self) -> Tensor:
         """How many neurons were found undecided, then the rows in every state: 16 bytes apart, as launches take tensors."""
-        return self.keep("count", 2 * STATES, torch.int64)[::2]
+        return self._count_cells()[::2]
+
+    def _count_cells(self) -> Tensor:
+        return self.keep("count", 2 * STATES, torch.int64)
 
     def keep(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
         """A tensor that stays where it is; zero at first, so that rows past the count hold valid places, never believed."""
@@ -377,4 +380,4 @@ class TritonBackend:
 
     def ask(self, states: int) -> list[int]:
         """Waits for the device: how many neurons were found undecided, and the rows in so many states."""
-        return self.keep("count", 2 * STATES, torch.int64)[: 2 * (1 + states)].tolist()[::2]  # in one piece: a copy, no kernel
+        return self._count_cells()[: 2 * (1 + states)].tolist()[::2]  # in one piece: a copy, no kernel
