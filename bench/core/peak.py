@@ -33,6 +33,7 @@ class Peak:
         else:
             self.stop.set()
             self.thread.join()
+            self.most = max(self.most, self._memory_held())  # a run may be shorter than a look around
         self.mb = (self.most - self.base) / 2**20
 
     def _watch(self) -> None:
