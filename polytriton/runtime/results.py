@@ -24,7 +24,7 @@ class Rows:
     index: Tensor  # where in the program's results the row's bound belongs
 
     def __len__(self) -> int:
-        return len(self.image)
+        return self.image.shape[0]  # `len` asks whether torch is tracing
 
     def keep(self, index: Tensor) -> Rows:
         return Rows(*(getattr(self, name)[index] for name in self.__dataclass_fields__))

@@ -310,12 +310,11 @@ class Tables:
             self._live[name] = live | torch.ones_like(live) if name == self.kit.net.output else live
         return self._live[name]
 
-    def active(self, node: Node, images: Tensor) -> Compact | None:
-        """The part of a dense layer that matters to one image's rows; None where rows of several meet or little is saved.
+    def active(self, node: Node, image: int | None) -> Compact | None:
+        """The part of a dense layer that matters to the rows of an image (None: of several); None where little is saved.
 
         A coefficient over a cell that is exactly zero for every reachable input says nothing: it may be left at zero.
         """
-        image = self._image(images)
         if image is None or node.size * self.boxes.lo[node.inputs[0]][0].numel() < COMPACT:
             return None
         key = (node.name, image)
@@ -337,18 +336,18 @@ class Tables:
                 self._active[key] = None
         return self._active[key]
 
-    def _image(self, images: Tensor) -> int | None:
+    def only_image(self, images: Tensor) -> int | None:
         """The image that all rows are of."""
         if self.boxes.batch == 1:
             return 0
-        return None if bool((images != images[0]).any()) else int(images[0])
+        return None if not images.shape[0] or bool((images != images[0]).any()) else int(images[0])
 
-    def narrow(self, relu: Node, images: Tensor) -> Narrow | None:
-        """Tables of a ReLU and the dense layer that it reads without cells that are off, where rows leave these out."""
-        if not (self._is_vector(relu.name) and self._is_vector(relu.inputs[0])):
+    def narrow(self, relu: Node, image: int | None) -> Narrow | None:
+        """Tables of a ReLU and the dense layer that it reads without cells that are off, where the rows of an image leave these out."""
+        if image is None or not (self._is_vector(relu.name) and self._is_vector(relu.inputs[0])):
             return None
-        part, image = self.active(self.kit.nodes[relu.inputs[0]], images), self._image(images)
-        if part is None or image is None:
+        part = self.active(self.kit.nodes[relu.inputs[0]], image)
+        if part is None:
             return None
         key = (relu.name, image)
         if key not in self._narrow:

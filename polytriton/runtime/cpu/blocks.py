@@ -20,6 +20,7 @@ CHAIN, WIDTH = 16, 8  # terms of a block, blocks of a group
 FEW = 4  # input channels up to which a convolution's sums may go plane by plane
 PANEL = 16  # columns that lie side by side
 ROWS, WIDE_ROWS = 4, 8  # of a tile: what 16 registers hold, and what 32 wider ones do
+ATTRIBUTES = 1000  # a number that Numba's code beside the tiles does not give to attributes of its own
 RESIDENT = 4096  # terms of panels that stay in a core's own cache while rows pass by: 256 KiB
 
 
@@ -132,27 +133,28 @@ def multiply(m: Tensor, w: Packed, threads: int, least: int, out: Tensor | None 
 # ---- the loop ----------------------------------------------------------------------------------------------------
 
 
-def _text(name: str) -> tuple[str, str, str]:
+def text_of_tiles(name: str) -> tuple[str, str, str]:
     """The loop as LLVM's text: its code, the name of what is to be called, and that one's parameters as Numba passes arrays."""
     tall = WIDE_ROWS if "+avx512f" in loops.features() else ROWS
     parameters = ", ".join(
         ["ptr %ret", "ptr %exc"]
-        + [f"{kind} %{of}.{part}" for of in "mcw" for kind, part in _fields(3 if of == "w" else 2)]
+        + [f"{kind} %{of}.{part}" for of in "mcw" for kind, part in fields(3 if of == "w" else 2)]
     )  # fmt: skip
     code = [f"declare {VECTOR} @llvm.fmuladd.v{PANEL}f32({VECTOR}, {VECTOR}, {VECTOR})"]
     code += [_tile(k, f"{name}_tile{k}") for k in range(1, tall + 1)]
     code.append(_walk(f"{name}_work", name, tall, parameters))
     if tall == WIDE_ROWS:
-        code.append('attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }')
+        code.append(f'attributes #{ATTRIBUTES} = {{ nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }}')
     else:
-        code.append("attributes #0 = { nounwind }")
+        code.append(f"attributes #{ATTRIBUTES} = {{ nounwind }}")
     return "\n".join(code), f"{name}_work", parameters
 
 
 VECTOR = f"<{PANEL} x float>"
 
 
-def _fields(axes: int) -> list[tuple[str, str]]:
+def fields(axes: int) -> list[tuple[str, str]]:
+    """An array among parameters, as Numba passes it."""
     named = [("ptr", "owner"), ("ptr", "parent"), ("i64", "items"), ("i64", "size"), ("ptr", "data")]
     return named + [("i64", f"{what}{k}") for what in ("shape", "stride") for k in range(axes)]
 
@@ -162,7 +164,7 @@ def _walk(name: str, stem: str, tall: int, parameters: str) -> str:
     cases = " ".join(f"i64 {k}, label %low{k}" for k in range(1, tall))
     call = "(ptr %a, i64 %m.shape1, ptr %b, ptr %c, i64 %c.shape1, i64 %columns)"
     low = "\n".join(f"low{k}:\n  call void @{stem}_tile{k}{call}\n  br label %next" for k in range(1, tall))
-    return f"""define i32 @{name}({parameters}) #0 {{
+    return f"""define i32 @{name}({parameters}) #{ATTRIBUTES} {{
 entry:
   %step = mul i64 %m.shape1, {PANEL}
   %fit = udiv i64 {RESIDENT}, %m.shape1
@@ -219,7 +221,7 @@ def _tile(tall: int, name: str) -> str:
     code: list[str] = []
     put = code.append
     rows = range(tall)
-    put(f"define void @{name}(ptr %a, i64 %k, ptr %b, ptr %c, i64 %pitch, i64 %columns) #0 {{\nentry:")
+    put(f"define void @{name}(ptr %a, i64 %k, ptr %b, ptr %c, i64 %pitch, i64 %columns) #{ATTRIBUTES} {{\nentry:")
     for where in ("group", "whole"):
         put(f"  %{where} = alloca [{tall} x {VECTOR}], align 64")
         for r in rows:
@@ -321,4 +323,4 @@ def _pack_part(w, outputs, columns, panels):  # type: ignore[no-untyped-def]
                 panels[p, t, c] = row[columns[at]] if at < len(columns) else np.float32(0)
 
 
-_multiply = loops.loop("F2 F2 F3", fused.PLAIN, _text)(_sums)
+_multiply = loops.loop("F2 F2 F3", fused.PLAIN, text_of_tiles)(_sums)

@@ -40,11 +40,14 @@ class Loop:
     """One loop. `form` names the type of each argument: T an array of coefficients, F, I, D and B one of float32, int64, float64 and
     bool, a digit its axes where they are not one; i, d and b are scalars. Arrays are C-contiguous; for others Numba compiles a version of
     its own.
-    `text` writes the machine's code where Numba's would be slow: given a name, LLVM's text, what is to be called and its parameters.
+    `text` writes the machine's code where Numba's would be slow: given a name, LLVM's text, what is to be called and its parameters;
+    `parts` are the modules beside the loop's own that it takes code from.
     """
 
-    def __init__(self, function: Callable[..., Any], form: str, flags: set[str], text: Text | None = None) -> None:
-        self.function, self.form, self.flags, self.text = function, form.split(), flags, text
+    def __init__(
+        self, function: Callable[..., Any], form: str, flags: set[str], text: Text | None = None, parts: tuple[str, ...] = ()
+    ) -> None:
+        self.function, self.form, self.flags, self.text, self.parts = function, form.split(), flags, text, parts
         self.name = f"{function.__module__}.{function.__qualname__}".replace(".", "_")
         self._arrays = tuple(k for k, kind in enumerate(self.form) if kind[0].isupper())
         self._typed = next((k for k, kind in enumerate(self.form) if kind[0] == "T"), None)
@@ -88,11 +91,13 @@ class Loop:
 _IDS = tuple(map(id, DTYPES))
 
 
-def loop(form: str, flags: set[str], text: Text | None = None) -> Callable[[Callable[..., Any]], Any]:
+def loop(
+    form: str, flags: set[str], text: Text | None = None, parts: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Any]:
     """A loop of this form; the function itself where Numba is not installed."""
 
     def wrap(function: Callable[..., Any]) -> Any:
-        return Loop(function, form, flags, text) if AVAILABLE else function
+        return Loop(function, form, flags, text, parts) if AVAILABLE else function
 
     return wrap
 
@@ -101,7 +106,7 @@ def prepare(tell: Tell = knobs.tell) -> float:
     """Loads every loop; where this machine has none of this release yet, compiles them, and says so. Returns the seconds that took."""
     if not AVAILABLE:
         return 0.0
-    from polytriton.runtime.cpu import blocks, cells, fused, scalars, sums, vectors  # noqa: F401  those that are to be known
+    from polytriton.runtime.cpu import blocks, cells, convs, fused, scalars, sums, vectors  # noqa: F401  those that are to be known
 
     with _LOCK:
         left = [one for one in _known if one._found is None]
@@ -196,7 +201,8 @@ def _key(llvm: Any, source: str) -> str:
     digest = hashlib.sha256()
     room, spec = Path(__file__).parent, find_spec("numba")
     assert spec is not None and spec.origin is not None
-    own = [room / f"{name}.py" for name in (source.rpartition(".")[2], "loops", "loops_build")]
+    parts = sorted({part for one in _known if one.function.__module__ == source for part in one.parts})
+    own = [room / f"{name}.py" for name in (source.rpartition(".")[2], *parts, "loops", "loops_build")]
     for path in (*own, Path(spec.origin).parent / "_version.py"):
         digest.update(path.read_bytes())
     here = llvm.llvm_version_info, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), object.__basicsize__

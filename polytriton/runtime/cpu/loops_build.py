@@ -76,9 +76,12 @@ def _drop_unused(module: Any, machine: Any) -> None:
 
 def _text(one: Loop, version: str, name: str) -> str:
     """Numba's optimised code of a version, or the loop's own, and the entry behind it."""
-    if one.text is not None:
-        code, callee, parameters = one.text(name)
-        return f"{code}\n{_entry(one, version, name, callee, parameters)}"
+    code, callee, parameters = optimise(one, version) if one.text is None else one.text(name)
+    return f"{code}\n{_entry(one, version, name, callee, parameters)}"
+
+
+def optimise(one: Loop, version: str) -> tuple[str, str, str]:
+    """Numba's code of a version, the name of what is to be called and its parameters."""
     types = []
     for kind in one.form:
         if kind[0].islower():
@@ -92,7 +95,7 @@ def _text(one: Loop, version: str, name: str) -> str:
     text = made.inspect_llvm(made.signatures[0])
     for head in re.finditer(r"^define [^@\n]*@(\S+?)\((.*)\) ", text, re.M):
         if one.function.__name__ in head[1] and "%retptr" in head[2] and "%excinfo" in head[2]:
-            return f"{text}\n{_entry(one, version, name, head[1], head[2])}"
+            return text, head[1], head[2]
     raise RuntimeError(f"{one.function.__name__} is not where Numba used to put it")
 
 

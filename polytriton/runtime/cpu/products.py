@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polytriton.ir.plan import Axis, Window
 from polytriton.runtime.config import AUTO, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, conv_key
-from polytriton.runtime.cpu import fused, sums
+from polytriton.runtime.cpu import convs, fused, sums
 from polytriton.runtime.cpu.blocks import FEW, Packed, multiply
 
 LONG = 20  # `auto` sums planes rather than cells, up to FEW input channels, from lines of so many cells on
@@ -159,8 +159,14 @@ class Products:
     ) -> Tensor:
         """The sums in a compiled loop; `by_cell` is [channels, kh * kw * ci]."""
         (r, h, wd, c), (kh, kw) = m.shape, conv.kernel
-        out = m.new_empty(r, window.h.size, window.w.size * ci)
-        some = self._some(m, h * wd * kh * kw * ci)
+        out, each = m.new_empty(r, window.h.size, window.w.size * ci), h * wd * kh * kw * ci
+        if isinstance(by_cell, Packed) and c and convs.is_available():
+            # calls cost nothing between these rows, so their taps may stay in the nearer cache
+            some, threads = max(1, self.config.taps // 4 // max(1, each)), self.threads if r * each >= self.config.split else 1
+            moves = ci, *lead, *conv.stride, *conv.dilation
+            convs.convolve(m.contiguous().numpy(), by_cell, out.numpy(), (kh, kw * ci), some, moves, threads)
+            return out.view(r, window.h.size, window.w.size, ci)
+        some = self._some(m, each)
         taps = m.new_empty(min(r, some), h, wd, kh, kw * ci)
         for a in range(0, r, some):
             part, to, made = m[a : a + some].reshape(-1, c), out[a : a + some], taps[: r - a]

@@ -11,7 +11,7 @@ from polytriton.runtime.cpu.fused import PLAIN, compile_loop
 
 
 @compile_loop("T5 T3 i i i i i i i T T I", PLAIN)
-def _shifted_sums(taps, out, channels, top, left, sh, sw, dh, dw, source, target, places):  # type: ignore[no-untyped-def]
+def shifted_loop(taps, out, channels, top, left, sh, sw, dh, dw, source, target, places):  # type: ignore[no-untyped-def]
     """out[r, y*sh + i*dh - top, x*sw + j*dw - left] is the sum of the taps[r, y, x, i, j] that lie there.
 
     taps are [rows, h, w, kh, kw*channels], out [rows, height, width*channels]: taps side by side land side by side. A line of
@@ -85,7 +85,7 @@ def _plane_sums(taps, out, top, left, sh, dh, dw, first, last, source, target, l
 
 
 def shifted_sums(taps: np.ndarray, out: np.ndarray, *rest: int) -> None:
-    _shifted_sums(taps, out, *rest, taps.reshape(-1), _flat(out), np.empty(taps.shape[3], dtype=np.int64))
+    shifted_loop(taps, out, *rest, taps.reshape(-1), _flat(out), np.empty(taps.shape[3], dtype=np.int64))
 
 
 def plane_sums(taps: np.ndarray, out: np.ndarray, *rest: int) -> None:

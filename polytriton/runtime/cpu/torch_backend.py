@@ -114,13 +114,13 @@ class TorchBackend(Products, Scalars):
         return table.reshape(-1)[place.base[:, None, None] + step]
 
     def _run_fused(self, kernel: object, m: Tensor, place: Place, *tables: Tensor | int | fused.PerRow, count: int) -> tuple[Tensor, ...]:
-        outputs = torch.empty(count, m.shape[0], dtype=torch.float64, device=m.device)
+        outputs = np.empty((count, m.shape[0]))
         rest = [t.numpy().reshape(-1) if isinstance(t, Tensor) else t for t in tables]
         fused.over_rows(
             kernel, self.threads, m.view(-1).numpy(), place.base.numpy(), place.pitch, place.height, place.line,
-            *rest, outputs=tuple(outputs.numpy()), least=self.config.split,
+            *rest, outputs=tuple(outputs), least=self.config.split,
         )  # fmt: skip
-        return outputs.unbind()
+        return torch.from_numpy(outputs).unbind()
 
     def concretize(
         self, m: Tensor, place: Place, lo: Tensor, hi: Tensor, point: Tensor | None = None
@@ -186,7 +186,7 @@ class TorchBackend(Products, Scalars):
         lo, hi, then = box
         if self.fast and lines.lower_cut is None and own.least == 0.0:
             out, none = torch.empty_like(m), m.view(-1)[:0]
-            start = fused.PerRow((torch.arange(len(m)) * (place.height * place.line)).numpy())
+            start = fused.PerRow(np.arange(m.shape[0]) * (place.height * place.line))
             mine, after = fused.PerRow(own.place.base.numpy()), fused.PerRow(then.base.numpy())
             less, may = (none, none) if own.multipliers is None or own.may is None else (own.multipliers, own.may)
             tables = m, start, mine, own.slopes, lines.below, lines.above, lines.upper_cut, after, then.pitch, lo, hi, less, may
@@ -225,9 +225,9 @@ class TorchBackend(Products, Scalars):
         m is left as it is. With `stay` the result has those rows of m, and the places are theirs.
         """
         if self.fast:
-            rows = torch.arange(len(m), device=m.device) if stay is None else stay
+            rows = np.arange(m.shape[0]) if stay is None else stay.numpy()
             out = m.new_empty(len(rows), *m.shape[1:])
-            start = fused.PerRow((rows * (place.height * place.line)).numpy())
+            start = fused.PerRow(rows * (place.height * place.line))
             after = fused.PerRow(then.base.numpy())
             centre = upper_cut[:0] if point is None else point
             tables = m, start, below, above, upper_cut, centre, after, then.pitch, t, *_lines_of(bias, then)
@@ -285,7 +285,7 @@ class TorchBackend(Products, Scalars):
 
 def _lines_of(bias: Tensor, place: Place) -> tuple[Tensor, fused.PerRow]:
     """Where each row's lines of a bias begin and how far they lie apart: in a table at the place, or the same for all rows."""
-    lines = np.zeros((len(place.base), 2), np.int64)
+    lines = np.zeros((place.base.shape[0], 2), np.int64)
     if bias.dim() == 4:
         lines[:, 0], lines[:, 1] = place.base.numpy(), place.pitch
     elif bias.shape[0] > 1:

@@ -34,6 +34,7 @@ class Walk(Frontier):
         super().__init__(backend, tables, rows)
         self.program, self.results, self.chosen = program, results, chosen
         self.step, self.coming = program.steps[0], program.steps[1:3]
+        self.image = tables.only_image(rows.image)
         self.extra: Tensor | None = None
         self.left: list[int] = []
         self.stay: Tensor | None = None  # rows of the only entry that this ReLU is to read: those that left are still there
@@ -92,6 +93,7 @@ class Walk(Frontier):
         if total - len(stay) > self.backend.config.leave * total or not len(stay):
             stay = self.backend.pad(stay)[:total]
             self.rows = self.rows.keep(stay)
+            self.image = self.tables.only_image(self.rows.image) if self.image is None else self.image
             if self._moves_by_relaxing():
                 self.stay = stay
             else:
@@ -124,7 +126,7 @@ class Walk(Frontier):
             return
         if held is None:
             self._pay_product(step, m, window)
-        active = self.tables.active(node, self.rows.image) if held is None else held.part
+        active = self.tables.active(node, self.image) if held is None else held.part
         if then is not None and (active is None or active.inputs is None or not torch.equal(active.inputs, then.cells)):
             then = None
         found = self.backend.linear(m, self.kit.multiplier(node.name) if active is None else active, held is not None, then is not None)
@@ -147,7 +149,7 @@ class Walk(Frontier):
         relu, dense = self.coming
         if relu.node != name or relu.pays("relu") or dense.op != "linear" or not self._fuses(relu) or relu.to[0] != dense.node:
             return None
-        return self.tables.narrow(self.kit.nodes[name], self.rows.image)
+        return self.tables.narrow(self.kit.nodes[name], self.image)
 
     def _conv(self, node: Node, step: Step) -> None:
         m, window = self._take(node)
