@@ -44,4 +44,4 @@ def find_centre(forward: Forward, layer: Layer, boxes: Boxes, dtype: torch.dtype
     sound = torch.isfinite(point) & (point.abs() >= torch.finfo(dtype).tiny)  # what is rounded by more than its share is left at 0
     point = torch.where(sound, point, torch.zeros_like(point))
     exact = point.double()
-    return Centre(point, forward.product(layer, layer.w, exact) + layer.b, up(torch.maximum(hi - exact, exact - lo)))
+    return Centre(point, forward.layer_product(layer, exact) + layer.b, up(torch.maximum(hi - exact, exact - lo)))

@@ -52,7 +52,7 @@ class ChainAscent:
         self.depth = {n.name: k for k, n in enumerate(self.layers)}
         self.relus = {n.inputs[0]: n for n in nodes if n.op == "relu"}
         loaded = (forward.layers[n.name] for n in self.layers)
-        self.weights = [(flush(layer.w.flatten(1).float(), ETA32), layer.b.flatten().float()) for layer in loaded]
+        self.weights = [(flush(layer.stored.flatten(1).float(), ETA32), layer.b.flatten().float()) for layer in loaded]
 
     @staticmethod
     def serves(net: Net) -> bool:

@@ -112,7 +112,6 @@ class Forward:
                 self.layers[n.name] = load_layer(net, n, device)
         self.moves = {n.name: load_moves(net, n, device) for n in net if n.op == "gather"}
         self._summed: dict[str, dict[str, Tensor]] = {}
-        self._short: dict[str, Tensor] = {}  # weights of dense layers that are float32 numbers, as such
 
     def start(self, lo: Tensor, hi: Tensor, ball: InputBalls | None = None) -> Boxes:
         """Boxes of the input node from boxes of the user's input, [batch, values] in the user's order, and the ball that it lies in."""
@@ -197,7 +196,7 @@ class Forward:
         if flushes(sem):
             # what a conversion changes beyond its relative error: a flushed operand, or one rounded away from zero
             w_lost, x_lost = (v.clamp(max=sem.eta_in) + sem.sub_in for v in (layer.wabs, xabs))
-            flushed = up(self.product(layer, w_lost, xabs + x_lost) + self.product(layer, layer.wabs, x_lost))
+            flushed = up(self.product(layer, w_lost, xabs + x_lost) + self.sizes_product(layer, x_lost))
         products = layer.node.integer("products", 1)
         widest = xabs.amax((1, 2, 3), keepdim=True)
         if converts_nothing(node):
@@ -208,18 +207,18 @@ class Forward:
             self.semantics.passes * self.addends.late.get(node.name, 0),
         )  # fmt: skip
         for i in self.shared.get(node.name, ()):
-            e = up(e + 2 * self.product(layer, layer.wabs, self._own_error(i, boxes).expand_as(xabs)))
+            e = up(e + 2 * self.sizes_product(layer, self._own_error(i, boxes).expand_as(xabs)))
         width = up(spread + e + (gamma(layer.terms + 4, 2.0**-53) + layer.rho) * (magnitude + layer.babs)) + 1e-300
         boxes.lo[node.name], boxes.hi[node.name] = _sane(centre - width, centre + width)
         boxes.magnitude[node.name], boxes.error[node.name] = magnitude, e
 
     def _parts(self, layer: Layer, mid: Tensor, rad: Tensor, xabs: Tensor, terms: str) -> AffineParts:
         """What kernels.device.forward computes, by tensor operations."""
-        centre = self.product(layer, layer.w, mid) + layer.b
+        centre = self.layer_product(layer, mid) + layer.b
         if layer.cancelled:  # wabs counts what cancelled in a merge; the radius does not
-            spread, magnitude = self.product(layer, layer.w.abs(), rad), self.product(layer, layer.wabs, xabs)
+            spread, magnitude = self.product(layer, layer.w.abs(), rad), self.sizes_product(layer, xabs)
         else:
-            spread, magnitude = self.product(layer, layer.wabs, torch.cat([rad, xabs])).chunk(2)
+            spread, magnitude = self.sizes_product(layer, torch.cat([rad, xabs])).chunk(2)
         count = None
         if terms == "present":
             count = self.nonzero_terms(layer, xabs > 0)
@@ -264,16 +263,27 @@ class Forward:
     def _ones(self, g: int, kh: int, kw: int) -> Tensor:
         return torch.ones(g, 1, kh, kw, dtype=torch.float64, device=self.device)
 
-    def product(self, layer: Layer, w: Tensor, x: Tensor) -> Tensor:
+    def layer_product(self, layer: Layer, x: Tensor) -> Tensor:
         """W x in float64, plain summation."""
+        return self._read_short(layer, x, False) if self._is_short(layer, x) else self.product(layer, layer.w, x)
+
+    def sizes_product(self, layer: Layer, x: Tensor) -> Tensor:
+        """The same of `wabs`."""
+        short = layer.sizes is None and self._is_short(layer, x)
+        return self._read_short(layer, x, True) if short else self.product(layer, layer.wabs, x)
+
+    def _is_short(self, layer: Layer, x: Tensor) -> bool:
+        """Whether a loop reads the float32 weights as they lie there."""
+        return layer.stored.dtype == torch.float32 and vectors.serves(layer.stored, x)
+
+    def _read_short(self, layer: Layer, x: Tensor, sizes: bool) -> Tensor:
+        return self._reshape(vectors.multiply_vectors(layer.stored, x.flatten(1), sizes), layer.node)
+
+    def product(self, layer: Layer, w: Tensor, x: Tensor) -> Tensor:
+        """w x in float64, plain summation, for a matrix of the layer's shape."""
         node = layer.node
         if node.op == "linear":
-            flat = x.flatten(1)
-            if layer.exact32 and (w is layer.w or (w is layer.wabs and not layer.cancelled)) and vectors.serves(w, flat):
-                if node.name not in self._short:
-                    self._short[node.name] = layer.w.float()
-                return self._reshape(vectors.multiply_vectors(self._short[node.name], flat, w is layer.wabs), node)
-            return self._reshape(flat @ w.T, node)
+            return self._reshape(x.flatten(1) @ w.T, node)
         if node.op == "scale":
             return x * w
         p = node.ints("p", (0, 0, 0, 0))

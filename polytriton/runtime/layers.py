@@ -13,6 +13,7 @@ from polytriton.errors import UnsupportedModel
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import physical
 from polytriton.passes.lower import channel_gather
+from polytriton.runtime.cpu import vectors
 from polytriton.runtime.soundness import gamma
 
 WIDEST = 500_000  # soundness.GROW covers sums this long
@@ -44,11 +45,11 @@ def flush(w: Tensor, least: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Layer:
-    """One affine node: weights in float64 (`w`, `wabs`, `b`, `babs`), and the constants of its rounding argument."""
+    """One affine node: its numbers (`w`, `wabs`, `b`, `babs`), each of them a float64, and the constants of its rounding argument."""
 
     node: Node
-    w: Tensor
-    wabs: Tensor
+    stored: Tensor  # the weights; of a large dense layer as float32, where they are float32 numbers: its matrices are what memory holds
+    sizes: Tensor | None  # wabs, where it is not made of the weights whenever it is wanted
     b: Tensor  # [height, width, channels], or [channels] for a convolution
     babs: Tensor
     terms: int  # summands of one output
@@ -58,6 +59,16 @@ class Layer:
     exact32: bool  # the stored weights are float32 values
     w_max: float
     w_rowsum: float
+
+    @property
+    def w(self) -> Tensor:
+        """The weights in float64, made anew where they are stored as float32."""
+        return self.stored.double()
+
+    @property
+    def wabs(self) -> Tensor:
+        """Their magnitudes in float64, or those of what was merged into them."""
+        return self.stored.abs().double() if self.sizes is None else self.sizes
 
     @property
     def ops(self) -> int:
@@ -89,7 +100,11 @@ def load_layer(net: Net, node: Node, device: torch.device) -> Layer:
     assert w is not None and b is not None
     wabs, babs = net.weight(node, "wabs"), net.weight(node, "babs")
     exact32 = w.dtype == np.float32 or bool((w.astype(np.float32).astype(np.float64) == w).all())
-    arrays = [np.asarray(v, dtype=np.float64) for v in (w, np.abs(w) if wabs is None else wabs, b, np.abs(b) if babs is None else babs)]
+    short = node.op == "linear" and exact32 and w.size >= vectors.LEAST
+    arrays: list[np.ndarray] = [np.asarray(w, dtype=np.float32 if short else np.float64), np.asarray(b, dtype=np.float64)]
+    arrays.append(np.abs(arrays[1]) if babs is None else np.asarray(babs, dtype=np.float64))
+    if wabs is not None or not short:
+        arrays.append(np.abs(arrays[0]) if wabs is None else np.asarray(wabs, dtype=np.float64))
     if node.op == "linear":
         # only cells of images change places: matrices between vectors, often the largest, stay where they are
         rows, columns = (order(s) if len(s) == 3 else slice(None) for s in (node.shape, by[node.inputs[0]].shape))
@@ -107,14 +122,13 @@ def load_layer(net: Net, node: Node, device: torch.device) -> Layer:
             f"%{node.name} = {node.op}: sums of {max(terms, fan)} terms", f"the rounding argument covers sums of at most {WIDEST} terms"
         )
     tensors = [torch.from_numpy(np.require(v, requirements=["C", "W"])).to(device) for v in arrays]
-    size = arrays[1].reshape(arrays[1].shape[0], -1) if node.op != "scale" else arrays[1].reshape(-1, 1)
-    rowsum = float(size.sum(1).max()) * (1 + 2.0**-34) if size.size else 0.0
+    w_max, w_rowsum = _largest(arrays[3] if len(arrays) > 3 else arrays[0], node.op == "scale")
     slack = node.integer("slack")
-    w64, wabs64, b64, babs64 = tensors
+    stored, b64, babs64, *sizes = tensors
     return Layer(
         node=node,
-        w=w64,
-        wabs=wabs64,
+        stored=stored,
+        sizes=sizes[0] if sizes else None,
         b=b64,
         babs=babs64,
         terms=terms,
@@ -122,9 +136,21 @@ def load_layer(net: Net, node: Node, device: torch.device) -> Layer:
         rho=gamma(slack, 2.0**-53) if slack else 0.0,
         cancelled=wabs is not None,
         exact32=exact32,
-        w_max=float(size.max(initial=0.0)),
-        w_rowsum=rowsum,
+        w_max=w_max,
+        w_rowsum=w_rowsum,
     )
+
+
+def _largest(w: np.ndarray, single: bool) -> tuple[float, float]:
+    """The largest magnitude of a layer's weights, and the largest sum of an output's (`single`: each has one); some rows at a time."""
+    rows = w.reshape(-1, 1) if single else w.reshape(w.shape[0], -1)
+    most = total = 0.0
+    some = max(1, (1 << 20) // max(1, rows.shape[1]))
+    for k in range(0, len(rows), some):
+        size = np.abs(rows[k : k + some]).astype(np.float64)
+        if size.size:
+            most, total = max(most, float(size.max())), max(total, float(size.sum(1).max()))
+    return most, total * (1 + 2.0**-34)
 
 
 @dataclass(frozen=True)

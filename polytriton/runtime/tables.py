@@ -59,7 +59,9 @@ class Kit:
 
     def _weights(self, layer: Layer) -> Weights:
         node, dtype = layer.node, self.coefficients.dtype
-        w = flush(layer.w.to(dtype), self.coefficients.eta) if self.coefficients.flushes else layer.w.to(dtype)
+        w = layer.stored.to(dtype)  # the stored weights themselves where they have the type, and nothing is flushed
+        if self.coefficients.flushes and bool(((w.abs() < self.coefficients.eta) & (w != 0)).any()):
+            w = flush(w, self.coefficients.eta)
         if node.op != "conv":
             return Weights(w, w)
         g, (kh, kw), (dh, dw) = node.integer("g", 1), node.ints("k"), node.ints("d", (1, 1))
@@ -259,7 +261,7 @@ class Tables:
                 t = t + (layer.rho + own) * (size + layer.babs) + dot_error(terms) * centre.image.abs()
                 t = t + 2 * dot_error(below[0].numel()) * size  # the sum M'.p, whose magnitudes are below 2 |M| Wabs |p|
                 below = centre.radius
-                size = self.kit.forward.product(layer, layer.wabs, below)
+                size = self.kit.forward.sizes_product(layer, below)
                 t = t + nu * size
             if product:
                 t = t + self._product_loss(layer, name, below, size, nu)
@@ -281,7 +283,7 @@ class Tables:
         k = c.product_error(self.kit.forward.readers(layer, live)) * (1 + nu)
         if node.op == "linear":
             return k * size
-        return self.kit.forward.product(layer, layer.wabs, torch.where(below > 0, k * below, torch.zeros_like(below)))
+        return self.kit.forward.sizes_product(layer, torch.where(below > 0, k * below, torch.zeros_like(below)))
 
     def _depths(self, layer: Layer, live: Tensor) -> Tensor:
         """How many roundings a coefficient's products pass through, at most, each of them [batch, h, w, c]."""
@@ -290,7 +292,7 @@ class Tables:
             return dense_depths(live.flatten(1)).view(live.shape)
         count = torch.tensor(live.shape[-1], device=live.device)
         whole = depths(torch.arange(int(count), device=live.device), count)
-        return tap_depths(whole, tuple(layer.w.shape), node.ints("s", (1, 1)), node.ints("d", (1, 1))).double()
+        return tap_depths(whole, tuple(layer.stored.shape), node.ints("s", (1, 1)), node.ints("d", (1, 1))).double()
 
     def live(self, name: str) -> Tensor:
         """Where rows can have a coefficient: not where every reader is a ReLU that is off (both its slopes are zero)."""

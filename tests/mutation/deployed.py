@@ -101,7 +101,7 @@ DEPLOYED_SUMS: tuple[Mutant, ...] = (
     m("a scale's constant stays where it is", "runtime/forward.py", "self.semantics.passes * self.addends.late.get", "0 * self.addends.late.get", "tests/soundness/test_addends.py"),
     m("a layer's constant stays where it is", "ir/addends.py", "count + layers.get(name, 0)", "count", "tests/soundness/test_addends.py"),
     m("sums that make an operand anew share its rounding", "runtime/forward.py", "e = up(e + 2 * self._own_error(i, boxes))", "e = up(e + 0 * self._own_error(i, boxes))", "tests/soundness/test_addends.py"),
-    m("layers that make an operand anew share its rounding", "runtime/forward.py", "2 * self.product(layer, layer.wabs, self._own_error", "0 * self.product(layer, layer.wabs, self._own_error", "tests/soundness/test_addends.py"),
+    m("layers that make an operand anew share its rounding", "runtime/forward.py", "2 * self.sizes_product(layer, self._own_error", "0 * self.sizes_product(layer, self._own_error", "tests/soundness/test_addends.py"),
     m("certificates: constants stay where they are", "checker_files.py", "made.passed or (self.chain[made.inputs[0]][0],)", "made.passed or (2 * (self.chain[made.inputs[0]][0] > 0),)", "tests/certificate/test_addends.py"),
     m("certificates: of two layers an addend is put into one", "checker_files.py", "met, gain = (sum(v) for v in zip", "met, gain = (max(v) for v in zip", "tests/certificate/test_addends.py"),
     m("only the last sum counts", "ir/addends.py", "behind[r.name] + (r.op in SUMS)", "(r.op in SUMS)", "tests/soundness/test_addends.py"),

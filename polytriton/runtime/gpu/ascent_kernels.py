@@ -154,7 +154,7 @@ class AscentKernels(Ascent):
         symbols = [f"{kind}:{node.name}" for kind in ("points", "weight", "bias")]
         if symbols[0] not in self._weights:
             layer: Layer = self.layers[node.name]
-            w, dense = layer.w.float(), node.op == "linear"
+            w, dense = layer.stored.float(), node.op == "linear"
             points = w.contiguous() if dense else w.permute(0, 2, 3, 1).contiguous()
             back = points if dense else w.permute(2, 3, 0, 1).contiguous()
             self._weights |= dict(zip(symbols, (points, back, layer.b.flatten().contiguous()), strict=True))
