@@ -2,21 +2,26 @@
 
     python -m bench.threads [--threads 2] [--rounds 7] [--dtype float32] [--only NET ...] [--nets FOLDER] [--csv OUT.csv]
 
-`alone` and `shared` are medians of the rounds' seconds, `gain` that of their ratios, `gain_lo` and `gain_hi` the quartiles. Whoever begins
-a round ends the one before. Margins are compared: `gap` is the largest difference, relative to the largest margin.
+`alone` and `shared` are medians of the rounds' seconds, `gain` that of their ratios, `gain_lo` and `gain_hi` the quartiles. `apart`: what
+as many processes of one thread gain that ask the same at the same time, the most that this machine gives. Whoever begins a round ends the
+one before. Margins are compared: `gap` is the largest difference, relative to the largest margin.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 
 import polytriton
+from bench.core.children import MeasuringChild
 from bench.core.command import check_known, parser
 from bench.core.machine import describe
 from bench.core.table import Row, Table
@@ -24,7 +29,8 @@ from bench.cpu import BATCH, EPS, NETS, folder
 from bench.zoo import margins_of
 from polytriton.heap import keep_memory
 
-COLUMNS = ("network", "numerics", "batch", "several", "alone", "shared", "gain", "gain_lo", "gain_hi", "rounds", "gap")
+COLUMNS = ("network", "numerics", "batch", "several", "alone", "shared", "gain", "gain_lo", "gain_hi", "apart", "rounds", "gap")
+LIMIT = 600.0  # seconds of one answer of another process
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,14 +78,37 @@ def compare(path: Path, images: np.ndarray, dtype: str, threads: int, rounds: in
         sides[count] = polytriton.compile(path, semantics="real", dtype=dtype, device="cpu", check=False)
         forms = margins_of(sides[count].predict(images))
         ask(count)
-    for k in range(rounds):
-        for count in sorted(seconds, reverse=bool(k % 2)):
-            seconds[count].append(ask(count))
+    apart = []
+    with _twins(path, dtype, images, lo, hi, forms, threads - 1) as twins, ThreadPoolExecutor(threads) as askers:
+        for k in range(rounds):
+            for count in sorted(seconds, reverse=bool(k % 2)):
+                seconds[count].append(ask(count))
+            others = [askers.submit(twin.ask, {"run": True}, LIMIT) for twin in twins]
+            took = [ask(1), *(float(other.result()["seconds"]) for other in others)]
+            apart.append(sum(seconds[1][-1] / t for t in took))
     ratios = [one / many for one, many in zip(seconds[1], seconds[threads], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     gap = float(np.abs(margins[1] - margins[threads]).max() / np.abs(margins[1]).max())
     alone, shared = (statistics.median(seconds[count]) for count in (1, threads))
-    return {"alone": alone, "shared": shared, "gain": middle, "gain_lo": low, "gain_hi": high, "gap": gap}
+    gains = {"gain": middle, "gain_lo": low, "gain_hi": high, "apart": statistics.median(apart)}
+    return {"alone": alone, "shared": shared, "gap": gap, **gains}
+
+
+@contextmanager
+def _twins(
+    path: Path, dtype: str, images: np.ndarray, lo: np.ndarray, hi: np.ndarray, forms: np.ndarray, count: int
+) -> Iterator[list[MeasuringChild]]:
+    """Processes of one thread that have answered the same question once."""
+    with TemporaryDirectory() as place, ExitStack() as stack:
+        boxes = Path(place) / "boxes.npz"
+        np.savez(boxes, x=images, lo=lo, hi=hi, forms=forms)
+        about = {"net": str(path), "boxes": str(boxes), "dtype": dtype, "device": "cpu", "candidates": "all"}
+        twins = [stack.enter_context(MeasuringChild("bench.compare.side", ["polytriton"], threads=1)) for _ in range(count)]
+        for twin in twins:
+            for question in (about, {"run": True}):
+                if "error" in (answer := twin.ask(question, LIMIT)):
+                    raise RuntimeError(f"{path.name} in another process: {answer['error']}")
+        yield twins
 
 
 if __name__ == "__main__":

@@ -265,19 +265,15 @@ class Forward:
 
     def layer_product(self, layer: Layer, x: Tensor) -> Tensor:
         """W x in float64, plain summation."""
-        return self._read_short(layer, x, False) if self._is_short(layer, x) else self.product(layer, layer.w, x)
+        if layer.short is not None and vectors.serves(layer.short, x):
+            return self._reshape(vectors.multiply_vectors(layer.short, x.flatten(1), False), layer.node)
+        return self.product(layer, layer.w, x)
 
     def sizes_product(self, layer: Layer, x: Tensor) -> Tensor:
         """The same of `wabs`."""
-        short = layer.sizes is None and self._is_short(layer, x)
-        return self._read_short(layer, x, True) if short else self.product(layer, layer.wabs, x)
-
-    def _is_short(self, layer: Layer, x: Tensor) -> bool:
-        """Whether a loop reads the float32 weights as they lie there."""
-        return layer.stored.dtype == torch.float32 and vectors.serves(layer.stored, x)
-
-    def _read_short(self, layer: Layer, x: Tensor, sizes: bool) -> Tensor:
-        return self._reshape(vectors.multiply_vectors(layer.stored, x.flatten(1), sizes), layer.node)
+        if layer.short is not None and not layer.cancelled and vectors.serves(layer.short, x):
+            return self._reshape(vectors.multiply_vectors(layer.short, x.flatten(1), True), layer.node)
+        return self.product(layer, layer.wabs, x)
 
     def product(self, layer: Layer, w: Tensor, x: Tensor) -> Tensor:
         """w x in float64, plain summation, for a matrix of the layer's shape."""

@@ -16,6 +16,7 @@ from polytriton.passes.lower import channel_gather
 from polytriton.runtime.cpu import vectors
 from polytriton.runtime.soundness import gamma
 
+ALONE = 1 << 17  # weights of a dense layer from which on their memory counts for more than making them float64 at every product
 WIDEST = 500_000  # soundness.GROW covers sums this long
 
 
@@ -48,7 +49,8 @@ class Layer:
     """One affine node: its numbers (`w`, `wabs`, `b`, `babs`), each of them a float64, and the constants of its rounding argument."""
 
     node: Node
-    stored: Tensor  # the weights; of a large dense layer as float32, where they are float32 numbers: its matrices are what memory holds
+    stored: Tensor  # the weights; of a large dense layer (ALONE) as float32, where they are float32 numbers
+    short: Tensor | None  # of a dense layer that a loop reads as float32, so; the same memory where they are stored so
     sizes: Tensor | None  # wabs, where it is not made of the weights whenever it is wanted
     b: Tensor  # [height, width, channels], or [channels] for a convolution
     babs: Tensor
@@ -100,10 +102,11 @@ def load_layer(net: Net, node: Node, device: torch.device) -> Layer:
     assert w is not None and b is not None
     wabs, babs = net.weight(node, "wabs"), net.weight(node, "babs")
     exact32 = w.dtype == np.float32 or bool((w.astype(np.float32).astype(np.float64) == w).all())
-    short = node.op == "linear" and exact32 and w.size >= vectors.LEAST
-    arrays: list[np.ndarray] = [np.asarray(w, dtype=np.float32 if short else np.float64), np.asarray(b, dtype=np.float64)]
+    read = node.op == "linear" and exact32 and w.size >= vectors.LEAST
+    alone = read and w.size >= ALONE
+    arrays: list[np.ndarray] = [np.asarray(w, dtype=np.float32 if alone else np.float64), np.asarray(b, dtype=np.float64)]
     arrays.append(np.abs(arrays[1]) if babs is None else np.asarray(babs, dtype=np.float64))
-    if wabs is not None or not short:
+    if wabs is not None or not alone:
         arrays.append(np.abs(arrays[0]) if wabs is None else np.asarray(wabs, dtype=np.float64))
     if node.op == "linear":
         # only cells of images change places: matrices between vectors, often the largest, stay where they are
@@ -128,6 +131,7 @@ def load_layer(net: Net, node: Node, device: torch.device) -> Layer:
     return Layer(
         node=node,
         stored=stored,
+        short=stored.float() if read else None,
         sizes=sizes[0] if sizes else None,
         b=b64,
         babs=babs64,

@@ -59,7 +59,8 @@ class Kit:
 
     def _weights(self, layer: Layer) -> Weights:
         node, dtype = layer.node, self.coefficients.dtype
-        w = layer.stored.to(dtype)  # the stored weights themselves where they have the type, and nothing is flushed
+        given = layer.short if layer.short is not None and dtype == torch.float32 else layer.stored
+        w = given.to(dtype)  # the same memory where the type is the same, and nothing is flushed
         if self.coefficients.flushes and bool(((w.abs() < self.coefficients.eta) & (w != 0)).any()):
             w = flush(w, self.coefficients.eta)
         if node.op != "conv":
