@@ -17,6 +17,7 @@ from polytriton.runtime.cpu import vectors
 from polytriton.runtime.soundness import gamma
 
 ALONE = 1 << 17  # weights of a dense layer from which on their memory counts for more than making them float64 at every product
+SOME = 1 << 20  # weights looked at together
 WIDEST = 500_000  # soundness.GROW covers sums this long
 
 
@@ -149,7 +150,7 @@ def _largest(w: np.ndarray, single: bool) -> tuple[float, float]:
     """The largest magnitude of a layer's weights, and the largest sum of an output's (`single`: each has one); some rows at a time."""
     rows = w.reshape(-1, 1) if single else w.reshape(w.shape[0], -1)
     most = total = 0.0
-    some = max(1, (1 << 20) // max(1, rows.shape[1]))
+    some = max(1, SOME // max(1, rows.shape[1]))
     for k in range(0, len(rows), some):
         size = np.abs(rows[k : k + some]).astype(np.float64)
         if size.size:

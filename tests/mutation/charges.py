@@ -9,6 +9,7 @@ NARROW = "tests/runtime/test_narrow.py"
 PASS, CHECK, WALK, LAUNCHES = "passes/charge.py", "ir/check.py", "runtime/cpu/walk.py", "kernels/launches.py"
 FRONTIER = "runtime/cpu/frontier.py"
 BLOCKS, SUMMED = "runtime/cpu/blocks.py", "tests/runtime/test_blocks.py"
+LAYERS, HELD = "runtime/layers.py", "tests/runtime/test_weights.py"
 CONVS, CONVOLVED = "runtime/cpu/convs.py", "tests/runtime/test_convs.py"
 CHARGES, CENTRES, TERMS = "tests/passes/test_charge.py", "tests/soundness/test_centres.py", "tests/soundness/test_terms.py"
 COUNTS, ALIKE, LAUNCHED = f"{CHARGES}::test_the_checker_counts", f"{CHARGES}::test_whoever_pays_rows_pay_the_same", f"{CHARGES}::test_whoever_pays_launches_are_the_same"
@@ -45,6 +46,10 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("blocks: a cell takes each tap once", BLOCKS, "+ -(-lines // 3) * places - 1", "", SUMMED),
     m("blocks: planes add taps in the order of cells", BLOCKS, "return known.clamp(min=shape[0] + lines * places) if shape[1] <= FEW else known", "return known", SUMMED),
     m("blocks: shifted sums in any order", "runtime/cpu/sums.py", "target[b + q] += source[s0 + q] + source[s1 + q] + source[s2 + q]", "target[b + q] = target[b + q] + source[s0 + q] + source[s1 + q] + source[s2 + q]", SUMMED),
+    m("layers: magnitudes of float32 weights have signs", LAYERS, "return self.stored.abs().double() if", "return self.stored.double() if", HELD),
+    m("layers: weights that are no float32 numbers are held as such", LAYERS, 'node.op == "linear" and exact32 and w.size', 'node.op == "linear" and w.size', HELD),
+    m("layers: what cancelled in a merge is read over", "runtime/forward.py", "if layer.short is not None and not layer.cancelled and", "if layer.short is not None and", HELD),
+    m("layers: the largest sum is that of the first outputs", LAYERS, "for k in range(0, len(rows), some):", "for k in range(0, 1, some):", HELD),
     m("convs: rows are summed where the first ones belong", CONVS, "%co = mul i64 %a, %crow", "%co = mul i64 0, %crow", CONVOLVED),
     m("convs: the rows after a part are left out", CONVS, "%more = icmp slt i64 %b, %m.shape0", "%more = icmp slt i64 %m.shape0, %b", CONVOLVED),
     m("convs: of some rows at a time only the first is multiplied", CONVS, "%rows = mul i64 %n, %cells", "%rows = mul i64 1, %cells", CONVOLVED),

@@ -94,7 +94,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("t without a convolution's product", TABLES, "torch.where(below > 0, k * below,", "torch.where(below > 0, 0 * below,", TERMS),
     m("t without subnormal weights", TABLES, "t = t + c.eta * below", "t = t + 0 * below", TERMS),
     m("small weights count as zero", TABLES, "if self.coefficients.flushes and bool(((w.abs() < self.coefficients.eta) & (w != 0)).any()):\n            w = flush(w, self.coefficients.eta)", "if self.coefficients.flushes:\n            w = flush(w, 2.0**20 * self.coefficients.eta)", SUBNORMAL),
-    m("intervals leave out subnormal weights", TABLES, "if self.coefficients.flushes else", "if True else", SUBNORMAL),
+    m("intervals leave out subnormal weights", TABLES, "if self.coefficients.flushes and", "if", SUBNORMAL),
     m("t without repeats of a gather", TABLES, "gamma(repeats - 1, c.u) if repeats > 1", "gamma(repeats - 1, c.u) if repeats > 1e9", TERMS),
     m("t without the ReLU's product", TABLES, "t = t + self.kit.pending[name] * xabs", "t = t + 0", TERMS),
     m("t rounded to nearest", TABLES, "t = round_up(self._vector(name, own, below, product=True), self.dtype)", "t = self._vector(name, own, below, product=True).to(self.dtype)", TERMS, SOAK),
