@@ -265,15 +265,17 @@ class Forward:
 
     def layer_product(self, layer: Layer, x: Tensor) -> Tensor:
         """W x in float64, plain summation."""
-        if layer.short is not None and vectors.serves(layer.short, x):
-            return self._reshape(vectors.multiply_vectors(layer.short, x.flatten(1), False), layer.node)
-        return self.product(layer, layer.w, x)
+        return self._multiply(layer, x, False)
 
     def sizes_product(self, layer: Layer, x: Tensor) -> Tensor:
         """The same of `wabs`."""
-        if layer.short is not None and not layer.cancelled and vectors.serves(layer.short, x):
-            return self._reshape(vectors.multiply_vectors(layer.short, x.flatten(1), True), layer.node)
-        return self.product(layer, layer.wabs, x)
+        return self._multiply(layer, x, True)
+
+    def _multiply(self, layer: Layer, x: Tensor, sizes: bool) -> Tensor:
+        short = None if sizes and layer.cancelled else layer.short
+        if short is not None and vectors.serves(short, x):
+            return self._reshape(vectors.multiply_vectors(short, x.flatten(1), sizes), layer.node)
+        return self.product(layer, layer.wabs if sizes else layer.w, x)
 
     def product(self, layer: Layer, w: Tensor, x: Tensor) -> Tensor:
         """w x in float64, plain summation, for a matrix of the layer's shape."""

@@ -14,11 +14,6 @@ from polytriton.runtime.cpu import blocks, fused, loops, sums
 from polytriton.runtime.cpu.blocks import Packed
 
 
-def is_available() -> bool:
-    """Whether the loop is there, compiled ahead, once weights are packed."""
-    return bool(_convolve._found)
-
-
 def convolve(m: np.ndarray, w: Packed, out: np.ndarray, taps: tuple[int, int], some: int, moves: tuple[int, ...], threads: int) -> None:
     """out [rows, height, width * channels] is the transposed convolution of m [rows, h, w, terms], `some` rows at a time.
 
@@ -52,12 +47,12 @@ def _text(name: str) -> tuple[str, str, str]:
     numbers = ("kh", "size", "channels", "top", "left", "sh", "sw", "dh", "dw", "some")
     parameters = ", ".join(["ptr %ret", "ptr %exc", *fields, *(f"i64 %{n}" for n in numbers)])
 
-    def array(data: str, *shape: str) -> str:
-        """One of float32, as Numba passes it; nobody reads how many values it has in all."""
+    def array(name: str, data: str, *shape: str) -> str:
+        """One of float32, as Numba passes it; nobody reads how many values it has in all. `name` is that of its steps."""
         strides = ["4"]
         for k, axis in enumerate(reversed(shape[1:])):
-            code.append(f"  %{data[1:]}.step{k} = mul i64 {strides[0]}, {axis}")
-            strides.insert(0, f"%{data[1:]}.step{k}")
+            code.append(f"  %{name}.step{k} = mul i64 {strides[0]}, {axis}")
+            strides.insert(0, f"%{name}.step{k}")
         return ", ".join(["ptr null", "ptr null", "i64 0", "i64 4", f"ptr {data}", *(f"i64 {v}" for v in (*shape, *strides))])
 
     code = [
@@ -78,21 +73,17 @@ def _text(name: str) -> tuple[str, str, str]:
         "  %co = mul i64 %a, %crow",
         "  %cd = getelementptr float, ptr %c.data, i64 %co",
         "  %rows = mul i64 %n, %cells",
-        "  %td = getelementptr float, ptr %t.data, i64 0",
     ]
-    left, right = array("%md", "%rows", "%m.shape3"), array("%td", "%rows", "%wide")
+    left, right = array("left", "%md", "%rows", "%m.shape3"), array("right", "%t.data", "%rows", "%wide")
     panels = ", ".join(f"{kind} %w.{part}" for kind, part in blocks.fields(3))
     code += [
         f"  %made = call i32 @{multiply}(ptr %ret, ptr %exc, {left}, {right}, {panels})",
-        "  %ts = getelementptr float, ptr %t.data, i64 0",
-        "  %cs = getelementptr float, ptr %cd, i64 0",
-        "  %tf = getelementptr float, ptr %t.data, i64 0",
-        "  %cf = getelementptr float, ptr %cd, i64 0",
         "  %tn = mul i64 %rows, %wide",
         "  %cn = mul i64 %n, %crow",
     ]
-    taps, to = array("%ts", "%n", "%m.shape1", "%m.shape2", "%kh", "%size"), array("%cs", "%n", "%c.shape1", "%c.shape2")
-    flat, places = f"{array('%tf', '%tn')}, {array('%cf', '%cn')}", ", ".join(f"{kind} %p.{part}" for kind, part in blocks.fields(1))
+    taps, to = array("taps", "%t.data", "%n", "%m.shape1", "%m.shape2", "%kh", "%size"), array("to", "%cd", "%n", "%c.shape1", "%c.shape2")
+    flat = f"{array('', '%t.data', '%tn')}, {array('', '%cd', '%cn')}"
+    places = ", ".join(f"{kind} %p.{part}" for kind, part in blocks.fields(1))
     moves = ", ".join(f"i64 %{n}" for n in numbers[2:-1])
     code += [
         f"  %status = call i32 @{add}(ptr %ret, ptr %exc, {taps}, {to}, {moves}, {flat}, {places})",

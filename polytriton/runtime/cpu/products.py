@@ -160,7 +160,7 @@ class Products:
         """The sums in a compiled loop; `by_cell` is [channels, kh * kw * ci]."""
         (r, h, wd, c), (kh, kw) = m.shape, conv.kernel
         out, each = m.new_empty(r, window.h.size, window.w.size * ci), h * wd * kh * kw * ci
-        if isinstance(by_cell, Packed) and c and convs.is_available():
+        if isinstance(by_cell, Packed) and c:
             # calls cost nothing between these rows, so their taps may stay in the nearer cache
             some, threads = max(1, self.config.taps // 4 // max(1, each)), self.threads if r * each >= self.config.split else 1
             moves = ci, *lead, *conv.stride, *conv.dilation
