@@ -33,6 +33,7 @@ class LinearBounds:
 class _Lines(Walk):
     """A walk that takes no bounds on the way and keeps what it has over the input."""
 
+    plays = False
     found: LinearBounds
 
     def _check(self, last: bool) -> bool:

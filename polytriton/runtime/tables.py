@@ -20,6 +20,7 @@ from polytriton.ir.plan import Plan, Program, extent
 from polytriton.rounding import U64, dot_error, gammas, one_rounding
 from polytriton.runtime.centres import Centre, find_centre, is_centred
 from polytriton.runtime.cpu.blocks import Packed, dense_depths, depths, pack, pack_part, tap_depths
+from polytriton.runtime.cpu.tape import Tape, TapeKey
 from polytriton.runtime.cpu.torch_backend import Compact, Frame
 from polytriton.runtime.curves import curve_lines
 from polytriton.runtime.forward import Boxes, Forward
@@ -149,6 +150,7 @@ class Tables:
         self._live: dict[str, Tensor] = {}
         self._active: dict[tuple[str, int], Compact | None] = {}
         self._narrow: dict[tuple[str, int], Narrow | None] = {}
+        self.tapes: dict[TapeKey, Tape | None] = {}
 
     def box(self, name: str) -> tuple[Tensor, Tensor]:
         if name not in self._box:

@@ -78,6 +78,7 @@ class Seen:
 class Watching(Walk):
     """A walk that notes what its checks find."""
 
+    plays = False
     def __init__(self, seen: Seen, *given: Any) -> None:
         super().__init__(*given)
         self.seen, self.taken = seen, 0

@@ -20,8 +20,8 @@ from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.net import Net
 from polytriton.ir.plan import Plan, Window
 from polytriton.runtime.config import AUTO, DEFAULT, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, Tile, conv_key
+from polytriton.runtime.cpu.products import conv_shape
 from polytriton.runtime.cpu.torch_backend import TorchBackend
-from polytriton.runtime.cpu.walk import conv_shape
 
 Point = dict[str, Any]
 MIB = 1 << 20

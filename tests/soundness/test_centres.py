@@ -123,6 +123,7 @@ def test_where_the_box_has_no_end_there_is_no_bound() -> None:
 class _Errors(Walk):
     """What rows owe before the input's own candidate."""
 
+    plays = False
     owed: torch.Tensor
 
     def _check(self, last: bool) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from polytriton.runtime.cpu import fused, loops
+from polytriton.runtime.cpu.outside import Routine, floats
 
 CHAIN, WIDTH = 16, 8  # terms of a block, blocks of a group
 FEW = 4  # input channels up to which a convolution's sums may go plane by plane
@@ -124,7 +125,7 @@ def tap_depths(terms: Tensor, shape: tuple[int, ...], stride: tuple[int, ...], d
 def multiply(m: Tensor, w: Packed, threads: int, least: int, out: Tensor | None = None) -> Tensor:
     """m [rows, terms] @ w, rows shared among threads."""
     found = m.new_empty(len(m), w.columns) if out is None else out
-    if not w.terms:
+    if not w.terms or not w.columns:  # a tile reads at least one panel
         return found.zero_()
     fused.over_slices(_multiply, threads, m.numpy(), found.numpy(), w.panels.numpy(), least=least)
     return found
@@ -324,3 +325,11 @@ def _pack_part(w, outputs, columns, panels):  # type: ignore[no-untyped-def]
 
 
 _multiply = loops.loop("F2 F2 F3", fused.PLAIN, text_of_tiles)(_sums)
+
+
+def _multiply_at(m: int, rows: int, terms: int, out: int, columns: int, panels: int, count: int) -> None:
+    left, right = floats(m, rows * terms).reshape(rows, terms), floats(out, rows * columns).reshape(rows, columns)
+    _multiply(left, right, floats(panels, count * terms * PANEL).reshape(count, terms, PANEL))
+
+
+multiply_rows = Routine("polytriton_multiply_rows", 7, _multiply_at)  # its text stands beside a convolution's (convs.py)

@@ -11,7 +11,8 @@ from itertools import pairwise
 import numpy as np
 
 from polytriton.runtime.cpu import blocks, fused, loops, sums
-from polytriton.runtime.cpu.blocks import Packed
+from polytriton.runtime.cpu.blocks import PANEL, Packed, multiply_rows
+from polytriton.runtime.cpu.outside import Routine, floats, integers
 
 
 def convolve(m: np.ndarray, w: Packed, out: np.ndarray, taps: tuple[int, int], some: int, moves: tuple[int, ...], threads: int) -> None:
@@ -48,12 +49,7 @@ def _text(name: str) -> tuple[str, str, str]:
     parameters = ", ".join(["ptr %ret", "ptr %exc", *fields, *(f"i64 %{n}" for n in numbers)])
 
     def array(name: str, data: str, *shape: str) -> str:
-        """One of float32, as Numba passes it; nobody reads how many values it has in all. `name` is that of its steps."""
-        strides = ["4"]
-        for k, axis in enumerate(reversed(shape[1:])):
-            code.append(f"  %{name}.step{k} = mul i64 {strides[0]}, {axis}")
-            strides.insert(0, f"%{name}.step{k}")
-        return ", ".join(["ptr null", "ptr null", "i64 0", "i64 4", f"ptr {data}", *(f"i64 {v}" for v in (*shape, *strides))])
+        return _array(code, name, data, *shape)
 
     code = [
         f"define i32 @{name}_convolve({parameters}) #{blocks.ATTRIBUTES} {{",
@@ -104,8 +100,64 @@ def _text(name: str) -> tuple[str, str, str]:
     return "\n".join([added, *own, *code]), f"{name}_convolve", parameters
 
 
+def _array(code: list[str], name: str, data: str, *shape: str, size: int = 4) -> str:
+    """An array as Numba passes it; nobody reads how many values it has in all. `name` is that of its steps, which join the code."""
+    strides = [str(size)]
+    for k, axis in enumerate(reversed(shape[1:])):
+        code.append(f"  %{name}.step{k} = mul i64 {strides[0]}, {axis}")
+        strides.insert(0, f"%{name}.step{k}")
+    return ", ".join(["ptr null", "ptr null", "i64 0", f"i64 {size}", f"ptr {data}", *(f"i64 {v}" for v in (*shape, *strides))])
+
+
 def _refuse(m, out, panels, taps, places, kh, size, channels, top, left, sh, sw, dh, dw, some):  # type: ignore[no-untyped-def]
     raise ValueError("a convolution in one loop takes contiguous arrays")
 
 
 _convolve = loops.loop("F4 F3 F3 F I i i i i i i i i i i", fused.PLAIN, _text, ("blocks", "sums"))(_refuse)
+
+
+# ---- the same for a loop that has addresses ----------------------------------------------------------------------
+
+
+def text_of_routines(name: str) -> str:
+    """LLVM's text of `multiply_rows` and of `convolve_rows`, which take addresses and sizes in the order of their Python forms."""
+    code, convolve, _ = _text(name)
+    found = [code]
+    for routine, callee, arrays, numbers in (
+        (multiply_rows, f"{name}_work", (("m", 0, (1, 2)), ("c", 3, (1, 4)), ("w", 5, (6, 2, PANEL))), ()),
+        (
+            convolve_rows, convolve,
+            (("m", 0, (1, 2, 3, 4)), ("c", 5, (1, 6, 7)), ("w", 8, (9, 4, PANEL)), ("t", 10, (1,)), ("p", 11, (12,))),
+            range(12, 22),
+        ),
+    ):  # fmt: skip
+        body = ["  %ret = alloca i64", "  %exc = alloca ptr"]
+        given = ["ptr %ret", "ptr %exc"]
+        for own, at, shape in arrays:
+            body.append(f"  %{own} = inttoptr i64 %a{at} to ptr")
+            sizes = [str(k) if k is PANEL else f"%a{k}" for k in shape]
+            given.append(_array(body, own, f"%{own}", *sizes, size=8 if own == "p" else 4))
+        given += [f"i64 %a{k}" for k in numbers]
+        head = ", ".join(f"i64 %a{k}" for k in range(routine.arguments))
+        found += [
+            f"define void @{routine.name}({head}) {{",
+            *body,
+            f"  %status = call i32 @{callee}({', '.join(given)})",
+            "  ret void",
+            "}",
+        ]
+    return "\n".join(found)
+
+
+def _convolve_at(
+    m: int, rows: int, h: int, w: int, terms: int, out: int, height: int, line: int, panels: int, count: int, taps: int, places: int,
+    kh: int, size: int, channels: int, top: int, left: int, sh: int, sw: int, dh: int, dw: int, some: int,
+) -> None:  # fmt: skip
+    _convolve(
+        floats(m, rows * h * w * terms).reshape(rows, h, w, terms), floats(out, rows * height * line).reshape(rows, height, line),
+        floats(panels, count * terms * PANEL).reshape(count, terms, PANEL), floats(taps, some * h * w * kh * size), integers(places, kh),
+        kh, size, channels, top, left, sh, sw, dh, dw, some,
+    )  # fmt: skip
+
+
+convolve_rows = Routine("polytriton_convolve_rows", 22, _convolve_at)

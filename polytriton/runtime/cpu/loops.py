@@ -41,13 +41,20 @@ class Loop:
     bool, a digit its axes where they are not one; i, d and b are scalars. Arrays are C-contiguous; for others Numba compiles a version of
     its own.
     `text` writes the machine's code where Numba's would be slow: given a name, LLVM's text, what is to be called and its parameters;
-    `parts` are the modules beside the loop's own that it takes code from.
+    `parts` are the modules beside the loop's own that it takes code from; `beside`, given a name, writes LLVM's text of the routines that
+    it calls (outside.py).
     """
 
     def __init__(
-        self, function: Callable[..., Any], form: str, flags: set[str], text: Text | None = None, parts: tuple[str, ...] = ()
+        self,
+        function: Callable[..., Any],
+        form: str,
+        flags: set[str],
+        text: Text | None = None,
+        parts: tuple[str, ...] = (),
+        beside: Callable[[str], str] | None = None,
     ) -> None:
-        self.function, self.form, self.flags, self.text, self.parts = function, form.split(), flags, text, parts
+        self.function, self.form, self.flags, self.text, self.parts, self.beside = function, form.split(), flags, text, parts, beside
         self.name = f"{function.__module__}.{function.__qualname__}".replace(".", "_")
         self._arrays = tuple(k for k, kind in enumerate(self.form) if kind[0].isupper())
         self._typed = next((k for k, kind in enumerate(self.form) if kind[0] == "T"), None)
@@ -92,12 +99,16 @@ _IDS = tuple(map(id, DTYPES))
 
 
 def loop(
-    form: str, flags: set[str], text: Text | None = None, parts: tuple[str, ...] = ()
+    form: str,
+    flags: set[str],
+    text: Text | None = None,
+    parts: tuple[str, ...] = (),
+    beside: Callable[[str], str] | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
     """A loop of this form; the function itself where Numba is not installed."""
 
     def wrap(function: Callable[..., Any]) -> Any:
-        return Loop(function, form, flags, text, parts) if AVAILABLE else function
+        return Loop(function, form, flags, text, parts, beside) if AVAILABLE else function
 
     return wrap
 
@@ -106,7 +117,7 @@ def prepare(tell: Tell = knobs.tell) -> float:
     """Loads every loop; where this machine has none of this release yet, compiles them, and says so. Returns the seconds that took."""
     if not AVAILABLE:
         return 0.0
-    from polytriton.runtime.cpu import blocks, cells, convs, fused, scalars, sums, vectors  # noqa: F401  those that are to be known
+    from polytriton.runtime.cpu import blocks, cells, convs, fused, scalars, sums, tape_loop, vectors  # noqa: F401  those that are to be known
 
     with _LOCK:
         left = [one for one in _known if one._found is None]

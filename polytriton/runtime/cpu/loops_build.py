@@ -6,15 +6,18 @@ returns FAILED, and nothing was read or written.
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import Any
 
 import llvmlite.binding as llvm
 import numba
+import numba.extending
 
-if TYPE_CHECKING:
-    from polytriton.runtime.cpu.loops import Loop
+from polytriton.runtime.cpu.loops import Loop
+from polytriton.runtime.cpu.outside import Numbers, Routine
 
 ORDER = {"float32": 0, "float64": 1, "int64": 2, "bool": 3}  # of the ids of types in the first slots
 SIZES = {"float32": 4, "float64": 8, "int64": 8, "bool": 1}
@@ -24,6 +27,7 @@ LIBRARY = {"memset", "memcpy", "memmove"}  # what any C library has
 DATA, AXES, SHAPE, TYPE, FLAGS = 0, 8, 16, 40, 48  # of an array's fields, behind the head that every object has
 BEHAVED = 0x101  # C-contiguous and aligned
 FAILED = -(1 << 63)
+NOWHERE = ctypes.c_int64(0)
 # Numba counts the owners of arrays; ours have none it knows, so none is ever let go
 NEVER = "define void @NRT_MemInfo_call_dtor(ptr %owner) {\n  ret void\n}\n"
 
@@ -39,6 +43,10 @@ def build(loops: Sequence[Loop], machine: Any, tell: Callable[[int, int], None])
         made = llvm.parse_assembly(_text(one, version, name))
         if one.text is not None:
             made.triple, made.data_layout = machine.triple, str(machine.target_data)
+        if one.beside is not None:
+            routines = llvm.parse_assembly(one.beside(name))
+            routines.triple, routines.data_layout = machine.triple, str(machine.target_data)
+            made.link_in(routines)
         names.append(name)
         if whole is None:
             whole = llvm.parse_assembly(f"{_target(made)}{NEVER}")
@@ -90,13 +98,50 @@ def optimise(one: Loop, version: str) -> tuple[str, str, str]:
             element = "boolean" if kind[0] == "B" else _element(kind, version)
             types.append(numba.types.Array(getattr(numba.types, element), _axes(kind), "C"))
     how: dict[str, Any] = {"nogil": True, "fastmath": one.flags, "error_model": "numpy", "no_cpython_wrapper": True}
-    made = numba.njit(**how)(one.function)
+    made = numba.njit(**how)(_known_to_numba(one.function, one.flags))
     made.compile(tuple(types))
     text = made.inspect_llvm(made.signatures[0])
     for head in re.finditer(r"^define [^@\n]*@(\S+?)\((.*)\) ", text, re.M):
         if one.function.__name__ in head[1] and "%retptr" in head[2] and "%excinfo" in head[2]:
             return text, head[1], head[2]
     raise RuntimeError(f"{one.function.__name__} is not where Numba used to put it")
+
+
+def _known_to_numba(function: Callable[..., Any], flags: set[str]) -> Any:
+    """The function, with Numba's forms of the loops, functions and routines that it calls by name in place of ours."""
+    assert isinstance(function, FunctionType)
+    scope, how = dict(function.__globals__), dict[str, Any](nogil=True, error_model="numpy")
+    for name in function.__code__.co_names:
+        value = scope.get(name)
+        if isinstance(value, Loop):
+            scope[name] = numba.njit(fastmath=value.flags, **how)(_known_to_numba(value.function, value.flags))
+        elif isinstance(value, FunctionType):
+            scope[name] = numba.njit(fastmath=flags, **how)(_known_to_numba(value, flags))
+        elif isinstance(value, Numbers):
+            scope[name] = _numbers(value.kind)
+        elif isinstance(value, Routine):
+            llvm.add_symbol(value.name, ctypes.addressof(NOWHERE))  # Numba links what it compiles, though nothing runs it
+            kinds = [numba.types.intp] * value.arguments
+            scope[name] = numba.types.ExternalFunction(value.name, numba.types.void(*kinds))
+    return FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+
+
+def _numbers(kind: str) -> Any:
+    """An array of so many numbers at an address."""
+    element = getattr(numba.types, kind)
+
+    @numba.extending.intrinsic
+    def pointer(context: Any, address: Any) -> Any:
+        def place(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            return builder.inttoptr(given[0], context.get_value_type(signature.return_type))
+
+        return numba.types.CPointer(element)(numba.types.intp), place
+
+    @numba.njit(nogil=True, error_model="numpy")
+    def numbers(address, count):  # type: ignore[no-untyped-def]
+        return numba.carray(pointer(address), (count if address != 0 else 0,))  # type: ignore[call-arg]
+
+    return numbers
 
 
 def _element(kind: str, version: str) -> str:

@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polytriton.ir.net import Node
 from polytriton.ir.plan import Axis, Window
+from polytriton.passes.windows import input_axis
 from polytriton.runtime.config import AUTO, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, conv_key
 from polytriton.runtime.cpu import convs, fused, sums
 from polytriton.runtime.cpu.blocks import FEW, Packed, multiply
@@ -63,7 +65,7 @@ class Products:
         """
         lead = conv.lead(window)
         if isinstance(w, Packed):
-            if w.plain is not None and m.shape[2] >= LONG and PLANES in self.forms(m.dtype, conv):
+            if w.plain is not None and self.sums_planes(w, conv, m.shape[2]):
                 return self._product_and_planes(m, w.plain, conv, lead, window)
             return self._shifted_product(m, w, w.shape[1], conv, lead, window)
         form = self.form(m, w, conv)
@@ -108,6 +110,14 @@ class Products:
         if conv.groups == 1 and conv.dilation == (1, 1):
             found.append(GATHER)
         return found
+
+    def sums_planes(self, w: Packed, conv: ConvShape, width: int) -> bool:
+        """Whether a packed convolution sums planes, of rows whose windows are so wide."""
+        return w.plain is not None and width >= LONG and PLANES in self.forms(w.panels.dtype, conv)
+
+    def tap_rows(self, each: int) -> int:
+        """Rows whose products, `each` values a row, stay in the nearer cache: calls cost nothing between them."""
+        return max(1, self.config.taps // 4 // max(1, each))
 
     def _some(self, m: Tensor, each: int) -> int:
         """Rows of m whose products, `each` values a row, stay in the cache."""
@@ -161,8 +171,7 @@ class Products:
         (r, h, wd, c), (kh, kw) = m.shape, conv.kernel
         out, each = m.new_empty(r, window.h.size, window.w.size * ci), h * wd * kh * kw * ci
         if isinstance(by_cell, Packed) and c:
-            # calls cost nothing between these rows, so their taps may stay in the nearer cache
-            some, threads = max(1, self.config.taps // 4 // max(1, each)), self.threads if r * each >= self.config.split else 1
+            some, threads = self.tap_rows(each), self.threads if r * each >= self.config.split else 1
             moves = ci, *lead, *conv.stride, *conv.dilation
             convs.convolve(m.contiguous().numpy(), by_cell, out.numpy(), (kh, kw * ci), some, moves, threads)
             return out.view(r, window.h.size, window.w.size, ci)
@@ -210,6 +219,18 @@ class ConvShape:
         return source.h.offset * self.stride[0] + self.padding[0] - window.h.offset, source.w.offset * self.stride[1] + self.padding[
             1
         ] - window.w.offset
+
+
+def conv_shape(node: Node, window: Window) -> ConvShape:
+    k, s, d, p = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1)), node.ints("p", (0, 0, 0, 0))
+    return ConvShape((k[0], k[1]), (s[0], s[1]), (d[0], d[1]), (p[0], p[1], p[2], p[3]), node.integer("g", 1), window)
+
+
+def reach(node: Node, window: Window) -> Window:
+    """What one cell of a convolution's output reads, for rows that stand on such a window of single cells."""
+    k, s, d, p = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1)), node.ints("p", (0, 0, 0, 0))
+    h, w = (input_axis(axis, k[side], s[side], p[side], d[side]) for side, axis in enumerate((window.h, window.w)))
+    return Window(h, w)
 
 
 def _phase(lead: int, size: int, phase: int, stride: int) -> tuple[int, int, int]:

@@ -56,9 +56,9 @@ def _pay(constant, error, more, charge, floor, enlarge, scale, image):  # type: 
         error[r] = (error[r] + extra) * (1 + 8 * U64) + 4 * U64 * abs(constant[r]) + TINY
 
 
-_settle_loop = fused.compile_loop("D D d D I D D D d I D D", fused.PLAIN)(_settle)
-_leaving_loop = fused.compile_loop("I I D b B I", fused.PLAIN)(_leaving)
-_pay_loop = fused.compile_loop("D D D D D d d I", fused.PLAIN)(_pay)
+settle_rows = fused.compile_loop("D D d D I D D D d I D D", fused.PLAIN)(_settle)
+find_open = fused.compile_loop("I I D b B I", fused.PLAIN)(_leaving)
+pay_rows = fused.compile_loop("D D D D D d d I", fused.PLAIN)(_pay)
 
 
 class Scalars:
@@ -74,7 +74,7 @@ class Scalars:
         """
         additions = (16 + 8 * nodes) * U64
         if self.fast:
-            _settle_loop(
+            settle_rows(
                 least.numpy(), weight.numpy(), rel, floor.numpy(), rows.image.numpy(), raw.numpy(), slack.numpy(), rows.constant.numpy(),
                 additions, rows.index.numpy(), results.best.numpy(), results.raw.numpy(),
             )  # fmt: skip
@@ -91,9 +91,7 @@ class Scalars:
         assert results.group is not None and results.done is not None
         if self.fast:
             stay = np.empty(len(rows), dtype=np.int64)
-            count = _leaving_loop(
-                rows.index.numpy(), results.group.numpy(), results.best.numpy(), results.strict, results.done.numpy(), stay
-            )
+            count = find_open(rows.index.numpy(), results.group.numpy(), results.best.numpy(), results.strict, results.done.numpy(), stay)
             return torch.from_numpy(stay[:count])
         group = results.group[rows.index]
         results.done[group[results.decide(results.best[rows.index])]] = True
@@ -105,7 +103,7 @@ class Scalars:
         """more * enlarge joins the constants, charge * scale + floor the errors; the additions' own rounding is charged too."""
         if self.fast:
             given = (NONE if v is None else v.numpy() for v in (more, charge, floor))
-            _pay_loop(rows.constant.numpy(), rows.error.numpy(), *given, enlarge, scale, rows.image.numpy())
+            pay_rows(rows.constant.numpy(), rows.error.numpy(), *given, enlarge, scale, rows.image.numpy())
             return
         if more is not None:
             rows.constant = rows.constant + more * enlarge

@@ -76,15 +76,20 @@ class Frame:
         t, left, b, right = self.halo
         return F.pad(values, (0, 0, left, right, t, b)).contiguous() if any(self.halo) else values.contiguous()
 
-    def place(self, rows: Rows, window: Window) -> Place:
+    def origin(self, window: Window) -> tuple[int, int, int, int, int]:
+        """Where a row's window begins in the table: so many values for its image, at first, for its place down and across; and a line's."""
         height, width = self.padded
-        if window.whole:  # the same cells for every row of an image
-            start = (self.halo[0] * width + self.halo[1]) * self.channels
-            base = rows.image * (height * width * self.channels) + start
-            return Place(base, width * self.channels, window.h.size, window.w.size, self.channels)
         pitch = width * self.channels
-        base = rows.image * (height * pitch) + ((self.halo[0] - window.h.offset) * pitch + (self.halo[1] - window.w.offset) * self.channels)
-        base.add_(rows.h, alpha=window.h.stride * pitch).add_(rows.w, alpha=window.w.stride * self.channels)
+        if window.whole:  # the same cells for every row of an image
+            return height * pitch, (self.halo[0] * width + self.halo[1]) * self.channels, 0, 0, pitch
+        start = (self.halo[0] - window.h.offset) * pitch + (self.halo[1] - window.w.offset) * self.channels
+        return height * pitch, start, window.h.stride * pitch, window.w.stride * self.channels, pitch
+
+    def place(self, rows: Rows, window: Window) -> Place:
+        image, start, down, across, pitch = self.origin(window)
+        base = rows.image * image + start
+        if not window.whole:
+            base.add_(rows.h, alpha=down).add_(rows.w, alpha=across)
         return Place(base, pitch, window.h.size, window.w.size, self.channels)
 
 

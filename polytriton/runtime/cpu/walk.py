@@ -10,22 +10,23 @@ from torch import Tensor
 
 from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Node
-from polytriton.ir.plan import Axis, Program, Step, Window
-from polytriton.passes.windows import input_axis, whole, windows_per_cell
+from polytriton.ir.plan import Program, Step
+from polytriton.passes.windows import whole, windows_per_cell
 from polytriton.rounding import dot_error, one_rounding, sum_error
 from polytriton.runtime.chosen import Chosen
-from polytriton.runtime.cpu.frontier import Entry, Frontier
-from polytriton.runtime.cpu.products import ConvShape, crop
+from polytriton.runtime.cpu.frontier import Entry
+from polytriton.runtime.cpu.products import conv_shape, crop, reach
+from polytriton.runtime.cpu.tape_player import TapePlayer
 from polytriton.runtime.cpu.torch_backend import Place, Rows, TorchBackend
 from polytriton.runtime.narrow import Narrow
 from polytriton.runtime.results import Identity, Results
 from polytriton.runtime.soundness import gamma
 from polytriton.runtime.tables import Tables
 
-__all__ = ["Identity", "Results", "Walk", "conv_shape"]
+__all__ = ["Identity", "Results", "Walk"]
 
 
-class Walk(Frontier):
+class Walk(TapePlayer):
     """One block of rows on its way from the target to the input."""
 
     def __init__(
@@ -44,8 +45,16 @@ class Walk(Frontier):
         """`extra` are coefficients over the input that a query brings along: bounded on their own until the input is reached."""
         self.extra = extra
         self.results.left.append(self.left)
-        for k, step in enumerate(self.program.steps):
-            self.step, self.coming = step, self.program.steps[k + 1 : k + 3]
+        k = 0
+        while k < len(self.program.steps):
+            found = self._find_tape(k)
+            if found is not None:
+                if not self._play(found, k):
+                    return
+                k += found.steps
+                continue
+            k, step = k + 1, self.program.steps[k]
+            self.step, self.coming = step, self.program.steps[k : k + 2]
             if step.op == "start":
                 self.frontier[step.node] = (start, step.windows[0])
                 continue
@@ -158,8 +167,7 @@ class Walk(Frontier):
         self._pay_product(step, m, window)
         if isinstance(m, Identity):
             full = w.rows.index_select(0, m.channel).mul_(m.sign.to(w.rows.dtype)[:, None, None, None])
-            natural = Window(_grow(window.h, node, 0), _grow(window.w, node, 1))
-            result = self.backend.embed(full, self.rows, natural, out)
+            result = self.backend.embed(full, self.rows, reach(node, window), out)
         else:
             result = self.backend.conv(m, self.kit.multiplier(node.name), shape, out)
         if step.mask:
@@ -268,9 +276,7 @@ class Walk(Frontier):
             place = then = held.place(len(self.rows))
             t, floor, bias, below, above, upper_cut = held.t, held.floor, held.bias, held.below, held.above, held.upper_cut
             self.narrow[source] = held
-        m, total, constant, error, value = self.backend.relax_and_charge(
-            m, place, below, above, upper_cut, then, t, bias, self.stay, point
-        )
+        m, total, constant, error, value = self.backend.relax_and_charge(m, place, below, above, upper_cut, then, t, bias, self.stay, point)
         self.stay, terms = None, place.height * place.line
         if value is not None:
             self.backend.pay(self.rows, value, -1.0)
@@ -382,13 +388,3 @@ class Walk(Frontier):
 def part_shape(part: Tensor, extent: tuple[int, int, int]) -> tuple[int, int, int]:
     """The physical shape of an operand's coefficients; a window keeps its own height and width."""
     return (part.shape[1], part.shape[2], extent[2]) if part.dim() == 4 and part.shape[3] == extent[2] else extent
-
-
-def conv_shape(node: Node, window: Window) -> ConvShape:
-    k, s, d, p = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1)), node.ints("p", (0, 0, 0, 0))
-    return ConvShape((k[0], k[1]), (s[0], s[1]), (d[0], d[1]), (p[0], p[1], p[2], p[3]), node.integer("g", 1), window)
-
-
-def _grow(axis: Axis, node: Node, side: int) -> Axis:
-    k, s, d, p = node.ints("k"), node.ints("s", (1, 1)), node.ints("d", (1, 1)), node.ints("p", (0, 0, 0, 0))
-    return input_axis(axis, k[side], s[side], p[side], d[side])

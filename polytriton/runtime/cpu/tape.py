@@ -1,0 +1,59 @@
+"""The rest of a program as a tape: what walk.py does step by step, written down once for all rows that come the same way.
+
+A tape does what `Walk` would do with entries that are written out: it reads the same tables and pays in the same order. It ends before a
+step that it has no instructions for, where the walk goes on by itself. A slot holds one entry's coefficients of all rows; the memory of
+slots whose entries are gone is used again. tape_record.py writes tapes, tape_loop.py is the loop that plays one, tape_player.py calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from polytriton.ir.plan import Window
+from polytriton.runtime.narrow import Narrow
+
+NEURON = -1
+# a program's kind and target, the step, the image of all rows if it is one, and the entries: name, window, NEURON or 0, narrow, owing
+TapeKey = tuple[str, str, int, "int | None", tuple[tuple[str, Window, int, bool, bool], ...]]
+
+
+@dataclass(frozen=True)
+class Held:
+    """An entry of the frontier: its slot and window, the cells it has alone, and the table of the point that it owes the value at.
+
+    In the slot NEURON nothing is written out: a row is one neuron, with a sign that is `factor` times the row's.
+    """
+
+    slot: int
+    window: Window
+    narrow: Narrow | None = None
+    owes: Tensor | None = None
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Tape:
+    """Instructions for `steps` steps, and the frontier before and after them.
+
+    sizes: values a row has in each slot, whose memory begins `offsets` values a row behind the first; `row`: values a row has in all.
+    taps: values of a convolution's products, which have a slot of their own, whatever the rows; near: lines of a kernel, at most.
+    checks: how many steps on rows may leave. `used` keeps what addresses point to.
+    """
+
+    code: np.ndarray
+    reals: np.ndarray
+    sizes: np.ndarray
+    offsets: np.ndarray
+    row: int
+    taps: int
+    near: int
+    checks: tuple[int, ...]
+    steps: int
+    before: dict[str, int]
+    after: dict[str, Held]
+    arriving: dict[str, list[Held]]
+    used: Sequence[object] = field(repr=False)

@@ -1,0 +1,259 @@
+"""Steps of a program over a block of rows in one compiled call: instructions (tape.py) on coefficients that lie in slots of one memory.
+
+Between the loops that it calls nothing is left for Python to do, so threads that walk blocks of their own do not wait for each other.
+An instruction is a line of whole numbers: what it does, the slots it reads and writes, where the rows' windows lie, addresses of tables.
+The loops and their order are those of walk.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polytriton.runtime.cpu import convs, fused, loops
+from polytriton.runtime.cpu.blocks import multiply_rows
+from polytriton.runtime.cpu.convs import convolve_rows
+from polytriton.runtime.cpu.fused import charge, concretize, relax, relax_and_charge, weigh
+from polytriton.runtime.cpu.outside import doubles, floats, integers
+from polytriton.runtime.cpu.scalars import find_open, pay_rows, settle_rows
+
+KINDS = 17
+CANDIDATE, SETTLE, LEAVE, RELAX, CHARGE, LINEAR, CONV, MASK, WEIGH, PAY, POINT, ZERO, JOIN, COPY, BEGIN, CHARGE_BEGIN, RELAX_ALONE = range(
+    KINDS
+)
+OP, M, OUT, PLACE, REST, FIELDS = 0, 1, 2, 3, 10, 28  # of an instruction; a place is seven numbers (`find_windows`)
+PITCH, HEIGHT, LINE = PLACE + 4, PLACE + 5, PLACE + 6
+REALS, MOST = 6, 4  # real numbers that an instruction has beside them, and entries of a frontier that is checked
+TOTAL, CONSTANT, ERROR, AT, RAW, SLACK, LEAST = range(7)  # what is noted of every row; a least value and a weight for each entry
+NOTES = LEAST + 2 * MOST
+COUNTS = 4
+BASE, THEN, START, STAY = range(COUNTS)  # whole numbers of every row
+TAPS = 0  # the slot of a convolution's products
+FAR = 1 << 40  # values: no table is as long
+
+
+def find_windows(base, image, h, w, f, a):  # type: ignore[no-untyped-def]
+    """Where each row's window begins: so much for its image, at first, and for its place down and across."""
+    for r in range(len(base)):
+        base[r] = image[r] * f[a] + f[a + 1] + h[r] * f[a + 2] + w[r] * f[a + 3]
+
+
+def find_lines(lines, base, pitch, own, step):  # type: ignore[no-untyped-def]
+    """Where each row's lines of a bias begin and how far they lie apart: in a table at its place, or the same for all rows."""
+    for r in range(len(lines)):
+        lines[r, 0] = base[r] if own else 0
+        lines[r, 1] = pitch if own else step
+
+
+def move_rows(m, size, stay, count):  # type: ignore[no-untyped-def]
+    """The rows that stay, one behind the other; none moves up, so each is read before it is written over."""
+    for r in range(count):
+        if stay[r] != r:
+            a, b = r * size, stay[r] * size
+            for q in range(size):
+                m[a + q] = m[b + q]
+
+
+def begin_rows(out, sign, factor, channel, weights, values, height, line, outer, width, top, left, picked, pick):  # type: ignore[no-untyped-def]
+    """Rows +x or -x of single neurons behind their affine node: its weights, [height, line] with zeros around, or these columns."""
+    for r in range(len(sign)):
+        own, to = weights[channel[r] * values : (channel[r] + 1) * values], out[r * outer * width : (r + 1) * outer * width]
+        s = np.float32(sign[r] * factor)
+        if picked:
+            for q in range(width):
+                to[q] = own[pick[q]] * s
+            continue
+        if height * line != outer * width:
+            to[:] = 0
+        for i in range(height):
+            a, b = i * line, (top + i) * width + left
+            mm, oo = own[a : a + line], to[b : b + line]
+            for q in range(line):
+                oo[q] = mm[q] * s
+
+
+def charge_begun(f, image, h, w, sign, factor, channel, first, bias, con, err):  # type: ignore[no-untyped-def]
+    """What such rows bring to the constant, and the error of that: no sum, so no rounding but the table's own."""
+    for r in range(len(sign)):
+        at = h[r] * f[PLACE + 2] + w[r] * f[PLACE + 3] + channel[r]
+        con[r] = sign[r] * factor * bias[channel[r] if f[REST + 2] != 0 else at] if len(bias) > 0 else 0.0
+        err[r] = first[image[r] * f[PLACE] + at]
+
+
+def pick_columns(m, size, pick, out, terms, rows):  # type: ignore[no-untyped-def]
+    for r in range(rows):
+        for t in range(terms):
+            out[r * terms + t] = m[r * size + pick[t]]
+
+
+def place_columns(m, columns, place, out, size, rows):  # type: ignore[no-untyped-def]
+    """Zero but for these columns."""
+    for r in range(rows):
+        out[r * size : (r + 1) * size] = 0
+        for c in range(columns):
+            out[r * size + place[c]] = m[r * columns + c]
+
+
+def multiply_table(m, base, pitch, height, line, table):  # type: ignore[no-untyped-def]
+    for r in range(len(base)):
+        for i in range(height):
+            a, t = (r * height + i) * line, base[r] + i * pitch
+            mm, tt = m[a : a + line], table[t : t + line]
+            for q in range(line):
+                mm[q] = mm[q] * tt[q]
+
+
+def join_windows(m, height, line, out, outer, width, top, left, rows):  # type: ignore[no-untyped-def]
+    """Adds windows [height, line] to windows [outer, width] that contain them, from line `top` and value `left` on."""
+    for r in range(rows):
+        for i in range(height):
+            a, b = (r * height + i) * line, (r * outer + top + i) * width + left
+            mm, oo = m[a : a + line], out[b : b + line]
+            for q in range(line):
+                oo[q] = oo[q] + mm[q]
+
+
+def _play(  # type: ignore[no-untyped-def]
+    tape, reals, slots, sizes, sign, channel, image, h, w, index, constant, error, best, raw_best, group, done, strict, leave,
+    notes, counts, lines, near, told,
+):  # fmt: skip
+    """Plays a tape; returns how many rows are left. told[k]: rows that a check k leaves open, and rows that go on.
+
+    `slots` are addresses of the coefficients, `sizes` values of a row there; `sign` and `channel` are of rows that are a neuron each.
+    `near`: memory for places of a kernel's lines.
+    """
+    n, moved = len(image), False
+    base, then, start, stay = counts[BASE], counts[THEN], counts[START], counts[STAY]
+    none = doubles(0, 0)
+    for k in range(len(tape)):
+        f, g = tape[k], reals[k]
+        op, pitch, height, line = f[OP], f[PITCH], f[HEIGHT], f[LINE]
+        if op == SETTLE:
+            raw, slack, last = notes[RAW], notes[SLACK], f[REST] - 1
+            for r in range(n):
+                raw[r], slack[r] = constant[r], error[r]
+            for j in range(last):
+                least, weight, floor = notes[LEAST + 2 * j], notes[LEAST + 2 * j + 1], doubles(f[REST + 1 + j], FAR)
+                for r in range(n):
+                    slack[r] = slack[r] + weight[r] * g[j] + floor[image[r]]
+                    raw[r] += least[r]
+            least, weight, floor = notes[LEAST + 2 * last], notes[LEAST + 2 * last + 1], doubles(f[REST + 1 + last], FAR)
+            settle_rows(
+                least[:n], weight[:n], g[last], floor, image[:n], raw[:n], slack[:n], constant[:n], g[REALS - 1], index[:n], best, raw_best
+            )
+            continue
+        if op == LEAVE:
+            if len(group) == 0:
+                continue
+            count = find_open(index[:n], group, best, strict, done, stay[:n])
+            if f[REST]:
+                return n
+            at = f[REST + 3]
+            told[at, 0] = count
+            if n - count > leave * n or count == 0:
+                for r in range(count):
+                    s = stay[r]
+                    image[r], h[r], w[r], index[r], constant[r], error[r] = image[s], h[s], w[s], index[s], constant[s], error[s]
+                moved = f[REST + 1] != 0
+                if not moved:
+                    for s in range(len(slots)):
+                        if (f[REST + 2] >> s) & 1:
+                            move_rows(floats(slots[s], FAR), sizes[s], stay, count)
+                n = count
+            told[at, 1] = n
+            if n == 0:
+                return n
+            continue
+        m, out = floats(slots[f[M]], FAR), floats(slots[f[OUT]], FAR)
+        if op == BEGIN:
+            line = f[REST + 1]
+            begin_rows(
+                out, sign, g[0], channel, floats(f[REST + 7], FAR), f[REST] * line, f[REST], line, f[REST + 2], f[REST + 3], f[REST + 4],
+                f[REST + 5], f[REST + 6] != 0, integers(f[REST + 8], f[REST + 3]),
+            )  # fmt: skip
+        elif op == CHARGE_BEGIN:
+            con, err = notes[CONSTANT][:n], notes[ERROR][:n]
+            charge_begun(f, image, h, w, sign, g[0], channel, doubles(f[REST], FAR), doubles(f[REST + 1], FAR), con, err)
+            pay_rows(constant[:n], error[:n], con, err, none, 1.0, 1.0, image[:n])
+        elif op == ZERO:
+            out[: n * sizes[f[OUT]]] = 0
+        elif op == COPY:
+            for q in range(n * sizes[f[M]]):
+                out[q] = m[q] * np.float32(g[0])
+        elif op == JOIN:
+            join_windows(m, height, line, out, f[REST], f[REST + 1], f[REST + 2], f[REST + 3], n)
+        elif op == LINEAR:
+            panels, count, terms, columns, picks, places = f[REST], f[REST + 1], f[REST + 2], f[REST + 3], f[REST + 4], f[REST + 7]
+            source, to = slots[f[M]], slots[f[OUT]]
+            if picks != 0:
+                source = slots[f[REST + 5]]
+                pick_columns(m, sizes[f[M]], integers(f[REST + 6], terms), floats(source, FAR), terms, n)
+            if places != 0:
+                to = slots[f[REST + 8]]
+            if terms == 0 or columns == 0:  # a tile reads at least one panel
+                floats(to, n * columns)[:] = 0
+            else:
+                multiply_rows(source, n, terms, to, columns, panels, count)
+            if places != 0:
+                place_columns(floats(to, FAR), columns, integers(f[REST + 9], columns), out, sizes[f[OUT]], n)
+        elif op == CONV:
+            # kernel's lines, values of one, channels, top, left, strides, dilations, rows at a time, panels, their number, the rows' shape
+            convolve_rows(
+                slots[f[M]], n, f[REST + 12], f[REST + 13], f[REST + 14], slots[f[OUT]], height, line, f[REST + 10], f[REST + 11],
+                slots[TAPS], near.ctypes.data, f[REST], f[REST + 1], f[REST + 2], f[REST + 3], f[REST + 4], f[REST + 5], f[REST + 6],
+                f[REST + 7], f[REST + 8], f[REST + 9],
+            )  # fmt: skip
+        elif op == PAY:
+            pay_rows(constant[:n], error[:n], none, notes[CONSTANT][:n], doubles(f[REST], FAR), 0.0, g[0], image[:n])
+        else:
+            find_windows(base[:n], image, h, w, f, PLACE)
+            total, extra = notes[TOTAL][:n], notes[AT][:n]
+            if op == CANDIDATE:
+                j, point = LEAST + 2 * f[REST + 3], f[REST + 2]
+                lo, hi, centre = floats(f[REST], FAR), floats(f[REST + 1], FAR), floats(point, FAR)
+                concretize(m, base[:n], pitch, height, line, lo, hi, centre, notes[j][:n], notes[j + 1][:n], extra)
+                if point != 0:
+                    pay_rows(constant[:n], error[:n], extra, none, none, -1.0, 1.0, image[:n])
+            elif op == POINT:
+                centre = floats(f[REST], FAR)
+                concretize(m, base[:n], pitch, height, line, centre, centre, floats(0, 0), total, notes[CONSTANT][:n], extra)
+                pay_rows(constant[:n], error[:n], total, none, none, -1.0, 1.0, image[:n])
+            elif op == WEIGH:
+                weigh(m, base[:n], pitch, height, line, floats(f[REST], FAR), total)
+                weights = notes[CONSTANT]
+                for r in range(n):
+                    weights[r] = total[r] + (0.0 if f[REST + 1] else weights[r])
+            elif op == MASK:
+                multiply_table(m, base[:n], pitch, height, line, floats(f[REST], FAR))
+            elif op == CHARGE:
+                find_lines(lines[:n], base, pitch, f[REST + 3], f[REST + 4])
+                t, bias, con, err = floats(f[REST], FAR), doubles(f[REST + 1], FAR), notes[CONSTANT][:n], notes[ERROR][:n]
+                charge(m, base[:n], pitch, height, line, t, bias, lines[:n], con, err)
+                pay_rows(constant[:n], error[:n], con, err, doubles(f[REST + 2], FAR), 1.0, g[0], image[:n])
+            elif op == RELAX_ALONE:
+                for q in range(n * height * line):
+                    out[q] = m[q]
+                relax(out, base[:n], pitch, height, line, floats(f[REST], FAR), floats(f[REST + 1], FAR), floats(f[REST + 2], FAR), total)
+                pay_rows(constant[:n], error[:n], total, none, none, g[0], 1.0, image[:n])
+            elif op == RELAX:
+                size = height * line
+                for r in range(n):
+                    start[r] = (stay[r] if moved else r) * size
+                moved = False
+                find_windows(then[:n], image, h, w, f, REST + 9)
+                find_lines(lines[:n], then, f[REST + 13], f[REST + 7], f[REST + 8])
+                below, above, cut = floats(f[REST], FAR), floats(f[REST + 1], FAR), floats(f[REST + 2], FAR)
+                point, t, bias = f[REST + 3], floats(f[REST + 4], FAR), doubles(f[REST + 5], FAR)
+                con, err = notes[CONSTANT][:n], notes[ERROR][:n]
+                relax_and_charge(
+                    out, base[:n], pitch, height, line, m, start[:n], below, above, cut, floats(point, FAR), then[:n], f[REST + 13], t,
+                    bias, lines[:n], total, con, err, extra,
+                )  # fmt: skip
+                if point != 0:
+                    pay_rows(constant[:n], error[:n], extra, none, none, -1.0, 1.0, image[:n])
+                pay_rows(constant[:n], error[:n], total, none, none, g[0], 1.0, image[:n])
+                pay_rows(constant[:n], error[:n], con, err, doubles(f[REST + 6], FAR), 1.0, g[0], image[:n])
+    return n
+
+
+FORM = "I2 D2 I I D I I I I I D D D D I B b d D2 I2 I2 I I2"
+play = loops.loop(FORM, fused.PLAIN, parts=("blocks", "convs", "fused", "outside", "scalars", "sums"), beside=convs.text_of_routines)(_play)

@@ -1,0 +1,422 @@
+"""Writes a program's steps down as a tape, for all rows that come the same way: `_Writer` walks them without rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polytriton.ir.plan import Program, Step, Window
+from polytriton.rounding import U64, dot_error, one_rounding, sum_error
+from polytriton.runtime.cpu import tape_loop as loop
+from polytriton.runtime.cpu.blocks import Packed
+from polytriton.runtime.cpu.products import Compact, conv_shape, reach
+from polytriton.runtime.cpu.tape import NEURON, Held, Tape
+from polytriton.runtime.cpu.torch_backend import TorchBackend
+from polytriton.runtime.narrow import Narrow
+from polytriton.runtime.tables import Tables
+
+SLOTS = 62  # bits of a whole number, but for its sign
+
+
+def record(backend: TorchBackend, tables: Tables, program: Program, at: int, image: int | None, entries: dict[str, Held]) -> Tape | None:
+    """The tape from step `at` on, for rows with these entries (whose slots are numbers of no meaning yet); None where a walk is as good."""
+    writer = _Writer(backend, tables, program, image, entries)
+    steps = 0
+    for k in range(at, len(program.steps)):
+        if not writer.write(k, steps):
+            break
+        steps += 1
+    return writer.tape(steps) if steps > 1 else None
+
+
+class _Writer:
+    """Walks a program without rows. The methods named after operators say what their namesakes in walk.py do."""
+
+    def __init__(self, backend: TorchBackend, tables: Tables, program: Program, image: int | None, entries: dict[str, Held]) -> None:
+        self.backend, self.tables, self.kit, self.program, self.image = backend, tables, tables.kit, program, image
+        self.code: list[list[int]] = []
+        self.reals: list[list[float]] = []
+        self.used: list[object] = []
+        self.sizes: list[int] = []
+        self.offsets: list[int] = []
+        self.uses: list[int] = []  # entries that a slot serves
+        self.free: list[tuple[int, int]] = []  # memory of slots that serve none: where it begins, and how much
+        self.row, self.taps, self.near = 0, 0, 1
+        self.checks: list[int] = []
+        self.frontier: dict[str, Held] = {}
+        self.arriving: dict[str, list[Held]] = {}
+        self._slot(0)  # loop.TAPS
+        for name, held in entries.items():
+            slot = NEURON if held.slot == NEURON else self._slot(self._size(name, held))
+            self.frontier[name] = Held(slot, held.window, held.narrow, held.owes)
+        self.before = {name: held.slot for name, held in self.frontier.items() if held.slot != NEURON}
+
+    def tape(self, steps: int) -> Tape:
+        waiting = {name: entries for name, entries in self.arriving.items() if entries}
+        return Tape(
+            np.array(self.code, dtype=np.int64).reshape(-1, loop.FIELDS), np.array(self.reals).reshape(-1, loop.REALS),
+            np.array(self.sizes, dtype=np.int64), np.array(self.offsets, dtype=np.int64), self.row, self.taps, self.near,
+            tuple(self.checks), steps, self.before, self.frontier, waiting, self.used,
+        )  # fmt: skip
+
+    def write(self, k: int, steps: int) -> bool:
+        """Whether there are instructions for the step, which are written then."""
+        step, coming = self.program.steps[k], self.program.steps[k + 1 : k + 3]
+        if len(self.sizes) + 8 > SLOTS or not self._knows(step):
+            return False
+        if step.check:
+            self._check(step)
+            self.checks.append(steps)
+        if step.op == "linear":
+            self._linear(step, coming)
+        elif step.op != "input":
+            getattr(self, "_" + step.op)(step)
+        return True
+
+    # ---- what there are instructions for ------------------------------------------------------------------
+
+    def _knows(self, step: Step) -> bool:
+        if step.check and (len(self.frontier) > loop.MOST or any(held.slot == NEURON for held in self.frontier.values())):
+            return False
+        if step.op in ("input", "add", "sub"):
+            return True
+        node, layer = self.kit.nodes[step.node], self.kit.forward.layers.get(step.node)
+        if step.op not in ("linear", "conv") and any(held.slot == NEURON for held in self._standing(step.node)):
+            return False
+        if step.op == "relu":
+            varies = step.pays("behind") and self.kit.varies(node.inputs[0])
+            return not varies and self.tables.lines(node).lower_cut is None
+        if step.op == "linear":
+            return layer is not None and self.kit.sums_in_blocks(layer)
+        if step.op == "conv":
+            held = self.frontier[step.node]
+            w, window = self.kit.multiplier(step.node), held.window
+            if held.slot == NEURON:
+                return _margins(reach(node, window), step.windows[0]) is not None
+            return isinstance(w, Packed) and not self.backend.sums_planes(w, conv_shape(node, window), window.w.size)
+        if step.op == "merge":
+            parts = self._standing(step.node)[:2]
+            return all(_margins(part.window, step.windows[0]) is not None for part in parts)
+        return step.op == "dense" and self.frontier[step.node].window == step.windows[0]
+
+    # ---- instructions -------------------------------------------------------------------------------------
+
+    def _emit(
+        self, op: int, m: int = 0, out: int = 0, place: Sequence[int] = (), rest: Sequence[int] = (), reals: Sequence[float] = ()
+    ) -> None:
+        at = [*place, *[0] * (loop.REST - loop.PLACE - len(place))]
+        line = [op, m, out, *at, *rest]
+        self.code.append(line + [0] * (loop.FIELDS - len(line)))
+        self.reals.append([*reals, *[0.0] * (loop.REALS - len(reals))])
+
+    def _address(self, table: Tensor | None) -> int:
+        """Of the table's first number, as it lies in memory."""
+        if table is None:
+            return 0
+        held = table.contiguous()
+        self.used.append(held)
+        return held.data_ptr()
+
+    def _place(self, name: str, window: Window, narrow: Narrow | None = None) -> tuple[int, ...]:
+        if narrow is not None:
+            return 0, 0, 0, 0, 0, 1, len(narrow.cells)
+        frame = self.kit.frames[name]
+        return *frame.origin(window), window.h.size, window.w.size * frame.channels
+
+    def _size(self, name: str, held: Held) -> int:
+        *_, height, line = self._place(name, held.window, held.narrow)
+        return height * line
+
+    def _slot(self, size: int) -> int:
+        """Memory for so many values a row: the first piece that is free and large enough."""
+        for k, (begin, length) in enumerate(self.free):
+            if length >= size:
+                self.free[k : k + 1] = [(begin + size, length - size)] if length > size else []
+                break
+        else:
+            begin, self.row = self.row, self.row + size
+        self.sizes.append(size)
+        self.offsets.append(begin)
+        self.uses.append(1)
+        return len(self.sizes) - 1
+
+    def _drop(self, slot: int) -> None:
+        self.uses[slot] -= 1
+        if self.uses[slot]:
+            return
+        pieces = sorted([*self.free, (self.offsets[slot], self.sizes[slot])])
+        self.free = []
+        for begin, length in pieces:
+            if self.free and sum(self.free[-1]) == begin:
+                self.free[-1] = (self.free[-1][0], self.free[-1][1] + length)
+            elif length:
+                self.free.append((begin, length))
+
+    # ---- frontier -----------------------------------------------------------------------------------------
+
+    def _standing(self, name: str) -> list[Held]:
+        """The entries at a node."""
+        return [self.frontier[name], *self.arriving.get(name, [])] if name in self.frontier else []
+
+    def _take(self, name: str) -> Held:
+        held = self.frontier.pop(name)
+        self._pay_point(name, held)
+        return held
+
+    def _give(self, step: Step, *entries: Held) -> None:
+        for name, entry in zip(step.to, entries, strict=True):
+            if name in self.frontier:
+                self.arriving.setdefault(name, []).append(entry)
+            else:
+                self.frontier[name] = entry
+
+    def _pay_point(self, name: str, held: Held) -> None:
+        if held.owes is not None:
+            self._emit(loop.POINT, held.slot, 0, self._place(name, held.window, held.narrow), [self._address(held.owes)])
+
+    def _give_product(self, step: Step, held: Held) -> None:
+        """An affine step's result, which owes the value at its centre: at once, where it has no pass of its own to come."""
+        found, name = self.tables.centre_tables(step.node), step.to[0]
+        waits = name in self.frontier
+        if found is not None and waits:
+            self._pay_point(name, Held(held.slot, held.window, None, found[1]))
+        elif found is not None:
+            narrow, point = held.narrow, found[1]
+            owes = point if narrow is None else narrow.keep(step.node, "point", lambda: point.flatten(1)[narrow.image][None])[0]
+            held = Held(held.slot, held.window, narrow, owes)
+        self._give(step, held)
+
+    def _charge(self, name: str, held: Held) -> None:
+        """The constant and the error of substituting an affine node."""
+        if held.slot == NEURON:
+            self._charge_neuron(name, held.factor)
+            return
+        place = self._place(name, held.window)
+        t, floor = self.tables.charge(name)
+        bias = self.tables.constants(name, held.window.w.size)
+        scale = sum_error(place[-2] * place[-1])
+        rest = self._address(t), self._address(bias), self._address(floor), *_bias_lines(bias)
+        self._emit(loop.CHARGE, held.slot, 0, place, rest, [scale])
+
+    def _charge_neuron(self, name: str, factor: float) -> None:
+        first, layer = self.tables.first(name), self.kit.forward.layers.get(name)
+        _, h, w, c = first.shape
+        bias = None if layer is None else layer.b
+        rest = self._address(first), self._address(bias), int(layer is not None and layer.node.op == "conv")
+        self._emit(loop.CHARGE_BEGIN, place=(h * w * c, 0, w * c, c), rest=rest, reals=[factor])
+
+    # ---- bounds -------------------------------------------------------------------------------------------
+
+    def _check(self, step: Step) -> None:
+        entries = list(self.frontier.items())
+        floors, charges = [], []
+        for k, (name, held) in enumerate(entries):
+            place = self._place(name, held.window, held.narrow)
+            low, high = self.tables.box(name) if held.narrow is None else held.narrow.box
+            self._emit(loop.CANDIDATE, held.slot, 0, place, [self._address(low), self._address(high), self._address(held.owes), k])
+            self.frontier[name] = Held(held.slot, held.window, held.narrow)
+            floors.append(self._address(self.tables.floor(name)))
+            terms = place[-2] * place[-1] + len(entries) - 1
+            charges.append(dot_error(terms) + self.kit.pending.get(name, 0.0))
+        additions = (16 + 8 * len(entries)) * U64
+        charges += [0.0] * (loop.REALS - 1 - len(charges)) + [additions]
+        self._emit(loop.SETTLE, rest=[len(entries), *floors], reals=charges)
+        waiting = [held for parts in self.arriving.values() for held in parts]
+        # RELAX reads the rows that stay where they are
+        lazy = step.op == "relu" and step.pays("behind") and len(entries) + len(waiting) == 1 and not step.pays("relu")
+        live = sum(1 << slot for slot in {held.slot for held in (*self.frontier.values(), *waiting)})
+        self._emit(loop.LEAVE, rest=[step.op == "input", lazy, live, len(self.checks)])
+
+    # ---- steps --------------------------------------------------------------------------------------------
+
+    def _relu(self, step: Step) -> None:
+        node = self.kit.nodes[step.node]
+        source, held = node.inputs[0], self.frontier.pop(step.node)
+        narrow = held.narrow
+        place = self._place(node.name, held.window, narrow)
+        terms = place[-2] * place[-1]
+        if step.pays("relu"):
+            self._weigh(node.name, held, first=True)
+            self._pay(self.kit.pending[node.name] * sum_error(terms), self.tables.floor(node.name))
+        if not step.pays("behind"):
+            self._relax(step, held, place)
+            return
+        if narrow is None:
+            lines, then = self.tables.lines(node), self._place(source, held.window)
+            (t, floor), bias = self.tables.charge(source), self.tables.constants(source, held.window.w.size)
+            below, above, cut = lines.below, lines.above, lines.upper_cut
+        else:
+            then = place
+            t, floor, bias, below, above, cut = narrow.t, narrow.floor, narrow.bias, narrow.below, narrow.above, narrow.upper_cut
+        out = self._slot(terms)
+        tables = [self._address(v) for v in (below, above, cut, held.owes, t, bias, floor)]
+        self._emit(loop.RELAX, held.slot, out, place, [*tables, *_bias_lines(bias), *then[:5]], [sum_error(terms)])
+        self._drop(held.slot)
+        self._give(step, Held(out, held.window, narrow))
+
+    def _relax(self, step: Step, held: Held, place: tuple[int, ...]) -> None:
+        """A ReLU that pays for no affine node behind it."""
+        assert held.narrow is None
+        self._pay_point(step.node, held)
+        lines, out = self.tables.lines(self.kit.nodes[step.node]), self._slot(place[-2] * place[-1])
+        tables = [self._address(v) for v in (lines.below, lines.above, lines.upper_cut)]
+        self._emit(loop.RELAX_ALONE, held.slot, out, place, tables, [sum_error(place[-2] * place[-1])])
+        self._drop(held.slot)
+        self._give(step, Held(out, held.window))
+
+    def _linear(self, step: Step, coming: Sequence[Step]) -> None:
+        node, source = self.kit.nodes[step.node], step.to[0]
+        held = self._take(node.name)
+        if held.narrow is None and step.pays("product"):
+            self._charge(node.name, held)
+        then = self._narrow_behind(source, coming)
+        if held.slot == NEURON:
+            rows = self.kit.weights[node.name].rows
+            size = self._size(source, Held(0, step.windows[0], then))
+            out = self._slot(size)
+            cells = 0 if then is None else self._address(then.cells)
+            begin = 1, rows.shape[1], 1, size, 0, 0, int(then is not None), self._address(rows), cells
+            self._emit(loop.BEGIN, out=out, rest=begin, reals=[held.factor])
+            self._give(step, Held(out, step.windows[0], then))
+            return
+        part = self.tables.active(node, self.image) if held.narrow is None else held.narrow.part
+        if then is not None and (part is None or part.inputs is None or not torch.equal(part.inputs, then.cells)):
+            then = None
+        window = step.windows[0]
+        out = self._slot(self._size(source, Held(0, window, then)))
+        whole = self.kit.multiplier(node.name) if part is None else part.w
+        assert isinstance(whole, Packed)
+        pick, place, scratch = [0, 0, 0], [0, 0, 0], []
+        if isinstance(part, Compact) and held.narrow is None:
+            scratch.append(self._slot(whole.terms))
+            pick = [1, scratch[-1], self._address(part.outputs)]
+        if isinstance(part, Compact) and part.inputs is not None and then is None:
+            scratch.append(self._slot(whole.columns))
+            place = [1, scratch[-1], self._address(part.inputs)]
+        rest = [self._address(whole.panels), whole.panels.shape[0], whole.terms, whole.columns, *pick, *place]
+        self._emit(loop.LINEAR, held.slot, out, (), rest)
+        for slot in (*scratch, held.slot):
+            self._drop(slot)
+        self._give_product(step, Held(out, window, then))
+
+    def _narrow_behind(self, name: str, coming: Sequence[Step]) -> Narrow | None:
+        if len(coming) < 2 or self.frontier:
+            return None
+        relu, dense = coming
+        fused = relu.op == "relu" and relu.node == name and relu.pays("behind") and not relu.pays("relu")
+        if not fused or dense.op != "linear" or relu.to[0] != dense.node or not (self._knows(relu) and self._knows(dense)):
+            return None
+        return self.tables.narrow(self.kit.nodes[name], self.image)
+
+    def _conv(self, step: Step) -> None:
+        node, source, window = self.kit.nodes[step.node], step.to[0], step.windows[0]
+        held = self._take(node.name)
+        if step.pays("product"):
+            self._charge(node.name, held)
+        made = Held(self._begin(step, held) if held.slot == NEURON else self._convolve(step, held), window)
+        if step.mask:
+            self._emit(loop.MASK, made.slot, 0, self._place(source, window), [self._address(self.tables.image_mask(source))])
+        if held.slot == NEURON:
+            self._give(step, made)
+        else:
+            self._give_product(step, made)
+
+    def _begin(self, step: Step, held: Held) -> int:
+        """A neuron's weights, in a window around them."""
+        node, window, rows = self.kit.nodes[step.node], step.windows[0], self.kit.weights[step.node].rows
+        margins = _margins(reach(node, held.window), window)
+        assert margins is not None
+        _, height, width, ci = rows.shape
+        out = self._slot(window.h.size * window.w.size * ci)
+        rest = height, width * ci, window.h.size, window.w.size * ci, margins[0], margins[1] * ci, 0, self._address(rows)
+        self._emit(loop.BEGIN, out=out, rest=rest, reals=[held.factor])
+        return out
+
+    def _convolve(self, step: Step, held: Held) -> int:
+        node, window = self.kit.nodes[step.node], step.windows[0]
+        shape, w, frame = conv_shape(node, held.window), self.kit.multiplier(node.name), self.kit.frames[node.name]
+        assert isinstance(w, Packed)
+        ci, (kh, kw) = w.shape[1], shape.kernel
+        rows = held.window.h.size, held.window.w.size, frame.channels
+        each = rows[0] * rows[1] * kh * kw * ci
+        some = self.backend.tap_rows(each)
+        self.taps, self.near = max(self.taps, some * each), max(self.near, kh)
+        out = self._slot(window.h.size * window.w.size * ci)
+        rest = kh, kw * ci, ci, *shape.lead(window), *shape.stride, *shape.dilation, some, self._address(w.panels)
+        place = 0, 0, 0, 0, 0, window.h.size, window.w.size * ci
+        self._emit(loop.CONV, held.slot, out, place, [*rest, w.panels.shape[0], *rows])
+        self._drop(held.slot)
+        return out
+
+    def _add(self, step: Step, sign: float = 1.0) -> None:
+        held = self._take(step.node)
+        if step.pays("product"):
+            self._charge(step.node, held)
+        other, factor = held.slot, held.factor
+        if held.slot == NEURON:
+            factor *= sign
+        elif sign == 1.0:
+            self.uses[held.slot] += 1
+        else:
+            other = self._slot(self.sizes[held.slot])
+            self._emit(loop.COPY, held.slot, other, reals=[sign])
+        first, second = step.windows
+        self._give(step, Held(held.slot, first, factor=held.factor), Held(other, second, factor=factor))
+
+    def _sub(self, step: Step) -> None:
+        self._add(step, -1.0)
+
+    def _dense(self, step: Step) -> None:
+        self.frontier[step.node] = self._take(step.node)
+
+    def _merge(self, step: Step) -> None:
+        name, window = step.node, step.windows[0]
+        parts = [self._take(name), self.arriving[name].pop(0)]
+        weighed = 0
+        for part in parts:
+            if step.pays("relu"):
+                self._weigh(name, part, first=not weighed)
+                weighed += 1
+        place = self._place(name, window)
+        fits = [part.window == window and self.uses[part.slot] == 1 for part in parts]
+        if any(fits):
+            target = parts.pop(fits.index(True)).slot
+        else:
+            target = self._slot(place[-2] * place[-1])
+            self._emit(loop.ZERO, target, target)
+        for part in parts:
+            margins, inner = _margins(part.window, window), self._place(name, part.window)
+            assert margins is not None
+            channels = self.kit.frames[name].channels
+            self._emit(loop.JOIN, part.slot, target, inner, [place[-2], place[-1], margins[0], margins[1] * channels])
+            self._drop(part.slot)
+        made = Held(target, window)
+        if step.pays("sum"):
+            self._weigh(name, made, first=not weighed)
+            weighed += 1
+        floor = weighed * self.tables.floor(name)
+        self._pay(one_rounding(self.kit.coefficients.u) * sum_error(place[-2] * place[-1]), floor)
+        self.frontier[name] = made
+
+    def _weigh(self, name: str, held: Held, first: bool) -> None:
+        self._emit(loop.WEIGH, held.slot, 0, self._place(name, held.window, held.narrow), [self._address(self.tables.xabs(name)), first])
+
+    def _pay(self, scale: float, floor: Tensor) -> None:
+        self._emit(loop.PAY, rest=[self._address(floor)], reals=[scale])
+
+
+def _bias_lines(bias: Tensor) -> tuple[int, int]:
+    """Whether the bias is a table, and else how far its lines lie apart (tape_loop.find_lines)."""
+    return int(bias.dim() == 4), bias.shape[-1] if bias.dim() == 2 and bias.shape[0] > 1 else 0
+
+
+def _margins(inner: Window, outer: Window) -> tuple[int, int] | None:
+    """How far a window begins inside another of the same strides that contains it, down and across."""
+    if inner.h.stride != outer.h.stride or inner.w.stride != outer.w.stride or inner.whole != outer.whole:
+        return None
+    top, left = outer.h.offset - inner.h.offset, outer.w.offset - inner.w.offset
+    tail = outer.h.size - inner.h.size - top, outer.w.size - inner.w.size - left
+    return (top, left) if min(top, left, *tail) >= 0 else None

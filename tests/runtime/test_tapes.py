@@ -1,0 +1,176 @@
+"""Programs played in one call: the bounds, the rows and what they owe are those of the walk that goes step by step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from polytriton.ir.net import Builder, Net
+from polytriton.passes.pipeline import compile_net
+from polytriton.runtime import centres, tables
+from polytriton.runtime.config import DEFAULT, Config
+from polytriton.runtime.cpu import blocks, tape_loop, tape_player, tape_record
+from polytriton.runtime.cpu.tape import Tape
+from polytriton.runtime.cpu.walk import Walk
+from polytriton.runtime.engine import Engine
+from polytriton.runtime.results import Forms
+from polytriton.runtime.trace import Trace
+from tests.oracle.nets import random_box, random_net, toy_conv, toy_residual
+from tests.runtime.test_narrow import deep
+
+
+@pytest.fixture(autouse=True)
+def _small_layers_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of few terms are centred, and leave out what rows do not refer to."""
+    if not blocks.is_available():
+        pytest.skip("LLVM makes no tiles here")
+    monkeypatch.setattr(centres, "FEW", 3)
+    monkeypatch.setattr(tables, "COMPACT", 8)
+
+
+@dataclass
+class Answer:
+    numbers: dict[str, np.ndarray] = field(default_factory=dict)
+    left: list[object] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    tapes: list[Tape] = field(default_factory=list)
+
+
+def ask(
+    net: Net, plays: bool, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config, kind: str = "ordinary"
+) -> Answer:
+    monkeypatch.setattr(Walk, "plays", plays)
+    engine, found, rng = Engine(compile_net(net, candidates), semantics="real", config=config), Answer(), np.random.default_rng(5)
+    lo, hi = (torch.from_numpy(v).reshape(batch, -1) for v in random_box(rng, net, kind, batch))
+    trace = Trace(torch.device("cpu"))
+    boxes = engine.refine(lo, hi, trace=trace)
+    for name in engine.bounded_nodes():
+        found.numbers |= {f"{name}.lo": boxes.lo[name].numpy(), f"{name}.hi": boxes.hi[name].numpy()}
+    outputs = net.by_name[net.output].size
+    forms = Forms(torch.arange(batch).repeat_interleave(3), torch.from_numpy(rng.standard_normal((3 * batch, outputs))))
+    for groups in (None, torch.arange(3 * batch) // 2):
+        results = engine.query(boxes, forms, groups)
+        # what decided rows are told besides depends on when they leave, so only that they are
+        best = (
+            results.best.numpy()
+            if groups is None
+            else np.array([results.best[groups == k].max() > 0 for k in range(int(groups.max()) + 1)])
+        )
+        found.numbers |= {f"best of {groups is None}": best, f"raw {groups is None}": results.raw.numpy() if groups is None else best}
+        found.left += results.left
+    found.rows = engine.tally.rows
+    made = engine._tables(boxes).tapes.values()
+    found.tapes = [tape for tape in made if tape is not None]
+    return found
+
+
+def agree(
+    net: Net, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config = DEFAULT, kind: str = "ordinary"
+) -> list[Tape]:
+    """Bounds of neurons that stay undecided are the same; those of others too, unless decided rows stay with the others for a while."""
+    walked = ask(net, False, monkeypatch, batch, candidates, config, kind)
+    played = ask(net, True, monkeypatch, batch, candidates, config, kind)
+    assert not walked.tapes
+    for name, want in walked.numbers.items():
+        got, stem = played.numbers[name], name[:-3]
+        counts = np.isfinite(want)
+        assert np.array_equal(np.isfinite(got), counts) and np.array_equal(got[~counts], want[~counts], equal_nan=True), name
+        if config.leave and name.endswith((".lo", ".hi")):
+            low, high = (walked.numbers[f"{stem}.{side}"] for side in ("lo", "hi"))
+            assert np.array_equal((low < 0) & (high > 0), (played.numbers[f"{stem}.lo"] < 0) & (played.numbers[f"{stem}.hi"] > 0)), name
+            counts = counts & (low < 0) & (high > 0)
+        scale, near = np.abs(want[counts]).max(initial=1.0), 1e-6 if config.leave else 1e-11
+        assert np.abs(got[counts].astype(float) - want[counts]).max(initial=0.0) <= near * scale, name
+    assert played.rows == walked.rows
+    return played.tapes
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = random_net(seed)
+    agree(net, monkeypatch, 1 + seed % 3, ("all", "input")[seed % 2], Config(leave=(0.0, 0.4)[seed // 2 % 2], least=4))
+
+
+def wide() -> Net:
+    """Convolutions whose windows and strides differ, a sum and a difference of branches, dense layers that leave cells out."""
+    rng, b = np.random.default_rng(8), Builder("wide")
+
+    def conv(x: str, given: int, made: int, k: int, stride: int, pad: int) -> str:
+        w = (rng.standard_normal((made, given, k, k)) / np.sqrt(given * k * k)).astype(np.float32)
+        return b.add(
+            "conv", (x,), w=b.constant(w), b=b.constant(rng.standard_normal(made).astype(np.float32) / 4), k=(k, k), s=(stride, stride),
+            p=(pad, pad, pad, pad), d=(1, 1), g=1,
+        )  # fmt: skip
+
+    def dense(x: str, given: int, made: int) -> str:
+        w = (rng.standard_normal((made, given)) / np.sqrt(given)).astype(np.float32)
+        return b.add("linear", (x,), w=b.constant(w), b=b.constant((rng.standard_normal(made) / 2 - 0.4).astype(np.float32)))
+
+    x = b.add("relu", (conv(b.input((2, 9, 8)), 2, 6, 3, 1, 1),))
+    y = b.add("relu", (conv(x, 6, 7, 3, 2, 1),))
+    inner = conv(b.add("relu", (conv(y, 7, 7, 3, 1, 1),)), 7, 7, 3, 1, 1)
+    z = b.add("relu", (b.add("sub", (inner, conv(y, 7, 7, 1, 1, 0))),))
+    z = b.add("relu", (b.add("add", (conv(z, 7, 7, 3, 1, 1), z)),))
+    f = b.add("relu", (dense(z, 7 * 5 * 4, 60),))
+    f = b.add("relu", (dense(f, 60, 50),))
+    return b.build(dense(f, 50, 4))
+
+
+@pytest.mark.parametrize("candidates", ["all", "input"])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("net", [deep(), wide(), toy_conv(), toy_residual()], ids=lambda n: n.name)
+def test_whole_programs_are_played(net: Net, batch: int, candidates: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tapes = agree(net, monkeypatch, batch, candidates)
+    plan = compile_net(net, candidates).plan
+    reached = {len(program.steps) for program in plan}
+    assert tapes and max(len(tape.before) + tape.steps for tape in tapes) + 1 >= max(reached)
+
+
+def test_every_instruction_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: Counter[int] = Counter()
+    for net in (deep(), wide(), toy_residual(), random_net(49), random_net(4, image=True, limit=400)):
+        for tape in agree(net, monkeypatch, 2, "all"):
+            seen.update(tape.code[:, tape_loop.OP].tolist())
+    assert set(seen) == set(range(tape_loop.KINDS))
+
+
+def test_the_machine_code_is_what_the_interpreter_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    for net in (toy_residual(), random_net(82)):
+        compiled = ask(net, True, monkeypatch, 2, "all", DEFAULT)
+        with monkeypatch.context() as patch:
+            patch.setattr(tape_player, "play", tape_loop.play.function)
+            read = ask(net, True, monkeypatch, 2, "all", DEFAULT)
+        assert all(np.array_equal(read.numbers[name], want, equal_nan=True) for name, want in compiled.numbers.items())
+        assert read.left == compiled.left and compiled.tapes
+
+
+def test_slots_that_live_at_a_time_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instruction reads no number that another has written over: every slot is filled with what is not a number when it ends."""
+    taken = tape_record._Writer._drop
+
+    def spoil(self: tape_record._Writer, slot: int) -> None:
+        taken(self, slot)
+        if not self.uses[slot]:
+            self._emit(tape_loop.ZERO, slot, slot)
+
+    for net in (deep(), wide(), toy_residual()):
+        want = ask(net, True, monkeypatch, 2, "all", DEFAULT)
+        with monkeypatch.context() as patch:
+            patch.setattr(tape_record._Writer, "_drop", spoil)
+            got = ask(net, True, monkeypatch, 2, "all", DEFAULT)
+        assert all(np.array_equal(got.numbers[name], value) for name, value in want.numbers.items())
+
+
+def test_kinds_of_walk_that_look_at_their_steps_are_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Looking(Walk):
+        plays = False
+
+    engine = Engine(compile_net(toy_conv(), "all"), semantics="real")
+    engine.walk = Looking
+    monkeypatch.setattr(tape_player, "play", None)
+    lo, hi = (torch.from_numpy(v).reshape(1, -1) for v in random_box(np.random.default_rng(1), engine.net, "ordinary", 1))
+    assert engine.refine(lo, hi).batch == 1
