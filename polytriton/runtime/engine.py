@@ -227,31 +227,25 @@ class Engine:
         leaves: bool,
         deadline: float | None,
         hides: bool = False,
-    ) -> tuple[list[Tensor], list[Results]]:
+    ) -> tuple[tuple[Tensor, Tensor], list[Results]]:
         """Bounds of +x and -x of the neurons `where`; those that one side settles, or switches off where that hides the other, are left out
         of the other.
         """
         first = torch.where(old[0] >= old[1], 1, -1) if leaves or hides else torch.ones_like(old[0], dtype=torch.int64)
-        best, made = [b.clone() for b in old], []
-        open_ = torch.arange(len(first), device=self.device)
-        for sign in (first, -first):
-            made.append(self._side(program, tables, where, open_, sign[open_], leaves, deadline))
-            found = made[-1].best
-            for k, s in enumerate((1, -1)):
-                mine = sign[open_] == s
-                at = open_[mine]
-                best[k][at] = self._better(found[mine], best[k][at])
+        best, made = (old[0].clone(), old[1].clone()), []
+        open_, sign = torch.arange(len(first), device=self.device), first
+        for turn in (1, -1):
+            made.append(self._side(program, tables, where, open_, sign, leaves, deadline))
+            # where bounds are taken at the end only, what was found there counts
+            self.backend.keep(made[-1].best, sign, open_, best, self.plan.candidates == "all")
+            if turn < 0:
+                break
             if leaves:
                 open_ = torch.nonzero((best[0] < 0) & (best[1] < 0)).flatten()
             elif hides:
                 open_ = torch.nonzero(best[1] < 0).flatten()
+            sign = -first[open_]
         return best, made
-
-    def _better(self, found: Tensor, old: Tensor) -> Tensor:
-        """The best of all candidates, or, where bounds are taken at the end only, what was found there."""
-        if self.plan.candidates == "all":
-            return torch.maximum(found, old)
-        return torch.where(torch.isfinite(found), found, old)
 
     def _side(
         self,
@@ -265,8 +259,8 @@ class Engine:
         chosen: Chosen | None = None,
     ) -> Results:
         """Bounds of +x or -x for some of the neurons `where`, one row each."""
-        image, h, w, channel = (v[neurons] for v in where)
         rows = len(neurons)
+        image, h, w, channel = where if rows == len(where[0]) else (v[neurons] for v in where)  # they are in their order
         results = self._results(rows)
         if leaves:
             results.group = torch.arange(rows, device=self.device)
@@ -278,9 +272,9 @@ class Engine:
         def walk(k: int) -> None:
             self._expire(deadline)
             block = ranges[k]
-            some = self._rows(image[block], block, h[block], w[block])
-            start = Identity(sign[block].to(self.coefficients.dtype), channel[block])
-            self.walk(self.alone, tables, program, some, parts[k], chosen).run(start)
+            at = (image, h, w, sign, channel) if len(ranges) == 1 else tuple(v[block] for v in (image, h, w, sign, channel))
+            start = Identity(at[3].to(self.coefficients.dtype), at[4])
+            self.walk(self.alone, tables, program, self._rows(at[0], block, at[1], at[2]), parts[k], chosen).run(start)
 
         share_out(walk, range(len(ranges)), min(threads, torch.get_num_threads()))
         self._count_rows(program.target, rows)

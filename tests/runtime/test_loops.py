@@ -29,7 +29,7 @@ def _rows(kind: type, step: int = 1) -> tuple[list[np.ndarray | int], tuple[np.n
 
 
 def test_every_loop_is_there_in_every_version() -> None:
-    assert len(loops._known) == 20
+    assert len(loops._known) == 21
     for one in loops._known:
         assert one._found is not None
         assert len(one._found) == len(one.versions), one.name
@@ -89,15 +89,15 @@ def test_a_damaged_file_is_compiled_again_and_said(tmp_path: Path, monkeypatch: 
     from polytriton.runtime.cpu import loops_build
 
     def build(known: list[loops.Loop], machine: object, tell: Callable[[int, int], None]) -> bytes:
-        assert [one.function.__name__ for one in known] == ["_settle", "_leaving", "_pay"]
-        tell(0, 3)
+        assert [one.function.__name__ for one in known] == ["_settle", "_leaving", "_pay", "_keep"]
+        tell(0, 4)
         return data
 
     monkeypatch.setattr(loops_build, "build", build)
     said: list[str] = []
     for _ in range(2):
         assert loops._object(llvm, "polytriton.runtime.cpu.scalars", said.append) == data
-    assert said == ["compiling loops of scalars for this machine, once: 0/3"]
+    assert said == ["compiling loops of scalars for this machine, once: 0/4"]
     assert loops._read(key) == data
 
 

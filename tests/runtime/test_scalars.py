@@ -132,3 +132,21 @@ def test_both_forms_say_the_same() -> None:
 
 def test_scalars_are_computed_as_written() -> None:
     assert not fused.PLAIN
+
+
+@pytest.mark.parametrize("best", [True, False])
+@pytest.mark.parametrize("fast", FORMS)
+def test_bounds_are_kept_on_the_side_of_their_sign(fast: bool, best: bool) -> None:
+    rng = np.random.default_rng(6)
+    at = torch.from_numpy(rng.permutation(40)[:30])
+    sign, found = torch.from_numpy(rng.choice([-1, 1], 30)), torch.from_numpy(rng.standard_normal(30))
+    found[::7], found[3] = -math.inf, math.nan
+    old = torch.from_numpy(rng.standard_normal(40)), torch.from_numpy(rng.standard_normal(40))
+    kept = old[0].clone(), old[1].clone()
+    backend(fast).keep(found, sign, at, kept, best)
+    for k, side in enumerate((1, -1)):
+        want = old[k].clone()
+        for value, to, s in zip(found.tolist(), at.tolist(), sign.tolist(), strict=True):
+            if s == side and math.isfinite(value) and (value > want[to] or not best):
+                want[to] = value
+        assert torch.equal(kept[k], want) and not torch.equal(want, old[k])

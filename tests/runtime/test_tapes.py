@@ -83,7 +83,7 @@ def agree(
             low, high = (walked.numbers[f"{stem}.{side}"] for side in ("lo", "hi"))
             assert np.array_equal((low < 0) & (high > 0), (played.numbers[f"{stem}.lo"] < 0) & (played.numbers[f"{stem}.hi"] > 0)), name
             counts = counts & (low < 0) & (high > 0)
-        scale, near = np.abs(want[counts]).max(initial=1.0), 1e-6 if config.leave else 1e-11
+        scale, near = np.abs(want[counts]).max(initial=1e-300), 1e-6 if config.leave else 4e-16
         assert np.abs(got[counts].astype(float) - want[counts]).max(initial=0.0) <= near * scale, name
     assert played.rows == walked.rows
     return played.tapes
@@ -92,7 +92,7 @@ def agree(
 @pytest.mark.parametrize("seed", range(60))
 def test_any_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     net = random_net(seed)
-    agree(net, monkeypatch, 1 + seed % 3, ("all", "input")[seed % 2], Config(leave=(0.0, 0.4)[seed // 2 % 2], least=4))
+    agree(net, monkeypatch, 1 + seed % 3, ("all", "input")[seed % 2], Config(leave=(0.0, 0.4)[seed % 5 == 0], least=4))
 
 
 def wide() -> Net:

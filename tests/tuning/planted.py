@@ -1,4 +1,7 @@
-"""A worker with something planted in it, a KIND. Only configurations other than the default are affected."""
+"""A worker with something planted in it, a KIND. Only configurations other than the default are affected.
+
+What is planted in steps is met where rows are walked step by step, so no tape is played.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,14 @@ def shifted() -> None:
     Walk._check = better  # type: ignore[method-assign]
 
 
+def in_steps(what: Callable[[], None]) -> Callable[[], None]:
+    def planted() -> None:
+        Walk.plays = False
+        what()
+
+    return planted
+
+
 def instead(what: Callable[[], Any]) -> None:
     carry_out = worker.carry_out
 
@@ -88,10 +99,10 @@ def slow_default() -> None:
 
 
 KINDS: dict[str, Callable[[], None]] = {
-    "no term": no_term,
-    "half": lambda: scaled(0.5),
-    "convolutions": lambda: scaled(0.0, least=2),
-    "shifted": shifted,
+    "no term": in_steps(no_term),
+    "half": in_steps(lambda: scaled(0.5)),
+    "convolutions": in_steps(lambda: scaled(0.0, least=2)),
+    "shifted": in_steps(shifted),
     "slow default": slow_default,
     "crash": lambda: instead(lambda: os.kill(os.getpid(), signal.SIGSEGV)),
     "exit": lambda: instead(lambda: os._exit(7)),

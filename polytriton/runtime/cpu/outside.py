@@ -23,8 +23,8 @@ class Numbers:
     def __call__(self, address: int, count: int) -> np.ndarray:
         if not address:
             return np.empty(0, self.kind)
-        size = min(int(count), HELD) * np.dtype(self.kind).itemsize
-        return np.frombuffer((ctypes.c_char * size).from_address(int(address)), self.kind)
+        kind = np.dtype(self.kind)
+        return np.frombuffer((ctypes.c_char * (min(int(count), HELD) * kind.itemsize)).from_address(int(address)), kind)  # type: ignore[call-overload, no-any-return]
 
 
 @dataclass(frozen=True)

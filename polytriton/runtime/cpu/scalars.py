@@ -56,9 +56,17 @@ def _pay(constant, error, more, charge, floor, enlarge, scale, image):  # type: 
         error[r] = (error[r] + extra) * (1 + 8 * U64) + 4 * U64 * abs(constant[r]) + TINY
 
 
+def _keep(found, sign, at, up, down, best):  # type: ignore[no-untyped-def]
+    for r in range(len(at)):
+        kept = up if sign[r] > 0 else down
+        if abs(found[r]) < np.inf and not (best and found[r] <= kept[at[r]]):
+            kept[at[r]] = found[r]
+
+
 settle_rows = fused.compile_loop("D D d D I D D D d I D D", fused.PLAIN)(_settle)
 find_open = fused.compile_loop("I I D b B I", fused.PLAIN)(_leaving)
 pay_rows = fused.compile_loop("D D D D D d d I", fused.PLAIN)(_pay)
+keep_rows = fused.compile_loop("D I I D D b", fused.PLAIN)(_keep)
 
 
 class Scalars:
@@ -112,3 +120,16 @@ class Scalars:
         if floor is not None:
             rows.error = rows.error + floor[rows.image]
         rows.error = (rows.error * (1 + 8 * U64)).add_(rows.constant.abs(), alpha=4 * U64).add_(TINY)
+
+    def keep(self, found: Tensor, sign: Tensor, at: Tensor, bounds: tuple[Tensor, Tensor], best: bool) -> None:
+        """Bounds of +x or of -x, as `sign` says, of the neurons at these places: what is finite and, where the `best` count, better than
+        what is there replaces it.
+        """
+        if self.fast:
+            keep_rows(found.numpy(), sign.numpy(), at.numpy(), bounds[0].numpy(), bounds[1].numpy(), best)
+            return
+        for kept, side in zip(bounds, (1, -1), strict=True):
+            mine = sign == side
+            to, value = at[mine], found[mine]
+            better = torch.isfinite(value) & ~(best & (value <= kept[to]))
+            kept[to] = torch.where(better, value, kept[to])

@@ -30,7 +30,8 @@ class TapePlayer(Frontier):
 
     def _find_tape(self, k: int) -> Tape | None:
         """A tape from this step on, where one is worth it."""
-        if not (self.plays and self.kit.blocks and self.backend.fast) or self.chosen is not None or self.extra is not None:
+        playable = self.plays and self.backend.plays and self.backend.fast and self.kit.blocks
+        if not playable or self.chosen is not None or self.extra is not None:
             return None
         if self.tables.boxes.ball is not None or any(self.arriving.values()) or not self.frontier:
             return None

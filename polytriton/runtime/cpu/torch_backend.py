@@ -96,6 +96,8 @@ class Frame:
 class TorchBackend(Products, Scalars):
     """Stateless operations on rows; `threads` splits the fused passes, `config` chooses among forms that mean the same."""
 
+    plays = True  # programs may be played in one call (tape.py); a backend whose operations are watched says that they may not
+
     def __init__(self, device: torch.device, threads: int = 1, config: Config = DEFAULT) -> None:
         self.device, self.config = device, config
         self.threads = threads
