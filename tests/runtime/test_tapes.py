@@ -13,7 +13,7 @@ from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime import centres, tables
 from polytriton.runtime.config import DEFAULT, Config
-from polytriton.runtime.cpu import blocks, tape_loop, tape_player, tape_record
+from polytriton.runtime.cpu import blocks, tape_code, tape_loop, tape_player
 from polytriton.runtime.cpu.tape import Tape
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
@@ -150,17 +150,17 @@ def test_the_machine_code_is_what_the_interpreter_does(monkeypatch: pytest.Monke
 
 def test_slots_that_live_at_a_time_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """An instruction reads no number that another has written over: every slot is filled with what is not a number when it ends."""
-    taken = tape_record._Writer._drop
+    taken = tape_code.TapeCode.drop
 
-    def spoil(self: tape_record._Writer, slot: int) -> None:
+    def spoil(self: tape_code.TapeCode, slot: int) -> None:
         taken(self, slot)
         if not self.uses[slot]:
-            self._emit(tape_loop.ZERO, slot, slot)
+            self.emit(tape_loop.ZERO, slot, slot)
 
     for net in (deep(), wide(), toy_residual()):
         want = ask(net, True, monkeypatch, 2, "all", DEFAULT)
         with monkeypatch.context() as patch:
-            patch.setattr(tape_record._Writer, "_drop", spoil)
+            patch.setattr(tape_code.TapeCode, "drop", spoil)
             got = ask(net, True, monkeypatch, 2, "all", DEFAULT)
         assert all(np.array_equal(got.numbers[name], value) for name, value in want.numbers.items())
 

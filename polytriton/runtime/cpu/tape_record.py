@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from polytriton.runtime.cpu import tape_loop as loop
 from polytriton.runtime.cpu.blocks import Packed
 from polytriton.runtime.cpu.products import Compact, conv_shape, reach
 from polytriton.runtime.cpu.tape import NEURON, Held, Tape
+from polytriton.runtime.cpu.tape_code import TapeCode
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.narrow import Narrow
 from polytriton.runtime.tables import Tables
@@ -37,35 +37,23 @@ class _Writer:
 
     def __init__(self, backend: TorchBackend, tables: Tables, program: Program, image: int | None, entries: dict[str, Held]) -> None:
         self.backend, self.tables, self.kit, self.program, self.image = backend, tables, tables.kit, program, image
-        self.code: list[list[int]] = []
-        self.reals: list[list[float]] = []
-        self.used: list[object] = []
-        self.sizes: list[int] = []
-        self.offsets: list[int] = []
-        self.uses: list[int] = []  # entries that a slot serves
-        self.free: list[tuple[int, int]] = []  # memory of slots that serve none: where it begins, and how much
-        self.row, self.taps, self.near = 0, 0, 1
+        self.code = TapeCode()
         self.checks: list[int] = []
         self.frontier: dict[str, Held] = {}
         self.arriving: dict[str, list[Held]] = {}
-        self._slot(0)  # loop.TAPS
         for name, held in entries.items():
-            slot = NEURON if held.slot == NEURON else self._slot(self._size(name, held))
+            slot = NEURON if held.slot == NEURON else self.code.slot(self._size(name, held))
             self.frontier[name] = Held(slot, held.window, held.narrow, held.owes)
         self.before = {name: held.slot for name, held in self.frontier.items() if held.slot != NEURON}
 
     def tape(self, steps: int) -> Tape:
         waiting = {name: entries for name, entries in self.arriving.items() if entries}
-        return Tape(
-            np.array(self.code, dtype=np.int64).reshape(-1, loop.FIELDS), np.array(self.reals).reshape(-1, loop.REALS),
-            np.array(self.sizes, dtype=np.int64), np.array(self.offsets, dtype=np.int64), self.row, self.taps, self.near,
-            tuple(self.checks), steps, self.before, self.frontier, waiting, self.used,
-        )  # fmt: skip
+        return self.code.tape(steps, self.checks, self.before, self.frontier, waiting)
 
     def write(self, k: int, steps: int) -> bool:
         """Whether there are instructions for the step, which are written then."""
         step, coming = self.program.steps[k], self.program.steps[k + 1 : k + 3]
-        if len(self.sizes) + 8 > SLOTS or not self._knows(step):
+        if len(self.code.sizes) + 8 > SLOTS or not self._knows(step):
             return False
         if step.check:
             self._check(step)
@@ -104,22 +92,6 @@ class _Writer:
 
     # ---- instructions -------------------------------------------------------------------------------------
 
-    def _emit(
-        self, op: int, m: int = 0, out: int = 0, place: Sequence[int] = (), rest: Sequence[int] = (), reals: Sequence[float] = ()
-    ) -> None:
-        at = [*place, *[0] * (loop.REST - loop.PLACE - len(place))]
-        line = [op, m, out, *at, *rest]
-        self.code.append(line + [0] * (loop.FIELDS - len(line)))
-        self.reals.append([*reals, *[0.0] * (loop.REALS - len(reals))])
-
-    def _address(self, table: Tensor | None) -> int:
-        """Of the table's first number, as it lies in memory."""
-        if table is None:
-            return 0
-        held = table.contiguous()
-        self.used.append(held)
-        return held.data_ptr()
-
     def _place(self, name: str, window: Window, narrow: Narrow | None = None) -> tuple[int, ...]:
         if narrow is not None:
             return 0, 0, 0, 0, 0, 1, len(narrow.cells)
@@ -129,31 +101,6 @@ class _Writer:
     def _size(self, name: str, held: Held) -> int:
         *_, height, line = self._place(name, held.window, held.narrow)
         return height * line
-
-    def _slot(self, size: int) -> int:
-        """Memory for so many values a row: the first piece that is free and large enough."""
-        for k, (begin, length) in enumerate(self.free):
-            if length >= size:
-                self.free[k : k + 1] = [(begin + size, length - size)] if length > size else []
-                break
-        else:
-            begin, self.row = self.row, self.row + size
-        self.sizes.append(size)
-        self.offsets.append(begin)
-        self.uses.append(1)
-        return len(self.sizes) - 1
-
-    def _drop(self, slot: int) -> None:
-        self.uses[slot] -= 1
-        if self.uses[slot]:
-            return
-        pieces = sorted([*self.free, (self.offsets[slot], self.sizes[slot])])
-        self.free = []
-        for begin, length in pieces:
-            if self.free and sum(self.free[-1]) == begin:
-                self.free[-1] = (self.free[-1][0], self.free[-1][1] + length)
-            elif length:
-                self.free.append((begin, length))
 
     # ---- frontier -----------------------------------------------------------------------------------------
 
@@ -175,7 +122,7 @@ class _Writer:
 
     def _pay_point(self, name: str, held: Held) -> None:
         if held.owes is not None:
-            self._emit(loop.POINT, held.slot, 0, self._place(name, held.window, held.narrow), [self._address(held.owes)])
+            self.code.emit(loop.POINT, held.slot, 0, self._place(name, held.window, held.narrow), [self.code.address(held.owes)])
 
     def _give_product(self, step: Step, held: Held) -> None:
         """An affine step's result, which owes the value at its centre: at once, where it has no pass of its own to come."""
@@ -198,15 +145,15 @@ class _Writer:
         t, floor = self.tables.charge(name)
         bias = self.tables.constants(name, held.window.w.size)
         scale = sum_error(place[-2] * place[-1])
-        rest = self._address(t), self._address(bias), self._address(floor), *_bias_lines(bias)
-        self._emit(loop.CHARGE, held.slot, 0, place, rest, [scale])
+        rest = self.code.address(t), self.code.address(bias), self.code.address(floor), *_bias_lines(bias)
+        self.code.emit(loop.CHARGE, held.slot, 0, place, rest, [scale])
 
     def _charge_neuron(self, name: str, factor: float) -> None:
         first, layer = self.tables.first(name), self.kit.forward.layers.get(name)
         _, h, w, c = first.shape
         bias = None if layer is None else layer.b
-        rest = self._address(first), self._address(bias), int(layer is not None and layer.node.op == "conv")
-        self._emit(loop.CHARGE_BEGIN, place=(h * w * c, 0, w * c, c), rest=rest, reals=[factor])
+        rest = self.code.address(first), self.code.address(bias), int(layer is not None and layer.node.op == "conv")
+        self.code.emit(loop.CHARGE_BEGIN, place=(h * w * c, 0, w * c, c), rest=rest, reals=[factor])
 
     # ---- bounds -------------------------------------------------------------------------------------------
 
@@ -216,19 +163,21 @@ class _Writer:
         for k, (name, held) in enumerate(entries):
             place = self._place(name, held.window, held.narrow)
             low, high = self.tables.box(name) if held.narrow is None else held.narrow.box
-            self._emit(loop.CANDIDATE, held.slot, 0, place, [self._address(low), self._address(high), self._address(held.owes), k])
+            self.code.emit(
+                loop.CANDIDATE, held.slot, 0, place, [self.code.address(low), self.code.address(high), self.code.address(held.owes), k]
+            )
             self.frontier[name] = Held(held.slot, held.window, held.narrow)
-            floors.append(self._address(self.tables.floor(name)))
+            floors.append(self.code.address(self.tables.floor(name)))
             terms = place[-2] * place[-1] + len(entries) - 1
             charges.append(dot_error(terms) + self.kit.pending.get(name, 0.0))
         additions = (16 + 8 * len(entries)) * U64
         charges += [0.0] * (loop.REALS - 1 - len(charges)) + [additions]
-        self._emit(loop.SETTLE, rest=[len(entries), *floors], reals=charges)
+        self.code.emit(loop.SETTLE, rest=[len(entries), *floors], reals=charges)
         waiting = [held for parts in self.arriving.values() for held in parts]
         # RELAX reads the rows that stay where they are
         lazy = step.op == "relu" and step.pays("behind") and len(entries) + len(waiting) == 1 and not step.pays("relu")
         live = sum(1 << slot for slot in {held.slot for held in (*self.frontier.values(), *waiting)})
-        self._emit(loop.LEAVE, rest=[step.op == "input", lazy, live, len(self.checks)])
+        self.code.emit(loop.LEAVE, rest=[step.op == "input", lazy, live, len(self.checks)])
 
     # ---- steps --------------------------------------------------------------------------------------------
 
@@ -251,20 +200,20 @@ class _Writer:
         else:
             then = place
             t, floor, bias, below, above, cut = narrow.t, narrow.floor, narrow.bias, narrow.below, narrow.above, narrow.upper_cut
-        out = self._slot(terms)
-        tables = [self._address(v) for v in (below, above, cut, held.owes, t, bias, floor)]
-        self._emit(loop.RELAX, held.slot, out, place, [*tables, *_bias_lines(bias), *then[:5]], [sum_error(terms)])
-        self._drop(held.slot)
+        out = self.code.slot(terms)
+        tables = [self.code.address(v) for v in (below, above, cut, held.owes, t, bias, floor)]
+        self.code.emit(loop.RELAX, held.slot, out, place, [*tables, *_bias_lines(bias), *then[:5]], [sum_error(terms)])
+        self.code.drop(held.slot)
         self._give(step, Held(out, held.window, narrow))
 
     def _relax(self, step: Step, held: Held, place: tuple[int, ...]) -> None:
         """A ReLU that pays for no affine node behind it."""
         assert held.narrow is None
         self._pay_point(step.node, held)
-        lines, out = self.tables.lines(self.kit.nodes[step.node]), self._slot(place[-2] * place[-1])
-        tables = [self._address(v) for v in (lines.below, lines.above, lines.upper_cut)]
-        self._emit(loop.RELAX_ALONE, held.slot, out, place, tables, [sum_error(place[-2] * place[-1])])
-        self._drop(held.slot)
+        lines, out = self.tables.lines(self.kit.nodes[step.node]), self.code.slot(place[-2] * place[-1])
+        tables = [self.code.address(v) for v in (lines.below, lines.above, lines.upper_cut)]
+        self.code.emit(loop.RELAX_ALONE, held.slot, out, place, tables, [sum_error(place[-2] * place[-1])])
+        self.code.drop(held.slot)
         self._give(step, Held(out, held.window))
 
     def _linear(self, step: Step, coming: Sequence[Step]) -> None:
@@ -276,30 +225,30 @@ class _Writer:
         if held.slot == NEURON:
             rows = self.kit.weights[node.name].rows
             size = self._size(source, Held(0, step.windows[0], then))
-            out = self._slot(size)
-            cells = 0 if then is None else self._address(then.cells)
-            begin = 1, rows.shape[1], 1, size, 0, 0, int(then is not None), self._address(rows), cells
-            self._emit(loop.BEGIN, out=out, rest=begin, reals=[held.factor])
+            out = self.code.slot(size)
+            cells = 0 if then is None else self.code.address(then.cells)
+            begin = 1, rows.shape[1], 1, size, 0, 0, int(then is not None), self.code.address(rows), cells
+            self.code.emit(loop.BEGIN, out=out, rest=begin, reals=[held.factor])
             self._give(step, Held(out, step.windows[0], then))
             return
         part = self.tables.active(node, self.image) if held.narrow is None else held.narrow.part
         if then is not None and (part is None or part.inputs is None or not torch.equal(part.inputs, then.cells)):
             then = None
         window = step.windows[0]
-        out = self._slot(self._size(source, Held(0, window, then)))
+        out = self.code.slot(self._size(source, Held(0, window, then)))
         whole = self.kit.multiplier(node.name) if part is None else part.w
         assert isinstance(whole, Packed)
         pick, place, scratch = [0, 0, 0], [0, 0, 0], []
         if isinstance(part, Compact) and held.narrow is None:
-            scratch.append(self._slot(whole.terms))
-            pick = [1, scratch[-1], self._address(part.outputs)]
+            scratch.append(self.code.slot(whole.terms))
+            pick = [1, scratch[-1], self.code.address(part.outputs)]
         if isinstance(part, Compact) and part.inputs is not None and then is None:
-            scratch.append(self._slot(whole.columns))
-            place = [1, scratch[-1], self._address(part.inputs)]
-        rest = [self._address(whole.panels), whole.panels.shape[0], whole.terms, whole.columns, *pick, *place]
-        self._emit(loop.LINEAR, held.slot, out, (), rest)
+            scratch.append(self.code.slot(whole.columns))
+            place = [1, scratch[-1], self.code.address(part.inputs)]
+        rest = [self.code.address(whole.panels), whole.panels.shape[0], whole.terms, whole.columns, *pick, *place]
+        self.code.emit(loop.LINEAR, held.slot, out, (), rest)
         for slot in (*scratch, held.slot):
-            self._drop(slot)
+            self.code.drop(slot)
         self._give_product(step, Held(out, window, then))
 
     def _narrow_behind(self, name: str, coming: Sequence[Step]) -> Narrow | None:
@@ -318,7 +267,7 @@ class _Writer:
             self._charge(node.name, held)
         made = Held(self._begin(step, held) if held.slot == NEURON else self._convolve(step, held), window)
         if step.mask:
-            self._emit(loop.MASK, made.slot, 0, self._place(source, window), [self._address(self.tables.image_mask(source))])
+            self.code.emit(loop.MASK, made.slot, 0, self._place(source, window), [self.code.address(self.tables.image_mask(source))])
         if held.slot == NEURON:
             self._give(step, made)
         else:
@@ -330,9 +279,9 @@ class _Writer:
         margins = _margins(reach(node, held.window), window)
         assert margins is not None
         _, height, width, ci = rows.shape
-        out = self._slot(window.h.size * window.w.size * ci)
-        rest = height, width * ci, window.h.size, window.w.size * ci, margins[0], margins[1] * ci, 0, self._address(rows)
-        self._emit(loop.BEGIN, out=out, rest=rest, reals=[held.factor])
+        out = self.code.slot(window.h.size * window.w.size * ci)
+        rest = height, width * ci, window.h.size, window.w.size * ci, margins[0], margins[1] * ci, 0, self.code.address(rows)
+        self.code.emit(loop.BEGIN, out=out, rest=rest, reals=[held.factor])
         return out
 
     def _convolve(self, step: Step, held: Held) -> int:
@@ -343,12 +292,12 @@ class _Writer:
         rows = held.window.h.size, held.window.w.size, frame.channels
         each = rows[0] * rows[1] * kh * kw * ci
         some = self.backend.tap_rows(each)
-        self.taps, self.near = max(self.taps, some * each), max(self.near, kh)
-        out = self._slot(window.h.size * window.w.size * ci)
-        rest = kh, kw * ci, ci, *shape.lead(window), *shape.stride, *shape.dilation, some, self._address(w.panels)
+        self.code.taps, self.code.near = max(self.code.taps, some * each), max(self.code.near, kh)
+        out = self.code.slot(window.h.size * window.w.size * ci)
+        rest = kh, kw * ci, ci, *shape.lead(window), *shape.stride, *shape.dilation, some, self.code.address(w.panels)
         place = 0, 0, 0, 0, 0, window.h.size, window.w.size * ci
-        self._emit(loop.CONV, held.slot, out, place, [*rest, w.panels.shape[0], *rows])
-        self._drop(held.slot)
+        self.code.emit(loop.CONV, held.slot, out, place, [*rest, w.panels.shape[0], *rows])
+        self.code.drop(held.slot)
         return out
 
     def _add(self, step: Step, sign: float = 1.0) -> None:
@@ -359,10 +308,10 @@ class _Writer:
         if held.slot == NEURON:
             factor *= sign
         elif sign == 1.0:
-            self.uses[held.slot] += 1
+            self.code.uses[held.slot] += 1
         else:
-            other = self._slot(self.sizes[held.slot])
-            self._emit(loop.COPY, held.slot, other, reals=[sign])
+            other = self.code.slot(self.code.sizes[held.slot])
+            self.code.emit(loop.COPY, held.slot, other, reals=[sign])
         first, second = step.windows
         self._give(step, Held(held.slot, first, factor=held.factor), Held(other, second, factor=factor))
 
@@ -381,18 +330,18 @@ class _Writer:
                 self._weigh(name, part, first=not weighed)
                 weighed += 1
         place = self._place(name, window)
-        fits = [part.window == window and self.uses[part.slot] == 1 for part in parts]
+        fits = [part.window == window and self.code.uses[part.slot] == 1 for part in parts]
         if any(fits):
             target = parts.pop(fits.index(True)).slot
         else:
-            target = self._slot(place[-2] * place[-1])
-            self._emit(loop.ZERO, target, target)
+            target = self.code.slot(place[-2] * place[-1])
+            self.code.emit(loop.ZERO, target, target)
         for part in parts:
             margins, inner = _margins(part.window, window), self._place(name, part.window)
             assert margins is not None
             channels = self.kit.frames[name].channels
-            self._emit(loop.JOIN, part.slot, target, inner, [place[-2], place[-1], margins[0], margins[1] * channels])
-            self._drop(part.slot)
+            self.code.emit(loop.JOIN, part.slot, target, inner, [place[-2], place[-1], margins[0], margins[1] * channels])
+            self.code.drop(part.slot)
         made = Held(target, window)
         if step.pays("sum"):
             self._weigh(name, made, first=not weighed)
@@ -402,10 +351,12 @@ class _Writer:
         self.frontier[name] = made
 
     def _weigh(self, name: str, held: Held, first: bool) -> None:
-        self._emit(loop.WEIGH, held.slot, 0, self._place(name, held.window, held.narrow), [self._address(self.tables.xabs(name)), first])
+        self.code.emit(
+            loop.WEIGH, held.slot, 0, self._place(name, held.window, held.narrow), [self.code.address(self.tables.xabs(name)), first]
+        )
 
     def _pay(self, scale: float, floor: Tensor) -> None:
-        self._emit(loop.PAY, rest=[self._address(floor)], reals=[scale])
+        self.code.emit(loop.PAY, rest=[self.code.address(floor)], reals=[scale])
 
 
 def _bias_lines(bias: Tensor) -> tuple[int, int]:
