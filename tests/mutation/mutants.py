@@ -16,6 +16,7 @@ from tests.mutation.properties import PROPERTIES
 from tests.mutation.reach import REACH
 from tests.mutation.search import SEARCHES
 from tests.mutation.several import SEVERAL
+from tests.mutation.tapes import TAPES
 
 CONSTANTS, TERMS = "tests/soundness/test_constants.py", "tests/soundness/test_terms.py"
 SUBNORMAL = "tests/soundness/test_subnormal_weights.py"
@@ -60,6 +61,7 @@ SCALARS, SUMS = "runtime/cpu/scalars.py", "runtime/cpu/sums.py"
 _SCALARS = "tests/runtime/test_scalars.py::test_"
 SETTLED, PAID = f"{_SCALARS}a_candidate_is_no_higher_than_the_exact_one", f"{_SCALARS}rows_pay_for_the_roundings_of_their_scalars"
 BROKEN_SCALARS, LEAVE = f"{_SCALARS}nothing_finite_comes_of_a_broken_row", f"{_SCALARS}groups_leave_together_and_padded_rows_count_once"
+KEPT = f"{_SCALARS}bounds_are_kept_on_the_side_of_their_sign"
 RESULTS = "runtime/results.py"
 FOLDS, LAYOUT, WINDOW, ROUNDING = "passes/fold.py", "passes/layout.py", "passes/windows.py", "rounding.py"
 LOWER, MERGES, PROGRAMS = "passes/lower.py", "tests/passes/test_merges.py", "tests/passes/test_lower.py"
@@ -145,7 +147,9 @@ MUTANTS: tuple[Mutant, ...] = (
     # queries
     m("a form's stored coefficients are exact", ENGINE, "off = (exact - start.double()).abs()", "off = 0 * exact", SOAK, GAPS),
     m("a form over the input is exact", "runtime/results.py", "gap = (given - given.to(dtype).double()).abs()", "gap = 0 * given", GAPS, SOAK),
-    m("the second sign takes the first's bounds", ENGINE, "for k, s in enumerate((1, -1)):\n                mine", "for k, s in enumerate((-1, 1)):\n                mine", SOAK),
+    m("the second sign takes the first's bounds", SCALARS, "kept = up if sign[r] > 0 else down", "kept = down if sign[r] > 0 else up", KEPT),
+    m("torch: the second sign takes the first's bounds", SCALARS, "zip(bounds, (1, -1), strict=True)", "zip(bounds, (-1, 1), strict=True)", KEPT),
+    m("what is no number becomes a neuron's bound", SCALARS, "if abs(found[r]) < np.inf and not", "if not", KEPT),
     # compiled row passes and their torch forms
     m("concretize swaps the ends", FUSED, "total += x * (high if x < 0 else low)", "total += x * (low if x < 0 else high)", SOAK),
     m("concretize weighs one end", FUSED, "max(abs(low), abs(high))", "abs(low)", PASSES, GRADIENT),
@@ -154,7 +158,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("the charge behind a ReLU forgets signs", FUSED, "err += abs(np.float64(n)) * np.float64(tt[q])", "err += np.float64(n) * np.float64(tt[q])", PASSES, GRADIENT),
     m("shifted sums lose a line of the kernel", SUMS, "if found > k + 2:", "if found > k + 3:", PASSES, GRADIENT),
     m("shifted sums begin a line late", SUMS, "f >= 0 and f % sh == 0 and f // sh < h", "f > 0 and f % sh == 0 and f // sh < h", PASSES, GRADIENT),
-    m("rows read the first image's tables", TORCH, "base = rows.image * (height * pitch)", "base = 0 * rows.image * (height * pitch)", SOAK, PASSES, GRADIENT),
+    m("rows read the first image's tables", TORCH, "base = rows.image * image + start", "base = 0 * rows.image * image + start", SOAK, PASSES, GRADIENT),
     m("windows begin a cell late", TORCH, "(self.halo[0] - window.h.offset) * pitch", "(self.halo[0] - window.h.offset + 1) * pitch", SOAK, PASSES, GRADIENT),
     m("torch's concretize swaps the ends", TORCH, "(x * torch.where(x < 0, high, low)).sum((1, 2))", "(x * torch.where(x < 0, low, high)).sum((1, 2))", PASSES, GRADIENT),
     m("torch's charge forgets signs", TORCH, "(x.abs() * self._gather(t, place).double()).sum((1, 2))", "(x * self._gather(t, place).double()).sum((1, 2))", PASSES, GRADIENT),
@@ -280,6 +284,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("interval: constants without the deployed error", "runtime/gpu/interval_backend.py", "error, layer = tables.first(name), self", "error, layer = 0 * tables.first(name), self", f"{WHOLE}::test_what_an_execution_rounds_joins_as_a_box"),
     m("interval: a form over the input is dropped", "kernels/interval_launches.py", "self.frontier[name] = self._join(name, own, FrontierEntry(window, entry.buffer, entry.slot, entry.sign), own.window)", "self.frontier[name] = FrontierEntry(window, entry.buffer, entry.slot, entry.sign)", f"{WHOLE}::test_forms_over_the_input_too"),
     *PAYMENTS,
+    *TAPES,
     *DEPLOYED_SUMS,
     *SEARCHES,
     *CERTIFICATES,

@@ -1,0 +1,40 @@
+# ruff: noqa: E501  one row a mutant
+"""Faults in tapes: in what is written down of a program's steps, in the loop that plays it, in what is kept of the rows."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant, m
+
+RECORD, CODE, LOOP = "runtime/cpu/tape_record.py", "runtime/cpu/tape_code.py", "runtime/cpu/tape_loop.py"
+PLAYER, PLAYED = "runtime/cpu/tape_player.py", "tests/runtime/test_tapes.py"
+
+TAPES: tuple[Mutant, ...] = (
+    m("tapes: pending products at candidates", RECORD, "dot_error(terms) + self.kit.pending.get(name, 0.0)", "dot_error(terms)", PLAYED),
+    m("tapes: a candidate's own sum rounds nothing", RECORD, "dot_error(terms) + self.kit.pending", "self.kit.pending", PLAYED),
+    m("tapes: candidates add without rounding", RECORD, "additions = (16 + 8 * len(entries)) * U64", "additions = 0.0", PLAYED),
+    m("tapes: products are not paid for", RECORD, 'if held.narrow is None and step.pays("product"):', "if False:", PLAYED),
+    m("tapes: a convolution's product is not paid for", RECORD, 'held = self._take(node.name)\n        if step.pays("product"):', "held = self._take(node.name)\n        if False:", PLAYED),
+    m("tapes: a neuron is charged for nothing", RECORD, "self._charge_neuron(name, held.factor)\n            return", "return", PLAYED),
+    m("tapes: pending products of a ReLU", RECORD, 'if step.pays("relu"):\n            self._weigh(node.name', "if False:\n            self._weigh(node.name", PLAYED),
+    m("tapes: pending products at merges", RECORD, 'if step.pays("relu"):\n                self._weigh(name, part', "if False:\n                self._weigh(name, part", PLAYED),
+    m("tapes: merges add for nothing", RECORD, 'if step.pays("sum"):', "if False:", PLAYED),
+    m("tapes: the value at the centre is not owed", RECORD, "held = Held(held.slot, held.window, narrow, owes)", "pass", PLAYED),
+    m("tapes: what waits owes its centre later", RECORD, "if found is not None and waits:", "if False:", PLAYED),
+    m("tapes: a candidate pays and the ReLU pays again", RECORD, "            self.frontier[name] = Held(held.slot, held.window, held.narrow)\n", "", PLAYED),
+    m("tapes: windows of a neuron may reach past an image", RECORD, "return (top, left) if min(top, left, *tail) >= 0 else None", "return (top, left)", PLAYED),
+    m("tapes: cells off an image are left", RECORD, "if step.mask:", "if False:", PLAYED),
+    m("tapes: both sides of a difference keep their sign", RECORD, "self._add(step, -1.0)", "self._add(step, 1.0)", PLAYED),
+    m("tapes: a slot that two entries share is written over", RECORD, "and self.code.uses[part.slot] == 1", "", PLAYED),
+    m("tapes: a slot is free while another entry has it", CODE, "        if self.uses[slot]:\n            return\n", "", PLAYED),
+    m("tapes: rows that stay are read where they lay", LOOP, "(stay[r] if moved else r) * size", "r * size", PLAYED),
+    m("tapes: rows that stay keep the places of others", LOOP, "image[r], h[r], w[r], index[r], constant[r], error[r] = image[s], h[s], w[s], index[s], constant[s], error[s]", "index[r], constant[r], error[r] = index[s], constant[s], error[s]", PLAYED),
+    m("tapes: an entry that waits keeps rows that left", LOOP, "if (f[REST + 2] >> s) & 1:", "if False:", PLAYED),
+    m("tapes: the other entries' weights are not charged", LOOP, "slack[r] = slack[r] + weight[r] * g[j] + floor[image[r]]", "slack[r] = slack[r] + floor[image[r]]", PLAYED),
+    m("tapes: the ReLU's intercepts are not paid", LOOP, "pay_rows(constant[:n], error[:n], total, none, none, g[0], 1.0, image[:n])\n                pay_rows(", "pay_rows(", PLAYED),
+    m("tapes: an affine node's error is not paid", LOOP, "pay_rows(constant[:n], error[:n], con, err, doubles(f[REST + 6], FAR), 1.0, g[0], image[:n])", "pay_rows(constant[:n], error[:n], con, none, doubles(f[REST + 6], FAR), 1.0, g[0], image[:n])", PLAYED),
+    m("tapes: underflow of an affine node is not paid", LOOP, "con, err, doubles(f[REST + 2], FAR)", "con, err, none", PLAYED),
+    m("tapes: columns that are left out keep old numbers", LOOP, "        out[r * size : (r + 1) * size] = 0\n", "", PLAYED),
+    m("tapes: rows of slopes of their own are played", PLAYER, "or self.chosen is not None or self.extra is not None", "or self.extra is not None", "tests/prove/test_tight.py", "tests/prove/test_neurons.py"),
+    m("tapes: relations over the input are forgotten", PLAYER, "or self.chosen is not None or self.extra is not None", "or self.chosen is not None", "tests/soundness/test_gaps.py", "tests/prove/test_search.py"),
+    m("tapes: balls of inputs are forgotten", PLAYER, "self.tables.boxes.ball is not None or", "", "tests/soundness/test_balls.py"),
+)  # fmt: skip
