@@ -21,7 +21,7 @@ from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import Program, extent
 from polytriton.kernels.stock import Stock
 from polytriton.passes.pipeline import Compiled, replan
-from polytriton.runtime.budget import count_sharers, image_bytes, row_blocks
+from polytriton.runtime.budget import count_sharers, image_bytes, row_blocks, whole_groups
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.cpu import blocks
@@ -343,42 +343,56 @@ class Engine:
         if groups is not None:
             results.group, results.strict = groups.to(self.device), True
             results.done = torch.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=torch.bool, device=self.device)
-        for _ in self.walks(self.walk, tables, forms, results, deadline, chosen):
-            pass
+        threads, rows = self._sharers(len(forms.image), self.plan.query), len(forms.image)
+        blocks = self._blocks(rows, self.plan.query, threads)
+        if groups is not None and threads > 1:
+            blocks = whole_groups(blocks, groups)
+        backend = self.backend if len(blocks) == 1 else self.alone
+        parts = [replace(results, left=[]) for _ in blocks]  # bounds are shared, each row has its own; what is counted is not
+
+        def walk(k: int) -> None:
+            self._expire(deadline)
+            self._walk_block(self.walk, backend, tables, forms, blocks[k], parts[k], chosen)
+
+        share_out(walk, range(len(blocks)), min(threads, torch.get_num_threads()))
+        results.ops, results.left = sum(part.ops for part in parts), [left for part in parts for left in part.left]
         return results
 
-    def walks(
+    def walks(self, kind: Callable[..., W], tables: Tables, forms: Forms, results: Results, deadline: float | None) -> Iterator[W]:
+        """Walks from the forms to the input, a block of them each, when they have arrived."""
+        for block in self._blocks(len(forms.image), self.plan.query):
+            self._expire(deadline)
+            yield self._walk_block(kind, self.backend, tables, forms, block, results)
+
+    def _walk_block(
         self,
         kind: Callable[..., W],
+        backend: TorchBackend,
         tables: Tables,
         forms: Forms,
+        block: Tensor,
         results: Results,
-        deadline: float | None,
         chosen: Chosen | None = None,
-    ) -> Iterator[W]:
-        """Walks from the forms to the input, a block of them each, when they have arrived."""
+    ) -> W:
         program, boxes, sem = self.plan.query, tables.boxes, self.forward.semantics
-        target = self.nodes[program.target]
-        for block in self._blocks(len(forms.image), program):
-            self._expire(deadline)
-            image = forms.image[block]
-            zero = torch.zeros_like(image)
-            some = self._rows(image, block, zero, zero)
-            if forms.constant is not None:
-                some.constant = some.constant - forms.constant[block]
-            exact = forms.over_output[block].view(len(block), *extent(target))
-            start = exact.to(self.coefficients.dtype).contiguous()
-            off = (exact - start.double()).abs()
-            if forms.coefficient_error is not None:
-                off = off + forms.coefficient_error[block].view_as(off)
-            flush = 0.0 if sem.real else 2 * sem.eta  # the deployed output itself may be flushed to zero
-            lost = torch.where(off > 0, off * boxes.absmax(target.name)[image], torch.zeros_like(off)) + exact.abs() * flush
-            some.error = some.error + lost.sum((1, 2, 3)) * (1 + 2.0**-30)
-            if forms.over_input is not None:
-                some.error = some.error + relation_error(forms, block, boxes.absmax(self.net.input.name), self.coefficients.dtype)
-            walk = kind(self.backend, tables, program, some, results, chosen)
-            walk.run(start, forms.over_input)
-            yield walk
+        target, image = self.nodes[program.target], forms.image[block]
+        zero = torch.zeros_like(image)
+        some = self._rows(image, block, zero, zero)
+        if forms.constant is not None:
+            some.constant = some.constant - forms.constant[block]
+        exact = forms.over_output[block].view(len(block), *extent(target))
+        start = exact.to(self.coefficients.dtype).contiguous()
+        off = (exact - start.double()).abs()
+        if forms.coefficient_error is not None:
+            off = off + forms.coefficient_error[block].view_as(off)
+        flush = 0.0 if sem.real else 2 * sem.eta  # the deployed output itself may be flushed to zero
+        lost = torch.where(off > 0, off * boxes.absmax(target.name)[image], torch.zeros_like(off)) + exact.abs() * flush
+        some.error = some.error + lost.sum((1, 2, 3)) * (1 + 2.0**-30)
+        if forms.over_input is not None:
+            some.error = some.error + relation_error(forms, block, boxes.absmax(self.net.input.name), self.coefficients.dtype)
+        walk = kind(backend, tables, program, some, results, chosen)
+        walk.run(start, forms.over_input)
+        return walk
 
     def bounded_nodes(self) -> list[str]:
         """Nodes whose boxes a user may ask for: the inputs of nonlinear operators."""

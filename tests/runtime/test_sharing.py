@@ -19,7 +19,7 @@ from polytriton.runtime import budget, engine
 from polytriton.runtime.config import Config
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.results import Results
+from polytriton.runtime.results import Forms, Results
 from polytriton.runtime.trace import Trace
 from tests.oracle.nets import random_box, toy_conv, toy_residual
 from tests.oracle.small import dense
@@ -225,3 +225,36 @@ assert not (tiny * 1.0).view(torch.int32).any(), "and does so afterwards"
 def test_threads_keep_what_is_subnormal_where_the_user_flushes_it() -> None:
     done = subprocess.run([sys.executable, "-c", FLUSHING], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("groups, blocks", [
+    ([0, 0, 0, 1, 1, 2, 2, 2], [3, 2, 3]), ([0, 0, 0, 0, 0, 0, 0, 0], [8]), ([0, 1, 2, 3, 4, 5, 6, 7], [2, 3, 3]), ([0, 1, 0, 1, 2, 2, 2, 2], [8]),
+])  # fmt: skip
+def test_rows_of_a_group_are_one_threads(groups: list[int], blocks: list[int]) -> None:
+    given = [torch.arange(8)[8 * k // 3 : 8 * (k + 1) // 3] for k in range(3)]
+    found = budget.whole_groups(given, torch.tensor(groups))
+    assert torch.cat(found).tolist() == list(range(8)) and [len(b) for b in found] == blocks
+
+
+@pytest.mark.parametrize("net", [toy_conv(), toy_residual()], ids=lambda n: n.name)
+def test_a_query_shared_is_a_query_asked(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "WORTH", 1)
+    asked, found = list[tuple[int, int]](), list[Results]()
+
+    def note(work: Callable[[int], None], jobs: range, threads: int) -> None:
+        asked.append((len(jobs), threads))
+        share_out(work, jobs, threads)
+
+    monkeypatch.setattr(engine, "share_out", note)
+    rng, compiled = np.random.default_rng(9), compile_net(net)
+    lo, hi = (torch.from_numpy(v).reshape(2, -1) for v in random_box(rng, net, "ordinary", 2))
+    rows = torch.from_numpy(rng.standard_normal((24, net.by_name[net.output].size)))
+    forms = Forms(torch.arange(2).repeat_interleave(12), rows)
+    for threads in (1, THREADS):
+        e = Engine(compiled, semantics="real", dtype="float32", threads=threads)
+        boxes = e.interval(lo, hi)
+        found += [e.query(boxes, forms), e.query(boxes, forms, torch.arange(24) // 4)]
+    assert asked == [(1, 1), (1, 1), (THREADS, THREADS), (THREADS, THREADS)]
+    assert torch.equal(found[0].best, found[2].best) and torch.isfinite(found[0].best).all()
+    decided = [(r.best.view(-1, 4) > 0).any(1) for r in found]
+    assert torch.equal(decided[1], decided[3]) and found[2].ops == found[0].ops and len(found[2].left) == THREADS
