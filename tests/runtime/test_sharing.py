@@ -227,9 +227,15 @@ def test_threads_keep_what_is_subnormal_where_the_user_flushes_it() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("groups, blocks", [
-    ([0, 0, 0, 1, 1, 2, 2, 2], [3, 2, 3]), ([0, 0, 0, 0, 0, 0, 0, 0], [8]), ([0, 1, 2, 3, 4, 5, 6, 7], [2, 3, 3]), ([0, 1, 0, 1, 2, 2, 2, 2], [8]),
-])  # fmt: skip
+GROUPS = [
+    ([0, 0, 0, 1, 1, 2, 2, 2], [3, 2, 3]),
+    ([0, 0, 0, 0, 0, 0, 0, 0], [8]),
+    ([0, 1, 2, 3, 4, 5, 6, 7], [2, 3, 3]),
+    ([0, 1, 0, 1, 2, 2, 2, 2], [8]),
+]
+
+
+@pytest.mark.parametrize("groups, blocks", GROUPS)
 def test_rows_of_a_group_are_one_threads(groups: list[int], blocks: list[int]) -> None:
     given = [torch.arange(8)[8 * k // 3 : 8 * (k + 1) // 3] for k in range(3)]
     found = budget.whole_groups(given, torch.tensor(groups))
