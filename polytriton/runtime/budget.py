@@ -64,14 +64,12 @@ def row_blocks(
     return found
 
 
-def whole_groups(blocks: list[Tensor], groups: Tensor) -> list[Tensor]:
-    """The blocks, cut where a group of rows ends: rows of a group leave together, so one thread walks them. One block where groups mix."""
-    if bool((groups[1:] < groups[:-1]).any()):
-        return [torch.cat(blocks)]
-    ends = torch.cat([torch.nonzero(groups[1:] != groups[:-1]).flatten() + 1, torch.tensor([len(groups)])]).tolist()
-    wanted = [int(block[0]) for block in blocks[1:]]
-    cuts = [0, *sorted({next(end for end in ends if end >= cut) for cut in wanted} - {len(groups)}), len(groups)]
-    return [torch.arange(a, b, device=blocks[0].device) for a, b in pairwise(cuts)]
+def between_groups(cuts: list[int], groups: Tensor) -> list[int]:
+    """Where rows are cut near there such that rows of a group, which leave together, stay together; nowhere where groups mix."""
+    if not cuts or bool((groups[1:] < groups[:-1]).any()):
+        return []
+    ends = (torch.nonzero(groups[1:] != groups[:-1]).flatten() + 1).tolist()
+    return sorted({end for cut in cuts if (end := next((e for e in ends if e >= cut), None)) is not None})
 
 
 def _cuts(images: Tensor) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -21,7 +22,7 @@ from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
 from polytriton.ir.plan import Program, extent
 from polytriton.kernels.stock import Stock
 from polytriton.passes.pipeline import Compiled, replan
-from polytriton.runtime.budget import count_sharers, image_bytes, row_blocks, whole_groups
+from polytriton.runtime.budget import between_groups, count_sharers, image_bytes, row_blocks
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.cpu import blocks
@@ -265,7 +266,9 @@ class Engine:
         if leaves:
             results.group = torch.arange(rows, device=self.device)
             results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
-        threads = self._sharers(rows, program)
+        plays = chosen is None and self._may_play(program, tables)
+        sharers = min(self.backend.threads, torch.get_num_threads())  # of a block where rows are played, of blocks elsewhere
+        threads, backend = (1, self.backend) if plays else (self._sharers(rows, program), self.alone)
         ranges = self._blocks(rows, program, threads, image)
         parts = [replace(results, left=[]) for _ in ranges]  # bounds are shared, each row has its own; what is counted is not
 
@@ -274,13 +277,18 @@ class Engine:
             block = ranges[k]
             at = (image, h, w, sign, channel) if len(ranges) == 1 else tuple(v[block] for v in (image, h, w, sign, channel))
             start = Identity(at[3].to(self.coefficients.dtype), at[4])
-            self.walk(self.alone, tables, program, self._rows(at[0], block, at[1], at[2]), parts[k], chosen).run(start)
+            one = self.walk(backend, tables, program, self._rows(at[0], block, at[1], at[2]), parts[k], chosen)
+            one.threads = sharers if plays else 1
+            one.run(start)
 
-        share_out(walk, range(len(ranges)), min(threads, torch.get_num_threads()))
+        share_out(walk, range(len(ranges)), min(threads, sharers))
         self._count_rows(program.target, rows)
         results.ops, results.left = sum(part.ops for part in parts), [left for part in parts for left in part.left]
         self.tally.ops += results.ops
         return results
+
+    def _may_play(self, program: Program, tables: Tables) -> bool:
+        return self.walk is Walk and Walk.may_play(self.backend, self.kit, program, tables.boxes)
 
     def _sharers(self, rows: int, program: Program) -> int:
         """For how many threads blocks are made, whoever may walk them now: rows are summed in the same blocks every time."""
@@ -343,18 +351,21 @@ class Engine:
         if groups is not None:
             results.group, results.strict = groups.to(self.device), True
             results.done = torch.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=torch.bool, device=self.device)
-        threads, rows = self._sharers(len(forms.image), self.plan.query), len(forms.image)
+        rows, sharers = len(forms.image), min(self.backend.threads, torch.get_num_threads())
+        plays = chosen is None and forms.over_input is None and self._may_play(self.plan.query, tables)
+        threads = 1 if plays else self._sharers(rows, self.plan.query)
         blocks = self._blocks(rows, self.plan.query, threads)
         if groups is not None and threads > 1:
-            blocks = whole_groups(blocks, groups)
-        backend = self.backend if len(blocks) == 1 else self.alone
+            cuts = [0, *between_groups([int(block[0]) for block in blocks[1:]], groups), rows]
+            blocks = [torch.arange(a, b, device=self.device) for a, b in pairwise(cuts)]
+        backend = self.backend if plays or len(blocks) == 1 else self.alone
         parts = [replace(results, left=[]) for _ in blocks]  # bounds are shared, each row has its own; what is counted is not
 
         def walk(k: int) -> None:
             self._expire(deadline)
-            self._walk_block(self.walk, backend, tables, forms, blocks[k], parts[k], chosen)
+            self._walk_block(self.walk, backend, tables, forms, blocks[k], parts[k], chosen, sharers if plays else 1)
 
-        share_out(walk, range(len(blocks)), min(threads, torch.get_num_threads()))
+        share_out(walk, range(len(blocks)), min(threads, sharers))
         results.ops, results.left = sum(part.ops for part in parts), [left for part in parts for left in part.left]
         return results
 
@@ -373,6 +384,7 @@ class Engine:
         block: Tensor,
         results: Results,
         chosen: Chosen | None = None,
+        sharers: int = 1,
     ) -> W:
         program, boxes, sem = self.plan.query, tables.boxes, self.forward.semantics
         target, image = self.nodes[program.target], forms.image[block]
@@ -391,6 +403,7 @@ class Engine:
         if forms.over_input is not None:
             some.error = some.error + relation_error(forms, block, boxes.absmax(self.net.input.name), self.coefficients.dtype)
         walk = kind(backend, tables, program, some, results, chosen)
+        walk.threads = sharers
         walk.run(start, forms.over_input)
         return walk
 

@@ -17,7 +17,10 @@ from polytriton.ir.net import Net
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime import budget, engine
 from polytriton.runtime.config import Config
+from polytriton.runtime.cpu import blocks, tape_player
 from polytriton.runtime.cpu.sharing import share_out
+from polytriton.runtime.cpu.tape import Tape
+from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Forms, Results
 from polytriton.runtime.trace import Trace
@@ -89,6 +92,7 @@ def bounds(net: Net, threads: int, dtype: str, candidates: str) -> tuple[dict[st
 def test_bounds_and_counts_are_those_of_one_thread(net: Net, dtype: str, candidates: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries may sum a block of another size in another order, within what their products are charged."""
     monkeypatch.setattr(budget, "WORTH", 1)
+    monkeypatch.setattr(Walk, "plays", False)  # rows that are played are divided inside their block
     asked = list[int]()
 
     def note(work: Callable[[int], None], jobs: range, threads: int) -> None:
@@ -202,6 +206,8 @@ def test_a_batchs_bounds_are_those_of_its_images(dtype: str) -> None:
 FLUSHING = """
 import torch
 from polytriton.runtime.cpu.sharing import share_out
+from polytriton.runtime.cpu.tape import Tape
+from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.settings import pin_settings
 
 torch.set_num_threads(4)
@@ -228,23 +234,49 @@ def test_threads_keep_what_is_subnormal_where_the_user_flushes_it() -> None:
 
 
 GROUPS = [
-    ([0, 0, 0, 1, 1, 2, 2, 2], [3, 2, 3]),
-    ([0, 0, 0, 0, 0, 0, 0, 0], [8]),
-    ([0, 1, 2, 3, 4, 5, 6, 7], [2, 3, 3]),
-    ([0, 1, 0, 1, 2, 2, 2, 2], [8]),
+    ([0, 0, 0, 1, 1, 2, 2, 2], [3, 5]),
+    ([0, 0, 0, 0, 0, 0, 0, 0], []),
+    ([0, 1, 2, 3, 4, 5, 6, 7], [2, 5]),
+    ([0, 1, 0, 1, 2, 2, 2, 2], []),
 ]
 
 
-@pytest.mark.parametrize("groups, blocks", GROUPS)
-def test_rows_of_a_group_are_one_threads(groups: list[int], blocks: list[int]) -> None:
-    given = [torch.arange(8)[8 * k // 3 : 8 * (k + 1) // 3] for k in range(3)]
-    found = budget.whole_groups(given, torch.tensor(groups))
-    assert torch.cat(found).tolist() == list(range(8)) and [len(b) for b in found] == blocks
+@pytest.mark.parametrize("groups, cuts", GROUPS)
+def test_rows_of_a_group_are_one_threads(groups: list[int], cuts: list[int]) -> None:
+    assert budget.between_groups([2, 5], torch.tensor(groups)) == cuts
+    assert budget.between_groups([], torch.tensor(groups)) == []
 
 
+@pytest.mark.parametrize("candidates", ["all", "input"])
 @pytest.mark.parametrize("net", [toy_conv(), toy_residual()], ids=lambda n: n.name)
-def test_a_query_shared_is_a_query_asked(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_played_are_divided(net: Net, candidates: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape_player, "WORTH", 1)
+    sizes, part = list[int](), tape_player.TapePlayer._part
+
+    def note(self: tape_player.TapePlayer, tape: Tape, a: int, b: int) -> object:
+        sizes.append(b - a)
+        return part(self, tape, a, b)
+
+    alone, one, before = bounds(net, 1, "float32", candidates)
+    monkeypatch.setattr(tape_player.TapePlayer, "_part", note)
+    shared, several, after = bounds(net, THREADS, "float32", candidates)
+    if not blocks.is_available():
+        assert not sizes
+        return
+    assert len(sizes) >= 2 * THREADS and min(sizes) > 0 and max(sizes) - min(sizes) <= 1
+    for name, want in alone.items():
+        assert np.abs(shared[name] - want).max() <= 4e-16 * max(1.0, float(np.abs(want).max())), name
+    assert several.tally.rows == one.tally.rows and several.tally.ops == one.tally.ops
+    assert [(e.name, e.rows) for e in after.entries] == [(e.name, e.rows) for e in before.entries]
+
+
+@pytest.mark.parametrize("played", [True, False])
+@pytest.mark.parametrize("net", [toy_conv(), toy_residual()], ids=lambda n: n.name)
+def test_a_query_shared_is_a_query_asked(net: Net, played: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "WORTH", 1)
+    monkeypatch.setattr(tape_player, "WORTH", 1)
+    monkeypatch.setattr(Walk, "plays", played)
+    played = played and blocks.is_available()
     asked, found = list[tuple[int, int]](), list[Results]()
 
     def note(work: Callable[[int], None], jobs: range, threads: int) -> None:
@@ -260,7 +292,7 @@ def test_a_query_shared_is_a_query_asked(net: Net, monkeypatch: pytest.MonkeyPat
         e = Engine(compiled, semantics="real", dtype="float32", threads=threads)
         boxes = e.interval(lo, hi)
         found += [e.query(boxes, forms), e.query(boxes, forms, torch.arange(24) // 4)]
-    assert asked == [(1, 1), (1, 1), (THREADS, THREADS), (THREADS, THREADS)]
+    assert asked == [(1, 1)] * 2 + [(1, 1) if played else (THREADS, THREADS)] * 2
     assert torch.equal(found[0].best, found[2].best) and torch.isfinite(found[0].best).all()
     decided = [(r.best.view(-1, 4) > 0).any(1) for r in found]
-    assert torch.equal(decided[1], decided[3]) and found[2].ops == found[0].ops and len(found[2].left) == THREADS
+    assert torch.equal(decided[1], decided[3]) and found[2].ops == found[0].ops and len(found[2].left) == (1 if played else THREADS)

@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass
+from itertools import pairwise
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from polytriton.ir.plan import Program
+from polytriton.runtime.budget import between_groups
 from polytriton.runtime.chosen import Chosen
+from polytriton.runtime.cpu import tape_loop as loop
 from polytriton.runtime.cpu.frontier import Entry, Frontier
+from polytriton.runtime.cpu.fused import kept_threads
 from polytriton.runtime.cpu.tape import NEURON, Held, Tape
-from polytriton.runtime.cpu.tape_loop import COUNTS, NOTES, play
+from polytriton.runtime.cpu.tape_loop import play
 from polytriton.runtime.cpu.tape_record import record
+from polytriton.runtime.cpu.torch_backend import TorchBackend
+from polytriton.runtime.forward import Boxes
 from polytriton.runtime.results import Identity, Results, Rows
+from polytriton.runtime.tables import Kit
 
+PLAYED = ("start", "linear", "conv", "relu", "add", "sub", "merge", "dense", "input")
+WORTH = 2 * 10**7  # operations: what a thread does in the time that handing them over takes, several times over
 NONE, NOBODY, NO_NUMBERS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_), np.empty(0)
+
+
+@dataclass
+class _Part:
+    """Some rows with memory of their own: a thread plays them alone, since rows tell each other nothing."""
+
+    tape: Tape
+    count: int
+    memory: np.ndarray
+    whole: np.ndarray
+    scalars: tuple[np.ndarray, np.ndarray]
+    told: np.ndarray
+    asked: tuple[object, ...]
+    left: int = 0
+
+    def play(self) -> None:
+        self.left = play(*self.asked)
+
+    def rows(self) -> tuple[Tensor, ...]:
+        """What `Rows` are made of, of the rows that are left."""
+        image, h, w, index = self.whole
+        return tuple(torch.from_numpy(v[: self.left]) for v in (image, h, w, *self.scalars, index))
+
+    def entry(self, slot: int) -> Tensor:
+        begin = int(self.tape.offsets[slot]) * self.count
+        return torch.from_numpy(self.memory[begin : begin + self.left * int(self.tape.sizes[slot])]).view(self.left, -1)
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 class TapePlayer(Frontier):
@@ -27,6 +70,13 @@ class TapePlayer(Frontier):
     extra: Tensor | None
     left: list[int]
     plays = True  # a kind of walk that looks at its steps sets this to False
+    threads = 1  # among which rows are divided
+
+    @classmethod
+    def may_play(cls, backend: TorchBackend, kit: Kit, program: Program, boxes: Boxes) -> bool:
+        """Whether most of a program is played, unless a layer is of a kind or a shape that tapes do not know."""
+        known = backend.plays and backend.fast and bool(kit.blocks) and boxes.ball is None
+        return cls.plays and known and all(step.op in PLAYED for step in program.steps)
 
     def _find_tape(self, k: int) -> Tape | None:
         """A tape from this step on, where one is worth it."""
@@ -50,45 +100,60 @@ class TapePlayer(Frontier):
 
     def _play(self, tape: Tape, k: int) -> bool:
         """Plays a tape that begins with this step. False when no row is left, or none has a step to come."""
-        rows, n = self.rows, len(self.rows)
-        memory = np.empty(tape.row * n + tape.taps, dtype=np.float32)
-        sign, channel = NO_NUMBERS, NONE
-        for name, (m, _) in self.frontier.items():
-            if isinstance(m, Identity):
-                sign, channel = m.sign.double().numpy(), m.channel.numpy()
-            else:
-                begin = int(tape.offsets[tape.before[name]]) * n
-                memory[begin : begin + m.numel()] = m.reshape(-1).numpy()
-        slots = tape.offsets * (4 * n) + memory.ctypes.data
-        slots[0] = memory.ctypes.data + 4 * n * tape.row
-        whole = np.stack([v.numpy() for v in (rows.image, rows.h, rows.w, rows.index)])
-        constant, error, results = rows.constant.numpy(), rows.error.numpy(), self.results
-        told = np.zeros((len(tape.checks), 2), dtype=np.int64)
-        group, done = (NONE, NOBODY) if results.group is None or results.done is None else (results.group.numpy(), results.done.numpy())
-        best, raw = results.best.numpy(), results.raw.numpy()
-        counts, lines, near = np.empty((COUNTS, n), dtype=np.int64), np.empty((n, 2), dtype=np.int64), np.empty(tape.near, dtype=np.int64)
-        left = play(
-            tape.code, tape.reals, slots, tape.sizes, sign, channel, *whole, constant, error, best, raw, group, done, results.strict,
-            self.backend.config.leave, np.empty((NOTES, n)), counts, lines, near, told,
-        )  # fmt: skip
-        if not self._count(tape, k, told):
+        n, ops = len(self.rows), sum(step.ops for step in self.program.steps[k : k + tape.steps])
+        count = max(1, min(self.threads, n, n * ops // WORTH))
+        cuts, groups = [n * j // count for j in range(1, count)], self.results.group
+        if groups is not None:
+            cuts = between_groups(cuts, groups[self.rows.index])
+        parts = [self._part(tape, a, b) for a, b in pairwise([0, *cuts, n])]
+        others = [kept_threads(self.threads - 1, "polytriton-rows").submit(part.play) for part in parts[1:]]
+        try:
+            parts[0].play()
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
+        if not self._count(tape, k, np.sum([part.told for part in parts], axis=0)):
             return False
-        self.rows = Rows(*(torch.from_numpy(v[:left]) for v in (*whole[:3], constant, error, whole[3])))
+        self.rows = Rows(*(_join(v) for v in zip(*(part.rows() for part in parts), strict=True)))
         self.image = self.tables.only_image(self.rows.image) if self.image is None else self.image
 
         def entry(name: str, held: Held) -> Entry:
             if held.slot == NEURON:  # rows leave at checks only, and none is taken while such an entry is there
-                signs = torch.from_numpy(sign * held.factor).to(self.kit.coefficients.dtype)
-                return Identity(signs, torch.from_numpy(channel)), held.window
-            begin, shape = int(tape.offsets[held.slot]) * n, (held.window.h.size, held.window.w.size, self._extent(name)[2])
-            m = torch.from_numpy(memory[begin : begin + left * int(tape.sizes[held.slot])])
-            return m.view(left, *(shape if held.narrow is None else (1, 1, len(held.narrow.cells)))), held.window
+                (start,) = (m for m, _ in before.values() if isinstance(m, Identity))
+                return Identity(start.sign * held.factor, start.channel), held.window
+            m = _join([part.entry(held.slot) for part in parts])
+            shape = held.window.h.size, held.window.w.size, self._extent(name)[2]
+            return m.view(len(m), *(shape if held.narrow is None else (1, 1, len(held.narrow.cells)))), held.window
 
+        before = self.frontier
         self.frontier = {name: entry(name, held) for name, held in tape.after.items()}
         self.arriving = {name: [entry(name, held) for held in entries] for name, entries in tape.arriving.items()}
         self.narrow = {name: held.narrow for name, held in tape.after.items() if held.narrow is not None}
         self.owed = {name: held.owes for name, held in tape.after.items() if held.owes is not None}
         return True
+
+    def _part(self, tape: Tape, a: int, b: int) -> _Part:
+        """The rows from a to b, ready to be played."""
+        rows, n, results = self.rows, b - a, self.results
+        memory = np.empty(tape.row * n + tape.taps, dtype=np.float32)
+        sign, channel = NO_NUMBERS, NONE
+        for name, (m, _) in self.frontier.items():
+            if isinstance(m, Identity):
+                sign, channel = m.sign[a:b].double().numpy(), m.channel[a:b].numpy()
+            else:
+                begin, given = int(tape.offsets[tape.before[name]]) * n, m[a:b].reshape(-1).numpy()
+                memory[begin : begin + len(given)] = given
+        slots = tape.offsets * (4 * n) + memory.ctypes.data
+        slots[loop.TAPS] = memory.ctypes.data + 4 * n * tape.row
+        whole = np.stack([v[a:b].numpy() for v in (rows.image, rows.h, rows.w, rows.index)])
+        scalars = rows.constant[a:b].numpy(), rows.error[a:b].numpy()
+        group, done = (NONE, NOBODY) if results.group is None or results.done is None else (results.group.numpy(), results.done.numpy())
+        told, leave = np.zeros((len(tape.checks), 2), dtype=np.int64), self.backend.config.leave
+        scratch = np.empty((loop.NOTES, n)), np.empty((loop.COUNTS, n), np.int64), np.empty((n, 2), np.int64), np.empty(tape.near, np.int64)
+        bounds = results.best.numpy(), results.raw.numpy(), group, done, results.strict
+        asked = tape.code, tape.reals, slots, tape.sizes, sign, channel, *whole, *scalars, *bounds, leave, *scratch, told
+        return _Part(tape, n, memory, whole, scalars, told, asked)
 
     def _count(self, tape: Tape, k: int, told: np.ndarray) -> bool:
         """Notes how many rows each step had. False when none is left for another."""
