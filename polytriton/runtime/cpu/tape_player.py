@@ -11,17 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polytriton.ir.plan import Program
+from polytriton.ir.plan import Program, Window
 from polytriton.runtime.budget import between_groups
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.cpu import tape_loop as loop
+from polytriton.runtime.cpu.blocks import Packed
 from polytriton.runtime.cpu.frontier import Entry, Frontier
 from polytriton.runtime.cpu.fused import kept_threads
+from polytriton.runtime.cpu.products import conv_shape
 from polytriton.runtime.cpu.tape import NEURON, Held, Tape
 from polytriton.runtime.cpu.tape_loop import play
 from polytriton.runtime.cpu.tape_record import record
 from polytriton.runtime.cpu.torch_backend import TorchBackend
-from polytriton.runtime.forward import Boxes
 from polytriton.runtime.results import Identity, Results, Rows
 from polytriton.runtime.tables import Kit
 
@@ -73,10 +74,24 @@ class TapePlayer(Frontier):
     threads = 1  # among which rows are divided
 
     @classmethod
-    def may_play(cls, backend: TorchBackend, kit: Kit, program: Program, boxes: Boxes) -> bool:
-        """Whether most of a program is played, unless a layer is of a kind or a shape that tapes do not know."""
-        known = backend.plays and backend.fast and bool(kit.blocks) and boxes.ball is None
-        return cls.plays and known and all(step.op in PLAYED for step in program.steps)
+    def may_play(cls, backend: TorchBackend, kit: Kit, program: Program) -> bool:
+        """Whether tapes know every step of a program, as far as that can be told without rows."""
+        if not (cls.plays and backend.plays and backend.fast and kit.blocks):
+            return False
+        windows: dict[str, Window] = {}
+        for step in program.steps:
+            if step.op not in PLAYED:
+                return False
+            if step.op in ("linear", "conv") and not kit.sums_in_blocks(kit.forward.layers[step.node]):
+                return False
+            window = windows.get(step.node)
+            if step.op == "conv" and window is not None and window.cells > 1:
+                w = kit.multiplier(step.node)
+                assert isinstance(w, Packed)
+                if backend.sums_planes(w, conv_shape(kit.nodes[step.node], window), window.w.size):
+                    return False
+            windows.update(zip(step.to, step.windows, strict=True))
+        return True
 
     def _find_tape(self, k: int) -> Tape | None:
         """A tape from this step on, where one is worth it."""
