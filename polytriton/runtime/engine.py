@@ -267,10 +267,12 @@ class Engine:
         if leaves:
             results.group = torch.arange(rows, device=self.device)
             results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
-        plays = chosen is None and self._may_play(program, tables)
-        sharers = min(self.backend.threads, torch.get_num_threads())  # of a block where rows are played, of blocks elsewhere
+        sharers = min(self.backend.threads, torch.get_num_threads())
+        # one thread's Python goes on beside another's loops where there is a block for each; the rows of few blocks are divided
+        ranges = self._blocks(rows, program, 1, image)
+        plays = chosen is None and len(ranges) <= sharers and self._may_play(program, tables)
         threads, backend = (1, self.backend) if plays else (self._sharers(rows, program), self.alone)
-        ranges = self._blocks(rows, program, threads, image)
+        ranges = ranges if threads == 1 else self._blocks(rows, program, threads, image)
         parts = [replace(results, left=[]) for _ in ranges]  # bounds are shared, each row has its own; what is counted is not
 
         def walk(k: int) -> None:
