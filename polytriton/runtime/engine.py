@@ -365,8 +365,10 @@ class Engine:
         threads = 1 if plays else self._sharers(rows, self.plan.query)
         blocks = self._blocks(rows, self.plan.query, threads)
         if groups is not None and threads > 1:
-            cuts = [0, *between_groups([int(block[0]) for block in blocks[1:]], groups), rows]
-            blocks = [torch.arange(a, b, device=self.device) for a, b in pairwise(cuts)]
+            cuts = between_groups([int(block[0]) for block in blocks[1:]], groups)
+            threads = threads if cuts else 1  # groups that mix are walked in turn, in blocks as large as the memory holds
+            ends = [0, *cuts, rows]
+            blocks = [torch.arange(a, b, device=self.device) for a, b in pairwise(ends)] if cuts else self._blocks(rows, self.plan.query)
         backend = self.backend if plays or len(blocks) == 1 else self.alone
         parts = [replace(results, left=[]) for _ in blocks]  # bounds are shared, each row has its own; what is counted is not
 
