@@ -151,12 +151,12 @@ def text_of_routines(name: str) -> str:
 
 def _convolve_at(
     m: int, rows: int, h: int, w: int, terms: int, out: int, height: int, line: int, panels: int, count: int, taps: int, places: int,
-    kh: int, size: int, channels: int, top: int, left: int, sh: int, sw: int, dh: int, dw: int, some: int,
+    kh: int, size: int, *moves: int,
 ) -> None:  # fmt: skip
     _convolve(
         floats(m, rows * h * w * terms).reshape(rows, h, w, terms), floats(out, rows * height * line).reshape(rows, height, line),
-        floats(panels, count * terms * PANEL).reshape(count, terms, PANEL), floats(taps, some * h * w * kh * size), integers(places, kh),
-        kh, size, channels, top, left, sh, sw, dh, dw, some,
+        floats(panels, count * terms * PANEL).reshape(count, terms, PANEL), floats(taps, moves[-1] * h * w * kh * size), integers(places, kh),
+        kh, size, *moves,
     )  # fmt: skip
 
 

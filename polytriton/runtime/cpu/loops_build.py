@@ -17,7 +17,7 @@ import numba
 import numba.extending
 
 from polytriton.runtime.cpu.loops import Loop
-from polytriton.runtime.cpu.outside import Numbers, Routine
+from polytriton.runtime.cpu.outside import Addressed, Routine
 
 ORDER = {"float32": 0, "float64": 1, "int64": 2, "bool": 3}  # of the ids of types in the first slots
 SIZES = {"float32": 4, "float64": 8, "int64": 8, "bool": 1}
@@ -117,7 +117,7 @@ def _known_to_numba(function: Callable[..., Any], flags: set[str]) -> Any:
             scope[name] = numba.njit(fastmath=value.flags, **how)(_known_to_numba(value.function, value.flags))
         elif isinstance(value, FunctionType):
             scope[name] = numba.njit(fastmath=flags, **how)(_known_to_numba(value, flags))
-        elif isinstance(value, Numbers):
+        elif isinstance(value, Addressed):
             scope[name] = _numbers(value.kind)
         elif isinstance(value, Routine):
             llvm.add_symbol(value.name, ctypes.addressof(NOWHERE))  # Numba links what it compiles, though nothing runs it

@@ -15,8 +15,8 @@ HELD = 1 << 28  # values that an array made in Python spans at most: none is tou
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """Numbers of a type as they lie in memory: `numbers(address, count)`; none at address 0."""
+class Addressed:
+    """Addressed of a type as they lie in memory: `numbers(address, count)`; none at address 0."""
 
     kind: str
 
@@ -39,4 +39,4 @@ class Routine:
         self.same(*map(int, given))
 
 
-floats, doubles, integers = Numbers("float32"), Numbers("float64"), Numbers("int64")
+floats, doubles, integers = Addressed("float32"), Addressed("float64"), Addressed("int64")

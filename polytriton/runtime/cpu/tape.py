@@ -22,7 +22,7 @@ TapeKey = tuple[str, str, int, "int | None", tuple[tuple[str, Window, int, bool,
 
 
 @dataclass(frozen=True)
-class Held:
+class TapeEntry:
     """An entry of the frontier: its slot and window, the cells it has alone, and the table of the point that it owes the value at.
 
     In the slot NEURON nothing is written out: a row is one neuron, with a sign that is `factor` times the row's.
@@ -54,6 +54,6 @@ class Tape:
     checks: tuple[int, ...]
     steps: int
     before: dict[str, int]
-    after: dict[str, Held]
-    arriving: dict[str, list[Held]]
+    after: dict[str, TapeEntry]
+    arriving: dict[str, list[TapeEntry]]
     used: Sequence[object] = field(repr=False)

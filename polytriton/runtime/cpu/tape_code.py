@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from polytriton.runtime.cpu import tape_loop as loop
-from polytriton.runtime.cpu.tape import Held, Tape
+from polytriton.runtime.cpu.tape import Tape, TapeEntry
 
 
 class TapeCode:
@@ -26,7 +26,7 @@ class TapeCode:
         self.slot(0)  # loop.TAPS
 
     def tape(
-        self, steps: int, checks: Sequence[int], before: dict[str, int], after: dict[str, Held], arriving: dict[str, list[Held]]
+        self, steps: int, checks: Sequence[int], before: dict[str, int], after: dict[str, TapeEntry], arriving: dict[str, list[TapeEntry]]
     ) -> Tape:
         return Tape(
             np.array(self.lines, dtype=np.int64).reshape(-1, loop.FIELDS), np.array(self.reals).reshape(-1, loop.REALS),

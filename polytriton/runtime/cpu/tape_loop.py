@@ -113,14 +113,16 @@ def join_windows(m, height, line, out, outer, width, top, left, rows):  # type: 
 
 
 def _play(  # type: ignore[no-untyped-def]
-    tape, reals, slots, sizes, sign, channel, image, h, w, index, constant, error, best, raw_best, group, done, strict, leave,
+    tape, reals, slots, sizes, sign, channel, whole, constant, error, best, raw_best, group, done, strict, leave,
     notes, counts, lines, near, told,
 ):  # fmt: skip
     """Plays a tape; returns how many rows are left. told[k]: rows that a check k leaves open, and rows that go on.
 
-    `slots` are addresses of the coefficients, `sizes` values of a row there; `sign` and `channel` are of rows that are a neuron each.
+    `slots` are addresses of the coefficients, `sizes` values of a row there; `sign` and `channel` are of rows that are a neuron each. `whole`: each
+    row's image, place down and across, and index.
     `near`: memory for places of a kernel's lines.
     """
+    image, h, w, index = whole[0], whole[1], whole[2], whole[3]
     n, moved = len(image), False
     base, then, start, stay = counts[BASE], counts[THEN], counts[START], counts[STAY]
     none = doubles(0, 0)
@@ -255,5 +257,5 @@ def _play(  # type: ignore[no-untyped-def]
     return n
 
 
-FORM = "I2 D2 I I D I I I I I D D D D I B b d D2 I2 I2 I I2"
+FORM = "I2 D2 I I D I I2 D D D D I B b d D2 I2 I2 I I2"
 play = loops.loop(FORM, fused.PLAIN, parts=("blocks", "convs", "fused", "outside", "scalars", "sums"), beside=convs.text_of_routines)(_play)

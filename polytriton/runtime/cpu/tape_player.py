@@ -19,7 +19,7 @@ from polytriton.runtime.cpu.blocks import Packed
 from polytriton.runtime.cpu.frontier import Entry, Frontier
 from polytriton.runtime.cpu.fused import kept_threads
 from polytriton.runtime.cpu.products import conv_shape
-from polytriton.runtime.cpu.tape import NEURON, Held, Tape
+from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
 from polytriton.runtime.cpu.tape_loop import play
 from polytriton.runtime.cpu.tape_record import record
 from polytriton.runtime.cpu.torch_backend import TorchBackend
@@ -32,7 +32,7 @@ NONE, NOBODY, NO_NUMBERS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.boo
 
 
 @dataclass
-class _Part:
+class _PlayedRows:
     """Some rows with memory of their own: a thread plays them alone, since rows tell each other nothing."""
 
     tape: Tape
@@ -101,7 +101,7 @@ class TapePlayer(Frontier):
         if self.tables.boxes.ball is not None or any(self.arriving.values()) or not self.frontier:
             return None
         entries = {
-            name: Held(NEURON if isinstance(m, Identity) else 0, window, self.narrow.get(name), self.owed.get(name))
+            name: TapeEntry(NEURON if isinstance(m, Identity) else 0, window, self.narrow.get(name), self.owed.get(name))
             for name, (m, window) in self.frontier.items()
         }
         if sum(held.slot == NEURON for held in entries.values()) > 1:
@@ -133,7 +133,7 @@ class TapePlayer(Frontier):
         self.rows = Rows(*(_join(v) for v in zip(*(part.rows() for part in parts), strict=True)))
         self.image = self.tables.only_image(self.rows.image) if self.image is None else self.image
 
-        def entry(name: str, held: Held) -> Entry:
+        def entry(name: str, held: TapeEntry) -> Entry:
             if held.slot == NEURON:  # rows leave at checks only, and none is taken while such an entry is there
                 (start,) = (m for m, _ in before.values() if isinstance(m, Identity))
                 return Identity(start.sign * held.factor, start.channel), held.window
@@ -148,7 +148,7 @@ class TapePlayer(Frontier):
         self.owed = {name: held.owes for name, held in tape.after.items() if held.owes is not None}
         return True
 
-    def _part(self, tape: Tape, a: int, b: int) -> _Part:
+    def _part(self, tape: Tape, a: int, b: int) -> _PlayedRows:
         """The rows from a to b, ready to be played."""
         rows, n, results = self.rows, b - a, self.results
         memory = np.empty(tape.row * n + tape.taps, dtype=np.float32)
@@ -167,8 +167,8 @@ class TapePlayer(Frontier):
         told, leave = np.zeros((len(tape.checks), 2), dtype=np.int64), self.backend.config.leave
         scratch = np.empty((loop.NOTES, n)), np.empty((loop.COUNTS, n), np.int64), np.empty((n, 2), np.int64), np.empty(tape.near, np.int64)
         bounds = results.best.numpy(), results.raw.numpy(), group, done, results.strict
-        asked = tape.code, tape.reals, slots, tape.sizes, sign, channel, *whole, *scalars, *bounds, leave, *scratch, told
-        return _Part(tape, n, memory, whole, scalars, told, asked)
+        asked = tape.code, tape.reals, slots, tape.sizes, sign, channel, whole, *scalars, *bounds, leave, *scratch, told
+        return _PlayedRows(tape, n, memory, whole, scalars, told, asked)
 
     def _count(self, tape: Tape, k: int, told: np.ndarray) -> bool:
         """Notes how many rows each step had. False when none is left for another."""

@@ -12,7 +12,7 @@ from polytriton.rounding import U64, dot_error, one_rounding, sum_error
 from polytriton.runtime.cpu import tape_loop as loop
 from polytriton.runtime.cpu.blocks import Packed
 from polytriton.runtime.cpu.products import Compact, conv_shape, reach
-from polytriton.runtime.cpu.tape import NEURON, Held, Tape
+from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
 from polytriton.runtime.cpu.tape_code import TapeCode
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.narrow import Narrow
@@ -21,7 +21,9 @@ from polytriton.runtime.tables import Tables
 SLOTS = 62  # bits of a whole number, but for its sign
 
 
-def record(backend: TorchBackend, tables: Tables, program: Program, at: int, image: int | None, entries: dict[str, Held]) -> Tape | None:
+def record(
+    backend: TorchBackend, tables: Tables, program: Program, at: int, image: int | None, entries: dict[str, TapeEntry]
+) -> Tape | None:
     """The tape from step `at` on, for rows with these entries (whose slots are numbers of no meaning yet); None where a walk is as good."""
     writer = _Writer(backend, tables, program, image, entries)
     steps = 0
@@ -35,15 +37,15 @@ def record(backend: TorchBackend, tables: Tables, program: Program, at: int, ima
 class _Writer:
     """Walks a program without rows. The methods named after operators say what their namesakes in walk.py do."""
 
-    def __init__(self, backend: TorchBackend, tables: Tables, program: Program, image: int | None, entries: dict[str, Held]) -> None:
+    def __init__(self, backend: TorchBackend, tables: Tables, program: Program, image: int | None, entries: dict[str, TapeEntry]) -> None:
         self.backend, self.tables, self.kit, self.program, self.image = backend, tables, tables.kit, program, image
         self.code = TapeCode()
         self.checks: list[int] = []
-        self.frontier: dict[str, Held] = {}
-        self.arriving: dict[str, list[Held]] = {}
+        self.frontier: dict[str, TapeEntry] = {}
+        self.arriving: dict[str, list[TapeEntry]] = {}
         for name, held in entries.items():
             slot = NEURON if held.slot == NEURON else self.code.slot(self._size(name, held))
-            self.frontier[name] = Held(slot, held.window, held.narrow, held.owes)
+            self.frontier[name] = TapeEntry(slot, held.window, held.narrow, held.owes)
         self.before = {name: held.slot for name, held in self.frontier.items() if held.slot != NEURON}
 
     def tape(self, steps: int) -> Tape:
@@ -98,45 +100,45 @@ class _Writer:
         frame = self.kit.frames[name]
         return *frame.origin(window), window.h.size, window.w.size * frame.channels
 
-    def _size(self, name: str, held: Held) -> int:
+    def _size(self, name: str, held: TapeEntry) -> int:
         *_, height, line = self._place(name, held.window, held.narrow)
         return height * line
 
     # ---- frontier -----------------------------------------------------------------------------------------
 
-    def _standing(self, name: str) -> list[Held]:
+    def _standing(self, name: str) -> list[TapeEntry]:
         """The entries at a node."""
         return [self.frontier[name], *self.arriving.get(name, [])] if name in self.frontier else []
 
-    def _take(self, name: str) -> Held:
+    def _take(self, name: str) -> TapeEntry:
         held = self.frontier.pop(name)
         self._pay_point(name, held)
         return held
 
-    def _give(self, step: Step, *entries: Held) -> None:
+    def _give(self, step: Step, *entries: TapeEntry) -> None:
         for name, entry in zip(step.to, entries, strict=True):
             if name in self.frontier:
                 self.arriving.setdefault(name, []).append(entry)
             else:
                 self.frontier[name] = entry
 
-    def _pay_point(self, name: str, held: Held) -> None:
+    def _pay_point(self, name: str, held: TapeEntry) -> None:
         if held.owes is not None:
             self.code.emit(loop.POINT, held.slot, 0, self._place(name, held.window, held.narrow), [self.code.address(held.owes)])
 
-    def _give_product(self, step: Step, held: Held) -> None:
+    def _give_product(self, step: Step, held: TapeEntry) -> None:
         """An affine step's result, which owes the value at its centre: at once, where it has no pass of its own to come."""
         found, name = self.tables.centre_tables(step.node), step.to[0]
         waits = name in self.frontier
         if found is not None and waits:
-            self._pay_point(name, Held(held.slot, held.window, None, found[1]))
+            self._pay_point(name, TapeEntry(held.slot, held.window, None, found[1]))
         elif found is not None:
             narrow, point = held.narrow, found[1]
             owes = point if narrow is None else narrow.keep(step.node, "point", lambda: point.flatten(1)[narrow.image][None])[0]
-            held = Held(held.slot, held.window, narrow, owes)
+            held = TapeEntry(held.slot, held.window, narrow, owes)
         self._give(step, held)
 
-    def _charge(self, name: str, held: Held) -> None:
+    def _charge(self, name: str, held: TapeEntry) -> None:
         """The constant and the error of substituting an affine node."""
         if held.slot == NEURON:
             self._charge_neuron(name, held.factor)
@@ -166,7 +168,7 @@ class _Writer:
             self.code.emit(
                 loop.CANDIDATE, held.slot, 0, place, [self.code.address(low), self.code.address(high), self.code.address(held.owes), k]
             )
-            self.frontier[name] = Held(held.slot, held.window, held.narrow)
+            self.frontier[name] = TapeEntry(held.slot, held.window, held.narrow)
             floors.append(self.code.address(self.tables.floor(name)))
             terms = place[-2] * place[-1] + len(entries) - 1
             charges.append(dot_error(terms) + self.kit.pending.get(name, 0.0))
@@ -204,9 +206,9 @@ class _Writer:
         tables = [self.code.address(v) for v in (below, above, cut, held.owes, t, bias, floor)]
         self.code.emit(loop.RELAX, held.slot, out, place, [*tables, *_bias_lines(bias), *then[:5]], [sum_error(terms)])
         self.code.drop(held.slot)
-        self._give(step, Held(out, held.window, narrow))
+        self._give(step, TapeEntry(out, held.window, narrow))
 
-    def _relax(self, step: Step, held: Held, place: tuple[int, ...]) -> None:
+    def _relax(self, step: Step, held: TapeEntry, place: tuple[int, ...]) -> None:
         """A ReLU that pays for no affine node behind it."""
         assert held.narrow is None
         self._pay_point(step.node, held)
@@ -214,7 +216,7 @@ class _Writer:
         tables = [self.code.address(v) for v in (lines.below, lines.above, lines.upper_cut)]
         self.code.emit(loop.RELAX_ALONE, held.slot, out, place, tables, [sum_error(place[-2] * place[-1])])
         self.code.drop(held.slot)
-        self._give(step, Held(out, held.window))
+        self._give(step, TapeEntry(out, held.window))
 
     def _linear(self, step: Step, coming: Sequence[Step]) -> None:
         node, source = self.kit.nodes[step.node], step.to[0]
@@ -224,18 +226,18 @@ class _Writer:
         then = self._narrow_behind(source, coming)
         if held.slot == NEURON:
             rows = self.kit.weights[node.name].rows
-            size = self._size(source, Held(0, step.windows[0], then))
+            size = self._size(source, TapeEntry(0, step.windows[0], then))
             out = self.code.slot(size)
             cells = 0 if then is None else self.code.address(then.cells)
             begin = 1, rows.shape[1], 1, size, 0, 0, int(then is not None), self.code.address(rows), cells
             self.code.emit(loop.BEGIN, out=out, rest=begin, reals=[held.factor])
-            self._give(step, Held(out, step.windows[0], then))
+            self._give(step, TapeEntry(out, step.windows[0], then))
             return
         part = self.tables.active(node, self.image) if held.narrow is None else held.narrow.part
         if then is not None and (part is None or part.inputs is None or not torch.equal(part.inputs, then.cells)):
             then = None
         window = step.windows[0]
-        out = self.code.slot(self._size(source, Held(0, window, then)))
+        out = self.code.slot(self._size(source, TapeEntry(0, window, then)))
         whole = self.kit.multiplier(node.name) if part is None else part.w
         assert isinstance(whole, Packed)
         pick, place, scratch = [0, 0, 0], [0, 0, 0], []
@@ -249,7 +251,7 @@ class _Writer:
         self.code.emit(loop.LINEAR, held.slot, out, (), rest)
         for slot in (*scratch, held.slot):
             self.code.drop(slot)
-        self._give_product(step, Held(out, window, then))
+        self._give_product(step, TapeEntry(out, window, then))
 
     def _narrow_behind(self, name: str, coming: Sequence[Step]) -> Narrow | None:
         if len(coming) < 2 or self.frontier:
@@ -265,7 +267,7 @@ class _Writer:
         held = self._take(node.name)
         if step.pays("product"):
             self._charge(node.name, held)
-        made = Held(self._begin(step, held) if held.slot == NEURON else self._convolve(step, held), window)
+        made = TapeEntry(self._begin(step, held) if held.slot == NEURON else self._convolve(step, held), window)
         if step.mask:
             self.code.emit(loop.MASK, made.slot, 0, self._place(source, window), [self.code.address(self.tables.image_mask(source))])
         if held.slot == NEURON:
@@ -273,7 +275,7 @@ class _Writer:
         else:
             self._give_product(step, made)
 
-    def _begin(self, step: Step, held: Held) -> int:
+    def _begin(self, step: Step, held: TapeEntry) -> int:
         """A neuron's weights, in a window around them."""
         node, window, rows = self.kit.nodes[step.node], step.windows[0], self.kit.weights[step.node].rows
         margins = _margins(reach(node, held.window), window)
@@ -284,7 +286,7 @@ class _Writer:
         self.code.emit(loop.BEGIN, out=out, rest=rest, reals=[held.factor])
         return out
 
-    def _convolve(self, step: Step, held: Held) -> int:
+    def _convolve(self, step: Step, held: TapeEntry) -> int:
         node, window = self.kit.nodes[step.node], step.windows[0]
         shape, w, frame = conv_shape(node, held.window), self.kit.multiplier(node.name), self.kit.frames[node.name]
         assert isinstance(w, Packed)
@@ -313,7 +315,7 @@ class _Writer:
             other = self.code.slot(self.code.sizes[held.slot])
             self.code.emit(loop.COPY, held.slot, other, reals=[sign])
         first, second = step.windows
-        self._give(step, Held(held.slot, first, factor=held.factor), Held(other, second, factor=factor))
+        self._give(step, TapeEntry(held.slot, first, factor=held.factor), TapeEntry(other, second, factor=factor))
 
     def _sub(self, step: Step) -> None:
         self._add(step, -1.0)
@@ -342,7 +344,7 @@ class _Writer:
             channels = self.kit.frames[name].channels
             self.code.emit(loop.JOIN, part.slot, target, inner, [place[-2], place[-1], margins[0], margins[1] * channels])
             self.code.drop(part.slot)
-        made = Held(target, window)
+        made = TapeEntry(target, window)
         if step.pays("sum"):
             self._weigh(name, made, first=not weighed)
             weighed += 1
@@ -350,7 +352,7 @@ class _Writer:
         self._pay(one_rounding(self.kit.coefficients.u) * sum_error(place[-2] * place[-1]), floor)
         self.frontier[name] = made
 
-    def _weigh(self, name: str, held: Held, first: bool) -> None:
+    def _weigh(self, name: str, held: TapeEntry, first: bool) -> None:
         self.code.emit(
             loop.WEIGH, held.slot, 0, self._place(name, held.window, held.narrow), [self.code.address(self.tables.xabs(name)), first]
         )
