@@ -155,8 +155,8 @@ def _convolve_at(
 ) -> None:  # fmt: skip
     _convolve(
         floats(m, rows * h * w * terms).reshape(rows, h, w, terms), floats(out, rows * height * line).reshape(rows, height, line),
-        floats(panels, count * terms * PANEL).reshape(count, terms, PANEL), floats(taps, moves[-1] * h * w * kh * size), integers(places, kh),
-        kh, size, *moves,
+        floats(panels, count * terms * PANEL).reshape(count, terms, PANEL), floats(taps, moves[-1] * h * w * kh * size),
+        integers(places, kh), kh, size, *moves,
     )  # fmt: skip
 
 

@@ -118,9 +118,8 @@ def _play(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Plays a tape; returns how many rows are left. told[k]: rows that a check k leaves open, and rows that go on.
 
-    `slots` are addresses of the coefficients, `sizes` values of a row there; `sign` and `channel` are of rows that are a neuron each. `whole`: each
-    row's image, place down and across, and index.
-    `near`: memory for places of a kernel's lines.
+    `slots` are addresses of the coefficients, `sizes` values of a row there. `sign` and `channel` are of rows that are a neuron each;
+    `whole` has each row's image, its place down and across, and its index. `near`: memory for places of a kernel's lines.
     """
     image, h, w, index = whole[0], whole[1], whole[2], whole[3]
     n, moved = len(image), False
