@@ -62,6 +62,15 @@ def union(a: Window, b: Window, image: tuple[int, int]) -> Window:
     return Window(union_axis(a.h, b.h, image[0]), union_axis(a.w, b.w, image[1]))
 
 
+def margins(inner: Window, outer: Window) -> tuple[int, int, int, int] | None:
+    """The cells of a window above, left of, below and right of another that it contains, the same for every row; None for others."""
+    if inner.h.stride != outer.h.stride or inner.w.stride != outer.w.stride:
+        return None
+    top, left = outer.h.offset - inner.h.offset, outer.w.offset - inner.w.offset
+    found = top, left, outer.h.size - inner.h.size - top, outer.w.size - inner.w.size - left
+    return found if min(found) >= 0 else None
+
+
 def overhang(axis: Axis, positions: int, cells: int) -> tuple[int, int]:
     """How far windows reach off the image: cells before it, cells after it."""
     if axis.whole:

@@ -19,7 +19,7 @@ from polytriton.arithmetic import ARITHMETICS, LIBRARY
 from polytriton.frontend.norm_balls import kernel_refusal
 from polytriton.ir.net import Node
 from polytriton.ir.ops import relaxed_nodes, unsettled_nodes
-from polytriton.ir.plan import Program, extent
+from polytriton.ir.plan import Program
 from polytriton.kernels.stock import Stock
 from polytriton.passes.pipeline import Compiled, replan
 from polytriton.runtime.budget import between_groups, count_sharers, image_bytes, row_blocks
@@ -34,7 +34,7 @@ from polytriton.runtime.gpu.interval_backend import IntervalBackend
 from polytriton.runtime.gpu.player import Progress
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.input_balls import InputBalls
-from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, both_sides, indices, relation_error
+from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, both_sides, form_rows, indices
 from polytriton.runtime.soundness import find_semantics
 from polytriton.runtime.tables import Kit, Tables
 from polytriton.runtime.trace import Trace, sums
@@ -269,10 +269,11 @@ class Engine:
             results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
         sharers = min(self.backend.threads, torch.get_num_threads())
         # one thread's Python goes on beside another's loops where there is a block for each; the rows of few blocks are divided
-        ranges = self._blocks(rows, program, 1, image)
-        plays = chosen is None and len(ranges) <= sharers and self._may_play(program, tables)
+        ranges = self._blocks(rows, program, 1, image) if chosen is None and self._may_play(program, tables) else []
+        plays = 0 < len(ranges) <= sharers
         threads, backend = (1, self.backend) if plays else (self._sharers(rows, program), self.alone)
-        ranges = ranges if threads == 1 else self._blocks(rows, program, threads, image)
+        if not ranges or threads > 1:
+            ranges = self._blocks(rows, program, threads, image)
         parts = [replace(results, left=[]) for _ in ranges]  # bounds are shared, each row has its own; what is counted is not
 
         def walk(k: int) -> None:
@@ -398,21 +399,9 @@ class Engine:
         sharers: int = 1,
     ) -> W:
         program, boxes, sem = self.plan.query, tables.boxes, self.forward.semantics
-        target, image = self.nodes[program.target], forms.image[block]
-        zero = torch.zeros_like(image)
-        some = self._rows(image, block, zero, zero)
-        if forms.constant is not None:
-            some.constant = some.constant - forms.constant[block]
-        exact = forms.over_output[block].view(len(block), *extent(target))
-        start = exact.to(self.coefficients.dtype).contiguous()
-        off = (exact - start.double()).abs()
-        if forms.coefficient_error is not None:
-            off = off + forms.coefficient_error[block].view_as(off)
         flush = 0.0 if sem.real else 2 * sem.eta  # the deployed output itself may be flushed to zero
-        lost = torch.where(off > 0, off * boxes.absmax(target.name)[image], torch.zeros_like(off)) + exact.abs() * flush
-        some.error = some.error + lost.sum((1, 2, 3)) * (1 + 2.0**-30)
-        if forms.over_input is not None:
-            some.error = some.error + relation_error(forms, block, boxes.absmax(self.net.input.name), self.coefficients.dtype)
+        largest = boxes.absmax(program.target), None if forms.over_input is None else boxes.absmax(self.net.input.name)
+        some, start = form_rows(forms, block, largest, flush, self.coefficients.dtype)
         walk = kind(backend, tables, program, some, results, chosen)
         walk.threads = sharers
         walk.run(start, forms.over_input)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from polytriton.passes.windows import whole
-from polytriton.rounding import dot_error
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
@@ -44,7 +43,7 @@ class _Lines(Walk):
             m, window = self._dense_entry(name, self.frontier[name])
             place, frame = self._place(name, window), self.kit.frames[name]
             weight = self.backend.weigh(m, place, self.tables.xabs(name))
-            charged = dot_error(place.height * place.line) + self.kit.pending.get(name, 0.0)
+            charged = self.kit.candidate_error(name, place.height * place.line)
             slack = (self.rows.error + weight * charged + self.tables.floor(name)[self.rows.image]) * (1 + 2.0**-48)
             slopes = self.backend.embed(m, self.rows, window, whole(frame.h, frame.w)).flatten(1)
             self.found = LinearBounds(slopes.double(), self.rows.constant, slack)

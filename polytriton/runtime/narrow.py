@@ -44,6 +44,10 @@ class Narrow:
             self.kept[name, what] = table.reshape(-1, table.shape[-1]).index_select(1, self.cells)
         return self.kept[name, what]
 
+    def point(self, name: str, table: Tensor) -> Tensor:
+        """The line, of these cells, of the centre that rows are to meet on their way here from the layer `name`."""
+        return self.keep(name, "point", lambda: table.flatten(1)[self.image][None])[0]
+
     def place(self, rows: int) -> Place:
         """Where so many rows lie: all at the one line."""
         base = torch.zeros(rows, dtype=torch.int64, device=self.cells.device)

@@ -68,6 +68,30 @@ def relation_error(forms: Forms, rows: Tensor, absmax: Tensor, dtype: torch.dtyp
     return (gap * absmax[forms.image[rows]].reshape(len(gap), -1)).sum(1) * (1 + 2.0**-30)
 
 
+def form_rows(
+    forms: Forms, block: Tensor, largest: tuple[Tensor, Tensor | None], flush: float, dtype: torch.dtype
+) -> tuple[Rows, Tensor]:
+    """Rows of these forms, and their coefficients in this type; what these are off is charged by the `largest` magnitudes of outputs and,
+    where a form is over the input too, of inputs. flush: the share of an output that the deployed network may lose to zero.
+    """
+    (outputs, inputs), image = largest, forms.image[block]
+    zero = torch.zeros_like(image)
+    constant = torch.zeros(len(image), dtype=torch.float64, device=image.device)
+    some = Rows(image, zero, zero, constant, constant.clone(), block)
+    if forms.constant is not None:
+        some.constant = some.constant - forms.constant[block]
+    exact = forms.over_output[block].view(len(block), *outputs.shape[1:])
+    start = exact.to(dtype).contiguous()
+    off = (exact - start.double()).abs()
+    if forms.coefficient_error is not None:
+        off = off + forms.coefficient_error[block].view_as(off)
+    lost = torch.where(off > 0, off * outputs[image], torch.zeros_like(off)) + exact.abs() * flush
+    some.error = some.error + lost.sum((1, 2, 3)) * (1 + 2.0**-30)
+    if inputs is not None:
+        some.error = some.error + relation_error(forms, block, inputs, dtype)
+    return some, start
+
+
 def indices(at: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
     """The indices of these cells on every axis. Torch's own unravel_index imports sympy: half of what a small query costs."""
     found = []

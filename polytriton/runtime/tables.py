@@ -87,6 +87,12 @@ class Kit:
             self._packed[name] = pack(self.weights[name].back)
         return self._packed[name]
 
+    def candidate_error(self, name: str, terms: int) -> float:
+        """What a candidate bound is charged for a node's part, a sum of so many terms, relative to its weight: what the sum rounds, and
+        coefficients that a ReLU multiplied, whose rounding is charged where their node is substituted.
+        """
+        return dot_error(terms) + self.pending.get(name, 0.0)
+
     def narrows(self, program: Program) -> bool:
         """Whether rows of one image may leave out cells that rows of several could not (`Tables.active`)."""
         return any(step.op == "linear" and self.weights[step.node].back.numel() >= COMPACT for step in program.steps)
@@ -340,6 +346,15 @@ class Tables:
             else:
                 self._active[key] = None
         return self._active[key]
+
+    def part(self, node: Node, image: int | None, held: Narrow | None, then: Narrow | None) -> tuple[Compact | None, Narrow | None]:
+        """The part of a dense layer that rows, which may stand on some cells alone, are multiplied by, and the cells `then` that the result
+        may have alone, where these are the part's.
+        """
+        part = self.active(node, image) if held is None else held.part
+        if then is not None and (part is None or part.inputs is None or not torch.equal(part.inputs, then.cells)):
+            then = None
+        return part, then
 
     def only_image(self, images: Tensor) -> int | None:
         """The image that all rows are of."""

@@ -121,9 +121,9 @@ MUTANTS: tuple[Mutant, ...] = (
     m("every winner is sure", RELAX, "sure = best >= others", "sure = best >= best", WINNERS),
     m("the runner-up is forgotten", RELAX, "most = hi.amax(-1)", "most = best", WINNERS),
     # the walk
-    m("pending products at candidates", WALK, "dot_error(terms) + self.kit.pending.get(name, 0.0)", "dot_error(terms)", GAPS),
+    m("pending products at candidates", TABLES, "return dot_error(terms) + self.pending.get(name, 0.0)", "return dot_error(terms)", GAPS),
     m("pending products at merges", WALK, '            if step.pays("relu"):\n                weights.append', "            if False:\n                weights.append", GAPS),
-    m("a candidate's own sum rounds nothing", WALK, "charged = dot_error(terms) + self.kit", "charged = self.kit", GAPS, SOAK, DEEPPOLY),
+    m("a candidate's own sum rounds nothing", TABLES, "return dot_error(terms) + self.pending", "return self.pending", GAPS, SOAK, DEEPPOLY),
     m("a candidate's weight is not charged", SCALARS, "slack[r] + weight[r] * rel + floor", "slack[r] + floor", SETTLED),
     m("a candidate's floor is another image's", SCALARS, "weight[r] * rel + floor[image[r]]", "weight[r] * rel + floor[0]", SETTLED),
     m("torch: a candidate's weight is not charged", SCALARS, "torch.add(slack, weight, alpha=rel)", "torch.add(slack, weight, alpha=0.0)", SETTLED),
@@ -145,7 +145,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("identity rows pay nothing", FRONTIER, "self.backend.pay(self.rows, constant, 1.0, self.tables.first(name)[at])", "self.backend.pay(self.rows, constant, 1.0)", SOAK, DEPLOYED),
     m("a form over the input joins for nothing", WALK, "scale = 2 * self.kit.coefficients.u", "scale = 0 * self.kit.coefficients.u", GAPS),
     # queries
-    m("a form's stored coefficients are exact", ENGINE, "off = (exact - start.double()).abs()", "off = 0 * exact", SOAK, GAPS),
+    m("a form's stored coefficients are exact", RESULTS, "off = (exact - start.double()).abs()", "off = 0 * exact", SOAK, GAPS),
     m("a form over the input is exact", "runtime/results.py", "gap = (given - given.to(dtype).double()).abs()", "gap = 0 * given", GAPS, SOAK),
     m("the second sign takes the first's bounds", SCALARS, "kept = up if sign[r] > 0 else down", "kept = down if sign[r] > 0 else up", KEPT),
     m("torch: the second sign takes the first's bounds", SCALARS, "zip(bounds, (1, -1), strict=True)", "zip(bounds, (-1, 1), strict=True)", KEPT),

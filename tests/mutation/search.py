@@ -105,7 +105,7 @@ SEARCHES: tuple[Mutant, ...] = (
     m("a group's box is that of another form", _DOMAINS, "box = q.image[forms[first[:-1]]]", "box = q.image[:count]", DOMAINS),
     # lines
     m("a line leaves its row's error out", _LINES, "self.rows.error + weight * charged", "weight * charged", LINES),
-    m("a line's pending rounding is not paid", _LINES, " + self.kit.pending.get(name, 0.0)\n", "\n", LINES),
+    m("a line's pending rounding is not paid", _LINES, "self.kit.candidate_error(name, place.height * place.line)", "2.0**-49", LINES),
     m("a line's products never underflow", _LINES, " + self.tables.floor(name)[self.rows.image])", ")", LINES),
     m("a line's coefficients are not weighed", _LINES, "weight * charged", "0 * weight", LINES),
     m("a line is given without its constant", _LINES, "self.rows.constant, slack)", "0 * self.rows.constant, slack)", LINES),

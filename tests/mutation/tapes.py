@@ -9,19 +9,18 @@ RECORD, CODE, LOOP = "runtime/cpu/tape_record.py", "runtime/cpu/tape_code.py", "
 PLAYER, PLAYED = "runtime/cpu/tape_player.py", "tests/runtime/test_tapes.py"
 
 TAPES: tuple[Mutant, ...] = (
-    m("tapes: pending products at candidates", RECORD, "dot_error(terms) + self.kit.pending.get(name, 0.0)", "dot_error(terms)", PLAYED),
-    m("tapes: a candidate's own sum rounds nothing", RECORD, "dot_error(terms) + self.kit.pending", "self.kit.pending", PLAYED),
-    m("tapes: candidates add without rounding", RECORD, "additions = (16 + 8 * len(entries)) * U64", "additions = 0.0", PLAYED),
+    m("tapes: a candidate is charged for nothing", RECORD, "charges.append(self.kit.candidate_error(name, terms))", "charges.append(0.0)", PLAYED),
+    m("tapes: candidates add without rounding", RECORD, "[addition_error(len(entries))]", "[0.0]", PLAYED),
     m("tapes: products are not paid for", RECORD, 'if held.narrow is None and step.pays("product"):', "if False:", PLAYED),
     m("tapes: a convolution's product is not paid for", RECORD, 'held = self._take(node.name)\n        if step.pays("product"):', "held = self._take(node.name)\n        if False:", PLAYED),
     m("tapes: a neuron is charged for nothing", RECORD, "self._charge_neuron(name, held.factor)\n            return", "return", PLAYED),
     m("tapes: pending products of a ReLU", RECORD, 'if step.pays("relu"):\n            self._weigh(node.name', "if False:\n            self._weigh(node.name", PLAYED),
     m("tapes: pending products at merges", RECORD, 'if step.pays("relu"):\n                self._weigh(name, part', "if False:\n                self._weigh(name, part", PLAYED),
     m("tapes: merges add for nothing", RECORD, 'if step.pays("sum"):', "if False:", PLAYED),
-    m("tapes: the value at the centre is not owed", RECORD, "held = TapeEntry(held.slot, held.window, narrow, owes)", "pass", PLAYED),
+    m("tapes: the value at the centre is not owed", RECORD, "held = TapeEntry(held.slot, held.window, held.narrow, owes)", "pass", PLAYED),
     m("tapes: what waits owes its centre later", RECORD, "if found is not None and waits:", "if False:", PLAYED),
     m("tapes: a candidate pays and the ReLU pays again", RECORD, "            self.frontier[name] = TapeEntry(held.slot, held.window, held.narrow)\n", "", PLAYED),
-    m("tapes: windows of a neuron may reach past an image", RECORD, "return (top, left) if min(top, left, *tail) >= 0 else None", "return (top, left)", PLAYED),
+    m("windows may reach past those that hold them", "passes/windows.py", "return found if min(found) >= 0 else None", "return found", PLAYED),
     m("tapes: cells off an image are left", RECORD, "if step.mask:", "if False:", PLAYED),
     m("tapes: both sides of a difference keep their sign", RECORD, "self._add(step, -1.0)", "self._add(step, 1.0)", PLAYED),
     m("tapes: a slot that two entries share is written over", RECORD, "and self.code.uses[part.slot] == 1", "", PLAYED),

@@ -40,12 +40,10 @@ class Answer:
     tapes: list[Tape] = field(default_factory=list)
 
 
-def ask(
-    net: Net, plays: bool, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config, kind: str = "ordinary"
-) -> Answer:
+def ask(net: Net, plays: bool, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config) -> Answer:
     monkeypatch.setattr(Walk, "plays", plays)
     engine, found, rng = Engine(compile_net(net, candidates), semantics="real", config=config), Answer(), np.random.default_rng(5)
-    lo, hi = (torch.from_numpy(v).reshape(batch, -1) for v in random_box(rng, net, kind, batch))
+    lo, hi = (torch.from_numpy(v).reshape(batch, -1) for v in random_box(rng, net, "ordinary", batch))
     trace = Trace(torch.device("cpu"))
     boxes = engine.refine(lo, hi, trace=trace)
     for name in engine.bounded_nodes():
@@ -68,12 +66,10 @@ def ask(
     return found
 
 
-def agree(
-    net: Net, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config = DEFAULT, kind: str = "ordinary"
-) -> list[Tape]:
+def agree(net: Net, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config = DEFAULT) -> list[Tape]:
     """Bounds of neurons that stay undecided are the same; those of others too, unless decided rows stay with the others for a while."""
-    walked = ask(net, False, monkeypatch, batch, candidates, config, kind)
-    played = ask(net, True, monkeypatch, batch, candidates, config, kind)
+    walked = ask(net, False, monkeypatch, batch, candidates, config)
+    played = ask(net, True, monkeypatch, batch, candidates, config)
     assert not walked.tapes
     for name, want in walked.numbers.items():
         got, stem = played.numbers[name], name[:-3]
@@ -149,7 +145,7 @@ def test_the_machine_code_is_what_the_interpreter_does(monkeypatch: pytest.Monke
 
 
 def test_slots_that_live_at_a_time_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An instruction reads no number that another has written over: every slot is filled with what is not a number when it ends."""
+    """An instruction reads no number that another has written over: every slot is zeroed when its last entry is gone."""
     taken = tape_code.TapeCode.drop
 
     def spoil(self: tape_code.TapeCode, slot: int) -> None:

@@ -125,7 +125,7 @@ def tap_depths(terms: Tensor, shape: tuple[int, ...], stride: tuple[int, ...], d
 def multiply(m: Tensor, w: Packed, threads: int, least: int, out: Tensor | None = None) -> Tensor:
     """m [rows, terms] @ w, rows shared among threads."""
     found = m.new_empty(len(m), w.columns) if out is None else out
-    if not w.terms or not w.columns:  # a tile reads at least one panel
+    if not w.terms:
         return found.zero_()
     fused.over_slices(_multiply, threads, m.numpy(), found.numpy(), w.panels.numpy(), least=least)
     return found
@@ -170,7 +170,9 @@ entry:
   %step = mul i64 %m.shape1, {PANEL}
   %fit = udiv i64 {RESIDENT}, %m.shape1
   %some = call i64 @llvm.umax.i64(i64 %fit, i64 1)
-  %any = icmp sgt i64 %m.shape0, 0
+  %rows = icmp sgt i64 %m.shape0, 0
+  %panels = icmp sgt i64 %w.shape0, 0
+  %any = and i1 %rows, %panels
   br i1 %any, label %part, label %out
 part:
   %p0 = phi i64 [ 0, %entry ], [ %p1, %partend ]

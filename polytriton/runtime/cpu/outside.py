@@ -16,7 +16,7 @@ HELD = 1 << 28  # values that an array made in Python spans at most: none is tou
 
 @dataclass(frozen=True)
 class Addressed:
-    """Addressed of a type as they lie in memory: `numbers(address, count)`; none at address 0."""
+    """Numbers of a type as they lie in memory: `floats(address, count)` and its like; none at address 0."""
 
     kind: str
 

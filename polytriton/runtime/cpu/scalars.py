@@ -69,6 +69,11 @@ pay_rows = fused.compile_loop("D D D D D d d I", fused.PLAIN)(_pay)
 keep_rows = fused.compile_loop("D I I D D b", fused.PLAIN)(_keep)
 
 
+def addition_error(nodes: int) -> float:
+    """What a candidate's own additions may round, relative to its parts: the sums of so many frontier nodes."""
+    return (16 + 8 * nodes) * U64
+
+
 class Scalars:
     """The part of a backend that works on rows' scalars."""
 
@@ -80,7 +85,7 @@ class Scalars:
         """A candidate bound: `least` of the last of so many frontier nodes, off by rel * weight and a floor, joins the others' sum `raw`,
         which is off by `slack`. What is finite and better than the best bound so far replaces it.
         """
-        additions = (16 + 8 * nodes) * U64
+        additions = addition_error(nodes)
         if self.fast:
             settle_rows(
                 least.numpy(), weight.numpy(), rel, floor.numpy(), rows.image.numpy(), raw.numpy(), slack.numpy(), rows.constant.numpy(),

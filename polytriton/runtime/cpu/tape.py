@@ -51,7 +51,7 @@ class Tape:
     row: int
     taps: int
     near: int
-    checks: tuple[int, ...]
+    checks: int
     steps: int
     before: dict[str, int]
     after: dict[str, TapeEntry]

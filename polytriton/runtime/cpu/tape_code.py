@@ -26,11 +26,11 @@ class TapeCode:
         self.slot(0)  # loop.TAPS
 
     def tape(
-        self, steps: int, checks: Sequence[int], before: dict[str, int], after: dict[str, TapeEntry], arriving: dict[str, list[TapeEntry]]
+        self, steps: int, checks: int, before: dict[str, int], after: dict[str, TapeEntry], arriving: dict[str, list[TapeEntry]]
     ) -> Tape:
         return Tape(
             np.array(self.lines, dtype=np.int64).reshape(-1, loop.FIELDS), np.array(self.reals).reshape(-1, loop.REALS),
-            np.array(self.sizes, dtype=np.int64), np.array(self.offsets, dtype=np.int64), self.row, self.taps, self.near, tuple(checks),
+            np.array(self.sizes, dtype=np.int64), np.array(self.offsets, dtype=np.int64), self.row, self.taps, self.near, checks,
             steps, before, after, arriving, self.used,
         )  # fmt: skip
 

@@ -45,7 +45,7 @@ def find_lines(lines, base, pitch, own, step):  # type: ignore[no-untyped-def]
 
 
 def move_rows(m, size, stay, count):  # type: ignore[no-untyped-def]
-    """The rows that stay, one behind the other; none moves up, so each is read before it is written over."""
+    """The rows that stay, one behind the other; none moves to a later place, so each is read before it is written over."""
     for r in range(count):
         if stay[r] != r:
             a, b = r * size, stay[r] * size
@@ -53,10 +53,10 @@ def move_rows(m, size, stay, count):  # type: ignore[no-untyped-def]
                 m[a + q] = m[b + q]
 
 
-def begin_rows(out, sign, factor, channel, weights, values, height, line, outer, width, top, left, picked, pick):  # type: ignore[no-untyped-def]
+def begin_rows(out, sign, factor, channel, weights, height, line, outer, width, top, left, picked, pick):  # type: ignore[no-untyped-def]
     """Rows +x or -x of single neurons behind their affine node: its weights, [height, line] with zeros around, or these columns."""
     for r in range(len(sign)):
-        own, to = weights[channel[r] * values : (channel[r] + 1) * values], out[r * outer * width : (r + 1) * outer * width]
+        own, to = weights[channel[r] * height * line : (channel[r] + 1) * height * line], out[r * outer * width : (r + 1) * outer * width]
         s = np.float32(sign[r] * factor)
         if picked:
             for q in range(width):
@@ -168,7 +168,7 @@ def _play(  # type: ignore[no-untyped-def]
         if op == BEGIN:
             line = f[REST + 1]
             begin_rows(
-                out, sign, g[0], channel, floats(f[REST + 7], FAR), f[REST] * line, f[REST], line, f[REST + 2], f[REST + 3], f[REST + 4],
+                out, sign, g[0], channel, floats(f[REST + 7], FAR), f[REST], line, f[REST + 2], f[REST + 3], f[REST + 4],
                 f[REST + 5], f[REST + 6] != 0, integers(f[REST + 8], f[REST + 3]),
             )  # fmt: skip
         elif op == CHARGE_BEGIN:
@@ -190,7 +190,7 @@ def _play(  # type: ignore[no-untyped-def]
                 pick_columns(m, sizes[f[M]], integers(f[REST + 6], terms), floats(source, FAR), terms, n)
             if places != 0:
                 to = slots[f[REST + 8]]
-            if terms == 0 or columns == 0:  # a tile reads at least one panel
+            if terms == 0:
                 floats(to, n * columns)[:] = 0
             else:
                 multiply_rows(source, n, terms, to, columns, panels, count)

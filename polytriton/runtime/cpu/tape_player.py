@@ -15,13 +15,11 @@ from polytriton.ir.plan import Program, Window
 from polytriton.runtime.budget import between_groups
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.cpu import tape_loop as loop
-from polytriton.runtime.cpu.blocks import Packed
 from polytriton.runtime.cpu.frontier import Entry, Frontier
 from polytriton.runtime.cpu.fused import kept_threads
-from polytriton.runtime.cpu.products import conv_shape
 from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
 from polytriton.runtime.cpu.tape_loop import play
-from polytriton.runtime.cpu.tape_record import record
+from polytriton.runtime.cpu.tape_record import knows_layer, record
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.results import Identity, Results, Rows
 from polytriton.runtime.tables import Kit
@@ -76,27 +74,25 @@ class TapePlayer(Frontier):
     @classmethod
     def may_play(cls, backend: TorchBackend, kit: Kit, program: Program) -> bool:
         """Whether tapes know every step of a program, as far as that can be told without rows."""
-        if not (cls.plays and backend.plays and backend.fast and kit.blocks):
+        if not cls._has_tapes(backend, kit):
             return False
         windows: dict[str, Window] = {}
         for step in program.steps:
             if step.op not in PLAYED:
                 return False
-            if step.op in ("linear", "conv") and not kit.sums_in_blocks(kit.forward.layers[step.node]):
-                return False
             window = windows.get(step.node)
-            if step.op == "conv" and window is not None and window.cells > 1:
-                w = kit.multiplier(step.node)
-                assert isinstance(w, Packed)
-                if backend.sums_planes(w, conv_shape(kit.nodes[step.node], window), window.w.size):
-                    return False
+            if step.op in ("linear", "conv") and not knows_layer(backend, kit, step, window):
+                return False
             windows.update(zip(step.to, step.windows, strict=True))
         return True
 
+    @classmethod
+    def _has_tapes(cls, backend: TorchBackend, kit: Kit) -> bool:
+        return cls.plays and backend.plays and backend.fast and bool(kit.blocks)
+
     def _find_tape(self, k: int) -> Tape | None:
         """A tape from this step on, where one is worth it."""
-        playable = self.plays and self.backend.plays and self.backend.fast and self.kit.blocks
-        if not playable or self.chosen is not None or self.extra is not None:
+        if not self._has_tapes(self.backend, self.kit) or self.chosen is not None or self.extra is not None:
             return None
         if self.tables.boxes.ball is not None or any(self.arriving.values()) or not self.frontier:
             return None
@@ -118,7 +114,7 @@ class TapePlayer(Frontier):
         n, ops = len(self.rows), sum(step.ops for step in self.program.steps[k : k + tape.steps])
         count = max(1, min(self.threads, n, n * ops // WORTH))
         cuts, groups = [n * j // count for j in range(1, count)], self.results.group
-        if groups is not None:
+        if cuts and groups is not None:
             cuts = between_groups(cuts, groups[self.rows.index])
         parts = [self._part(tape, a, b) for a, b in pairwise([0, *cuts, n])]
         others = [kept_threads(self.threads - 1, "polytriton-rows").submit(part.play) for part in parts[1:]]
@@ -164,7 +160,7 @@ class TapePlayer(Frontier):
         whole = np.stack([v[a:b].numpy() for v in (rows.image, rows.h, rows.w, rows.index)])
         scalars = rows.constant[a:b].numpy(), rows.error[a:b].numpy()
         group, done = (NONE, NOBODY) if results.group is None or results.done is None else (results.group.numpy(), results.done.numpy())
-        told, leave = np.zeros((len(tape.checks), 2), dtype=np.int64), self.backend.config.leave
+        told, leave = np.zeros((tape.checks, 2), dtype=np.int64), self.backend.config.leave
         scratch = np.empty((loop.NOTES, n)), np.empty((loop.COUNTS, n), np.int64), np.empty((n, 2), np.int64), np.empty(tape.near, np.int64)
         bounds = results.best.numpy(), results.raw.numpy(), group, done, results.strict
         asked = tape.code, tape.reals, slots, tape.sizes, sign, channel, whole, *scalars, *bounds, leave, *scratch, told

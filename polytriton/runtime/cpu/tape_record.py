@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from polytriton.ir.plan import Program, Step, Window
-from polytriton.rounding import U64, dot_error, one_rounding, sum_error
+from polytriton.passes.windows import margins
+from polytriton.rounding import one_rounding, sum_error
 from polytriton.runtime.cpu import tape_loop as loop
 from polytriton.runtime.cpu.blocks import Packed
 from polytriton.runtime.cpu.products import Compact, conv_shape, reach
+from polytriton.runtime.cpu.scalars import addition_error
 from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
 from polytriton.runtime.cpu.tape_code import TapeCode
-from polytriton.runtime.cpu.torch_backend import TorchBackend
+from polytriton.runtime.cpu.torch_backend import TorchBackend, bias_lines
 from polytriton.runtime.narrow import Narrow
-from polytriton.runtime.tables import Tables
+from polytriton.runtime.tables import Kit, Tables
 
 SLOTS = 62  # bits of a whole number, but for its sign
 
@@ -28,10 +29,19 @@ def record(
     writer = _Writer(backend, tables, program, image, entries)
     steps = 0
     for k in range(at, len(program.steps)):
-        if not writer.write(k, steps):
+        if not writer.write(k):
             break
         steps += 1
     return writer.tape(steps) if steps > 1 else None
+
+
+def knows_layer(backend: TorchBackend, kit: Kit, step: Step, window: Window | None) -> bool:
+    """Whether there is an instruction for a dense layer, or for a convolution of rows that stand on this window."""
+    if not kit.sums_in_blocks(kit.forward.layers[step.node]):
+        return False
+    w = kit.multiplier(step.node)
+    assert isinstance(w, Packed)
+    return step.op == "linear" or window is None or not backend.sums_planes(w, conv_shape(kit.nodes[step.node], window), window.w.size)
 
 
 class _Writer:
@@ -40,7 +50,7 @@ class _Writer:
     def __init__(self, backend: TorchBackend, tables: Tables, program: Program, image: int | None, entries: dict[str, TapeEntry]) -> None:
         self.backend, self.tables, self.kit, self.program, self.image = backend, tables, tables.kit, program, image
         self.code = TapeCode()
-        self.checks: list[int] = []
+        self.checks = 0
         self.frontier: dict[str, TapeEntry] = {}
         self.arriving: dict[str, list[TapeEntry]] = {}
         for name, held in entries.items():
@@ -52,14 +62,14 @@ class _Writer:
         waiting = {name: entries for name, entries in self.arriving.items() if entries}
         return self.code.tape(steps, self.checks, self.before, self.frontier, waiting)
 
-    def write(self, k: int, steps: int) -> bool:
+    def write(self, k: int) -> bool:
         """Whether there are instructions for the step, which are written then."""
         step, coming = self.program.steps[k], self.program.steps[k + 1 : k + 3]
         if len(self.code.sizes) + 8 > SLOTS or not self._knows(step):
             return False
         if step.check:
             self._check(step)
-            self.checks.append(steps)
+            self.checks += 1
         if step.op == "linear":
             self._linear(step, coming)
         elif step.op != "input":
@@ -73,23 +83,20 @@ class _Writer:
             return False
         if step.op in ("input", "add", "sub"):
             return True
-        node, layer = self.kit.nodes[step.node], self.kit.forward.layers.get(step.node)
+        node = self.kit.nodes[step.node]
         if step.op not in ("linear", "conv") and any(held.slot == NEURON for held in self._standing(step.node)):
             return False
         if step.op == "relu":
             varies = step.pays("behind") and self.kit.varies(node.inputs[0])
             return not varies and self.tables.lines(node).lower_cut is None
-        if step.op == "linear":
-            return layer is not None and self.kit.sums_in_blocks(layer)
-        if step.op == "conv":
-            held = self.frontier[step.node]
-            w, window = self.kit.multiplier(step.node), held.window
-            if held.slot == NEURON:
-                return _margins(reach(node, window), step.windows[0]) is not None
-            return isinstance(w, Packed) and not self.backend.sums_planes(w, conv_shape(node, window), window.w.size)
+        if step.op in ("linear", "conv"):
+            held = self._standing(step.node)
+            if step.op == "conv" and held and held[0].slot == NEURON:
+                return margins(reach(node, held[0].window), step.windows[0]) is not None
+            return knows_layer(self.backend, self.kit, step, held[0].window if held else None)
         if step.op == "merge":
             parts = self._standing(step.node)[:2]
-            return all(_margins(part.window, step.windows[0]) is not None for part in parts)
+            return all(margins(part.window, step.windows[0]) is not None for part in parts)
         return step.op == "dense" and self.frontier[step.node].window == step.windows[0]
 
     # ---- instructions -------------------------------------------------------------------------------------
@@ -133,9 +140,8 @@ class _Writer:
         if found is not None and waits:
             self._pay_point(name, TapeEntry(held.slot, held.window, None, found[1]))
         elif found is not None:
-            narrow, point = held.narrow, found[1]
-            owes = point if narrow is None else narrow.keep(step.node, "point", lambda: point.flatten(1)[narrow.image][None])[0]
-            held = TapeEntry(held.slot, held.window, narrow, owes)
+            owes = found[1] if held.narrow is None else held.narrow.point(step.node, found[1])
+            held = TapeEntry(held.slot, held.window, held.narrow, owes)
         self._give(step, held)
 
     def _charge(self, name: str, held: TapeEntry) -> None:
@@ -147,7 +153,7 @@ class _Writer:
         t, floor = self.tables.charge(name)
         bias = self.tables.constants(name, held.window.w.size)
         scale = sum_error(place[-2] * place[-1])
-        rest = self.code.address(t), self.code.address(bias), self.code.address(floor), *_bias_lines(bias)
+        rest = self.code.address(t), self.code.address(bias), self.code.address(floor), *bias_lines(bias)
         self.code.emit(loop.CHARGE, held.slot, 0, place, rest, [scale])
 
     def _charge_neuron(self, name: str, factor: float) -> None:
@@ -171,15 +177,14 @@ class _Writer:
             self.frontier[name] = TapeEntry(held.slot, held.window, held.narrow)
             floors.append(self.code.address(self.tables.floor(name)))
             terms = place[-2] * place[-1] + len(entries) - 1
-            charges.append(dot_error(terms) + self.kit.pending.get(name, 0.0))
-        additions = (16 + 8 * len(entries)) * U64
-        charges += [0.0] * (loop.REALS - 1 - len(charges)) + [additions]
+            charges.append(self.kit.candidate_error(name, terms))
+        charges += [0.0] * (loop.REALS - 1 - len(charges)) + [addition_error(len(entries))]
         self.code.emit(loop.SETTLE, rest=[len(entries), *floors], reals=charges)
         waiting = [held for parts in self.arriving.values() for held in parts]
         # RELAX reads the rows that stay where they are
         lazy = step.op == "relu" and step.pays("behind") and len(entries) + len(waiting) == 1 and not step.pays("relu")
         live = sum(1 << slot for slot in {held.slot for held in (*self.frontier.values(), *waiting)})
-        self.code.emit(loop.LEAVE, rest=[step.op == "input", lazy, live, len(self.checks)])
+        self.code.emit(loop.LEAVE, rest=[step.op == "input", lazy, live, self.checks])
 
     # ---- steps --------------------------------------------------------------------------------------------
 
@@ -204,7 +209,7 @@ class _Writer:
             t, floor, bias, below, above, cut = narrow.t, narrow.floor, narrow.bias, narrow.below, narrow.above, narrow.upper_cut
         out = self.code.slot(terms)
         tables = [self.code.address(v) for v in (below, above, cut, held.owes, t, bias, floor)]
-        self.code.emit(loop.RELAX, held.slot, out, place, [*tables, *_bias_lines(bias), *then[:5]], [sum_error(terms)])
+        self.code.emit(loop.RELAX, held.slot, out, place, [*tables, *bias_lines(bias), *then[:5]], [sum_error(terms)])
         self.code.drop(held.slot)
         self._give(step, TapeEntry(out, held.window, narrow))
 
@@ -233,9 +238,7 @@ class _Writer:
             self.code.emit(loop.BEGIN, out=out, rest=begin, reals=[held.factor])
             self._give(step, TapeEntry(out, step.windows[0], then))
             return
-        part = self.tables.active(node, self.image) if held.narrow is None else held.narrow.part
-        if then is not None and (part is None or part.inputs is None or not torch.equal(part.inputs, then.cells)):
-            then = None
+        part, then = self.tables.part(node, self.image, held.narrow, then)
         window = step.windows[0]
         out = self.code.slot(self._size(source, TapeEntry(0, window, then)))
         whole = self.kit.multiplier(node.name) if part is None else part.w
@@ -278,11 +281,11 @@ class _Writer:
     def _begin(self, step: Step, held: TapeEntry) -> int:
         """A neuron's weights, in a window around them."""
         node, window, rows = self.kit.nodes[step.node], step.windows[0], self.kit.weights[step.node].rows
-        margins = _margins(reach(node, held.window), window)
-        assert margins is not None
+        around = margins(reach(node, held.window), window)
+        assert around is not None
         _, height, width, ci = rows.shape
         out = self.code.slot(window.h.size * window.w.size * ci)
-        rest = height, width * ci, window.h.size, window.w.size * ci, margins[0], margins[1] * ci, 0, self.code.address(rows)
+        rest = height, width * ci, window.h.size, window.w.size * ci, around[0], around[1] * ci, 0, self.code.address(rows)
         self.code.emit(loop.BEGIN, out=out, rest=rest, reals=[held.factor])
         return out
 
@@ -339,10 +342,10 @@ class _Writer:
             target = self.code.slot(place[-2] * place[-1])
             self.code.emit(loop.ZERO, target, target)
         for part in parts:
-            margins, inner = _margins(part.window, window), self._place(name, part.window)
-            assert margins is not None
+            around, inner = margins(part.window, window), self._place(name, part.window)
+            assert around is not None
             channels = self.kit.frames[name].channels
-            self.code.emit(loop.JOIN, part.slot, target, inner, [place[-2], place[-1], margins[0], margins[1] * channels])
+            self.code.emit(loop.JOIN, part.slot, target, inner, [place[-2], place[-1], around[0], around[1] * channels])
             self.code.drop(part.slot)
         made = TapeEntry(target, window)
         if step.pays("sum"):
@@ -359,17 +362,3 @@ class _Writer:
 
     def _pay(self, scale: float, floor: Tensor) -> None:
         self.code.emit(loop.PAY, rest=[self.code.address(floor)], reals=[scale])
-
-
-def _bias_lines(bias: Tensor) -> tuple[int, int]:
-    """Whether the bias is a table, and else how far its lines lie apart (tape_loop.find_lines)."""
-    return int(bias.dim() == 4), bias.shape[-1] if bias.dim() == 2 and bias.shape[0] > 1 else 0
-
-
-def _margins(inner: Window, outer: Window) -> tuple[int, int] | None:
-    """How far a window begins inside another of the same strides that contains it, down and across."""
-    if inner.h.stride != outer.h.stride or inner.w.stride != outer.w.stride or inner.whole != outer.whole:
-        return None
-    top, left = outer.h.offset - inner.h.offset, outer.w.offset - inner.w.offset
-    tail = outer.h.size - inner.h.size - top, outer.w.size - inner.w.size - left
-    return (top, left) if min(top, left, *tail) >= 0 else None

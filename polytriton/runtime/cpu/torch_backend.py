@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytriton.ir.plan import Axis, Window
+from polytriton.passes.windows import margins
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.cpu import fused
 from polytriton.runtime.cpu.products import FEW, LONG, Compact, ConvShape, Products, crop
@@ -260,11 +261,10 @@ class TorchBackend(Products, Scalars):
         """The same coefficients on a window that contains the old one (or on the whole image: cells off it are dropped)."""
         if old == new:
             return m
-        if old.h.stride == new.h.stride and old.w.stride == new.w.stride and old.h.size + old.w.size <= new.h.size + new.w.size:
-            top, left = new.h.offset - old.h.offset, new.w.offset - old.w.offset
-            tail = (new.h.size - old.h.size - top, new.w.size - old.w.size - left)
-            if min(top, left, *tail) >= 0:  # the same origin for every row, up to a constant
-                return F.pad(m, (0, 0, left, tail[1], top, tail[0]))
+        around = margins(old, new)
+        if around is not None:
+            top, left, bottom, right = around
+            return F.pad(m, (0, 0, left, right, top, bottom))
         out = m.new_zeros(len(m), new.h.size + 1, new.w.size + 1, m.shape[-1])  # one line more takes what is dropped
         ih, iw = self._cells(rows.h, old.h, new.h), self._cells(rows.w, old.w, new.w)
         row = torch.arange(len(m), device=self.device)[:, None, None]
@@ -277,8 +277,9 @@ class TorchBackend(Products, Scalars):
             first, second = second, first
         out = self.embed(first[0], rows, first[1], new)
         m, window = second
-        if window.h.stride == new.h.stride and window.w.stride == new.w.stride:
-            top, left = new.h.offset - window.h.offset, new.w.offset - window.w.offset
+        around = margins(window, new)
+        if around is not None:
+            top, left, *_ = around
             out[:, top : top + window.h.size, left : left + window.w.size] += m
             return out
         return out.add_(self.embed(m, rows, window, new))
@@ -292,9 +293,14 @@ class TorchBackend(Products, Scalars):
 
 def _lines_of(bias: Tensor, place: Place) -> tuple[Tensor, fused.PerRow]:
     """Where each row's lines of a bias begin and how far they lie apart: in a table at the place, or the same for all rows."""
-    lines = np.zeros((place.base.shape[0], 2), np.int64)
-    if bias.dim() == 4:
+    lines, (own, apart) = np.zeros((place.base.shape[0], 2), np.int64), bias_lines(bias)
+    if own:
         lines[:, 0], lines[:, 1] = place.base.numpy(), place.pitch
-    elif bias.shape[0] > 1:
-        lines[:, 1] = bias.shape[-1]
+    else:
+        lines[:, 1] = apart
     return bias, fused.PerRow(lines)
+
+
+def bias_lines(bias: Tensor) -> tuple[bool, int]:
+    """Whether a bias is a table, whose lines lie at the rows' places, and how far lines that all rows share lie apart."""
+    return bias.dim() == 4, bias.shape[-1] if bias.dim() != 4 and bias.shape[0] > 1 else 0

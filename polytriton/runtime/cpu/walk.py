@@ -85,9 +85,8 @@ class Walk(TapePlayer):
             found.append((name, place, least, weight))
         raw, slack = self.rows.constant, self.rows.error
         for k, (name, place, least, weight) in enumerate(found):
-            # coefficients that a ReLU multiplied are charged their rounding when their node is substituted: do it here too
             terms, floor = place.height * place.line + len(entries) - 1, self.tables.floor(name)  # a cell's own sum, then the nodes'
-            charged = dot_error(terms) + self.kit.pending.get(name, 0.0)
+            charged = self.kit.candidate_error(name, terms)
             if k + 1 == len(entries):
                 self.backend.settle(self.rows, self.results, raw, slack, least, weight, charged, floor, len(entries))
             else:
@@ -135,9 +134,7 @@ class Walk(TapePlayer):
             return
         if held is None:
             self._pay_product(step, m, window)
-        active = self.tables.active(node, self.image) if held is None else held.part
-        if then is not None and (active is None or active.inputs is None or not torch.equal(active.inputs, then.cells)):
-            then = None
+        active, then = self.tables.part(node, self.image, held, then)
         found = self.backend.linear(m, self.kit.multiplier(node.name) if active is None else active, held is not None, then is not None)
         self._give(step, self._as_entry(found, source, then))
         self._owe_centre(step)
