@@ -29,6 +29,7 @@ from polytriton.kernels import load
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from tests.bench import dying
+from tests.processes import QUICK, quick_environment
 
 ROOT = Path(__file__).parents[2]
 ABSENT = ("msgspec", "safetensors", "typer", "numba", "hypothesis")  # what a bare machine may lack
@@ -41,11 +42,13 @@ class Hidden:
 sys.meta_path.insert(0, Hidden())
 _find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name.split(".")[0] in {ABSENT} else _find(name, package)
+site = {str(QUICK / "sitecustomize.py")!r}
+exec(compile(open(site).read(), site, "exec"), {{"__name__": "quick", "__file__": site}})
 """
 
 
 def command(*arguments: str, path: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(path or ""), str(ROOT)))), **environment}
+    env = quick_environment(*filter(None, [path]), **environment)
     return subprocess.run([sys.executable, "-m", "bench.gpu", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from polytriton.runtime.gpu.player import Player, RunState
 from polytriton.runtime.results import Results
 from tests.bench.test_gpu import ROOT, needs_triton
 from tests.kernels.fake_cuda import FakeCuda
+from tests.processes import quick_environment
 
 SIZE = 6
 
@@ -106,7 +106,7 @@ for module, right, wrong, step, what in {WRONG}:
 @pytest.mark.slow
 def test_a_wrong_kernel_fails() -> None:
     needs_triton()
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    env = quick_environment(TRITON_INTERPRET="1")
     script = [sys.executable, "-c", MUTATE.format(WRONG=WRONG)]
     done = subprocess.run(script, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

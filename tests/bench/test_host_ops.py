@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import quick_environment
 
 pytest.importorskip("triton", reason="Triton is not installed")
 ROOT = Path(__file__).parents[2]
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.parametrize("name, bounded, tensor, single", [("digits_conv_ibp", 2, 26, 5), ("digits_resnet_ibp", 5, 33, 7)])
 def test_tensor_operations_beside_the_kernels(name: str, bounded: int, tensor: int, single: int) -> None:
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    env = quick_environment(TRITON_INTERPRET="1")
     command = [sys.executable, "-W", "ignore", "-m", "bench.host_ops", f"examples/{name}.onnx"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

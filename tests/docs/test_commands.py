@@ -25,6 +25,7 @@ import torch
 
 from polytriton.cli import main
 from tests.docs.test_docs import PAGES, ROOT
+from tests.processes import quick_environment
 
 FORM = re.compile(r"(?<![\w/.-])[A-Z]{3,}\b|(?<![\w.-])[A-Z](?![\w:])|\[[-No]|\|")
 START = re.compile(r"^(?:    )?(\$ )?((?:polytriton|python|make|pip|vnncomp_scripts/\w+\.sh) .*)$")
@@ -34,6 +35,7 @@ SLOW = (
 )  # fmt: skip
 
 
+SMALL = {"gpu.md"}  # a page whose network is compiled into kernels and not asked: a smaller one serves
 LONG = {"many-properties.md", "own-images.md", "own-model.md", "several-networks.md"}  # beside README.md and python.md
 
 
@@ -67,12 +69,12 @@ def shown(page: Path) -> list[Shown]:
     return found
 
 
-def furnish(folder: Path) -> None:
+def furnish(folder: Path, network: str) -> None:
     """The reader's own files, under the names that the pages use."""
     shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copytree(ROOT / "vnncomp_scripts", folder / "vnncomp_scripts")
     specs = folder / "examples" / "specs"
-    shutil.copy(folder / "examples" / "digits_conv_ibp.onnx", folder / "net.onnx")
+    shutil.copy(folder / "examples" / network, folder / "net.onnx")
     for name, spec in (("property", "30_0.05"), ("prop", "30_0.05"), ("a", "30_0.05"), ("b", "48_0.1")):
         shutil.copy(specs / f"digits_conv_ibp_{spec}.vnnlib", folder / f"{name}.vnnlib")
     data = np.load(folder / "examples" / "digits.npz")
@@ -155,8 +157,9 @@ def parameters() -> list[object]:
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POLYTRITON_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for workers, here and on a cluster, where polytriton is not installed
-    furnish(tmp_path)
+    # for workers, here and on a cluster, where polytriton is not installed
+    monkeypatch.setenv("PYTHONPATH", quick_environment()["PYTHONPATH"])
+    furnish(tmp_path, "controller.onnx" if page.name in SMALL else "digits_conv_ibp.onnx")
     names: dict[str, object] = {"__name__": "page"}
     for k, one in enumerate(shown(page)):
         if one.python:

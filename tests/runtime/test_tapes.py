@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,9 +41,12 @@ class Answer:
     tapes: list[Tape] = field(default_factory=list)
 
 
-def ask(net: Net, plays: bool, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config) -> Answer:
+def ask(
+    net: Net, plays: bool, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config, threads: int = 1
+) -> Answer:  # fmt: skip
     monkeypatch.setattr(Walk, "plays", plays)
-    engine, found, rng = Engine(compile_net(net, candidates), semantics="real", config=config), Answer(), np.random.default_rng(5)
+    engine = Engine(compile_net(net, candidates), semantics="real", config=config, threads=threads)
+    found, rng = Answer(), np.random.default_rng(5)
     lo, hi = (torch.from_numpy(v).reshape(batch, -1) for v in random_box(rng, net, "ordinary", batch))
     trace = Trace(torch.device("cpu"))
     boxes = engine.refine(lo, hi, trace=trace)
@@ -66,10 +70,12 @@ def ask(net: Net, plays: bool, monkeypatch: pytest.MonkeyPatch, batch: int, cand
     return found
 
 
-def agree(net: Net, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config = DEFAULT) -> list[Tape]:
+def agree(
+    net: Net, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config = DEFAULT, threads: int = 1
+) -> list[Tape]:  # fmt: skip
     """Bounds of neurons that stay undecided are the same; those of others too, unless decided rows stay with the others for a while."""
     walked = ask(net, False, monkeypatch, batch, candidates, config)
-    played = ask(net, True, monkeypatch, batch, candidates, config)
+    played = ask(net, True, monkeypatch, batch, candidates, config, threads)
     assert not walked.tapes
     for name, want in walked.numbers.items():
         got, stem = played.numbers[name], name[:-3]
@@ -89,6 +95,52 @@ def agree(net: Net, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str
 def test_any_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     net = random_net(seed)
     agree(net, monkeypatch, 1 + seed % 3, ("all", "input")[seed % 2], Config(leave=(0.0, 0.4)[seed % 5 == 0], least=4))
+
+
+@pytest.fixture
+def three() -> Iterator[int]:
+    """Threads of which torch, too, has as many."""
+    given = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield 3
+    torch.set_num_threads(given)
+
+
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_any_network_whose_rows_are_divided(seed: int, three: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape_player, "WORTH", 1)
+    leave = (0.0, 0.4)[seed % 5 == 0]
+    agree(random_net(seed), monkeypatch, 1 + seed % 3, ("all", "input")[seed % 2], Config(leave=leave, least=4), three)
+
+
+def test_a_part_may_lose_all_of_its_rows(three: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parts of three are decided where twins cancel; the last goes on by itself, through what no tape knows."""
+    rng, b = np.random.default_rng(3), Builder("twins")
+
+    def dense(x: str, w: np.ndarray, up: float) -> str:
+        return b.add("linear", (x,), w=b.constant(w.astype(np.float32)), b=b.constant(np.full(len(w), up, np.float32)))
+
+    x = b.add("relu", (dense(b.input((8,)), rng.standard_normal((18, 8)), 0.0),), slope=2.0)
+    x = b.add("relu", (dense(x, rng.standard_normal((18, 18)), 0.0),))
+    x = b.add("relu", (dense(x, np.tile(rng.random((10, 18)), (2, 1)), 1.0),))
+    twins = np.tile(np.concatenate((np.eye(10), -np.eye(10)), axis=1), (4, 1))
+    x = b.add("relu", (dense(x, np.concatenate((twins, np.eye(20) - np.roll(np.eye(20), 1, axis=1))), 0.1),))
+    net = b.build(dense(x, rng.standard_normal((3, 60)), 0.0))
+    emptied, entry = Counter[bool](), tape_player._PlayedRows.entry
+
+    def note(self: tape_player._PlayedRows, slot: int) -> torch.Tensor:
+        emptied[self.left == 0] += 1
+        return entry(self, slot)
+
+    monkeypatch.setattr(tape_player._PlayedRows, "entry", note)
+    monkeypatch.setattr(tape_player, "WORTH", 1)
+    lo, hi, name = torch.full((1, 8), -1.0).double(), torch.full((1, 8), 1.0).double(), net.by_name[net.output].inputs[0]
+    name, low = net.by_name[name].inputs[0], list[torch.Tensor]()
+    for threads in (1, three):
+        engine = Engine(compile_net(net, "all"), semantics="real", threads=threads)
+        low.append(engine.refine(lo, hi).lo[name].view(-1))
+    assert emptied[True] >= 2 and emptied[False] > 0
+    assert (low[0][:40] > 0).all() and (low[0][40:] < 0).all() and torch.allclose(low[0], low[1], rtol=1e-12, atol=1e-12)
 
 
 def wide() -> Net:

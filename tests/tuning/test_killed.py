@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import random
 import shutil
 import signal
@@ -19,13 +18,14 @@ from polytriton.api import load
 from polytriton.artifact import read_artifact
 from polytriton.runtime.config import Config
 from polytriton.tuning.store import TRIALS
+from tests.processes import quick_environment
 
 KILLS = 8
 COMMAND = (sys.executable, "-m", "polytriton.cli", "tune")
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    return quick_environment(OMP_NUM_THREADS="1")
 
 
 @pytest.mark.slow

@@ -51,8 +51,8 @@ class _PlayedRows:
         return tuple(torch.from_numpy(v[: self.left]) for v in (image, h, w, *self.scalars, index))
 
     def entry(self, slot: int) -> Tensor:
-        begin = int(self.tape.offsets[slot]) * self.count
-        return torch.from_numpy(self.memory[begin : begin + self.left * int(self.tape.sizes[slot])]).view(self.left, -1)
+        begin, size = int(self.tape.offsets[slot]) * self.count, int(self.tape.sizes[slot])
+        return torch.from_numpy(self.memory[begin : begin + self.left * size]).view(self.left, size)
 
 
 def _join(parts: Sequence[Tensor]) -> Tensor:

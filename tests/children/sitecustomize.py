@@ -1,0 +1,52 @@
+"""What a test's child runs as it starts: Triton's interpreter is quickened there too, as soon as a module of kernels has brought it.
+
+The folder stands on the child's PYTHONPATH (tests.processes.quick_environment). Nothing is imported here that the child does not import
+itself: how it starts is what some tests are about.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+ROOT = str(Path(__file__).parents[2])
+
+
+class Quickens:
+    """Finds nothing by itself; a module of kernels, once executed, is followed by `quicken`."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if not name.startswith("polytriton.kernels."):
+            return None
+        sys.meta_path.remove(self)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                if "triton.runtime.interpreter" in sys.modules:
+                    quicken()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def quicken() -> None:
+    path = list(sys.path)
+    sys.path.append(ROOT)  # for the tests, as long as this takes
+    try:
+        from tests.interpreter import quicken
+    finally:
+        sys.path[:] = path
+    quicken()
+
+
+sys.meta_path.insert(0, Quickens())  # type: ignore[arg-type]
