@@ -6,10 +6,9 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-QUICK = ROOT / "tests" / "children"
 
 
 def quick_environment(*first: str | Path, **more: str) -> dict[str, str]:
     """This process's, in which a child finds this polytriton, whatever stands in `first` before it, and a quick interpreter of Triton."""
-    path = [*map(str, first), str(QUICK), str(ROOT)]
+    path = [*map(str, first), str(ROOT / "tests" / "children"), str(ROOT)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **more}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import shutil
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from polytriton.kernels import load
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from tests.bench import dying
-from tests.processes import QUICK, quick_environment
+from tests.processes import quick_environment
 
 ROOT = Path(__file__).parents[2]
 ABSENT = ("msgspec", "safetensors", "typer", "numba", "hypothesis")  # what a bare machine may lack
@@ -42,8 +41,7 @@ class Hidden:
 sys.meta_path.insert(0, Hidden())
 _find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name.split(".")[0] in {ABSENT} else _find(name, package)
-site = {str(QUICK / "sitecustomize.py")!r}
-exec(compile(open(site).read(), site, "exec"), {{"__name__": "quick", "__file__": site}})
+import quick_interpreter
 """
 
 
@@ -76,7 +74,7 @@ def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -
 def test_every_part_runs_dry_on_a_bare_machine(tmp_path: Path) -> None:
     needs_triton()
     (tmp_path / "sitecustomize.py").write_text(HIDE)
-    bare = subprocess.run([sys.executable, "-c", "import msgspec"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True)
+    bare = subprocess.run([sys.executable, "-c", "import msgspec"], env=quick_environment(tmp_path), capture_output=True)
     assert bare.returncode == 1, "the modules are hidden"
     done = command("--dry", "--out", str(tmp_path / "out"), path=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ import hashlib
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -87,3 +88,11 @@ def copy(name: str = "copy", before: str = "", c: int = 1, text: str = COPY) -> 
     """A small kernel; `before` is run by whoever imports its module: the worker, at the moment of compiling."""
     made = family("copy", (f"{before}\n\n\n" if before else "") + text)
     return Kernel(name, made, (("C", c),), ("a_ptr", "out_ptr"), ("*fp32", "*fp32"), warps=1)
+
+
+def each_choice(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """The first of each family and choice of pointers."""
+    found = dict[object, Kernel]()
+    for kernel in kernels:
+        found.setdefault((kernel.family, kernel.parameters, kernel.types), kernel)
+    return list(found.values())

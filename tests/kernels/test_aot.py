@@ -59,7 +59,7 @@ def compiled_clean(kernels: list[Kernel], target: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("numerics", TYPES)
 def test_an_example_on_hopper(numerics: str, cubins: Path) -> None:
-    """A product of each type, the largest, with its instruction; test_examples compiles all kernels, the other functions' too."""
+    """A product of each type, the largest, with its instruction; test_examples compiles those of the other functions too."""
     kernels = of_file(EXAMPLES / "digits_conv_normal.onnx", numerics)
     products = [k for k in kernels if k.name.startswith(PRODUCTS)]
     assert products and all(k.instruction == ARITHMETICS[numerics].instruction for k in products)

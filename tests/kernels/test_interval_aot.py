@@ -20,6 +20,7 @@ from polytriton.kernels.interval_launches import product_tiles
 from polytriton.kernels.network import network_kernels
 from polytriton.kernels.worker import dump
 from polytriton.passes.pipeline import compile_net
+from tests.kernels.small_kernels import each_choice
 from tests.kernels.test_interval import Shape
 from tests.kernels.test_interval_runs import routes, small
 from tests.oracle.small import scale
@@ -107,15 +108,14 @@ def scaled() -> Net:
 def test_kernels_of_whole_networks_compile(target: str, numerics: str, tmp_path: Path) -> None:
     """The first of each choice of pointers, each type on one of the targets; every function of both types on both is above."""
     nets = (small(stride=2), routes(), small(residual=True, slope=0.125), scaled())
-    distinct = dict[object, Kernel]()
+    every = list[Kernel]()
     for net in nets if numerics == "interval64" else nets[:2]:
         emitter = Emitter()
         kernels = network_kernels(compile_net(net), (numerics,), GPU, emitter)
         assert any(k.name.startswith("interval_check") for k in kernels)
         folded = ("concretize_rows", "dense_step", "conv_step", "relax_rows", "join_rows", "pool_rows")
         assert not any(k.name.startswith(folded) for k in kernels)
-        for k in kernels:
-            distinct.setdefault((k.family, k.parameters, k.types), k)
-    compiled = list(distinct.values())
+        every += kernels
+    compiled = each_choice(every)
     assert len(compiled) > 30
     check([b.report for b in compile_all(compiled, target, cache=tmp_path, jobs=1)], compiled)

@@ -26,7 +26,7 @@ from polytriton.kernels.network import network_kernels
 from polytriton.passes.pipeline import compile_net
 from tests.kernels.accesses import accesses
 from tests.kernels.branches import dense_branches, projections
-from tests.kernels.small_kernels import compiles
+from tests.kernels.small_kernels import compiles, each_choice
 from tests.kernels.steps import turn_kernels
 from tests.kernels.test_every_operator import every, leaky, pools, scales
 from tests.kernels.test_interval_aot import scaled
@@ -48,17 +48,18 @@ def networks() -> Iterator[tuple[Net, tuple[str, ...]]]:
 
 def kernels() -> list[Kernel]:
     """One a family and choice of pointers: the smallest source of each that the networks have."""
-    found: dict[tuple[object, ...], Kernel] = {}
+    return each_choice(every_kernel())
+
+
+def every_kernel() -> Iterator[Kernel]:
     for net, numerics in networks():
         for candidates in ("all", "input"):
             emitter = Emitter()
             network_kernels(compile_net(net, candidates=candidates), numerics, GPU, emitter)
-            for kernel in emitter.kernels.values():
-                found.setdefault((kernel.family, kernel.parameters, kernel.types), kernel)
+            yield from emitter.kernels.values()
     for net in (toy_residual(), leaky()):
-        for kernel in (k for signed in (False, True) for k in turn_kernels(net, signed)):
-            found.setdefault((kernel.family, kernel.parameters, kernel.types), kernel)
-    return list(found.values())
+        for signed in (False, True):
+            yield from turn_kernels(net, signed)
 
 
 def idle(kernel: Kernel) -> list[str]:

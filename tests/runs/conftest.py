@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -62,8 +61,3 @@ def running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def root() -> dict[str, str]:
-    """An environment in which a new interpreter finds this polytriton."""
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -23,7 +23,8 @@ from polytriton.runs.asker import Answer, Settings
 from polytriton.runs.cluster import Cluster, Shipping, unpack
 from polytriton.runs.queries import instance_queries
 from polytriton.runs.runner import Run
-from tests.runs.conftest import NAMES, QUERIES, VERDICTS, root
+from tests.processes import quick_environment
+from tests.runs.conftest import NAMES, QUERIES, VERDICTS
 
 ENGINE = {"device": "cpu", "memory": 1 << 30}
 
@@ -96,7 +97,7 @@ def two(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     machines = Machines()
     try:
         for name in ("first", "second"):
-            machines.add_node(num_cpus=1, env_vars={**root(), "POLYTRITON_CACHE": str(here / name)}, include_dashboard=False)
+            machines.add_node(num_cpus=1, env_vars={**quick_environment(), "POLYTRITON_CACHE": str(here / name)}, include_dashboard=False)
         machines.wait_for_nodes()
         yield machines
     finally:

@@ -26,7 +26,8 @@ from polytriton.runs.task import Reply, Task
 from polytriton.runs.worker import Hello
 from polytriton.workers.far import receive, send
 from tests.cli import tiny
-from tests.runs.conftest import NAMES, QUERIES, VERDICTS, children, eventually, root, running
+from tests.processes import quick_environment
+from tests.runs.conftest import NAMES, QUERIES, VERDICTS, children, eventually, running
 
 posix = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs signals and /proc")
 HELLO = Hello(Settings({"device": "cpu", "memory": 1 << 30}), threads=1)
@@ -120,7 +121,7 @@ def started(here: Path, *extra: str) -> subprocess.Popen[str]:
     """A run by two processes that has answered two queries."""
     command = [sys.executable, "-m", "polytriton.cli", "run", "--instances", "list.csv", "--workers", "2", "--json", "r.jsonl", *extra]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=root(),
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quick_environment(),
         preexec_fn=None if sys.platform == "win32" else lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     )  # fmt: skip
     results = here / "r.jsonl"

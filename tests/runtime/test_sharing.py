@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -28,14 +28,7 @@ from tests.oracle.nets import random_box, toy_conv, toy_residual
 from tests.oracle.small import dense
 
 THREADS = 3
-
-
-@pytest.fixture(autouse=True)
-def torch_may_have_as_many() -> Iterator[None]:
-    given = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    yield
-    torch.set_num_threads(given)
+pytestmark = pytest.mark.usefixtures("three")  # threads of torch
 
 
 @pytest.mark.parametrize("threads", [1, 2, THREADS])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -95,15 +94,6 @@ def agree(
 def test_any_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     net = random_net(seed)
     agree(net, monkeypatch, 1 + seed % 3, ("all", "input")[seed % 2], Config(leave=(0.0, 0.4)[seed % 5 == 0], least=4))
-
-
-@pytest.fixture
-def three() -> Iterator[int]:
-    """Threads of which torch, too, has as many."""
-    given = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield 3
-    torch.set_num_threads(given)
 
 
 @pytest.mark.parametrize("seed", range(100, 140))
