@@ -41,9 +41,17 @@ def count_sharers(rows: int, program: Program, kit: Kit, memory: int, threads: i
 
 
 def row_blocks(
-    rows: int, program: Program, kit: Kit, memory: int, config: Config, device: torch.device, threads: int = 1, images: Tensor | None = None
+    rows: int,
+    program: Program,
+    kit: Kit,
+    memory: int,
+    config: Config,
+    device: torch.device,
+    threads: int = 1,
+    images: Tensor | None = None,
+    walks: bool = True,
 ) -> list[Tensor]:
-    """Row ranges that fit the memory, and the cache where there is one to fit; as many for each of the threads that walk one at a time."""
+    """Row ranges that fit the memory, and the cache where one `walks` them; as many for each of the threads that walk one at a time."""
     word = kit.coefficients.dtype.itemsize
     fit = chunk_rows(program, word, memory) // threads
     if fit < 1:
@@ -52,7 +60,7 @@ def row_blocks(
             f"one row of %{program.target} takes {need / 2**20:.1f} MiB, more than half the budget of {2 * memory / 2**20:.1f} MiB",
             f"give --memory at least {2 * need // 2**20 + 1}M",
         )
-    if device.type == "cpu":
+    if device.type == "cpu" and walks:
         # blocks above the default were chosen in a process that keeps its memory: elsewhere new pages would cost more
         block = config.block if keeps_memory() else min(config.block, DEFAULT.block)
         fit = min(fit, max(config.least, chunk_rows(program, word, block)))

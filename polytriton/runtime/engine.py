@@ -269,7 +269,7 @@ class Engine:
             results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
         sharers = min(self.backend.threads, torch.get_num_threads())
         # one thread's Python goes on beside another's loops where there is a block for each; the rows of few blocks are divided
-        ranges = self._blocks(rows, program, 1, image) if chosen is None and self._may_play(program, tables) else []
+        ranges = self._blocks(rows, program, 1, image, walks=False) if chosen is None and self._may_play(program, tables) else []
         plays = 0 < len(ranges) <= sharers
         threads, backend = (1, self.backend) if plays else (self._sharers(rows, program), self.alone)
         if not ranges or threads > 1:
@@ -327,8 +327,8 @@ class Engine:
         zero = torch.zeros(len(image), dtype=torch.float64, device=self.device)
         return Rows(image, h, w, zero, zero.clone(), index)
 
-    def _blocks(self, rows: int, program: Program, threads: int = 1, images: Tensor | None = None) -> list[Tensor]:
-        return row_blocks(rows, program, self.kit, self.memory // 2, self.config, self.device, threads, images)
+    def _blocks(self, rows: int, program: Program, threads: int = 1, images: Tensor | None = None, walks: bool = True) -> list[Tensor]:
+        return row_blocks(rows, program, self.kit, self.memory // 2, self.config, self.device, threads, images, walks)
 
     def _expire(self, deadline: float | None) -> None:
         if deadline is not None and time.monotonic() > deadline:
@@ -364,7 +364,7 @@ class Engine:
         rows, sharers = len(forms.image), min(self.backend.threads, torch.get_num_threads())
         plays = chosen is None and forms.over_input is None and self._may_play(self.plan.query, tables)
         threads = 1 if plays else self._sharers(rows, self.plan.query)
-        blocks = self._blocks(rows, self.plan.query, threads)
+        blocks = self._blocks(rows, self.plan.query, threads, walks=not plays)
         if groups is not None and threads > 1:
             cuts = between_groups([int(block[0]) for block in blocks[1:]], groups)
             threads = threads if cuts else 1  # groups that mix are walked in turn, in blocks as large as the memory holds

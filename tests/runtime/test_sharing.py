@@ -240,15 +240,33 @@ def test_rows_of_a_group_are_one_threads(groups: list[int], cuts: list[int]) -> 
     assert budget.between_groups([], torch.tensor(groups)) == []
 
 
+def test_the_last_parts_are_small() -> None:
+    much = 10**12
+    assert tape_player.cut_rows(1000, much, 2) == [250, 500, 624, 750, 812, 874, 936]
+    assert tape_player.cut_rows(1000, much, 1) == [] == tape_player.cut_rows(1, much, 2)
+    assert tape_player.cut_rows(5, much, 2) == [2, 4]
+    assert tape_player.cut_rows(1000, 5 * tape_player.WORTH, 2) == [500]
+    assert tape_player.cut_rows(1000, tape_player.WORTH - 1, 2) == []
+
+
+def test_rows_that_are_played_fit_the_memory_alone() -> None:
+    """No cache asks for smaller blocks, since some rows take the place of others within the call."""
+    e = Engine(compile_net(toy_conv()), semantics="real", dtype="float32", config=Config(block=1, least=4))
+    program, memory = e.plan.query, 1 << 30
+    assert len(budget.row_blocks(40, program, e.kit, memory, e.config, e.device)) == 10
+    assert len(budget.row_blocks(40, program, e.kit, memory, e.config, e.device, walks=False)) == 1
+    assert len(budget.row_blocks(40, program, e.kit, program.row_bytes * 4, e.config, e.device, walks=False)) > 1
+
+
 @pytest.mark.parametrize("candidates", ["all", "input"])
 @pytest.mark.parametrize("net", [toy_conv(), toy_residual()], ids=lambda n: n.name)
 def test_rows_that_are_played_are_divided(net: Net, candidates: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tape_player, "WORTH", 1)
     sizes, part = list[int](), tape_player.TapePlayer._part
 
-    def note(self: tape_player.TapePlayer, tape: Tape, a: int, b: int) -> object:
+    def note(self: tape_player.TapePlayer, tape: Tape, a: int, b: int, ends: bool) -> object:
         sizes.append(b - a)
-        return part(self, tape, a, b)
+        return part(self, tape, a, b, ends)
 
     alone, one, before = bounds(net, 1, "float32", candidates)
     monkeypatch.setattr(tape_player.TapePlayer, "_part", note)

@@ -98,7 +98,10 @@ def test_any_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(100, 140))
 def test_any_network_whose_rows_are_divided(seed: int, three: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among threads, and in each of them into rows that take each other's place."""
     monkeypatch.setattr(tape_player, "WORTH", 1)
+    monkeypatch.setattr(tape_player, "NEAR", 1)
+    monkeypatch.setattr(tape_player, "LEAST", 1 + seed % 3)
     leave = (0.0, 0.4)[seed % 5 == 0]
     agree(random_net(seed), monkeypatch, 1 + seed % 3, ("all", "input")[seed % 2], Config(leave=leave, least=4), three)
 
@@ -184,6 +187,27 @@ def test_the_machine_code_is_what_the_interpreter_does(monkeypatch: pytest.Monke
             read = ask(net, True, monkeypatch, 2, "all", DEFAULT)
         assert all(np.array_equal(read.numbers[name], want, equal_nan=True) for name, want in compiled.numbers.items())
         assert read.left == compiled.left and compiled.tapes
+
+
+@pytest.mark.parametrize("net", [deep(), wide(), toy_residual()], ids=lambda n: n.name)
+def test_rows_take_the_place_of_others(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    want, some = ask(net, True, monkeypatch, 2, "all", DEFAULT), Counter[int]()
+    part = tape_player.TapePlayer._part
+
+    def note(self: tape_player.TapePlayer, *given: object) -> tape_player._PlayedRows:
+        made = part(self, *given)  # type: ignore[arg-type]
+        some[len(made.whole)] += 1
+        assert made.memory.nbytes <= 4 * (made.tape.taps + made.tape.row * made.some)
+        return made
+
+    monkeypatch.setattr(tape_player.TapePlayer, "_part", note)
+    monkeypatch.setattr(tape_player, "NEAR", 1)
+    monkeypatch.setattr(tape_player, "LEAST", 4)
+    got = ask(net, True, monkeypatch, 2, "all", DEFAULT)
+    for name, value in want.numbers.items():
+        counts = np.isfinite(value)
+        assert np.abs(got.numbers[name][counts].astype(float) - value[counts]).max() <= 4e-15 * np.abs(value[counts]).max(), name
+    assert got.left == want.left and got.rows == want.rows and max(some) > 3
 
 
 def test_slots_that_live_at_a_time_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:

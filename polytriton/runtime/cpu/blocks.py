@@ -18,7 +18,6 @@ from polytriton.runtime.cpu import fused, loops
 from polytriton.runtime.cpu.outside import Routine, floats
 
 CHAIN, WIDTH = 16, 8  # terms of a block, blocks of a group
-FEW = 4  # input channels up to which a convolution's sums may go plane by plane
 PANEL = 16  # columns that lie side by side
 ROWS, WIDE_ROWS = 4, 8  # of a tile: what 16 registers hold, and what 32 wider ones do
 ATTRIBUTES = 1000  # a number that Numba's code beside the tiles does not give to attributes of its own
@@ -35,14 +34,11 @@ def is_available() -> bool:
 
 @dataclass(frozen=True)
 class Packed:
-    """A matrix [terms, columns] as products read it: [panels, terms, PANEL], the last panel filled up with zeros. `shape` is the weight's
-    own; `plain` is the weight of a convolution into few channels, whose products may have to lie plane by plane.
-    """
+    """A matrix [terms, columns] as products read it: [panels, terms, PANEL], the last panel filled with zeros. `shape` is the weight's."""
 
     panels: Tensor
     columns: int
     shape: tuple[int, ...]
-    plain: Tensor | None = None
 
     @property
     def terms(self) -> int:
@@ -55,8 +51,7 @@ def pack(w: Tensor) -> Packed:
     terms, columns = flat.shape
     count = -(-columns // PANEL)
     whole = torch.nn.functional.pad(flat, (0, count * PANEL - columns))
-    plain = w if w.dim() == 4 and w.shape[1] <= FEW else None
-    return Packed(whole.view(terms, count, PANEL).transpose(0, 1).contiguous(), columns, tuple(w.shape), plain)
+    return Packed(whole.view(terms, count, PANEL).transpose(0, 1).contiguous(), columns, tuple(w.shape))
 
 
 def pack_part(w: Tensor, outputs: Tensor, inputs: Tensor | None) -> Packed:
@@ -115,11 +110,10 @@ def _dense_depths(live, size, found):  # type: ignore[no-untyped-def]
 def tap_depths(terms: Tensor, shape: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
     """Of a convolution's products that pass through so many roundings into their tap, those into their cell (sums.shifted_sums): taps of up
     to three lines of the kernel meet, and what they make goes into the cell, once for every three lines and place of the window; the
-    first meets a zero. Into few channels any order is allowed for, of the terms of a tap and of the taps.
+    first meets a zero.
     """
     lines, places = (-(-k // s) if d == 1 else k for k, s, d in zip(shape[2:], stride, dilation, strict=True))
-    known = terms + min(lines, 3) - 1 + -(-lines // 3) * places - 1
-    return known.clamp(min=shape[0] + lines * places) if shape[1] <= FEW else known
+    return terms + min(lines, 3) - 1 + -(-lines // 3) * places - 1
 
 
 def multiply(m: Tensor, w: Packed, threads: int, least: int, out: Tensor | None = None) -> Tensor:

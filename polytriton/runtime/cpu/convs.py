@@ -15,13 +15,18 @@ from polytriton.runtime.cpu.blocks import PANEL, Packed, multiply_rows
 from polytriton.runtime.cpu.outside import Routine, floats, integers
 
 
+def pitch(values: int) -> int:
+    """How far the taps of cells lie apart, so many a cell: tiles write whole panels faster than parts of one."""
+    return -(-values // PANEL) * PANEL
+
+
 def convolve(m: np.ndarray, w: Packed, out: np.ndarray, taps: tuple[int, int], some: int, moves: tuple[int, ...], threads: int) -> None:
     """out [rows, height, width * channels] is the transposed convolution of m [rows, h, w, terms], `some` rows at a time.
 
     taps: the kernel's lines, and values one of its lines has (kw * channels). moves: channels, top, left, strides and dilations.
     """
     panels = w.panels.numpy()
-    each = m.shape[1] * m.shape[2] * taps[0] * taps[1]
+    each = m.shape[1] * m.shape[2] * pitch(taps[0] * taps[1])
     jobs = []
     for a, b in pairwise(len(m) * k // threads for k in range(threads + 1)):
         if a < b:
@@ -56,6 +61,8 @@ def _text(name: str) -> tuple[str, str, str]:
         "entry:",
         "  %cells = mul i64 %m.shape1, %m.shape2",
         "  %wide = mul i64 %kh, %size",
+        f"  %wider = add i64 %wide, {PANEL - 1}",
+        f"  %pitch = and i64 %wider, {-PANEL}",
         "  %mrow = mul i64 %cells, %m.shape3",
         "  %crow = mul i64 %c.shape1, %c.shape2",
         "  %any = icmp sgt i64 %m.shape0, 0",
@@ -70,17 +77,17 @@ def _text(name: str) -> tuple[str, str, str]:
         "  %cd = getelementptr float, ptr %c.data, i64 %co",
         "  %rows = mul i64 %n, %cells",
     ]
-    left, right = array("left", "%md", "%rows", "%m.shape3"), array("right", "%t.data", "%rows", "%wide")
+    left, right = array("left", "%md", "%rows", "%m.shape3"), array("right", "%t.data", "%rows", "%pitch")
     panels = ", ".join(f"{kind} %w.{part}" for kind, part in blocks.fields(3))
     code += [
         f"  %made = call i32 @{multiply}(ptr %ret, ptr %exc, {left}, {right}, {panels})",
-        "  %tn = mul i64 %rows, %wide",
+        "  %tn = mul i64 %rows, %pitch",
         "  %cn = mul i64 %n, %crow",
     ]
     taps, to = array("taps", "%t.data", "%n", "%m.shape1", "%m.shape2", "%kh", "%size"), array("to", "%cd", "%n", "%c.shape1", "%c.shape2")
     flat = f"{array('', '%t.data', '%tn')}, {array('', '%cd', '%cn')}"
     places = ", ".join(f"{kind} %p.{part}" for kind, part in blocks.fields(1))
-    moves = ", ".join(f"i64 %{n}" for n in numbers[2:-1])
+    moves = ", ".join(f"i64 %{n}" for n in (*numbers[2:-1], "pitch"))
     code += [
         f"  %status = call i32 @{add}(ptr %ret, ptr %exc, {taps}, {to}, {moves}, {flat}, {places})",
         "  %good = icmp eq i32 %status, 0",
@@ -155,7 +162,7 @@ def _convolve_at(
 ) -> None:  # fmt: skip
     _convolve(
         floats(m, rows * h * w * terms).reshape(rows, h, w, terms), floats(out, rows * height * line).reshape(rows, height, line),
-        floats(panels, count * terms * PANEL).reshape(count, terms, PANEL), floats(taps, moves[-1] * h * w * kh * size),
+        floats(panels, count * terms * PANEL).reshape(count, terms, PANEL), floats(taps, moves[-1] * h * w * pitch(kh * size)),
         integers(places, kh), kh, size, *moves,
     )  # fmt: skip
 

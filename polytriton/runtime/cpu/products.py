@@ -17,9 +17,10 @@ from polytriton.ir.plan import Axis, Window
 from polytriton.passes.windows import input_axis
 from polytriton.runtime.config import AUTO, GATHER, LIBRARY, PLANAR, PLANES, SHIFTS, Config, conv_key
 from polytriton.runtime.cpu import convs, fused, sums
-from polytriton.runtime.cpu.blocks import FEW, Packed, multiply
+from polytriton.runtime.cpu.blocks import Packed, multiply
 
-LONG = 20  # `auto` sums planes rather than cells, up to FEW input channels, from lines of so many cells on
+FEW = 4  # input channels up to which a convolution's sums go plane by plane, where a library multiplies
+LONG = 20  # and from lines of so many cells on
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,6 @@ class Products:
         """
         lead = conv.lead(window)
         if isinstance(w, Packed):
-            if w.plain is not None and self.sums_planes(w, conv, m.shape[2]):
-                return self._product_and_planes(m, w.plain, conv, lead, window)
             return self._shifted_product(m, w, w.shape[1], conv, lead, window)
         form = self.form(m, w, conv)
         if form == PLANES:
@@ -110,10 +109,6 @@ class Products:
         if conv.groups == 1 and conv.dilation == (1, 1):
             found.append(GATHER)
         return found
-
-    def sums_planes(self, w: Packed, conv: ConvShape, width: int) -> bool:
-        """Whether a packed convolution sums planes, of rows whose windows are so wide."""
-        return w.plain is not None and width >= LONG and PLANES in self.forms(w.panels.dtype, conv)
 
     def tap_rows(self, each: int) -> int:
         """Rows whose products, `each` values a row, stay in the nearer cache: calls cost nothing between them."""
@@ -169,13 +164,14 @@ class Products:
     ) -> Tensor:
         """The sums in a compiled loop; `by_cell` is [channels, kh * kw * ci]."""
         (r, h, wd, c), (kh, kw) = m.shape, conv.kernel
-        out, each = m.new_empty(r, window.h.size, window.w.size * ci), h * wd * kh * kw * ci
+        out = m.new_empty(r, window.h.size, window.w.size * ci)
         if isinstance(by_cell, Packed) and c:
+            each = h * wd * convs.pitch(kh * kw * ci)
             some, threads = self.tap_rows(each), self.threads if r * each >= self.config.split else 1
             moves = ci, *lead, *conv.stride, *conv.dilation
             convs.convolve(m.contiguous().numpy(), by_cell, out.numpy(), (kh, kw * ci), some, moves, threads)
             return out.view(r, window.h.size, window.w.size, ci)
-        some = self._some(m, each)
+        some = self._some(m, h * wd * kh * kw * ci)
         taps = m.new_empty(min(r, some), h, wd, kh, kw * ci)
         for a in range(0, r, some):
             part, to, made = m[a : a + some].reshape(-1, c), out[a : a + some], taps[: r - a]

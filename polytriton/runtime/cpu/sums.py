@@ -10,12 +10,13 @@ import numpy as np
 from polytriton.runtime.cpu.fused import PLAIN, compile_loop
 
 
-@compile_loop("T5 T3 i i i i i i i T T I", PLAIN)
-def shifted_loop(taps, out, channels, top, left, sh, sw, dh, dw, source, target, places):  # type: ignore[no-untyped-def]
+@compile_loop("T5 T3 i i i i i i i i T T I", PLAIN)
+def shifted_loop(taps, out, channels, top, left, sh, sw, dh, dw, pitch, source, target, places):  # type: ignore[no-untyped-def]
     """out[r, y*sh + i*dh - top, x*sw + j*dw - left] is the sum of the taps[r, y, x, i, j] that lie there.
 
-    taps are [rows, h, w, kh, kw*channels], out [rows, height, width*channels]: taps side by side land side by side. A line of
-    `out` takes those of three lines of the kernel at once, in an order that charges rely on (blocks.tap_depths).
+    taps are [rows, h, w, kh, kw*channels], a cell's begin `pitch` values after the last one's; out is [rows, height, width*channels],
+    so that taps side by side land side by side. A line of `out` takes those of three lines of the kernel at once, in an order that charges
+    rely on (blocks.tap_depths).
     """
     rows, h, w, kh, size = taps.shape
     height, line = out.shape[1], out.shape[2]
@@ -27,7 +28,7 @@ def shifted_loop(taps, out, channels, top, left, sh, sw, dh, dw, source, target,
             for i in range(kh):
                 f = to + top - i * dh
                 if f >= 0 and f % sh == 0 and f // sh < h:
-                    places[found] = ((r * h + f // sh) * w * kh + i) * size
+                    places[found] = (r * h + f // sh) * w * pitch + i * size
                     found += 1
             for k in range(0, found, 3):
                 for x in range(w):
@@ -37,7 +38,7 @@ def shifted_loop(taps, out, channels, top, left, sh, sw, dh, dw, source, target,
                         if begin < end:
                             # unsigned: no index counts from the end, so the sums need no test each
                             b, n = np.uint64((r * height + to) * line + at + begin), np.uint64(end - begin)
-                            step = x * kh * size + j + begin
+                            step = x * pitch + j + begin
                             s0 = np.uint64(places[k] + step)
                             if found > k + 2:
                                 s1, s2 = np.uint64(places[k + 1] + step), np.uint64(places[k + 2] + step)
@@ -85,7 +86,8 @@ def _plane_sums(taps, out, top, left, sh, dh, dw, first, last, source, target, l
 
 
 def shifted_sums(taps: np.ndarray, out: np.ndarray, *rest: int) -> None:
-    shifted_loop(taps, out, *rest, taps.reshape(-1), _flat(out), np.empty(taps.shape[3], dtype=np.int64))
+    pitch = taps.shape[3] * taps.shape[4]
+    shifted_loop(taps, out, *rest, pitch, taps.reshape(-1), _flat(out), np.empty(taps.shape[3], dtype=np.int64))
 
 
 def plane_sums(taps: np.ndarray, out: np.ndarray, *rest: int) -> None:

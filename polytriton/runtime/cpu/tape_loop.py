@@ -112,17 +112,13 @@ def join_windows(m, height, line, out, outer, width, top, left, rows):  # type: 
                 oo[q] = oo[q] + mm[q]
 
 
-def _play(  # type: ignore[no-untyped-def]
+def play_some(  # type: ignore[no-untyped-def]
     tape, reals, slots, sizes, sign, channel, whole, constant, error, best, raw_best, group, done, strict, leave,
     notes, counts, lines, near, told,
 ):  # fmt: skip
-    """Plays a tape; returns how many rows are left. told[k]: rows that a check k leaves open, and rows that go on.
-
-    `slots` are addresses of the coefficients, `sizes` values of a row there. `sign` and `channel` are of rows that are a neuron each;
-    `whole` has each row's image, its place down and across, and its index. `near`: memory for places of a kernel's lines.
-    """
+    """Plays a tape with as many rows as there are constants; returns how many are left."""
     image, h, w, index = whole[0], whole[1], whole[2], whole[3]
-    n, moved = len(image), False
+    n, moved = len(constant), False
     base, then, start, stay = counts[BASE], counts[THEN], counts[START], counts[STAY]
     none = doubles(0, 0)
     for k in range(len(tape)):
@@ -149,7 +145,7 @@ def _play(  # type: ignore[no-untyped-def]
             if f[REST]:
                 return n
             at = f[REST + 3]
-            told[at, 0] = count
+            told[at, 0] += count
             if n - count > leave * n or count == 0:
                 for r in range(count):
                     s = stay[r]
@@ -160,7 +156,7 @@ def _play(  # type: ignore[no-untyped-def]
                         if (f[REST + 2] >> s) & 1:
                             move_rows(floats(slots[s], FAR), sizes[s], stay, count)
                 n = count
-            told[at, 1] = n
+            told[at, 1] += n
             if n == 0:
                 return n
             continue
@@ -256,5 +252,30 @@ def _play(  # type: ignore[no-untyped-def]
     return n
 
 
-FORM = "I2 D2 I I D I I2 D D D D I B b d D2 I2 I2 I I2"
+def _play(  # type: ignore[no-untyped-def]
+    tape, reals, slots, sign, channel, whole, constant, error, best, raw_best, group, done, strict, leave,
+    notes, counts, lines, near, told,
+):  # fmt: skip
+    """Plays a tape, some rows after others; returns how many of the last are left. told[k]: rows that check k leaves open, and that go on.
+
+    `slots` are addresses of the coefficients, values of a row there, and addresses of what all rows came with. `sign` and `channel` are of
+    rows that are a neuron each; `whole` has, some rows at a time, each one's image, its place down and across, and its index. `near`:
+    memory for places of a kernel's lines.
+    """
+    left, some, sizes = 0, whole.shape[2], slots[1]
+    for k in range(len(whole)):
+        a, b = k * some, min(len(constant), (k + 1) * some)
+        for s in range(slots.shape[1]):
+            if slots[2, s] != 0:
+                to, source, first = floats(slots[0, s], FAR), floats(slots[2, s], FAR), a * sizes[s]
+                for q in range((b - a) * sizes[s]):
+                    to[q] = source[first + q]
+        left = play_some(
+            tape, reals, slots[0], sizes, sign[a:b], channel[a:b], whole[k], constant[a:b], error[a:b], best, raw_best, group, done, strict,
+            leave, notes, counts, lines, near, told,
+        )  # fmt: skip
+    return left
+
+
+FORM = "I2 D2 I2 D I I3 D D D D I B b d D2 I2 I2 I I2"
 play = loops.loop(FORM, fused.PLAIN, parts=("blocks", "convs", "fused", "outside", "scalars", "sums"), beside=convs.text_of_routines)(_play)

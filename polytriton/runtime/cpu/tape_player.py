@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,34 +10,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polytriton.ir.plan import Program, Window
+from polytriton.ir.plan import Program
 from polytriton.runtime.budget import between_groups
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.cpu import tape_loop as loop
 from polytriton.runtime.cpu.frontier import Entry, Frontier
-from polytriton.runtime.cpu.fused import kept_threads
+from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
 from polytriton.runtime.cpu.tape_loop import play
-from polytriton.runtime.cpu.tape_record import knows_layer, record
+from polytriton.runtime.cpu.tape_record import record
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.results import Identity, Results, Rows
 from polytriton.runtime.tables import Kit
 
 PLAYED = ("start", "linear", "conv", "relu", "add", "sub", "merge", "dense", "input")
 WORTH = 2 * 10**7  # operations: what a thread does in the time that handing them over takes, several times over
+SHARES = 4, 2, 1, 1  # what a thread takes one after another: some end sooner than others, and wait for the last
+NEAR, LEAST = 4 << 20, 16  # bytes of coefficients that stay in the caches between instructions; rows that a layer's weights are read for
 NONE, NOBODY, NO_NUMBERS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_), np.empty(0)
 
 
 @dataclass
 class _PlayedRows:
-    """Some rows with memory of their own: a thread plays them alone, since rows tell each other nothing."""
+    """Some rows with memory of their own: a thread plays them alone, since rows tell each other nothing. `some`: how many at a time."""
 
     tape: Tape
-    count: int
+    some: int
     memory: np.ndarray
     whole: np.ndarray
     scalars: tuple[np.ndarray, np.ndarray]
     told: np.ndarray
+    given: list[Tensor]  # what `asked` has the addresses of
     asked: tuple[object, ...]
     left: int = 0
 
@@ -47,16 +49,24 @@ class _PlayedRows:
 
     def rows(self) -> tuple[Tensor, ...]:
         """What `Rows` are made of, of the rows that are left."""
-        image, h, w, index = self.whole
+        image, h, w, index = self.whole[0]
         return tuple(torch.from_numpy(v[: self.left]) for v in (image, h, w, *self.scalars, index))
 
     def entry(self, slot: int) -> Tensor:
-        begin, size = int(self.tape.offsets[slot]) * self.count, int(self.tape.sizes[slot])
+        begin, size = int(self.tape.offsets[slot]) * self.some, int(self.tape.sizes[slot])
         return torch.from_numpy(self.memory[begin : begin + self.left * size]).view(self.left, size)
 
 
 def _join(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def cut_rows(rows: int, ops: int, threads: int) -> list[int]:
+    """Where so many rows are cut for threads that take a part after another: the last parts are small, where they are worth it."""
+    count = max(1, min(rows, threads, ops // WORTH))
+    parts = np.repeat(SHARES if count > 1 and ops // (2 * WORTH) >= count * sum(SHARES) else 1, count)
+    ends = np.cumsum(parts)[:-1] * rows // parts.sum()
+    return sorted({int(end) // 2 * 2 for end in ends if 2 <= end < rows})  # loops take neighbours two by two
 
 
 class TapePlayer(Frontier):
@@ -76,15 +86,8 @@ class TapePlayer(Frontier):
         """Whether tapes know every step of a program, as far as that can be told without rows."""
         if not cls._has_tapes(backend, kit):
             return False
-        windows: dict[str, Window] = {}
-        for step in program.steps:
-            if step.op not in PLAYED:
-                return False
-            window = windows.get(step.node)
-            if step.op in ("linear", "conv") and not knows_layer(backend, kit, step, window):
-                return False
-            windows.update(zip(step.to, step.windows, strict=True))
-        return True
+        layers = (kit.forward.layers[step.node] for step in program.steps if step.op in ("linear", "conv"))
+        return all(step.op in PLAYED for step in program.steps) and all(map(kit.sums_in_blocks, layers))
 
     @classmethod
     def _has_tapes(cls, backend: TorchBackend, kit: Kit) -> bool:
@@ -111,19 +114,13 @@ class TapePlayer(Frontier):
 
     def _play(self, tape: Tape, k: int) -> bool:
         """Plays a tape that begins with this step. False when no row is left, or none has a step to come."""
-        n, ops = len(self.rows), sum(step.ops for step in self.program.steps[k : k + tape.steps])
-        count = max(1, min(self.threads, n, n * ops // WORTH))
-        cuts, groups = [n * j // count for j in range(1, count)], self.results.group
+        n, groups = len(self.rows), self.results.group
+        cuts = cut_rows(n, n * sum(step.ops for step in self.program.steps[k : k + tape.steps]), self.threads)
         if cuts and groups is not None:
             cuts = between_groups(cuts, groups[self.rows.index])
-        parts = [self._part(tape, a, b) for a, b in pairwise([0, *cuts, n])]
-        others = [kept_threads(self.threads - 1, "polytriton-rows").submit(part.play) for part in parts[1:]]
-        try:
-            parts[0].play()
-        finally:
-            wait(others)
-        for other in others:
-            other.result()
+        ends = k + tape.steps == len(self.program.steps)
+        parts = [self._part(tape, a, b, ends) for a, b in pairwise([0, *cuts, n])]
+        share_out(_PlayedRows.play, parts, self.threads)
         if not self._count(tape, k, np.sum([part.told for part in parts], axis=0)):
             return False
         self.rows = Rows(*(_join(v) for v in zip(*(part.rows() for part in parts), strict=True)))
@@ -144,27 +141,32 @@ class TapePlayer(Frontier):
         self.owed = {name: held.owes for name, held in tape.after.items() if held.owes is not None}
         return True
 
-    def _part(self, tape: Tape, a: int, b: int) -> _PlayedRows:
-        """The rows from a to b, ready to be played."""
+    def _part(self, tape: Tape, a: int, b: int, ends: bool) -> _PlayedRows:
+        """The rows from a to b, ready to be played: where nobody reads their coefficients afterwards, some in place of others."""
         rows, n, results = self.rows, b - a, self.results
-        memory = np.empty(tape.row * n + tape.taps, dtype=np.float32)
-        sign, channel = NO_NUMBERS, NONE
+        some = n if not ends else min(n, max(LEAST, NEAR // (8 * max(1, tape.row)) * 2))
+        memory = np.empty(tape.row * some + tape.taps, dtype=np.float32)
+        slots = np.stack((tape.offsets * (4 * some) + memory.ctypes.data, tape.sizes, np.zeros_like(tape.sizes)))
+        slots[0, loop.TAPS] = memory.ctypes.data + 4 * some * tape.row
+        sign, channel, given = NO_NUMBERS, NONE, list[Tensor]()
         for name, (m, _) in self.frontier.items():
             if isinstance(m, Identity):
                 sign, channel = m.sign[a:b].double().numpy(), m.channel[a:b].numpy()
             else:
-                begin, given = int(tape.offsets[tape.before[name]]) * n, m[a:b].reshape(-1).numpy()
-                memory[begin : begin + len(given)] = given
-        slots = tape.offsets * (4 * n) + memory.ctypes.data
-        slots[loop.TAPS] = memory.ctypes.data + 4 * n * tape.row
-        whole = np.stack([v[a:b].numpy() for v in (rows.image, rows.h, rows.w, rows.index)])
+                given.append(m[a:b].contiguous())
+                slots[2, tape.before[name]] = given[-1].data_ptr()
+        whole = np.zeros((4, -(-n // some) * some), dtype=np.int64)
+        for to, v in zip(whole, (rows.image, rows.h, rows.w, rows.index), strict=True):
+            to[:n] = v[a:b].numpy()
+        whole = np.ascontiguousarray(whole.reshape(4, -1, some).swapaxes(0, 1))
         scalars = rows.constant[a:b].numpy(), rows.error[a:b].numpy()
         group, done = (NONE, NOBODY) if results.group is None or results.done is None else (results.group.numpy(), results.done.numpy())
         told, leave = np.zeros((tape.checks, 2), dtype=np.int64), self.backend.config.leave
-        scratch = np.empty((loop.NOTES, n)), np.empty((loop.COUNTS, n), np.int64), np.empty((n, 2), np.int64), np.empty(tape.near, np.int64)
+        scratch = np.empty((loop.NOTES, some)), np.empty((loop.COUNTS, some), np.int64), np.empty((some, 2), np.int64)
+        near = np.empty(tape.near, np.int64)
         bounds = results.best.numpy(), results.raw.numpy(), group, done, results.strict
-        asked = tape.code, tape.reals, slots, tape.sizes, sign, channel, whole, *scalars, *bounds, leave, *scratch, told
-        return _PlayedRows(tape, n, memory, whole, scalars, told, asked)
+        asked = tape.code, tape.reals, slots, sign, channel, whole, *scalars, *bounds, leave, *scratch, near, told
+        return _PlayedRows(tape, some, memory, whole, scalars, told, given, asked)
 
     def _count(self, tape: Tape, k: int, told: np.ndarray) -> bool:
         """Notes how many rows each step had. False when none is left for another."""

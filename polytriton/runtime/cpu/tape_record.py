@@ -9,6 +9,7 @@ from torch import Tensor
 from polytriton.ir.plan import Program, Step, Window
 from polytriton.passes.windows import margins
 from polytriton.rounding import one_rounding, sum_error
+from polytriton.runtime.cpu import convs
 from polytriton.runtime.cpu import tape_loop as loop
 from polytriton.runtime.cpu.blocks import Packed
 from polytriton.runtime.cpu.products import Compact, conv_shape, reach
@@ -17,7 +18,7 @@ from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
 from polytriton.runtime.cpu.tape_code import TapeCode
 from polytriton.runtime.cpu.torch_backend import TorchBackend, bias_lines
 from polytriton.runtime.narrow import Narrow
-from polytriton.runtime.tables import Kit, Tables
+from polytriton.runtime.tables import Tables
 
 SLOTS = 62  # bits of a whole number, but for its sign
 
@@ -33,15 +34,6 @@ def record(
             break
         steps += 1
     return writer.tape(steps) if steps > 1 else None
-
-
-def knows_layer(backend: TorchBackend, kit: Kit, step: Step, window: Window | None) -> bool:
-    """Whether there is an instruction for a dense layer, or for a convolution of rows that stand on this window."""
-    if not kit.sums_in_blocks(kit.forward.layers[step.node]):
-        return False
-    w = kit.multiplier(step.node)
-    assert isinstance(w, Packed)
-    return step.op == "linear" or window is None or not backend.sums_planes(w, conv_shape(kit.nodes[step.node], window), window.w.size)
 
 
 class _Writer:
@@ -93,7 +85,7 @@ class _Writer:
             held = self._standing(step.node)
             if step.op == "conv" and held and held[0].slot == NEURON:
                 return margins(reach(node, held[0].window), step.windows[0]) is not None
-            return knows_layer(self.backend, self.kit, step, held[0].window if held else None)
+            return self.kit.sums_in_blocks(self.kit.forward.layers[step.node])
         if step.op == "merge":
             parts = self._standing(step.node)[:2]
             return all(margins(part.window, step.windows[0]) is not None for part in parts)
@@ -295,7 +287,7 @@ class _Writer:
         assert isinstance(w, Packed)
         ci, (kh, kw) = w.shape[1], shape.kernel
         rows = held.window.h.size, held.window.w.size, frame.channels
-        each = rows[0] * rows[1] * kh * kw * ci
+        each = rows[0] * rows[1] * convs.pitch(kh * kw * ci)
         some = self.backend.tap_rows(each)
         self.code.taps, self.code.near = max(self.code.taps, some * each), max(self.code.near, kh)
         out = self.code.slot(window.h.size * window.w.size * ci)
