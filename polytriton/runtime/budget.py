@@ -12,7 +12,7 @@ from polytriton.heap import keeps_memory
 from polytriton.ir.plan import Program
 from polytriton.passes.memory import chunk_rows
 from polytriton.runtime.config import DEFAULT, Config
-from polytriton.runtime.tables import Kit
+from polytriton.runtime.kit import Kit
 
 MANY = 64  # rows of an image from which on a block of its own costs less than the cells that it may leave out
 WORTH = 2 * 10**8  # operations: some milliseconds. Threads of fewer wait for each other's Python for longer than they gain

@@ -34,9 +34,10 @@ from polytriton.runtime.gpu.interval_backend import IntervalBackend
 from polytriton.runtime.gpu.player import Progress
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.input_balls import InputBalls
+from polytriton.runtime.kit import Kit
 from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, both_sides, form_rows, indices
 from polytriton.runtime.soundness import find_semantics
-from polytriton.runtime.tables import Kit, Tables
+from polytriton.runtime.tables import Tables
 from polytriton.runtime.trace import Trace, sums
 
 W = TypeVar("W", bound=Walk)

@@ -5,116 +5,32 @@ They are made from the boxes when first asked for and dropped when the boxes cha
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass
 from itertools import count
 
 import torch
 from torch import Tensor
 
-from polytriton.arithmetic import Arithmetic
 from polytriton.ir.curves import CURVES
-from polytriton.ir.net import Net, Node
+from polytriton.ir.net import Node
 from polytriton.ir.ops import OPS
-from polytriton.ir.plan import Plan, Program, extent
 from polytriton.rounding import U64, dot_error, gammas, one_rounding
 from polytriton.runtime.centres import Centre, find_centre, is_centred
-from polytriton.runtime.cpu.blocks import Packed, dense_depths, depths, pack, pack_part, tap_depths
+from polytriton.runtime.cpu.blocks import Packed, dense_depths, depths, pack_part, tap_depths
 from polytriton.runtime.cpu.tape import Tape, TapeKey
-from polytriton.runtime.cpu.torch_backend import Compact, Frame
+from polytriton.runtime.cpu.torch_backend import Compact
 from polytriton.runtime.curves import curve_lines
-from polytriton.runtime.forward import Boxes, Forward
+from polytriton.runtime.forward import Boxes
 from polytriton.runtime.input_balls import InputBalls
-from polytriton.runtime.layers import Layer, flush
+from polytriton.runtime.kit import Kit
+from polytriton.runtime.layers import Layer
 from polytriton.runtime.narrow import Narrow, make_narrow
 from polytriton.runtime.planes import Planes, product_planes
 from polytriton.runtime.relax import relu_lines, round_outward, round_up
 from polytriton.runtime.soundness import gamma, up
 
 _SERIAL = count()
-COMPACT = 1 << 14  # weights below which leaving some out gains nothing
 SHARE = 0.9  # of the weights, from which on it does not either
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A layer in the coefficient type, as back-substitution multiplies by it."""
-
-    back: Tensor  # linear: [outputs, inputs]; conv: [Co, Ci/g, kh, kw]; scale: [h, w, c]
-    rows: Tensor  # what an identity row becomes: linear [outputs, inputs], conv [Co, kh', kw', Ci]
-
-
-class Kit:
-    """What does not depend on the batch: weights in the coefficient type and the frames of all tables."""
-
-    def __init__(self, net: Net, plan: Plan, forward: Forward, coefficients: Arithmetic, blocks: Set[str] = frozenset()) -> None:
-        """`blocks`: the operators whose float32 products sum in blocks."""
-        self.net, self.plan, self.forward, self.coefficients = net, plan, forward, coefficients
-        self.blocks, self._packed = blocks, dict[str, Packed]()
-        self.nodes = net.by_name
-        self.frames = {n.name: Frame(*extent(n), plan.halos.get(n.name, (0, 0, 0, 0))) for n in net}
-        self.users = net.users()
-        self.pending = dict.fromkeys(plan.pending, one_rounding(coefficients.u))  # relative to |M_j x_j|
-        self.weights = {name: self._weights(layer) for name, layer in forward.layers.items()}
-        self._bias: dict[tuple[str, int], Tensor] = {}
-
-    def _weights(self, layer: Layer) -> Weights:
-        node, dtype = layer.node, self.coefficients.dtype
-        given = layer.short if layer.short is not None and dtype == torch.float32 else layer.stored
-        w = given.to(dtype)  # the same memory where the type is the same, and nothing is flushed
-        if self.coefficients.flushes and bool(((w.abs() < self.coefficients.eta) & (w != 0)).any()):
-            w = flush(w, self.coefficients.eta)
-        if node.op != "conv":
-            return Weights(w, w)
-        g, (kh, kw), (dh, dw) = node.integer("g", 1), node.ints("k"), node.ints("d", (1, 1))
-        co, ci = w.shape[:2]
-        spread = w.new_zeros(co, (kh - 1) * dh + 1, (kw - 1) * dw + 1, ci * g)
-        for k in range(g):
-            part = w[k * co // g : (k + 1) * co // g].permute(0, 2, 3, 1)
-            spread[k * co // g : (k + 1) * co // g, ::dh, ::dw, k * ci : (k + 1) * ci] = part
-        return Weights(w.contiguous(memory_format=torch.channels_last), spread)
-
-    def sums_in_blocks(self, layer: Layer) -> bool:
-        """Whether the order in which the layer's products are summed is known (blocks.py)."""
-        node = layer.node
-        return node.op in self.blocks and node.integer("g", 1) == 1
-
-    def multiplier(self, name: str) -> Tensor | Packed:
-        """A layer as rows are multiplied by it."""
-        if not self.sums_in_blocks(self.forward.layers[name]):
-            return self.weights[name].back
-        if name not in self._packed:
-            self._packed[name] = pack(self.weights[name].back)
-        return self._packed[name]
-
-    def candidate_error(self, name: str, terms: int) -> float:
-        """What a candidate bound is charged for a node's part, a sum of so many terms, relative to its weight: what the sum rounds, and
-        coefficients that a ReLU multiplied, whose rounding is charged where their node is substituted.
-        """
-        return dot_error(terms) + self.pending.get(name, 0.0)
-
-    def narrows(self, program: Program) -> bool:
-        """Whether rows of one image may leave out cells that rows of several could not (`Tables.active`)."""
-        return any(step.op == "linear" and self.weights[step.node].back.numel() >= COMPACT for step in program.steps)
-
-    def bias_line(self, name: str, width: int) -> Tensor:
-        """The bias over a window `width` cells wide: one line for a convolution, the whole image otherwise; float64."""
-        key = (name, width)
-        if key not in self._bias:
-            layer = self.forward.layers.get(name)
-            channels = self.frames[name].channels
-            if layer is None:
-                line = torch.zeros(1, width * channels, dtype=torch.float64, device=self.forward.device)
-            elif layer.node.op == "conv":
-                line = layer.b.repeat(width)[None]
-            else:
-                line = layer.b.reshape(layer.b.shape[0], -1)
-            self._bias[key] = line.contiguous()
-        return self._bias[key]
-
-    def varies(self, name: str) -> bool:
-        """Whether the bias differs from cell to cell, so that a window needs a table of it."""
-        return self.nodes[name].op == "scale" and len(self.nodes[name].shape) == 3
 
 
 @dataclass(frozen=True)
@@ -326,7 +242,7 @@ class Tables:
 
         A coefficient over a cell that is exactly zero for every reachable input says nothing: it may be left at zero.
         """
-        if image is None or node.size * self.boxes.lo[node.inputs[0]][0].numel() < COMPACT:
+        if image is None or not self.kit.is_large(node.name):
             return None
         key = (node.name, image)
         if key not in self._active:

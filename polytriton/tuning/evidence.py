@@ -32,8 +32,8 @@ from polytriton.runtime import settings
 from polytriton.runtime.cpu.walk import Identity, Results, Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.kit import Kit
 from polytriton.runtime.results import Forms
-from polytriton.runtime.tables import Kit
 from polytriton.tuning import work
 from polytriton.tuning.checks import Seen, watch_checks
 

@@ -14,8 +14,9 @@ from polytriton.runtime.forward import AffineParts, Boxes, Forward
 from polytriton.runtime.gpu.places import Places
 from polytriton.runtime.gpu.player import RunState
 from polytriton.runtime.gpu.triton_backend import TritonBackend
+from polytriton.runtime.kit import Kit
 from polytriton.runtime.soundness import SEMANTICS, flushes
-from polytriton.runtime.tables import Kit, Tables
+from polytriton.runtime.tables import Tables
 
 CPU = torch.device("cpu")
 Sizes = tuple[torch.Tensor, torch.Tensor]  # the largest magnitude and the sum of magnitudes of every part of an image, [batch, parts]

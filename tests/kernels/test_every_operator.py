@@ -16,7 +16,7 @@ from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.gpu import triton_backend
 from polytriton.runtime.gpu.triton_backend import TritonBackend
-from polytriton.runtime.tables import Kit
+from polytriton.runtime.kit import Kit
 from tests.kernels.test_device_runs import Waits, asking
 from tests.kernels.test_kernel_runs import agree, boxes, forms
 from tests.oracle.nets import random_net

@@ -55,6 +55,7 @@ KERNELS = (ROWS, STEPS, RUNS, FORWARD, COMPACT)
 
 
 ARITHMETIC, SOUNDNESS, TABLES, RELAX, WALK = "arithmetic.py", "runtime/soundness.py", "runtime/tables.py", "runtime/relax.py", "runtime/cpu/walk.py"
+KIT = "runtime/kit.py"
 FRONTIER = "runtime/cpu/frontier.py"
 FUSED, TORCH, ENGINE, FORWARDS = "runtime/cpu/fused.py", "runtime/cpu/torch_backend.py", "runtime/engine.py", "runtime/forward.py"
 SCALARS, SUMS = "runtime/cpu/scalars.py", "runtime/cpu/sums.py"
@@ -95,8 +96,8 @@ MUTANTS: tuple[Mutant, ...] = (
     m("t without a dense product", TABLES, "return k * size", "return 0 * size", TERMS),
     m("t without a convolution's product", TABLES, "torch.where(below > 0, k * below,", "torch.where(below > 0, 0 * below,", TERMS),
     m("t without subnormal weights", TABLES, "t = t + c.eta * below", "t = t + 0 * below", TERMS),
-    m("small weights count as zero", TABLES, "if self.coefficients.flushes and bool(((w.abs() < self.coefficients.eta) & (w != 0)).any()):\n            w = flush(w, self.coefficients.eta)", "if self.coefficients.flushes:\n            w = flush(w, 2.0**20 * self.coefficients.eta)", SUBNORMAL),
-    m("intervals leave out subnormal weights", TABLES, "if self.coefficients.flushes and", "if", SUBNORMAL),
+    m("small weights count as zero", KIT, "if self.coefficients.flushes and bool(((w.abs() < self.coefficients.eta) & (w != 0)).any()):\n            w = flush(w, self.coefficients.eta)", "if self.coefficients.flushes:\n            w = flush(w, 2.0**20 * self.coefficients.eta)", SUBNORMAL),
+    m("intervals leave out subnormal weights", KIT, "if self.coefficients.flushes and", "if", SUBNORMAL),
     m("t without repeats of a gather", TABLES, "gamma(repeats - 1, c.u) if repeats > 1", "gamma(repeats - 1, c.u) if repeats > 1e9", TERMS),
     m("t without the ReLU's product", TABLES, "t = t + self.kit.pending[name] * xabs", "t = t + 0", TERMS),
     m("t rounded to nearest", TABLES, "t = round_up(self._vector(name, own, below, product=True), self.dtype)", "t = self._vector(name, own, below, product=True).to(self.dtype)", TERMS, SOAK),
@@ -121,9 +122,9 @@ MUTANTS: tuple[Mutant, ...] = (
     m("every winner is sure", RELAX, "sure = best >= others", "sure = best >= best", WINNERS),
     m("the runner-up is forgotten", RELAX, "most = hi.amax(-1)", "most = best", WINNERS),
     # the walk
-    m("pending products at candidates", TABLES, "return dot_error(terms) + self.pending.get(name, 0.0)", "return dot_error(terms)", GAPS),
+    m("pending products at candidates", KIT, "return dot_error(terms) + self.pending.get(name, 0.0)", "return dot_error(terms)", GAPS),
     m("pending products at merges", WALK, '            if step.pays("relu"):\n                weights.append', "            if False:\n                weights.append", GAPS),
-    m("a candidate's own sum rounds nothing", TABLES, "return dot_error(terms) + self.pending", "return self.pending", GAPS, SOAK, DEEPPOLY),
+    m("a candidate's own sum rounds nothing", KIT, "return dot_error(terms) + self.pending", "return self.pending", GAPS, SOAK, DEEPPOLY),
     m("a candidate's weight is not charged", SCALARS, "slack[r] + weight[r] * rel + floor", "slack[r] + floor", SETTLED),
     m("a candidate's floor is another image's", SCALARS, "weight[r] * rel + floor[image[r]]", "weight[r] * rel + floor[0]", SETTLED),
     m("torch: a candidate's weight is not charged", SCALARS, "torch.add(slack, weight, alpha=rel)", "torch.add(slack, weight, alpha=0.0)", SETTLED),

@@ -30,9 +30,10 @@ from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.forward import Boxes, Forward
+from polytriton.runtime.kit import Kit
 from polytriton.runtime.results import Forms, Rows
 from polytriton.runtime.soundness import SEMANTICS
-from polytriton.runtime.tables import Kit, Tables
+from polytriton.runtime.tables import Tables
 from tests.oracle.exact import attack_points, exact, exact_forms, float32_points, float32_runs
 from tests.oracle.nets import random_box, random_net
 from tests.oracle.small import dense

@@ -22,7 +22,7 @@ from polytriton.runtime.narrow import Narrow
 from polytriton.runtime.results import Forms, Results
 from polytriton.runtime.tables import Tables
 
-WIDE = 160  # squared above tables.COMPACT
+WIDE = 160  # squared above kit.COMPACT
 
 
 def deep() -> Net:

@@ -11,7 +11,7 @@ import torch
 
 from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime import centres, tables
+from polytriton.runtime import centres, kit
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.cpu import blocks, tape_code, tape_loop, tape_player
 from polytriton.runtime.cpu.tape import Tape
@@ -29,7 +29,7 @@ def _small_layers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     if not blocks.is_available():
         pytest.skip("LLVM makes no tiles here")
     monkeypatch.setattr(centres, "FEW", 3)
-    monkeypatch.setattr(tables, "COMPACT", 8)
+    monkeypatch.setattr(kit, "COMPACT", 8)
 
 
 @dataclass

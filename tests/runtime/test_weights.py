@@ -14,9 +14,9 @@ from polytriton.passes.pipeline import compile_net
 from polytriton.runtime import layers
 from polytriton.runtime.cpu import vectors
 from polytriton.runtime.forward import Forward
+from polytriton.runtime.kit import Kit
 from polytriton.runtime.layers import ALONE, Layer
 from polytriton.runtime.soundness import find_semantics
-from polytriton.runtime.tables import Kit
 
 LARGE, MIDDLE, SMALL = (400, 350), (100, 90), (20, 30)
 CPU = torch.device("cpu")

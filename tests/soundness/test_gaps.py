@@ -19,8 +19,9 @@ from polytriton.arithmetic import LIBRARY, Arithmetic
 from polytriton.frontend.vnnlib import read_vnnlib
 from polytriton.ir.net import Builder, Net
 from polytriton.runtime.engine import Engine
+from polytriton.runtime.kit import Kit
 from polytriton.runtime.results import Forms
-from polytriton.runtime.tables import Kit, Tables
+from polytriton.runtime.tables import Tables
 from tests.oracle.small import MANY, least, linear, net_of, output, relu, scale, singles, too_high
 
 CANDIDATES = ("all", "input")

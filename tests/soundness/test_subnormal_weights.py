@@ -18,9 +18,9 @@ from polytriton.passes.schedule import CHOICES
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.executor import load_weights
 from polytriton.runtime.forward import Forward
+from polytriton.runtime.kit import Kit
 from polytriton.runtime.results import Forms
 from polytriton.runtime.soundness import find_semantics
-from polytriton.runtime.tables import Kit
 
 TINY = 2.0**-126
 EXPONENTS = (-149, -140, -127, -126, -125, -116, -107)  # of weights: subnormal, and normal ones beside them

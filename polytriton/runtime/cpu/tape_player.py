@@ -20,8 +20,8 @@ from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
 from polytriton.runtime.cpu.tape_loop import play
 from polytriton.runtime.cpu.tape_record import record
 from polytriton.runtime.cpu.torch_backend import TorchBackend
+from polytriton.runtime.kit import Kit
 from polytriton.runtime.results import Identity, Results, Rows
-from polytriton.runtime.tables import Kit
 
 PLAYED = ("start", "linear", "conv", "relu", "add", "sub", "merge", "dense", "input")
 WORTH = 2 * 10**7  # operations: what a thread does in the time that handing them over takes, several times over
@@ -63,8 +63,10 @@ def _join(parts: Sequence[Tensor]) -> Tensor:
 
 def cut_rows(rows: int, ops: int, threads: int) -> list[int]:
     """Where so many rows are cut for threads that take a part after another: the last parts are small, where they are worth it."""
-    count = max(1, min(rows, threads, ops // WORTH))
-    parts = np.repeat(SHARES if count > 1 and ops // (2 * WORTH) >= count * sum(SHARES) else 1, count)
+    count = min(rows, threads, ops // WORTH)
+    if count <= 1:
+        return []
+    parts = np.repeat(SHARES if ops // (2 * WORTH) >= count * sum(SHARES) else 1, count)
     ends = np.cumsum(parts)[:-1] * rows // parts.sum()
     return sorted({int(end) // 2 * 2 for end in ends if 2 <= end < rows})  # loops take neighbours two by two
 
@@ -146,8 +148,9 @@ class TapePlayer(Frontier):
         rows, n, results = self.rows, b - a, self.results
         some = n if not ends else min(n, max(LEAST, NEAR // (8 * max(1, tape.row)) * 2))
         memory = np.empty(tape.row * some + tape.taps, dtype=np.float32)
-        slots = np.stack((tape.offsets * (4 * some) + memory.ctypes.data, tape.sizes, np.zeros_like(tape.sizes)))
-        slots[0, loop.TAPS] = memory.ctypes.data + 4 * some * tape.row
+        begin, slots = memory.ctypes.data, np.zeros((3, len(tape.sizes)), dtype=np.int64)
+        slots[0], slots[1] = tape.offsets * (4 * some) + begin, tape.sizes
+        slots[0, loop.TAPS] = begin + 4 * some * tape.row
         sign, channel, given = NO_NUMBERS, NONE, list[Tensor]()
         for name, (m, _) in self.frontier.items():
             if isinstance(m, Identity):

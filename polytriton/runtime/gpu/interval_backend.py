@@ -18,8 +18,9 @@ from polytriton.kernels.stock import Stock
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.gpu.binding import Binding, Bound
 from polytriton.runtime.gpu.triton_backend import TritonBackend
+from polytriton.runtime.kit import Kit
 from polytriton.runtime.results import Forms, relation_error
-from polytriton.runtime.tables import Kit, Tables
+from polytriton.runtime.tables import Tables
 
 
 def ball_ends(middle: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,9 @@ from torch import Tensor
 from polytriton.ir.net import Node
 from polytriton.ir.plan import extent
 from polytriton.rounding import dot_error, gamma, one_rounding
+from polytriton.runtime.kit import Kit
 from polytriton.runtime.soundness import converts_nothing, deployed_numbers
-from polytriton.runtime.tables import Kit, Tables
+from polytriton.runtime.tables import Tables
 
 WEIGHTS = ("weight", "rows")
 SCALES = ("factor", "shift")

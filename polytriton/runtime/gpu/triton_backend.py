@@ -41,10 +41,11 @@ from polytriton.runtime.gpu.kernel_arguments import batch_table, layer_tensor
 from polytriton.runtime.gpu.places import Places
 from polytriton.runtime.gpu.player import Player
 from polytriton.runtime.gpu.queries import Queries
+from polytriton.runtime.kit import Kit
 from polytriton.runtime.results import Forms, Identity, Results, Rows
 from polytriton.runtime.settings import on_device
 from polytriton.runtime.soundness import flushes
-from polytriton.runtime.tables import Kit, Tables
+from polytriton.runtime.tables import Tables
 
 T = TypeVar("T")
 
