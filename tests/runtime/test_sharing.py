@@ -245,7 +245,7 @@ def test_the_last_parts_are_small() -> None:
     assert tape_player.cut_rows(1000, much, 2) == [250, 500, 624, 750, 812, 874, 936]
     assert tape_player.cut_rows(1000, much, 1) == [] == tape_player.cut_rows(1, much, 2)
     assert tape_player.cut_rows(5, much, 2) == [2, 4]
-    assert tape_player.cut_rows(1000, 5 * tape_player.WORTH, 2) == [500]
+    assert tape_player.cut_rows(1000, 15 * tape_player.SHARE, 2) == [500]
     assert tape_player.cut_rows(1000, tape_player.WORTH - 1, 2) == []
 
 

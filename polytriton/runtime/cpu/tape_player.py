@@ -25,7 +25,7 @@ from polytriton.runtime.results import Identity, Results, Rows
 
 PLAYED = ("start", "linear", "conv", "relu", "add", "sub", "merge", "dense", "input")
 WORTH = 2 * 10**7  # operations: what a thread does in the time that handing them over takes, several times over
-SHARES = 4, 2, 1, 1  # what a thread takes one after another: some end sooner than others, and wait for the last
+SHARES, SHARE = (4, 2, 1, 1), 2 * 10**8  # a thread's parts, since some end sooner than others and wait for the last; one's operations
 NEAR, LEAST = 4 << 20, 16  # bytes of coefficients that stay in the caches between instructions; rows that a layer's weights are read for
 NONE, NOBODY, NO_NUMBERS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_), np.empty(0)
 
@@ -66,7 +66,7 @@ def cut_rows(rows: int, ops: int, threads: int) -> list[int]:
     count = min(rows, threads, ops // WORTH)
     if count <= 1:
         return []
-    parts = np.repeat(SHARES if ops // (2 * WORTH) >= count * sum(SHARES) else 1, count)
+    parts = np.repeat(SHARES if ops // SHARE >= count * sum(SHARES) else 1, count)
     ends = np.cumsum(parts)[:-1] * rows // parts.sum()
     return sorted({int(end) // 2 * 2 for end in ends if 2 <= end < rows})  # loops take neighbours two by two
 
