@@ -81,7 +81,9 @@ def between_groups(cuts: list[int], groups: Tensor) -> list[int]:
 
 
 def _cuts(images: Tensor) -> list[int]:
-    """Where the rows of an image end and the next one's begin, if the images have many each."""
+    """Where the rows of an image end and the next one's begin, in their order, if the images have many each."""
+    if len(images) < 2 * MANY or images[0] == images[-1]:
+        return []
     cuts: list[int] = (torch.nonzero(images[1:] != images[:-1]).flatten() + 1).tolist()
     return cuts if len(images) >= MANY * (len(cuts) + 1) else []
 
