@@ -18,7 +18,7 @@ from polytriton.runtime.cpu.frontier import Entry, Frontier
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
 from polytriton.runtime.cpu.tape_loop import play
-from polytriton.runtime.cpu.tape_record import record
+from polytriton.runtime.cpu.tape_record import ROOM, SLOTS, record
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.kit import Kit
 from polytriton.runtime.results import Identity, Results, Rows
@@ -86,7 +86,7 @@ class TapePlayer(Frontier):
     @classmethod
     def may_play(cls, backend: TorchBackend, kit: Kit, program: Program) -> bool:
         """Whether tapes know every step of a program, as far as that can be told without rows."""
-        if not cls._has_tapes(backend, kit):
+        if not cls._has_tapes(backend, kit) or len(program.steps) > SLOTS - ROOM:
             return False
         layers = (kit.forward.layers[step.node] for step in program.steps if step.op in ("linear", "conv"))
         return all(step.op in PLAYED for step in program.steps) and all(map(kit.sums_in_blocks, layers))

@@ -20,7 +20,7 @@ from polytriton.runtime.cpu.torch_backend import TorchBackend, bias_lines
 from polytriton.runtime.narrow import Narrow
 from polytriton.runtime.tables import Tables
 
-SLOTS = 62  # bits of a whole number, but for its sign
+SLOTS, ROOM = 62, 8  # bits of a whole number, but for its sign; slots that a step takes at most
 
 
 def record(
@@ -57,7 +57,7 @@ class _Writer:
     def write(self, k: int) -> bool:
         """Whether there are instructions for the step, which are written then."""
         step, coming = self.program.steps[k], self.program.steps[k + 1 : k + 3]
-        if len(self.code.sizes) + 8 > SLOTS or not self._knows(step):
+        if len(self.code.sizes) + ROOM > SLOTS or not self._knows(step):
             return False
         if step.check:
             self._check(step)
