@@ -7,7 +7,7 @@ Only vectors are treated so: tables of images have a margin for padded convoluti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from polytriton.ir.net import Node
+from polytriton.ir.plan import Step
 from polytriton.runtime.cpu.torch_backend import Compact, Place
 
 if TYPE_CHECKING:
@@ -52,6 +53,15 @@ class Narrow:
         """Where so many rows lie: all at the one line."""
         base = torch.zeros(rows, dtype=torch.int64, device=self.cells.device)
         return Place(base, 0, 1, 1, len(self.cells))
+
+
+def lies_between(name: str, coming: Sequence[Step]) -> bool:
+    """Whether the steps to come are a ReLU `name`, with what it pays for the affine node behind it, and a dense layer that it reads."""
+    if len(coming) < 2:
+        return False
+    relu, dense = coming
+    one = relu.op == "relu" and relu.node == name and relu.pays("behind") and not relu.pays("relu")
+    return one and dense.op == "linear" and relu.to[0] == dense.node
 
 
 def make_narrow(tables: Tables, relu: Node, image: int, part: Compact) -> Narrow:

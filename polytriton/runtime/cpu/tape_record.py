@@ -17,7 +17,7 @@ from polytriton.runtime.cpu.scalars import addition_error
 from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
 from polytriton.runtime.cpu.tape_code import TapeCode
 from polytriton.runtime.cpu.torch_backend import TorchBackend, bias_lines
-from polytriton.runtime.narrow import Narrow
+from polytriton.runtime.narrow import Narrow, lies_between
 from polytriton.runtime.tables import Tables
 
 SLOTS, ROOM = 62, 8  # bits of a whole number, but for its sign; slots that a step takes at most
@@ -249,11 +249,7 @@ class _Writer:
         self._give_product(step, TapeEntry(out, window, then))
 
     def _narrow_behind(self, name: str, coming: Sequence[Step]) -> Narrow | None:
-        if len(coming) < 2 or self.frontier:
-            return None
-        relu, dense = coming
-        fused = relu.op == "relu" and relu.node == name and relu.pays("behind") and not relu.pays("relu")
-        if not fused or dense.op != "linear" or relu.to[0] != dense.node or not (self._knows(relu) and self._knows(dense)):
+        if self.frontier or not lies_between(name, coming) or not all(map(self._knows, coming)):
             return None
         return self.tables.narrow(self.kit.nodes[name], self.image)
 

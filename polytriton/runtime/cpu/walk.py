@@ -18,7 +18,7 @@ from polytriton.runtime.cpu.frontier import Entry
 from polytriton.runtime.cpu.products import conv_shape, crop, reach
 from polytriton.runtime.cpu.tape_player import TapePlayer
 from polytriton.runtime.cpu.torch_backend import Place, Rows, TorchBackend
-from polytriton.runtime.narrow import Narrow
+from polytriton.runtime.narrow import Narrow, lies_between
 from polytriton.runtime.results import Identity, Results
 from polytriton.runtime.soundness import gamma
 from polytriton.runtime.tables import Tables
@@ -150,10 +150,7 @@ class Walk(TapePlayer):
         """Tables of the ReLU that rows are given to, where it is the next to be substituted, a dense layer follows it, and rows leave
         out cells there.
         """
-        if len(self.coming) < 2 or self.frontier:
-            return None
-        relu, dense = self.coming
-        if relu.node != name or relu.pays("relu") or dense.op != "linear" or not self._fuses(relu) or relu.to[0] != dense.node:
+        if self.frontier or not lies_between(name, self.coming) or not self._fuses(self.coming[0]):
             return None
         return self.tables.narrow(self.kit.nodes[name], self.image)
 
