@@ -20,6 +20,7 @@ from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Forms
 from polytriton.runtime.trace import Trace
 from tests.oracle.nets import random_box, random_net, toy_conv, toy_residual
+from tests.oracle.small import dense
 from tests.runtime.test_narrow import deep
 
 
@@ -230,12 +231,9 @@ def test_slots_that_live_at_a_time_do_not_meet(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("layers", [5, 40])
 def test_what_may_be_played_ends_in_one_tape(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only then are blocks as large as the memory allows, since some of their rows take the place of others."""
-    rng, b = np.random.default_rng(1), Builder("many")
-    x = b.input((6,))
-    for _ in range(layers):
-        w = (rng.standard_normal((6, 6)) / 2).astype(np.float32)
-        x = b.add("relu", (b.add("linear", (x,), w=b.constant(w), b=b.constant(rng.standard_normal(6).astype(np.float32))),))
-    net = b.build(b.add("linear", (x,), w=b.constant(np.ones((2, 6), np.float32)), b=b.constant(np.zeros(2, np.float32))))
+    rng = np.random.default_rng(1)
+    weights = rng.standard_normal((layers + 1, 7, 6)).astype(np.float32)
+    net = dense(*((w[:6] / 2, w[6]) for w in weights))
     engine = Engine(compile_net(net, "all"), semantics="real")
     program, found = engine.plan.query, ask(net, True, monkeypatch, 2, "all", DEFAULT).tapes
     assert Walk.may_play(engine.backend, engine.kit, program) == (layers == 5)

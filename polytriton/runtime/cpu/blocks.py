@@ -44,6 +44,11 @@ class Packed:
     def terms(self) -> int:
         return self.panels.shape[1]
 
+    @property
+    def pitch(self) -> int:
+        """How far rows of a product lie apart where tiles write whole panels, which is faster than parts of one."""
+        return self.panels.shape[0] * PANEL
+
 
 def pack(w: Tensor) -> Packed:
     """A dense layer's weight [outputs, inputs], or a convolution's [Co, Ci, kh, kw]: taps side by side, the channels of each together."""

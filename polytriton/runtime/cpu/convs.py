@@ -15,18 +15,13 @@ from polytriton.runtime.cpu.blocks import PANEL, Packed, multiply_rows
 from polytriton.runtime.cpu.outside import Routine, floats, integers
 
 
-def pitch(values: int) -> int:
-    """How far the taps of cells lie apart, so many a cell: tiles write whole panels faster than parts of one."""
-    return -(-values // PANEL) * PANEL
-
-
 def convolve(m: np.ndarray, w: Packed, out: np.ndarray, taps: tuple[int, int], some: int, moves: tuple[int, ...], threads: int) -> None:
     """out [rows, height, width * channels] is the transposed convolution of m [rows, h, w, terms], `some` rows at a time.
 
     taps: the kernel's lines, and values one of its lines has (kw * channels). moves: channels, top, left, strides and dilations.
     """
     panels = w.panels.numpy()
-    each = m.shape[1] * m.shape[2] * pitch(taps[0] * taps[1])
+    each = m.shape[1] * m.shape[2] * w.pitch
     jobs = []
     for a, b in pairwise(len(m) * k // threads for k in range(threads + 1)):
         if a < b:
@@ -60,9 +55,7 @@ def _text(name: str) -> tuple[str, str, str]:
         f"define i32 @{name}_convolve({parameters}) #{blocks.ATTRIBUTES} {{",
         "entry:",
         "  %cells = mul i64 %m.shape1, %m.shape2",
-        "  %wide = mul i64 %kh, %size",
-        f"  %wider = add i64 %wide, {PANEL - 1}",
-        f"  %pitch = and i64 %wider, {-PANEL}",
+        f"  %pitch = mul i64 %w.shape0, {PANEL}",
         "  %mrow = mul i64 %cells, %m.shape3",
         "  %crow = mul i64 %c.shape1, %c.shape2",
         "  %any = icmp sgt i64 %m.shape0, 0",
@@ -162,7 +155,7 @@ def _convolve_at(
 ) -> None:  # fmt: skip
     _convolve(
         floats(m, rows * h * w * terms).reshape(rows, h, w, terms), floats(out, rows * height * line).reshape(rows, height, line),
-        floats(panels, count * terms * PANEL).reshape(count, terms, PANEL), floats(taps, moves[-1] * h * w * pitch(kh * size)),
+        floats(panels, count * terms * PANEL).reshape(count, terms, PANEL), floats(taps, moves[-1] * h * w * count * PANEL),
         integers(places, kh), kh, size, *moves,
     )  # fmt: skip
 

@@ -166,7 +166,7 @@ class Products:
         (r, h, wd, c), (kh, kw) = m.shape, conv.kernel
         out = m.new_empty(r, window.h.size, window.w.size * ci)
         if isinstance(by_cell, Packed) and c:
-            each = h * wd * convs.pitch(kh * kw * ci)
+            each = h * wd * by_cell.pitch
             some, threads = self.tap_rows(each), self.threads if r * each >= self.config.split else 1
             moves = ci, *lead, *conv.stride, *conv.dilation
             convs.convolve(m.contiguous().numpy(), by_cell, out.numpy(), (kh, kw * ci), some, moves, threads)

@@ -9,7 +9,6 @@ from torch import Tensor
 from polytriton.ir.plan import Program, Step, Window
 from polytriton.passes.windows import margins
 from polytriton.rounding import one_rounding, sum_error
-from polytriton.runtime.cpu import convs
 from polytriton.runtime.cpu import tape_loop as loop
 from polytriton.runtime.cpu.blocks import Packed
 from polytriton.runtime.cpu.products import Compact, conv_shape, reach
@@ -283,7 +282,7 @@ class _Writer:
         assert isinstance(w, Packed)
         ci, (kh, kw) = w.shape[1], shape.kernel
         rows = held.window.h.size, held.window.w.size, frame.channels
-        each = rows[0] * rows[1] * convs.pitch(kh * kw * ci)
+        each = rows[0] * rows[1] * w.pitch
         some = self.backend.tap_rows(each)
         self.code.taps, self.code.near = max(self.code.taps, some * each), max(self.code.near, kh)
         out = self.code.slot(window.h.size * window.w.size * ci)
