@@ -163,13 +163,13 @@ def behind_rows(also: Callable[[Bound], Any]) -> Plant:
     """Something else is asked for where rows are made, or their bounds brought back."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        own = Player._rows
+        own = Player.rows_call
 
         def rows(self: Player, places: Any, bound: Bound, *given: Any) -> Any:
             call = own(self, places, bound, *given)
             return lambda: (call(), also(bound))
 
-        patch.setattr(Player, "_rows", rows)
+        patch.setattr(Player, "rows_call", rows)
 
     return plant
 

@@ -161,7 +161,7 @@ def wanted(compiled: dict[str, Compiled]) -> dict[str, Boxes]:
 
 
 def equal(a: Boxes, b: Boxes) -> bool:
-    return all(torch.equal(a.lo[n], b.lo[n]) and torch.equal(a.hi[n], b.hi[n]) for n in a.lo)
+    return a.lo.keys() == b.lo.keys() and all(torch.equal(a.lo[n], b.lo[n]) and torch.equal(a.hi[n], b.hi[n]) for n in a.lo)
 
 
 @pytest.mark.slow

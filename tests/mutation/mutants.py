@@ -50,6 +50,7 @@ ROUTE, ROUTED = "kernels/device/interval_route.py", "tests/kernels/test_interval
 INTERVALS, WHOLE = "tests/kernels/test_interval_steps.py", "tests/kernels/test_interval_runs.py"
 BOXES, TABLED, NEURONS, PLAYED, TOLD, FORMS = (f"tests/kernels/test_{n}.py" for n in ("boxes", "table_kernels", "neurons", "player", "told", "forms"))
 PLAYER = "runtime/gpu/player.py"
+LEAPS, LEAPT = "runtime/gpu/leaps.py", "tests/kernels/test_leaps.py"
 QUICK = (CONSTANTS, TERMS, GAPS, TRAPS, DEPLOYED, PROCESS, SOAK, BACKEND, PRODUCTS, RELAXATIONS, FOLD, WINDOWS, ATTACKS, SOUND, DEEPPOLY)
 KERNELS = (ROWS, STEPS, RUNS, FORWARD, COMPACT)
 
@@ -259,6 +260,17 @@ MUTANTS: tuple[Mutant, ...] = (
     m("player: a stretch is taken for one that closes no layer", PLAYER, "None if closing is None else closing[0].key", "None", f"{PLAYED}::test_later_batches_find_what_they_find_alone"),
     m("player: what somebody knows is taken as it is", PLAYER, "torch.maximum(low, lo.to(low.device), out=low)", "low.copy_(lo)", f"{PLAYED}::test_bounds_that_somebody_brings"),
     m("player: what was never played is told", PLAYER, "[run.section][: run.played] for s", "[run.section] for s", f"{TOLD}::test_what_was_told_until_a_deadline"),
+    m("leaps: rows that are left are let be", LEAPS, "return n <= self.stride.room and (self.stride.both or 0 in rows)", "return n <= self.stride.room", f"{LEAPT}::test_a_batch_unlike_those_before"),
+    m("leaps: more neurons than room are let be", LEAPS, "return n <= self.stride.room and (self.stride.both or 0 in rows)", "return self.stride.both or 0 in rows", f"{LEAPT}::test_more_neurons_than_room"),
+    m("leaps: a layer's bounds are not brought back", LEAPS, '            closing = bound, stop.launches["close"]\n', "", f"{LEAPT}::test_leaps_find_what_is_found_alone"),
+    m("leaps: the other sign is the same one", LEAPS, '("second", len(bound.parts))', '("ahead", len(bound.parts))', f"{LEAPT}::test_leaps_find_what_is_found_alone"),
+    m("leaps: the other sign is cut short", LEAPS, '("second", len(bound.parts))', '("second", 1)', f"{LEAPT}::test_leaps_find_what_is_found_alone"),
+    m("leaps: a layer's counts are another's", LEAPS, "numbers[begin:end] for begin, end in landing.logs", "numbers[: end - begin] for begin, end in landing.logs", f"{LEAPT}::test_a_batch_unlike_those_before"),
+    m("leaps: counts are not copied", LEAPS, "                calls.append(partial(log[begin:end].copy_, backend.counts()[: end - begin]))\n", "", f"{LEAPT}::test_a_batch_unlike_those_before"),
+    m("leaps: a failed one stands", LEAPS, "                self._fail(landing, counts[0], run)\n                return False\n", "                self._fail(landing, counts[0], run)\n                return True\n", f"{LEAPT}::test_a_batch_unlike_those_before"),
+    m("leaps: bounds that somebody brings are left out", PLAYER, "if trace is not None or known or not", "if trace is not None or not", f"{LEAPT}::test_who_asks_for_times_or_brings_bounds_waits"),
+    m("leaps: what settles a row is another program's", LEAPS, "            backend.limit(landing.bound, BELOW_ZERO)\n", "            pass\n", f"{LEAPT}::test_rows_settle_as_they_do_from_wait_to_wait"),
+    m("leaps: the arena moves under what is bound", LEAPS, "        backend.arena(max(backend.arena_bytes(stop.program, stride.room) for stop, stride in pairs))", "        pass", f"{LEAPT}::test_programs_of_one_leap_lie_in_one_arena"),
     m("player: an interval pass is taken for a refinement", PLAYER, 'self._find("interval", lo', 'self._find("refine", lo', f"{TOLD}::test_both_kinds_in_turn"),
     m("forms: what rounding took of a coefficient is not charged", "kernels/device/forms.py", "off = tl.abs(exact - start.to(tl.float64))", "off = tl.abs(exact - exact)", f"{FORMS}::test_rows_are_their_forms"),
     m("forms: a coefficient's own error is not charged", "kernels/device/forms.py", "            off += tl.load(gap_ptr + form[:, None] * SIZE + q[None, :], mask=inside, other=0.0)\n", "            off += 0.0\n", f"{FORMS}::test_rows_are_their_forms"),

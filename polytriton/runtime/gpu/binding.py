@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ALIGN = 64  # capacities are multiples of this, so every buffer of the arena starts aligned
 STATES = 4096  # of rows: more than any program has checks
+BELOW_ZERO = -5e-324  # a bound above this is at least zero
 Call = Callable[[], Any]
 
 

@@ -3,12 +3,13 @@
 Between two entries at which the host comes in (`host`, `wait`, `every`, `known`) nothing depends on what the host learns: these
 launches are a stretch, on the same tensors whenever a batch of that size comes, and on a GPU a graph from the second time on.
 
-The host waits once a layer. In the first batch it waits for the number of neurons. From then on a stretch goes ahead with room for some
-more than an image had, plays the likelier sign's first launches and waits behind them for two numbers at once: how many neurons there
-are, and how many of their rows are left. Where none is left, every neuron is settled: what would follow, the rest of the program and
-the other sign, is never launched. In a robust network that is most of it (python -m bench.roofline zoo). How far to go before the
-wait is what settled the neurons the last time. None of this shows in a bound: launches that find no rows write nothing. Where there are
-more neurons than room, the layer goes through its rows block by block, for then their number is known.
+The host waits once a layer, or once in all where it expects nothing that it must answer (leaps.py). In the first batch it waits for the
+number of neurons. From then on a stretch goes ahead with room for some more than an image had, plays the likelier sign's first launches
+and waits behind them for two numbers at once: how many neurons there are, and how many of their rows are left. Where none is left, every
+neuron is settled: what would follow, the rest of the program and the other sign, is never launched. In a robust network that is most of
+it (python -m bench.roofline zoo). How far to go before the wait is what settled the neurons the last time. None of this shows in a bound:
+launches that find no rows write nothing. Where there are more neurons than room, the layer goes through its rows block by block, for then
+their number is known.
 
 What lies in the places is the batch's that was played there last; while one is being played it is nobody's. Where memory runs out the
 batch begins anew from its input: a stretch that was broken off must never be played again, since what narrows a box reads it.
@@ -18,8 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil
 from typing import TYPE_CHECKING
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -29,7 +30,9 @@ from polytriton.ir.launches import Launch
 from polytriton.ir.plan import Program
 from polytriton.ir.script import ROWS, ScriptEntry
 from polytriton.runtime.forward import Boxes
-from polytriton.runtime.gpu.binding import Bound, Call, Part, round_size
+from polytriton.runtime.gpu.binding import BELOW_ZERO, Bound, Call, Part, round_size
+from polytriton.runtime.gpu.habits import Habit, expect
+from polytriton.runtime.gpu.leaps import Leaps
 from polytriton.runtime.gpu.places import NOBODY, Places, by_kind, copy_boxes
 from polytriton.runtime.results import Results, Stopped
 from polytriton.runtime.settings import on_device
@@ -39,20 +42,9 @@ from polytriton.runtime.trace import Mark, Told, Trace
 if TYPE_CHECKING:
     from polytriton.runtime.gpu.triton_backend import TritonBackend
 
-BELOW_ZERO = -5e-324  # a bound above this is at least zero
-MORE = 1.25  # room for so many times the neurons of the last batch's images
-
 Expire = Callable[[], None]
 Progress = Callable[[str, int, int], None]  # stage, done, total
 Known = Mapping[str, tuple[Tensor, Tensor]]  # bounds of nodes that hold anyway
-
-
-@dataclass
-class Habit:
-    """What the last batch was like: undecided neurons an image, and the parts of the program after which none was left."""
-
-    neurons: float
-    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -111,7 +103,9 @@ class Player:
         self.parts: dict[tuple[object, ...], Part] = {}
         self._written: dict[str, frozenset[str]] = {}  # by section, all that its entries write
         self._busy: tuple[Program, int] | None = None  # rows that are under way, so many at a time
-        self._programs = {p.target: p for p in backend.kit.plan if p.kind == "bound"}
+        self._cuts: dict[str, list[tuple[int, int]]] = {}  # by section, its stretches where nobody brings bounds
+        self.programs = {p.target: p for p in backend.kit.plan if p.kind == "bound"}
+        self.leaps = Leaps(proxy(self))
 
     # ---- a batch ----------------------------------------------------------------------------------------
 
@@ -122,11 +116,13 @@ class Player:
         self, lo: Tensor, hi: Tensor, progress: Progress, expire: Expire, trace: Trace | None, known: Known
     ) -> tuple[Boxes, dict[str, int]]:
         """Refined boxes, and by layer how many neurons had rows."""
+        backend = self.backend
 
         def go(run: RunState) -> None:
             run.expire = expire
             try:
-                self._go(run, progress, trace, known)
+                if trace is not None or known or not backend.leaps or not self.leaps.take(run):
+                    self._go(run, progress, trace, known)
             except Stopped:
                 if trace is not None:
                     self._tell(run, trace)
@@ -213,35 +209,51 @@ class Player:
                     self._host(run, stop)
                 continue
             run.expire()
-            progress(f"bounds of {stop.target}", done, len(self._programs))
+            progress(f"bounds of {stop.target}", done, len(self.programs))
             done += 1
             run.results[stop.target] = self._layer(run, begin, end)
             if trace is not None and mark is not None:
                 run.marks[stop.target] = mark, (mark := trace.mark())
-        progress("bounds", done, len(self._programs))
+        progress("bounds", done, len(self.programs))
 
     def _stretch(self, run: RunState, begin: int, end: int, ahead: Ahead | None = None) -> None:
         """The last layer's neurons are brought back, the entries played, and rows go ahead."""
-        backend, places, entries, closing = self.backend, run.places, self.backend.script.sections[run.section], run.closing
+        places, closing = run.places, run.closing
         key = (
             run.section, places.batch, begin, end, None if closing is None else closing[0].key,
             None if ahead is None else (ahead.bound.key, ahead.parts),
         )  # fmt: skip
         if key not in self.parts:
-            calls: list[Call] = []
-            if closing is not None:
-                calls.append(self._rows(places, *closing, closing[0].capacity))
-            for entry in entries[begin:end]:
-                if entry.verb == "play" and entry.launch is not None:
-                    calls.append(backend.call(entry.launch, places.batch, places.tensor))
+            calls = self.stretch_calls(places, run.section, begin, end, closing)
             if ahead is not None:
-                calls += [*ahead.bound.clears(), self._rows(places, ahead.bound, ahead.launch, ahead.bound.capacity)]
+                calls += [*ahead.bound.clears(), self.rows_call(places, ahead.bound, ahead.launch, ahead.bound.capacity)]
                 calls += [call for part in ahead.bound.parts[: ahead.parts] for call in part.calls]
             self.parts[key] = Part(calls, 0)
         if self.parts[key].calls:
-            backend.part(self.parts[key])
+            self.backend.part(self.parts[key])
         run.closing, run.played = None, end
         places.show(run.section, begin, end, run.boxes)
+
+    def stretch_calls(self, places: Places, section: str, begin: int, end: int, closing: tuple[Bound, Launch] | None) -> list[Call]:
+        """What brings the last layer's neurons back, then the entries."""
+        backend = self.backend
+        calls = [] if closing is None else [self.rows_call(places, *closing, closing[0].capacity)]
+        for entry in backend.script.sections[section][begin:end]:
+            if entry.verb == "play" and entry.launch is not None:
+                calls.append(backend.call(entry.launch, places.batch, places.tensor))
+        return calls
+
+    def cuts(self, section: str) -> list[tuple[int, int]]:
+        """Its stretches, where nobody brings bounds."""
+        if section not in self._cuts:
+            self._cuts[section] = list(stretches(self.backend.script.sections[section], {}))
+        return self._cuts[section]
+
+    def launches(self, section: str, stop: int) -> dict[str, Launch]:
+        """By verb, what makes rows of the neurons for which the host waits there, and brings back what they found."""
+        entries = self.backend.script.sections[section]
+        until = next(k for k in range(stop, len(entries)) if entries[k].verb == "close")
+        return {e.verb: e.launch for e in entries[stop : until + 1] if e.launch is not None}
 
     def _host(self, run: RunState, entry: ScriptEntry) -> None:
         """A node's box or a table by tensor operations."""
@@ -267,10 +279,8 @@ class Player:
 
     def _layer(self, run: RunState, begin: int, end: int) -> tuple[int, list[Results]]:
         """How many neurons had rows, and what these found."""
-        backend, entries, places = self.backend, self.backend.script.sections[run.section], run.places
-        stop, program = entries[end], self._programs[entries[end].target]
-        until = next(k for k in range(end, len(entries)) if entries[k].verb == "close")
-        launches = {e.verb: e.launch for e in entries[end : until + 1] if e.launch is not None}
+        backend, places, stop = self.backend, run.places, self.backend.script.sections[run.section][end]
+        program, launches = self.programs[stop.target], self.launches(run.section, end)
         room = self._room(program, places) if "ahead" in launches else 0
         if stop.verb == "every":
             self._stretch(run, begin, end)
@@ -283,34 +293,38 @@ class Player:
             backend.limit(bound, BELOW_ZERO)
             self._stretch(run, begin, end, ahead)
             n, *rows = backend.ask(ahead.states)
-            self._learn(program, n, places)
+            habit = self._learn(program, n, places)
             if n <= room:
                 run.closing = bound, launches["close"]
                 results = [self._finish(run, ahead, launches["second"], n, rows)] if n else []
+                habit.see(habit.parts, 0 not in rows)
                 self._busy = None
                 return n, results
         else:
             self._stretch(run, begin, end)
             (n,) = backend.ask(0)
         if "ahead" in launches:
-            self._learn(program, n, places)
+            habit = self._learn(program, n, places)
+            habit.see(habit.parts, n > 0)
         results = [self._blocks(run, program, launches, n)] if n else []
         self._busy = None
         return n, results
 
-    def _learn(self, program: Program, n: int, places: Places) -> None:
-        self.habits.setdefault(program.target, Habit(0.0)).neurons = n / places.batch
+    def _learn(self, program: Program, n: int, places: Places) -> Habit:
+        habit = self.habits.setdefault(program.target, Habit(0.0))
+        habit.neurons = n / places.batch
+        return habit
 
     def _room(self, program: Program, places: Places) -> int:
         """Rows to go ahead with; none where that does not pay: none or nothing is expected, or they take several blocks."""
         habit = self.habits.get(program.target)
         if habit is None or not habit.neurons:
             return 0
-        wanted = min(places.tensor(f"low:{program.target}").numel(), ceil(MORE * habit.neurons * places.batch))
+        wanted = min(places.tensor(f"low:{program.target}").numel(), expect(habit.neurons, places.batch))
         capacity = self.backend.capacity(program, wanted)
         return capacity if capacity >= wanted else 0
 
-    def _rows(self, places: Places, bound: Bound, launch: Launch, count: int) -> Call:
+    def rows_call(self, places: Places, bound: Bound, launch: Launch, count: int) -> Call:
         """A launch that makes rows, or brings back what they found, of so many neurons at most."""
 
         def tensor(symbol: str) -> Tensor:
@@ -338,13 +352,13 @@ class Player:
                 backend.play(bound)
                 self._count(bound, results, leaves)
         to["count"][0].fill_(n)
-        self._rows(places, bound, launches["close"], n)()
+        self.rows_call(places, bound, launches["close"], n)()
         return results
 
     def _open(self, places: Places, bound: Bound, launch: Launch, count: int) -> None:
         for clear in bound.clears():
             clear()
-        self._rows(places, bound, launch, count)()
+        self.rows_call(places, bound, launch, count)()
 
     def _count(self, bound: Bound, results: Results, leaves: bool) -> None:
         left = self.backend.count_rows(bound)
@@ -378,7 +392,7 @@ class Player:
         told: dict[str, Told] = {}
         for node in self.backend.kit.net:
             name, after = node.name, f"told_after:{node.name}"
-            if name in names and (after in ends or name not in self._programs):
+            if name in names and (after in ends or name not in self.programs):
                 before = run.places.tensor(f"told:{name}").clone()
                 told[name] = before, run.places.tensor(after).clone() if after in ends else before
         now = trace.mark()

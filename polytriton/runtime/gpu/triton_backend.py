@@ -81,7 +81,7 @@ class TritonBackend:
         self.word = 8 if self.numerics.type == "tl.float64" else 4
         self.frames = Frames(kit.net, kit.plan)
         self.emitter = Emitter(tiles=config.tiles, stock=self.stock)
-        self.graphs = config.graphs and device.type == "cuda"
+        self.graphs = self.leaps = config.graphs and device.type == "cuda"  # a leap is worth its launches as a graph
         self.rooms = config.rooms if device.type == "cuda" and makes_room() else {}
         self.sizes = INTERPRETER if interpret else GPU
         self.lanes, self.streams = config.lanes, Streams(device) if device.type == "cuda" else None
@@ -133,10 +133,13 @@ class TritonBackend:
     def row_bytes(self, program: Program) -> int:
         return self.ready(program).arena.size * self.word + ROW_BYTES
 
+    def arena_bytes(self, program: Program, capacity: int) -> int:
+        return self.ready(program).arena.size * capacity * self.word
+
     def capacity(self, program: Program, rows: int) -> int:
         """Rows at a time: a power of two that holds all of them, or the most that the budget holds."""
         wanted, each, budget = power(rows, ALIGN, MOST), self.row_bytes(program), self.memory
-        if self.device.type == "cuda" and self.ready(program).arena.size * wanted * self.word > self._arena.numel():
+        if self.device.type == "cuda" and self.arena_bytes(program, wanted) > self._arena.numel():
             free, _ = torch.cuda.mem_get_info(self.device)  # the driver takes its time: asked only where more is needed than is held
             budget = min(budget, int(0.9 * (free + self._arena.numel())))
         fit = min(MOST, budget // each // ALIGN * ALIGN)
@@ -217,7 +220,7 @@ class TritonBackend:
     def bound(self, places: Places, program: Program, capacity: int, results: int) -> Bound:
         """The program's launches bound to tensors, the batch's tables among them."""
         ready = self.ready(program)
-        self.arena(ready.arena.size * capacity * self.word)
+        self.arena(self.arena_bytes(program, capacity))
         key = (program.kind, program.target, capacity, places.batch, results)
         if key not in self._bound:
             self._bound[key] = Binding(self, ready, places, capacity, results).bind(key)
