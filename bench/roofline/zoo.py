@@ -3,7 +3,8 @@
 Rows are those of a refinement on the CPU where it ends in time (`refined`: rows that leave on the way are known too), else two for every
 neuron that the interval pass leaves undecided, none of which leaves (`interval`: more than there are, often many times as many).
 Seconds add up the launches, one host wait a bounded layer and the host's own tensor operations; nothing overlaps. Launches are those of
-a batch like the ones before: the host stops where it then learns that no row is left (runtime/gpu/player.py).
+a batch like the ones before: the host stops where it then learns that no row is left (runtime/gpu/player.py). Where it leaps
+(runtime/gpu/leaps.py) it waits once only, which is not counted here.
 """
 
 from __future__ import annotations
