@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polytriton.checker import Boxes, Checked, Part, Progress, Prover, Tree, open_files, plain
+from polytriton.checker import Checked, Part, Progress, Prover, Tree, open_files, plain
+from polytriton.checker_boxes import Boxes
 from polytriton.checker_files import Array, Atom, Box, Network, Unsupported, need
 from polytriton.checker_slopes import StillOpen
 

@@ -1,7 +1,7 @@
 """What the independent checker reads (`checker.py`): an ONNX file as a list of operators, a VNN-LIB file as exact rationals.
 
 What is not understood is refused, never guessed. Weights and constants are exact and below HUGE; those of `scale` were rounded 8 times at
-most, relative to `babs` for constants. The proof in `checker.py` assumes no more."""
+most, relative to `babs` for constants. The proofs in `checker.py` and `checker_boxes.py` assume no more."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from polytriton.certificate.guide import silent
 from polytriton.certificate.write import Read, write
-from polytriton.checker import SEMANTICS, Boxes, Progress, load, outward
+from polytriton.checker import Progress, load
+from polytriton.checker_boxes import SEMANTICS, Boxes, outward
 from polytriton.checker_files import Divides, Network, Pieces, Refused
 from polytriton.errors import NoSpace, UnsupportedModel, UsageError
 from polytriton.explain import explain

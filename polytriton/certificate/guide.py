@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from polytriton.certificate.draft import Draft
-from polytriton.checker import BLOCK, TIGHT, Boxes, Part, Progress, Prover, Tree, Work, follow
+from polytriton.checker import TIGHT, Part, Progress, Prover, Tree, Work, follow
+from polytriton.checker_boxes import BLOCK, Boxes
 from polytriton.checker_files import Array, Atom, Box, Refused, need
 from polytriton.checker_slopes import Choice, Hint, StillOpen, column_of
 from polytriton.prove.cuts import FEW, middle, widest_effect

@@ -92,7 +92,7 @@ def _files(record: Record, root: Path) -> tuple[Path, Path]:
 
 def _claim(record: Record, root: Path, folder: Path) -> Claim:
     """What is claimed; `note` says why nothing can be checked."""
-    from polytriton.checker import SEMANTICS
+    from polytriton.checker_boxes import SEMANTICS
 
     claim = Claim(record.onnx or record.network, record.property, record.semantics, "")
     if not record.vnnlib:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from polytriton import checker
+from polytriton import checker, checker_slopes
 from polytriton.certificate import guide as guides
 from polytriton.certificate.draft import Draft
 from polytriton.certificate.guide import Guide, complete
@@ -160,7 +160,7 @@ def test_it_changes_nothing_that_it_is_given(tmp_path: Path, monkeypatch: pytest
         for v in (*start.values(), at, goal):
             v.setflags(write=False)
         empty = boxes.empty.copy()  # the checker writes here itself
-        made = checker.ascend(boxes, draft, start, at, steps, goal)
+        made = checker_slopes.ascend(boxes, draft, start, at, steps, goal)
         assert (boxes.empty == empty).all()
         return made
 

@@ -18,11 +18,11 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from polytriton import checker, checker_files, checker_slopes
+from polytriton import checker, checker_boxes, checker_files, checker_slopes
 from polytriton.frontend.vnnlib import read_vnnlib
 from tests.certificate.models import NODE, ROOT, bounded, model
 
-SOURCES = Path(checker.__file__), Path(checker_files.__file__)
+SOURCES = Path(checker.__file__), Path(checker_boxes.__file__), Path(checker_files.__file__)
 SLOPES = Path(checker_slopes.__file__)
 EXAMPLES = ROOT / "examples"
 
@@ -369,14 +369,14 @@ def test_its_messages_and_onnxs_live_side_by_side(first: str) -> None:
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout == "True\n"
 
 
-def test_it_is_two_small_files_that_need_nothing_of_the_engine(tmp_path: Path) -> None:
-    """And a third, in which nothing is trusted."""
+def test_it_is_three_small_files_that_need_nothing_of_the_engine(tmp_path: Path) -> None:
+    """And a fourth, in which nothing is trusted."""
     texts = [source.read_text() for source in (*SOURCES, SLOPES)]
-    assert sum(len(text.splitlines()) for text in texts[:2]) <= 700 > sum(len(text.splitlines()) for text in texts) - 120
+    assert sum(len(text.splitlines()) for text in texts[:3]) <= 730 > sum(len(text.splitlines()) for text in texts) - 120
     found = [n for text in texts for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom | ast.Import)]
     named = {n.module if isinstance(n, ast.ImportFrom) else a.name for n in found for a in n.names}
     assert {str(n).partition(".")[0] for n in named} - set(sys.stdlib_module_names) == {"numpy", "polytriton"}
-    assert {n for n in named if str(n).startswith("polytriton")} == {"polytriton.checker_files", "polytriton.checker_slopes"}
+    assert {n for n in named if str(n).startswith("polytriton")} == {f"polytriton.checker_{name}" for name in ("boxes", "files", "slopes")}
     for source, text in zip((*SOURCES, SLOPES), texts, strict=True):
         (tmp_path / source.name).write_text(text.replace("from polytriton.checker_", "from checker_"))
     others = "{'torch', 'polytriton', 'onnxruntime', 'onnx'}"

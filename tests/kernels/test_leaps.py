@@ -11,7 +11,7 @@ from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.gpu import habits, leaps
 from polytriton.runtime.gpu.binding import Part
-from polytriton.runtime.gpu.habits import WINDOW, Habit, Seen, expect
+from polytriton.runtime.gpu.habits import WINDOW, Habit, Need, expect
 from polytriton.runtime.gpu.leaps import Leap
 from polytriton.runtime.results import Stopped
 from polytriton.runtime.trace import Trace
@@ -212,7 +212,7 @@ def test_habits_are_the_most_of_the_last_batches() -> None:
     habit.neurons = 2.0
     for _ in range(WINDOW - 1):
         habit.see(1, False)
-    assert habit.most() == Seen(2.0, 3, True)
+    assert habit.most() == Need(2.0, 3, True)
     habit.see(1, False)
-    assert habit.most() == Seen(2.0, 1, False)
+    assert habit.most() == Need(2.0, 1, False)
     assert expect(2.0, 3) == 8 and expect(0.0, 3) == 0

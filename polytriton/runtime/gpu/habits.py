@@ -11,8 +11,8 @@ WINDOW = 16  # batches by which a leap is measured
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One batch's layer: undecided neurons an image, the parts of the program after which no row of the likelier sign was left, and
+class Need:
+    """Of one batch in a layer: undecided neurons an image, the parts of the program after which no row of the likelier sign was left, and
     whether the other sign had to follow.
     """
 
@@ -27,15 +27,15 @@ class Habit:
 
     neurons: float
     parts: int = 1
-    seen: deque[Seen] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    needs: deque[Need] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def see(self, parts: int, both: bool) -> None:
         """The last batch's neurons are known already."""
-        self.seen.append(Seen(self.neurons, parts, both))
+        self.needs.append(Need(self.neurons, parts, both))
 
-    def most(self) -> Seen:
+    def most(self) -> Need:
         """Whatever was the most in a batch."""
-        return Seen(max(s.neurons for s in self.seen), max(s.parts for s in self.seen), any(s.both for s in self.seen))
+        return Need(max(need.neurons for need in self.needs), max(need.parts for need in self.needs), any(need.both for need in self.needs))
 
 
 def expect(neurons: float, batch: int) -> int:

@@ -179,7 +179,7 @@ class Leaps:
         backend, launches, ops, found = self.player.backend, 0, 0.0, list[Stride]()
         for stop in stops:
             habit, ready = self.player.habits.get(stop.program.target), backend.ready(stop.program)
-            if habit is None or not habit.seen:
+            if habit is None or not habit.needs:
                 return None
             most, parts = habit.most(), ready.launches.parts()
             both = most.both or generous
