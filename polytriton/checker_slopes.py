@@ -35,7 +35,7 @@ class Divider(Protocol):
 
 
 class BoxLines(Protocol):
-    """What is known of some boxes, as `checker_boxes.Boxes` has it: of values bounds; of ReLUs their operands' boxes, lines, assumed signs."""
+    """What is known of some boxes, as `checker_boxes.Boxes` has it: bounds of values; of ReLUs operands' boxes, lines, assumed signs."""
 
     net: Network
     lo: list[Array]
