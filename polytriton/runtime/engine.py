@@ -264,17 +264,18 @@ class Engine:
         """Bounds of +x or -x for some of the neurons `where`, one row each."""
         rows = len(neurons)
         image, h, w, channel = where if rows == len(where[0]) else (v[neurons] for v in where)  # they are in their order
+        images = image if tables.boxes.batch > 1 else None
         results = self._results(rows)
         if leaves:
             results.group = torch.arange(rows, device=self.device)
             results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
         sharers = min(self.backend.threads, torch.get_num_threads())
         # one thread's Python goes on beside another's loops where there is a block for each; the rows of few blocks are divided
-        ranges = self._blocks(rows, program, 1, image, walks=False) if chosen is None and self._may_play(program, tables) else []
+        ranges = self._blocks(rows, program, 1, images, walks=False) if chosen is None and self._may_play(program, tables) else []
         plays = 0 < len(ranges) <= sharers
         threads, backend = (1, self.backend) if plays else (self._sharers(rows, program), self.alone)
         if not ranges or threads > 1:
-            ranges = self._blocks(rows, program, threads, image)
+            ranges = self._blocks(rows, program, threads, images)
         parts = [replace(results, left=[]) for _ in ranges]  # bounds are shared, each row has its own; what is counted is not
 
         def walk(k: int) -> None:
@@ -399,9 +400,9 @@ class Engine:
         chosen: Chosen | None = None,
         sharers: int = 1,
     ) -> W:
-        program, boxes, sem = self.plan.query, tables.boxes, self.forward.semantics
+        program, sem = self.plan.query, self.forward.semantics
         flush = 0.0 if sem.real else 2 * sem.eta  # the deployed output itself may be flushed to zero
-        largest = boxes.absmax(program.target), None if forms.over_input is None else boxes.absmax(self.net.input.name)
+        largest = tables.absmax(program.target), None if forms.over_input is None else tables.absmax(self.net.input.name)
         some, start = form_rows(forms, block, largest, flush, self.coefficients.dtype)
         walk = kind(backend, tables, program, some, results, chosen)
         walk.threads = sharers

@@ -16,7 +16,7 @@ from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import count_source
 from polytriton.limit import go_on
-from polytriton.runtime.cpu import vectors
+from polytriton.runtime.cpu import cells, vectors
 from polytriton.runtime.curves import curve_range
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
@@ -84,6 +84,11 @@ def _bound_where_finite(lo: Tensor, hi: Tensor, f_lo: Tensor, f_hi: Tensor) -> t
     """f's box where the operand has one; without a bound the deployed operand may be NaN, and so may f of it."""
     wild = ~(torch.isfinite(lo) & torch.isfinite(hi))
     return _sane(torch.where(wild, -INF, f_lo), torch.where(wild, INF, f_hi))
+
+
+def positive_part(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    """The box of an exact ReLU."""
+    return cells.positive_cells(lo, hi) if cells.serves(lo) else _bound_where_finite(lo, hi, lo.clamp(min=0), hi.clamp(min=0))
 
 
 class Forward:
@@ -312,8 +317,7 @@ class Forward:
         slope, source = node.number("slope"), node.inputs[0]
         lo, hi = boxes.lo[source], boxes.hi[source]
         if slope in (0.0, 1.0):
-            f_lo, f_hi = (lo.clamp(min=0), hi.clamp(min=0)) if slope == 0.0 else (lo, hi)
-            boxes.lo[node.name], boxes.hi[node.name] = _bound_where_finite(lo, hi, f_lo, f_hi)
+            boxes.lo[node.name], boxes.hi[node.name] = positive_part(lo, hi) if slope == 0.0 else _bound_where_finite(lo, hi, lo, hi)
             return
         ends = [torch.where(v >= 0, v, slope * v) for v in (lo, hi)]
         low, high = torch.minimum(*ends), torch.maximum(*ends)

@@ -59,6 +59,7 @@ class Tables:
         self.dtype = kit.coefficients.dtype
         self._box: dict[str, tuple[Tensor, Tensor]] = {}
         self._ball: BallTables | None = None
+        self._absmax: dict[str, Tensor] = {}
         self._xabs: dict[str, Tensor] = {}
         self._lines: dict[str, LineTables] = {}
         self._planes: dict[str, Planes] = {}
@@ -93,8 +94,14 @@ class Tables:
             self._ball = BallTables(table(self.boxes.lo[name]), table(self.boxes.hi[name]), arranged.move_cells(table))
         return self._ball
 
+    def absmax(self, name: str) -> Tensor:
+        """The largest magnitude in each box, float64 without margin."""
+        if name not in self._absmax:
+            self._absmax[name] = self.boxes.absmax(name)
+        return self._absmax[name]
+
     def xabs(self, name: str) -> Tensor:
-        """The largest magnitude in each box."""
+        """The largest magnitude in each box, as a table."""
         if name not in self._xabs:
             lo, hi = self.box(name)
             self._xabs[name] = torch.maximum(lo.abs(), hi.abs())
@@ -128,13 +135,14 @@ class Tables:
     def first(self, name: str) -> Tensor:
         """t of an identity row's own node, float64 without margin: its coefficients are weights, not a rounded product."""
         if name not in self._first:
-            self._first[name] = self._vector(name, *self._largest(name), product=False)
+            # its own box is still to be bounded: that is not remembered
+            self._first[name] = self._vector(name, self.boxes.absmax(name), self._below(name), product=False)
         return self._first[name]
 
     def charge(self, name: str) -> tuple[Tensor, Tensor]:
         """t as a table in the coefficient type, and what underflow may cost a row whatever its coefficients [batch]."""
         if name not in self._charge:
-            own, below = self._largest(name)
+            own, below = self.absmax(name), self._below(name)
             t = round_up(self._vector(name, own, below, product=True), self.dtype)
             self._charge[name] = self.kit.frames[name].table(t), self._floor(name, own, below)
         return self._charge[name]
@@ -163,10 +171,9 @@ class Tables:
         found = self.centre_tables(name)
         return self.kit.bias_line(name, width) if found is None else found[0]
 
-    def _largest(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """The largest magnitudes of a node, and of an affine layer's operand, in float64 without margin."""
-        layered = name in self.kit.forward.layers
-        return self.boxes.absmax(name), self.boxes.absmax(self.kit.nodes[name].inputs[0]) if layered else None
+    def _below(self, name: str) -> Tensor | None:
+        """The largest magnitudes of an affine layer's operand, in float64 without margin."""
+        return self.absmax(self.kit.nodes[name].inputs[0]) if name in self.kit.forward.layers else None
 
     def _vector(self, name: str, xabs: Tensor, below: Tensor | None, *, product: bool) -> Tensor:
         c = self.kit.coefficients
@@ -247,7 +254,7 @@ class Tables:
         key = (node.name, image)
         if key not in self._active:
             outputs = torch.nonzero(self.live(node.name)[key[1]].flatten()).flatten()
-            inputs = torch.nonzero(self.boxes.absmax(node.inputs[0])[key[1]].flatten() > 0).flatten()
+            inputs = torch.nonzero(self.absmax(node.inputs[0])[key[1]].flatten() > 0).flatten()
             w = self.kit.weights[node.name].back
             small = len(outputs) * len(inputs) <= SHARE * w.numel()
             every = len(inputs) == w.shape[1]
@@ -282,14 +289,15 @@ class Tables:
         """Tables of a ReLU and the dense layer that it reads without cells that are off, where the rows of an image leave these out."""
         if image is None or not (self._is_vector(relu.name) and self._is_vector(relu.inputs[0])):
             return None
-        part = self.active(self.kit.nodes[relu.inputs[0]], image)
-        if part is None:
-            return None
         key = (relu.name, image)
         if key not in self._narrow:
+            part = self.active(self.kit.nodes[relu.inputs[0]], image)
+            if part is None:
+                self._narrow[key] = None
+                return None
             off = torch.ones(self.boxes.lo[relu.name][0].numel(), dtype=torch.bool, device=part.outputs.device)
             off[part.outputs] = False
-            zero = self.boxes.absmax(relu.name)[image].flatten() == 0
+            zero = self.absmax(relu.name)[image].flatten() == 0
             self._narrow[key] = make_narrow(self, relu, image, part) if bool(zero[off].all()) else None
         return self._narrow[key]
 
@@ -310,7 +318,7 @@ class Tables:
     def floor(self, name: str) -> Tensor:
         """Underflow of one rounded operation a coefficient, [batch]."""
         if name not in self._floors:
-            self._floors[name] = up(2 * self.kit.coefficients.eta * self.boxes.absmax(name).sum((1, 2, 3)))
+            self._floors[name] = up(2 * self.kit.coefficients.eta * self.absmax(name).sum((1, 2, 3)))
         return self._floors[name]
 
     def image_mask(self, name: str) -> Tensor:
@@ -327,7 +335,7 @@ class Tables:
         if node.name not in self._pool:
             w, table = self.boxes.winners[node.name], self.kit.frames[node.name].table
             source = node.inputs[0]
-            largest = self.kit.forward.taps(node, self.boxes.absmax(source)).amax(-1)
+            largest = self.kit.forward.taps(node, self.absmax(source)).amax(-1)
             tap = table((w.tap + 1).to(torch.int64)) - 1  # the margin has no winner
             self._pool[node.name] = (
                 tap,

@@ -17,6 +17,7 @@ from polytriton.ir.net import Builder
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.cpu import cells
 from polytriton.runtime.engine import Engine
+from polytriton.runtime.forward import positive_part
 from polytriton.runtime.relax import Lines, maxpool_winners, relu_lines, round_down, round_outward, round_up
 from polytriton.runtime.results import Forms
 from polytriton.runtime.soundness import SEMANTICS, deployed_error, elementwise_error, gamma, gammas
@@ -165,9 +166,10 @@ def test_compiled_cells_are_the_tensor_forms(dtype: torch.dtype, monkeypatch: py
     odd = [*SPECIAL, *(-v for v in SPECIAL), math.inf, -math.inf, math.nan]
     drawn = np.sort(rng.normal(size=(20_000, 2)) * np.exp(4 * rng.normal(size=(20_000, 2))), axis=1)
     lo, hi = (torch.from_numpy(v.copy()) for v in np.concatenate([np.array(list(product(odd, odd))), drawn]).T)
-    made = relu_lines(lo, hi, 0.0, dtype), round_outward(lo, hi, dtype)
+    made, part = (relu_lines(lo, hi, 0.0, dtype), round_outward(lo, hi, dtype)), positive_part(lo, hi)
     monkeypatch.setattr(cells, "serves", lambda values: False)
     told = relu_lines(lo, hi, 0.0, dtype), round_outward(lo, hi, dtype)
+    assert all(map(torch.equal, part, positive_part(lo, hi))) and bool(torch.isinf(part[1]).any())
     for one, other in zip(made, told, strict=True):
         parts = [(v.lower_slope, v.upper_slope, v.upper_cut) if isinstance(v, Lines) else v for v in (one, other)]
         for a, b in zip(*parts, strict=True):

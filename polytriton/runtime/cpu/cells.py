@@ -64,13 +64,21 @@ def _outward_cells(lo, hi, low, high):  # type: ignore[no-untyped-def]
             high[i] = -LARGEST if near == -np.inf else near + max(abs(near) * STEP, LEAST)
 
 
+@fused.compile_loop("D D D D", fused.PLAIN)
+def _positive_cells(lo, hi, low, high):  # type: ignore[no-untyped-def]
+    for i in range(len(lo)):
+        known = abs(lo[i]) < np.inf and abs(hi[i]) < np.inf  # NaN is not
+        low[i] = (lo[i] if lo[i] > 0 else 0.0) if known else -np.inf
+        high[i] = (hi[i] if hi[i] > 0 else 0.0) if known else np.inf
+
+
 def serves(values: Tensor) -> bool:
     """Whether there are loops for tensors like this one."""
     return fused.AVAILABLE and values.device.type == "cpu"
 
 
 def _flat(values: Tensor) -> np.ndarray:
-    return values.contiguous().view(-1).numpy()
+    return values.numpy().ravel()
 
 
 def relu_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,4 +92,11 @@ def outward_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, T
     """Boxes in the coefficient type: `relax.round_down` and `relax.round_up`."""
     low, high = (torch.empty(lo.shape, dtype=dtype) for _ in range(2))
     _outward_cells(_flat(lo), _flat(hi), _flat(low), _flat(high))
+    return low, high
+
+
+def positive_cells(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    """An exact ReLU's box, float64: `forward.positive_part`."""
+    low, high = torch.empty(lo.shape, dtype=lo.dtype), torch.empty(lo.shape, dtype=lo.dtype)
+    _positive_cells(_flat(lo), _flat(hi), _flat(low), _flat(high))
     return low, high

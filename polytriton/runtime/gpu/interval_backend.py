@@ -72,7 +72,7 @@ class IntervalBackend(TritonBackend):
         constant, error = bound.starts["constant"][:count], bound.starts["error"][:count]
         if forms.over_input is not None:
             rows = torch.arange(begin, begin + count, device=self.device)
-            error += relation_error(forms, rows, tables.boxes.absmax(self.kit.net.input.name), self.kit.coefficients.dtype)
+            error += relation_error(forms, rows, tables.absmax(self.kit.net.input.name), self.kit.coefficients.dtype)
             given = Binding(self, bound.ready, self.player.bring(tables, self.kit.plan.query), bound.capacity, 0).buffer(1)
             given[: count * forms.over_input.shape[1]] = forms.over_input[begin : begin + count].reshape(-1)
         lo, hi = ball_ends(constant, error)
