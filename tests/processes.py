@@ -8,7 +8,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
+def plain_environment(**more: str) -> dict[str, str]:
+    """This process's, in which a child finds this polytriton."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+
+
 def quick_environment(*first: str | Path, **more: str) -> dict[str, str]:
-    """This process's, in which a child finds this polytriton, whatever stands in `first` before it, and a quick interpreter of Triton."""
+    """The same, in which it also finds whatever stands in `first`, and a quick interpreter of Triton."""
     path = [*map(str, first), str(ROOT / "tests" / "children"), str(ROOT)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **more}

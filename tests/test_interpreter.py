@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 from itertools import cycle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +22,7 @@ from polytriton.runtime.engine import Engine
 from tests.interpreter import quicken
 from tests.kernels.test_every_operator import NETS
 from tests.kernels.test_neurons import settling
+from tests.processes import plain_environment
 
 PLAIN = "from tests.test_interpreter import bounds; print(bounds({name!r}, {dtype!r}))"
 
@@ -46,7 +45,7 @@ def bounds(name: str, dtype: str) -> str:
 @pytest.mark.parametrize(("name", "dtype"), [("settling", "float64"), *zip(["settling", *sorted(NETS)], cycle(["float32", "float64"]))])
 def test_bounds_are_those_of_triton_as_it_comes(name: str, dtype: str) -> None:
     assert not quicken()  # it happened before this test
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    env = plain_environment(TRITON_INTERPRET="1")
     script = PLAIN.format(name=name, dtype=dtype)
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, timeout=600)
     assert ran.returncode == 0, ran.stderr

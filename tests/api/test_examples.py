@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import runpy
 import struct
@@ -21,6 +20,7 @@ import pytest
 
 import polytriton
 from polytriton.frontend import torch_module
+from tests.processes import plain_environment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -203,7 +203,7 @@ def test_as_a_program(tmp_path: Path) -> None:
     words = (EXAMPLES / "digits_conv_ibp.onnx", EXAMPLES / "digits.npz", "--epsilon", "0.05", "--count", "2")
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "certify_images.py"), *map(str, words)],
-        capture_output=True, text=True, timeout=300, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=300, cwd=tmp_path, env=plain_environment(),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "2 images, 2 classified rightly, 2 certified at epsilon 0.05 (float32 arithmetic)"

@@ -23,6 +23,7 @@ from polytriton.cache import cached_artifact
 from polytriton.errors import ArtifactError, PolytritonError, ResourceError, UnsupportedModel, UsageError
 from polytriton.knobs import Knobs, knobs, read, scope
 from tests.cli import tiny
+from tests.processes import plain_environment
 
 ALL = (A.MANIFEST, *A.FILES)
 
@@ -86,7 +87,7 @@ def test_same_bytes_in_every_process(model: Path, poly: Path, tmp_path: Path) ->
     seed, path = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1", tmp_path / "other.poly"
     code = f"import polytriton; polytriton.compile({str(model)!r}).save({str(path)!r})"
     root = str(Path(__file__).parents[2])
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": root})
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=plain_environment(PYTHONHASHSEED=seed))
     assert contents(path) == contents(poly)
 
 

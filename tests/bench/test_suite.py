@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import os
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from bench.report.runs import read_run
 from bench.suite import __main__ as suite
 from bench.suite import growth
 from polytriton.api import Verifier
+from tests.processes import plain_environment
 
 ROOT = Path(__file__).parents[2]
 JOB = PartJob("cpu", 1, True, 3, 0.5)
@@ -60,7 +60,7 @@ def nets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    env = plain_environment(**environment)
     return subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
 
 

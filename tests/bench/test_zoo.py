@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from fractions import Fraction
@@ -20,6 +19,7 @@ from polytriton.frontend.onnx import cross_check, load_onnx
 from polytriton.ir import interp
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
+from tests.processes import plain_environment
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("mnist-6x500", "mnist-convbig")
@@ -186,7 +186,7 @@ def test_the_largest_compiles_in_a_gigabyte_and_a_half(tmp_path: Path) -> None:
     """0.9 GiB and 2.4 s were measured, the import check included; the file has 103 MB."""
     model = tmp_path / "resnet34.onnx"
     model.write_bytes(built("resnet34", "robust"))
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env = plain_environment(OMP_NUM_THREADS="1")
     out = subprocess.run([sys.executable, "-c", SCRIPT, str(model)], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert out.returncode == 0, out.stderr
     mib, seconds = (float(v) for v in out.stdout.split())

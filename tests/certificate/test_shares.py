@@ -21,8 +21,9 @@ from polytriton.cli import main
 from polytriton.commands import shares
 from polytriton.errors import ResourceError
 from polytriton.workers.process import JobFailed, Process, WorkerLost
-from tests.certificate.models import ROOT, prop, random_tree
+from tests.certificate.models import prop, random_tree
 from tests.certificate.nodes import Node
+from tests.processes import plain_environment
 from tests.prove.piecewise import drawn
 
 Files = tuple[Path, Path, Path]
@@ -189,7 +190,7 @@ def test_processes_need_no_guard_of_the_caller(large: Files, tmp_path: Path) -> 
         "print(confirm(*map(Path, sys.argv[1:]), 2, lambda *_: None).nodes)\n"
     )
     began = time.monotonic()
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = plain_environment()
     said = subprocess.run([sys.executable, str(script), *map(str, large)], capture_output=True, text=True, env=env, timeout=120)
     assert said.stdout == f"{checker.check(*large).nodes}\n", said.stderr
     assert time.monotonic() - began < 60

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from polytriton.ir.plan_text import parse_plan
 from polytriton.ir.text import parse_net
 from tests.cli import tiny
 from tests.cli.conftest import Cli
+from tests.processes import plain_environment
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -313,7 +313,7 @@ def test_damaged_artifacts(cli: Cli, poly: Path) -> None:
 
 
 def program(*args: str, **more: object) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": ROOT}
+    env = plain_environment()
     return subprocess.run([sys.executable, "-m", "polytriton.cli", *args], capture_output=True, text=True, env=env, timeout=60, **more)  # type: ignore[call-overload,no-any-return]
 
 
@@ -323,7 +323,7 @@ def test_help_needs_no_torch() -> None:
         "for args in ([], ['--help'], ['run', '--help'], ['--version'], ['compile']): main(args)\n"
         "print('torch' in sys.modules or 'onnx' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT}, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=plain_environment(), check=True)
     assert done.stdout.splitlines()[-1] == "False"
     assert "Usage: polytriton" in done.stdout
 
@@ -336,7 +336,7 @@ def test_version_and_exit_code(here: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_output_that_cannot_be_written() -> None:
     with open("/dev/full", "w") as full:
-        env = {**os.environ, "PYTHONPATH": ROOT}
+        env = plain_environment()
         args = [sys.executable, "-m", "polytriton.cli", "supports", "--vnnlib-versions"]
         done = subprocess.run(args, stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=60)
     assert done.returncode == 2

@@ -21,6 +21,7 @@ import polytriton
 from polytriton.runs.records import COLUMNS
 from tests.cli import tiny
 from tests.cli.conftest import Cli, Said
+from tests.processes import plain_environment
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -334,7 +335,7 @@ def long_run(here: Path, *extra: str) -> tuple[list[str], subprocess.Popen[str]]
     args = ["run", "--instances", "list.csv", "--json", "r.jsonl", "--csv", "r.csv", *extra]
     process = subprocess.Popen(
         [sys.executable, "-m", "polytriton.cli", *args],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": ROOT},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plain_environment(),
         preexec_fn=None if sys.platform == "win32" else lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     )  # fmt: skip
     start = time.monotonic()

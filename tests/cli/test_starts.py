@@ -18,6 +18,7 @@ from polytriton.commands.options import Odd, option, read
 from polytriton.errors import UsageError
 from tests.cli import tiny
 from tests.cli.conftest import Cli
+from tests.processes import plain_environment
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"sympy", "networkx", "numba", "scipy", "typer", "click", "pydantic", "rich", "pandas", "ray", "triton", "matplotlib"}
@@ -186,7 +187,7 @@ def test_a_value_given_twice_is_a_mistake(command: object, cli: Cli, poly: Path)
 @pytest.mark.slow
 def test_the_clock_starts_with_the_program(here: Path) -> None:
     code = "import time; time.sleep(1.5); from polytriton.commands.clock import process_start; print(time.monotonic() - process_start())"
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = plain_environment()
     said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
     assert float(said) >= (1.5 if sys.platform.startswith("linux") else 0)
     tiny.zero(here / "zero.onnx")

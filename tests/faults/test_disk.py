@@ -23,6 +23,7 @@ from polytriton.knobs import scope
 from polytriton.runs.records import Record
 from tests.cli import tiny
 from tests.cli.conftest import Cli
+from tests.processes import plain_environment
 
 ROOT = str(Path(__file__).parents[2])
 CALLS = ("write", "fsync", "rename", "replace", "mkdir", "ftruncate")
@@ -219,7 +220,7 @@ def command(*args: object, limit: int | None = None, cwd: Path) -> subprocess.Co
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    env = {**os.environ, "PYTHONPATH": ROOT, "POLYTRITON_CACHE": "off", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = plain_environment(POLYTRITON_CACHE="off", OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
     return subprocess.run(
         [sys.executable, "-m", "polytriton.cli", *map(str, args)], capture_output=True, text=True, cwd=cwd, env=env, preexec_fn=confine
     )  # fmt: skip

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli import tiny
+from tests.processes import plain_environment
 
 ROOT = str(Path(__file__).parents[2])
-ENV = {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"}
+ENV = plain_environment(OMP_NUM_THREADS="1")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from polytriton.runtime.forward import Boxes
 from polytriton.runtime.results import Forms
 from polytriton.runtime.tables import Tables
 from tests.oracle.nets import random_box, toy_conv, toy_residual
+from tests.processes import plain_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -191,7 +191,7 @@ print((peak - base) / 2**20)
 @pytest.mark.parametrize("budget, images, dtype", [(200, 40, "float32"), (100, 20, "float64"), (60, 12, "float32")])
 def test_the_process_stays_within_the_budget(budget: int, images: int, dtype: str) -> None:
     """Over what the process holds before; a fifth is left to the allocator."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env = plain_environment(OMP_NUM_THREADS="1")
     out = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(budget), str(images), dtype], env=env, cwd=ROOT, capture_output=True, text=True, check=False
     )
