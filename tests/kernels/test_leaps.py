@@ -58,17 +58,18 @@ def test_leaps_find_what_is_found_alone(name: str, dtype: str, semantics: str, m
     compiled = compile_net(NETS[name](), "all")
     ours, lone = leaping(engine(compiled, dtype, semantics)), forgetful(engine(compiled, dtype, semantics))
     assert ours.kernels is not None
-    told = asking(ours.kernels, monkeypatch)
+    told, shown = asking(ours.kernels, monkeypatch), list[tuple[str, int, int]]()
     for seed in range(3):
         ball = balls(ours.net, seed, 2, 0.1 if name == "settling" else 0.05)
         told.clear()
         with Waits() as waits:
-            found = ours.refine(*ball)
+            found = ours.refine(*ball, progress=lambda *stage: shown.append(stage))
         want = lone.refine(*ball)
         assert equal(found, want) and torch.equal(asked(ours, found), asked(lone, want))
         for mine, theirs in ((found.magnitude, want.magnitude), (found.error, want.error)):
             assert mine.keys() == theirs.keys() and all(torch.equal(mine[n], theirs[n]) for n in mine)
         assert ours.tally.rows == lone.tally.rows and ours.operations == lone.operations
+        assert shown[-1] == ("bounds", len(ours.programs), len(ours.programs))
         assert len(told) == (0 if seed else len(ours.programs)) and (seed < 2 or not waits.count)
     leap = leap_of(ours)
     assert leap is not None and leap.stood == 2 == leap.played

@@ -116,13 +116,14 @@ class Player:
         self, lo: Tensor, hi: Tensor, progress: Progress, expire: Expire, trace: Trace | None, known: Known
     ) -> tuple[Boxes, dict[str, int]]:
         """Refined boxes, and by layer how many neurons had rows."""
-        backend = self.backend
 
         def go(run: RunState) -> None:
             run.expire = expire
             try:
-                if trace is not None or known or not backend.leaps or not self.leaps.take(run):
+                if trace is not None or known or not self.backend.leaps or not self.leaps.take(run):
                     self._go(run, progress, trace, known)
+                else:
+                    progress("bounds", len(self.programs), len(self.programs))
             except Stopped:
                 if trace is not None:
                     self._tell(run, trace)
