@@ -136,13 +136,13 @@ class Tables:
         """t of an identity row's own node, float64 without margin: its coefficients are weights, not a rounded product."""
         if name not in self._first:
             # its own box is still to be bounded: that is not remembered
-            self._first[name] = self._vector(name, self.boxes.absmax(name), self._below(name), product=False)
+            self._first[name] = self._vector(name, self.boxes.absmax(name), self._operand_absmax(name), product=False)
         return self._first[name]
 
     def charge(self, name: str) -> tuple[Tensor, Tensor]:
         """t as a table in the coefficient type, and what underflow may cost a row whatever its coefficients [batch]."""
         if name not in self._charge:
-            own, below = self.absmax(name), self._below(name)
+            own, below = self.absmax(name), self._operand_absmax(name)
             t = round_up(self._vector(name, own, below, product=True), self.dtype)
             self._charge[name] = self.kit.frames[name].table(t), self._floor(name, own, below)
         return self._charge[name]
@@ -171,7 +171,7 @@ class Tables:
         found = self.centre_tables(name)
         return self.kit.bias_line(name, width) if found is None else found[0]
 
-    def _below(self, name: str) -> Tensor | None:
+    def _operand_absmax(self, name: str) -> Tensor | None:
         """The largest magnitudes of an affine layer's operand, in float64 without margin."""
         return self.absmax(self.kit.nodes[name].inputs[0]) if name in self.kit.forward.layers else None
 

@@ -36,7 +36,7 @@ class _PlayedRows:
 
     tape: Tape
     some: int
-    memory: Tensor
+    memory: np.ndarray
     whole: np.ndarray
     scalars: tuple[np.ndarray, np.ndarray]
     told: np.ndarray
@@ -54,7 +54,7 @@ class _PlayedRows:
 
     def entry(self, slot: int) -> Tensor:
         begin, size = int(self.tape.offsets[slot]) * self.some, int(self.tape.sizes[slot])
-        return self.memory[begin : begin + self.left * size].view(self.left, size)
+        return torch.from_numpy(self.memory[begin : begin + self.left * size]).view(self.left, size)
 
 
 def _join(parts: Sequence[Tensor]) -> Tensor:
@@ -147,8 +147,8 @@ class TapePlayer(Frontier):
         """The rows from a to b, ready to be played: where nobody reads their coefficients afterwards, some in place of others."""
         rows, n, results = self.rows, b - a, self.results
         some = n if not ends else min(n, max(LEAST, NEAR // (8 * max(1, tape.row)) * 2))
-        memory = torch.empty(tape.row * some + tape.taps, dtype=torch.float32)
-        begin, slots = memory.data_ptr(), np.zeros((3, len(tape.sizes)), dtype=np.int64)
+        memory = np.empty(tape.row * some + tape.taps, dtype=np.float32)
+        begin, slots = memory.__array_interface__["data"][0], np.zeros((3, len(tape.sizes)), dtype=np.int64)
         slots[0], slots[1] = tape.offsets * (4 * some) + begin, tape.sizes
         slots[0, loop.TAPS] = begin + 4 * some * tape.row
         sign, channel, given = NO_NUMBERS, NONE, list[Tensor]()
