@@ -292,14 +292,16 @@ class Tables:
         key = (relu.name, image)
         if key not in self._narrow:
             part = self.active(self.kit.nodes[relu.inputs[0]], image)
-            if part is None:
-                self._narrow[key] = None
-                return None
-            off = torch.ones(self.boxes.lo[relu.name][0].numel(), dtype=torch.bool, device=part.outputs.device)
-            off[part.outputs] = False
-            zero = self.absmax(relu.name)[image].flatten() == 0
-            self._narrow[key] = make_narrow(self, relu, image, part) if bool(zero[off].all()) else None
+            self._narrow[key] = None
+            if part is not None and self._leaves_zeros(relu.name, image, part):
+                self._narrow[key] = make_narrow(self, relu, image, part)
         return self._narrow[key]
+
+    def _leaves_zeros(self, name: str, image: int, part: Compact) -> bool:
+        """Whether all cells of a node that the part leaves out are zero for every execution."""
+        size = self.absmax(name)[image].flatten().clone()
+        size[part.outputs] = 0
+        return not bool(size.any())
 
     def _is_vector(self, name: str) -> bool:
         """Whether a cell's number is its place in every table: pixels have a margin around them where a padded convolution reads them."""

@@ -84,7 +84,7 @@ def test_a_batch_unlike_those_before(ours: Engine, ball: Ball, failed: int) -> N
 
 def test_more_neurons_than_room(ours: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours.kernels is not None
-    monkeypatch.setattr(leaps, "expect", lambda *_: 1)
+    monkeypatch.setattr("polytriton.runtime.gpu.player.expect", lambda *_: 1)
     monkeypatch.setattr(ours.kernels, "capacity", lambda *_: 1)
     ours.kernels._forget()
     assert equal(ours.refine(*EARLY), alone(ours, *EARLY)) and player(ours).leaps.failed == 1

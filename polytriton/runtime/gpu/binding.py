@@ -109,6 +109,10 @@ class Bound:
         """What a script's symbol stands for, if it is of the rows that begin here."""
         return self.starts.get("start" if symbol == "buf:0" else symbol.removesuffix(":0"))
 
+    def count_parts(self, rows: list[int]) -> int:
+        """After how many parts none of the rows, so many in every state, is left."""
+        return next(k for k, part in enumerate(self.parts, 1) if part.states > rows.index(0))
+
     def clears(self) -> list[Call]:
         """Every merge of two lanes leaves zeros, but a program may have been broken off before it."""
         return [self.starts[name].zero_ for name in OWN.values() if name in self.starts]

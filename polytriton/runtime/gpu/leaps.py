@@ -24,7 +24,7 @@ from torch import Tensor
 from polytriton.ir.launches import Launch
 from polytriton.ir.plan import Program
 from polytriton.runtime.gpu.binding import BELOW_ZERO, Bound, Call, Part, round_size
-from polytriton.runtime.gpu.habits import WINDOW, expect
+from polytriton.runtime.gpu.habits import WINDOW
 from polytriton.runtime.gpu.places import Places
 from polytriton.runtime.results import Results
 
@@ -73,7 +73,6 @@ class Landing:
 class Leap(Part):
     """A section as one part, for one batch size; `stood`: how often so far."""
 
-    strides: tuple[Stride, ...]
     log: Tensor
     landings: list[Landing]
     stood: int = 0
@@ -129,7 +128,7 @@ class Leaps:
         n, first = counts[0][0], counts[0][1:]
         habit.neurons = n / batch
         if 0 in first:
-            habit.parts = next(k for k, part in enumerate(bound.parts, 1) if part.states > first.index(0))
+            habit.parts = bound.count_parts(first)
         habit.see(habit.parts, 0 not in first)
         if not n:
             return 0, []
@@ -149,7 +148,7 @@ class Leaps:
         if stops is None or (held is not None and (held.stood % WINDOW or not held.stood)):
             return held
         strides = self._strides(stops, run.places, generous=held is None) or self._strides(stops, run.places, generous=False)
-        if held is not None and held.strides == strides:
+        if held is not None and [landing.stride for landing in held.landings] == strides:
             return held
         parts.pop(key, None)
         if strides is None:
@@ -172,7 +171,7 @@ class Leaps:
             self._stops[section] = found if found and all("ahead" in stop.launches for stop in found) else None
         return self._stops[section]
 
-    def _strides(self, stops: list[Stop], places: Places, generous: bool) -> tuple[Stride, ...] | None:
+    def _strides(self, stops: list[Stop], places: Places, generous: bool) -> list[Stride] | None:
         """What the last batches needed at most; all of both signs where that is `generous`. None where a layer is new, its rows take
         several blocks, or a leap costs more than waiting.
         """
@@ -186,14 +185,13 @@ class Leaps:
             _, end, states = parts[len(parts) - 1 if both else most.parts - 1]
             launches += end * (1 + both)
             ops += most.neurons * places.batch * (1 + both) * sum(v for state, v in ready.launches.ops.items() if state < states)
-            wanted = max(1, min(places.tensor(f"low:{stop.program.target}").numel(), expect(most.neurons, places.batch)))
-            room = backend.capacity(stop.program, wanted)
-            if room < wanted:
+            room = self.player.room_for(stop.program, places, most.neurons)
+            if not room:
                 return None
             found.append(Stride(room, len(parts) if both else most.parts, both))
-        return tuple(found) if launches <= LAUNCHES * len(stops) and ops <= WORTH * len(stops) else None
+        return found if launches <= LAUNCHES * len(stops) and ops <= WORTH * len(stops) else None
 
-    def _lay_out(self, section: str, places: Places, stops: list[Stop], strides: tuple[Stride, ...]) -> Leap:
+    def _lay_out(self, section: str, places: Places, stops: list[Stop], strides: list[Stride]) -> Leap:
         """Every stretch's calls, one behind the other."""
         player, backend = self.player, self.player.backend
         pairs = list(zip(stops, strides, strict=True))
@@ -212,10 +210,9 @@ class Leaps:
             calls += player.stretch_calls(places, section, stop.begin, stop.end, closing)
             ways = ("ahead", stride.parts), ("second", len(bound.parts))
             for (verb, parts), (begin, end) in zip(ways, landing.logs, strict=False):
-                calls += [*bound.clears(), player.rows_call(places, bound, stop.launches[verb], bound.capacity)]
-                calls += [call for part in bound.parts[:parts] for call in part.calls]
+                calls += player.program_calls(places, bound, stop.launches[verb], parts)
                 calls.append(partial(log[begin:end].copy_, backend.counts()[: end - begin]))
             closing = bound, stop.launches["close"]
         begin, end = player.cuts(section)[-1]
         calls += player.stretch_calls(places, section, begin, end, closing)
-        return Leap(calls, 0, strides=strides, log=log, landings=landings)
+        return Leap(calls, 0, log=log, landings=landings)

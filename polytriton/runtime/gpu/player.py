@@ -227,8 +227,7 @@ class Player:
         if key not in self.parts:
             calls = self.stretch_calls(places, run.section, begin, end, closing)
             if ahead is not None:
-                calls += [*ahead.bound.clears(), self.rows_call(places, ahead.bound, ahead.launch, ahead.bound.capacity)]
-                calls += [call for part in ahead.bound.parts[: ahead.parts] for call in part.calls]
+                calls += self.program_calls(places, ahead.bound, ahead.launch, ahead.parts)
             self.parts[key] = Part(calls, 0)
         if self.parts[key].calls:
             self.backend.part(self.parts[key])
@@ -243,6 +242,11 @@ class Player:
             if entry.verb == "play" and entry.launch is not None:
                 calls.append(backend.call(entry.launch, places.batch, places.tensor))
         return calls
+
+    def program_calls(self, places: Places, bound: Bound, launch: Launch, parts: int) -> list[Call]:
+        """As many rows as there is room for, and so many parts of their program."""
+        calls = [*bound.clears(), self.rows_call(places, bound, launch, bound.capacity)]
+        return calls + [call for part in bound.parts[:parts] for call in part.calls]
 
     def cuts(self, section: str) -> list[tuple[int, int]]:
         """Its stretches, where nobody brings bounds."""
@@ -319,9 +323,11 @@ class Player:
     def _room(self, program: Program, places: Places) -> int:
         """Rows to go ahead with; none where that does not pay: none or nothing is expected, or they take several blocks."""
         habit = self.habits.get(program.target)
-        if habit is None or not habit.neurons:
-            return 0
-        wanted = min(places.tensor(f"low:{program.target}").numel(), expect(habit.neurons, places.batch))
+        return 0 if habit is None or not habit.neurons else self.room_for(program, places, habit.neurons)
+
+    def room_for(self, program: Program, places: Places, neurons: float) -> int:
+        """Rows for so many neurons an image, and some more; none where they take several blocks."""
+        wanted = min(places.tensor(f"low:{program.target}").numel(), expect(neurons, places.batch))
         capacity = self.backend.capacity(program, wanted)
         return capacity if capacity >= wanted else 0
 
@@ -373,7 +379,7 @@ class Player:
         if 0 in rows:  # all have left, so all are settled
             backend.add_rows(bound, rows)
             results.left.append(torch.tensor(rows[1:], dtype=torch.int64))
-            habit.parts = next(k for k, part in enumerate(bound.parts, 1) if part.states > rows.index(0))
+            habit.parts = bound.count_parts(rows)
             return results
         run.expire()
         backend.play(bound, ahead.parts)
