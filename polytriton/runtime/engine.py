@@ -43,6 +43,10 @@ from polytriton.runtime.trace import Trace, sums
 W = TypeVar("W", bound=Walk)
 
 
+# what a row says of both its ends behind it, since all that it rounds is charged by magnitudes; a ReLU of slope 0 pays for the other end
+TWO_ENDED = ("start", "linear", "conv", "scale", "add", "sub", "concat", "gather", "dense", "merge", "input")
+
+
 def _silent(stage: str, done: int, total: int) -> None:
     """Nobody watches."""
 
@@ -212,6 +216,13 @@ class Engine:
         readers = [self.nodes[user] for user in self.kit.users[name]]
         return self.early and name != self.net.output and all(r.op == "relu" and r.number("slope") == 0.0 for r in readers)
 
+    def _has_ends(self, program: Program, tables: Tables) -> bool:
+        """Whether rows of a program may be read from both ends: nothing on their way but affine nodes and ReLUs of slope 0."""
+        if tables.boxes.ball is not None:
+            return False
+        steps = ((step.op, self.nodes[step.node]) for step in program.steps)
+        return all(node.number("slope") == 0.0 if op == "relu" else op in TWO_ENDED for op, node in steps)
+
     def _count_rows(self, name: str, rows: int) -> None:
         if rows:
             self.tally.rows[name] = self.tally.rows.get(name, 0) + rows
@@ -237,13 +248,16 @@ class Engine:
         first = torch.where(old[0] >= old[1], 1, -1) if leaves or hides else torch.ones_like(old[0], dtype=torch.int64)
         best, made = (old[0].clone(), old[1].clone()), []
         open_, sign = torch.arange(len(first), device=self.device), first
+        ends = hides and self._has_ends(program, tables)
         for turn in (1, -1):
-            made.append(self._side(program, tables, where, open_, sign, leaves, deadline))
+            made.append(self._side(program, tables, where, open_, sign, leaves, deadline, ends=ends and turn > 0))
             # where bounds are taken at the end only, what was found there counts
             self.backend.keep(made[-1].best, sign, open_, best, self.plan.candidates == "all")
             if turn < 0:
                 break
-            if leaves:
+            if (other := made[-1].other) is not None:
+                self.backend.keep(other.best, -sign, open_, best, True)
+            if leaves or ends:
                 open_ = torch.nonzero((best[0] < 0) & (best[1] < 0)).flatten()
             elif hides:
                 open_ = torch.nonzero(best[1] < 0).flatten()
@@ -260,12 +274,15 @@ class Engine:
         leaves: bool,
         deadline: float | None,
         chosen: Chosen | None = None,
+        ends: bool = False,
     ) -> Results:
-        """Bounds of +x or -x for some of the neurons `where`, one row each."""
+        """Bounds of +x or -x for some of the neurons `where`, one row each; with `ends` the same rows bound the other one too."""
         rows = len(neurons)
         image, h, w, channel = where if rows == len(where[0]) else (v[neurons] for v in where)  # they are in their order
         images = image if tables.boxes.batch > 1 else None
         results = self._results(rows)
+        if ends:
+            results.other = self._results(rows)
         if leaves:
             results.group = torch.arange(rows, device=self.device)
             results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
@@ -283,7 +300,10 @@ class Engine:
             block = ranges[k]
             at = (image, h, w, sign, channel) if len(ranges) == 1 else tuple(v[block] for v in (image, h, w, sign, channel))
             start = Identity(at[3].to(self.coefficients.dtype), at[4])
-            one = self.walk(backend, tables, program, self._rows(at[0], block, at[1], at[2]), parts[k], chosen)
+            some = self._rows(at[0], block, at[1], at[2])
+            if ends:
+                some.excess = torch.zeros_like(some.error)
+            one = self.walk(backend, tables, program, some, parts[k], chosen)
             one.threads = sharers if plays else 1
             one.run(start)
 

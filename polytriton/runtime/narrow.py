@@ -45,9 +45,9 @@ class Narrow:
             self.kept[name, what] = table.reshape(-1, table.shape[-1]).index_select(1, self.cells)
         return self.kept[name, what]
 
-    def point(self, name: str, table: Tensor) -> Tensor:
-        """The line, of these cells, of the centre that rows are to meet on their way here from the layer `name`."""
-        return self.keep(name, "point", lambda: table.flatten(1)[self.image][None])[0]
+    def line(self, name: str, what: str, table: Tensor) -> Tensor:
+        """The image's line of a table, of these cells: of a centre that rows meet on their way here from a layer, of a ReLU's gaps."""
+        return self.keep(name, what, lambda: table.flatten(1)[self.image][None])[0]
 
     def place(self, rows: int) -> Place:
         """Where so many rows lie: all at the one line."""

@@ -66,6 +66,12 @@ def relu_lines(lo: Tensor, hi: Tensor, slope: float, dtype: torch.dtype, error: 
     return Lines(below, above, round_down(lower_cut, dtype), round_up(upper_cut, dtype))
 
 
+def relu_gaps(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> Tensor:
+    """How far a ReLU may lie above the line below it that `relu_lines` takes: at the end of the box where it lies highest, rounded up."""
+    gap = torch.where(hi > -lo, -lo, hi)
+    return round_up(torch.where((lo >= 0) | (hi <= 0), torch.zeros_like(gap), gap), dtype)
+
+
 def _cut(lo: Tensor, hi: Tensor, slope: float, line: Tensor, on: Tensor, off: Tensor, side: float) -> Tensor:
     """max (side=+1) or min (-1) over the break points of f(y) - line*y, rounded outward; zero where they agree exactly."""
     k = line.double()

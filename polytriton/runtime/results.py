@@ -14,7 +14,9 @@ class Stopped(Exception):
 
 @dataclass
 class Rows:
-    """Which image and position each row belongs to, and what it has gathered: constant and error, both float64."""
+    """Which image and position each row belongs to, and what it has gathered: constant and error, both float64; `excess`, where the other
+    end is asked for, is how far the target may lie above its row beside the error.
+    """
 
     image: Tensor
     h: Tensor
@@ -22,12 +24,14 @@ class Rows:
     constant: Tensor
     error: Tensor
     index: Tensor  # where in the program's results the row's bound belongs
+    excess: Tensor | None = None
 
     def __len__(self) -> int:
         return self.image.shape[0]  # `len` asks whether torch is tracing
 
     def keep(self, index: Tensor) -> Rows:
-        return Rows(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+        values = (getattr(self, name) for name in self.__dataclass_fields__)
+        return Rows(*(None if v is None else v[index] for v in values))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -108,7 +112,9 @@ def both_sides(lo: Tensor, hi: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Results:
-    """Best bound of every row of a program, and what it would be had no rounding been charged; rows of a group leave together."""
+    """Best bound of every row of a program, and what it would be had no rounding been charged; rows of a group leave together. `other`:
+    the same of what the rows bound from below, negated: their other end.
+    """
 
     best: Tensor
     raw: Tensor
@@ -117,6 +123,7 @@ class Results:
     ops: int = 0  # operations the plan counts for the rows that each step still had
     strict: bool = False  # a row is decided by best > 0, not by best >= 0
     left: list[list[int] | Tensor] = field(default_factory=list)  # a block: rows left after each check but the last, where rows leave
+    other: Results | None = None
 
     def decide(self, best: Tensor) -> Tensor:
         return best > 0 if self.strict else best >= 0

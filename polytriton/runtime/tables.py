@@ -26,7 +26,7 @@ from polytriton.runtime.kit import Kit
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.narrow import Narrow, make_narrow
 from polytriton.runtime.planes import Planes, product_planes
-from polytriton.runtime.relax import relu_lines, round_outward, round_up
+from polytriton.runtime.relax import relu_gaps, relu_lines, round_outward, round_up
 from polytriton.runtime.soundness import gamma, up
 
 _SERIAL = count()
@@ -62,6 +62,7 @@ class Tables:
         self._absmax: dict[str, Tensor] = {}
         self._xabs: dict[str, Tensor] = {}
         self._lines: dict[str, LineTables] = {}
+        self._gaps: dict[str, Tensor] = {}
         self._planes: dict[str, Planes] = {}
         self._charge: dict[str, tuple[Tensor, Tensor]] = {}
         self._centres: dict[str, Centre] = {}
@@ -121,6 +122,14 @@ class Tables:
             cut = None if made.lower_cut is None else table(made.lower_cut)
             self._lines[node.name] = LineTables(table(made.lower_slope), table(made.upper_slope), cut, table(made.upper_cut))
         return self._lines[node.name]
+
+    def gaps(self, node: Node) -> Tensor:
+        """How far an exact ReLU of slope 0 may lie above its line below."""
+        if node.name not in self._gaps:
+            source = node.inputs[0]
+            made = relu_gaps(self.boxes.lo[source], self.boxes.hi[source], self.dtype)
+            self._gaps[node.name] = self.kit.frames[node.name].table(made)
+        return self._gaps[node.name]
 
     def planes(self, node: Node) -> Planes:
         """Beside the product of two activations."""

@@ -54,7 +54,7 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("convs: of some rows at a time only the first is multiplied", CONVS, "%rows = mul i64 %n, %cells", "%rows = mul i64 1, %cells", CONVOLVED),
     m("blocks: what is left of a layer keeps its places", "runtime/cpu/blocks.py", "in ((k, size), (max(before - 1, 0), count)):", "in ((k, size), (k, size)):", f"{SUMMED}::test_outputs_that_move_up_are_charged_for_both_places"),
     m("blocks: products round half as much", "runtime/tables.py", "return gammas(self._depths(layer, live), c.u) * (1 + nu) * size", "return gammas(self._depths(layer, live), c.u) * 0.5 * size", TERMS),
-    m("centres: a product's value at its centre stays in the constant", WALK, "            self.backend.pay(self.rows, value, -1.0)\n        # the intercepts", "            self.backend.pay(self.rows, None, -1.0)\n        # the intercepts", CENTRES),
+    m("centres: a product's value at its centre stays in the constant", WALK, "            self.backend.pay(self.rows, value, -1.0)\n        self._pay_intercepts", "            self.backend.pay(self.rows, None, -1.0)\n        self._pay_intercepts", CENTRES),
     m("narrow: rows pay nothing for a layer whose off cells they leave out", "runtime/narrow.py", "line(t), floor, own[None]", "0 * line(t), floor, own[None]", NARROW),
     m("narrow: images have no margin", "runtime/tables.py", "return (frame.h, frame.w) == (1, 1) and not any(frame.halo)", "return True", NARROW),
     m("narrow: the cut above a ReLU is left out with the cells", "runtime/narrow.py", "line(lines.upper_cut), line(t)", "0 * line(lines.upper_cut), line(t)", NARROW),

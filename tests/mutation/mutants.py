@@ -8,6 +8,7 @@ from tests.mutation.certificates import CERTIFICATES
 from tests.mutation.charges import PAYMENTS
 from tests.mutation.curves import CURVES
 from tests.mutation.deployed import DEPLOYED_SUMS
+from tests.mutation.ends import ENDS
 from tests.mutation.input_maps import INPUT_MAPS
 from tests.mutation.launches import LAUNCHES
 from tests.mutation.mutant import Mutant, m
@@ -298,6 +299,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("interval: a form over the input is dropped", "kernels/interval_launches.py", "self.frontier[name] = self._join(name, own, FrontierEntry(window, entry.buffer, entry.slot, entry.sign), own.window)", "self.frontier[name] = FrontierEntry(window, entry.buffer, entry.slot, entry.sign)", f"{WHOLE}::test_forms_over_the_input_too"),
     *PAYMENTS,
     *TAPES,
+    *ENDS,
     *DEPLOYED_SUMS,
     *SEARCHES,
     *CERTIFICATES,

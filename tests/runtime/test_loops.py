@@ -29,7 +29,7 @@ def _rows(kind: type, step: int = 1) -> tuple[list[np.ndarray | int], tuple[np.n
 
 
 def test_every_loop_is_there_in_every_version() -> None:
-    assert len(loops._known) == 22
+    assert len(loops._known) == 23
     for one in loops._known:
         assert one._found is not None
         assert len(one._found) == len(one.versions), one.name
@@ -89,7 +89,7 @@ def test_a_damaged_file_is_compiled_again_and_said(tmp_path: Path, monkeypatch: 
     from polytriton.runtime.cpu import loops_build
 
     def build(known: list[loops.Loop], machine: object, tell: Callable[[int, int], None]) -> bytes:
-        assert [one.function.__name__ for one in known] == ["_settle", "_leaving", "_pay", "_keep"]
+        assert [one.function.__name__ for one in known] == ["_settle", "_leaving", "_pay", "_exceed", "_keep"]
         tell(0, 4)
         return data
 

@@ -126,7 +126,7 @@ def test_what_nobody_sees_below_zero_is_not_asked(dtype: str) -> None:
     net = deep()
     (full, every), (fewer, some) = (ask(net, dtype, "input", every) for every in (True, False))
     assert sum(fewer.tally.rows.values()) < 0.9 * sum(full.tally.rows.values())
-    assert torch.allclose(every.best, some.best, rtol=1e-12, atol=0)
+    assert torch.allclose(every.best, some.best, rtol=1e-12 if dtype == "float64" else 1e-6, atol=0)
 
 
 @pytest.mark.parametrize("sizes", [False, True])

@@ -116,8 +116,8 @@ def test_rows_that_leave_are_told_by_block_whoever_came_first(backwards: bool, m
     def told() -> list[tuple[int, list[object]]]:
         made = list[Results]()
 
-        def note(self: Engine, *given: object) -> Results:
-            made.append(side(self, *given))  # type: ignore[arg-type]
+        def note(self: Engine, *given: object, ends: bool) -> Results:
+            made.append(side(self, *given, ends=ends))  # type: ignore[arg-type]
             return made[-1]
 
         monkeypatch.setattr(Engine, "_side", note)

@@ -56,6 +56,11 @@ def _pay(constant, error, more, charge, floor, enlarge, scale, image):  # type: 
         error[r] = (error[r] + extra) * (1 + 8 * U64) + 4 * U64 * abs(constant[r]) + TINY
 
 
+def _exceed(excess, more, scale):  # type: ignore[no-untyped-def]
+    for r in range(len(excess)):
+        excess[r] = (excess[r] + more[r] * scale) * (1 + 8 * U64) + TINY
+
+
 def _keep(found, sign, at, up, down, best):  # type: ignore[no-untyped-def]
     for r in range(len(at)):
         kept = up if sign[r] > 0 else down
@@ -66,6 +71,7 @@ def _keep(found, sign, at, up, down, best):  # type: ignore[no-untyped-def]
 settle_rows = fused.compile_loop("D D d D I D D D d I D D", fused.PLAIN)(_settle)
 find_open = fused.compile_loop("I I D b B I", fused.PLAIN)(_leaving)
 pay_rows = fused.compile_loop("D D D D D d d I", fused.PLAIN)(_pay)
+exceed_rows = fused.compile_loop("D D d", fused.PLAIN)(_exceed)
 keep_rows = fused.compile_loop("D I I D D b", fused.PLAIN)(_keep)
 
 
@@ -125,6 +131,14 @@ class Scalars:
         if floor is not None:
             rows.error = rows.error + floor[rows.image]
         rows.error = (rows.error * (1 + 8 * U64)).add_(rows.constant.abs(), alpha=4 * U64).add_(TINY)
+
+    def exceed(self, rows: Rows, more: Tensor, scale: float) -> None:
+        """more * scale, which is not negative, joins how far the targets may lie above their rows."""
+        assert rows.excess is not None
+        if self.fast:
+            exceed_rows(rows.excess.numpy(), more.numpy(), scale)
+        else:
+            rows.excess = torch.add(rows.excess, more, alpha=scale).mul_(1 + 8 * U64).add_(TINY)
 
     def keep(self, found: Tensor, sign: Tensor, at: Tensor, bounds: tuple[Tensor, Tensor], best: bool) -> None:
         """Bounds of +x or of -x, as `sign` says, of the neurons at these places: what is finite and, where the `best` count, better than

@@ -17,8 +17,9 @@ from polytriton.ir.plan import Window
 from polytriton.runtime.narrow import Narrow
 
 NEURON = -1
-# a program's kind and target, the step, the image of all rows if it is one, and the entries: name, window, NEURON or 0, narrow, owing
-TapeKey = tuple[str, str, int, "int | None", tuple[tuple[str, Window, int, bool, bool], ...]]
+# a program's kind and target, the step, the image of all rows if it is one, whether they have another end, and the entries: name, window,
+# NEURON or 0, narrow, owing
+TapeKey = tuple[str, str, int, "int | None", bool, tuple[tuple[str, Window, int, bool, bool], ...]]
 
 
 @dataclass(frozen=True)

@@ -12,21 +12,22 @@ import numpy as np
 from polytriton.runtime.cpu import convs, fused, loops
 from polytriton.runtime.cpu.blocks import multiply_rows
 from polytriton.runtime.cpu.convs import convolve_rows
-from polytriton.runtime.cpu.fused import charge, concretize, relax, relax_and_charge, weigh
+from polytriton.runtime.cpu.fused import charge, concretize, positive_dot, relax, relax_and_charge, weigh
 from polytriton.runtime.cpu.outside import doubles, floats, integers
-from polytriton.runtime.cpu.scalars import find_open, pay_rows, settle_rows
+from polytriton.runtime.cpu.scalars import exceed_rows, find_open, pay_rows, settle_rows
 
-KINDS = 17
-CANDIDATE, SETTLE, LEAVE, RELAX, CHARGE, LINEAR, CONV, MASK, WEIGH, PAY, POINT, ZERO, JOIN, COPY, BEGIN, CHARGE_BEGIN, RELAX_ALONE = range(
-    KINDS
-)
+KINDS = 18
+CANDIDATE, SETTLE, LEAVE, RELAX, CHARGE, LINEAR, CONV, MASK, WEIGH, PAY, POINT, ZERO, JOIN, COPY = range(14)
+BEGIN, CHARGE_BEGIN, RELAX_ALONE, EXCEED = range(14, KINDS)
 OP, M, OUT, PLACE, REST, FIELDS = 0, 1, 2, 3, 10, 28  # of an instruction; a place is seven numbers (`find_windows`)
 PITCH, HEIGHT, LINE = PLACE + 4, PLACE + 5, PLACE + 6
 REALS, MOST = 6, 4  # real numbers that an instruction has beside them, and entries of a frontier that is checked
 TOTAL, CONSTANT, ERROR, AT, RAW, SLACK, LEAST = range(7)  # what is noted of every row; a least value and a weight for each entry
-NOTES = LEAST + 2 * MOST
+OTHER = LEAST + 2 * MOST  # and its greatest value, negated
+NOTES = OTHER + MOST
 COUNTS = 4
 BASE, THEN, START, STAY = range(COUNTS)  # whole numbers of every row
+SCALARS, PLACES = 4, 5
 TAPS = 0  # the slot of a convolution's products
 FAR = 1 << 40  # values: no table is as long
 
@@ -112,31 +113,40 @@ def join_windows(m, height, line, out, outer, width, top, left, rows):  # type: 
                 oo[q] = oo[q] + mm[q]
 
 
+def settle_entries(f, g, notes, first, step, image, index, constant, best, raw_best):  # type: ignore[no-untyped-def]
+    """A candidate bound: RAW and SLACK are joined by what is noted of each entry, its least value every `step` lines from `first` on."""
+    n, last = len(constant), f[REST] - 1
+    raw, slack = notes[RAW][:n], notes[SLACK][:n]
+    for j in range(last):
+        least, weight, floor = notes[first + step * j], notes[LEAST + 2 * j + 1], doubles(f[REST + 1 + j], FAR)
+        for r in range(n):
+            slack[r] = slack[r] + weight[r] * g[j] + floor[image[r]]
+            raw[r] += least[r]
+    least, weight, floor = notes[first + step * last], notes[LEAST + 2 * last + 1], doubles(f[REST + 1 + last], FAR)
+    settle_rows(least[:n], weight[:n], g[last], floor, image, raw, slack, constant, g[REALS - 1], index, best, raw_best)
+
+
 def play_some(  # type: ignore[no-untyped-def]
-    tape, reals, slots, sizes, sign, channel, whole, constant, error, best, raw_best, group, done, strict, leave,
-    notes, counts, lines, near, told,
+    tape, reals, slots, sizes, n, whole, scalars, best, raw_best, other, raw_other, group, done, strict, leave, notes, counts, lines, near,
+    told,
 ):  # fmt: skip
-    """Plays a tape with as many rows as there are constants; returns how many are left."""
-    image, h, w, index = whole[0], whole[1], whole[2], whole[3]
-    n, moved = len(constant), False
+    """Plays a tape with n rows; returns how many are left."""
+    image, h, w, index, channel = whole[0], whole[1], whole[2], whole[3], whole[4]
+    constant, error, excess, sign = scalars[0], scalars[1], scalars[2], scalars[3]
+    moved, ends = False, len(other) > 0
     base, then, start, stay = counts[BASE], counts[THEN], counts[START], counts[STAY]
     none = doubles(0, 0)
     for k in range(len(tape)):
         f, g = tape[k], reals[k]
         op, pitch, height, line = f[OP], f[PITCH], f[HEIGHT], f[LINE]
         if op == SETTLE:
-            raw, slack, last = notes[RAW], notes[SLACK], f[REST] - 1
             for r in range(n):
-                raw[r], slack[r] = constant[r], error[r]
-            for j in range(last):
-                least, weight, floor = notes[LEAST + 2 * j], notes[LEAST + 2 * j + 1], doubles(f[REST + 1 + j], FAR)
+                notes[RAW, r], notes[SLACK, r] = constant[r], error[r]
+            settle_entries(f, g, notes, LEAST, 2, image[:n], index[:n], constant[:n], best, raw_best)
+            if ends:
                 for r in range(n):
-                    slack[r] = slack[r] + weight[r] * g[j] + floor[image[r]]
-                    raw[r] += least[r]
-            least, weight, floor = notes[LEAST + 2 * last], notes[LEAST + 2 * last + 1], doubles(f[REST + 1 + last], FAR)
-            settle_rows(
-                least[:n], weight[:n], g[last], floor, image[:n], raw[:n], slack[:n], constant[:n], g[REALS - 1], index[:n], best, raw_best
-            )
+                    notes[RAW, r], notes[SLACK, r] = -constant[r], error[r] + excess[r]
+                settle_entries(f, g, notes, OTHER, 1, image[:n], index[:n], constant[:n], other, raw_other)
             continue
         if op == LEAVE:
             if len(group) == 0:
@@ -150,6 +160,7 @@ def play_some(  # type: ignore[no-untyped-def]
                 for r in range(count):
                     s = stay[r]
                     image[r], h[r], w[r], index[r], constant[r], error[r] = image[s], h[s], w[s], index[s], constant[s], error[s]
+                    excess[r] = excess[s]
                 moved = f[REST + 1] != 0
                 if not moved:
                     for s in range(len(slots)):
@@ -164,12 +175,12 @@ def play_some(  # type: ignore[no-untyped-def]
         if op == BEGIN:
             line = f[REST + 1]
             begin_rows(
-                out, sign, g[0], channel, floats(f[REST + 7], FAR), f[REST], line, f[REST + 2], f[REST + 3], f[REST + 4],
+                out, sign[:n], g[0], channel, floats(f[REST + 7], FAR), f[REST], line, f[REST + 2], f[REST + 3], f[REST + 4],
                 f[REST + 5], f[REST + 6] != 0, integers(f[REST + 8], f[REST + 3]),
             )  # fmt: skip
         elif op == CHARGE_BEGIN:
             con, err = notes[CONSTANT][:n], notes[ERROR][:n]
-            charge_begun(f, image, h, w, sign, g[0], channel, doubles(f[REST], FAR), doubles(f[REST + 1], FAR), con, err)
+            charge_begun(f, image, h, w, sign[:n], g[0], channel, doubles(f[REST], FAR), doubles(f[REST + 1], FAR), con, err)
             pay_rows(constant[:n], error[:n], con, err, none, 1.0, 1.0, image[:n])
         elif op == ZERO:
             out[: n * sizes[f[OUT]]] = 0
@@ -210,6 +221,14 @@ def play_some(  # type: ignore[no-untyped-def]
                 concretize(m, base[:n], pitch, height, line, lo, hi, centre, notes[j][:n], notes[j + 1][:n], extra)
                 if point != 0:
                     pay_rows(constant[:n], error[:n], extra, none, none, -1.0, 1.0, image[:n])
+                if ends:
+                    greatest = notes[OTHER + f[REST + 3]][:n]
+                    concretize(m, base[:n], pitch, height, line, hi, lo, floats(0, 0), greatest, total, extra)
+                    for r in range(n):
+                        greatest[r] = -greatest[r]
+            elif op == EXCEED:
+                positive_dot(m, base[:n], pitch, height, line, floats(f[REST], FAR), total)
+                exceed_rows(excess[:n], total, g[0])
             elif op == POINT:
                 centre = floats(f[REST], FAR)
                 concretize(m, base[:n], pitch, height, line, centre, centre, floats(0, 0), total, notes[CONSTANT][:n], extra)
@@ -231,6 +250,8 @@ def play_some(  # type: ignore[no-untyped-def]
                     out[q] = m[q]
                 relax(out, base[:n], pitch, height, line, floats(f[REST], FAR), floats(f[REST + 1], FAR), floats(f[REST + 2], FAR), total)
                 pay_rows(constant[:n], error[:n], total, none, none, g[0], 1.0, image[:n])
+                if ends:
+                    exceed_rows(excess[:n], total, -g[0] * g[0])
             elif op == RELAX:
                 size = height * line
                 for r in range(n):
@@ -248,34 +269,37 @@ def play_some(  # type: ignore[no-untyped-def]
                 if point != 0:
                     pay_rows(constant[:n], error[:n], extra, none, none, -1.0, 1.0, image[:n])
                 pay_rows(constant[:n], error[:n], total, none, none, g[0], 1.0, image[:n])
+                if ends:
+                    exceed_rows(excess[:n], total, -g[0] * g[0])
                 pay_rows(constant[:n], error[:n], con, err, doubles(f[REST + 6], FAR), 1.0, g[0], image[:n])
     return n
 
 
 def _play(  # type: ignore[no-untyped-def]
-    tape, reals, slots, sign, channel, whole, constant, error, best, raw_best, group, done, strict, leave,
-    notes, counts, lines, near, told,
+    tape, reals, slots, rows, whole, scalars, best, raw_best, other, raw_other, group, done, strict, leave, notes, counts, lines, near,
+    told,
 ):  # fmt: skip
     """Plays a tape, some rows after others; returns how many of the last are left. told[k]: rows that check k leaves open, and that go on.
 
-    `slots` are addresses of the coefficients, values of a row there, and addresses of what all rows came with. `sign` and `channel` are of
-    rows that are a neuron each; `whole` has, some rows at a time, each one's image, its place down and across, and its index. `near`:
-    memory for places of a kernel's lines.
+    `slots` are addresses of the coefficients, values of a row there, and addresses of what all rows came with. `whole` has, some rows at a
+    time, each one's image, its place down and across, its index and, of a row that is a neuron, its channel; `scalars` constants, errors,
+    excesses and, of neurons, signs. `other`: bounds of the other end, `raw_other` what they
+    would be without rounding; of no row where nobody asks. `near`: memory for places of a kernel's lines.
     """
     left, some, sizes = 0, whole.shape[2], slots[1]
     for k in range(len(whole)):
-        a, b = k * some, min(len(constant), (k + 1) * some)
+        a, b = k * some, min(rows, (k + 1) * some)
         for s in range(slots.shape[1]):
             if slots[2, s] != 0:
                 to, source, first = floats(slots[0, s], FAR), floats(slots[2, s], FAR), a * sizes[s]
                 for q in range((b - a) * sizes[s]):
                     to[q] = source[first + q]
         left = play_some(
-            tape, reals, slots[0], sizes, sign[a:b], channel[a:b], whole[k], constant[a:b], error[a:b], best, raw_best, group, done, strict,
-            leave, notes, counts, lines, near, told,
+            tape, reals, slots[0], sizes, b - a, whole[k], scalars[k], best, raw_best, other, raw_other, group, done, strict, leave, notes,
+            counts, lines, near, told,
         )  # fmt: skip
     return left
 
 
-FORM = "I2 D2 I2 D I I3 D D D D I B b d D2 I2 I2 I I2"
+FORM = "I2 D2 I2 i I3 D3 D D D D I B b d D2 I2 I2 I I2"
 play = loops.loop(FORM, fused.PLAIN, parts=("blocks", "convs", "fused", "outside", "scalars", "sums"), beside=convs.text_of_routines)(_play)

@@ -38,7 +38,7 @@ class _PlayedRows:
     some: int
     memory: np.ndarray
     whole: np.ndarray
-    scalars: tuple[np.ndarray, np.ndarray]
+    scalars: np.ndarray
     told: np.ndarray
     given: list[Tensor]  # what `asked` has the addresses of
     asked: tuple[object, ...]
@@ -49,8 +49,8 @@ class _PlayedRows:
 
     def rows(self) -> tuple[Tensor, ...]:
         """What `Rows` are made of, of the rows that are left."""
-        image, h, w, index = self.whole[0]
-        return tuple(torch.from_numpy(v[: self.left]) for v in (image, h, w, *self.scalars, index))
+        (image, h, w, index, _), (constant, error, excess, _) = self.whole[0], self.scalars[0]
+        return tuple(torch.from_numpy(v[: self.left]) for v in (image, h, w, constant, error, index, excess))
 
     def entry(self, slot: int) -> Tensor:
         begin, size = int(self.tape.offsets[slot]) * self.some, int(self.tape.sizes[slot])
@@ -108,10 +108,10 @@ class TapePlayer(Frontier):
         if sum(held.slot == NEURON for held in entries.values()) > 1:
             return None
         ways = tuple((name, held.window, held.slot, held.narrow is not None, held.owes is not None) for name, held in entries.items())
-        key = self.program.kind, self.program.target, k, self.image, ways
-        tapes = self.tables.tapes
+        ends, tapes = self.rows.excess is not None, self.tables.tapes
+        key = self.program.kind, self.program.target, k, self.image, ends, ways
         if key not in tapes:
-            tapes[key] = record(self.backend, self.tables, self.program, k, self.image, entries)
+            tapes[key] = record(self.backend, self.tables, self.program, k, self.image, ends, entries)
         return tapes[key]
 
     def _play(self, tape: Tape, k: int) -> bool:
@@ -125,7 +125,8 @@ class TapePlayer(Frontier):
         share_out(_PlayedRows.play, parts, self.threads)
         if not self._count(tape, k, np.sum([part.told for part in parts], axis=0)):
             return False
-        self.rows = Rows(*(_join(v) for v in zip(*(part.rows() for part in parts), strict=True)))
+        image, h, w, constant, error, index, excess = (_join(v) for v in zip(*(part.rows() for part in parts), strict=True))
+        self.rows = Rows(image, h, w, constant, error, index, None if self.rows.excess is None else excess)
         self.image = self.tables.only_image(self.rows.image) if self.image is None else self.image
 
         def entry(name: str, held: TapeEntry) -> Entry:
@@ -151,24 +152,27 @@ class TapePlayer(Frontier):
         begin, slots = memory.__array_interface__["data"][0], np.zeros((3, len(tape.sizes)), dtype=np.int64)
         slots[0], slots[1] = tape.offsets * (4 * some) + begin, tape.sizes
         slots[0, loop.TAPS] = begin + 4 * some * tape.row
-        sign, channel, given = NO_NUMBERS, NONE, list[Tensor]()
+        whole, scalars = np.zeros((loop.PLACES, -(-n // some) * some), np.int64), np.zeros((loop.SCALARS, -(-n // some) * some))
+        given = list[Tensor]()
         for name, (m, _) in self.frontier.items():
             if isinstance(m, Identity):
-                sign, channel = m.sign[a:b].double().numpy(), m.channel[a:b].numpy()
+                whole[-1, :n], scalars[-1, :n] = m.channel[a:b].numpy(), m.sign[a:b].numpy()
             else:
                 given.append(m[a:b].contiguous())
                 slots[2, tape.before[name]] = given[-1].data_ptr()
-        whole = np.zeros((4, -(-n // some) * some), dtype=np.int64)
-        for to, v in zip(whole, (rows.image, rows.h, rows.w, rows.index), strict=True):
+        for to, v in zip(whole, (rows.image, rows.h, rows.w, rows.index), strict=False):
             to[:n] = v[a:b].numpy()
-        whole = np.ascontiguousarray(whole.reshape(4, -1, some).swapaxes(0, 1))
-        scalars = rows.constant[a:b].numpy(), rows.error[a:b].numpy()
+        for mine, own in zip(scalars, (rows.constant, rows.error, rows.excess), strict=False):
+            if own is not None:
+                mine[:n] = own[a:b].numpy()
+        whole, scalars = (np.ascontiguousarray(v.reshape(len(v), -1, some).swapaxes(0, 1)) for v in (whole, scalars))
         group, done = (NONE, NOBODY) if results.group is None or results.done is None else (results.group.numpy(), results.done.numpy())
         told, leave = np.zeros((tape.checks, 2), dtype=np.int64), self.backend.config.leave
         scratch = np.empty((loop.NOTES, some)), np.empty((loop.COUNTS, some), np.int64), np.empty((some, 2), np.int64)
         near = np.empty(tape.near, np.int64)
-        bounds = results.best.numpy(), results.raw.numpy(), group, done, results.strict
-        asked = tape.code, tape.reals, slots, sign, channel, whole, *scalars, *bounds, leave, *scratch, near, told
+        others = (NO_NUMBERS, NO_NUMBERS) if results.other is None else (results.other.best.numpy(), results.other.raw.numpy())
+        bounds = results.best.numpy(), results.raw.numpy(), *others, group, done, results.strict
+        asked = tape.code, tape.reals, slots, n, whole, scalars, *bounds, leave, *scratch, near, told
         return _PlayedRows(tape, some, memory, whole, scalars, told, given, asked)
 
     def _count(self, tape: Tape, k: int, told: np.ndarray) -> bool:

@@ -23,10 +23,12 @@ SLOTS, ROOM = 62, 8  # bits of a whole number, but for its sign; slots that a st
 
 
 def record(
-    backend: TorchBackend, tables: Tables, program: Program, at: int, image: int | None, entries: dict[str, TapeEntry]
+    backend: TorchBackend, tables: Tables, program: Program, at: int, image: int | None, ends: bool, entries: dict[str, TapeEntry]
 ) -> Tape | None:
-    """The tape from step `at` on, for rows with these entries (whose slots are numbers of no meaning yet); None where a walk is as good."""
-    writer = _Writer(backend, tables, program, image, entries)
+    """The tape from step `at` on, for rows with these entries (whose slots are numbers of no meaning yet) and perhaps another end; None
+    where a walk is as good.
+    """
+    writer = _Writer(backend, tables, program, image, ends, entries)
     steps = 0
     for k in range(at, len(program.steps)):
         if not writer.write(k):
@@ -38,8 +40,10 @@ def record(
 class _Writer:
     """Walks a program without rows. The methods named after operators say what their namesakes in walk.py do."""
 
-    def __init__(self, backend: TorchBackend, tables: Tables, program: Program, image: int | None, entries: dict[str, TapeEntry]) -> None:
-        self.backend, self.tables, self.kit, self.program, self.image = backend, tables, tables.kit, program, image
+    def __init__(
+        self, backend: TorchBackend, tables: Tables, program: Program, image: int | None, ends: bool, entries: dict[str, TapeEntry]
+    ) -> None:
+        self.backend, self.tables, self.kit, self.program, self.image, self.ends = backend, tables, tables.kit, program, image, ends
         self.code = TapeCode()
         self.checks = 0
         self.frontier: dict[str, TapeEntry] = {}
@@ -131,7 +135,7 @@ class _Writer:
         if found is not None and waits:
             self._pay_point(name, TapeEntry(held.slot, held.window, None, found[1]))
         elif found is not None:
-            owes = found[1] if held.narrow is None else held.narrow.point(step.node, found[1])
+            owes = found[1] if held.narrow is None else held.narrow.line(step.node, "point", found[1])
             held = TapeEntry(held.slot, held.window, held.narrow, owes)
         self._give(step, held)
 
@@ -162,9 +166,7 @@ class _Writer:
         for k, (name, held) in enumerate(entries):
             place = self._place(name, held.window, held.narrow)
             low, high = self.tables.box(name) if held.narrow is None else held.narrow.box
-            self.code.emit(
-                loop.CANDIDATE, held.slot, 0, place, [self.code.address(low), self.code.address(high), self.code.address(held.owes), k]
-            )
+            self.code.emit(loop.CANDIDATE, held.slot, 0, place, [*map(self.code.address, (low, high, held.owes)), k])
             self.frontier[name] = TapeEntry(held.slot, held.window, held.narrow)
             floors.append(self.code.address(self.tables.floor(name)))
             terms = place[-2] * place[-1] + len(entries) - 1
@@ -173,7 +175,7 @@ class _Writer:
         self.code.emit(loop.SETTLE, rest=[len(entries), *floors], reals=charges)
         waiting = [held for parts in self.arriving.values() for held in parts]
         # RELAX reads the rows that stay where they are
-        lazy = step.op == "relu" and step.pays("behind") and len(entries) + len(waiting) == 1 and not step.pays("relu")
+        lazy = step.op == "relu" and step.pays("behind") and len(entries) + len(waiting) == 1 and not step.pays("relu") and not self.ends
         live = sum(1 << slot for slot in {held.slot for held in (*self.frontier.values(), *waiting)})
         self.code.emit(loop.LEAVE, rest=[step.op == "input", lazy, live, self.checks])
 
@@ -188,6 +190,10 @@ class _Writer:
         if step.pays("relu"):
             self._weigh(node.name, held, first=True)
             self._pay(self.kit.pending[node.name] * sum_error(terms), self.tables.floor(node.name))
+        if self.ends:
+            gaps = self.tables.gaps(node)
+            gaps = gaps if narrow is None else narrow.line(node.name, "gaps", gaps)
+            self.code.emit(loop.EXCEED, held.slot, 0, place, [self.code.address(gaps)], [sum_error(terms) ** 2])
         if not step.pays("behind"):
             self._relax(step, held, place)
             return

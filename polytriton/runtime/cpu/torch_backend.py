@@ -166,15 +166,21 @@ class TorchBackend(Products, Scalars):
     ) -> tuple[Tensor, Tensor]:
         """Rows over f(y) become rows over y, in place; also the sum of intercepts, all of one sign (<= 0)."""
         if self.fast:
-            extra = self._run_fused(fused.positive_dot, m, place, lower_cut, count=1)[0] if lower_cut is not None else None
+            extra = self.positive_dot(m, place, lower_cut) if lower_cut is not None else None
             (total,) = self._run_fused(fused.relax, m, place, below, above, upper_cut, count=1)
             return m, total if extra is None else total + extra
         x = m.reshape(len(m), place.height, place.line)
         negative = x < 0
         total = (x.clamp(max=0).double() * self._gather(upper_cut, place).double()).sum((1, 2))
         if lower_cut is not None:
-            total = total + (x.clamp(min=0).double() * self._gather(lower_cut, place).double()).sum((1, 2))
+            total = total + self.positive_dot(m, place, lower_cut)
         return (x * torch.where(negative, self._gather(above, place), self._gather(below, place))).view_as(m), total
+
+    def positive_dot(self, m: Tensor, place: Place, table: Tensor) -> Tensor:
+        """Sum of m * table over the positive coefficients of every row's window."""
+        if self.fast:
+            return self._run_fused(fused.positive_dot, m, place, table, count=1)[0]
+        return self.table_dot(m.clamp(min=0), place, table)
 
     def charge(self, m: Tensor, place: Place, t: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """The scalars of an affine step: sum of m * bias and of |m| * t. bias is [1 or height, width*channels], or a table as t is."""

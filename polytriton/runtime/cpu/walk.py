@@ -24,6 +24,7 @@ from polytriton.runtime.soundness import gamma
 from polytriton.runtime.tables import Tables
 
 __all__ = ["Identity", "Results", "Walk"]
+_Found = tuple[str, Place, Tensor, Tensor]  # an entry of a frontier: its node, its rows' windows, their least values and weights
 
 
 class Walk(TapePlayer):
@@ -71,7 +72,7 @@ class Walk(TapePlayer):
 
     def _check(self, last: bool) -> bool:
         """Takes a candidate bound; rows of decided groups leave. False when no row is left."""
-        entries, found = self._entries(), []
+        entries, found, others = self._entries(), list[_Found](), list[_Found]()
         for name, (m, window) in entries:
             matrix = m if isinstance(m, Tensor) else self._matrix(name, m)
             held, point = self.narrow.get(name), self.owed.pop(name, None)
@@ -83,15 +84,13 @@ class Walk(TapePlayer):
             if ball is not None:
                 least = torch.maximum(least, self.backend.least_in_ball(matrix, place, ball, self.rows.image))
             found.append((name, place, least, weight))
-        raw, slack = self.rows.constant, self.rows.error
-        for k, (name, place, least, weight) in enumerate(found):
-            terms, floor = place.height * place.line + len(entries) - 1, self.tables.floor(name)  # a cell's own sum, then the nodes'
-            charged = self.kit.candidate_error(name, terms)
-            if k + 1 == len(entries):
-                self.backend.settle(self.rows, self.results, raw, slack, least, weight, charged, floor, len(entries))
-            else:
-                slack = torch.add(slack, weight, alpha=charged) + floor[self.rows.image]
-                raw = raw + least
+            if self.rows.excess is not None:
+                greatest, *_ = self.backend.concretize(matrix, place, *reversed(self.tables.box(name) if held is None else held.box))
+                others.append((name, place, -greatest, weight))
+        self._settle(self.results, self.rows.constant, self.rows.error, found)
+        if self.rows.excess is not None:
+            assert self.results.other is not None
+            self._settle(self.results.other, -self.rows.constant, self.rows.error + self.rows.excess, others)
         if self.results.group is None:
             return True
         stay, total = self.backend.open_rows(self.rows, self.results), len(self.rows)
@@ -109,6 +108,17 @@ class Walk(TapePlayer):
                     k: (m.keep(stay) if isinstance(m, Identity) else m.index_select(0, stay), w) for k, (m, w) in self.frontier.items()
                 }
         return len(stay) > 0
+
+    def _settle(self, results: Results, raw: Tensor, slack: Tensor, found: list[_Found]) -> None:
+        """A candidate bound: the least values of these entries join `raw`."""
+        for k, (name, place, least, weight) in enumerate(found):
+            terms, floor = place.height * place.line + len(found) - 1, self.tables.floor(name)  # a cell's own sum, then the nodes'
+            charged = self.kit.candidate_error(name, terms)
+            if k + 1 == len(found):
+                self.backend.settle(self.rows, results, raw, slack, least, weight, charged, floor, len(found))
+            else:
+                slack = torch.add(slack, weight, alpha=charged) + floor[self.rows.image]
+                raw = raw + least
 
     def _entries(self) -> list[tuple[str, Entry]]:
         """The frontier, and what a query brings along over the input."""
@@ -233,7 +243,7 @@ class Walk(TapePlayer):
 
     def _moves_by_relaxing(self) -> bool:
         """Whether the pass to come may leave out the rows that left: it writes the others anew, and nothing else reads them."""
-        if len(self.frontier) > 1 or self.step.pays("relu") or not self._fuses(self.step):
+        if len(self.frontier) > 1 or self.step.pays("relu") or not self._fuses(self.step) or self.rows.excess is not None:
             return False
         ((m, _),) = self.frontier.values()
         return isinstance(m, Tensor)
@@ -248,11 +258,13 @@ class Walk(TapePlayer):
         place = self._place(node.name, window)
         terms = place.height * place.line
         source = node.inputs[0]
+        if self.rows.excess is not None:
+            self._exceed_lines(m, place, self.tables.gaps(node))
         if self.chosen is not None and self._chooses(node):
             m, total = self.chosen.relax(self.backend, self.tables, self.rows, node, window, m)
         else:
             m, total = self.backend.relax(self._own(m), place, lines.below, lines.above, lines.lower_cut, lines.upper_cut)
-        self.backend.pay(self.rows, total, sum_error(terms))
+        self._pay_intercepts(total, sum_error(terms))
         if step.pays("behind"):
             self._charge(source, m, window)
         self._give(step, m)
@@ -270,14 +282,28 @@ class Walk(TapePlayer):
             place = then = held.place(len(self.rows))
             t, floor, bias, below, above, upper_cut = held.t, held.floor, held.bias, held.below, held.above, held.upper_cut
             self.narrow[source] = held
+        if self.rows.excess is not None:
+            gaps = self.tables.gaps(node)
+            self._exceed_lines(m, place, gaps if held is None else held.line(node.name, "gaps", gaps))
         m, total, constant, error, value = self.backend.relax_and_charge(m, place, below, above, upper_cut, then, t, bias, self.stay, point)
         self.stay, terms = None, place.height * place.line
         if value is not None:
             self.backend.pay(self.rows, value, -1.0)
-        # the intercepts' sum has one sign (at most zero): enlarging it covers the rounding of its sum
-        self.backend.pay(self.rows, total, sum_error(terms))
+        self._pay_intercepts(total, sum_error(terms))
         self.backend.pay(self.rows, constant, 1.0, error, sum_error(terms), floor)
         self._give(step, m)
+
+    def _exceed_lines(self, m: Tensor, place: Place, gaps: Tensor) -> None:
+        """The other end of a ReLU's positive coefficients: it may lie so far above its line below."""
+        self.backend.exceed(self.rows, self.backend.positive_dot(m, place, gaps), sum_error(place.height * place.line) ** 2)
+
+    def _pay_intercepts(self, total: Tensor, scale: float) -> None:
+        """Their sum has one sign (at most zero): enlarging it covers the rounding of its sum. At 0 a ReLU lies below its line above by as
+        much as that meets, and nowhere by more: the other end of its negative coefficients.
+        """
+        self.backend.pay(self.rows, total, scale)
+        if self.rows.excess is not None:
+            self.backend.exceed(self.rows, total, -scale * scale)
 
     def _curve(self, node: Node, step: Step) -> None:
         """A smooth function, by the lines beside it."""
