@@ -160,7 +160,7 @@ class Engine:
         """Boxes in which every node a nonlinear operator reads is bounded by back-substitution.
 
         `known` are bounds of nodes that hold for these inputs, as those of a larger box do: what they decide needs no row. `ball`: the
-        inputs lie in it too. `every`: lower bounds of neurons that are off are wanted too, though no row sees them.
+        inputs lie in it too. `every`: tight bounds of both sides are wanted of neurons that are settled, too, though no line depends on them.
         """
         self._plays(ball)
         if self.kernels is not None:
@@ -212,7 +212,7 @@ class Engine:
         return self.plan.candidates == "all" and self.early and name not in self.unsettled
 
     def hides(self, name: str) -> bool:
-        """Whether nobody sees how far below zero this node's neurons go: only ReLUs read it that are constant there."""
+        """Whether no line depends on how far from zero this node's neurons go that are settled: only ReLUs of slope 0 read it."""
         readers = [self.nodes[user] for user in self.kit.users[name]]
         return self.early and name != self.net.output and all(r.op == "relu" and r.number("slope") == 0.0 for r in readers)
 
@@ -242,8 +242,8 @@ class Engine:
         deadline: float | None,
         hides: bool = False,
     ) -> tuple[tuple[Tensor, Tensor], list[Results]]:
-        """Bounds of +x and -x of the neurons `where`; those that one side settles, or switches off where that hides the other, are left out
-        of the other.
+        """Bounds of +x and -x of the neurons `where`; those that one side settles are left out of the other where rows leave, and where the
+        rows' other end tells enough of it; those that it switches off, where that hides the other.
         """
         first = torch.where(old[0] >= old[1], 1, -1) if leaves or hides else torch.ones_like(old[0], dtype=torch.int64)
         best, made = (old[0].clone(), old[1].clone()), []
