@@ -160,7 +160,7 @@ class Engine:
         """Boxes in which every node a nonlinear operator reads is bounded by back-substitution.
 
         `known` are bounds of nodes that hold for these inputs, as those of a larger box do: what they decide needs no row. `ball`: the
-        inputs lie in it too. `every`: tight bounds of both sides are wanted of neurons that are settled, too, though no line depends on them.
+        inputs lie in it too. `every`: tight bounds of both sides of settled neurons are wanted too, though no line depends on them.
         """
         self._plays(ball)
         if self.kernels is not None:

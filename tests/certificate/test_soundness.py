@@ -81,6 +81,7 @@ def value(form: dict[int, Fraction], x: list[Fraction], y: list[Fraction]) -> Fr
     return sum((c * (x[v] if v >= 0 else y[~v]) for v, c in form.items()), Fraction(0))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(120))
 def test_no_point_lies_below_a_bound(tmp_path: Path, seed: int) -> None:
     """In exact rationals: of the whole box or of a part with signs, with lines and multipliers of anyone's choice."""
@@ -123,6 +124,7 @@ def test_a_row_with_a_limit_beyond_floats_cuts_nothing(tmp_path: Path) -> None:
         assert high.tolist() == pytest.approx([reached] * 2)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(60))
 def test_no_float32_execution_lies_below_a_bound(tmp_path: Path, seed: int) -> None:
     """Executed term by term in rationals: orders, rounding modes, fused or not, flushed or not (tests/prove/piecewise.py)."""
@@ -227,6 +229,7 @@ def test_sums_of_coefficients_and_of_inputs_are_charged(tmp_path: Path) -> None:
         certify(flat, prop(tmp_path / "q.vnnlib", [(1, 1), (0, 1), (1, 1)], 1, row))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("slope", [-2.0, -0.2, 0.0, 0.3, 1.0, 1.2, 5.0, np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("multiplier", [0.0, 0.7, -0.7, np.nan, -np.inf])
 @pytest.mark.parametrize("sigma", [0, 1, -1])

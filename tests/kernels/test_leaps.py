@@ -112,6 +112,7 @@ def test_leaps_that_fail_are_tried_less_often(ours: Engine) -> None:
     assert told == [(1, 2, False), (1, 1, False), (1, 0, False), (0, 0, True), (0, 0, True), (0, 0, True), (0, 0, True)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("why", ["much work", "many launches", "several blocks", "rows that never leave"])
 def test_where_it_does_not_pay(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = leaping(engine(compile_net(settling(2), "input" if why == "rows that never leave" else "all")))

@@ -91,6 +91,7 @@ def agree(
     return played.tapes
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(60))
 def test_any_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     net = random_net(seed)

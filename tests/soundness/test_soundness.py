@@ -167,7 +167,7 @@ def test_many_random_nets(block: int) -> None:
     """More of them: `make soak`."""
     tally = Tally()
     rng = np.random.default_rng(block)
-    for i in range(50):
+    for i in range(25):
         seed = 10_000 + 100 * block + i
         net = random_net(seed, steps=int(rng.integers(2, 12)))
         knobs = settings_of(rng)

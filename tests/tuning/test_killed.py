@@ -20,7 +20,7 @@ from polytriton.runtime.config import Config
 from polytriton.tuning.store import TRIALS
 from tests.processes import quick_environment
 
-KILLS = 8
+KILLS = 5
 COMMAND = (sys.executable, "-m", "polytriton.cli", "tune")
 
 
