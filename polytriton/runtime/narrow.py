@@ -33,6 +33,7 @@ class Narrow:
     below: Tensor
     above: Tensor
     upper_cut: Tensor
+    gap: Tensor | None
     t: Tensor
     floor: Tensor
     bias: Tensor
@@ -45,9 +46,9 @@ class Narrow:
             self.kept[name, what] = table.reshape(-1, table.shape[-1]).index_select(1, self.cells)
         return self.kept[name, what]
 
-    def line(self, name: str, what: str, table: Tensor) -> Tensor:
-        """The image's line of a table, of these cells: of a centre that rows meet on their way here from a layer, of a ReLU's gaps."""
-        return self.keep(name, what, lambda: table.flatten(1)[self.image][None])[0]
+    def point(self, name: str, table: Tensor) -> Tensor:
+        """The line, of these cells, of the centre that rows are to meet on their way here from the layer `name`."""
+        return self.keep(name, "point", lambda: table.flatten(1)[self.image][None])[0]
 
     def place(self, rows: int) -> Place:
         """Where so many rows lie: all at the one line."""
@@ -76,5 +77,6 @@ def make_narrow(tables: Tables, relu: Node, image: int, part: Compact) -> Narrow
     low, high = tables.box(relu.name)
     own = line(bias) if bias.dim() == 4 else bias.flatten().index_select(0, cells)
     return Narrow(
-        image, cells, part, (line(low), line(high)), line(lines.below), line(lines.above), line(lines.upper_cut), line(t), floor, own[None]
-    )
+        image, cells, part, (line(low), line(high)), line(lines.below), line(lines.above), line(lines.upper_cut),
+        None if lines.gap is None else line(lines.gap), line(t), floor, own[None],
+    )  # fmt: skip

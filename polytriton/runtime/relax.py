@@ -35,19 +35,22 @@ def round_outward(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, T
 
 @dataclass(frozen=True)
 class Lines:
-    """lower_slope*y + lower_cut <= f(y) <= upper_slope*y + upper_cut; cuts are None where all are zero."""
+    """lower_slope*y + lower_cut <= f(y) <= upper_slope*y + upper_cut; cuts are None where all are zero. `gap`: how far an exact ReLU of
+    slope 0 may lie above its line below, which is at an end of the box; None for others.
+    """
 
     lower_slope: Tensor
     upper_slope: Tensor
     lower_cut: Tensor | None
     upper_cut: Tensor
+    gap: Tensor | None = None
 
 
 def relu_lines(lo: Tensor, hi: Tensor, slope: float, dtype: torch.dtype, error: Tensor | None = None) -> Lines:
     """Relaxation of every neuron over its float64 box; `error` >= 0 is the deployed operator's own."""
     if slope == 0.0 and error is None and cells.serves(lo):
-        below, above, cut = cells.relu_cells(lo, hi, dtype)
-        return Lines(below, above, None, cut)
+        below, above, cut, gap = cells.relu_cells(lo, hi, dtype)
+        return Lines(below, above, None, cut, gap)
     on, off = lo >= 0, hi <= 0
     one, low = torch.ones_like(lo), torch.full_like(lo, slope)
     chord = (hi - slope * lo) / (hi - lo)
@@ -58,18 +61,13 @@ def relu_lines(lo: Tensor, hi: Tensor, slope: float, dtype: torch.dtype, error: 
     above = torch.where(on, one, torch.where(off, low, above)).to(dtype)
     upper_cut = _cut(lo, hi, slope, above, on, off, 1.0)
     if slope in (0.0, 1.0) and error is None:  # a lower slope of 0 or 1 is exact, and its line passes through 0
-        return Lines(below, above, None, round_up(upper_cut, dtype))
+        gap = torch.where(on | off, torch.zeros_like(lo), torch.where(below == 1, -lo, hi))
+        return Lines(below, above, None, round_up(upper_cut, dtype), round_up(gap, dtype) if slope == 0.0 else None)
     lower_cut = _cut(lo, hi, slope, below, on, off, -1.0)
     if error is not None:
         lower_cut, upper_cut = lower_cut - error, (upper_cut + error) * (1 + 2 * U64)
         lower_cut = lower_cut * (1 + 2 * U64)
     return Lines(below, above, round_down(lower_cut, dtype), round_up(upper_cut, dtype))
-
-
-def relu_gaps(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> Tensor:
-    """How far a ReLU may lie above the line below it that `relu_lines` takes: at the end of the box where it lies highest, rounded up."""
-    gap = torch.where(hi > -lo, -lo, hi)
-    return round_up(torch.where((lo >= 0) | (hi <= 0), torch.zeros_like(gap), gap), dtype)
 
 
 def _cut(lo: Tensor, hi: Tensor, slope: float, line: Tensor, on: Tensor, off: Tensor, side: float) -> Tensor:

@@ -26,7 +26,7 @@ from polytriton.runtime.kit import Kit
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.narrow import Narrow, make_narrow
 from polytriton.runtime.planes import Planes, product_planes
-from polytriton.runtime.relax import relu_gaps, relu_lines, round_outward, round_up
+from polytriton.runtime.relax import relu_lines, round_outward, round_up
 from polytriton.runtime.soundness import gamma, up
 
 _SERIAL = count()
@@ -39,6 +39,7 @@ class LineTables:
     above: Tensor
     lower_cut: Tensor | None
     upper_cut: Tensor
+    gap: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,6 @@ class Tables:
         self._absmax: dict[str, Tensor] = {}
         self._xabs: dict[str, Tensor] = {}
         self._lines: dict[str, LineTables] = {}
-        self._gaps: dict[str, Tensor] = {}
         self._planes: dict[str, Planes] = {}
         self._charge: dict[str, tuple[Tensor, Tensor]] = {}
         self._centres: dict[str, Centre] = {}
@@ -119,17 +119,9 @@ class Tables:
                 made = relu_lines(lo, hi, node.number("slope"), self.dtype, error)
             # rows stand on the ReLU's own windows; its operand has the same shape, so the operand's frame would do too
             table = self.kit.frames[node.name].table
-            cut = None if made.lower_cut is None else table(made.lower_cut)
-            self._lines[node.name] = LineTables(table(made.lower_slope), table(made.upper_slope), cut, table(made.upper_cut))
+            cut, gap = (None if v is None else table(v) for v in (made.lower_cut, made.gap))
+            self._lines[node.name] = LineTables(table(made.lower_slope), table(made.upper_slope), cut, table(made.upper_cut), gap)
         return self._lines[node.name]
-
-    def gaps(self, node: Node) -> Tensor:
-        """How far an exact ReLU of slope 0 may lie above its line below."""
-        if node.name not in self._gaps:
-            source = node.inputs[0]
-            made = relu_gaps(self.boxes.lo[source], self.boxes.hi[source], self.dtype)
-            self._gaps[node.name] = self.kit.frames[node.name].table(made)
-        return self._gaps[node.name]
 
     def planes(self, node: Node) -> Planes:
         """Beside the product of two activations."""

@@ -57,7 +57,7 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("centres: a product's value at its centre stays in the constant", WALK, "            self.backend.pay(self.rows, value, -1.0)\n        self._pay_intercepts", "            self.backend.pay(self.rows, None, -1.0)\n        self._pay_intercepts", CENTRES),
     m("narrow: rows pay nothing for a layer whose off cells they leave out", "runtime/narrow.py", "line(t), floor, own[None]", "0 * line(t), floor, own[None]", NARROW),
     m("narrow: images have no margin", "runtime/tables.py", "return (frame.h, frame.w) == (1, 1) and not any(frame.halo)", "return True", NARROW),
-    m("narrow: the cut above a ReLU is left out with the cells", "runtime/narrow.py", "line(lines.upper_cut), line(t)", "0 * line(lines.upper_cut), line(t)", NARROW),
+    m("narrow: the cut above a ReLU is left out with the cells", "runtime/narrow.py", "line(lines.upper_cut),", "0 * line(lines.upper_cut),", NARROW),
     m("vectors: a sum of magnitudes lets signs cancel", "runtime/cpu/vectors.py", "np.float64(abs(row[k])) * xx[k]", "np.float64(row[k]) * xx[k]", NARROW),
     m("blocks: a part of a layer has the columns of the whole", "runtime/cpu/blocks.py", "row[columns[at]] if at", "row[at] if at", NARROW),
     m("centres: a candidate forgets what is owed", WALK, "                self.backend.pay(self.rows, value, -1.0)\n            ball", "                self.backend.pay(self.rows, None, -1.0)\n            ball", CENTRES),

@@ -6,19 +6,21 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant, m
 
 LOOP, RECORD, PLAYER = "runtime/cpu/tape_loop.py", "runtime/cpu/tape_record.py", "runtime/cpu/tape_player.py"
-WALK, ENGINE, RELAX = "runtime/cpu/walk.py", "runtime/engine.py", "runtime/relax.py"
+WALK, ENGINE, RELAX, CELLS = "runtime/cpu/walk.py", "runtime/engine.py", "runtime/relax.py", "runtime/cpu/cells.py"
 OTHER, PLAYED = "tests/soundness/test_other_ends.py", "tests/runtime/test_tapes.py"
 ENDS: tuple[Mutant, ...] = (
-    m("ends: gaps of positive coefficients are free", WALK, "self.backend.exceed(self.rows, self.backend.positive_dot(m, place, gaps), sum_error(place.height * place.line) ** 2)", "pass", OTHER),
+    m("ends: gaps of positive coefficients are free", WALK, "self.backend.exceed(self.rows, self.backend.positive_dot(m, place, gap), sum_error(place.height * place.line) ** 2)", "pass", OTHER),
     m("ends: gaps of negative coefficients are free", WALK, "self.backend.exceed(self.rows, total, -scale * scale)", "pass", OTHER),
     m("ends: the error is on the other side", WALK, "self.rows.error + self.rows.excess, others", "self.rows.excess - self.rows.error, others", OTHER),
     m("ends: the error counts at one end only", WALK, "self.rows.error + self.rows.excess, others", "self.rows.excess, others", OTHER),
     m("ends: the constant keeps its sign", WALK, "self._settle(self.results.other, -self.rows.constant", "self._settle(self.results.other, self.rows.constant", OTHER),
     m("ends: the least value once more", WALK, "*reversed(self.tables.box(name) if held is None else held.box))", "*(self.tables.box(name) if held is None else held.box))", OTHER),
     m("ends: rows that left are relaxed with the others", WALK, "or self.rows.excess is not None:\n            return False", ":\n            return False", OTHER),
-    m("ends: the nearer end of a gap", RELAX, "gap = torch.where(hi > -lo, -lo, hi)", "gap = torch.where(hi > -lo, hi, -lo).clamp(max=1e-9)", OTHER),
-    m("ends: the gap of the other line below", RELAX, "gap = torch.where(hi > -lo, -lo, hi)", "gap = torch.minimum(-lo, hi) * 0.5", OTHER),
-    m("ends: gaps are rounded to nearest", RELAX, "return round_up(torch.where((lo >= 0) | (hi <= 0), torch.zeros_like(gap), gap), dtype)", "return torch.where((lo >= 0) | (hi <= 0), torch.zeros_like(gap), gap).to(dtype)", OTHER),
+    m("ends: the nearer end of a gap", RELAX, "torch.where(below == 1, -lo, hi)", "torch.minimum(-lo, hi) * 0.5", OTHER),
+    m("ends: the gap of the other line below", RELAX, "torch.where(below == 1, -lo, hi)", "torch.where(below == 1, hi, -lo).clamp(max=1e-9)", OTHER),
+    m("ends: gaps are rounded to nearest", RELAX, "round_up(gap, dtype) if slope == 0.0 else None", "gap.to(dtype) if slope == 0.0 else None", OTHER),
+    m("ends: the nearer end of a gap in the loop", CELLS, "widest = -low if high > -low else high", "widest = 0.5 * min(-low, high)", OTHER),
+    m("ends: gaps are rounded to nearest in the loop", CELLS, "if near < widest:", "if False:", OTHER),
     m("ends: a ball's rows have two", ENGINE, "if tables.boxes.ball is not None:\n            return False\n        steps", "steps", OTHER),
     m("ends: any ReLU has the gap of slope 0", ENGINE, 'node.number("slope") == 0.0 if op == "relu" else op in TWO_ENDED', 'op == "relu" or op in TWO_ENDED', OTHER),
     m("ends: max pools have no gap", ENGINE, '("start", "linear", "conv",', '("start", "linear", "conv", "maxpool",', OTHER),
@@ -29,7 +31,7 @@ ENDS: tuple[Mutant, ...] = (
     m("ends: rows go on without what they exceed", PLAYER, "None if self.rows.excess is None else excess)", "None if self.rows.excess is None else 0 * excess)", PLAYED),
     m("ends: rows come without what they exceed", PLAYER, "zip(scalars, (rows.constant, rows.error, rows.excess), strict=False)", "zip(scalars, (rows.constant, rows.error), strict=False)", PLAYED),
     m("ends in tapes: gaps of positive coefficients are free", RECORD, "if self.ends:\n", "if False:\n", OTHER, PLAYED),
-    m("ends in tapes: gaps of cells that lie elsewhere", RECORD, 'gaps = gaps if narrow is None else narrow.line(node.name, "gaps", gaps)', "", PLAYED),
+    m("ends in tapes: gaps of cells that lie elsewhere", RECORD, "(self.tables.lines(node) if narrow is None else narrow).gap", "self.tables.lines(node).gap", PLAYED),
     m("ends in tapes: rows with another end stay where they are", RECORD, 'and not step.pays("relu") and not self.ends', 'and not step.pays("relu")', PLAYED),
     m("ends in tapes: gaps of negative coefficients are free", LOOP, "exceed_rows(excess[:n], total, -g[0] * g[0])\n                pay_rows(", "none\n                pay_rows(", OTHER, PLAYED),
     m("ends in tapes: gaps of negative coefficients alone are free", LOOP, "exceed_rows(excess[:n], total, -g[0] * g[0])\n            elif", "none\n            elif", OTHER, PLAYED),

@@ -217,7 +217,7 @@ def test_lines_that_rows_choose_are_taken_alike_with_and_without_loops(dtype: to
     """Bit for bit, each cell by its definition; slopes and multipliers may be anything."""
     s = Scene(seed, dtype)
     lo, hi = s.box()
-    lines = LineTables(s.table(), s.table(), None, s.table().abs())
+    lines = LineTables(s.table(), s.table(), None, s.table().abs(), None)
 
     def own() -> Tensor:
         values = s.draw((s.rows, s.frame.h, s.frame.w, s.frame.channels)) * 0.5

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from polytriton.ir.net import Builder, Net, Ref
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime import centres
+from polytriton.runtime import centres, relax
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.input_balls import InputBalls
-from polytriton.runtime.relax import relu_gaps
 from polytriton.runtime.results import Results, indices
 from tests.soundness.test_centres import active, exact_line
 
@@ -154,19 +153,26 @@ def head(net: Net, name: str) -> Net:
     return b.build(name)
 
 
+@pytest.mark.parametrize("looped", [True, False], ids=["loop", "tensors"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gaps_are_what_a_relu_has_above_its_line(dtype: torch.dtype) -> None:
+def test_a_gap_is_what_a_relu_has_above_its_line(dtype: torch.dtype, looped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not looped:
+        monkeypatch.setattr(relax.cells, "serves", lambda _: False)
     rng = np.random.default_rng(1)
     lo, hi = np.sort(rng.standard_normal((2, 4000)) * 10.0 ** rng.integers(-30, 30, (2, 4000)), axis=0)
     hi[:120] = abs(hi[:120])
     lo[:120] = -hi[:120]  # ties
     lo[:40], hi[40:80] = 0.0, 0.0
-    gaps = relu_gaps(torch.from_numpy(lo), torch.from_numpy(hi), dtype).double().numpy()
-    below = np.where(lo >= 0, 1.0, np.where(hi <= 0, 0.0, (hi > -lo) * 1.0))  # section 7's rule
+    lines = relax.relu_lines(torch.from_numpy(lo), torch.from_numpy(hi), 0.0, dtype)
+    assert lines.gap is not None
+    below, gap = lines.lower_slope.double().numpy(), lines.gap.double().numpy()
     want = np.maximum(np.maximum(lo, 0) - below * lo, np.maximum(hi, 0) - below * hi)
-    assert (gaps >= want).all() and (gaps <= want * (1 + 2.0**-22) + 1e-44).all()
-    wild = relu_gaps(torch.tensor([-np.inf, -np.inf, -1.0, -1.0]), torch.tensor([np.inf, 2.0, np.inf, np.nan]), dtype)
-    assert wild[0] == np.inf and wild[1] == 2.0 and wild[2] == 1.0 and bool(wild[3].isnan())
+    assert (gap >= want).all() and (gap <= want * (1 + 2.0**-22) + 1e-44).all()
+    wild = torch.tensor([-np.inf, -np.inf, -1.0, -1.0]).double(), torch.tensor([np.inf, 2.0, np.inf, np.nan]).double()
+    told = relax.relu_lines(*wild, 0.0, dtype).gap
+    assert told is not None and told[0] == np.inf and told[1] == 2.0 and told[2] == 1.0 and bool(told[3].isnan())
+    assert relax.relu_lines(*wild, 0.1, dtype).gap is None and relax.relu_lines(*wild, 1.0, dtype).gap is None
+    assert relax.relu_lines(*wild, 0.0, dtype, torch.ones(4).double()).gap is None
 
 
 def other_operator(op: str) -> Net:

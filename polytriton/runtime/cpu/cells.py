@@ -19,13 +19,13 @@ LEAST = 2.0**-150 * (1 + 2.0**-20)
 LARGEST = 2.0**128 - 2.0**104
 
 
-@fused.compile_loop("D D T T T", fused.PLAIN)
-def _relu_cells(lo, hi, below, above, cut):  # type: ignore[no-untyped-def]
+@fused.compile_loop("D D T T T T", fused.PLAIN)
+def _relu_cells(lo, hi, below, above, cut, gap):  # type: ignore[no-untyped-def]
     for i in range(len(lo)):
         low, high = lo[i], hi[i]
         if low >= 0 or high <= 0:
             below[i] = above[i] = 1.0 if low >= 0 else 0.0
-            cut[i] = 0.0
+            cut[i] = gap[i] = 0.0
             continue
         chord = (high - 0.0 * low) / (high - low)
         below[i] = 1.0 if high > -low else 0.0
@@ -49,6 +49,11 @@ def _relu_cells(lo, hi, below, above, cut):  # type: ignore[no-untyped-def]
         near = np.float64(cut[i])
         if near < worst:
             cut[i] = -LARGEST if near == -np.inf else near + max(abs(near) * STEP, LEAST)
+        widest = -low if high > -low else high
+        gap[i] = widest
+        near = np.float64(gap[i])
+        if near < widest:
+            gap[i] = -LARGEST if near == -np.inf else near + max(abs(near) * STEP, LEAST)
 
 
 @fused.compile_loop("D D T T", fused.PLAIN)
@@ -81,11 +86,11 @@ def _flat(values: Tensor) -> np.ndarray:
     return values.numpy().ravel()
 
 
-def relu_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Slopes below and above an exact ReLU, and the cut above it: `relax.relu_lines` for slope 0."""
-    below, above, cut = (torch.empty(lo.shape, dtype=dtype) for _ in range(3))
-    _relu_cells(_flat(lo), _flat(hi), _flat(below), _flat(above), _flat(cut))
-    return below, above, cut
+def relu_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Slopes below and above an exact ReLU, the cut above it and the gap below: `relax.relu_lines` for slope 0."""
+    below, above, cut, gap = (torch.empty(lo.shape, dtype=dtype) for _ in range(4))
+    _relu_cells(_flat(lo), _flat(hi), _flat(below), _flat(above), _flat(cut), _flat(gap))
+    return below, above, cut, gap
 
 
 def outward_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -77,7 +77,7 @@ class Frontier:
             self._pay_centre(name, self.arriving[name][-1], found[1])
         elif found is not None:
             point, held = found[1], self.narrow.get(name)
-            self.owed[name] = point if held is None else held.line(step.node, "point", point)
+            self.owed[name] = point if held is None else held.point(step.node, point)
 
     def _leave_centre(self, name: str) -> None:
         """Pays what an entry of the frontier owes by a pass of its own."""

@@ -135,7 +135,7 @@ class _Writer:
         if found is not None and waits:
             self._pay_point(name, TapeEntry(held.slot, held.window, None, found[1]))
         elif found is not None:
-            owes = found[1] if held.narrow is None else held.narrow.line(step.node, "point", found[1])
+            owes = found[1] if held.narrow is None else held.narrow.point(step.node, found[1])
             held = TapeEntry(held.slot, held.window, held.narrow, owes)
         self._give(step, held)
 
@@ -191,9 +191,9 @@ class _Writer:
             self._weigh(node.name, held, first=True)
             self._pay(self.kit.pending[node.name] * sum_error(terms), self.tables.floor(node.name))
         if self.ends:
-            gaps = self.tables.gaps(node)
-            gaps = gaps if narrow is None else narrow.line(node.name, "gaps", gaps)
-            self.code.emit(loop.EXCEED, held.slot, 0, place, [self.code.address(gaps)], [sum_error(terms) ** 2])
+            gap = (self.tables.lines(node) if narrow is None else narrow).gap
+            assert gap is not None
+            self.code.emit(loop.EXCEED, held.slot, 0, place, [self.code.address(gap)], [sum_error(terms) ** 2])
         if not step.pays("behind"):
             self._relax(step, held, place)
             return

@@ -258,8 +258,7 @@ class Walk(TapePlayer):
         place = self._place(node.name, window)
         terms = place.height * place.line
         source = node.inputs[0]
-        if self.rows.excess is not None:
-            self._exceed_lines(m, place, self.tables.gaps(node))
+        self._exceed_line(m, place, lines.gap)
         if self.chosen is not None and self._chooses(node):
             m, total = self.chosen.relax(self.backend, self.tables, self.rows, node, window, m)
         else:
@@ -277,14 +276,14 @@ class Walk(TapePlayer):
             self._pay_pending(step, m, window)
             lines, place, then = self.tables.lines(node), self._place(node.name, window), self._place(source, window)
             (t, floor), bias = self.tables.charge(source), self.tables.constants(source, place.width)
-            below, above, upper_cut = lines.below, lines.above, lines.upper_cut
+            below, above, upper_cut, gap = lines.below, lines.above, lines.upper_cut, lines.gap
         else:
             place = then = held.place(len(self.rows))
-            t, floor, bias, below, above, upper_cut = held.t, held.floor, held.bias, held.below, held.above, held.upper_cut
+            t, floor, bias, below, above, upper_cut, gap = (
+                held.t, held.floor, held.bias, held.below, held.above, held.upper_cut, held.gap
+            )  # fmt: skip
             self.narrow[source] = held
-        if self.rows.excess is not None:
-            gaps = self.tables.gaps(node)
-            self._exceed_lines(m, place, gaps if held is None else held.line(node.name, "gaps", gaps))
+        self._exceed_line(m, place, gap)
         m, total, constant, error, value = self.backend.relax_and_charge(m, place, below, above, upper_cut, then, t, bias, self.stay, point)
         self.stay, terms = None, place.height * place.line
         if value is not None:
@@ -293,9 +292,11 @@ class Walk(TapePlayer):
         self.backend.pay(self.rows, constant, 1.0, error, sum_error(terms), floor)
         self._give(step, m)
 
-    def _exceed_lines(self, m: Tensor, place: Place, gaps: Tensor) -> None:
+    def _exceed_line(self, m: Tensor, place: Place, gap: Tensor | None) -> None:
         """The other end of a ReLU's positive coefficients: it may lie so far above its line below."""
-        self.backend.exceed(self.rows, self.backend.positive_dot(m, place, gaps), sum_error(place.height * place.line) ** 2)
+        if self.rows.excess is not None:
+            assert gap is not None
+            self.backend.exceed(self.rows, self.backend.positive_dot(m, place, gap), sum_error(place.height * place.line) ** 2)
 
     def _pay_intercepts(self, total: Tensor, scale: float) -> None:
         """Their sum has one sign (at most zero): enlarging it covers the rounding of its sum. At 0 a ReLU lies below its line above by as
