@@ -7,15 +7,21 @@ from tests.mutation.mutant import Mutant, m
 
 LOOP, RECORD, PLAYER = "runtime/cpu/tape_loop.py", "runtime/cpu/tape_record.py", "runtime/cpu/tape_player.py"
 WALK, ENGINE, RELAX, CELLS = "runtime/cpu/walk.py", "runtime/engine.py", "runtime/relax.py", "runtime/cpu/cells.py"
+FUSED, TENSORS, BACKEND = "runtime/cpu/fused.py", "runtime/cpu/torch_backend.py", "tests/runtime/test_backend.py"
 OTHER, PLAYED = "tests/soundness/test_other_ends.py", "tests/runtime/test_tapes.py"
 ENDS: tuple[Mutant, ...] = (
-    m("ends: gaps of positive coefficients are free", WALK, "self.backend.exceed(self.rows, self.backend.positive_dot(m, place, gap), sum_error(place.height * place.line) ** 2)", "pass", OTHER),
+    m("ends: gaps of positive coefficients are free", WALK, "self.backend.exceed(self.rows, beyond, scale * scale)", "pass", OTHER),
     m("ends: gaps of negative coefficients are free", WALK, "self.backend.exceed(self.rows, total, -scale * scale)", "pass", OTHER),
     m("ends: the error is on the other side", WALK, "self.rows.error + self.rows.excess, others", "self.rows.excess - self.rows.error, others", OTHER),
     m("ends: the error counts at one end only", WALK, "self.rows.error + self.rows.excess, others", "self.rows.excess, others", OTHER),
     m("ends: the constant keeps its sign", WALK, "self._settle(self.results.other, -self.rows.constant", "self._settle(self.results.other, self.rows.constant", OTHER),
-    m("ends: the least value once more", WALK, "*reversed(self.tables.box(name) if held is None else held.box))", "*(self.tables.box(name) if held is None else held.box))", OTHER),
-    m("ends: rows that left are relaxed with the others", WALK, "or self.rows.excess is not None:\n            return False", ":\n            return False", OTHER),
+    m("ends: the greatest value keeps its sign", WALK, "others.append((name, place, -most, weight))", "others.append((name, place, most, weight))", OTHER),
+    m("ends: the least value once more", FUSED, "top += x * (low if x < 0 else high)\n                        top2 += y * (low if y < 0 else high)", "top += x * (high if x < 0 else low)\n                        top2 += y * (high if y < 0 else low)", BACKEND),
+    m("ends: the least value once more, of a row alone", FUSED, "                if ends:\n                    top += x * (low if x < 0 else high)\n        value", "                if ends:\n                    top += x * (high if x < 0 else low)\n        value", BACKEND),
+    m("ends: the least value once more, without loops", TENSORS, "most = (x * torch.where(x < 0, low, high)).sum((1, 2))", "most = (x * torch.where(x < 0, high, low)).sum((1, 2))", BACKEND),
+    m("ends: gaps of one row of two", FUSED, "over2 += np.float64(y) * g if y > 0 else 0.0", "over2 += np.float64(x) * g if x > 0 else 0.0", BACKEND),
+    m("ends: gaps of negative coefficients too", FUSED, "over += np.float64(x) * np.float64(gg[q]) if x > 0 else 0.0", "over += np.float64(x) * np.float64(gg[q])", BACKEND),
+    m("ends: gaps are those of coefficients behind them, without loops", TENSORS, "        beyond = None if gap is None else self.positive_dot(m, place, gap)\n        m, total = self.relax(m, place, below, above, None, upper_cut)\n", "        m, total = self.relax(m, place, below, above, None, upper_cut)\n        beyond = None if gap is None else self.positive_dot(m, place, gap)\n", BACKEND),
     m("ends: the nearer end of a gap", RELAX, "torch.where(below == 1, -lo, hi)", "torch.minimum(-lo, hi) * 0.5", OTHER),
     m("ends: the gap of the other line below", RELAX, "torch.where(below == 1, -lo, hi)", "torch.where(below == 1, hi, -lo).clamp(max=1e-9)", OTHER),
     m("ends: gaps are rounded to nearest", RELAX, "round_up(gap, dtype) if slope == 0.0 else None", "gap.to(dtype) if slope == 0.0 else None", OTHER),
@@ -30,14 +36,14 @@ ENDS: tuple[Mutant, ...] = (
     m("ends: tapes are those of one end", PLAYER, "ends, tapes = self.rows.excess is not None, self.tables.tapes", "ends, tapes = False, self.tables.tapes", OTHER, PLAYED),
     m("ends: rows go on without what they exceed", PLAYER, "None if self.rows.excess is None else excess)", "None if self.rows.excess is None else 0 * excess)", PLAYED),
     m("ends: rows come without what they exceed", PLAYER, "zip(scalars, (rows.constant, rows.error, rows.excess), strict=False)", "zip(scalars, (rows.constant, rows.error), strict=False)", PLAYED),
-    m("ends in tapes: gaps of positive coefficients are free", RECORD, "if self.ends:\n", "if False:\n", OTHER, PLAYED),
+    m("ends in tapes: gaps of positive coefficients are free", LOOP, "if ends:\n                    exceed_rows(excess[:n], beyond, g[0] * g[0])\n                if point", "if point", OTHER, PLAYED),
+    m("ends in tapes: gaps of positive coefficients alone are free", LOOP, "exceed_rows(excess[:n], beyond, g[0] * g[0])\n                relax(", "none\n                relax(", OTHER, PLAYED),
+    m("ends in tapes: gaps are left out", RECORD, "if self.ends else None", "if False else None", OTHER, PLAYED),
     m("ends in tapes: gaps of cells that lie elsewhere", RECORD, "(self.tables.lines(node) if narrow is None else narrow).gap", "self.tables.lines(node).gap", PLAYED),
-    m("ends in tapes: rows with another end stay where they are", RECORD, 'and not step.pays("relu") and not self.ends', 'and not step.pays("relu")', PLAYED),
     m("ends in tapes: gaps of negative coefficients are free", LOOP, "exceed_rows(excess[:n], total, -g[0] * g[0])\n                pay_rows(", "none\n                pay_rows(", OTHER, PLAYED),
     m("ends in tapes: gaps of negative coefficients alone are free", LOOP, "exceed_rows(excess[:n], total, -g[0] * g[0])\n            elif", "none\n            elif", OTHER, PLAYED),
     m("ends in tapes: the error counts at one end only", LOOP, "-constant[r], error[r] + excess[r]", "-constant[r], excess[r]", OTHER, PLAYED),
     m("ends in tapes: the constant keeps its sign at the other end", LOOP, "-constant[r], error[r] + excess[r]", "constant[r], error[r] + excess[r]", OTHER, PLAYED),
-    m("ends in tapes: the least value once more", LOOP, "line, hi, lo, floats(0, 0), greatest", "line, lo, hi, floats(0, 0), greatest", OTHER, PLAYED),
-    m("ends in tapes: the greatest value keeps its sign", LOOP, "greatest[r] = -greatest[r]", "greatest[r] = greatest[r]", OTHER, PLAYED),
+    m("ends in tapes: the greatest value keeps its sign", LOOP, "most[r] = -most[r]", "most[r] = most[r]", OTHER, PLAYED),
     m("ends in tapes: rows that stay exceed by what others did", LOOP, "                    excess[r] = excess[s]\n", "", PLAYED),
 )  # fmt: skip

@@ -43,7 +43,7 @@ def test_row_passes_are_what_they_say_to_within_dot_error(fast: bool, dtype: tor
     s = Scene(seed, dtype)
     b, bound = backend(fast), dot_error(s.terms)
     lo, hi = s.box()
-    value, weight, _ = b.concretize(s.m, s.place, lo, hi)
+    value, weight, *_ = b.concretize(s.m, s.place, lo, hi)
     low, high = s.under(lo), s.under(hi)
     size = exact_sum(s.m.abs(), torch.maximum(low.abs(), high.abs()))
     within(value, exact_sum(s.m, torch.where(s.m < 0, high, low)), size, bound)
@@ -51,11 +51,12 @@ def test_row_passes_are_what_they_say_to_within_dot_error(fast: bool, dtype: tor
     within(b.weigh(s.m, s.place, torch.maximum(lo.abs(), hi.abs())), size, size, bound)
     point = s.table()
     values, sizes = exact_sum(s.m, s.under(point)), exact_sum(s.m.abs(), s.under(point).abs())
-    least, heavy, there = b.concretize(s.m, s.place, lo, hi, point)
+    least, heavy, there, most = b.concretize(s.m, s.place, lo, hi, point, True)
     within(least, exact_sum(s.m, torch.where(s.m < 0, high, low)), size, bound)
     within(heavy, size, size, bound)
-    assert there is not None
+    assert there is not None and most is not None
     within(there, values, sizes, bound)
+    within(most, exact_sum(s.m, torch.where(s.m < 0, low, high)), size, bound)
 
     t, bias = s.table().abs(), s.draw((s.place.height if seed % 2 else 1, s.place.line)).double()
     constant, error = b.charge(s.m, s.place, t, bias)
@@ -75,9 +76,12 @@ def test_row_passes_are_what_they_say_to_within_dot_error(fast: bool, dtype: tor
         within(total, sums, [abs(v) for v in sums], bound)
 
     after = s.frame.place(s.at, s.window)
-    out, total, constant, error, there = b.relax_and_charge(s.m.clone(), s.place, below, above, cut, after, t, bias, None, point)
-    assert there is not None
+    given = below, above, cut, after, t, bias, None, point, t
+    out, total, constant, error, there, beyond = b.relax_and_charge(s.m.clone(), s.place, *given)
+    assert there is not None and beyond is not None
     within(there, values, sizes, bound)
+    gaps = exact_sum(s.m.clamp(min=0), s.under(t))
+    within(beyond, gaps, gaps, bound)
     want, want_total = b.relax(s.m.clone(), s.place, below, above, None, cut)
     want_constant, want_error = b.charge(want, after, t, bias)
     assert torch.equal(out, want)
@@ -106,19 +110,19 @@ def test_threads_split_rows_and_change_nothing(dtype: torch.dtype) -> None:
         b = backend(True, threads)
         found.append(
             [
-                *b.concretize(s.m, s.place, lo, hi, t),
+                *b.concretize(s.m, s.place, lo, hi, t, True),
                 b.weigh(s.m, s.place, t),
                 *b.charge(s.m, s.place, t, bias),
                 *b.relax(s.m.clone(), s.place, below, above, lower, cut),
-                *b.relax_and_charge(s.m.clone(), s.place, below, above, cut, s.place, t, bias, None, lower),
+                *b.relax_and_charge(s.m.clone(), s.place, below, above, cut, s.place, t, bias, None, lower, t),
             ]
         )
     for other in found[1:]:
         for a, c in zip(found[0], other, strict=True):
             assert torch.equal(a, c)
     plain = backend(False)
-    want = [*plain.concretize(s.m, s.place, lo, hi, t), plain.weigh(s.m, s.place, t), *plain.charge(s.m, s.place, t, bias)]
-    size = want[1] + want[3] + (s.m.abs().double().reshape(len(s.m), -1)).sum(1) * float(bias.abs().max())
+    want = [*plain.concretize(s.m, s.place, lo, hi, t, True), plain.weigh(s.m, s.place, t), *plain.charge(s.m, s.place, t, bias)]
+    size = want[1] + want[4] + (s.m.abs().double().reshape(len(s.m), -1)).sum(1) * float(bias.abs().max())
     for a, c in zip(found[0], want, strict=False):
         assert ((a - c).abs() <= 2 * dot_error(s.terms) * size).all()
 
@@ -196,9 +200,10 @@ def test_rows_that_stay_are_relaxed_as_if_moved_before(fast: bool, dtype: torch.
     stay = b.pad(stay)[:9]
     place = s.frame.place(s.at.keep(stay), s.window)
     point = s.table()
-    found = b.relax_and_charge(m, place, below, above, cut, place, t, bias, stay, point)
+    found = b.relax_and_charge(m, place, below, above, cut, place, t, bias, stay, point, t)
     at = b.concretize(s.m[stay], place, point, point)[0]
     torch.testing.assert_close(found[4], at, rtol=1e-9, atol=1e-12 * float(s.m.abs().double().sum() * point.abs().max()))
+    torch.testing.assert_close(found[5], b.positive_dot(s.m[stay], place, t), rtol=1e-12, atol=0)
     want, total = b.relax(s.m[stay], place, below, above, None, cut)
     assert torch.equal(found[0], want) and torch.equal(m, s.m), "rows are left as they were"
     torch.testing.assert_close(found[1], total, rtol=1e-12, atol=0)
@@ -260,10 +265,10 @@ def test_a_neighbour_that_is_no_number_spoils_no_row(fast: bool, bad: float) -> 
         m[row, 1, 2, 3] = bad
         others = torch.arange(5) != row
         for want, got in (
-            (b.concretize(clean, place, lo, -lo, lo), b.concretize(m, place, lo, -lo, lo)),
+            (b.concretize(clean, place, lo, -lo, lo, True), b.concretize(m, place, lo, -lo, lo, True)),
             (
-                b.relax_and_charge(clean, place, -lo, -lo, -lo, place, -lo, bias, None, lo),
-                b.relax_and_charge(m, place, -lo, -lo, -lo, place, -lo, bias, None, lo),
+                b.relax_and_charge(clean, place, -lo, -lo, -lo, place, -lo, bias, None, lo, -lo),
+                b.relax_and_charge(m, place, -lo, -lo, -lo, place, -lo, bias, None, lo, -lo),
             ),
         ):
             for x, y in zip(want, got, strict=True):

@@ -25,7 +25,7 @@ def _ready() -> None:
 def _rows(kind: type, step: int = 1) -> tuple[list[np.ndarray | int], tuple[np.ndarray, ...]]:
     rng = np.random.default_rng(3)
     m, lo = rng.standard_normal(20 * 12 * step).astype(kind)[::step], rng.standard_normal(60).astype(kind)
-    return [m, np.arange(20) // 3, 6, 3, 4, lo, lo + np.asarray(1, kind), lo * 3], (np.empty(20), np.empty(20), np.empty(20))
+    return [m, np.arange(20) // 3, 6, 3, 4, lo, lo + np.asarray(1, kind), lo * 3, True], tuple(np.empty((4, 20)))
 
 
 def test_every_loop_is_there_in_every_version() -> None:
@@ -58,7 +58,7 @@ def test_arrays_of_another_type_or_layout_are_left_to_numba() -> None:
 
     assert call(good) == 0
     for k, wrong in ((0, args[0].astype(np.float64)), (0, _rows(np.float32, 2)[0][0]), (1, args[1].astype(np.int32)), (5, args[5][None]),
-                     (8, np.empty(20, np.float32)), (9, np.empty(40)[::2])):  # fmt: skip
+                     (9, np.empty(20, np.float32)), (10, np.empty(40)[::2])):  # fmt: skip
         for out in outs:
             out[:] = 7
         assert call([*good[:k], wrong, *good[k + 1 :]]) == loops.FAILED, k

@@ -187,7 +187,10 @@ def test_the_machine_code_is_what_the_interpreter_does(monkeypatch: pytest.Monke
         with monkeypatch.context() as patch:
             patch.setattr(tape_player, "play", tape_loop.play.function)
             read = ask(net, True, monkeypatch, 2, "all", DEFAULT)
-        assert all(np.array_equal(read.numbers[name], want, equal_nan=True) for name, want in compiled.numbers.items())
+        for name, want in compiled.numbers.items():  # the loops inside may be vectorised in another way
+            got, told = read.numbers[name], np.isfinite(want)
+            assert np.array_equal(got[~told], want[~told], equal_nan=True), name
+            assert np.abs(got[told].astype(float) - want[told]).max(initial=0.0) <= 4e-16 * np.abs(want[told]).max(initial=1e-300), name
         assert read.left == compiled.left and compiled.tapes
 
 

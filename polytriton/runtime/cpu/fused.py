@@ -31,18 +31,22 @@ def compile_loop(form: str, flags: set[str] = REORDERED) -> Callable[[Callable[.
     return loops.loop(form, flags)
 
 
-@compile_loop("T I i i i T T T D D D")
-def concretize(m, base, pitch, height, line, lo, hi, point, value, weight, at):  # type: ignore[no-untyped-def]
-    """value = sum of m*lo where m > 0 and m*hi where m < 0; weight = sum of |m| max(|lo|, |hi|); at = sum of m*point, 0 without one."""
+@compile_loop("T I i i i T T T b D D D D")
+def concretize(m, base, pitch, height, line, lo, hi, point, ends, value, weight, at, most):  # type: ignore[no-untyped-def]
+    """value = sum of m*lo where m > 0 and m*hi where m < 0; weight = sum of |m| max(|lo|, |hi|); at = sum of m*point, 0 without one;
+    most = sum of m*hi where m > 0 and m*lo where m < 0, 0 where only one of the `ends` is asked for.
+    """
     r, size, asked = 0, height * line, len(point) > 0
     while r < len(base):
         total = 0.0
         large = 0.0
         there = 0.0
+        top = 0.0
         if r + 1 < len(base) and base[r] == base[r + 1]:
             total2 = 0.0
             large2 = 0.0
             there2 = 0.0
+            top2 = 0.0
             for i in range(height):
                 a = r * size + i * line
                 t = base[r] + i * pitch
@@ -51,23 +55,28 @@ def concretize(m, base, pitch, height, line, lo, hi, point, value, weight, at): 
                 for q in range(line):
                     low = np.float64(ll[q])
                     high = np.float64(hh[q])
-                    most = max(abs(low), abs(high))
+                    largest = max(abs(low), abs(high))
                     x = np.float64(mm[q])
                     y = np.float64(m2[q])
                     total += x * (high if x < 0 else low)
-                    large += abs(x) * most
+                    large += abs(x) * largest
                     total2 += y * (high if y < 0 else low)
-                    large2 += abs(y) * most
+                    large2 += abs(y) * largest
                     if asked:
                         p = np.float64(pp[q])
                         there += x * p
                         there2 += y * p
+                    if ends:
+                        top += x * (low if x < 0 else high)
+                        top2 += y * (low if y < 0 else high)
             value[r] = total
             weight[r] = large
             at[r] = there
+            most[r] = top
             value[r + 1] = total2
             weight[r + 1] = large2
             at[r + 1] = there2
+            most[r + 1] = top2
             r += 2
             continue
         for i in range(height):
@@ -82,9 +91,12 @@ def concretize(m, base, pitch, height, line, lo, hi, point, value, weight, at): 
                 large += abs(x) * max(abs(low), abs(high))
                 if asked:
                     there += x * np.float64(pp[q])
+                if ends:
+                    top += x * (low if x < 0 else high)
         value[r] = total
         weight[r] = large
         at[r] = there
+        most[r] = top
         r += 1
 
 
@@ -185,30 +197,33 @@ def charge(m, base, pitch, height, line, t_table, bias, lines, constant, error):
         error[r] = err
 
 
-@compile_loop("T I i i i T I T T T T I i T D I2 D D D D")
+@compile_loop("T I i i i T I T T T T T I i T D I2 D D D D D")
 def relax_and_charge(  # type: ignore[no-untyped-def]
-    out, base, pitch, height, line, m, start, below, above, cut, point, then, next_pitch, t_table, bias, lines,
-    total, constant, error, at,
+    out, base, pitch, height, line, m, start, below, above, cut, gap, point, then, next_pitch, t_table, bias, lines,
+    total, constant, error, at, beyond,
 ):  # fmt: skip
     """`relax` of the rows that begin at start[r] in m, written one behind the other, and `charge` for the affine node behind it;
-    at = sum of m*point before that, 0 without one.
+    at = sum of m*point before that, 0 without one; beyond = sum of m*gap over m > 0, 0 without one.
     """
-    r, size, asked = 0, height * line, len(point) > 0
+    r, size, asked, ends = 0, height * line, len(point) > 0, len(gap) > 0
     while r < len(base):
         acc = 0.0
         con = 0.0
         err = 0.0
         there = 0.0
+        over = 0.0
         if r + 1 < len(base) and base[r] == base[r + 1] and then[r] == then[r + 1] and lines[r, 0] == lines[r + 1, 0]:
             acc2 = 0.0
             con2 = 0.0
             err2 = 0.0
             there2 = 0.0
+            over2 = 0.0
             for i in range(height):
                 t = base[r] + i * pitch
                 s = then[r] + i * next_pitch
                 b = lines[r, 0] + i * lines[r, 1]
                 lo, hi, cc, pp = below[t : t + line], above[t : t + line], cut[t : t + line], point[t : t + line]
+                gg = gap[t : t + line]
                 tt, bb = t_table[s : s + line], bias[b : b + line]
                 a, a2, o = start[r] + i * line, start[r + 1] + i * line, r * size + i * line
                 mm, m2, oo, o2 = m[a : a + line], m[a2 : a2 + line], out[o : o + line], out[o + size : o + size + line]
@@ -219,6 +234,10 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
                         p = np.float64(pp[q])
                         there += np.float64(x) * p
                         there2 += np.float64(y) * p
+                    if ends:
+                        g = np.float64(gg[q])
+                        over += np.float64(x) * g if x > 0 else 0.0
+                        over2 += np.float64(y) * g if y > 0 else 0.0
                     acc += np.float64(x) * c if x < 0 else 0.0
                     acc2 += np.float64(y) * c if y < 0 else 0.0
                     n = x * (high if x < 0 else low)
@@ -233,10 +252,12 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
             constant[r] = con
             error[r] = err
             at[r] = there
+            beyond[r] = over
             total[r + 1] = acc2
             constant[r + 1] = con2
             error[r + 1] = err2
             at[r + 1] = there2
+            beyond[r + 1] = over2
             r += 2
             continue
         for i in range(height):
@@ -244,13 +265,15 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
             s = then[r] + i * next_pitch
             b = lines[r, 0] + i * lines[r, 1]
             lo, hi, cc, pp = below[t : t + line], above[t : t + line], cut[t : t + line], point[t : t + line]
-            tt, bb = t_table[s : s + line], bias[b : b + line]
+            gg, tt, bb = gap[t : t + line], t_table[s : s + line], bias[b : b + line]
             a, o = start[r] + i * line, r * size + i * line
             mm, oo = m[a : a + line], out[o : o + line]
             for q in range(line):
                 x = mm[q]
                 if asked:
                     there += np.float64(x) * np.float64(pp[q])
+                if ends:
+                    over += np.float64(x) * np.float64(gg[q]) if x > 0 else 0.0
                 acc += np.float64(x) * np.float64(cc[q]) if x < 0 else 0.0
                 n = x * (hi[q] if x < 0 else lo[q])
                 oo[q] = n
@@ -260,6 +283,7 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
         constant[r] = con
         error[r] = err
         at[r] = there
+        beyond[r] = over
         r += 1
 
 

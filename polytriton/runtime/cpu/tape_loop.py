@@ -16,13 +16,13 @@ from polytriton.runtime.cpu.fused import charge, concretize, positive_dot, relax
 from polytriton.runtime.cpu.outside import doubles, floats, integers
 from polytriton.runtime.cpu.scalars import exceed_rows, find_open, pay_rows, settle_rows
 
-KINDS = 18
+KINDS = 17
 CANDIDATE, SETTLE, LEAVE, RELAX, CHARGE, LINEAR, CONV, MASK, WEIGH, PAY, POINT, ZERO, JOIN, COPY = range(14)
-BEGIN, CHARGE_BEGIN, RELAX_ALONE, EXCEED = range(14, KINDS)
+BEGIN, CHARGE_BEGIN, RELAX_ALONE = range(14, KINDS)
 OP, M, OUT, PLACE, REST, FIELDS = 0, 1, 2, 3, 10, 28  # of an instruction; a place is seven numbers (`find_windows`)
 PITCH, HEIGHT, LINE = PLACE + 4, PLACE + 5, PLACE + 6
 REALS, MOST = 6, 4  # real numbers that an instruction has beside them, and entries of a frontier that is checked
-TOTAL, CONSTANT, ERROR, AT, RAW, SLACK, LEAST = range(7)  # what is noted of every row; a least value and a weight for each entry
+TOTAL, CONSTANT, ERROR, AT, BEYOND, RAW, SLACK, LEAST = range(8)  # what is noted of every row; a least value and a weight for each entry
 OTHER = LEAST + 2 * MOST  # and its greatest value, negated
 NOTES = OTHER + MOST
 COUNTS = 4
@@ -214,24 +214,20 @@ def play_some(  # type: ignore[no-untyped-def]
             pay_rows(constant[:n], error[:n], none, notes[CONSTANT][:n], doubles(f[REST], FAR), 0.0, g[0], image[:n])
         else:
             find_windows(base[:n], image, h, w, f, PLACE)
-            total, extra = notes[TOTAL][:n], notes[AT][:n]
+            total, extra, beyond = notes[TOTAL][:n], notes[AT][:n], notes[BEYOND][:n]
             if op == CANDIDATE:
                 j, point = LEAST + 2 * f[REST + 3], f[REST + 2]
                 lo, hi, centre = floats(f[REST], FAR), floats(f[REST + 1], FAR), floats(point, FAR)
-                concretize(m, base[:n], pitch, height, line, lo, hi, centre, notes[j][:n], notes[j + 1][:n], extra)
+                most = notes[OTHER + f[REST + 3]][:n]
+                concretize(m, base[:n], pitch, height, line, lo, hi, centre, ends, notes[j][:n], notes[j + 1][:n], extra, most)
                 if point != 0:
                     pay_rows(constant[:n], error[:n], extra, none, none, -1.0, 1.0, image[:n])
-                if ends:
-                    greatest = notes[OTHER + f[REST + 3]][:n]
-                    concretize(m, base[:n], pitch, height, line, hi, lo, floats(0, 0), greatest, total, extra)
-                    for r in range(n):
-                        greatest[r] = -greatest[r]
-            elif op == EXCEED:
-                positive_dot(m, base[:n], pitch, height, line, floats(f[REST], FAR), total)
-                exceed_rows(excess[:n], total, g[0])
+                for r in range(n):
+                    most[r] = -most[r]
             elif op == POINT:
                 centre = floats(f[REST], FAR)
-                concretize(m, base[:n], pitch, height, line, centre, centre, floats(0, 0), total, notes[CONSTANT][:n], extra)
+                con = notes[CONSTANT][:n]
+                concretize(m, base[:n], pitch, height, line, centre, centre, floats(0, 0), False, total, con, extra, beyond)
                 pay_rows(constant[:n], error[:n], total, none, none, -1.0, 1.0, image[:n])
             elif op == WEIGH:
                 weigh(m, base[:n], pitch, height, line, floats(f[REST], FAR), total)
@@ -248,6 +244,9 @@ def play_some(  # type: ignore[no-untyped-def]
             elif op == RELAX_ALONE:
                 for q in range(n * height * line):
                     out[q] = m[q]
+                if ends:
+                    positive_dot(m, base[:n], pitch, height, line, floats(f[REST + 3], FAR), beyond)
+                    exceed_rows(excess[:n], beyond, g[0] * g[0])
                 relax(out, base[:n], pitch, height, line, floats(f[REST], FAR), floats(f[REST + 1], FAR), floats(f[REST + 2], FAR), total)
                 pay_rows(constant[:n], error[:n], total, none, none, g[0], 1.0, image[:n])
                 if ends:
@@ -261,11 +260,13 @@ def play_some(  # type: ignore[no-untyped-def]
                 find_lines(lines[:n], then, f[REST + 13], f[REST + 7], f[REST + 8])
                 below, above, cut = floats(f[REST], FAR), floats(f[REST + 1], FAR), floats(f[REST + 2], FAR)
                 point, t, bias = f[REST + 3], floats(f[REST + 4], FAR), doubles(f[REST + 5], FAR)
-                con, err = notes[CONSTANT][:n], notes[ERROR][:n]
+                con, err, gap = notes[CONSTANT][:n], notes[ERROR][:n], floats(f[REST + 14], FAR)
                 relax_and_charge(
-                    out, base[:n], pitch, height, line, m, start[:n], below, above, cut, floats(point, FAR), then[:n], f[REST + 13], t,
-                    bias, lines[:n], total, con, err, extra,
+                    out, base[:n], pitch, height, line, m, start[:n], below, above, cut, gap, floats(point, FAR), then[:n], f[REST + 13],
+                    t, bias, lines[:n], total, con, err, extra, beyond,
                 )  # fmt: skip
+                if ends:
+                    exceed_rows(excess[:n], beyond, g[0] * g[0])
                 if point != 0:
                     pay_rows(constant[:n], error[:n], extra, none, none, -1.0, 1.0, image[:n])
                 pay_rows(constant[:n], error[:n], total, none, none, g[0], 1.0, image[:n])

@@ -175,7 +175,7 @@ class _Writer:
         self.code.emit(loop.SETTLE, rest=[len(entries), *floors], reals=charges)
         waiting = [held for parts in self.arriving.values() for held in parts]
         # RELAX reads the rows that stay where they are
-        lazy = step.op == "relu" and step.pays("behind") and len(entries) + len(waiting) == 1 and not step.pays("relu") and not self.ends
+        lazy = step.op == "relu" and step.pays("behind") and len(entries) + len(waiting) == 1 and not step.pays("relu")
         live = sum(1 << slot for slot in {held.slot for held in (*self.frontier.values(), *waiting)})
         self.code.emit(loop.LEAVE, rest=[step.op == "input", lazy, live, self.checks])
 
@@ -190,12 +190,9 @@ class _Writer:
         if step.pays("relu"):
             self._weigh(node.name, held, first=True)
             self._pay(self.kit.pending[node.name] * sum_error(terms), self.tables.floor(node.name))
-        if self.ends:
-            gap = (self.tables.lines(node) if narrow is None else narrow).gap
-            assert gap is not None
-            self.code.emit(loop.EXCEED, held.slot, 0, place, [self.code.address(gap)], [sum_error(terms) ** 2])
+        gap = (self.tables.lines(node) if narrow is None else narrow).gap if self.ends else None
         if not step.pays("behind"):
-            self._relax(step, held, place)
+            self._relax(step, held, place, gap)
             return
         if narrow is None:
             lines, then = self.tables.lines(node), self._place(source, held.window)
@@ -206,16 +203,17 @@ class _Writer:
             t, floor, bias, below, above, cut = narrow.t, narrow.floor, narrow.bias, narrow.below, narrow.above, narrow.upper_cut
         out = self.code.slot(terms)
         tables = [self.code.address(v) for v in (below, above, cut, held.owes, t, bias, floor)]
-        self.code.emit(loop.RELAX, held.slot, out, place, [*tables, *bias_lines(bias), *then[:5]], [sum_error(terms)])
+        rest = *tables, *bias_lines(bias), *then[:5], self.code.address(gap)
+        self.code.emit(loop.RELAX, held.slot, out, place, rest, [sum_error(terms)])
         self.code.drop(held.slot)
         self._give(step, TapeEntry(out, held.window, narrow))
 
-    def _relax(self, step: Step, held: TapeEntry, place: tuple[int, ...]) -> None:
+    def _relax(self, step: Step, held: TapeEntry, place: tuple[int, ...], gap: Tensor | None) -> None:
         """A ReLU that pays for no affine node behind it."""
         assert held.narrow is None
         self._pay_point(step.node, held)
         lines, out = self.tables.lines(self.kit.nodes[step.node]), self.code.slot(place[-2] * place[-1])
-        tables = [self.code.address(v) for v in (lines.below, lines.above, lines.upper_cut)]
+        tables = [self.code.address(v) for v in (lines.below, lines.above, lines.upper_cut, gap)]
         self.code.emit(loop.RELAX_ALONE, held.slot, out, place, tables, [sum_error(place[-2] * place[-1])])
         self.code.drop(held.slot)
         self._give(step, TapeEntry(out, held.window))

@@ -131,17 +131,19 @@ class TorchBackend(Products, Scalars):
         return torch.from_numpy(outputs).unbind()
 
     def concretize(
-        self, m: Tensor, place: Place, lo: Tensor, hi: Tensor, point: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        self, m: Tensor, place: Place, lo: Tensor, hi: Tensor, point: Tensor | None = None, ends: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Least value of each row over its boxes, to within dot_error * weight; weight = sum |m| max(|lo|, |hi|); its value at a
-        point, where one is given."""
+        point, where one is given; its greatest value, where both `ends` are asked for."""
         if self.fast:
-            least, weight, at = self._run_fused(fused.concretize, m, place, lo, hi, lo[:0] if point is None else point, count=3)
-            return least, weight, None if point is None else at
+            given = lo, hi, lo[:0] if point is None else point, ends
+            least, weight, at, greatest = self._run_fused(fused.concretize, m, place, *given, count=4)
+            return least, weight, None if point is None else at, greatest if ends else None
         x = m.reshape(len(m), place.height, place.line).double()
         low, high = self._gather(lo, place).double(), self._gather(hi, place).double()
         least, weight = (x * torch.where(x < 0, high, low)).sum((1, 2)), (x.abs() * torch.maximum(low.abs(), high.abs())).sum((1, 2))
-        return least, weight, None if point is None else self.table_dot(m, place, point)
+        most = (x * torch.where(x < 0, low, high)).sum((1, 2)) if ends else None
+        return least, weight, None if point is None else self.table_dot(m, place, point), most
 
     def least_in_ball(self, m: Tensor, place: Place, ball: BallTables, images: Tensor) -> Tensor:
         """A number not above any row's value where its box and ball meet; what it rounds is paid."""
@@ -232,9 +234,10 @@ class TorchBackend(Products, Scalars):
         bias: Tensor,
         stay: Tensor | None = None,
         point: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-        """`relax` without a lower cut, then `charge` at `then` (the operand's place): one pass where a fused form exists. Last comes each
-        row's value at a point before that, where one is given.
+        gap: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """`relax` without a lower cut, then `charge` at `then` (the operand's place): one pass where a fused form exists. Then come each
+        row's value at a point before that, and what `positive_dot` says of its gaps, where one is given.
 
         m is left as it is. With `stay` the result has those rows of m, and the places are theirs.
         """
@@ -243,15 +246,16 @@ class TorchBackend(Products, Scalars):
             out = m.new_empty(len(rows), *m.shape[1:])
             start = fused.PerRow(rows * (place.height * place.line))
             after = fused.PerRow(then.base.numpy())
-            centre = upper_cut[:0] if point is None else point
-            tables = m, start, below, above, upper_cut, centre, after, then.pitch, t, *_lines_of(bias, then)
-            total, constant, error, there = self._run_fused(fused.relax_and_charge, out, place, *tables, count=4)
-            return out, total, constant, error, None if point is None else there
+            gaps, centre = (upper_cut[:0] if v is None else v for v in (gap, point))
+            tables = m, start, below, above, upper_cut, gaps, centre, after, then.pitch, t, *_lines_of(bias, then)
+            total, constant, error, there, over = self._run_fused(fused.relax_and_charge, out, place, *tables, count=5)
+            return out, total, constant, error, None if point is None else there, None if gap is None else over
         m = m.clone() if stay is None else m.index_select(0, stay)
         at = None if point is None else self.table_dot(m, place, point)
+        beyond = None if gap is None else self.positive_dot(m, place, gap)
         m, total = self.relax(m, place, below, above, None, upper_cut)
         constant, error = self.charge(m, then, t, bias)
-        return m, total, constant, error, at
+        return m, total, constant, error, at, beyond
 
     def table_dot(self, m: Tensor, place: Place, table: Tensor) -> Tensor:
         """Sum of m * table over every row's window."""

@@ -77,16 +77,16 @@ class Walk(TapePlayer):
             matrix = m if isinstance(m, Tensor) else self._matrix(name, m)
             held, point = self.narrow.get(name), self.owed.pop(name, None)
             place = self._place(name, window) if held is None else held.place(len(matrix))
-            least, weight, value = self.backend.concretize(matrix, place, *(self.tables.box(name) if held is None else held.box), point)
+            box, ends = self.tables.box(name) if held is None else held.box, self.rows.excess is not None
+            least, weight, value, most = self.backend.concretize(matrix, place, *box, point, ends)
             if value is not None:
                 self.backend.pay(self.rows, value, -1.0)
             ball = self.tables.ball(name)
             if ball is not None:
                 least = torch.maximum(least, self.backend.least_in_ball(matrix, place, ball, self.rows.image))
             found.append((name, place, least, weight))
-            if self.rows.excess is not None:
-                greatest, *_ = self.backend.concretize(matrix, place, *reversed(self.tables.box(name) if held is None else held.box))
-                others.append((name, place, -greatest, weight))
+            if most is not None:
+                others.append((name, place, -most, weight))
         self._settle(self.results, self.rows.constant, self.rows.error, found)
         if self.rows.excess is not None:
             assert self.results.other is not None
@@ -243,7 +243,7 @@ class Walk(TapePlayer):
 
     def _moves_by_relaxing(self) -> bool:
         """Whether the pass to come may leave out the rows that left: it writes the others anew, and nothing else reads them."""
-        if len(self.frontier) > 1 or self.step.pays("relu") or not self._fuses(self.step) or self.rows.excess is not None:
+        if len(self.frontier) > 1 or self.step.pays("relu") or not self._fuses(self.step):
             return False
         ((m, _),) = self.frontier.values()
         return isinstance(m, Tensor)
@@ -258,7 +258,9 @@ class Walk(TapePlayer):
         place = self._place(node.name, window)
         terms = place.height * place.line
         source = node.inputs[0]
-        self._exceed_line(m, place, lines.gap)
+        if self.rows.excess is not None:
+            assert lines.gap is not None
+            self._exceed(self.backend.positive_dot(m, place, lines.gap), sum_error(terms))
         if self.chosen is not None and self._chooses(node):
             m, total = self.chosen.relax(self.backend, self.tables, self.rows, node, window, m)
         else:
@@ -283,20 +285,21 @@ class Walk(TapePlayer):
                 held.t, held.floor, held.bias, held.below, held.above, held.upper_cut, held.gap
             )  # fmt: skip
             self.narrow[source] = held
-        self._exceed_line(m, place, gap)
-        m, total, constant, error, value = self.backend.relax_and_charge(m, place, below, above, upper_cut, then, t, bias, self.stay, point)
+        gap = gap if self.rows.excess is not None else None
+        given = below, above, upper_cut, then, t, bias, self.stay, point, gap
+        m, total, constant, error, value, beyond = self.backend.relax_and_charge(m, place, *given)
         self.stay, terms = None, place.height * place.line
+        if beyond is not None:
+            self._exceed(beyond, sum_error(terms))
         if value is not None:
             self.backend.pay(self.rows, value, -1.0)
         self._pay_intercepts(total, sum_error(terms))
         self.backend.pay(self.rows, constant, 1.0, error, sum_error(terms), floor)
         self._give(step, m)
 
-    def _exceed_line(self, m: Tensor, place: Place, gap: Tensor | None) -> None:
+    def _exceed(self, beyond: Tensor, scale: float) -> None:
         """The other end of a ReLU's positive coefficients: it may lie so far above its line below."""
-        if self.rows.excess is not None:
-            assert gap is not None
-            self.backend.exceed(self.rows, self.backend.positive_dot(m, place, gap), sum_error(place.height * place.line) ** 2)
+        self.backend.exceed(self.rows, beyond, scale * scale)
 
     def _pay_intercepts(self, total: Tensor, scale: float) -> None:
         """Their sum has one sign (at most zero): enlarging it covers the rounding of its sum. At 0 a ReLU lies below its line above by as
