@@ -284,8 +284,8 @@ def _play(  # type: ignore[no-untyped-def]
 
     `slots` are addresses of the coefficients, values of a row there, and addresses of what all rows came with. `whole` has, some rows at a
     time, each one's image, its place down and across, its index and, of a row that is a neuron, its channel; `scalars` constants, errors,
-    excesses and, of neurons, signs. `other`: bounds of the other end, `raw_other` what they
-    would be without rounding; of no row where nobody asks. `near`: memory for places of a kernel's lines.
+    excesses and, of neurons, signs. `other`: bounds of the other end, `raw_other` what they would be without rounding; of no row where
+    nobody asks. `near`: memory for places of a kernel's lines.
     """
     left, some, sizes = 0, whole.shape[2], slots[1]
     for k in range(len(whole)):

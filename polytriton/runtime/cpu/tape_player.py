@@ -120,8 +120,8 @@ class TapePlayer(Frontier):
         cuts = cut_rows(n, n * sum(step.ops for step in self.program.steps[k : k + tape.steps]), self.threads)
         if cuts and groups is not None:
             cuts = between_groups(cuts, groups[self.rows.index])
-        ends = k + tape.steps == len(self.program.steps)
-        parts = [self._part(tape, a, b, ends) for a, b in pairwise([0, *cuts, n])]
+        last = k + tape.steps == len(self.program.steps)
+        parts = [self._part(tape, a, b, last) for a, b in pairwise([0, *cuts, n])]
         share_out(_PlayedRows.play, parts, self.threads)
         if not self._count(tape, k, np.sum([part.told for part in parts], axis=0)):
             return False
@@ -144,10 +144,10 @@ class TapePlayer(Frontier):
         self.owed = {name: held.owes for name, held in tape.after.items() if held.owes is not None}
         return True
 
-    def _part(self, tape: Tape, a: int, b: int, ends: bool) -> _PlayedRows:
+    def _part(self, tape: Tape, a: int, b: int, last: bool) -> _PlayedRows:
         """The rows from a to b, ready to be played: where nobody reads their coefficients afterwards, some in place of others."""
         rows, n, results = self.rows, b - a, self.results
-        some = n if not ends else min(n, max(LEAST, NEAR // (8 * max(1, tape.row)) * 2))
+        some = n if not last else min(n, max(LEAST, NEAR // (8 * max(1, tape.row)) * 2))
         memory = np.empty(tape.row * some + tape.taps, dtype=np.float32)
         begin, slots = memory.__array_interface__["data"][0], np.zeros((3, len(tape.sizes)), dtype=np.int64)
         slots[0], slots[1] = tape.offsets * (4 * some) + begin, tape.sizes
@@ -170,8 +170,9 @@ class TapePlayer(Frontier):
         told, leave = np.zeros((tape.checks, 2), dtype=np.int64), self.backend.config.leave
         scratch = np.empty((loop.NOTES, some)), np.empty((loop.COUNTS, some), np.int64), np.empty((some, 2), np.int64)
         near = np.empty(tape.near, np.int64)
-        others = (NO_NUMBERS, NO_NUMBERS) if results.other is None else (results.other.best.numpy(), results.other.raw.numpy())
-        bounds = results.best.numpy(), results.raw.numpy(), *others, group, done, results.strict
+        other = None if rows.excess is None else results.other  # as the tape was written: what it has no gaps for is read from one end
+        ends = (NO_NUMBERS, NO_NUMBERS) if other is None else (other.best.numpy(), other.raw.numpy())
+        bounds = results.best.numpy(), results.raw.numpy(), *ends, group, done, results.strict
         asked = tape.code, tape.reals, slots, n, whole, scalars, *bounds, leave, *scratch, near, told
         return _PlayedRows(tape, some, memory, whole, scalars, told, given, asked)
 
