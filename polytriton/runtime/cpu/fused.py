@@ -197,13 +197,14 @@ def charge(m, base, pitch, height, line, t_table, bias, lines, constant, error):
         error[r] = err
 
 
-@compile_loop("T I i i i T I T T T T T I i T D I2 D D D D D")
+@compile_loop("T I i i i T T T T T T i T D I2 D D D D D")
 def relax_and_charge(  # type: ignore[no-untyped-def]
-    out, base, pitch, height, line, m, start, below, above, cut, gap, point, then, next_pitch, t_table, bias, lines,
+    out, base, pitch, height, line, m, below, above, cut, gap, point, next_pitch, t_table, bias, lines,
     total, constant, error, at, beyond,
 ):  # fmt: skip
-    """`relax` of the rows that begin at start[r] in m, written one behind the other, and `charge` for the affine node behind it;
-    at = sum of m*point before that, 0 without one; beyond = sum of m*gap over m > 0, 0 without one.
+    """`relax` of rows of m, written one behind the other, and `charge` for the affine node behind it; at = sum of m*point before that, 0
+    without one; beyond = sum of m*gap over m > 0, 0 without one. lines[r]: where a row's lines of bias begin and how far they lie apart, as
+    `charge` reads them, where the row begins in m, and where its operand's window does.
     """
     r, size, asked, ends = 0, height * line, len(point) > 0, len(gap) > 0
     while r < len(base):
@@ -212,7 +213,7 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
         err = 0.0
         there = 0.0
         over = 0.0
-        if r + 1 < len(base) and base[r] == base[r + 1] and then[r] == then[r + 1] and lines[r, 0] == lines[r + 1, 0]:
+        if r + 1 < len(base) and base[r] == base[r + 1] and lines[r, 3] == lines[r + 1, 3] and lines[r, 0] == lines[r + 1, 0]:
             acc2 = 0.0
             con2 = 0.0
             err2 = 0.0
@@ -220,12 +221,12 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
             over2 = 0.0
             for i in range(height):
                 t = base[r] + i * pitch
-                s = then[r] + i * next_pitch
+                s = lines[r, 3] + i * next_pitch
                 b = lines[r, 0] + i * lines[r, 1]
                 lo, hi, cc, pp = below[t : t + line], above[t : t + line], cut[t : t + line], point[t : t + line]
                 gg = gap[t : t + line]
                 tt, bb = t_table[s : s + line], bias[b : b + line]
-                a, a2, o = start[r] + i * line, start[r + 1] + i * line, r * size + i * line
+                a, a2, o = lines[r, 2] + i * line, lines[r + 1, 2] + i * line, r * size + i * line
                 mm, m2, oo, o2 = m[a : a + line], m[a2 : a2 + line], out[o : o + line], out[o + size : o + size + line]
                 for q in range(line):
                     low, high, c, tq, bq = lo[q], hi[q], np.float64(cc[q]), np.float64(tt[q]), np.float64(bb[q])
@@ -262,11 +263,11 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
             continue
         for i in range(height):
             t = base[r] + i * pitch
-            s = then[r] + i * next_pitch
+            s = lines[r, 3] + i * next_pitch
             b = lines[r, 0] + i * lines[r, 1]
             lo, hi, cc, pp = below[t : t + line], above[t : t + line], cut[t : t + line], point[t : t + line]
             gg, tt, bb = gap[t : t + line], t_table[s : s + line], bias[b : b + line]
-            a, o = start[r] + i * line, r * size + i * line
+            a, o = lines[r, 2] + i * line, r * size + i * line
             mm, oo = m[a : a + line], out[o : o + line]
             for q in range(line):
                 x = mm[q]

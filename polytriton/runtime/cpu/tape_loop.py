@@ -25,8 +25,8 @@ REALS, MOST = 6, 4  # real numbers that an instruction has beside them, and entr
 TOTAL, CONSTANT, ERROR, AT, BEYOND, RAW, SLACK, LEAST = range(8)  # what is noted of every row; a least value and a weight for each entry
 OTHER = LEAST + 2 * MOST  # and its greatest value, negated
 NOTES = OTHER + MOST
-COUNTS = 4
-BASE, THEN, START, STAY = range(COUNTS)  # whole numbers of every row
+COUNTS, LINES = 3, 4
+BASE, THEN, STAY = range(COUNTS)  # whole numbers of every row; beside them the LINES of `relax_and_charge`
 SCALARS, PLACES = 4, 5
 TAPS = 0  # the slot of a convolution's products
 FAR = 1 << 40  # values: no table is as long
@@ -134,7 +134,7 @@ def play_some(  # type: ignore[no-untyped-def]
     image, h, w, index, channel = whole[0], whole[1], whole[2], whole[3], whole[4]
     constant, error, excess, sign = scalars[0], scalars[1], scalars[2], scalars[3]
     moved, ends = False, len(other) > 0
-    base, then, start, stay = counts[BASE], counts[THEN], counts[START], counts[STAY]
+    base, then, stay = counts[BASE], counts[THEN], counts[STAY]
     none = doubles(0, 0)
     for k in range(len(tape)):
         f, g = tape[k], reals[k]
@@ -253,17 +253,17 @@ def play_some(  # type: ignore[no-untyped-def]
                     exceed_rows(excess[:n], total, -g[0] * g[0])
             elif op == RELAX:
                 size = height * line
-                for r in range(n):
-                    start[r] = (stay[r] if moved else r) * size
-                moved = False
                 find_windows(then[:n], image, h, w, f, REST + 9)
                 find_lines(lines[:n], then, f[REST + 13], f[REST + 7], f[REST + 8])
+                for r in range(n):
+                    lines[r, 2], lines[r, 3] = (stay[r] if moved else r) * size, then[r]
+                moved = False
                 below, above, cut = floats(f[REST], FAR), floats(f[REST + 1], FAR), floats(f[REST + 2], FAR)
                 point, t, bias = f[REST + 3], floats(f[REST + 4], FAR), doubles(f[REST + 5], FAR)
                 con, err, gap = notes[CONSTANT][:n], notes[ERROR][:n], floats(f[REST + 14], FAR)
                 relax_and_charge(
-                    out, base[:n], pitch, height, line, m, start[:n], below, above, cut, gap, floats(point, FAR), then[:n], f[REST + 13],
-                    t, bias, lines[:n], total, con, err, extra, beyond,
+                    out, base[:n], pitch, height, line, m, below, above, cut, gap, floats(point, FAR), f[REST + 13], t, bias, lines[:n],
+                    total, con, err, extra, beyond,
                 )  # fmt: skip
                 if ends:
                     exceed_rows(excess[:n], beyond, g[0] * g[0])

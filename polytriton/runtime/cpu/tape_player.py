@@ -168,7 +168,7 @@ class TapePlayer(Frontier):
         whole, scalars = (np.ascontiguousarray(v.reshape(len(v), -1, some).swapaxes(0, 1)) for v in (whole, scalars))
         group, done = (NONE, NOBODY) if results.group is None or results.done is None else (results.group.numpy(), results.done.numpy())
         told, leave = np.zeros((tape.checks, 2), dtype=np.int64), self.backend.config.leave
-        scratch = np.empty((loop.NOTES, some)), np.empty((loop.COUNTS, some), np.int64), np.empty((some, 2), np.int64)
+        scratch = np.empty((loop.NOTES, some)), np.empty((loop.COUNTS, some), np.int64), np.empty((some, loop.LINES), np.int64)
         near = np.empty(tape.near, np.int64)
         other = None if rows.excess is None else results.other  # as the tape was written: what it has no gaps for is read from one end
         ends = (NO_NUMBERS, NO_NUMBERS) if other is None else (other.best.numpy(), other.raw.numpy())

@@ -187,7 +187,7 @@ class TorchBackend(Products, Scalars):
     def charge(self, m: Tensor, place: Place, t: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """The scalars of an affine step: sum of m * bias and of |m| * t. bias is [1 or height, width*channels], or a table as t is."""
         if self.fast:
-            constant, error = self._run_fused(fused.charge, m, place, t, *_lines_of(bias, place), count=2)
+            constant, error = self._run_fused(fused.charge, m, place, t, bias, fused.PerRow(_lines_of(bias, place)), count=2)
             return constant, error
         x = m.reshape(len(m), place.height, place.line).double()
         own = bias if bias.dim() == 2 else self._gather(bias, place)
@@ -244,10 +244,11 @@ class TorchBackend(Products, Scalars):
         if self.fast:
             rows = np.arange(m.shape[0]) if stay is None else stay.numpy()
             out = m.new_empty(len(rows), *m.shape[1:])
-            start = fused.PerRow(rows * (place.height * place.line))
-            after = fused.PerRow(then.base.numpy())
+            lines = np.concatenate(
+                [_lines_of(bias, then), (rows * (place.height * place.line))[:, None], then.base.numpy()[:, None]], axis=1
+            )
             gaps, centre = (upper_cut[:0] if v is None else v for v in (gap, point))
-            tables = m, start, below, above, upper_cut, gaps, centre, after, then.pitch, t, *_lines_of(bias, then)
+            tables = m, below, above, upper_cut, gaps, centre, then.pitch, t, bias, fused.PerRow(lines)
             total, constant, error, there, over = self._run_fused(fused.relax_and_charge, out, place, *tables, count=5)
             return out, total, constant, error, None if point is None else there, None if gap is None else over
         m = m.clone() if stay is None else m.index_select(0, stay)
@@ -301,14 +302,14 @@ class TorchBackend(Products, Scalars):
         return torch.where((index >= 0) & (index < new.size), index, torch.full_like(index, new.size))
 
 
-def _lines_of(bias: Tensor, place: Place) -> tuple[Tensor, fused.PerRow]:
+def _lines_of(bias: Tensor, place: Place) -> np.ndarray:
     """Where each row's lines of a bias begin and how far they lie apart: in a table at the place, or the same for all rows."""
     lines, (own, apart) = np.zeros((place.base.shape[0], 2), np.int64), bias_lines(bias)
     if own:
         lines[:, 0], lines[:, 1] = place.base.numpy(), place.pitch
     else:
         lines[:, 1] = apart
-    return bias, fused.PerRow(lines)
+    return lines
 
 
 def bias_lines(bias: Tensor) -> tuple[bool, int]:
