@@ -29,8 +29,8 @@ def scaled(share: float, least: int = 1) -> None:
         return constant, error * kept(self, m)
 
     def less_both(self: TorchBackend, m: Any, *rest: Any) -> Any:
-        m, total, constant, error, value = both(self, m, *rest)
-        return m, total, constant, error * kept(self, m), value
+        m, total, constant, error, *others = both(self, m, *rest)
+        return m, total, constant, error * kept(self, m), *others
 
     TorchBackend.charge, TorchBackend.relax_and_charge = less, less_both  # type: ignore[method-assign]
 
