@@ -164,7 +164,7 @@ class Refuter:
         groups = torch.from_numpy(np.unique(at * batch.open.shape[1] + local, return_inverse=True)[1].astype(np.int64))
         lo, hi = torch.from_numpy(batch.lo), torch.from_numpy(batch.hi)
         known = self._earlier_bounds(batch, engine)
-        boxes = engine.refine(lo, hi, _silent, self.deadline, known=known, ball=self.decider.balls(self.q, batch.root))
+        boxes = engine.refine(lo, hi, _silent, self.deadline, known=known, ball=self.decider.balls(self.q, batch.root), every=False)
         got = engine.query(boxes, forms, groups, self.deadline)
         return Bounded(at, local, form, got.best.cpu().numpy(), got.raw.cpu().numpy(), forms, boxes)
 

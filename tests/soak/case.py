@@ -14,7 +14,7 @@ from polytriton.ir.net import Net, Ref
 from tests.oracle.nets import BOXES, MOVES, random_box, random_net
 from tests.oracle.onnx_model import expressible
 
-VERSION, STREAM = 3, 2  # of what a number stands for, and of the drawing of nets
+VERSION, STREAM = 4, 2  # of what a number stands for, and of the drawing of nets
 GRAPHS = 10  # one case in so many is a graph of smooth functions and products
 BATCH = 2
 DEPLOYED = ("float32", "float32", "float32", "tf32", "bf16", "float16")
@@ -91,6 +91,7 @@ def draw(seed: int) -> Case:
         "tight": bool(rng.random() < 0.2),
         "loops": bool(rng.random() < 0.8),  # the compiled row passes, or torch's
         "library": bool(rng.random() < 0.7),  # whose convolutions
+        "every": bool(rng.random() < 0.5),  # else rows of settled neurons are read from both ends
     }
     if interval:
         knobs["numerics"] = "interval"

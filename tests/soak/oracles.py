@@ -82,7 +82,7 @@ def _ask(case: Case, verifier: Verifier, dtype: str) -> Said:
     net = verifier.net
     with settings.pin_settings(), backend(engine, knobs["loops"], knobs["library"]):
         interval = engine.interval(lo, hi) if case.seed % WHOLE == 0 else None
-        boxes = engine.refine(lo, hi)
+        boxes = engine.refine(lo, hi, every=knobs["every"])
         bounds = {k: _flat(net, k, boxes.lo[k], boxes.hi[k]) for k in engine.bounded_nodes()}
         bounds[name], margins = _query(case, verifier, engine, boxes)
     boxed = {} if interval is None else {k: _flat(net, k, interval.lo[k], interval.hi[k]) for k in interval.lo}

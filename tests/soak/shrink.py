@@ -21,6 +21,7 @@ from tests.oracle.product_graphs import Graph
 from tests.soak.case import Case, GraphCase
 
 Fails = Callable[[Case], bool]
+PLAIN = {"candidates": "all", "tight": False, "early": True, "every": True, "loops": True, "library": True, "dtype": "float64"}
 
 
 def shrink(case: Case, fails: Fails, patience: int = 400) -> Case:
@@ -49,7 +50,7 @@ def _smaller(case: Case) -> Iterator[Case]:
         yield from (case.part(k) for k in range(len(case.lo)))
     if case.over_input is not None:
         yield replace(case, over_input=None)
-    for key, plain in (("candidates", "all"), ("tight", False), ("early", True), ("loops", True), ("library", True), ("dtype", "float64")):
+    for key, plain in PLAIN.items():
         if case.knobs[key] != plain:
             yield replace(case, knobs={**case.knobs, key: plain})
     if case.via in ("onnx", "public"):
