@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polytriton.arithmetic import Arithmetic
 from polytriton.ir.net import Net
-from polytriton.ir.plan import Plan, Program, extent
+from polytriton.ir.plan import Plan, Program, Step, extent
 from polytriton.rounding import dot_error, one_rounding
 from polytriton.runtime.cpu.blocks import Packed, pack
 from polytriton.runtime.cpu.torch_backend import Frame
@@ -41,6 +41,8 @@ class Kit:
         self.pending = dict.fromkeys(plan.pending, one_rounding(coefficients.u))  # relative to |M_j x_j|
         self.weights = {name: self._weights(layer) for name, layer in forward.layers.items()}
         self._bias: dict[tuple[str, int], Tensor] = {}
+        self._endings: dict[tuple[str, str], list[int]] = {}
+        self._steps: dict[tuple[Step, int], int] = {}
 
     def _weights(self, layer: Layer) -> Weights:
         node, dtype = layer.node, self.coefficients.dtype
@@ -76,6 +78,16 @@ class Kit:
         coefficients that a ReLU multiplied, whose rounding is charged where their node is substituted.
         """
         return dot_error(terms) + self.pending.get(name, 0.0)
+
+    def endings(self, program: Program) -> list[int]:
+        """For each step a number of this and all steps behind it: the same in every program that ends so."""
+        key = program.kind, program.target
+        if key not in self._endings:
+            found = [0]
+            for step in reversed(program.steps):
+                found.append(self._steps.setdefault((step, found[-1]), len(self._steps) + 1))
+            self._endings[key] = found[:0:-1]
+        return self._endings[key]
 
     def narrows(self, program: Program) -> bool:
         """Whether rows of one image may leave out cells that rows of several could not (`Tables.active`)."""

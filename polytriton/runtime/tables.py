@@ -17,7 +17,7 @@ from polytriton.ir.ops import OPS
 from polytriton.rounding import U64, dot_error, gammas, one_rounding
 from polytriton.runtime.centres import Centre, find_centre, is_centred
 from polytriton.runtime.cpu.blocks import Packed, dense_depths, depths, pack_part, tap_depths
-from polytriton.runtime.cpu.tape import Tape, TapeKey
+from polytriton.runtime.cpu.tape import Ending, EndingKey, Tape, TapeKey
 from polytriton.runtime.cpu.torch_backend import Compact
 from polytriton.runtime.curves import curve_lines
 from polytriton.runtime.forward import Boxes
@@ -75,6 +75,7 @@ class Tables:
         self._active: dict[tuple[str, int], Compact | None] = {}
         self._narrow: dict[tuple[str, int], Narrow | None] = {}
         self.tapes: dict[TapeKey, Tape | None] = {}
+        self.endings: dict[EndingKey, Ending] = {}
 
     def box(self, name: str) -> tuple[Tensor, Tensor]:
         if name not in self._box:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime import centres, kit
 from polytriton.runtime.config import DEFAULT, Config
-from polytriton.runtime.cpu import blocks, tape_code, tape_loop, tape_player
-from polytriton.runtime.cpu.tape import Tape
+from polytriton.runtime.cpu import blocks, tape_code, tape_loop, tape_player, tape_record
+from polytriton.runtime.cpu.tape import Ending, Tape
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Forms
@@ -232,12 +233,67 @@ def test_slots_that_live_at_a_time_do_not_meet(monkeypatch: pytest.MonkeyPatch) 
         assert all(np.array_equal(got.numbers[name], value) for name, value in want.numbers.items())
 
 
+def chain(layers: int) -> Net:
+    weights = np.random.default_rng(1).standard_normal((layers + 1, 7, 6)).astype(np.float32)
+    return dense(*((w[:6] / 2, w[6] / 16) for w in weights))
+
+
+def around() -> Net:
+    """Dense layers around which their input goes on: behind the sum rows have all cells, behind a neuron those alone that are not off."""
+    rng, b = np.random.default_rng(4), Builder("around")
+
+    def linear(x: str, size: int, to: int) -> str:
+        w = (rng.standard_normal((to, size)) / np.sqrt(size)).astype(np.float32)
+        return b.add("linear", (x,), w=b.constant(w), b=b.constant((rng.standard_normal(to) * 0.5 - 0.3).astype(np.float32)))
+
+    x = b.add("relu", (linear(b.input((12,)), 12, 20),))
+    x = b.add("relu", (linear(x, 20, 30),))
+    y = linear(b.add("relu", (linear(x, 30, 24),)), 24, 30)
+    x = b.add("relu", (b.add("add", (y, x)),))
+    return b.build(linear(b.add("relu", (linear(x, 30, 9),)), 9, 4))
+
+
+@pytest.mark.parametrize("candidates", ["all", "input"])
+@pytest.mark.parametrize("net", [chain(8), chain(40), deep(), wide(), around()], ids=lambda n: f"{n.name} {len(n.nodes)}")
+def test_a_tape_that_goes_on_as_another_says_what_it_would_have(net: Net, candidates: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = list[int]()
+
+    def note(tape: Tape, rest: Ending, slot: int) -> Tape:
+        joined.append(len(tape.code))
+        return tape_code.join(tape, rest, slot)
+
+    monkeypatch.setattr(tape_record, "join", note)
+    got = ask(net, True, monkeypatch, 1, candidates, DEFAULT)
+    assert joined
+    monkeypatch.setattr(tape_record._Writer, "find_rest", lambda self, k: None)
+    want = ask(net, True, monkeypatch, 1, candidates, DEFAULT)
+    assert all(np.array_equal(got.numbers[name], value, equal_nan=True) for name, value in want.numbers.items())
+    assert got.left == want.left and got.rows == want.rows
+    for tape in got.tapes:
+        for line in tape.code[tape.code[:, tape_loop.OP] == tape_loop.LINEAR][:, tape_loop.REST :]:
+            assert all(tape.sizes[line[at + 1]] == size for at, size in ((4, line[2]), (7, line[3])) if line[at])
+    if len(net.nodes) == 18:  # of a chain each layer is written twice: behind a neuron, and behind a product
+        assert sum(joined) < 0.7 * sum(len(tape.code) for tape in want.tapes)
+
+
+def test_programs_that_end_in_the_same_steps_have_the_same_numbers() -> None:
+    engine = Engine(compile_net(around(), "all"), semantics="real")
+    programs = list(engine.plan)
+    last = programs[-1]
+    programs.append(replace(last, target="other", steps=(*last.steps[:-1], replace(last.steps[-1], ops=last.steps[-1].ops + 1))))
+    met = Counter[bool]()
+    for first, second in combinations(programs, 2):
+        pairs = product(enumerate(engine.kit.endings(first)), enumerate(engine.kit.endings(second)))
+        for (j, one), (k, other) in pairs:
+            assert (one == other) == (first.steps[j:] == second.steps[k:])
+            met[one == other] += 1
+    assert min(met.values()) > 9
+
+
 @pytest.mark.parametrize("layers", [5, 40])
 def test_what_may_be_played_ends_in_one_tape(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only then are blocks as large as the memory allows, since some of their rows take the place of others."""
-    rng = np.random.default_rng(1)
-    weights = rng.standard_normal((layers + 1, 7, 6)).astype(np.float32)
-    net = dense(*((w[:6] / 2, w[6]) for w in weights))
+    net = chain(layers)
     engine = Engine(compile_net(net, "all"), semantics="real")
     program, found = engine.plan.query, ask(net, True, monkeypatch, 2, "all", DEFAULT).tapes
     assert Walk.may_play(engine.backend, engine.kit, program) == (layers == 5)

@@ -17,9 +17,10 @@ from polytriton.ir.plan import Window
 from polytriton.runtime.narrow import Narrow
 
 NEURON = -1
-# a program's kind and target, the step, the image of all rows if it is one, whether they have another end, and the entries: name, window,
-# NEURON or 0, narrow, owing
-TapeKey = tuple[str, str, int, "int | None", bool, tuple[tuple[str, Window, int, bool, bool], ...]]
+# a program's kind and target, the step, the image of all rows if it is one, and the entries: name, window, NEURON or 0, narrow, owing
+TapeKey = tuple[str, str, int, "int | None", tuple[tuple[str, Window, int, bool, bool], ...]]
+# the steps to come (`Kit.endings`), the image, and of the only entry its window, whether it is narrow, and where lies what it owes
+EndingKey = tuple[int, "int | None", Window, bool, int]
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,17 @@ class Tape:
     after: dict[str, TapeEntry]
     arriving: dict[str, list[TapeEntry]]
     used: Sequence[object] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A place in a tape at which a single entry, in `slot`, is all that has been written out: rows of other programs that come with the
+    same entry to the same steps go on as the tape does. So many lines, slots, checks and steps lie before it.
+    """
+
+    tape: Tape
+    slot: int
+    lines: int
+    slots: int
+    checks: int
+    steps: int

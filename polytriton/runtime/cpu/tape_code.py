@@ -1,14 +1,15 @@
-"""A tape while it is written: its instructions, what their addresses point to, and the slots' memory."""
+"""A tape while it is written: its instructions, what their addresses point to, and the slots' memory; and one that goes on as another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
 
 from polytriton.runtime.cpu import tape_loop as loop
-from polytriton.runtime.cpu.tape import Tape, TapeEntry
+from polytriton.runtime.cpu.tape import Ending, Tape, TapeEntry
 
 
 class TapeCode:
@@ -74,3 +75,41 @@ class TapeCode:
                 self.free[-1] = (self.free[-1][0], self.free[-1][1] + length)
             elif length:
                 self.free.append((begin, length))
+
+
+SLOT_FIELDS = (loop.REST + 4, loop.REST + 5), (loop.REST + 7, loop.REST + 8)  # of a LINEAR: whether it takes a slot more, and which
+
+
+def join(tape: Tape, rest: Ending, slot: int) -> Tape:
+    """The tape, which ends with one entry, in `slot`, and what another does from there on.
+
+    The other's entry lies where this one does: the memory of either tape is moved until it does. Nothing else is held then, so the rest
+    may use all memory around it.
+    """
+    other, own = rest.tape, len(tape.sizes)
+    apart = int(tape.offsets[slot] - other.offsets[rest.slot])
+    mine, others = max(0, -apart), max(0, apart)
+    slots = np.arange(len(other.sizes)) + (own - rest.slots)
+    slots[loop.TAPS], slots[rest.slot] = loop.TAPS, slot
+    code = other.code[rest.lines :].copy()
+    for field in (loop.M, loop.OUT):
+        code[:, field] = slots[code[:, field]]
+    for whether, field in SLOT_FIELDS:
+        some = (code[:, loop.OP] == loop.LINEAR) & (code[:, whether] != 0)
+        code[some, field] = slots[code[some, field]]
+    for line in np.flatnonzero(code[:, loop.OP] == loop.LEAVE):
+        live = int(code[line, loop.REST + 2])
+        code[line, loop.REST + 2] = sum(1 << int(to) for s, to in enumerate(slots) if live >> s & 1)
+        code[line, loop.REST + 3] += tape.checks - rest.checks
+
+    def moved(held: TapeEntry) -> TapeEntry:
+        return replace(held, slot=int(slots[held.slot]))
+
+    return Tape(
+        np.concatenate([tape.code, code]), np.concatenate([tape.reals, other.reals[rest.lines :]]),
+        np.concatenate([tape.sizes, other.sizes[rest.slots :]]),
+        np.concatenate([tape.offsets + mine, other.offsets[rest.slots :] + others]), max(tape.row + mine, other.row + others),
+        max(tape.taps, other.taps), max(tape.near, other.near), tape.checks + other.checks - rest.checks,
+        tape.steps + other.steps - rest.steps, tape.before, {name: moved(held) for name, held in other.after.items()},
+        {name: [moved(held) for held in entries] for name, entries in other.arriving.items()}, [*tape.used, other.used],
+    )  # fmt: skip

@@ -260,7 +260,7 @@ def play_some(  # type: ignore[no-untyped-def]
                 moved = False
                 below, above, cut = floats(f[REST], FAR), floats(f[REST + 1], FAR), floats(f[REST + 2], FAR)
                 point, t, bias = f[REST + 3], floats(f[REST + 4], FAR), doubles(f[REST + 5], FAR)
-                con, err, gap = notes[CONSTANT][:n], notes[ERROR][:n], floats(f[REST + 14], FAR)
+                con, err, gap = notes[CONSTANT][:n], notes[ERROR][:n], floats(f[REST + 14] if ends else 0, FAR)
                 relax_and_charge(
                     out, base[:n], pitch, height, line, m, below, above, cut, gap, floats(point, FAR), f[REST + 13], t, bias, lines[:n],
                     total, con, err, extra, beyond,

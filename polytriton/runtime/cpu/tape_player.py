@@ -108,10 +108,9 @@ class TapePlayer(Frontier):
         if sum(held.slot == NEURON for held in entries.values()) > 1:
             return None
         ways = tuple((name, held.window, held.slot, held.narrow is not None, held.owes is not None) for name, held in entries.items())
-        ends, tapes = self.rows.excess is not None, self.tables.tapes
-        key = self.program.kind, self.program.target, k, self.image, ends, ways
+        key, tapes = (self.program.kind, self.program.target, k, self.image, ways), self.tables.tapes
         if key not in tapes:
-            tapes[key] = record(self.backend, self.tables, self.program, k, self.image, ends, entries)
+            tapes[key] = record(self.backend, self.tables, self.program, k, self.image, entries)
         return tapes[key]
 
     def _play(self, tape: Tape, k: int) -> bool:
@@ -170,7 +169,7 @@ class TapePlayer(Frontier):
         told, leave = np.zeros((tape.checks, 2), dtype=np.int64), self.backend.config.leave
         scratch = np.empty((loop.NOTES, some)), np.empty((loop.COUNTS, some), np.int64), np.empty((some, loop.LINES), np.int64)
         near = np.empty(tape.near, np.int64)
-        other = None if rows.excess is None else results.other  # as the tape was written: what it has no gaps for is read from one end
+        other = None if rows.excess is None else results.other
         ends = (NO_NUMBERS, NO_NUMBERS) if other is None else (other.best.numpy(), other.raw.numpy())
         bounds = results.best.numpy(), results.raw.numpy(), *ends, group, done, results.strict
         asked = tape.code, tape.reals, slots, n, whole, scalars, *bounds, leave, *scratch, near, told

@@ -13,8 +13,8 @@ from polytriton.runtime.cpu import tape_loop as loop
 from polytriton.runtime.cpu.blocks import Packed
 from polytriton.runtime.cpu.products import Compact, conv_shape, reach
 from polytriton.runtime.cpu.scalars import addition_error
-from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
-from polytriton.runtime.cpu.tape_code import TapeCode
+from polytriton.runtime.cpu.tape import NEURON, Ending, EndingKey, Tape, TapeEntry
+from polytriton.runtime.cpu.tape_code import TapeCode, join
 from polytriton.runtime.cpu.torch_backend import TorchBackend, bias_lines
 from polytriton.runtime.narrow import Narrow, lies_between
 from polytriton.runtime.tables import Tables
@@ -23,29 +23,32 @@ SLOTS, ROOM = 62, 8  # bits of a whole number, but for its sign; slots that a st
 
 
 def record(
-    backend: TorchBackend, tables: Tables, program: Program, at: int, image: int | None, ends: bool, entries: dict[str, TapeEntry]
+    backend: TorchBackend, tables: Tables, program: Program, at: int, image: int | None, entries: dict[str, TapeEntry]
 ) -> Tape | None:
-    """The tape from step `at` on, for rows with these entries (whose slots are numbers of no meaning yet) and perhaps another end; None
-    where a walk is as good.
-    """
-    writer = _Writer(backend, tables, program, image, ends, entries)
-    steps = 0
+    """The tape from step `at` on, for rows with these entries (whose slots are numbers of no meaning yet); None where a walk is as good."""
+    writer, rest = _Writer(backend, tables, program, image, entries), None
     for k in range(at, len(program.steps)):
-        if not writer.write(k):
+        rest = writer.find_rest(k)
+        if rest is not None or not writer.write(k):
             break
-        steps += 1
-    return writer.tape(steps) if steps > 1 else None
+    tape = writer.tape(rest)
+    if tape.steps <= 1:
+        return None
+    for key, place in writer.endings.items():
+        tables.endings.setdefault(key, Ending(tape, *place))
+    return tape
 
 
 class _Writer:
     """Walks a program without rows. The methods named after operators say what their namesakes in walk.py do."""
 
     def __init__(
-        self, backend: TorchBackend, tables: Tables, program: Program, image: int | None, ends: bool, entries: dict[str, TapeEntry]
+        self, backend: TorchBackend, tables: Tables, program: Program, image: int | None, entries: dict[str, TapeEntry]
     ) -> None:
-        self.backend, self.tables, self.kit, self.program, self.image, self.ends = backend, tables, tables.kit, program, image, ends
+        self.backend, self.tables, self.kit, self.program, self.image = backend, tables, tables.kit, program, image
         self.code = TapeCode()
-        self.checks = 0
+        self.checks = self.steps = 0
+        self.endings: dict[EndingKey, tuple[int, int, int, int, int]] = {}
         self.frontier: dict[str, TapeEntry] = {}
         self.arriving: dict[str, list[TapeEntry]] = {}
         for name, held in entries.items():
@@ -53,9 +56,27 @@ class _Writer:
             self.frontier[name] = TapeEntry(slot, held.window, held.narrow, held.owes)
         self.before = {name: held.slot for name, held in self.frontier.items() if held.slot != NEURON}
 
-    def tape(self, steps: int) -> Tape:
+    def tape(self, rest: Ending | None) -> Tape:
+        """All that has been written; from here on the rest of another tape."""
         waiting = {name: entries for name, entries in self.arriving.items() if entries}
-        return self.code.tape(steps, self.checks, self.before, self.frontier, waiting)
+        tape = self.code.tape(self.steps, self.checks, self.before, self.frontier, waiting)
+        return tape if rest is None else join(tape, rest, next(iter(self.frontier.values())).slot)
+
+    def find_rest(self, k: int) -> Ending | None:
+        """What is written already of the steps from a ReLU on that reads the only entry; where nothing is, the place is noted."""
+        if self.program.steps[k].op != "relu" or len(self.frontier) != 1 or any(self.arriving.values()):
+            return None
+        (held,) = self.frontier.values()
+        if held.slot == NEURON:
+            return None
+        owes = 0 if held.owes is None else held.owes.data_ptr()
+        key = self.kit.endings(self.program)[k], self.image, held.window, held.narrow is not None, owes
+        rest = self.tables.endings.get(key)
+        if rest is None:
+            self.endings[key] = held.slot, len(self.code.lines), len(self.code.sizes), self.checks, self.steps
+        elif len(self.code.sizes) + len(rest.tape.sizes) - rest.slots > SLOTS:
+            return None
+        return rest
 
     def write(self, k: int) -> bool:
         """Whether there are instructions for the step, which are written then."""
@@ -69,6 +90,7 @@ class _Writer:
             self._linear(step, coming)
         elif step.op != "input":
             getattr(self, "_" + step.op)(step)
+        self.steps += 1
         return True
 
     # ---- what there are instructions for ------------------------------------------------------------------
@@ -190,7 +212,7 @@ class _Writer:
         if step.pays("relu"):
             self._weigh(node.name, held, first=True)
             self._pay(self.kit.pending[node.name] * sum_error(terms), self.tables.floor(node.name))
-        gap = (self.tables.lines(node) if narrow is None else narrow).gap if self.ends else None
+        gap = (self.tables.lines(node) if narrow is None else narrow).gap
         if not step.pays("behind"):
             self._relax(step, held, place, gap)
             return
