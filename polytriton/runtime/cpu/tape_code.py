@@ -102,7 +102,7 @@ def join(tape: Tape, rest: Ending, slot: int) -> Tape:
         code[line, loop.REST + 2] = sum(1 << int(to) for s, to in enumerate(slots) if live >> s & 1)
         code[line, loop.REST + 3] += tape.checks - rest.checks
 
-    def moved(held: TapeEntry) -> TapeEntry:
+    def move(held: TapeEntry) -> TapeEntry:
         return replace(held, slot=int(slots[held.slot]))
 
     return Tape(
@@ -110,6 +110,6 @@ def join(tape: Tape, rest: Ending, slot: int) -> Tape:
         np.concatenate([tape.sizes, other.sizes[rest.slots :]]),
         np.concatenate([tape.offsets + mine, other.offsets[rest.slots :] + others]), max(tape.row + mine, other.row + others),
         max(tape.taps, other.taps), max(tape.near, other.near), tape.checks + other.checks - rest.checks,
-        tape.steps + other.steps - rest.steps, tape.before, {name: moved(held) for name, held in other.after.items()},
-        {name: [moved(held) for held in entries] for name, entries in other.arriving.items()}, [*tape.used, other.used],
+        tape.steps + other.steps - rest.steps, tape.before, {name: move(held) for name, held in other.after.items()},
+        {name: [move(held) for held in entries] for name, entries in other.arriving.items()}, [*tape.used, other.used],
     )  # fmt: skip
