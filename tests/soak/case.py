@@ -14,7 +14,7 @@ from polytriton.ir.net import Net, Ref
 from tests.oracle.nets import BOXES, MOVES, random_box, random_net
 from tests.oracle.onnx_model import expressible
 
-VERSION, STREAM = 4, 2  # of what a number stands for, and of the drawing of nets
+VERSION, STREAM = 5, 2  # of what a number stands for, and of the drawing of nets
 GRAPHS = 10  # one case in so many is a graph of smooth functions and products
 BATCH = 2
 DEPLOYED = ("float32", "float32", "float32", "tf32", "bf16", "float16")
