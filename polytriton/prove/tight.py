@@ -26,6 +26,7 @@ from polytriton.runtime.ascent import Ascent, AscentRows
 from polytriton.runtime.ascent_lines import POINTS, Found
 from polytriton.runtime.chain import ChainAscent
 from polytriton.runtime.chosen import Chosen
+from polytriton.runtime.cpu import ascent_loops
 from polytriton.runtime.engine import Progress
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.gpu.ascent_kernels import AscentKernels
@@ -64,7 +65,8 @@ class Tight:
         e = self.engine
         expire = partial(e._expire, deadline)
         self.ascent = Ascent(e.net, e.device, expire) if engine.kernels is None else AscentKernels(engine.kernels, expire)
-        self.chain = ChainAscent(e.net, e.forward, expire) if ChainAscent.serves(e.net) and e.device.type == "cpu" else None
+        chained = ChainAscent.serves(e.net) and ascent_loops.serves(e.device)
+        self.chain = ChainAscent(e.net, e.forward, expire) if chained else None
         self.inner = sum(n.size for n in e.net) <= DENSE
         self.place = {e.nodes[r].inputs[0]: k for k, r in enumerate(self.ascent.divided_before(e.net.output))}
         # whether parts get inner bounds of their own behind what divides them: chains, and small networks of smooth functions

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from polytriton.ir.net import Node
 from polytriton.ir.ops import curve_of
+from polytriton.runtime.cpu import ascent_loops
+from polytriton.runtime.cpu.ascent_loops import flat
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's own
 BESIDE = 0.25  # of the rate, for multipliers
@@ -105,8 +107,14 @@ class Moved(ABC):
         return (first / (1 - FIRST**k)) / ((second / (1 - SECOND**k)).sqrt() + TINY)
 
 
+NO_CELLS = np.empty(0, np.float32)
+
+
 class ReluLines(Moved):
-    """The line below, through 0, of slopes in [the operator's own, 1]; multipliers of known signs, zero and above."""
+    """The line below, through 0, of slopes in [the operator's own, 1]; multipliers of known signs, zero and above.
+
+    On a CPU the passes are compiled loops; slopes and multipliers are moved where they lie.
+    """
 
     def __init__(self, lo: Tensor, hi: Tensor, slope: float, sign: Tensor | None, below: Tensor | None, multiplier: Tensor | None) -> None:
         super().__init__(lo, sign, multiplier)
@@ -116,14 +124,31 @@ class ReluLines(Moved):
         self.chord = torch.where(self.open, (hi - slope * lo) / (hi - lo).clamp(min=1e-30), decided)
         self.below = torch.where(self.open, torch.where(hi > -lo, 1.0, slope) if below is None else below, decided)
         self.cut = torch.where(self.open, (slope - self.chord) * lo, torch.zeros_like(lo))
+        self.fast = ascent_loops.serves(lo.device)
+        if self.fast:
+            self.below = self.below.contiguous()
+            self.multiplier = None if self.multiplier is None else self.multiplier.contiguous()
+            none = lo.new_empty(len(lo), 0)
+            signs = (none, none) if self.multiplier is None or self.sign is None else (self.sign, self.multiplier)
+            self._signs, (self._chord, self._cut, self._below) = tuple(map(flat, signs)), map(flat, (self.chord, self.cut, self.below))
+            self._moments = [np.zeros_like(v) for v in (self._below, self._below, self._signs[1], self._signs[1])]
 
     def back(self, g: Tensor) -> Operands:
         self.coefficient = g
+        if self.fast:
+            out = torch.empty(g.shape)
+            ascent_loops.fold_back(flat(g), self._below, self._chord, NO_CELLS, *self._signs, 0, flat(out))
+            return (out,)
         n, less = torch.where(g >= 0, g * self.below, g * self.chord), self._less()
         return (n if less is None else n - less,)
 
     def forward(self, *operands: Tensor) -> Tensor:
         (z,) = operands
+        if self.fast:
+            out, none = torch.empty(z.shape), self._signs[0][:, :0]
+            lines = flat(self.coefficient), self._below, self._chord, self._cut, NO_CELLS
+            ascent_loops.follow_lines(flat(z), *lines, none, none, 0, flat(out), np.zeros(len(z), np.float32))
+            return out
         return torch.where(self.coefficient >= 0, self.below * z, self.chord * z + self.cut)
 
     def proposal(self) -> Found:
@@ -131,6 +156,11 @@ class ReluLines(Moved):
 
     def step(self, operands: Operands, rate: float, k: int) -> None:
         (z,) = operands
+        if self.fast:
+            adam = self.low, rate, BESIDE * rate, FIRST, SECOND, 1 / (1 - FIRST**k), 1 / (1 - SECOND**k), TINY
+            lines, signs = (self._cut, self._below, *self._moments[:2]), (*self._signs, *self._moments[2:])
+            ascent_loops.climb(flat(z), flat(self.coefficient), *lines, *signs, 0, *adam)
+            return
         slope = torch.where(self.open, self.coefficient.clamp(min=0) * z, torch.zeros_like(z))
         self.below = torch.where(self.open, (self.below + rate * self._move("below", slope, k)).clamp(self.low, 1.0), self.below)
         self._press(z, rate, k)

@@ -1,6 +1,7 @@
 """The ascent of many rows over one box, for a chain of dense layers and ReLUs: no tape, and neurons that are off left out.
 
-The mathematics is `runtime/ascent.py`'s; nothing here is trusted either. All cells in the runtime's order.
+The mathematics is `runtime/ascent.py`'s; nothing here is trusted either. All cells in the runtime's order. Between the products are
+compiled loops (`cpu/ascent_loops.py`): networks this small spend their time on calls.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ from polytriton.ir.net import Net, Node
 from polytriton.runtime.ascent import DECAY
 from polytriton.runtime.ascent_lines import BESIDE, FIRST, SECOND, TINY
 from polytriton.runtime.chosen import Chosen
+from polytriton.runtime.cpu.ascent_loops import climb, fold_back, follow_lines, keep_better
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.input_balls import least_points
 from polytriton.runtime.layers import flush
@@ -26,7 +29,7 @@ from polytriton.runtime.layers import flush
 class _Stage:
     """A dense layer and its ReLU, the neurons that count: undecided ones first, then those of an assumed sign, then those that are on.
 
-    `back` is [neurons, neurons of the stage before, or inputs].
+    `back` is [neurons, neurons of the stage before, or inputs]; arrays are what the loops take.
     """
 
     relu: str
@@ -35,12 +38,12 @@ class _Stage:
     signed: int
     back: Tensor
     bias: Tensor
-    chord: Tensor
-    cut: Tensor
-    on: Tensor  # 1 or 0 for those that are decided
-    sign: Tensor
-    below: Tensor  # [rows, undecided]
-    multiplier: Tensor  # [rows, signed]
+    chord: np.ndarray  # [1, undecided], as is the cut
+    cut: np.ndarray
+    on: np.ndarray  # 1 or 0 for those that are decided
+    sign: np.ndarray  # [1, signed]
+    below: np.ndarray  # [rows, undecided]
+    multiplier: np.ndarray  # [rows, signed]
 
 
 class ChainAscent:
@@ -88,9 +91,8 @@ class ChainAscent:
             chord = high / (high - low)
             below = torch.where(high > -low, 1.0, 0.0).expand(rows, -1).clone()
             on = (lo[cells[u:]] >= 0).float()
-            made.append(
-                _Stage(relu, cells, u, s, back, b[cells], chord, -chord * low, on, sign[kinds[1]], below, torch.zeros(rows, s))
-            )  # fmt: skip
+            lines = (v.numpy() for v in (chord[None], (-chord * low)[None], on, sign[kinds[1]][None], below, torch.zeros(rows, s)))
+            made.append(_Stage(relu, cells, u, s, back, b[cells], *lines))
         return made
 
     def _climb(self, stages: list[_Stage], depth: int, boxes: Boxes, image: int, start: Tensor, steps: int, rate: float) -> Chosen:
@@ -101,72 +103,55 @@ class ChainAscent:
         ball = None if arranged is None else arranged.move_cells(lambda v: v.flatten(1)).float()
         w, b = self.weights[depth]
         over, constant = start @ w[:, stages[-1].cells], start @ b
-        moments = [[torch.zeros_like(v) for v in (s.below, s.below, s.multiplier, s.multiplier)] for s in stages]
+        moments = [[np.zeros_like(v) for v in (s.below, s.below, s.multiplier, s.multiplier)] for s in stages]
         best = torch.full((len(start),), -torch.inf)
-        kept = [(s.below.clone(), s.multiplier.clone()) for s in stages]
+        kept = [(s.below.copy(), s.multiplier.copy()) for s in stages]
         for k in range(1, steps + 2):
             self.expire()
             met = self._backward(stages, over)
             x = met[0].sign().mul_(-radius).add_(middle) if ball is None else least_points(met[0], lo[None], hi[None], ball)
             value, seen = self._forward(stages, x, met)
             bound = value + constant
-            better = bound > best
-            best = torch.where(better, bound, best)
-            at = torch.nonzero(better).flatten()
             for s, (below, multiplier) in zip(stages, kept, strict=True):
-                below[at], multiplier[at] = s.below[at], s.multiplier[at]
+                keep_better(bound.numpy(), best.numpy(), s.below, below, s.multiplier, multiplier)
+            best = torch.where(bound > best, bound, best)
             if k > steps or bool((best > 0).all()):
                 break
             scale = rate * DECAY**k
-            for s, m, coefficient, z in zip(stages, moments, met[1:], seen, strict=True):
-                u, g = s.undecided, s.signed
-                if u:
-                    s.below.add_(_move(coefficient[:, :u].clamp(min=0) * z[:, :u], m[0], m[1], k), alpha=scale).clamp_(0.0, 1.0)
-                if g:
-                    s.multiplier.add_(_move(-s.sign * z[:, u : u + g], m[2], m[3], k), alpha=BESIDE * scale).clamp_(min=0)
+            adam = 0.0, scale, BESIDE * scale, FIRST, SECOND, 1 / (1 - FIRST**k), 1 / (1 - SECOND**k), TINY
+            for s, (first, second, third, fourth), coefficient, z in zip(stages, moments, met[1:], seen, strict=True):
+                slopes, signs = (s.cut, s.below, first, second), (s.sign, s.multiplier, third, fourth)
+                climb(z.numpy(), coefficient.numpy(), *slopes, *signs, s.undecided, *adam)
         return self._collect(stages, kept, boxes)
 
     def _backward(self, stages: list[_Stage], over: Tensor) -> list[Tensor]:
         """The rows over the input, then the coefficients that they met over each ReLU's output, in the network's order."""
         met = [over]
         for s in reversed(stages):
-            over, u, g = met[-1], s.undecided, s.signed
-            down = over[:, :u]
-            decided = over[:, u:] * s.on
-            if g:
-                decided[:, :g] -= s.sign * s.multiplier
-            met.append(torch.cat([torch.where(down >= 0, s.below, s.chord) * down, decided], 1) @ s.back)
+            down = torch.empty(met[-1].shape)
+            fold_back(met[-1].numpy(), s.below, s.chord, s.on, s.sign, s.multiplier, s.undecided, down.numpy())
+            met.append(down @ s.back)
         return met[::-1]
 
     def _forward(self, stages: list[_Stage], x: Tensor, met: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """The rows' least values, but for their constant, and the operands at which they are taken."""
-        seen, penalty, y = [], torch.zeros(len(x)), x
+        seen, taken, y = [], torch.zeros(len(x)), x
         for s, coefficient in zip(stages, met[1:], strict=True):
             z = torch.addmm(s.bias, y, s.back.T)
             seen.append(z)
-            u, g = s.undecided, s.signed
-            low = torch.where(coefficient[:, :u] >= 0, s.below * z[:, :u], torch.addcmul(s.cut, s.chord, z[:, :u]))
-            y = torch.cat([low, z[:, u:] * s.on], 1)
-            if g:
-                penalty += (s.multiplier * s.sign * z[:, u : u + g]).sum(1)
-        return (met[-1] * y).sum(1) - penalty, seen
+            y, lines, signs = torch.empty(z.shape), (s.below, s.chord, s.cut, s.on), (s.sign, s.multiplier, s.undecided)
+            follow_lines(z.numpy(), coefficient.numpy(), *lines, *signs, y.numpy(), taken.numpy())
+        return (met[-1] * y).sum(1) - taken, seen
 
-    def _collect(self, stages: list[_Stage], kept: list[tuple[Tensor, Tensor]], boxes: Boxes) -> Chosen:
+    def _collect(self, stages: list[_Stage], kept: list[tuple[np.ndarray, np.ndarray]], boxes: Boxes) -> Chosen:
         found = Chosen({}, {})
         for s, (below, multiplier) in zip(stages, kept, strict=True):
             shape = boxes.lo[self.net.node(s.relu).inputs[0]].shape[1:]
             slopes = torch.zeros(len(below), *shape)
-            slopes.view(len(below), -1)[:, s.cells[: s.undecided]] = below
+            slopes.view(len(below), -1)[:, s.cells[: s.undecided]] = torch.from_numpy(below)
             found.slopes[s.relu] = slopes
             if s.signed:
                 signed = torch.zeros(len(below), *shape)
-                signed.view(len(below), -1)[:, s.cells[s.undecided : s.undecided + s.signed]] = multiplier * s.sign
+                signed.view(len(below), -1)[:, s.cells[s.undecided : s.undecided + s.signed]] = torch.from_numpy(multiplier * s.sign)
                 found.multipliers[s.relu] = signed
         return found
-
-
-def _move(slope: Tensor, first: Tensor, second: Tensor, k: int) -> Tensor:
-    """Adam's step."""
-    first.lerp_(slope, 1 - FIRST)
-    second.mul_(SECOND).addcmul_(slope, slope, value=1 - SECOND)
-    return (first / (1 - FIRST**k)).div_((second / (1 - SECOND**k)).sqrt_().add_(TINY))

@@ -117,7 +117,17 @@ def prepare(tell: Tell = knobs.tell) -> float:
     """Loads every loop; where this machine has none of this release yet, compiles them, and says so. Returns the seconds that took."""
     if not AVAILABLE:
         return 0.0
-    from polytriton.runtime.cpu import blocks, cells, convs, fused, scalars, sums, tape_loop, vectors  # noqa: F401  those that are to be known
+    from polytriton.runtime.cpu import (  # noqa: F401  those that are to be known
+        ascent_loops,
+        blocks,
+        cells,
+        convs,
+        fused,
+        scalars,
+        sums,
+        tape_loop,
+        vectors,
+    )
 
     with _LOCK:
         left = [one for one in _known if one._found is None]
