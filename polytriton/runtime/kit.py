@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ class Kit:
         self._bias: dict[tuple[str, int], Tensor] = {}
         self._endings: dict[tuple[str, str], list[int]] = {}
         self._steps: dict[tuple[Step, int], int] = {}
+        self._numbers = count(1)  # no two threads get the same
 
     def _weights(self, layer: Layer) -> Weights:
         node, dtype = layer.node, self.coefficients.dtype
@@ -85,7 +87,7 @@ class Kit:
         if key not in self._endings:
             found = [0]
             for step in reversed(program.steps):
-                found.append(self._steps.setdefault((step, found[-1]), len(self._steps) + 1))
+                found.append(self._steps.setdefault((step, found[-1]), next(self._numbers)))
             self._endings[key] = found[:0:-1]
         return self._endings[key]
 

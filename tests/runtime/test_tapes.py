@@ -300,6 +300,17 @@ def test_what_may_be_played_ends_in_one_tape(layers: int, monkeypatch: pytest.Mo
     assert (max(tape.steps for tape in found) >= len(program.steps) - 2) == (layers == 5)
 
 
+def test_where_a_tape_is_full_another_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All layers of a query on the interval pass's boxes, which no program was written for before."""
+    walked = Counter[str]()
+    for name in ("_relu", "_linear"):
+        monkeypatch.setattr(Walk, name, lambda self, *given, name=name: walked.update([name]))
+    engine = Engine(compile_net(chain(40), "all"), semantics="real")
+    boxes = engine.interval(torch.full((1, 6), -4.0).double(), torch.full((1, 6), 4.0).double())
+    assert np.isfinite(engine.query(boxes, Forms(torch.zeros(6, dtype=torch.int64), torch.eye(6, dtype=torch.float64))).best).all()
+    assert not walked and len(engine._tables(boxes).tapes) > 1
+
+
 def test_kinds_of_walk_that_look_at_their_steps_are_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
     class Looking(Walk):
         plays = False

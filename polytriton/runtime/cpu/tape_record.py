@@ -35,7 +35,9 @@ def record(
     if tape.steps <= 1:
         return None
     for key, place in writer.endings.items():
-        tables.endings.setdefault(key, Ending(tape, *place))
+        ending = Ending(tape, *place)
+        if ending.steps < tape.steps:  # where a tape is full nothing follows, and another goes on
+            tables.endings.setdefault(key, ending)
     return tape
 
 
