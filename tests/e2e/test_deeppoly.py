@@ -59,8 +59,10 @@ def compare(net: Net, reference: Net, lo: np.ndarray, hi: np.ndarray, C: np.ndar
     found = verifier.bounds(lo, hi, effort="quick")
     poly = DeepPoly(reference, candidates, early)
     margins = np.asarray(verifier.margins(lo, hi, C, effort="quick"))
-    with mock.patch.object(Engine, "refine", partialmethod(Engine.refine, every=False)):  # margins' own: rows tell their other end
-        behind = verifier.bounds(lo, hi, effort="quick")
+    behind = found
+    if early:  # margins have boxes of their own then: rows tell their other end
+        with mock.patch.object(Engine, "refine", partialmethod(Engine.refine, every=False)):
+            behind = verifier.bounds(lo, hi, effort="quick")
     for k in range(len(lo)):
         layers, inner = (
             {name: (np.asarray(b.lo)[k], np.asarray(b.hi)[k]) for name, b in some.layers.items()} for some in (found, behind)
@@ -79,7 +81,7 @@ def compare(net: Net, reference: Net, lo: np.ndarray, hi: np.ndarray, C: np.ndar
             (tight_low, mass), (tight_high, _) = poly.margins(r, eye), poly.margins(r, -eye)
             between = np.clip(got[0], low, np.maximum(low, tight_low)), np.clip(got[1], np.minimum(high, -tight_high), high)
             tally.compare("output", got, between, mass, np.zeros(len(low), bool))
-        want, mass = poly.margins(poly.bounds(lo[k], hi[k], given=inner), C)
+        want, mass = poly.margins(poly.bounds(lo[k], hi[k], given=inner) if early else r, C)
         tally.compare("margins", (margins[k], want), (want, want), mass, np.zeros(len(want), bool))
 
 
