@@ -110,6 +110,11 @@ class Moved(ABC):
 NO_CELLS = np.empty(0, np.float32)
 
 
+def step_numbers(least: float, rate: float, k: int) -> tuple[float, ...]:
+    """What `ascent_loops.climb` is given of the k-th step, with slopes from `least` on."""
+    return least, rate, BESIDE * rate, FIRST, SECOND, 1 / (1 - FIRST**k), 1 / (1 - SECOND**k), TINY
+
+
 class ReluLines(Moved):
     """The line below, through 0, of slopes in [the operator's own, 1]; multipliers of known signs, zero and above.
 
@@ -157,9 +162,8 @@ class ReluLines(Moved):
     def step(self, operands: Operands, rate: float, k: int) -> None:
         (z,) = operands
         if self.fast:
-            adam = self.low, rate, BESIDE * rate, FIRST, SECOND, 1 / (1 - FIRST**k), 1 / (1 - SECOND**k), TINY
             lines, signs = (self._cut, self._below, *self._moments[:2]), (*self._signs, *self._moments[2:])
-            ascent_loops.climb(flat(z), flat(self.coefficient), *lines, *signs, 0, *adam)
+            ascent_loops.climb(flat(z), flat(self.coefficient), *lines, *signs, 0, *step_numbers(self.low, rate, k))
             return
         slope = torch.where(self.open, self.coefficient.clamp(min=0) * z, torch.zeros_like(z))
         self.below = torch.where(self.open, (self.below + rate * self._move("below", slope, k)).clamp(self.low, 1.0), self.below)

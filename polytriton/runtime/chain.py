@@ -17,7 +17,7 @@ from torch import Tensor
 from polytriton.arithmetic import ETA32
 from polytriton.ir.net import Net, Node
 from polytriton.runtime.ascent import DECAY
-from polytriton.runtime.ascent_lines import BESIDE, FIRST, SECOND, TINY
+from polytriton.runtime.ascent_lines import step_numbers
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.cpu.ascent_loops import climb, fold_back, follow_lines, keep_better
 from polytriton.runtime.forward import Boxes, Forward
@@ -117,11 +117,10 @@ class ChainAscent:
             best = torch.where(bound > best, bound, best)
             if k > steps or bool((best > 0).all()):
                 break
-            scale = rate * DECAY**k
-            adam = 0.0, scale, BESIDE * scale, FIRST, SECOND, 1 / (1 - FIRST**k), 1 / (1 - SECOND**k), TINY
+            numbers = step_numbers(0.0, rate * DECAY**k, k)
             for s, (first, second, third, fourth), coefficient, z in zip(stages, moments, met[1:], seen, strict=True):
                 slopes, signs = (s.cut, s.below, first, second), (s.sign, s.multiplier, third, fourth)
-                climb(z.numpy(), coefficient.numpy(), *slopes, *signs, s.undecided, *adam)
+                climb(z.numpy(), coefficient.numpy(), *slopes, *signs, s.undecided, *numbers)
         return self._collect(stages, kept, boxes)
 
     def _backward(self, stages: list[_Stage], over: Tensor) -> list[Tensor]:
