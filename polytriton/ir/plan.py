@@ -95,11 +95,11 @@ class Program:
     target: str
     steps: tuple[Step, ...]
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         return max((s.bytes for s in self.steps), default=0)
 
-    @property
+    @cached_property
     def row_ops(self) -> int:
         return sum(s.ops for s in self.steps)
 

@@ -32,7 +32,8 @@ from polytriton.runtime.forward import Boxes
 from polytriton.runtime.gpu.ascent_kernels import AscentKernels
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import from_physical, to_physical
-from polytriton.runtime.results import Forms, Results, Stopped, both_sides, indices
+from polytriton.runtime.results import Forms, Results, Stopped
+from polytriton.runtime.undecided import Undecided, find_undecided, indices
 
 if TYPE_CHECKING:
     from polytriton.prove.attempt import Answers
@@ -111,21 +112,17 @@ class Tight:
                     empty |= _meet(boxes, name, boxes.lo[name], boxes.hi[name])
         return boxes, empty
 
-    def _find_undecided(self, name: str, boxes: Boxes, images: Tensor) -> Tensor:
-        low, high = boxes.lo[name], boxes.hi[name]
-        open_ = torch.ones_like(low, dtype=torch.bool) if name in self.engine.unsettled else (low < 0) & (high > 0)
-        return torch.nonzero((open_ & images.view(-1, *[1] * (low.dim() - 1))).flatten()).flatten()
+    def _find_undecided(self, name: str, boxes: Boxes, images: Tensor) -> Undecided:
+        return find_undecided(boxes.lo[name], boxes.hi[name], every=name in self.engine.unsettled, images=images)
 
     def _both(self, node: Node, program: Program, boxes: Boxes, images: Tensor, deadline: float | None) -> None:
         """Both sides of every neuron of undecided sign, by the engine's own slopes."""
         e, name = self.engine, node.name
-        low, high = boxes.lo[name].contiguous(), boxes.hi[name].contiguous()
-        boxes.lo[name], boxes.hi[name] = low, high
-        at = self._find_undecided(name, boxes, images)
-        if len(at):
-            where = indices(at, low.shape)
-            best, _ = e._both_sides(program, e._tables(boxes), where, both_sides(low, high, at), e.leaves(name), deadline)
-            low[where], high[where] = best[0], -best[1]
+        boxes.lo[name], boxes.hi[name] = boxes.lo[name].contiguous(), boxes.hi[name].contiguous()
+        found = self._find_undecided(name, boxes, images)
+        if len(found):
+            e._both_sides(program, e._tables(boxes), found, e.leaves(name), deadline)
+            found.write(boxes.lo[name], boxes.hi[name])
 
     def _again(
         self,
@@ -140,8 +137,8 @@ class Tight:
     ) -> None:
         """Both sides of what is undecided still, with slopes of their own."""
         e, low, high = self.engine, boxes.lo[node.name], boxes.hi[node.name]
-        open_ = self._find_undecided(node.name, boxes, images)
-        for some in self._batches(open_, low[0].numel()):
+        found = self._find_undecided(node.name, boxes, images)
+        for some in self._batches(found.at, low[0].numel()):
             e._expire(deadline)
             image, h, w, channel = (v.repeat(2) for v in indices(some, low.shape))
             rows, sign = torch.arange(2 * len(some), device=e.device), torch.ones(2 * len(some), dtype=torch.int64, device=e.device)

@@ -35,10 +35,11 @@ from polytriton.runtime.gpu.player import Progress
 from polytriton.runtime.gpu.triton_backend import TritonBackend
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.kit import Kit
-from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, both_sides, form_rows, indices
+from polytriton.runtime.results import Forms, Identity, Results, Rows, Stopped, form_rows
 from polytriton.runtime.soundness import find_semantics
 from polytriton.runtime.tables import Tables
 from polytriton.runtime.trace import Trace, sums
+from polytriton.runtime.undecided import Undecided, find_undecided
 
 W = TypeVar("W", bound=Walk)
 
@@ -197,12 +198,10 @@ class Engine:
         boxes.lo[name], boxes.hi[name] = lo, hi
         before = None if trace is None else (trace.mark(), sums(lo, hi))
         unsettled, leaves = name in self.unsettled, self.leaves(name)
-        at, made = self._find_undecided(lo, hi, unsettled), list[Results]()
-        if len(at):
-            where, old = indices(at, lo.shape), both_sides(lo, hi, at)
-            hides = not every and self.hides(name)
-            best, made = self._both_sides(program, self._tables(boxes), where, old, leaves, deadline, hides)
-            lo[where], hi[where] = best[0], -best[1]
+        found, made = find_undecided(lo, hi, every=unsettled, settled=self.tight), list[Results]()
+        if len(found):
+            made = self._both_sides(program, self._tables(boxes), found, leaves, deadline, not every and self.hides(name))
+            found.write(lo, hi)
         if trace is not None and before is not None:
             begin, told = before
             trace.add_layer(name, (begin, trace.mark()), lo.numel(), (told, sums(lo, hi)), made, unsettled)
@@ -227,30 +226,18 @@ class Engine:
         if rows:
             self.tally.rows[name] = self.tally.rows.get(name, 0) + rows
 
-    def _find_undecided(self, lo: Tensor, hi: Tensor, unsettled: bool) -> Tensor:
-        """The cells of neurons that get rows."""
-        live = torch.ones_like(lo, dtype=torch.bool) if unsettled else (hi > 0) if self.tight else (lo < 0) & (hi > 0)
-        return torch.nonzero(live.flatten()).flatten()
-
     def _both_sides(
-        self,
-        program: Program,
-        tables: Tables,
-        where: tuple[Tensor, ...],
-        old: tuple[Tensor, Tensor],
-        leaves: bool,
-        deadline: float | None,
-        hides: bool = False,
-    ) -> tuple[tuple[Tensor, Tensor], list[Results]]:
-        """Bounds of +x and -x of the neurons `where`; those that one side settles are left out of the other where rows leave, and where the
-        rows' other end tells enough of it; those that it switches off, where that hides the other.
+        self, program: Program, tables: Tables, found: Undecided, leaves: bool, deadline: float | None, hides: bool = False
+    ) -> list[Results]:
+        """Bounds of +x and -x of these neurons, in place of those that were known; those that one side settles are left out of the other
+        where rows leave, and where the rows' other end tells enough of it; those that it switches off, where that hides the other.
         """
-        first = torch.where(old[0] >= old[1], 1, -1) if leaves or hides else torch.ones_like(old[0], dtype=torch.int64)
-        best, made = (old[0].clone(), old[1].clone()), []
-        open_, sign = torch.arange(len(first), device=self.device), first
+        best, made = found.bounds, list[Results]()
+        first = torch.where(best[0] >= best[1], 1, -1) if leaves or hides else torch.ones_like(found.at)
+        open_, sign = torch.arange(len(found), device=self.device), first
         ends = hides and self._has_ends(program, tables)
         for turn in (1, -1):
-            made.append(self._side(program, tables, where, open_, sign, leaves, deadline, ends=ends and turn > 0))
+            made.append(self._side(program, tables, found.where, open_, sign, leaves, deadline, ends=ends and turn > 0))
             # where bounds are taken at the end only, what was found there counts
             self.backend.keep(made[-1].best, sign, open_, best, self.plan.candidates == "all")
             if turn < 0:
@@ -262,7 +249,7 @@ class Engine:
             elif hides:
                 open_ = torch.nonzero(best[1] < 0).flatten()
             sign = -first[open_]
-        return best, made
+        return made
 
     def _side(
         self,

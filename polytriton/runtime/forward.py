@@ -16,7 +16,7 @@ from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.kernels.affine import count_source
 from polytriton.limit import go_on
-from polytriton.runtime.cpu import cells, vectors
+from polytriton.runtime.cpu import affine_cells, cells, vectors
 from polytriton.runtime.curves import curve_range
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
@@ -89,6 +89,25 @@ def _bound_where_finite(lo: Tensor, hi: Tensor, f_lo: Tensor, f_hi: Tensor) -> t
 def positive_part(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
     """The box of an exact ReLU."""
     return cells.positive_cells(lo, hi) if cells.serves(lo) else _bound_where_finite(lo, hi, lo.clamp(min=0), hi.clamp(min=0))
+
+
+def split_boxes(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    """The boxes' centres, and behind one another, [2 batch, ...], their half widths and their greatest magnitudes."""
+    if affine_cells.serves(lo):
+        return affine_cells.split_boxes(lo, hi)
+    mid = 0.5 * lo + 0.5 * hi
+    rad = up(torch.maximum(hi - mid, mid - lo))
+    return mid, torch.cat([rad, mid.abs() + rad])
+
+
+def bound_outputs(centre: Tensor, spread: Tensor, e: Tensor, magnitude: Tensor, babs: Tensor, rounds: float) -> tuple[Tensor, Tensor]:
+    """A layer's outputs around their centre: what the operand's box makes of them, the deployed layer's error, and our own roundings, so
+    many of their magnitudes.
+    """
+    if affine_cells.serves(centre):
+        return affine_cells.bound_outputs(centre, spread, e, magnitude, babs, rounds)
+    width = up(spread + e + rounds * (magnitude + babs)) + 1e-300
+    return _sane(centre - width, centre + width)
 
 
 class Forward:
@@ -188,15 +207,20 @@ class Forward:
 
     def _affine(self, node: Node, boxes: Boxes, parts: AffineParts | None) -> None:
         """W x + b over [lo, hi] as centre and radius: four rounded results, each with its gamma64 charged."""
-        layer, sem = self.layers[node.name], self.semantics
-        lo, hi = boxes.lo[node.inputs[0]], boxes.hi[node.inputs[0]]
-        mid = 0.5 * lo + 0.5 * hi
-        rad = up(torch.maximum(hi - mid, mid - lo))
-        xabs = mid.abs() + rad  # >= |x|
+        layer, real = self.layers[node.name], self.semantics.real
+        mid, both = split_boxes(boxes.lo[node.inputs[0]], boxes.hi[node.inputs[0]])
         # what is exactly zero (a settled ReLU's output) takes part in no rounding, unless the layer gives its count of summands
-        parts = parts or self._parts(layer, mid, rad, xabs, count_source(node, sem.real))
-        centre, spread, magnitude = parts.centre, parts.spread, parts.magnitude
-        nonzero = magnitude if parts.terms is None else parts.terms
+        parts = parts or self._parts(layer, mid, both, count_source(node, real))
+        magnitude = parts.magnitude
+        e = torch.zeros_like(magnitude) if real else self._layer_error(layer, boxes, both.chunk(2)[1], parts)
+        rounds = gamma(layer.terms + 4, 2.0**-53) + layer.rho
+        boxes.lo[node.name], boxes.hi[node.name] = bound_outputs(parts.centre, parts.spread, e, magnitude, layer.babs, rounds)
+        boxes.magnitude[node.name], boxes.error[node.name] = magnitude, e
+
+    def _layer_error(self, layer: Layer, boxes: Boxes, xabs: Tensor, parts: AffineParts) -> Tensor:
+        """e of a deployed layer, whose operand is at most `xabs`."""
+        node, sem = layer.node, self.semantics
+        nonzero = parts.magnitude if parts.terms is None else parts.terms
         flushed = None
         if flushes(sem):
             # what a conversion changes beyond its relative error: a flushed operand, or one rounded away from zero
@@ -208,25 +232,24 @@ class Forward:
             sem, flushed = sem.plain, None
         met = nonzero + self.addends.beside[node.name]
         e = deployed_error(
-            sem, layer.most, met, layer.ops, products, magnitude, layer.babs, widest, layer.w_rowsum, flushed, layer.w_max,
+            sem, layer.most, met, layer.ops, products, parts.magnitude, layer.babs, widest, layer.w_rowsum, flushed, layer.w_max,
             self.semantics.passes * self.addends.late.get(node.name, 0),
         )  # fmt: skip
         for i in self.shared.get(node.name, ()):
             e = up(e + 2 * self.sizes_product(layer, self._own_error(i, boxes).expand_as(xabs)))
-        width = up(spread + e + (gamma(layer.terms + 4, 2.0**-53) + layer.rho) * (magnitude + layer.babs)) + 1e-300
-        boxes.lo[node.name], boxes.hi[node.name] = _sane(centre - width, centre + width)
-        boxes.magnitude[node.name], boxes.error[node.name] = magnitude, e
+        return e
 
-    def _parts(self, layer: Layer, mid: Tensor, rad: Tensor, xabs: Tensor, terms: str) -> AffineParts:
-        """What kernels.device.forward computes, by tensor operations."""
+    def _parts(self, layer: Layer, mid: Tensor, both: Tensor, terms: str) -> AffineParts:
+        """What kernels.device.forward computes, by tensor operations; `both`: half widths and, behind them, magnitudes."""
         centre = self.layer_product(layer, mid) + layer.b
         if layer.cancelled:  # wabs counts what cancelled in a merge; the radius does not
+            rad, xabs = both.chunk(2)
             spread, magnitude = self.product(layer, layer.w.abs(), rad), self.sizes_product(layer, xabs)
         else:
-            spread, magnitude = self.sizes_product(layer, torch.cat([rad, xabs])).chunk(2)
+            spread, magnitude = self.sizes_product(layer, both).chunk(2)
         count = None
         if terms == "present":
-            count = self.nonzero_terms(layer, xabs > 0)
+            count = self.nonzero_terms(layer, both.chunk(2)[1] > 0)
         elif terms == "given":
             count = torch.full((1, 1, 1, 1), float(layer.summands or 0), dtype=torch.float64, device=self.device)
         return AffineParts(centre, up(spread), up(magnitude), count)

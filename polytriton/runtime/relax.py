@@ -33,6 +33,11 @@ def round_outward(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, T
     return cells.outward_cells(lo, hi, dtype) if cells.serves(lo) else (round_down(lo, dtype), round_up(hi, dtype))
 
 
+def find_running(lo: Tensor, hi: Tensor) -> Tensor:
+    """Where an exact ReLU over these boxes is not off."""
+    return cells.running_cells(lo, hi) if cells.serves(lo) else ~(hi <= 0) | (lo >= 0)
+
+
 @dataclass(frozen=True)
 class Lines:
     """lower_slope*y + lower_cut <= f(y) <= upper_slope*y + upper_cut; cuts are None where all are zero. `gap`: how far an exact ReLU of

@@ -96,20 +96,6 @@ def form_rows(
     return some, start
 
 
-def indices(at: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-    """The indices of these cells on every axis. Torch's own unravel_index imports sympy: half of what a small query costs."""
-    found = []
-    for size in reversed(shape):
-        found.append(at % size)
-        at = at // size
-    return tuple(reversed(found))
-
-
-def both_sides(lo: Tensor, hi: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower bounds of +x and of -x of the neurons at these cells."""
-    return lo.flatten()[at], -hi.flatten()[at]
-
-
 @dataclass
 class Results:
     """Best bound of every row of a program, and what it would be had no rounding been charged; rows of a group leave together. `other`:

@@ -6,6 +6,7 @@ They are made from the boxes when first asked for and dropped when the boxes cha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from itertools import count
 
 import torch
@@ -14,8 +15,9 @@ from torch import Tensor
 from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Node
 from polytriton.ir.ops import OPS
-from polytriton.rounding import U64, dot_error, gammas, one_rounding
+from polytriton.rounding import U64, dot_error, one_rounding
 from polytriton.runtime.centres import Centre, find_centre, is_centred
+from polytriton.runtime.charges import LayerCharge
 from polytriton.runtime.cpu.blocks import Packed, dense_depths, depths, pack_part, tap_depths
 from polytriton.runtime.cpu.tape import Ending, EndingKey, Tape, TapeKey
 from polytriton.runtime.cpu.torch_backend import Compact
@@ -26,7 +28,7 @@ from polytriton.runtime.kit import Kit
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.narrow import Narrow, make_narrow
 from polytriton.runtime.planes import Planes, product_planes
-from polytriton.runtime.relax import relu_lines, round_outward, round_up
+from polytriton.runtime.relax import find_running, relu_lines, round_outward, round_up
 from polytriton.runtime.soundness import gamma, up
 
 _SERIAL = count()
@@ -61,6 +63,7 @@ class Tables:
         self._box: dict[str, tuple[Tensor, Tensor]] = {}
         self._ball: BallTables | None = None
         self._absmax: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor] = {}
         self._xabs: dict[str, Tensor] = {}
         self._lines: dict[str, LineTables] = {}
         self._planes: dict[str, Planes] = {}
@@ -102,6 +105,12 @@ class Tables:
             self._absmax[name] = self.boxes.absmax(name)
         return self._absmax[name]
 
+    def sum_absmax(self, name: str) -> Tensor:
+        """The same summed over the cells, [batch]."""
+        if name not in self._sums:
+            self._sums[name] = self.absmax(name).sum((1, 2, 3))
+        return self._sums[name]
+
     def xabs(self, name: str) -> Tensor:
         """The largest magnitude in each box, as a table."""
         if name not in self._xabs:
@@ -138,15 +147,14 @@ class Tables:
         """t of an identity row's own node, float64 without margin: its coefficients are weights, not a rounded product."""
         if name not in self._first:
             # its own box is still to be bounded: that is not remembered
-            self._first[name] = self._vector(name, self.boxes.absmax(name), self._operand_absmax(name), product=False)
+            self._first[name] = self._vector(name, self.boxes.absmax(name), torch.float64, product=False)
         return self._first[name]
 
     def charge(self, name: str) -> tuple[Tensor, Tensor]:
         """t as a table in the coefficient type, and what underflow may cost a row whatever its coefficients [batch]."""
         if name not in self._charge:
-            own, below = self.absmax(name), self._operand_absmax(name)
-            t = round_up(self._vector(name, own, below, product=True), self.dtype)
-            self._charge[name] = self.kit.frames[name].table(t), self._floor(name, own, below)
+            t = self._vector(name, self.absmax(name), self.dtype, product=True)
+            self._charge[name] = self.kit.frames[name].table(t), self._floor(name)
         return self._charge[name]
 
     def centre(self, name: str) -> Centre | None:
@@ -173,54 +181,67 @@ class Tables:
         found = self.centre_tables(name)
         return self.kit.bias_line(name, width) if found is None else found[0]
 
-    def _operand_absmax(self, name: str) -> Tensor | None:
-        """The largest magnitudes of an affine layer's operand, in float64 without margin."""
-        return self.absmax(self.kit.nodes[name].inputs[0]) if name in self.kit.forward.layers else None
-
-    def _vector(self, name: str, xabs: Tensor, below: Tensor | None, *, product: bool) -> Tensor:
+    def _vector(self, name: str, xabs: Tensor, dtype: torch.dtype, *, product: bool) -> Tensor:
+        """t of a node's cells, of magnitudes `xabs`, rounded up to this type; `product`: their coefficients are a rounded product."""
         c = self.kit.coefficients
         node, boxes = self.kit.nodes[name], self.boxes
+        if name in self.kit.forward.layers:
+            return self._layer_vector(name, xabs, dtype, product=product)
         zero = torch.zeros_like(xabs)
         t = boxes.error.get(name, zero) if OPS[node.op].kind != "nonlinear" else zero  # the lines have theirs
-        terms = xabs[0].numel()
-        layer = self.kit.forward.layers.get(name)
-        if layer is not None and below is not None:
-            nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else one_rounding(c.u)
-            size = boxes.magnitude[name]
-            centre = self.centre(name) if product else None
-            if centre is None:
-                t = t + (layer.rho + nu) * size + (layer.rho + dot_error(terms)) * layer.babs
-            else:
-                own = gamma(layer.terms + 4, U64)  # of the image: the point's magnitudes are the box's, to within a rounding
-                t = t + (layer.rho + own) * (size + layer.babs) + dot_error(terms) * centre.image.abs()
-                t = t + 2 * dot_error(below[0].numel()) * size  # the sum M'.p, whose magnitudes are below 2 |M| Wabs |p|
-                below = centre.radius
-                size = self.kit.forward.sizes_product(layer, below)
-                t = t + nu * size
-            if product:
-                t = t + self._product_loss(layer, name, below, size, nu)
-            if c.dtype == torch.float32:  # a weight below the smallest normal is off by at most eta
-                t = t + c.eta * below.sum((1, 2, 3), keepdim=True)
         if node.op == "gather" and product:
             repeats = self.kit.forward.moves[name].repeats
             t = t + (gamma(repeats - 1, c.u) if repeats > 1 else 0.0) * xabs
         if product and name in self.kit.pending:
             t = t + self.kit.pending[name] * xabs  # M_j lambda_j was rounded once
-        return up(t)
+        return round_up(up(t), dtype)
+
+    def _layer_vector(self, name: str, xabs: Tensor, dtype: torch.dtype, *, product: bool) -> Tensor:
+        c, layer, boxes = self.kit.coefficients, self.kit.forward.layers[name], self.boxes
+        operand, size = layer.node.inputs[0], boxes.magnitude[name]
+        nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else one_rounding(c.u)
+        centre = self.centre(name) if product else None
+        if centre is None:
+            distance, below, entries, imaged = self.absmax(operand), self.sum_absmax(operand), size, 0.0
+            sized, offset = layer.rho + nu, layer.rho + dot_error(size[0].numel())
+        else:
+            distance = centre.radius
+            below, entries = distance.sum((1, 2, 3)), self.kit.forward.sizes_product(layer, distance)
+            # of the image: the point's magnitudes are the box's, to within a rounding
+            sized, offset = layer.rho + gamma(layer.terms + 4, U64), dot_error(size[0].numel())
+            imaged = 2 * dot_error(distance[0].numel())  # the sum M'.p, whose magnitudes are below 2 |M| Wabs |p|
+        depths = self._depths(layer, self.live(name)) if product and self.kit.sums_in_blocks(layer) else None
+        return LayerCharge(
+            e=boxes.error[name] if name in boxes.error else torch.zeros_like(size),
+            size=size,
+            entries=entries,
+            babs=layer.babs,
+            below=below,
+            xabs=xabs,
+            image=None if centre is None else centre.image,
+            depths=depths,
+            loss=self._product_loss(layer, name, distance, entries, nu) if product and depths is None else None,
+            sized=sized,
+            offset=offset,
+            imaged=imaged,
+            nu=nu,
+            u=c.u,
+            eta=c.eta if c.dtype == torch.float32 else 0.0,  # a weight below the smallest normal is off by at most that
+            pending=self.kit.pending.get(name, 0.0) if product else 0.0,  # M_j lambda_j was rounded once
+        ).total(dtype)
 
     def _product_loss(self, layer: Layer, name: str, below: Tensor, size: Tensor, nu: float) -> Tensor:
-        """R: what the entries of M W round, times how far the operand lies from what is exact (`below`; `size` is wabs times that)."""
-        c, node, live = self.kit.coefficients, layer.node, self.live(name)
-        if self.kit.sums_in_blocks(layer):
-            return gammas(self._depths(layer, live), c.u) * (1 + nu) * size
+        """R: what the entries of M W round, times how far the operand lies from what is exact (`below`; `size` is wabs
+        times that).
+        """
         # K of an entry of M W: the outputs that read the cell and can have a coefficient; zeros add exactly
-        k = c.product_error(self.kit.forward.readers(layer, live)) * (1 + nu)
-        if node.op == "linear":
+        k = self.kit.coefficients.product_error(self.kit.forward.readers(layer, self.live(name))) * (1 + nu)
+        if layer.node.op == "linear":
             return k * size
         return self.kit.forward.sizes_product(layer, torch.where(below > 0, k * below, torch.zeros_like(below)))
 
     def _depths(self, layer: Layer, live: Tensor) -> Tensor:
-        """How many roundings a coefficient's products pass through, at most, each of them [batch, h, w, c]."""
+        """How many roundings a coefficient's products pass through, at most: of each output, or of a convolution's channels."""
         node = layer.node
         if node.op == "linear":
             return dense_depths(live.flatten(1)).view(live.shape)
@@ -231,20 +252,26 @@ class Tables:
     def live(self, name: str) -> Tensor:
         """Where rows can have a coefficient: not where every reader is a ReLU that is off (both its slopes are zero)."""
         if name not in self._live:
-            boxes, shape = self.boxes, self.boxes.lo[name]
-            live = torch.zeros_like(shape, dtype=torch.bool) if self.kit.users[name] else torch.ones_like(shape, dtype=torch.bool)
-            for user in self.kit.users[name]:
-                node = self.kit.nodes[user]
-                if node.op == "relu" and node.number("slope") == 0.0:
-                    live = live | ~(boxes.hi[name] <= 0) | (boxes.lo[name] >= 0)
-                    if user in boxes.signed:  # a multiplier gives a coefficient where the slopes are zero
-                        live = live | (boxes.signed[user] != 0)
-                elif node.op in ("add", "sub") and user in boxes.lo and user != self.kit.net.output:
-                    live = live | self.live(user)
-                else:
-                    live = torch.ones_like(live)
-            self._live[name] = live | torch.ones_like(live) if name == self.kit.net.output else live
+            self._live[name] = self._find_live(name)
         return self._live[name]
+
+    def _find_live(self, name: str) -> Tensor:
+        boxes, net = self.boxes, self.kit.net
+        found = list[Tensor]()
+        for user in self.kit.users[name]:
+            node = self.kit.nodes[user]
+            if node.op == "relu" and node.number("slope") == 0.0:
+                found.append(find_running(boxes.lo[name], boxes.hi[name]))
+                if user in boxes.signed:  # a multiplier gives a coefficient where the slopes are zero
+                    found.append(boxes.signed[user] != 0)
+            elif node.op in ("add", "sub") and user in boxes.lo and user != net.output:
+                found.append(self.live(user))
+            else:
+                break
+        else:
+            if found and name != net.output:
+                return reduce(torch.logical_or, found)
+        return torch.ones_like(boxes.lo[name], dtype=torch.bool)
 
     def active(self, node: Node, image: int | None) -> Compact | None:
         """The part of a dense layer that matters to the rows of an image (None: of several); None where little is saved.
@@ -310,19 +337,19 @@ class Tables:
         frame = self.kit.frames[name]
         return (frame.h, frame.w) == (1, 1) and not any(frame.halo)
 
-    def _floor(self, name: str, xabs: Tensor, below: Tensor | None) -> Tensor:
+    def _floor(self, name: str) -> Tensor:
         """K eta a coefficient for the product, eta for the ReLU's, times the largest values they multiply."""
         c = self.kit.coefficients
         layer = self.kit.forward.layers.get(name)
-        own = xabs.sum((1, 2, 3))
-        if layer is None or below is None:
+        own = self.sum_absmax(name)
+        if layer is None:
             return up(2 * c.eta * own)
-        return up(2 * c.eta * (own + (layer.fan + 1) * (1 + layer.w_max) * below.sum((1, 2, 3))))
+        return up(2 * c.eta * (own + (layer.fan + 1) * (1 + layer.w_max) * self.sum_absmax(layer.node.inputs[0])))
 
     def floor(self, name: str) -> Tensor:
         """Underflow of one rounded operation a coefficient, [batch]."""
         if name not in self._floors:
-            self._floors[name] = up(2 * self.kit.coefficients.eta * self.absmax(name).sum((1, 2, 3)))
+            self._floors[name] = up(2 * self.kit.coefficients.eta * self.sum_absmax(name))
         return self._floors[name]
 
     def image_mask(self, name: str) -> Tensor:

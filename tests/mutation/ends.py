@@ -26,7 +26,7 @@ ENDS: tuple[Mutant, ...] = (
     m("ends: the gap of the other line below", RELAX, "torch.where(below == 1, -lo, hi)", "torch.where(below == 1, hi, -lo).clamp(max=1e-9)", OTHER),
     m("ends: gaps are rounded to nearest", RELAX, "round_up(gap, dtype) if slope == 0.0 else None", "gap.to(dtype) if slope == 0.0 else None", OTHER),
     m("ends: the nearer end of a gap in the loop", CELLS, "widest = -low if high > -low else high", "widest = 0.5 * min(-low, high)", OTHER),
-    m("ends: gaps are rounded to nearest in the loop", CELLS, "if near < widest:", "if False:", OTHER),
+    m("ends: gaps are rounded to nearest in the loop", CELLS, "gap[i] = up_to(np.float64(gap[i]), widest)", "gap[i] = np.float64(gap[i])", OTHER),
     m("ends: a ball's rows have two", ENGINE, "if tables.boxes.ball is not None:\n            return False\n        steps", "steps", OTHER),
     m("ends: any ReLU has the gap of slope 0", ENGINE, 'node.number("slope") == 0.0 if op == "relu" else op in TWO_ENDED', 'op == "relu" or op in TWO_ENDED', OTHER),
     m("ends: max pools have no gap", ENGINE, '("start", "linear", "conv",', '("start", "linear", "conv", "maxpool",', OTHER),

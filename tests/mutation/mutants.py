@@ -26,6 +26,8 @@ PROCESS, SOUND, FOLD = "tests/soundness/test_process.py", "tests/soundness/test_
 SOAK = "tests/soak/test_soak.py::test_a_burst_of_cases"
 BACKEND, WINDOWS = "tests/runtime/test_backend.py", "tests/passes/test_windows.py"
 PRODUCTS, RELAXATIONS = "tests/runtime/test_products.py", "tests/runtime/test_relaxations.py"
+AFFINE, ALIKE = "runtime/cpu/affine_cells.py", "tests/runtime/test_affine_cells.py"
+UNDECIDED = "tests/runtime/test_undecided.py"
 CELLS, COMPILED = "runtime/cpu/cells.py", f"{RELAXATIONS}::test_compiled_cells_are_the_tensor_forms"
 LINES = f"{TRAPS}::test_relu_lines_enclose_the_function_in_rationals"
 OVERFLOW = f"{TRAPS}::test_overflow_never_makes_a_finite_wrong_bound"
@@ -92,21 +94,29 @@ MUTANTS: tuple[Mutant, ...] = (
     m("a flushed sum costs nothing", SOUNDNESS, "* magnitude + flush_loss(sem.eta, factor)", "* magnitude", CONSTANTS, SOAK),
     # the step vector t
     m("t without the deployed error", TABLES, 't = boxes.error.get(name, zero) if OPS[node.op].kind != "nonlinear" else zero', "t = zero", TERMS),
-    m("t without merged weights", TABLES, "(layer.rho + nu) * size", "nu * size", TERMS),
+    m("t of a layer without the deployed error", TABLES, "e=boxes.error[name] if name in boxes.error else torch.zeros_like(size)", "e=torch.zeros_like(size)", TERMS),
+    m("t without merged weights", TABLES, "sized, offset = layer.rho + nu, layer.rho + dot_error", "sized, offset = nu, layer.rho + dot_error", TERMS),
     m("t without stored weights", TABLES, "nu = 0.0 if layer.exact32", "nu = 0.0 if True or layer.exact32", TERMS),
-    m("t without the bias's sum", TABLES, "+ (layer.rho + dot_error(terms)) * layer.babs", "+ layer.rho * layer.babs", TERMS),
+    m("t without the bias's sum", TABLES, "layer.rho + nu, layer.rho + dot_error(size[0].numel())", "layer.rho + nu, layer.rho", TERMS),
     m("t without a dense product", TABLES, "return k * size", "return 0 * size", TERMS),
     m("t without a convolution's product", TABLES, "torch.where(below > 0, k * below,", "torch.where(below > 0, 0 * below,", TERMS),
-    m("t without subnormal weights", TABLES, "t = t + c.eta * below", "t = t + 0 * below", TERMS),
+    m("t without subnormal weights", TABLES, "eta=c.eta if c.dtype == torch.float32 else 0.0", "eta=0.0", TERMS),
     m("small weights count as zero", KIT, "if self.coefficients.flushes and bool(((w.abs() < self.coefficients.eta) & (w != 0)).any()):\n            w = flush(w, self.coefficients.eta)", "if self.coefficients.flushes:\n            w = flush(w, 2.0**20 * self.coefficients.eta)", SUBNORMAL),
     m("intervals leave out subnormal weights", KIT, "if self.coefficients.flushes and", "if", SUBNORMAL),
     m("t without repeats of a gather", TABLES, "gamma(repeats - 1, c.u) if repeats > 1", "gamma(repeats - 1, c.u) if repeats > 1e9", TERMS),
     m("t without the ReLU's product", TABLES, "t = t + self.kit.pending[name] * xabs", "t = t + 0", TERMS),
-    m("t rounded to nearest", TABLES, "t = round_up(self._vector(name, own, below, product=True), self.dtype)", "t = self._vector(name, own, below, product=True).to(self.dtype)", TERMS, SOAK),
-    m("a layer's underflow is forgotten", TABLES, "(own + (layer.fan + 1) * (1 + layer.w_max) * below.sum((1, 2, 3)))", "own", TERMS),
+    m("t of a layer without the ReLU's product", TABLES, "pending=self.kit.pending.get(name, 0.0) if product else 0.0", "pending=0.0", TERMS),
+    m("compiled t rounded to nearest", AFFINE, "t[i] = up_to(np.float64(t[i]), charged)", "t[i] = charged", ALIKE),
+    m("compiled t: subnormal weights of the first image", AFFINE, "tail = eta * below[first // each]", "tail = eta * below[0]", ALIKE),
+    m("compiled t: a channel's biases are the first one's", AFFINE, "charged = e[i] + sized * size[i] + offset * babs[j]", "charged = e[i] + sized * size[i] + offset * babs[0]", ALIKE),
+    m("compiled t: sums of any order are free", AFFINE, "charged = charged + loss[i]", "pass", ALIKE),
+    m("compiled t: roundings of the cell's channel", AFFINE, "x = (depths[i] if own else depths[j]) * u", "x = depths[j] * u", ALIKE),
+    m("compiled t: a sum may be of any length", AFFINE, "if x < 0.5 else np.inf", "if x < 2.0 else np.inf", ALIKE),
+    m("t rounded to nearest", TABLES, "t = self._vector(name, self.absmax(name), self.dtype, product=True)", "t = self._vector(name, self.absmax(name), torch.float64, product=True).to(self.dtype)", TERMS, SOAK),
+    m("a layer's underflow is forgotten", TABLES, "(own + (layer.fan + 1) * (1 + layer.w_max) * self.sum_absmax(layer.node.inputs[0]))", "own", TERMS),
     m("a coefficient's underflow is forgotten", TABLES, "up(2 * self.kit.coefficients.eta *", "up(0 * self.kit.coefficients.eta *", TERMS),
     m("boxes rounded to nearest", TABLES, "round_outward(self.boxes.lo[name], self.boxes.hi[name], self.dtype)", "self.boxes.lo[name].to(self.dtype), self.boxes.hi[name].to(self.dtype)", TERMS),
-    m("a cell of the box [0, 0] is dead", TABLES, "~(boxes.hi[name] <= 0) | (boxes.lo[name] >= 0)", "~(boxes.hi[name] <= 0)", GAPS),
+    m("a cell of the box [0, 0] is dead", CELLS, "runs[i] = not hi[i] <= 0 or lo[i] >= 0", "runs[i] = not hi[i] <= 0", GAPS),
     m("dense layers are cut for the first image", TABLES, "self.live(node.name)[key[1]]", "self.live(node.name)[0]", GAPS, DEEPPOLY),
     m("tables' margins are ones", TORCH, "F.pad(values, (0, 0, left, right, t, b)).contiguous()", "F.pad(values, (0, 0, left, right, t, b), value=1).contiguous()", FRAME),
     # relaxations
@@ -116,11 +126,11 @@ MUTANTS: tuple[Mutant, ...] = (
     m("the upper end of a box is no break point", RELAX, "torch.maximum(torch.maximum(gap_lo, gap_hi), zero)", "torch.maximum(gap_lo, zero)", LINES),
     m("a leaky ReLU rounds nothing", RELAX, "lower_cut - error, (upper_cut + error)", "lower_cut, upper_cut", BETWEEN),
     m("compiled lines without their own rounding", CELLS, "moved = moved + (8 * U64 * (abs(f) + abs(product)) + 1e-300)", "moved = moved + 0.0", COMPILED),
-    m("compiled intercepts rounded to nearest", CELLS, "if near < worst:", "if near < -np.inf:", COMPILED),
+    m("compiled intercepts rounded to nearest", CELLS, "cut[i] = up_to(np.float64(cut[i]), worst)", "cut[i] = np.float64(cut[i])", COMPILED),
     m("compiled lines look at one end of the box", CELLS, "for y in (low, high):", "for y in (low, low):", COMPILED),
     m("a compiled ReLU is on from its upper end", CELLS, "above[i] = 1.0 if low >= 0 else 0.0", "above[i] = 1.0 if high >= 0 else 0.0", COMPILED),
-    m("compiled boxes are rounded to nearest below", CELLS, "if near > lo[i]:", "if near > np.inf:", COMPILED),
-    m("compiled boxes are rounded to nearest above", CELLS, "if near < hi[i]:", "if near < -np.inf:", COMPILED),
+    m("compiled boxes are rounded to nearest below", CELLS, "low[i] = -up_to(-np.float64(low[i]), -lo[i])", "low[i] = np.float64(low[i])", COMPILED),
+    m("compiled boxes are rounded to nearest above", CELLS, "high[i] = up_to(np.float64(high[i]), hi[i])", "high[i] = np.float64(high[i])", COMPILED),
     m("every winner is sure", RELAX, "sure = best >= others", "sure = best >= best", WINNERS),
     m("the runner-up is forgotten", RELAX, "most = hi.amax(-1)", "most = best", WINNERS),
     # the walk
@@ -178,9 +188,15 @@ MUTANTS: tuple[Mutant, ...] = (
     m("clipping takes one cell more", WINDOW, "axis.size - lead - tail), axis.stride", "axis.size - lead - tail - 1), axis.stride", WINDOWS),
     # interval pass
     m("the radius is rounded down", FORWARDS, "rad = up(torch.maximum(hi - mid, mid - lo))", "rad = torch.maximum(hi - mid, mid - lo) * (1 - 2.0**-52)", SOAK, argued="still sound: the spread is enlarged by 2^-34 for sums of half a million terms, and gamma(n + 4) has three roundings of |mid| + rad to spare"),
-    m("the interval pass rounds nothing", FORWARDS, "(gamma(layer.terms + 4, 2.0**-53) + layer.rho)", "(0 * layer.rho)", SOAK),
-    m("boxes without the deployed error", FORWARDS, "width = up(spread + e + (gamma", "width = up(spread + (gamma", DEPLOYED, SOAK),
-    m("magnitudes are those of the middle", FORWARDS, "xabs = mid.abs() + rad  # >= |x|", "xabs = mid.abs()", TERMS, SOAK),
+    m("the interval pass rounds nothing", FORWARDS, "rounds = gamma(layer.terms + 4, 2.0**-53) + layer.rho", "rounds = 0.0", SOAK),
+    m("boxes without the deployed error", FORWARDS, "parts.spread, e, magnitude, layer.babs, rounds)", "parts.spread, 0 * e, magnitude, layer.babs, rounds)", DEPLOYED, SOAK),
+    m("magnitudes are those of the middle", AFFINE, "size[i] = abs(middle) + rad[i]", "size[i] = abs(middle)", TERMS, SOAK),
+    m("compiled boxes: NaN is a bound below", AFFINE, "low if abs(low) < np.inf else -np.inf", "low if not abs(low) == np.inf else -np.inf", ALIKE),
+    m("compiled boxes: half widths of NaN", AFFINE, "over if over >= under or over != over else under", "over if over >= under else under", ALIKE),
+    m("compiled boxes: half widths rounded to nearest", AFFINE, "rad[i] = wide * GROW", "rad[i] = wide", ALIKE),
+    m("neurons that the loop finds have each other's columns", CELLS, "pixel % width, i % channels", "pixel % height, i % channels", UNDECIDED),
+    m("neurons on from below zero get no rows", CELLS, "(hi[i] > 0 and (settled or lo[i] < 0)):\n            count += 1", "(hi[i] > 0 and lo[i] < 0):\n            count += 1", UNDECIDED),
+    m("neurons of other images are found", "runtime/undecided.py", "torch.nonzero(images[found.where[0]])", "torch.nonzero(images[found.where[0]] | True)", UNDECIDED),
     m("a NaN may pass a ReLU", FORWARDS, "wild = ~(torch.isfinite(lo) & torch.isfinite(hi))", "wild = torch.zeros_like(lo, dtype=torch.bool)", OVERFLOW),
     m("a merged shift hides its terms", "kernels/affine.py", '"given" if "summands" in node.attrs else "present"', '"present"', GAPS),
     m("pools read zeros off the image", FORWARDS, "value=-INF)", "value=0.0)", SOAK),

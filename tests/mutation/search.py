@@ -132,7 +132,7 @@ SEARCHES: tuple[Mutant, ...] = (
     m("a leaky operator takes multipliers", _CHOSEN, " and slope == 0.0:", ":", TIGHT),
     m("multipliers come where nobody counts them", FUSED, "shown & (yy[q] != 0) & ", "shown & ", TIGHT, CHOSEN_LINES),
     m("torch's multipliers come where nobody counts them", TORCH, "shown & (gather(own.may, place) != 0)", "shown", CHOSEN_LINES),
-    m("a cell that only multipliers reach does not count", "runtime/tables.py", "live = live | (boxes.signed[user] != 0)", "pass", TIGHT),
+    m("a cell that only multipliers reach does not count", "runtime/tables.py", "found.append(boxes.signed[user] != 0)", "pass", TIGHT),
     m("parts below zero are dropped", _PARTS, "both = Parts.join(on, off)", "both = Parts.join(on, on)", NEURONS),
     m("parts above zero are dropped", _PARTS, "both = Parts.join(on, off)", "both = Parts.join(off, off)", NEURONS),
     m("an operand below zero is below it by half", _PARTS, "torch.minimum(off.hi[at, neuron], cut)", "torch.minimum(off.hi[at, neuron], cut - 0.5)", NEURONS),

@@ -17,7 +17,8 @@ from polytriton.runtime import centres, relax
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.input_balls import InputBalls
-from polytriton.runtime.results import Results, indices
+from polytriton.runtime.results import Results
+from polytriton.runtime.undecided import indices
 from tests.soundness.test_centres import active, exact_line
 
 EDGE = 5  # points of an axis of the input's box

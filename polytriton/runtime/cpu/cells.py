@@ -19,6 +19,13 @@ LEAST = 2.0**-150 * (1 + 2.0**-20)
 LARGEST = 2.0**128 - 2.0**104
 
 
+def up_to(near, value):  # type: ignore[no-untyped-def]
+    """The coefficient beside `near`, which is the nearest one to a value, where that is greater."""
+    if near < value:
+        return -LARGEST if near == -np.inf else near + max(abs(near) * STEP, LEAST)
+    return near
+
+
 @fused.compile_loop("D D T T T T", fused.PLAIN)
 def _relu_cells(lo, hi, below, above, cut, gap):  # type: ignore[no-untyped-def]
     for i in range(len(lo)):
@@ -46,27 +53,19 @@ def _relu_cells(lo, hi, below, above, cut, gap):  # type: ignore[no-untyped-def]
             if not moved <= worst and worst == worst:  # NaN stays
                 worst = moved
         cut[i] = worst
-        near = np.float64(cut[i])
-        if near < worst:
-            cut[i] = -LARGEST if near == -np.inf else near + max(abs(near) * STEP, LEAST)
+        cut[i] = up_to(np.float64(cut[i]), worst)
         widest = -low if high > -low else high
         gap[i] = widest
-        near = np.float64(gap[i])
-        if near < widest:
-            gap[i] = -LARGEST if near == -np.inf else near + max(abs(near) * STEP, LEAST)
+        gap[i] = up_to(np.float64(gap[i]), widest)
 
 
 @fused.compile_loop("D D T T", fused.PLAIN)
 def _outward_cells(lo, hi, low, high):  # type: ignore[no-untyped-def]
     for i in range(len(lo)):
         low[i] = lo[i]
-        near = np.float64(low[i])
-        if near > lo[i]:
-            low[i] = LARGEST if near == np.inf else near - max(abs(near) * STEP, LEAST)
+        low[i] = -up_to(-np.float64(low[i]), -lo[i])
         high[i] = hi[i]
-        near = np.float64(high[i])
-        if near < hi[i]:
-            high[i] = -LARGEST if near == -np.inf else near + max(abs(near) * STEP, LEAST)
+        high[i] = up_to(np.float64(high[i]), hi[i])
 
 
 @fused.compile_loop("D D D D", fused.PLAIN)
@@ -77,31 +76,77 @@ def _positive_cells(lo, hi, low, high):  # type: ignore[no-untyped-def]
         high[i] = (hi[i] if hi[i] > 0 else 0.0) if known else np.inf
 
 
+@fused.compile_loop("D D B", fused.PLAIN)
+def _running_cells(lo, hi, runs):  # type: ignore[no-untyped-def]
+    for i in range(len(lo)):
+        runs[i] = not hi[i] <= 0 or lo[i] >= 0
+
+
+@fused.compile_loop("D D b b", fused.PLAIN)
+def _count_undecided(lo, hi, every, settled):  # type: ignore[no-untyped-def]
+    count = 0
+    for i in range(len(lo)):
+        if every or (hi[i] > 0 and (settled or lo[i] < 0)):
+            count += 1
+    return count
+
+
+@fused.compile_loop("D D b b i i i I2 D2", fused.PLAIN)
+def _note_undecided(lo, hi, every, settled, height, width, channels, places, bounds):  # type: ignore[no-untyped-def]
+    k = 0
+    for i in range(len(lo)):
+        if every or (hi[i] > 0 and (settled or lo[i] < 0)):
+            pixel = i // channels
+            line = pixel // width
+            places[0, k], places[1, k], places[2, k] = i, line // height, line % height
+            places[3, k], places[4, k] = pixel % width, i % channels
+            bounds[0, k], bounds[1, k] = lo[i], -hi[i]
+            k += 1
+
+
 def serves(values: Tensor) -> bool:
     """Whether there are loops for tensors like this one."""
     return fused.AVAILABLE and values.device.type == "cpu"
 
 
-def _flat(values: Tensor) -> np.ndarray:
+def flat(values: Tensor) -> np.ndarray:
     return values.numpy().ravel()
 
 
 def relu_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Slopes below and above an exact ReLU, the cut above it and the gap below: `relax.relu_lines` for slope 0."""
     below, above, cut, gap = (torch.empty(lo.shape, dtype=dtype) for _ in range(4))
-    _relu_cells(_flat(lo), _flat(hi), _flat(below), _flat(above), _flat(cut), _flat(gap))
+    _relu_cells(flat(lo), flat(hi), flat(below), flat(above), flat(cut), flat(gap))
     return below, above, cut, gap
 
 
 def outward_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Boxes in the coefficient type: `relax.round_down` and `relax.round_up`."""
     low, high = (torch.empty(lo.shape, dtype=dtype) for _ in range(2))
-    _outward_cells(_flat(lo), _flat(hi), _flat(low), _flat(high))
+    _outward_cells(flat(lo), flat(hi), flat(low), flat(high))
     return low, high
 
 
 def positive_cells(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
     """An exact ReLU's box, float64: `forward.positive_part`."""
     low, high = torch.empty(lo.shape, dtype=lo.dtype), torch.empty(lo.shape, dtype=lo.dtype)
-    _positive_cells(_flat(lo), _flat(hi), _flat(low), _flat(high))
+    _positive_cells(flat(lo), flat(hi), flat(low), flat(high))
     return low, high
+
+
+def running_cells(lo: Tensor, hi: Tensor) -> Tensor:
+    """Where an exact ReLU is not off: `relax.find_running`."""
+    runs = torch.empty(lo.shape, dtype=torch.bool)
+    _running_cells(flat(lo), flat(hi), flat(runs))
+    return runs
+
+
+def undecided_cells(lo: Tensor, hi: Tensor, every: bool, settled: bool) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, Tensor]]:
+    """Cells, their indices on every axis and bounds of both sides: `undecided.find_undecided`."""
+    low, high = flat(lo), flat(hi)
+    count = _count_undecided(low, high, every, settled)
+    places, bounds = np.empty((5, count), dtype=np.int64), np.empty((2, count))
+    _note_undecided(low, high, every, settled, *lo.shape[1:], places, bounds)
+    at, *where = torch.from_numpy(places).unbind()
+    up, down = torch.from_numpy(bounds).unbind()
+    return at, tuple(where), (up, down)

@@ -118,6 +118,7 @@ def prepare(tell: Tell = knobs.tell) -> float:
     if not AVAILABLE:
         return 0.0
     from polytriton.runtime.cpu import (  # noqa: F401  those that are to be known
+        affine_cells,
         ascent_loops,
         blocks,
         cells,
@@ -224,7 +225,7 @@ def _key(llvm: Any, source: str) -> str:
     assert spec is not None and spec.origin is not None
     parts = sorted({part for one in _known if one.function.__module__ == source for part in one.parts})
     own = [room / f"{name}.py" for name in (source.rpartition(".")[2], *parts, "loops", "loops_build")]
-    for path in (*own, Path(spec.origin).parent / "_version.py"):
+    for path in (*own, room.parents[1] / "rounding.py", Path(spec.origin).parent / "_version.py"):  # loops hold its constants as numbers
         digest.update(path.read_bytes())
     here = llvm.llvm_version_info, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), object.__basicsize__
     digest.update(repr(here).encode())

@@ -22,6 +22,12 @@ def share_out(work: Callable[[T], None], jobs: Sequence[T], threads: int) -> Non
 
     They begin while the arithmetic is pinned, and keep it; torch gives each of them the one thread that is allowed then.
     """
+    count = min(threads, len(jobs))
+    if count <= 1:
+        with at_most(1):
+            for job in jobs:
+                work(job)
+        return
     left = deque(jobs)
 
     def take() -> None:
@@ -37,7 +43,7 @@ def share_out(work: Callable[[T], None], jobs: Sequence[T], threads: int) -> Non
                 raise
 
     with at_most(1):
-        others = [kept_threads(threads - 1, "polytriton-rows").submit(take) for _ in range(min(threads, len(jobs)) - 1)]
+        others = [kept_threads(threads - 1, "polytriton-rows").submit(take) for _ in range(count - 1)]
         try:
             take()
         finally:

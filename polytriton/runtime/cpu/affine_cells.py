@@ -1,0 +1,99 @@
+"""An affine layer's cells: what the interval pass makes of its operand's box, and the error of its rows, in one compiled loop each.
+
+The loops round as the tensor forms in runtime/forward.py and runtime/charges.py do, operation by operation, so both give the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polytriton.rounding import GROW
+from polytriton.runtime.cpu import fused, loops
+from polytriton.runtime.cpu.cells import flat, serves, up_to
+
+if TYPE_CHECKING:
+    from polytriton.runtime.charges import LayerCharge
+
+__all__ = ["bound_outputs", "charge_outputs", "serves", "split_boxes"]
+NONE = np.empty(0)
+
+
+@fused.compile_loop("D D D D D", fused.PLAIN)
+def _split_boxes(lo, hi, mid, rad, size):  # type: ignore[no-untyped-def]
+    for i in range(len(lo)):
+        middle = 0.5 * lo[i] + 0.5 * hi[i]
+        over, under = hi[i] - middle, middle - lo[i]
+        wide = over if over >= under or over != over else under  # NaN stays
+        mid[i] = middle
+        rad[i] = wide * GROW
+        size[i] = abs(middle) + rad[i]
+
+
+@fused.compile_loop("D D D D D d D D", fused.PLAIN)
+def _bound_outputs(centre, spread, e, magnitude, babs, rounds, lo, hi):  # type: ignore[no-untyped-def]
+    for first in range(0, len(centre), len(babs)):
+        for j in range(len(babs)):
+            i = first + j
+            width = (spread[i] + e[i] + rounds * (magnitude[i] + babs[j])) * GROW + 1e-300
+            low, high = centre[i] - width, centre[i] + width
+            lo[i] = low if abs(low) < np.inf else -np.inf
+            hi[i] = high if abs(high) < np.inf else np.inf
+
+
+def _charge_outputs(  # type: ignore[no-untyped-def]
+    e, size, entries, babs, below, image, depths, loss, xabs, sized, offset, imaged, nu, u, eta, pending, t
+):  # fmt: skip
+    each, own = len(size) // max(1, len(below)), len(depths) == len(size)
+    for first in range(0, len(size), len(babs)):
+        tail = eta * below[first // each]
+        for j in range(len(babs)):
+            i = first + j
+            if len(image) > 0:
+                charged = e[i] + sized * (size[i] + babs[j]) + offset * abs(image[i])
+                charged = charged + imaged * size[i]
+                charged = charged + nu * entries[i]
+            else:
+                charged = e[i] + sized * size[i] + offset * babs[j]
+            if len(depths) > 0:
+                x = (depths[i] if own else depths[j]) * u
+                gamma = x / (1 - x) * GROW if x < 0.5 else np.inf
+                charged = charged + gamma * (1 + nu) * entries[i]
+            elif len(loss) > 0:
+                charged = charged + loss[i]
+            if eta > 0:
+                charged = charged + tail
+            if pending > 0:
+                charged = charged + pending * xabs[i]
+            charged = charged * GROW
+            t[i] = charged
+            t[i] = up_to(np.float64(t[i]), charged)
+
+
+_charge = loops.loop("D D D D D D D D D d d d d d d d T", fused.PLAIN, parts=("cells",))(_charge_outputs)
+
+
+def split_boxes(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    """The boxes' centres, and behind one another their half widths and their greatest magnitudes, [2 batch, ...]."""
+    mid, both = lo.new_empty(lo.shape), lo.new_empty(2 * len(lo), *lo.shape[1:])
+    rad, size = both.numpy().reshape(2, -1)
+    _split_boxes(flat(lo), flat(hi), flat(mid), rad, size)
+    return mid, both
+
+
+def bound_outputs(centre: Tensor, spread: Tensor, e: Tensor, magnitude: Tensor, babs: Tensor, rounds: float) -> tuple[Tensor, Tensor]:
+    """The box of a layer's outputs around its centre, `rounds` times their magnitudes wider; no bound where a number is not finite."""
+    lo, hi = centre.new_empty(centre.shape), centre.new_empty(centre.shape)
+    _bound_outputs(flat(centre), flat(spread), flat(e), flat(magnitude), flat(babs), rounds, flat(lo), flat(hi))
+    return lo, hi
+
+
+def charge_outputs(c: LayerCharge, dtype: torch.dtype) -> Tensor:
+    """`LayerCharge.total`."""
+    t = torch.empty(c.size.shape, dtype=dtype)
+    given = (NONE if v is None else flat(v) for v in (c.e, c.size, c.entries, c.babs, c.below, c.image, c.depths, c.loss))
+    _charge(*given, flat(c.xabs), c.sized, c.offset, c.imaged, c.nu, c.u, c.eta, c.pending, flat(t))
+    return t
