@@ -105,7 +105,7 @@ class Stage:
         target = compiled.net.node(program.target)
         h, w, c = extent(target)
         image, row_h, row_w, channel = (self.whole_numbers(n, rows) for n in (batch, h, w, c))
-        tables, capacity = engine._tables(boxes), power(rows, ALIGN, MOST)
+        tables, capacity = engine.tables(boxes), power(rows, ALIGN, MOST)
         self.ready = Ready(launches, lay_out(launches))
         backend.arena(self.ready.arena.size * capacity * backend.word)  # before tensors are bound to places in it
         self.binding = Binding(backend, self.ready, backend.player.bring(tables, program), capacity, capacity)

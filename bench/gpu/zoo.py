@@ -25,9 +25,10 @@ from bench.nets import grow
 from polytriton.frontend.onnx import load_onnx
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, compile_net
-from polytriton.runtime.engine import Engine, Tally
+from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Forms, Stopped
 from polytriton.runtime.settings import pin_settings
+from polytriton.runtime.walker import Tally
 
 COLUMNS = END_TO_END
 SHOWN = ("network", "kind", "engine", "numerics", "batch", "seconds", "goal", "worst", "gflop", "of_peak", "note")

@@ -35,8 +35,8 @@ class _AtOutput(Walk):
 
 def output_forms(engine: Engine, boxes: Boxes, forms: Forms, deadline: float | None = None) -> Results:
     """Lower bounds of forms over the box of the outputs, by the interpreter of Plans."""
-    engine = engine if engine.kernels is None else engine._plain()
-    results = engine._results(len(forms.image))
-    for _ in engine.walks(_AtOutput, engine._tables(boxes), forms, results, deadline):
+    engine = engine if engine.kernels is None else engine.plain()
+    results = Results.begin(len(forms.image), engine.device)
+    for _ in engine.walker.walks(_AtOutput, engine.tables(boxes), forms, results, deadline):
         pass
     return results

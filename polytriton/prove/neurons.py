@@ -30,7 +30,7 @@ from polytriton.runtime.forward import Boxes
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import order, to_physical
 from polytriton.runtime.relax import round_outward
-from polytriton.runtime.results import Forms, Stopped
+from polytriton.runtime.results import Forms, Stopped, expire
 
 STEPS = 12  # uphill, for a part's form; it begins where its parent's ended
 OPERATIONS = 8e9  # of a batch, so that clocks and progress are looked at
@@ -131,7 +131,7 @@ class NeuronSearch:
         self.begin()
         try:
             while (len(self.waiting) or self.sent) and not self.stuck and not self.found:
-                self.engine._expire(self.deadline)
+                expire(self.deadline)
                 self._round()
         finally:
             self._put_back()
@@ -300,7 +300,7 @@ class NeuronSearch:
         )  # fmt: skip
         found = self.tight.ascend(rows, boxes, forms.image, steps)
         chosen = self.tight.as_chosen(found)
-        best, empty = e._walk_forms(e._tables(boxes), forms, None, self.deadline, chosen).best.cpu(), empty.cpu()
+        best, empty = e.walker.bound_forms(e.tables(boxes), forms, None, self.deadline, chosen).best.cpu(), empty.cpu()
         closed = (best > 0) | empty[at]
         mine = closed & ~empty[at]
         self.refuted.scatter_reduce_(0, form[mine], best[mine], "amin")

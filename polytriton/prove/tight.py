@@ -32,7 +32,7 @@ from polytriton.runtime.forward import Boxes
 from polytriton.runtime.gpu.ascent_kernels import AscentKernels
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import from_physical, to_physical
-from polytriton.runtime.results import Forms, Results, Stopped
+from polytriton.runtime.results import Forms, Results, Stopped, expire
 from polytriton.runtime.undecided import Undecided, find_undecided, indices
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ class Tight:
 
     def __init__(self, decider: Decider, how: Try, deadline: float | None = None) -> None:
         self.decider, self.how, engine = decider, how, decider.engine(how)
-        self.engine = engine if engine.kernels is None else engine._plain()
+        self.engine = engine if engine.kernels is None else engine.plain()
         e = self.engine
-        expire = partial(e._expire, deadline)
-        self.ascent = Ascent(e.net, e.device, expire) if engine.kernels is None else AscentKernels(engine.kernels, expire)
+        watch = partial(expire, deadline)
+        self.ascent = Ascent(e.net, e.device, watch) if engine.kernels is None else AscentKernels(engine.kernels, watch)
         chained = ChainAscent.serves(e.net) and ascent_loops.serves(e.device)
-        self.chain = ChainAscent(e.net, e.forward, expire) if chained else None
+        self.chain = ChainAscent(e.net, e.forward, watch) if chained else None
         self.inner = sum(n.size for n in e.net) <= DENSE
         self.place = {e.nodes[r].inputs[0]: k for k, r in enumerate(self.ascent.divided_before(e.net.output))}
         # whether parts get inner bounds of their own behind what divides them: chains, and small networks of smooth functions
@@ -121,7 +121,7 @@ class Tight:
         boxes.lo[name], boxes.hi[name] = boxes.lo[name].contiguous(), boxes.hi[name].contiguous()
         found = self._find_undecided(name, boxes, images)
         if len(found):
-            e._both_sides(program, e._tables(boxes), found, e.leaves(name), deadline)
+            e.walker.bound_neurons(program, e.tables(boxes), found, e.leaves(name), deadline)
             found.write(boxes.lo[name], boxes.hi[name])
 
     def _again(
@@ -139,14 +139,16 @@ class Tight:
         e, low, high = self.engine, boxes.lo[node.name], boxes.hi[node.name]
         found = self._find_undecided(node.name, boxes, images)
         for some in self._batches(found.at, low[0].numel()):
-            e._expire(deadline)
+            expire(deadline)
             image, h, w, channel = (v.repeat(2) for v in indices(some, low.shape))
             rows, sign = torch.arange(2 * len(some), device=e.device), torch.ones(2 * len(some), dtype=torch.int64, device=e.device)
             sign[len(some) :] = -1
             start = torch.zeros(len(rows), *low.shape[1:], device=e.device)
             start[rows, h, w, channel] = sign.float()
             chosen = self._choose(node, boxes, box, image, start, signs, steps)
-            up, down = e._side(program, e._tables(boxes), (image, h, w, channel), rows, sign, False, deadline, chosen).best.split(len(some))
+            where = image, h, w, channel
+            made = e.walker.bound_side(program, e.tables(boxes), where, rows, sign, False, deadline, chosen)
+            up, down = made.best.split(len(some))
             low.view(-1)[some] = torch.maximum(low.view(-1)[some], up)
             high.view(-1)[some] = torch.minimum(high.view(-1)[some], -down)
 
@@ -201,13 +203,13 @@ class Tight:
         """Lower bounds of the forms, every one with slopes of its own; by default no step is made once all are above zero."""
         e, parts = self.engine, []
         for some in torch.split(torch.arange(len(forms.image)), self.rows_at_once()):
-            e._expire(deadline)
+            expire(deadline)
             part = forms.pick(some)
             rows = self.form_rows(part, boxes, box)
             if goal is not None:
                 rows.constant = torch.full((len(some),), goal, device=e.device)
             found = self.ascend(rows, boxes, part.image, QUERY)
-            parts.append(e._walk_forms(e._tables(boxes), part, None, deadline, self.as_chosen(found)))
+            parts.append(e.walker.bound_forms(e.tables(boxes), part, None, deadline, self.as_chosen(found)))
         return Results(torch.cat([p.best for p in parts]), torch.cat([p.raw for p in parts]))
 
     def ask(

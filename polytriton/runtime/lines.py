@@ -52,8 +52,8 @@ class _Lines(Walk):
 
 def input_lines(engine: Engine, boxes: Boxes, forms: Forms, deadline: float | None = None) -> LinearBounds:
     """A linear lower bound of every form over the input node's cells, by the interpreter of Plans."""
-    engine = engine if engine.kernels is None else engine._plain()
+    engine = engine if engine.kernels is None else engine.plain()
     empty = torch.zeros(0, dtype=torch.float64, device=engine.device)
-    walks = engine.walks(_Lines, engine._tables(boxes), forms, Results(empty, empty), deadline)
+    walks = engine.walker.walks(_Lines, engine.tables(boxes), forms, Results(empty, empty), deadline)
     found = [(w.found.slopes, w.found.constant, w.found.slack) for w in walks]
     return LinearBounds(*(torch.cat(parts) for parts in zip(*found, strict=True)))

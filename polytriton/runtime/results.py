@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, fields
 
 import torch
@@ -10,6 +11,12 @@ from torch import Tensor
 
 class Stopped(Exception):
     """The deadline passed; what was proved until then stands."""
+
+
+def expire(deadline: float | None) -> None:
+    """Raises Stopped when it has passed."""
+    if deadline is not None and time.monotonic() > deadline:
+        raise Stopped
 
 
 @dataclass
@@ -25,6 +32,12 @@ class Rows:
     error: Tensor
     index: Tensor  # where in the program's results the row's bound belongs
     excess: Tensor | None = None
+
+    @classmethod
+    def begin(cls, image: Tensor, index: Tensor, h: Tensor, w: Tensor) -> Rows:
+        """Rows that have gathered nothing."""
+        zero = torch.zeros(len(image), dtype=torch.float64, device=image.device)
+        return cls(image, h, w, zero, zero.clone(), index)
 
     def __len__(self) -> int:
         return self.image.shape[0]  # `len` asks whether torch is tracing
@@ -110,6 +123,12 @@ class Results:
     strict: bool = False  # a row is decided by best > 0, not by best >= 0
     left: list[list[int] | Tensor] = field(default_factory=list)  # a block: rows left after each check but the last, where rows leave
     other: Results | None = None
+
+    @classmethod
+    def begin(cls, rows: int, device: torch.device) -> Results:
+        """No bound of so many rows."""
+        best, raw = torch.full((2, rows), float("-inf"), dtype=torch.float64, device=device).unbind()
+        return cls(best, raw)
 
     def decide(self, best: Tensor) -> Tensor:
         return best > 0 if self.strict else best >= 0

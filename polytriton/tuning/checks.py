@@ -118,10 +118,10 @@ class Watching(Walk):
 @contextmanager
 def watch_checks(engine: Engine) -> Iterator[Seen]:
     """What the checks of this engine find while it runs, on the CPU."""
-    seen, plain = Seen(), engine.walk
-    engine.walk = lambda *given: Watching(seen, *given)
+    seen, plain = Seen(), engine.walker.walk
+    engine.walker.walk = lambda *given: Watching(seen, *given)
     try:
         yield seen
     finally:
-        engine.walk = plain
+        engine.walker.walk = plain
         seen.settle()

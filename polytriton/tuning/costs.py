@@ -28,7 +28,7 @@ def measure_costs(verifier: Verifier, seed: int = 0) -> dict[str, Any]:
     with profile_engine(engine) as profile:
         work.run(verifier, q)
     cpu, convs = this_cpu(), plan_convs(verifier.net, engine.plan)
-    threads = engine.backend.threads
+    threads = engine.walker.backend.threads
     lines = [_line(name, spent, convs, verifier, cpu, threads) for name, spent in profile.kernels.items()]
     return {
         "source": cpu.source,

@@ -33,7 +33,7 @@ from polytriton.runtime.cpu.walk import Identity, Results, Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.kit import Kit
-from polytriton.runtime.results import Forms
+from polytriton.runtime.results import Forms, Rows
 from polytriton.tuning import work
 from polytriton.tuning.checks import Seen, watch_checks
 
@@ -109,14 +109,14 @@ def _rows(engine: Engine, boxes: Boxes, program: Program, rng: np.random.Generat
 
 def _walk(engine: Engine, boxes: Boxes, program: Program, at: list[torch.Tensor], sign: torch.Tensor) -> Results:
     """Rows of single neurons, none of which leaves."""
-    results, tables = engine._results(ROWS), engine._tables(boxes)
+    results, tables = Results.begin(ROWS, engine.device), engine.tables(boxes)
     index = torch.arange(ROWS, device=engine.device)
-    rows = engine._rows(torch.zeros_like(index), index, at[0], at[1])
+    rows = Rows.begin(torch.zeros_like(index), index, at[0], at[1])
     start = Identity(sign.to(engine.coefficients.dtype), at[2])
     if engine.kernels is not None:
         engine.kernels.run(tables, program, rows, start, results)
     else:
-        Walk(engine.backend, tables, program, rows, results).run(start)
+        Walk(engine.walker.backend, tables, program, rows, results).run(start)
     return results
 
 

@@ -97,12 +97,12 @@ for _name in PASSES:
 @contextmanager
 def profile_engine(engine: Engine) -> Iterator[Profile]:
     """Clocks in the engine while it runs. What a tape would save (runtime/cpu/tape.py) is counted among what no kernel took."""
-    made, plain, alone, ops = Profile(block=engine.config.block), engine.backend, engine.alone, engine.operations
-    engine.backend, engine.alone = Measured(plain, made.kernels), Measured(alone, made.kernels)
+    made, plain, alone, ops = Profile(block=engine.config.block), engine.walker.backend, engine.walker.alone, engine.operations
+    engine.walker.backend, engine.walker.alone = Measured(plain, made.kernels), Measured(alone, made.kernels)
     start = time.perf_counter()
     try:
         yield made
     finally:
         made.seconds = time.perf_counter() - start
         made.ops = engine.operations - ops
-        engine.backend, engine.alone = plain, alone
+        engine.walker.backend, engine.walker.alone = plain, alone

@@ -62,7 +62,7 @@ def given(e: Engine, seed: int, signed: bool, rows: int = ROWS, spread: float = 
     rng, net = np.random.default_rng(seed), e.net
     middle = torch.from_numpy(rng.standard_normal((rows, net.input.size)))
     lo, hi = middle - spread * torch.rand(middle.shape, generator=torch.Generator().manual_seed(seed)), middle + spread
-    boxes, nodes = e._plain().interval(lo, hi), net.by_name
+    boxes, nodes = e.plain().interval(lo, hi), net.by_name
     relus = {}
     for n in net:
         if n.op == "relu":

@@ -179,7 +179,7 @@ def test_memory_that_runs_out_on_the_way(ours: Engine, monkeypatch: pytest.Monke
 
 
 def test_a_deadline_that_has_passed_before(ours: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polytriton.runtime.engine.time.monotonic", lambda: 2.0)
+    monkeypatch.setattr("polytriton.runtime.results.time.monotonic", lambda: 2.0)
     with pytest.raises(Stopped):
         ours.refine(*EARLY, deadline=1.0)
     assert equal(ours.refine(*LATE, deadline=3.0), alone(ours, *LATE))

@@ -255,7 +255,7 @@ def test_broken_off_in_the_middle(ready: Engine, plain: Engine, stop: type[BaseE
 def test_a_deadline_is_each_batchs_own(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = engine(compiled)
     now = [0.0]
-    monkeypatch.setattr("polytriton.runtime.engine.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("polytriton.runtime.results.time.monotonic", lambda: now[0])
     for seed in range(2):
         ours.refine(*balls(ours.net, seed, 2), deadline=1.0)
     now[0] = 2.0

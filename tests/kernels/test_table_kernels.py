@@ -27,7 +27,7 @@ from polytriton.runtime.gpu.kernel_arguments import batch_table
 from polytriton.runtime.gpu.places import NOBODY
 from polytriton.runtime.gpu.player import Player
 from polytriton.runtime.relax import round_up
-from polytriton.runtime.results import Forms, Identity
+from polytriton.runtime.results import Forms, Identity, Results, Rows
 from polytriton.runtime.tables import Tables
 from tests.kernels.steps import guarded, intact, run
 from tests.kernels.test_boxes import SLOPES, UNSHRUNK, WHERE, blocks_of, some_box
@@ -196,7 +196,7 @@ def ready(
     engine = Engine(compiled, dtype=dtype, kernels="interpret", semantics=semantics, numerics="interval" if interval else "folded")
     rng = np.random.default_rng(batch)
     x = torch.from_numpy(rng.standard_normal((batch, compiled.net.input.size)))
-    tables = engine._tables(engine.interval(x - 0.3, x + 0.3))
+    tables = engine.tables(engine.interval(x - 0.3, x + 0.3))
     assert engine.kernels is not None
     read = {s for p in engine.plan for step in engine.kernels.ready(p).launches.steps for s in step.bind}
     asked = sorted({(k, n) for k, _, n in (s.partition(":") for s in read) if k in cell_kernels.TABLES and n in engine.nodes})
@@ -343,11 +343,11 @@ def test_rows_of_a_program_that_was_not_asked_yet() -> None:
     used.refine(*boxes_of(4, 1))
     answers = []
     for engine in (fresh, used):
-        tables, results = engine._tables(engine.interval(*boxes_of(1, 1))), engine._results(4)
+        tables, results = engine.tables(engine.interval(*boxes_of(1, 1))), Results.begin(4, engine.device)
         at = torch.arange(4)
         program = next(iter(engine.programs.values()))
         start = Identity(torch.ones(4, dtype=torch.float64), at % engine.nodes[program.target].shape[0])
         assert engine.kernels is not None
-        engine.kernels.run(tables, program, engine._rows(at * 0, at, at * 0, at * 0), start, results)
+        engine.kernels.run(tables, program, Rows.begin(at * 0, at, at * 0, at * 0), start, results)
         answers.append(results.best)
     assert torch.equal(*answers) and bool(torch.isfinite(answers[0]).all())

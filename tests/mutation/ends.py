@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant, m
 
 LOOP, RECORD, PLAYER = "runtime/cpu/tape_loop.py", "runtime/cpu/tape_record.py", "runtime/cpu/tape_player.py"
-WALK, ENGINE, RELAX, CELLS = "runtime/cpu/walk.py", "runtime/engine.py", "runtime/relax.py", "runtime/cpu/cells.py"
+WALK, WALKER, RELAX, CELLS = "runtime/cpu/walk.py", "runtime/walker.py", "runtime/relax.py", "runtime/cpu/cells.py"
 FUSED, TENSORS, BACKEND = "runtime/cpu/fused.py", "runtime/cpu/torch_backend.py", "tests/runtime/test_backend.py"
 OTHER, PLAYED = "tests/soundness/test_other_ends.py", "tests/runtime/test_tapes.py"
 ENDS: tuple[Mutant, ...] = (
@@ -27,12 +27,12 @@ ENDS: tuple[Mutant, ...] = (
     m("ends: gaps are rounded to nearest", RELAX, "round_up(gap, dtype) if slope == 0.0 else None", "gap.to(dtype) if slope == 0.0 else None", OTHER),
     m("ends: the nearer end of a gap in the loop", CELLS, "widest = -low if high > -low else high", "widest = 0.5 * min(-low, high)", OTHER),
     m("ends: gaps are rounded to nearest in the loop", CELLS, "gap[i] = up_to(np.float64(gap[i]), widest)", "gap[i] = np.float64(gap[i])", OTHER),
-    m("ends: a ball's rows have two", ENGINE, "if tables.boxes.ball is not None:\n            return False\n        steps", "steps", OTHER),
-    m("ends: any ReLU has the gap of slope 0", ENGINE, 'node.number("slope") == 0.0 if op == "relu" else op in TWO_ENDED', 'op == "relu" or op in TWO_ENDED', OTHER),
-    m("ends: max pools have no gap", ENGINE, '("start", "linear", "conv",', '("start", "linear", "conv", "maxpool",', OTHER),
-    m("ends: smooth functions have no gap", ENGINE, '("start", "linear", "conv",', '("start", "linear", "conv", "tanh",', OTHER),
-    m("ends: the other end bounds the same side", ENGINE, "self.backend.keep(other.best, -sign, open_, best, True)", "self.backend.keep(other.best, sign, open_, best, True)", OTHER),
-    m("ends: the other end takes the place of better bounds", ENGINE, "self.backend.keep(other.best, -sign, open_, best, True)", "self.backend.keep(other.best, -sign, open_, best, False)", OTHER),
+    m("ends: a ball's rows have two", WALKER, "if tables.boxes.ball is not None:\n            return False\n        steps", "steps", OTHER),
+    m("ends: any ReLU has the gap of slope 0", WALKER, 'node.number("slope") == 0.0 if op == "relu" else op in TWO_ENDED', 'op == "relu" or op in TWO_ENDED', OTHER),
+    m("ends: max pools have no gap", WALKER, '("start", "linear", "conv",', '("start", "linear", "conv", "maxpool",', OTHER),
+    m("ends: smooth functions have no gap", WALKER, '("start", "linear", "conv",', '("start", "linear", "conv", "tanh",', OTHER),
+    m("ends: the other end bounds the same side", WALKER, "self.backend.keep(other.best, -sign, open_, best, True)", "self.backend.keep(other.best, sign, open_, best, True)", OTHER),
+    m("ends: the other end takes the place of better bounds", WALKER, "self.backend.keep(other.best, -sign, open_, best, True)", "self.backend.keep(other.best, -sign, open_, best, False)", OTHER),
     m("ends: rows go on without what they exceed", PLAYER, "None if self.rows.excess is None else excess)", "None if self.rows.excess is None else 0 * excess)", PLAYED),
     m("ends: rows come without what they exceed", PLAYER, "zip(scalars, (rows.constant, rows.error, rows.excess), strict=False)", "zip(scalars, (rows.constant, rows.error), strict=False)", PLAYED),
     m("ends in tapes: rows have no gaps before an affine node", LOOP, "floats(f[REST + 14] if ends else 0, FAR)", "floats(0, FAR)", OTHER, PLAYED),

@@ -120,7 +120,7 @@ SEARCHES: tuple[Mutant, ...] = (
     m("torch's decided operator takes a chosen slope", TORCH, "torch.where((low < 0) & (high > 0), slopes, gather(lines.below, place))", "slopes", CHOSEN_LINES),
     m("chosen slopes leave the operator's error out", TORCH, "            total = total + (x.clamp(min=0).double() * gather(lines.lower_cut, place).double()).sum((1, 2))\n", "            pass\n", TIGHT),
     m("torch's chosen slopes leave the chord's cut out", TORCH, "total = (x.clamp(max=0).double() * gather(lines.upper_cut, place).double()).sum((1, 2))", "total = (0 * x.double()).sum((1, 2))", CHOSEN_LINES),
-    m("rows of inner neurons take another part's tables", _TIGHT, "(image, h, w, channel), rows", "(image * 0, h, w, channel), rows", NEURONS),
+    m("rows of inner neurons take another part's tables", _TIGHT, "where = image, h, w, channel\n", "where = image * 0, h, w, channel\n", NEURONS),
     m("an upper bound with chosen slopes keeps a tenth", _TIGHT, "high.view(-1)[some], -down)", "high.view(-1)[some], -0.9 * down)", TIGHT),
     m("a lower bound with chosen slopes is the upper one's", _TIGHT, "low.view(-1)[some], up)", "low.view(-1)[some], down)", TIGHT),
     m("a tight bound below zero proves", _TIGHT, "answers.settle(q, rows[best > 0], chosen=True)", "answers.settled[q.group[rows[best > -2000]]] = True", TIGHT),

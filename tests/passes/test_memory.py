@@ -16,7 +16,7 @@ from polytriton.ir.net import Net
 from polytriton.ir.plan import Program, extent
 from polytriton.passes import memory
 from polytriton.passes.pipeline import compile_net, fold_net, make_plan
-from polytriton.runtime import engine
+from polytriton.runtime import engine, walker
 from polytriton.runtime.cpu import fused
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.cpu.walk import Identity, Results, Walk
@@ -109,7 +109,7 @@ def weigh(net: Net, dtype: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> 
 
     with monkeypatch.context() as m:
         m.setattr(TorchBackend, "__init__", init)
-        m.setattr(engine, "Walk", Metered)
+        m.setattr(walker, "Walk", Metered)
         Metered.seen = []
         e = engine.Engine(compile_net(net, "input"), dtype=dtype, semantics="real", early=False)
         lo, hi = (torch.from_numpy(v).reshape(2, -1) for v in random_box(np.random.default_rng(0), net, "ordinary", 2))

@@ -282,7 +282,7 @@ def executions(
 def bounded(search: NeuronSearch, parts: Parts) -> tuple[np.ndarray, np.ndarray]:
     """The bounds of each part's forms, and the emptiness, that a search finds."""
     noted: list[Tensor] = []
-    walk, bound = search.engine._walk_forms, search.tight.bound
+    walk, bound = search.engine.walker.bound_forms, search.tight.bound
 
     def note(*given: object) -> object:
         made = walk(*given)  # type: ignore[arg-type]
@@ -296,7 +296,7 @@ def bounded(search: NeuronSearch, parts: Parts) -> tuple[np.ndarray, np.ndarray]
         return boxes, empty
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search.engine, "_walk_forms", note)
+        patch.setattr(search.engine.walker, "bound_forms", note)
         patch.setattr(search.tight, "bound", empties)
         search._bound(parts, 5, False)
     return noted[1].view(len(parts), -1).numpy(), noted[0].numpy()

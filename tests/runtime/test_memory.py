@@ -55,7 +55,7 @@ def all_bounds(net: Net, memory: int, dtype: str, candidates: str) -> tuple[dict
     n = net.node(e.plan.query.target).size
     got = e.query(boxes, Forms(torch.arange(3).repeat_interleave(n), torch.eye(n, dtype=torch.float64).repeat(3, 1)))
     found = {f"{name}.{side}": getattr(boxes, side)[name].numpy() for name in e.bounded_nodes() for side in ("lo", "hi")}
-    return {**found, "query": got.best.numpy()}, {p.target: len(e._blocks(10_000, p)) for p in e.plan}
+    return {**found, "query": got.best.numpy()}, {p.target: len(e.walker.blocks(10_000, p)) for p in e.plan}
 
 
 @pytest.mark.parametrize("candidates", ["all", "input"])
@@ -100,9 +100,9 @@ def test_a_budget_that_one_row_exceeds_names_one_that_suffices() -> None:
     compiled = compile_net(conv_net())
     program = compiled.plan.query
     row = program.row_bytes // 2  # float32
-    assert len(Engine(compiled, memory=2 * row)._blocks(5, program)) == 5
+    assert len(Engine(compiled, memory=2 * row).walker.blocks(5, program)) == 5
     with pytest.raises(ResourceError, match=r"one row of %linear_1 takes") as caught:
-        Engine(compiled, memory=2 * row - 2)._blocks(1, program)
+        Engine(compiled, memory=2 * row - 2).walker.blocks(1, program)
     assert 2 * row <= wanted(caught.value) <= 2 * row + (1 << 20), "the least that suffices"
 
 

@@ -15,7 +15,7 @@ import torch
 
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime import budget, engine
+from polytriton.runtime import budget, walker
 from polytriton.runtime.config import Config
 from polytriton.runtime.cpu import blocks, tape_player
 from polytriton.runtime.cpu.sharing import share_out
@@ -24,6 +24,7 @@ from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Forms, Results
 from polytriton.runtime.trace import Trace
+from polytriton.runtime.walker import Walker
 from tests.oracle.nets import random_box, toy_conv, toy_residual
 from tests.oracle.small import dense
 
@@ -92,7 +93,7 @@ def test_bounds_and_counts_are_those_of_one_thread(net: Net, dtype: str, candida
         asked.append(threads)
         share_out(work, jobs, threads)
 
-    monkeypatch.setattr(engine, "share_out", note)
+    monkeypatch.setattr(walker, "share_out", note)
     alone, one, before = bounds(net, 1, dtype, candidates)
     assert set(asked) == {1}
     shared, several, after = bounds(net, THREADS, dtype, candidates)
@@ -120,13 +121,13 @@ def test_rows_that_leave_are_told_by_block_whoever_came_first(backwards: bool, m
             made.append(side(self, *given, ends=ends))  # type: ignore[arg-type]
             return made[-1]
 
-        monkeypatch.setattr(Engine, "_side", note)
+        monkeypatch.setattr(Walker, "bound_side", note)
         bounds(toy_residual(), THREADS, "float64", "all")
         return [(r.ops, list(r.left)) for r in made]
 
-    side = Engine._side
+    side = Walker.bound_side
     shared = told()
-    monkeypatch.setattr(engine, "share_out", in_turn)
+    monkeypatch.setattr(walker, "share_out", in_turn)
     assert told() == shared and max(len({tuple(b) for b in left}) for _, left in shared) > 1  # type: ignore[arg-type]
 
 
@@ -294,7 +295,7 @@ def test_a_query_shared_is_a_query_asked(net: Net, played: bool, monkeypatch: py
         asked.append((len(jobs), threads))
         share_out(work, jobs, threads)
 
-    monkeypatch.setattr(engine, "share_out", note)
+    monkeypatch.setattr(walker, "share_out", note)
     rng, compiled = np.random.default_rng(9), compile_net(net)
     lo, hi = (torch.from_numpy(v).reshape(2, -1) for v in random_box(rng, net, "ordinary", 2))
     rows = torch.from_numpy(rng.standard_normal((24, net.by_name[net.output].size)))

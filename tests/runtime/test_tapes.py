@@ -66,7 +66,7 @@ def ask(
         found.numbers |= {f"best of {groups is None}": best, f"raw {groups is None}": results.raw.numpy() if groups is None else best}
         found.left += results.left
     found.rows = engine.tally.rows
-    made = engine._tables(boxes).tapes.values()
+    made = engine.tables(boxes).tapes.values()
     found.tapes = [tape for tape in made if tape is not None]
     return found
 
@@ -296,7 +296,7 @@ def test_what_may_be_played_ends_in_one_tape(layers: int, monkeypatch: pytest.Mo
     net = chain(layers)
     engine = Engine(compile_net(net, "all"), semantics="real")
     program, found = engine.plan.query, ask(net, True, monkeypatch, 2, "all", DEFAULT).tapes
-    assert Walk.may_play(engine.backend, engine.kit, program) == (layers == 5)
+    assert Walk.may_play(engine.walker.backend, engine.kit, program) == (layers == 5)
     assert (max(tape.steps for tape in found) >= len(program.steps) - 2) == (layers == 5)
 
 
@@ -308,7 +308,7 @@ def test_where_a_tape_is_full_another_goes_on(monkeypatch: pytest.MonkeyPatch) -
     engine = Engine(compile_net(chain(40), "all"), semantics="real")
     boxes = engine.interval(torch.full((1, 6), -4.0).double(), torch.full((1, 6), 4.0).double())
     assert engine.query(boxes, Forms(torch.zeros(6, dtype=torch.int64), torch.eye(6, dtype=torch.float64))).best.isfinite().all()
-    assert not walked and len(engine._tables(boxes).tapes) > 1
+    assert not walked and len(engine.tables(boxes).tapes) > 1
 
 
 def test_kinds_of_walk_that_look_at_their_steps_are_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +316,7 @@ def test_kinds_of_walk_that_look_at_their_steps_are_not_played(monkeypatch: pyte
         plays = False
 
     engine = Engine(compile_net(toy_conv(), "all"), semantics="real")
-    engine.walk = Looking
+    engine.walker.walk = Looking
     monkeypatch.setattr(tape_player, "play", None)
     lo, hi = (torch.from_numpy(v).reshape(1, -1) for v in random_box(np.random.default_rng(1), engine.net, "ordinary", 1))
     assert engine.refine(lo, hi).batch == 1

@@ -44,12 +44,12 @@ Bounds = dict[str, tuple[np.ndarray, np.ndarray]]  # node -> ends, [images, cell
 @contextmanager
 def backend(engine: Engine, loops: bool, library: bool) -> Iterator[None]:
     """The row passes compiled or in torch, convolutions by the library or as products and shifts."""
-    kept = engine.backend.fast, engine.backend.direct
-    engine.backend.fast, engine.backend.direct = kept[0] and loops, kept[1] and library
+    kept = engine.walker.backend.fast, engine.walker.backend.direct
+    engine.walker.backend.fast, engine.walker.backend.direct = kept[0] and loops, kept[1] and library
     try:
         yield
     finally:
-        engine.backend.fast, engine.backend.direct = kept
+        engine.walker.backend.fast, engine.walker.backend.direct = kept
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,6 @@ def test_a_row_owes_what_its_constants_round(outputs: int, inputs: int, centred:
     forms = Forms(torch.zeros(1, dtype=torch.int64), torch.from_numpy(m)[None])
     with torch.inference_mode():
         boxes = engine.refine(box, box)
-        (walk,) = engine.walks(_Errors, engine._tables(boxes), forms, Results(empty, empty), None)
+        (walk,) = engine.walker.walks(_Errors, engine.tables(boxes), forms, Results(empty, empty), None)
     least = (inputs + 1) * (m @ (w @ p + np.abs(b))) + outputs * (m @ np.abs(w @ p + b)) + inputs * (m @ w @ p)
     assert float(walk.owed[0]) >= U64 * least

@@ -32,7 +32,7 @@ def branches(count: int) -> tuple[Net, Fraction]:
 def test_a_bound_over_many_branches_is_no_higher_than_the_value(count: int, fast: bool) -> None:
     net, value = branches(count)
     engine = Engine(compile_net(net), dtype="float64", semantics="real")
-    engine.backend.fast = fast
+    engine.walker.backend.fast = fast
     point = torch.ones(1, 1, dtype=torch.float64)
     found = engine.query(engine.refine(point, point), Forms(torch.zeros(1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.float64)))
     best = Fraction(found.best.item())

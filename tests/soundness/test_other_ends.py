@@ -19,6 +19,7 @@ from polytriton.runtime.engine import Engine
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.results import Results
 from polytriton.runtime.undecided import indices
+from polytriton.runtime.walker import Walker
 from tests.soundness.test_centres import active, exact_line
 
 EDGE = 5  # points of an axis of the input's box
@@ -61,16 +62,16 @@ def grid(lo: np.ndarray, hi: np.ndarray) -> np.ndarray:
 
 def note_sides(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Tensor, Tensor, Results]]:
     """The cells, signs and results of rows that were asked for both ends from now on."""
-    noted, side = list[tuple[str, Tensor, Tensor, Results]](), Engine._side
+    noted, side = list[tuple[str, Tensor, Tensor, Results]](), Walker.bound_side
 
-    def note(self: Engine, program, tables, where, neurons, sign, *rest, ends):  # type: ignore[no-untyped-def]
+    def note(self: Walker, program, tables, where, neurons, sign, *rest, ends):  # type: ignore[no-untyped-def]
         results = side(self, program, tables, where, neurons, sign, *rest, ends=ends)
         if ends:
             assert results.other is not None
             noted.append((program.target, where[3][neurons], sign, results))
         return results
 
-    monkeypatch.setattr(Engine, "_side", note)
+    monkeypatch.setattr(Walker, "bound_side", note)
     return noted
 
 
@@ -122,8 +123,8 @@ def test_what_a_row_rounds_is_paid_at_both_ends(kind: str, plays: bool, dtype: s
     hi = lo + 2.0**-6
     boxes = engine.refine(lo, hi)
     cells = torch.arange(0, boxes.lo[name].numel(), 29)
-    results = engine._side(
-        engine.programs[name], engine._tables(boxes), indices(cells, boxes.lo[name].shape), torch.arange(len(cells)),
+    results = engine.walker.bound_side(
+        engine.programs[name], engine.tables(boxes), indices(cells, boxes.lo[name].shape), torch.arange(len(cells)),
         torch.full((len(cells),), sign), False, None, ends=True,
     )  # fmt: skip
     assert results.other is not None
@@ -194,8 +195,8 @@ def test_rows_through_other_operators_have_one_end(op: str) -> None:
     net = other_operator(op)
     engine = Engine(compile_net(net, "input"), semantics="real")
     box = torch.full((1, net.input.size), -1.0).double(), torch.full((1, net.input.size), 1.0).double()
-    program, tables = list(engine.programs.values())[-1], engine._tables(engine.interval(*box))
-    assert not engine._has_ends(program, tables)
+    program, tables = list(engine.programs.values())[-1], engine.tables(engine.interval(*box))
+    assert not engine.walker.has_ends(program, tables)
 
 
 def test_rows_over_balls_have_one_end() -> None:
@@ -204,6 +205,6 @@ def test_rows_over_balls_have_one_end() -> None:
     engine = Engine(compile_net(net, "input"), semantics="real")
     box = torch.zeros(1, 2).double(), torch.ones(1, 2).double()
     program = list(engine.programs.values())[-1]
-    assert engine._has_ends(program, engine._tables(engine.interval(*box)))
+    assert engine.walker.has_ends(program, engine.tables(engine.interval(*box)))
     ball = InputBalls(2.0, torch.full((1, 2), 0.5).double(), torch.ones(1, 2).double(), torch.tensor([0.25]).double())
-    assert not engine._has_ends(program, engine._tables(engine.interval(*box, ball)))
+    assert not engine.walker.has_ends(program, engine.tables(engine.interval(*box, ball)))

@@ -1,0 +1,211 @@
+"""Walks rows of a program in blocks: bounds of both sides of neurons, and of linear forms, on the CPU or by tensor operations.
+
+Rows are cut into blocks that fit the memory and the cache; threads walk blocks of their own, or share a block's rows where a tape plays
+them (cpu/tape_player.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from polytriton.ir.plan import Program
+from polytriton.runtime.budget import between_groups, count_sharers, row_blocks
+from polytriton.runtime.chosen import Chosen
+from polytriton.runtime.config import Config
+from polytriton.runtime.cpu.sharing import share_out
+from polytriton.runtime.cpu.torch_backend import TorchBackend
+from polytriton.runtime.cpu.walk import Walk
+from polytriton.runtime.kit import Kit
+from polytriton.runtime.results import Forms, Identity, Results, Rows, expire, form_rows
+from polytriton.runtime.tables import Tables
+from polytriton.runtime.undecided import Undecided
+
+W = TypeVar("W", bound=Walk)
+
+# what a row says of both its ends behind it, since all that it rounds is charged by magnitudes; a ReLU of slope 0 pays for the other end
+TWO_ENDED = ("start", "linear", "conv", "scale", "add", "sub", "concat", "gather", "dense", "merge", "input")
+
+
+@dataclass
+class Tally:
+    """What a run did: rows by program, and the operations that the Plan counts for them."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    ops: int = 0
+
+    def add_rows(self, name: str, rows: int) -> None:
+        if rows:
+            self.rows[name] = self.rows.get(name, 0) + rows
+
+
+class Walker:
+    """Walks rows of one Plan, `memory` bytes at most at a time; what it does is noted in a tally."""
+
+    def __init__(self, kit: Kit, config: Config, memory: int, threads: int, *, early: bool) -> None:
+        self.kit, self.plan, self.config, self.memory, self.early = kit, kit.plan, config, memory, early
+        self.device = kit.forward.device
+        self.backend, self.alone = TorchBackend(self.device, threads, config), TorchBackend(self.device, 1, config)
+        self.walk: Callable[..., Walk] = Walk
+        self.tally = Tally()
+        self._played: dict[tuple[str, str], bool] = {}  # which programs may be
+
+    # ---- neurons ----------------------------------------------------------------------------------------
+
+    def bound_neurons(
+        self, program: Program, tables: Tables, found: Undecided, leaves: bool, deadline: float | None, hides: bool = False
+    ) -> list[Results]:
+        """Bounds of +x and -x of these neurons, in place of those that were known; those that one side settles are left out of the other
+        where rows leave, and where the rows' other end tells enough of it; those that it switches off, where that hides the other.
+        """
+        best, made = found.bounds, list[Results]()
+        first = torch.where(best[0] >= best[1], 1, -1) if leaves or hides else torch.ones_like(found.at)
+        open_, sign = torch.arange(len(found), device=self.device), first
+        ends = hides and self.has_ends(program, tables)
+        for turn in (1, -1):
+            made.append(self.bound_side(program, tables, found.where, open_, sign, leaves, deadline, ends=ends and turn > 0))
+            # where bounds are taken at the end only, what was found there counts
+            self.backend.keep(made[-1].best, sign, open_, best, self.plan.candidates == "all")
+            if turn < 0:
+                break
+            if (other := made[-1].other) is not None:
+                self.backend.keep(other.best, -sign, open_, best, True)
+            if leaves or ends:
+                open_ = torch.nonzero((best[0] < 0) & (best[1] < 0)).flatten()
+            elif hides:
+                open_ = torch.nonzero(best[1] < 0).flatten()
+            sign = -first[open_]
+        return made
+
+    def has_ends(self, program: Program, tables: Tables) -> bool:
+        """Whether rows of a program may be read from both ends: nothing on their way but affine nodes and ReLUs of slope 0."""
+        if tables.boxes.ball is not None:
+            return False
+        steps = ((step.op, self.kit.nodes[step.node]) for step in program.steps)
+        return all(node.number("slope") == 0.0 if op == "relu" else op in TWO_ENDED for op, node in steps)
+
+    def bound_side(
+        self,
+        program: Program,
+        tables: Tables,
+        where: tuple[Tensor, ...],
+        neurons: Tensor,
+        sign: Tensor,
+        leaves: bool,
+        deadline: float | None,
+        chosen: Chosen | None = None,
+        ends: bool = False,
+    ) -> Results:
+        """Bounds of +x or -x for some of the neurons `where`, one row each; with `ends` the same rows bound the other one too."""
+        rows = len(neurons)
+        image, h, w, channel = where if rows == len(where[0]) else (v[neurons] for v in where)  # they are in their order
+        images = image if tables.boxes.batch > 1 else None
+        results = Results.begin(rows, self.device)
+        if ends:
+            results.other = Results.begin(rows, self.device)
+        if leaves:
+            results.group = torch.arange(rows, device=self.device)
+            results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
+        sharers = min(self.backend.threads, torch.get_num_threads())
+        # one thread's Python goes on beside another's loops where there is a block for each; the rows of few blocks are divided
+        ranges = self.blocks(rows, program, 1, images, walks=False) if chosen is None and self._may_play(program, tables) else []
+        plays = 0 < len(ranges) <= sharers
+        threads, backend = (1, self.backend) if plays else (self._sharers(rows, program), self.alone)
+        if not ranges or threads > 1:
+            ranges = self.blocks(rows, program, threads, images)
+        parts = [replace(results, left=[]) for _ in ranges]  # bounds are shared, each row has its own; what is counted is not
+
+        def walk(k: int) -> None:
+            expire(deadline)
+            block = ranges[k]
+            at = (image, h, w, sign, channel) if len(ranges) == 1 else tuple(v[block] for v in (image, h, w, sign, channel))
+            start = Identity(at[3].to(self.kit.coefficients.dtype), at[4])
+            some = Rows.begin(at[0], block, at[1], at[2])
+            if ends:
+                some.excess = torch.zeros_like(some.error)
+            one = self.walk(backend, tables, program, some, parts[k], chosen)
+            one.threads = sharers if plays else 1
+            one.run(start)
+
+        share_out(walk, range(len(ranges)), min(threads, sharers))
+        self.tally.add_rows(program.target, rows)
+        results.ops, results.left = sum(part.ops for part in parts), [left for part in parts for left in part.left]
+        self.tally.ops += results.ops
+        return results
+
+    def _may_play(self, program: Program, tables: Tables) -> bool:
+        """Whether a block's rows are divided among threads: elsewhere they wait for each other's Python, and take whole blocks."""
+        if self.walk is not Walk or tables.boxes.ball is not None:
+            return False
+        key = program.kind, program.target
+        if key not in self._played:
+            self._played[key] = Walk.may_play(self.backend, self.kit, program)
+        return self._played[key]
+
+    def _sharers(self, rows: int, program: Program) -> int:
+        """For how many threads blocks are made, whoever may walk them now: rows are summed in the same blocks every time."""
+        return count_sharers(rows, program, self.kit, self.memory // 2, self.backend.threads) if self.backend.fast else 1
+
+    def blocks(self, rows: int, program: Program, threads: int = 1, images: Tensor | None = None, walks: bool = True) -> list[Tensor]:
+        return row_blocks(rows, program, self.kit, self.memory // 2, self.config, self.device, threads, images, walks)
+
+    # ---- forms ------------------------------------------------------------------------------------------
+
+    def bound_forms(
+        self, tables: Tables, forms: Forms, groups: Tensor | None, deadline: float | None, chosen: Chosen | None = None
+    ) -> Results:
+        """By the interpreter of Plans."""
+        results = Results.begin(len(forms.image), self.device)
+        if groups is not None:
+            results.group, results.strict = groups.to(self.device), True
+            results.done = torch.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=torch.bool, device=self.device)
+        rows, sharers = len(forms.image), min(self.backend.threads, torch.get_num_threads())
+        plays = chosen is None and forms.over_input is None and self._may_play(self.plan.query, tables)
+        threads = 1 if plays else self._sharers(rows, self.plan.query)
+        blocks = self.blocks(rows, self.plan.query, threads, walks=not plays)
+        if groups is not None and threads > 1:
+            cuts = between_groups([int(block[0]) for block in blocks[1:]], groups)
+            threads = threads if cuts else 1  # groups that mix are walked in turn, in blocks as large as the memory holds
+            ends = [0, *cuts, rows]
+            blocks = [torch.arange(a, b, device=self.device) for a, b in pairwise(ends)] if cuts else self.blocks(rows, self.plan.query)
+        backend = self.backend if plays or len(blocks) == 1 else self.alone
+        parts = [replace(results, left=[]) for _ in blocks]  # bounds are shared, each row has its own; what is counted is not
+
+        def walk(k: int) -> None:
+            expire(deadline)
+            self._walk_block(self.walk, backend, tables, forms, blocks[k], parts[k], chosen, sharers if plays else 1)
+
+        share_out(walk, range(len(blocks)), min(threads, sharers))
+        results.ops, results.left = sum(part.ops for part in parts), [left for part in parts for left in part.left]
+        return results
+
+    def walks(self, kind: Callable[..., W], tables: Tables, forms: Forms, results: Results, deadline: float | None) -> Iterator[W]:
+        """Walks from the forms to the input, a block of them each, when they have arrived."""
+        for block in self.blocks(len(forms.image), self.plan.query):
+            expire(deadline)
+            yield self._walk_block(kind, self.backend, tables, forms, block, results)
+
+    def _walk_block(
+        self,
+        kind: Callable[..., W],
+        backend: TorchBackend,
+        tables: Tables,
+        forms: Forms,
+        block: Tensor,
+        results: Results,
+        chosen: Chosen | None = None,
+        sharers: int = 1,
+    ) -> W:
+        program, sem = self.plan.query, self.kit.forward.semantics
+        flush = 0.0 if sem.real else 2 * sem.eta  # the deployed output itself may be flushed to zero
+        largest = tables.absmax(program.target), None if forms.over_input is None else tables.absmax(self.kit.net.input.name)
+        some, start = form_rows(forms, block, largest, flush, self.kit.coefficients.dtype)
+        walk = kind(backend, tables, program, some, results, chosen)
+        walk.threads = sharers
+        walk.run(start, forms.over_input)
+        return walk
