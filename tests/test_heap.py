@@ -75,7 +75,7 @@ def test_larger_blocks_than_the_default_wait_for_kept_memory(monkeypatch: pytest
     sizes = []
     for kept in (False, True):
         monkeypatch.setattr(budget, "keeps_memory", lambda kept=kept: kept)
-        sizes.append(len(made._blocks(1 << 20, program)[0]))
+        sizes.append(len(made.walker.blocks(1 << 20, program)[0]))
     assert sizes[1] == pytest.approx(2 * sizes[0], rel=0.01)
 
 

@@ -203,7 +203,7 @@ def test_no_mutant_proves_what_is_false(small: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_mutant_of_many_proves_what_is_false(small: Any, tmp_path: Path) -> None:
-    assert attack(small, tmp_path, np.random.default_rng(1), 700)
+    assert attack(small, tmp_path, np.random.default_rng(1), 450)
 
 
 ODD = (

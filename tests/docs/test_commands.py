@@ -24,6 +24,7 @@ import pytest
 import torch
 
 from polytriton.cli import main
+from polytriton.tuning import calibrate
 from tests.docs.test_docs import PAGES, ROOT
 from tests.processes import quick_environment
 
@@ -157,6 +158,7 @@ def parameters() -> list[object]:
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POLYTRITON_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(calibrate, "VALUES", (1 << 14,))  # nobody reads the times that are measured
     # for workers, here and on a cluster, where polytriton is not installed
     monkeypatch.setenv("PYTHONPATH", quick_environment()["PYTHONPATH"])
     furnish(tmp_path, "controller.onnx" if page.name in SMALL else "digits_conv_ibp.onnx")

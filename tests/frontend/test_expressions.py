@@ -54,7 +54,7 @@ def test_properties_mean_their_conditions() -> None:
 
 @pytest.mark.slow
 def test_many_properties_mean_their_conditions() -> None:
-    check_meaning(2, 1_500)
+    check_meaning(2, 900)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_drawn_operators() -> None:
 
 @pytest.mark.slow
 def test_many_drawn_operators() -> None:
-    share(DRAWN, range(100, 700))
+    share(DRAWN, range(100, 500))
 
 
 @pytest.mark.thinned(4)

@@ -50,7 +50,7 @@ def test_texts_are_read_back() -> None:
 
 @pytest.mark.slow
 def test_many_texts_are_read_back() -> None:
-    check_texts(4, 600)
+    check_texts(4, 400)
 
 
 @settings(max_examples=100, deadline=None)

@@ -134,7 +134,7 @@ def parts(case: Case) -> tuple[AffineParts, AffineParts]:
     rad = torch.maximum(hi - mid, mid - lo) * rounding.GROW
     name, counted = case.net.input.name, count_source(layer.node, run.forward.semantics.real)
     made = run.sums(layer.node, Boxes({name: lo}, {name: hi}))
-    return made, run.forward._parts(layer, mid, rad, mid.abs() + rad, counted)
+    return made, run.forward._parts(layer, mid, torch.cat([rad, mid.abs() + rad]), counted)
 
 
 def near(a: Tensor, b: Tensor, room: Tensor | float) -> bool:

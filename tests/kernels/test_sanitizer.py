@@ -15,7 +15,7 @@ from polytriton.kernels.catalogue import make_kernel
 from polytriton.kernels.load import prepare
 from polytriton.kernels.spec import FUSION
 from polytriton.passes.pipeline import compile_net
-from tests.kernels.branches import dense_branches, projections
+from tests.kernels.branches import dense_branches
 from tests.kernels.fake_cuda import CUDA, FakeCuda
 from tests.kernels.launch_faults import FAULTS
 from tests.kernels.sanitized import Device, bits, forgotten, fork, whole_run
@@ -25,15 +25,14 @@ from tests.kernels.test_kernel_runs import small
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of every overflow and NaN
 NETS: dict[str, Callable[[], Net]] = {
-    "fork": fork, "residual": small_net, "projections": lambda: projections(blocks=1), "branches": dense_branches,
+    "fork": fork, "residual": small_net, "branches": dense_branches,
     "pool": lambda: small(pool=True),
 }  # fmt: skip
 CASES = [("fork", {"dtype": "float32", "semantics": "float32"})]
 MORE: list[tuple[str, dict[str, Any]]] = [
     ("fork", {"dtype": "float64", "semantics": "real", "tiles": True}),
     ("residual", {"dtype": "float32", "semantics": "real"}),
-    ("projections", {"dtype": "float32", "semantics": "float32", "tiles": True}),
-    ("branches", {"dtype": "float32", "semantics": "real", "tiles": True}),
+    ("branches", {"dtype": "float32", "semantics": "float32", "tiles": True}),
     ("pool", {"dtype": "float32", "semantics": "float32"}),
     ("fork", {"dtype": "float32", "semantics": "float32", "numerics": "interval"}),
 ]
@@ -63,7 +62,7 @@ def test_a_whole_run_is_clean_and_right(name: str, options: dict[str, Any]) -> N
     assert bits(found) == bits(whole_run(want)) and bits(again) == bits(whole_run(want, ((1, 2),)))
     assert sum(g.replays for g in cuda.graphs) > len(cuda.graphs) > 0
     forks = {node.stream.name for g in cuda.graphs for node in g.nodes}
-    assert len(forks) == 1 + (name in ("fork", "residual", "projections", "branches") and options.get("numerics") != "interval")
+    assert len(forks) == 1 + (name in ("fork", "residual", "branches") and options.get("numerics") != "interval")
     launched = {"open_neurons", "close_neurons", "open_forms", "move_rows"} | ({"climb_rows"} if name != "pool" else set())
     assert launched <= cuda.launched.keys()
 

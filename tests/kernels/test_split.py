@@ -173,8 +173,7 @@ def buffers(step: Launch) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
-@pytest.mark.parametrize("numerics", ["float64", "float32"])
+@pytest.mark.parametrize(("numerics", "target"), [("float64", "cuda:80"), ("float32", "cuda:90")])
 def test_split_products_compile_without_spills(numerics: str, target: str, tmp_path: Path) -> None:
     """Every split of the search space, with the ReLU in front and the scalars beside."""
     from polytriton.kernels.build import check, compile_all

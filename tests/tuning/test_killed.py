@@ -20,7 +20,7 @@ from polytriton.runtime.config import Config
 from polytriton.tuning.store import TRIALS
 from tests.processes import quick_environment
 
-KILLS = 5
+KILLS = 4
 COMMAND = (sys.executable, "-m", "polytriton.cli", "tune")
 
 
