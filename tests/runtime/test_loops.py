@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polytriton.runtime.cpu import fused, loops, sums
+from polytriton.runtime.cpu import cells, fused, loops, sums
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not loops.AVAILABLE, reason="Numba is not installed")
@@ -45,6 +45,15 @@ def test_the_machine_code_is_numbas(kind: type) -> None:
     plain = tuple(np.empty(20) for _ in outs)
     fused.concretize.function(*args, *plain)
     assert all(np.allclose(a, b, rtol=1e-12) for a, b in zip(outs, plain, strict=True))
+
+
+def test_numba_knows_what_a_loop_calls() -> None:
+    """Where nothing is compiled ahead its own dispatcher compiles a loop that calls a plain function."""
+    lo, hi = np.array([-1.0, -0.3, 0.2, -2.0]), np.array([0.1, 0.7, 0.5, -1.0])
+    ahead, later = ([np.empty(4, np.float32) for _ in range(4)] for _ in range(2))
+    cells._relu_cells(lo, hi, *ahead)
+    cells._relu_cells.slow()(lo, hi, *later)
+    assert all(np.array_equal(a, b) for a, b in zip(ahead, later, strict=True)) and ahead[2].max() > 0
 
 
 def test_arrays_of_another_type_or_layout_are_left_to_numba() -> None:

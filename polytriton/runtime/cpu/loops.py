@@ -87,11 +87,14 @@ class Loop:
         if self._slow is None:
             import numba
 
+            from polytriton.runtime.cpu.loops_build import known_to_numba
+
             how: dict[str, Any] = {"nogil": True, "fastmath": self.flags, "error_model": "numpy"}
+            function = known_to_numba(self.function, self.flags, linked=False)
             try:
-                self._slow = numba.njit(cache=True, **how)(self.function)
+                self._slow = numba.njit(cache=True, **how)(function)
             except RuntimeError:  # no writable place for the cache: compile anew in every process
-                self._slow = numba.njit(**how)(self.function)
+                self._slow = numba.njit(**how)(function)
         return self._slow
 
 

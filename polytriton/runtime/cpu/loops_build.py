@@ -98,7 +98,7 @@ def optimise(one: Loop, version: str) -> tuple[str, str, str]:
             element = "boolean" if kind[0] == "B" else _element(kind, version)
             types.append(numba.types.Array(getattr(numba.types, element), _axes(kind), "C"))
     how: dict[str, Any] = {"nogil": True, "fastmath": one.flags, "error_model": "numpy", "no_cpython_wrapper": True}
-    made = numba.njit(**how)(_known_to_numba(one.function, one.flags))
+    made = numba.njit(**how)(known_to_numba(one.function, one.flags))
     made.compile(tuple(types))
     text = made.inspect_llvm(made.signatures[0])
     for head in re.finditer(r"^define [^@\n]*@(\S+?)\((.*)\) ", text, re.M):
@@ -107,19 +107,21 @@ def optimise(one: Loop, version: str) -> tuple[str, str, str]:
     raise RuntimeError(f"{one.function.__name__} is not where Numba used to put it")
 
 
-def _known_to_numba(function: Callable[..., Any], flags: set[str]) -> Any:
-    """The function, with Numba's forms of the loops, functions and routines that it calls by name in place of ours."""
+def known_to_numba(function: Callable[..., Any], flags: set[str], *, linked: bool = True) -> Any:
+    """The function, with Numba's forms of the loops and functions that it calls by name in place of ours; where the result is `linked` with
+    our routines and may run at any address, of these too.
+    """
     assert isinstance(function, FunctionType)
     scope, how = dict(function.__globals__), dict[str, Any](nogil=True, error_model="numpy")
     for name in function.__code__.co_names:
         value = scope.get(name)
         if isinstance(value, Loop):
-            scope[name] = numba.njit(fastmath=value.flags, **how)(_known_to_numba(value.function, value.flags))
+            scope[name] = numba.njit(fastmath=value.flags, **how)(known_to_numba(value.function, value.flags, linked=linked))
         elif isinstance(value, FunctionType):
-            scope[name] = numba.njit(fastmath=flags, **how)(_known_to_numba(value, flags))
-        elif isinstance(value, Addressed):
+            scope[name] = numba.njit(fastmath=flags, **how)(known_to_numba(value, flags, linked=linked))
+        elif linked and isinstance(value, Addressed):
             scope[name] = _numbers(value.kind)
-        elif isinstance(value, Routine):
+        elif linked and isinstance(value, Routine):
             llvm.add_symbol(value.name, ctypes.addressof(NOWHERE))  # Numba links what it compiles, though nothing runs it
             kinds = [numba.types.intp] * value.arguments
             scope[name] = numba.types.ExternalFunction(value.name, numba.types.void(*kinds))
