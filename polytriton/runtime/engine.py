@@ -74,7 +74,7 @@ class Engine:
         stock = Stock(compiled.filed, self.plan, target)
         self.forward = forward or Forward(self.net, find_semantics(semantics), self.device)
         self.kit = Kit(self.net, self.plan, self.forward, self.coefficients, self._sums_in_blocks())
-        self.walker = Walker(self.kit, config, memory, threads, early=self.early)
+        self.walker = Walker(self.kit, config, memory, threads)
         self.tally = self.walker.tally
         self.kernels: TritonBackend | None = None
         if kernels:

@@ -47,8 +47,8 @@ class Tally:
 class Walker:
     """Walks rows of one Plan, `memory` bytes at most at a time; what it does is noted in a tally."""
 
-    def __init__(self, kit: Kit, config: Config, memory: int, threads: int, *, early: bool) -> None:
-        self.kit, self.plan, self.config, self.memory, self.early = kit, kit.plan, config, memory, early
+    def __init__(self, kit: Kit, config: Config, memory: int, threads: int) -> None:
+        self.kit, self.plan, self.config, self.memory = kit, kit.plan, config, memory
         self.device = kit.forward.device
         self.backend, self.alone = TorchBackend(self.device, threads, config), TorchBackend(self.device, 1, config)
         self.walk: Callable[..., Walk] = Walk
