@@ -82,7 +82,7 @@ def test_outputs_are_charged_alike(dtype: torch.dtype, own: bool, odd: float, mo
     rng = np.random.default_rng(2)
     plain = draw_charge(rng, own, odd)
     shape = plain.size.shape
-    depths = torch.from_numpy(rng.choice([1.0, 3.0, 40.0, 2.0**22, 2.0**24], size=shape if own else EXTENT[-1:]))
+    depths = torch.from_numpy(rng.choice([1.0, 3.0, 40.0, 2.0**22, 1.25e7, 2.0**24, 3e7], size=shape if own else EXTENT[-1:]))
     image, loss = draw(rng, shape, odd), draw(rng, shape, odd).abs()
     for centred, product_, small in product((None, image), ("none", "depths", "loss"), (False, True)):
         charge = replace(
