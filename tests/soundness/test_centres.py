@@ -131,12 +131,12 @@ class _Errors(Walk):
         return not last
 
 
-@pytest.mark.parametrize("outputs, inputs, centred", [(4, 60, "on zero"), (200, 4, "far")])
+@pytest.mark.parametrize("outputs, inputs, centred", [(4, 60, "on zero"), (200, 4, "far"), (4, 60, "farther")])
 def test_a_row_owes_what_its_constants_round(outputs: int, inputs: int, centred: str) -> None:
     """At a point of small integers no product rounds: what is owed is the image's sum, that of M.(W p + b) and that of M'.p."""
     rng = np.random.default_rng(6)
     w, p = rng.integers(1, 9, (outputs, inputs)).astype(np.float32), rng.integers(1, 9, inputs).astype(np.float64)
-    b = (-(w @ p) if centred == "on zero" else np.zeros(outputs)).astype(np.float32)
+    b = ({"on zero": -1, "far": 0, "farther": 1000}[centred] * (w @ p)).astype(np.float32)
     net = Builder("point")
     net = net.build(net.add("linear", (net.input((inputs,)),), w=net.constant(w), b=net.constant(b)))
     engine = Engine(compile_net(net), dtype="float32", semantics="real")

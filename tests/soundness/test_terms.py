@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from polytriton.ir.net import Net, Node, Ref
+from polytriton.ir.net import Builder, Net, Node, Ref
 from polytriton.ir.ops import OPS
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.engine import Engine
@@ -164,34 +164,49 @@ def _magnitudes(net: Net) -> Net:
     return replace(net, weights=weights)
 
 
+def check_vectors(net: Net, seed: int, dtype: str, semantics: str) -> set[str]:
+    """Holds every node's vector and floors to what they are to be; returns the operators that were met."""
+    seen = set()
+    engine = Engine(compile_net(net), dtype=dtype, semantics=semantics)
+    lo, hi = random_box(np.random.default_rng(seed), net, "ordinary")
+    with torch.no_grad():
+        boxes = engine.refine(torch.from_numpy(lo).flatten(1), torch.from_numpy(hi).flatten(1))
+        tables = Tables(engine.kit, boxes)
+        c = engine.coefficients
+        wanted = Wanted(engine.net, boxes, c.u, c.eta, dtype == "float32", bool(engine.kit.blocks))
+        for n in engine.net:
+            if OPS[n.op].kind not in ("affine", "layout") or not np.isfinite(wanted.absmax(n.name)).all():
+                continue
+            seen.add(n.op)
+            table, floor = tables.charge(n.name)
+            frame = engine.kit.frames[n.name]
+            top, left, _, _ = frame.halo
+            t = table.double()[:, top : top + frame.h, left : left + frame.w]
+            found = from_physical(t, n.shape).reshape(-1).numpy()
+            least = wanted.vector(n.name)
+            assert (found >= least * (1 - 1e-12)).all(), (seed, n.name, n.op, found - least)
+            assert floor[0] >= wanted.floor(n.name), (seed, n.name, n.op)
+            assert tables.floor(n.name)[0] >= c.eta * wanted.absmax(n.name).sum()
+            lo_table, hi_table = (v.double()[:, top : top + frame.h, left : left + frame.w] for v in tables.box(n.name))
+            assert (lo_table <= boxes.lo[n.name]).all()
+            assert (boxes.hi[n.name] <= hi_table).all()
+    return seen
+
+
 @pytest.mark.parametrize("semantics", ["real", "float32"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("nets", [NETS, pytest.param(2 * NETS, marks=pytest.mark.slow)])
 def test_the_step_vector_has_every_term(nets: int, dtype: str, semantics: str) -> None:
-    seen = set()
+    seen = set[str]()
     for seed in range(nets):
-        net = random_net(seed, steps=6, limit=60, scale="normal")
-        engine = Engine(compile_net(net), dtype=dtype, semantics=semantics)
-        lo, hi = random_box(np.random.default_rng(seed), net, "ordinary")
-        with torch.no_grad():
-            boxes = engine.refine(torch.from_numpy(lo).flatten(1), torch.from_numpy(hi).flatten(1))
-            tables = Tables(engine.kit, boxes)
-            c = engine.coefficients
-            wanted = Wanted(engine.net, boxes, c.u, c.eta, dtype == "float32", bool(engine.kit.blocks))
-            for n in engine.net:
-                if OPS[n.op].kind not in ("affine", "layout") or not np.isfinite(wanted.absmax(n.name)).all():
-                    continue
-                seen.add(n.op)
-                table, floor = tables.charge(n.name)
-                frame = engine.kit.frames[n.name]
-                top, left, _, _ = frame.halo
-                t = table.double()[:, top : top + frame.h, left : left + frame.w]
-                found = from_physical(t, n.shape).reshape(-1).numpy()
-                least = wanted.vector(n.name)
-                assert (found >= least * (1 - 1e-12)).all(), (seed, n.name, n.op, found - least)
-                assert floor[0] >= wanted.floor(n.name), (seed, n.name, n.op)
-                assert tables.floor(n.name)[0] >= c.eta * wanted.absmax(n.name).sum()
-                lo_table, hi_table = (v.double()[:, top : top + frame.h, left : left + frame.w] for v in tables.box(n.name))
-                assert (lo_table <= boxes.lo[n.name]).all()
-                assert (boxes.hi[n.name] <= hi_table).all()
+        seen |= check_vectors(random_net(seed, steps=6, limit=60, scale="normal"), seed, dtype, semantics)
     assert seen >= {"linear", "conv", "scale", "add", "sub", "concat", "gather"}, seen
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_cell_that_is_read_again_is_charged_for_the_sum(dtype: str) -> None:
+    b = Builder("repeats")
+    x = b.add("relu", (b.input((4,)),))
+    x = b.add("gather", (x,), index=b.constant(np.array([0, 1, 1, 1, 1, 2, 3, 3]), "index"), to=(8,))
+    x = b.add("relu", (b.add("add", (x, b.add("relu", (x,))),),))
+    assert "gather" in check_vectors(b.build(x), 0, dtype, "real")
