@@ -86,6 +86,7 @@ def split_boxes(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
 
 def bound_outputs(centre: Tensor, spread: Tensor, e: Tensor, magnitude: Tensor, babs: Tensor, rounds: float) -> tuple[Tensor, Tensor]:
     """The box of a layer's outputs around its centre, `rounds` times their magnitudes wider; no bound where a number is not finite."""
+    assert centre.shape == spread.shape == e.shape == magnitude.shape  # the loop looks at no length
     lo, hi = centre.new_empty(centre.shape), centre.new_empty(centre.shape)
     _bound_outputs(flat(centre), flat(spread), flat(e), flat(magnitude), flat(babs), rounds, flat(lo), flat(hi))
     return lo, hi
@@ -93,6 +94,9 @@ def bound_outputs(centre: Tensor, spread: Tensor, e: Tensor, magnitude: Tensor, 
 
 def charge_outputs(c: LayerCharge, dtype: torch.dtype) -> Tensor:
     """`LayerCharge.total`."""
+    whole = [c.e, c.size, c.entries, c.xabs, *(v for v in (c.image, c.loss) if v is not None)]
+    assert len({v.shape for v in whole}) == 1 and len(c.below) == len(c.size)  # the loop looks at no length
+    assert c.depths is None or c.depths.numel() in (c.size.numel(), c.babs.numel())
     t = torch.empty(c.size.shape, dtype=dtype)
     given = (NONE if v is None else flat(v) for v in (c.e, c.size, c.entries, c.babs, c.below, c.image, c.depths, c.loss))
     _charge(*given, flat(c.xabs), c.sized, c.offset, c.imaged, c.nu, c.u, c.eta, c.pending, flat(t))
