@@ -92,7 +92,7 @@ class Loop:
             how: dict[str, Any] = {"nogil": True, "fastmath": self.flags, "error_model": "numpy"}
             function = known_to_numba(self.function, self.flags, linked=False)
             try:
-                self._slow = numba.njit(cache=True, **how)(function)
+                self._slow = numba.njit(cache=not self.parts, **how)(function)  # its cache looks at the loop's own module alone
             except RuntimeError:  # no writable place for the cache: compile anew in every process
                 self._slow = numba.njit(**how)(function)
         return self._slow
