@@ -231,9 +231,7 @@ class Tables:
         ).total(dtype)
 
     def _product_loss(self, layer: Layer, name: str, below: Tensor, size: Tensor, nu: float) -> Tensor:
-        """R: what the entries of M W round, times how far the operand lies from what is exact (`below`; `size` is wabs
-        times that).
-        """
+        """R: what the entries of M W round, times how far the operand lies from what is exact (`below`; `size` is wabs times that)."""
         # K of an entry of M W: the outputs that read the cell and can have a coefficient; zeros add exactly
         k = self.kit.coefficients.product_error(self.kit.forward.readers(layer, self.live(name))) * (1 + nu)
         if layer.node.op == "linear":
@@ -341,10 +339,10 @@ class Tables:
         """K eta a coefficient for the product, eta for the ReLU's, times the largest values they multiply."""
         c = self.kit.coefficients
         layer = self.kit.forward.layers.get(name)
-        own = self.sum_absmax(name)
         if layer is None:
-            return up(2 * c.eta * own)
-        return up(2 * c.eta * (own + (layer.fan + 1) * (1 + layer.w_max) * self.sum_absmax(layer.node.inputs[0])))
+            return self.floor(name)
+        own, below = self.sum_absmax(name), self.sum_absmax(layer.node.inputs[0])
+        return up(2 * c.eta * (own + (layer.fan + 1) * (1 + layer.w_max) * below))
 
     def floor(self, name: str) -> Tensor:
         """Underflow of one rounded operation a coefficient, [batch]."""

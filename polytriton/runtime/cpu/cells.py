@@ -82,11 +82,16 @@ def _running_cells(lo, hi, runs):  # type: ignore[no-untyped-def]
         runs[i] = not hi[i] <= 0 or lo[i] >= 0
 
 
+def gets_rows(low, high, every, settled):  # type: ignore[no-untyped-def]
+    """Whether a neuron with this box does: `undecided.find_undecided`."""
+    return every or (high > 0 and (settled or low < 0))
+
+
 @fused.compile_loop("D D b b", fused.PLAIN)
 def _count_undecided(lo, hi, every, settled):  # type: ignore[no-untyped-def]
     count = 0
     for i in range(len(lo)):
-        if every or (hi[i] > 0 and (settled or lo[i] < 0)):
+        if gets_rows(lo[i], hi[i], every, settled):
             count += 1
     return count
 
@@ -95,7 +100,7 @@ def _count_undecided(lo, hi, every, settled):  # type: ignore[no-untyped-def]
 def _note_undecided(lo, hi, every, settled, height, width, channels, places, bounds):  # type: ignore[no-untyped-def]
     k = 0
     for i in range(len(lo)):
-        if every or (hi[i] > 0 and (settled or lo[i] < 0)):
+        if gets_rows(lo[i], hi[i], every, settled):
             pixel = i // channels
             line = pixel // width
             places[0, k], places[1, k], places[2, k] = i, line // height, line % height
