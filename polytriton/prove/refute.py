@@ -32,6 +32,7 @@ from polytriton.runtime.results import Forms
 OPERATIONS = 2e10  # of a batch: a fraction of a second, so that clocks and progress are looked at
 MOST = 4096  # domains of a batch
 FILL = 32  # domains up to which a batch is filled with halves of halves, where it could hold as many again for each of them
+FEW = 16  # of so many domains a pass that pays for rounding is worth it for one
 LEVEL = 2.0**-10
 LEAST = 5e-324  # what "above zero" means as a number
 POINTS = 2048  # places where bounds are least, tried as counterexamples at a time
@@ -81,6 +82,14 @@ class Refuting:
     def open(self) -> Callable[[BoxBatch], BoxesTold]:
         answers = Answers(self.best, self.best, self.settled, trail=Trail(wanted=self.noted))
         return Refuter(Decider(self.compiled, self.options), self.q, answers, None).bound_batch
+
+
+def halves_cost_less(batch: Domains, hopeful: np.ndarray) -> bool:
+    """Whether these are so few of a batch that halves of them cost less than a pass of their own. Where halves are no better their number
+    grows from batch to batch, until the pass is worth it; what cannot be divided has no halves.
+    """
+    few = batch.pick(hopeful)
+    return len(few) * FEW < len(batch) and bool((cuts.widest_effect(few.lo, few.hi, np.ones(few.lo.shape)) >= 0).all())
 
 
 class Refuter:
@@ -137,8 +146,8 @@ class Refuter:
             engine = self.decider.engine(how)
             found = self._bound(engine, batch)
             self._close(batch, found)
-            hopeful = self._nearly(batch, found) if k + 1 < len(self.ways) else np.zeros(0)
-            if not hopeful.any():
+            hopeful = self._nearly(batch, found) if k + 1 < len(self.ways) else np.zeros(0, dtype=bool)
+            if not hopeful.any() or halves_cost_less(batch, hopeful):
                 break
             # float32 rounding stands in the way of some: those again, and where it is of most, float64 from now on
             self.trail.tight = True

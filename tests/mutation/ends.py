@@ -8,6 +8,7 @@ from tests.mutation.mutant import Mutant, m
 LOOP, RECORD, PLAYER = "runtime/cpu/tape_loop.py", "runtime/cpu/tape_record.py", "runtime/cpu/tape_player.py"
 WALK, WALKER, RELAX, CELLS = "runtime/cpu/walk.py", "runtime/walker.py", "runtime/relax.py", "runtime/cpu/cells.py"
 FUSED, TENSORS, BACKEND = "runtime/cpu/fused.py", "runtime/cpu/torch_backend.py", "tests/runtime/test_backend.py"
+ROW_PASSES, ROW_CODE = "runtime/cpu/row_passes.py", "tests/runtime/test_row_code.py"
 OTHER, PLAYED = "tests/soundness/test_other_ends.py", "tests/runtime/test_tapes.py"
 ENDS: tuple[Mutant, ...] = (
     m("ends: gaps of positive coefficients are free", WALK, "self.backend.exceed(self.rows, beyond, scale * scale)", "pass", OTHER),
@@ -16,11 +17,11 @@ ENDS: tuple[Mutant, ...] = (
     m("ends: the error counts at one end only", WALK, "self.rows.error + self.rows.excess, others", "self.rows.excess, others", OTHER),
     m("ends: the constant keeps its sign", WALK, "self._settle(self.results.other, -self.rows.constant", "self._settle(self.results.other, self.rows.constant", OTHER),
     m("ends: the greatest value keeps its sign", WALK, "others.append((name, place, -most, weight))", "others.append((name, place, most, weight))", OTHER),
-    m("ends: the least value once more", FUSED, "top += x * (low if x < 0 else high)\n                        top2 += y * (low if y < 0 else high)", "top += x * (high if x < 0 else low)\n                        top2 += y * (high if y < 0 else low)", BACKEND),
-    m("ends: the least value once more, of a row alone", FUSED, "                if ends:\n                    top += x * (low if x < 0 else high)\n        value", "                if ends:\n                    top += x * (high if x < 0 else low)\n        value", BACKEND),
+    m("ends: the least value once more", ROW_PASSES, 'cells.add("most", wide, code.where(negative, low, high, "double"))', 'cells.add("most", wide, code.where(negative, high, low, "double"))', ROW_CODE),
+    m("ends: the least value once more, in the plain loop", FUSED, "top += x * (low if x < 0 else high)", "top += x * (high if x < 0 else low)", ROW_CODE),
     m("ends: the least value once more, without loops", TENSORS, "most = (x * torch.where(x < 0, low, high)).sum((1, 2))", "most = (x * torch.where(x < 0, high, low)).sum((1, 2))", BACKEND),
-    m("ends: gaps of one row of two", FUSED, "over2 += np.float64(y) * g if y > 0 else 0.0", "over2 += np.float64(x) * g if x > 0 else 0.0", BACKEND),
-    m("ends: gaps of negative coefficients too", FUSED, "over += np.float64(x) * np.float64(gg[q]) if x > 0 else 0.0", "over += np.float64(x) * np.float64(gg[q])", BACKEND),
+    m("ends: gaps of negative coefficients too, in machine code", ROW_PASSES, 'cells.add_where("beyond", code.compare("ogt", x)', 'cells.add_where("beyond", code.compare("one", x)', ROW_CODE),
+    m("ends: gaps of negative coefficients too", FUSED, "over += np.float64(x) * np.float64(gg[q]) if x > 0 else 0.0", "over += np.float64(x) * np.float64(gg[q])", ROW_CODE),
     m("ends: gaps are those of coefficients behind them, without loops", TENSORS, "        beyond = None if gap is None else self.positive_dot(m, place, gap)\n        m, total = self.relax(m, place, below, above, None, upper_cut)\n", "        m, total = self.relax(m, place, below, above, None, upper_cut)\n        beyond = None if gap is None else self.positive_dot(m, place, gap)\n", BACKEND),
     m("ends: the nearer end of a gap", RELAX, "torch.where(below == 1, -lo, hi)", "torch.minimum(-lo, hi) * 0.5", OTHER),
     m("ends: the gap of the other line below", RELAX, "torch.where(below == 1, -lo, hi)", "torch.where(below == 1, hi, -lo).clamp(max=1e-9)", OTHER),
@@ -35,7 +36,7 @@ ENDS: tuple[Mutant, ...] = (
     m("ends: the other end takes the place of better bounds", WALKER, "self.backend.keep(other.best, -sign, open_, best, True)", "self.backend.keep(other.best, -sign, open_, best, False)", OTHER),
     m("ends: rows go on without what they exceed", PLAYER, "None if self.rows.excess is None else excess)", "None if self.rows.excess is None else 0 * excess)", PLAYED),
     m("ends: rows come without what they exceed", PLAYER, "zip(scalars, (rows.constant, rows.error, rows.excess), strict=False)", "zip(scalars, (rows.constant, rows.error), strict=False)", PLAYED),
-    m("ends in tapes: rows have no gaps before an affine node", LOOP, "floats(f[REST + 14] if ends else 0, FAR)", "floats(0, FAR)", OTHER, PLAYED),
+    m("ends in tapes: rows have no gaps before an affine node", LOOP, "f[REST + 14] if ends else 0, notes", "0, notes", OTHER, PLAYED),
     m("ends in tapes: gaps of positive coefficients are free", LOOP, "if ends:\n                    exceed_rows(excess[:n], beyond, g[0] * g[0])\n                if point", "if point", OTHER, PLAYED),
     m("ends in tapes: gaps of positive coefficients alone are free", LOOP, "exceed_rows(excess[:n], beyond, g[0] * g[0])\n                relax(", "none\n                relax(", OTHER, PLAYED),
     m("ends in tapes: gaps are left out", RECORD, "(self.tables.lines(node) if narrow is None else narrow).gap", "None", OTHER, PLAYED),

@@ -61,6 +61,7 @@ KERNELS = (ROWS, STEPS, RUNS, FORWARD, COMPACT)
 ARITHMETIC, SOUNDNESS, TABLES, RELAX, WALK = "arithmetic.py", "runtime/soundness.py", "runtime/tables.py", "runtime/relax.py", "runtime/cpu/walk.py"
 KIT = "runtime/kit.py"
 FRONTIER = "runtime/cpu/frontier.py"
+ROW_TEXT, ROW_PASSES, ROW_CODE = "runtime/cpu/row_code.py", "runtime/cpu/row_passes.py", "tests/runtime/test_row_code.py"
 FUSED, TORCH, ENGINE, FORWARDS = "runtime/cpu/fused.py", "runtime/cpu/torch_backend.py", "runtime/engine.py", "runtime/forward.py"
 SCALARS, SUMS = "runtime/cpu/scalars.py", "runtime/cpu/sums.py"
 _SCALARS = "tests/runtime/test_scalars.py::test_"
@@ -164,11 +165,31 @@ MUTANTS: tuple[Mutant, ...] = (
     m("torch: the second sign takes the first's bounds", SCALARS, "zip(bounds, (1, -1), strict=True)", "zip(bounds, (-1, 1), strict=True)", KEPT),
     m("what is no number becomes a neuron's bound", SCALARS, "if abs(found[r]) < np.inf and not", "if not", KEPT),
     # compiled row passes and their torch forms
-    m("concretize swaps the ends", FUSED, "total += x * (high if x < 0 else low)", "total += x * (low if x < 0 else high)", SOAK),
-    m("concretize weighs one end", FUSED, "max(abs(low), abs(high))", "abs(low)", PASSES, GRADIENT),
+    m("concretize swaps the ends", ROW_PASSES, 'cells.add("value", wide, code.where(negative, high, low, "double"))', 'cells.add("value", wide, code.where(negative, low, high, "double"))', SOAK, ROW_CODE),
+    m("concretize weighs one end", ROW_PASSES, 'code.where(code.fresh(f"fcmp ogt {code.vector(\'double\')} {a}, {b}"), a, b, "double")', "a", ROW_CODE, PASSES),
+    m("concretize swaps the ends in the plain loop", FUSED, "total += x * (high if x < 0 else low)", "total += x * (low if x < 0 else high)", ROW_CODE),
+    m("concretize weighs one end in the plain loop", FUSED, "max(abs(low), abs(high))", "abs(low)", ROW_CODE),
     m("relax swaps the slopes", FUSED, "mm[q] = x * (aa[q] if x < 0 else bb[q])", "mm[q] = x * (bb[q] if x < 0 else aa[q])", PASSES, GRADIENT),
     m("the last cell of a line is not charged", FUSED, "err += abs(x) * np.float64(tt[q])", "err += abs(x) * np.float64(tt[q]) if q < line - 1 else 0.0", PASSES, GRADIENT),
-    m("the charge behind a ReLU forgets signs", FUSED, "err += abs(np.float64(n)) * np.float64(tt[q])", "err += np.float64(n) * np.float64(tt[q])", PASSES, GRADIENT),
+    m("the charge behind a ReLU forgets signs", ROW_PASSES, "code.magnitude(behind)", "behind", ROW_CODE, PASSES, GRADIENT),
+    m("the charge behind a ReLU forgets signs in the plain loop", FUSED, "err += abs(np.float64(n)) * np.float64(tt[q])", "err += np.float64(n) * np.float64(tt[q])", ROW_CODE),
+    m("row code: slopes are swapped", ROW_PASSES, "code.where(negative, tables[\"above\"], tables[\"below\"])", "code.where(negative, tables[\"below\"], tables[\"above\"])", ROW_CODE),
+    m("row code: cuts of positive coefficients", ROW_PASSES, 'cells.add_where("total", negative', 'cells.add_where("total", code.compare("ogt", x)', ROW_CODE),
+    m("row code: cells before a line's last count twice", ROW_TEXT, 'self.mask = "%mask"', 'self.mask = ""', ROW_CODE),
+    m("row code: one cell of a line's last is left out", ROW_TEXT, "icmp uge", "icmp ugt", ROW_CODE),
+    m("row code: a line's last cells are left out", ROW_TEXT, "br i1 %ragged, label %few{tag}, label %on{tag}", "br i1 false, label %few{tag}, label %on{tag}", ROW_CODE),
+    m("row code: cells before a line's last are overwritten", ROW_TEXT, 'self.fresh(f"load {kind}, ptr {to}, align {SIZES[self.real]}")', "self.zero()", ROW_CODE),
+    m("row code: rows on one window share what is behind it", ROW_PASSES, 'alike = ("base", "lines.3", "lines.0")', 'alike = ("base", "lines.0")', ROW_CODE),
+    m("row code: rows on one window share a bias", ROW_PASSES, 'alike = ("base", "lines.3", "lines.0")', 'alike = ("base", "lines.3")', ROW_CODE),
+    m("row code: rows share a window unasked", ROW_PASSES, 'alike = ("base",)', 'alike = ("height",)', ROW_CODE),
+    m("row code: the second row adds to the first's sums", ROW_TEXT, "cells.sums = {name: held[k, name] for name in self.sums}", "cells.sums = {name: held[0, name] for name in self.sums}", ROW_CODE),
+    m("row code: rows begin one behind the other", ROW_TEXT, 'self.place("%m", self.number("lines.2", r) if what.moved else at)', 'self.place("%m", at)', ROW_CODE),
+    m("row code: lines of a bias lie as the window's do", ROW_PASSES, 'Table("lines.0", "lines.1", "double")', 'Table("lines.0", "next_pitch", "double")', ROW_CODE),
+    m("row code: the error is that of the window before", ROW_PASSES, 'Table("lines.3", "next_pitch")', "OWN", ROW_CODE),
+    m("row code: half of a vector's sums", ROW_TEXT, "fadd <{width} x double> {parts[0]}, {parts[1]}", "fadd <{width} x double> {parts[0]}, {parts[0]}", ROW_CODE),
+    m("row code: the second sums are written over the first", ROW_TEXT, "self.place(f'%{name}', r, real='double')", "self.place(f'%{name}', '%r', real='double')", ROW_CODE),
+    m("row code: a choice is taken for another", ROW_TEXT, "i64 {2 << k}, i64 0", "i64 {4 >> k}, i64 0", ROW_CODE),
+    m("row code: short lines come in vectors", ROW_TEXT, "%narrow = icmp slt i64 %line, {lanes}", "%narrow = icmp slt i64 %line, 1", ROW_CODE),
     m("shifted sums lose a line of the kernel", SUMS, "if found > k + 2:", "if found > k + 3:", PASSES, GRADIENT),
     m("shifted sums begin a line late", SUMS, "f >= 0 and f % sh == 0 and f // sh < h", "f > 0 and f % sh == 0 and f // sh < h", PASSES, GRADIENT),
     m("rows read the first image's tables", TORCH, "base = rows.image * image + start", "base = 0 * rows.image * image + start", SOAK, PASSES, GRADIENT),

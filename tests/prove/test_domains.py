@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from polytriton.prove.domains import Domains, Pieces, Waiting
+from polytriton.prove.refute import halves_cost_less
 from polytriton.prove.trail import Trail
 
 
@@ -124,3 +125,14 @@ def test_what_waits_keeps_its_own_bounds(monkeypatch: pytest.MonkeyPatch) -> Non
             one = taken.pick(np.array([k]))
             assert all((getattr(one, f.name) == getattr(d, f.name)).all() for f in fields(Domains))
     assert listed and waiting.each == roots.each
+
+
+@pytest.mark.parametrize(("hopeful", "sooner"), [([5], True), ([5, 7], True), ([5, 7, 9], False), ([3], False), ([3, 5], False)])
+def test_few_parts_that_rounding_alone_leaves_open_are_divided(hopeful: list[int], sooner: bool) -> None:
+    """Fewer than one of sixteen; a part that no number divides is never left to that."""
+    q = questions([0] * 40, [0] * 40, 1)
+    batch = domains(q, np.zeros(40, dtype=np.int64), np.ones((40, 1), dtype=bool))
+    batch.lo[3], batch.hi[3] = 1.0, np.nextafter(1.0, 2.0)
+    which = np.isin(np.arange(40), hopeful)
+    assert halves_cost_less(batch, which) == sooner
+    assert not halves_cost_less(batch.pick(which), np.ones(len(hopeful), dtype=bool))

@@ -133,12 +133,12 @@ def multiply(m: Tensor, w: Packed, threads: int, least: int, out: Tensor | None 
 # ---- the loop ----------------------------------------------------------------------------------------------------
 
 
-def text_of_tiles(name: str) -> tuple[str, str, str]:
+def text_of_tiles(name: str, version: str = "") -> tuple[str, str, str]:
     """The loop as LLVM's text: its code, the name of what is to be called, and that one's parameters as Numba passes arrays."""
     tall = WIDE_ROWS if "+avx512f" in loops.features() else ROWS
     parameters = ", ".join(
         ["ptr %ret", "ptr %exc"]
-        + [f"{kind} %{of}.{part}" for of in "mcw" for kind, part in fields(3 if of == "w" else 2)]
+        + [f"{kind} %{of}.{part}" for of in "mcw" for kind, part in loops.fields(3 if of == "w" else 2)]
     )  # fmt: skip
     code = [f"declare {VECTOR} @llvm.fmuladd.v{PANEL}f32({VECTOR}, {VECTOR}, {VECTOR})"]
     code += [_tile(k, f"{name}_tile{k}") for k in range(1, tall + 1)]
@@ -151,12 +151,6 @@ def text_of_tiles(name: str) -> tuple[str, str, str]:
 
 
 VECTOR = f"<{PANEL} x float>"
-
-
-def fields(axes: int) -> list[tuple[str, str]]:
-    """An array among parameters, as Numba passes it."""
-    named = [("ptr", "owner"), ("ptr", "parent"), ("i64", "items"), ("i64", "size"), ("ptr", "data")]
-    return named + [("i64", f"{what}{k}") for what in ("shape", "stride") for k in range(axes)]
 
 
 def _walk(name: str, stem: str, tall: int, parameters: str) -> str:

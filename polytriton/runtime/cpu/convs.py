@@ -37,14 +37,14 @@ def convolve(m: np.ndarray, w: Packed, out: np.ndarray, taps: tuple[int, int], s
 # ---- the loop ----------------------------------------------------------------------------------------------------
 
 
-def _text(name: str) -> tuple[str, str, str]:
+def _text(name: str, version: str = "") -> tuple[str, str, str]:
     """The loop as LLVM's text, around the tiles' and around the machine's code of the sums."""
     from polytriton.runtime.cpu.loops_build import optimise
 
     added, add, _ = optimise(sums.shifted_loop, "float32")
     tiles, multiply, _ = blocks.text_of_tiles(name)
     arrays = {"m": 4, "c": 3, "w": 3, "t": 1, "p": 1}
-    fields = [f"{kind} %{of}.{part}" for of, axes in arrays.items() for kind, part in blocks.fields(axes)]
+    fields = [f"{kind} %{of}.{part}" for of, axes in arrays.items() for kind, part in loops.fields(axes)]
     numbers = ("kh", "size", "channels", "top", "left", "sh", "sw", "dh", "dw", "some")
     parameters = ", ".join(["ptr %ret", "ptr %exc", *fields, *(f"i64 %{n}" for n in numbers)])
 
@@ -71,7 +71,7 @@ def _text(name: str) -> tuple[str, str, str]:
         "  %rows = mul i64 %n, %cells",
     ]
     left, right = array("left", "%md", "%rows", "%m.shape3"), array("right", "%t.data", "%rows", "%pitch")
-    panels = ", ".join(f"{kind} %w.{part}" for kind, part in blocks.fields(3))
+    panels = ", ".join(f"{kind} %w.{part}" for kind, part in loops.fields(3))
     code += [
         f"  %made = call i32 @{multiply}(ptr %ret, ptr %exc, {left}, {right}, {panels})",
         "  %tn = mul i64 %rows, %pitch",
@@ -79,7 +79,7 @@ def _text(name: str) -> tuple[str, str, str]:
     ]
     taps, to = array("taps", "%t.data", "%n", "%m.shape1", "%m.shape2", "%kh", "%size"), array("to", "%cd", "%n", "%c.shape1", "%c.shape2")
     flat = f"{array('', '%t.data', '%tn')}, {array('', '%cd', '%cn')}"
-    places = ", ".join(f"{kind} %p.{part}" for kind, part in blocks.fields(1))
+    places = ", ".join(f"{kind} %p.{part}" for kind, part in loops.fields(1))
     moves = ", ".join(f"i64 %{n}" for n in (*numbers[2:-1], "pitch"))
     code += [
         f"  %status = call i32 @{add}(ptr %ret, ptr %exc, {taps}, {to}, {moves}, {flat}, {places})",

@@ -3,8 +3,8 @@
 Every kernel walks the cells of each row's window: rows M are flat [row, height, width*channels]; tables are flat
 [image, padded height, padded width, channels] and a row's window starts at base[row] (in values), one image line every
 `pitch` values. Sums are float64 over exact products of coefficients of either type; re-association is allowed, since the
-bound counts any order, but NaN and infinity keep their meaning. Two neighbouring rows on the same window share what is
-read from the tables; what is written never lies in the memory that is read, or the loops would not be vectorised.
+bound counts any order, but NaN and infinity keep their meaning. What is written never lies in the memory that is read, or the loops
+would not be vectorised. The two passes that most time goes to have machine code of their own (row_code.py).
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from polytriton.runtime.cpu import loops
+from polytriton.runtime.cpu.outside import Routine
+from polytriton.runtime.cpu.row_code import arrays_at, text_of_loop, text_of_routine
+from polytriton.runtime.cpu.row_passes import CONCRETIZE, RELAX
 
 AVAILABLE = loops.AVAILABLE
 REORDERED = {"reassoc", "contract", "nsz"}
@@ -31,56 +34,18 @@ def compile_loop(form: str, flags: set[str] = REORDERED) -> Callable[[Callable[.
     return loops.loop(form, flags)
 
 
-@compile_loop("T I i i i T T T b D D D D")
-def concretize(m, base, pitch, height, line, lo, hi, point, ends, value, weight, at, most):  # type: ignore[no-untyped-def]
+def _concretize(m, base, pitch, height, line, lo, hi, point, ends, value, weight, at, most):  # type: ignore[no-untyped-def]
     """value = sum of m*lo where m > 0 and m*hi where m < 0; weight = sum of |m| max(|lo|, |hi|); at = sum of m*point, 0 without one;
     most = sum of m*hi where m > 0 and m*lo where m < 0, 0 where only one of the `ends` is asked for.
     """
-    r, size, asked = 0, height * line, len(point) > 0
-    while r < len(base):
+    asked = len(point) > 0
+    for r in range(len(base)):
         total = 0.0
         large = 0.0
         there = 0.0
         top = 0.0
-        if r + 1 < len(base) and base[r] == base[r + 1]:
-            total2 = 0.0
-            large2 = 0.0
-            there2 = 0.0
-            top2 = 0.0
-            for i in range(height):
-                a = r * size + i * line
-                t = base[r] + i * pitch
-                mm, m2 = m[a : a + line], m[a + size : a + size + line]
-                ll, hh, pp = lo[t : t + line], hi[t : t + line], point[t : t + line]
-                for q in range(line):
-                    low = np.float64(ll[q])
-                    high = np.float64(hh[q])
-                    largest = max(abs(low), abs(high))
-                    x = np.float64(mm[q])
-                    y = np.float64(m2[q])
-                    total += x * (high if x < 0 else low)
-                    large += abs(x) * largest
-                    total2 += y * (high if y < 0 else low)
-                    large2 += abs(y) * largest
-                    if asked:
-                        p = np.float64(pp[q])
-                        there += x * p
-                        there2 += y * p
-                    if ends:
-                        top += x * (low if x < 0 else high)
-                        top2 += y * (low if y < 0 else high)
-            value[r] = total
-            weight[r] = large
-            at[r] = there
-            most[r] = top
-            value[r + 1] = total2
-            weight[r + 1] = large2
-            at[r + 1] = there2
-            most[r + 1] = top2
-            r += 2
-            continue
         for i in range(height):
-            a = r * size + i * line
+            a = (r * height + i) * line
             t = base[r] + i * pitch
             mm, ll, hh, pp = m[a : a + line], lo[t : t + line], hi[t : t + line], point[t : t + line]
             for q in range(line):
@@ -97,7 +62,6 @@ def concretize(m, base, pitch, height, line, lo, hi, point, ends, value, weight,
         weight[r] = large
         at[r] = there
         most[r] = top
-        r += 1
 
 
 @compile_loop("T I i i i T D")
@@ -197,8 +161,7 @@ def charge(m, base, pitch, height, line, t_table, bias, lines, constant, error):
         error[r] = err
 
 
-@compile_loop("T I i i i T T T T T T i T D I2 D D D D D")
-def relax_and_charge(  # type: ignore[no-untyped-def]
+def _relax_and_charge(  # type: ignore[no-untyped-def]
     out, base, pitch, height, line, m, below, above, cut, gap, point, next_pitch, t_table, bias, lines,
     total, constant, error, at, beyond,
 ):  # fmt: skip
@@ -206,68 +169,20 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
     without one; beyond = sum of m*gap over m > 0, 0 without one. lines[r]: where a row's lines of bias begin and how far they lie apart, as
     `charge` reads them, where the row begins in m, and where its operand's window does.
     """
-    r, size, asked, ends = 0, height * line, len(point) > 0, len(gap) > 0
-    while r < len(base):
+    asked, ends = len(point) > 0, len(gap) > 0
+    for r in range(len(base)):
         acc = 0.0
         con = 0.0
         err = 0.0
         there = 0.0
         over = 0.0
-        if r + 1 < len(base) and base[r] == base[r + 1] and lines[r, 3] == lines[r + 1, 3] and lines[r, 0] == lines[r + 1, 0]:
-            acc2 = 0.0
-            con2 = 0.0
-            err2 = 0.0
-            there2 = 0.0
-            over2 = 0.0
-            for i in range(height):
-                t = base[r] + i * pitch
-                s = lines[r, 3] + i * next_pitch
-                b = lines[r, 0] + i * lines[r, 1]
-                lo, hi, cc, pp = below[t : t + line], above[t : t + line], cut[t : t + line], point[t : t + line]
-                gg = gap[t : t + line]
-                tt, bb = t_table[s : s + line], bias[b : b + line]
-                a, a2, o = lines[r, 2] + i * line, lines[r + 1, 2] + i * line, r * size + i * line
-                mm, m2, oo, o2 = m[a : a + line], m[a2 : a2 + line], out[o : o + line], out[o + size : o + size + line]
-                for q in range(line):
-                    low, high, c, tq, bq = lo[q], hi[q], np.float64(cc[q]), np.float64(tt[q]), np.float64(bb[q])
-                    x, y = mm[q], m2[q]
-                    if asked:
-                        p = np.float64(pp[q])
-                        there += np.float64(x) * p
-                        there2 += np.float64(y) * p
-                    if ends:
-                        g = np.float64(gg[q])
-                        over += np.float64(x) * g if x > 0 else 0.0
-                        over2 += np.float64(y) * g if y > 0 else 0.0
-                    acc += np.float64(x) * c if x < 0 else 0.0
-                    acc2 += np.float64(y) * c if y < 0 else 0.0
-                    n = x * (high if x < 0 else low)
-                    n2 = y * (high if y < 0 else low)
-                    oo[q] = n
-                    o2[q] = n2
-                    con += np.float64(n) * bq
-                    err += abs(np.float64(n)) * tq
-                    con2 += np.float64(n2) * bq
-                    err2 += abs(np.float64(n2)) * tq
-            total[r] = acc
-            constant[r] = con
-            error[r] = err
-            at[r] = there
-            beyond[r] = over
-            total[r + 1] = acc2
-            constant[r + 1] = con2
-            error[r + 1] = err2
-            at[r + 1] = there2
-            beyond[r + 1] = over2
-            r += 2
-            continue
         for i in range(height):
             t = base[r] + i * pitch
             s = lines[r, 3] + i * next_pitch
             b = lines[r, 0] + i * lines[r, 1]
             lo, hi, cc, pp = below[t : t + line], above[t : t + line], cut[t : t + line], point[t : t + line]
             gg, tt, bb = gap[t : t + line], t_table[s : s + line], bias[b : b + line]
-            a, o = lines[r, 2] + i * line, r * size + i * line
+            a, o = lines[r, 2] + i * line, (r * height + i) * line
             mm, oo = m[a : a + line], out[o : o + line]
             for q in range(line):
                 x = mm[q]
@@ -285,7 +200,27 @@ def relax_and_charge(  # type: ignore[no-untyped-def]
         error[r] = err
         at[r] = there
         beyond[r] = over
-        r += 1
+
+
+concretize = loops.loop(CONCRETIZE.form, REORDERED, partial(text_of_loop, CONCRETIZE), ("row_code", "row_passes"))(_concretize)
+relax_and_charge = loops.loop(RELAX.form, REORDERED, partial(text_of_loop, RELAX), ("row_code", "row_passes"))(_relax_and_charge)
+
+
+# ---- the same for a loop that has addresses ----------------------------------------------------------------------
+
+
+def _concretize_at(rows: int, *given: int) -> None:
+    concretize(*arrays_at(CONCRETIZE, rows, given))
+
+
+def _relax_and_charge_at(rows: int, *given: int) -> None:
+    relax_and_charge(*arrays_at(RELAX, rows, given))
+
+
+concretize_rows = Routine("polytriton_concretize_rows", len(CONCRETIZE.kinds) + 1, _concretize_at)
+relax_rows = Routine("polytriton_relax_rows", len(RELAX.kinds) + 1, _relax_and_charge_at)
+
+ROUTINES = partial(text_of_routine, CONCRETIZE, concretize_rows.name), partial(text_of_routine, RELAX, relax_rows.name)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import numpy as np
 from polytriton import knobs
 
 Tell = Callable[[str], None]
-Text = Callable[[str], "tuple[str, str, str]"]
+Text = Callable[[str, str], "tuple[str, str, str]"]
 AVAILABLE = find_spec("numba") is not None and find_spec("llvmlite") is not None
 FAILED = -(1 << 63)  # what a compiled loop returns for arrays of other types or layouts
 DTYPES = tuple(np.dtype(t) for t in ("float32", "float64", "int64", "bool"))  # in the order of a call's first slots
@@ -40,8 +40,9 @@ class Loop:
     """One loop. `form` names the type of each argument: T an array of coefficients, F, I, D and B one of float32, int64, float64 and
     bool, a digit its axes where they are not one; i, d and b are scalars. Arrays are C-contiguous; for others Numba compiles a version of
     its own.
-    `text` writes the machine's code where Numba's would be slow: given a name, LLVM's text, what is to be called and its parameters;
-    `parts` are the modules beside the loop's own that it takes code from; `beside`, given a name, writes LLVM's text of the routines that
+    `text` writes the machine's code where Numba's would be slow: given a name and a version, LLVM's text, what is to be called and its
+    parameters;
+    `parts` are the modules beside the loop's own that it takes code from; `beside`, given a name, write LLVM's text of the routines that
     it calls (outside.py).
     """
 
@@ -52,7 +53,7 @@ class Loop:
         flags: set[str],
         text: Text | None = None,
         parts: tuple[str, ...] = (),
-        beside: Callable[[str], str] | None = None,
+        beside: Sequence[Callable[[str], str]] = (),
     ) -> None:
         self.function, self.form, self.flags, self.text, self.parts, self.beside = function, form.split(), flags, text, parts, beside
         self.name = f"{function.__module__}.{function.__qualname__}".replace(".", "_")
@@ -106,7 +107,7 @@ def loop(
     flags: set[str],
     text: Text | None = None,
     parts: tuple[str, ...] = (),
-    beside: Callable[[str], str] | None = None,
+    beside: Sequence[Callable[[str], str]] = (),
 ) -> Callable[[Callable[..., Any]], Any]:
     """A loop of this form; the function itself where Numba is not installed."""
 
@@ -114,6 +115,12 @@ def loop(
         return Loop(function, form, flags, text, parts, beside) if AVAILABLE else function
 
     return wrap
+
+
+def fields(axes: int) -> list[tuple[str, str]]:
+    """An array among parameters, as Numba passes it."""
+    named = [("ptr", "owner"), ("ptr", "parent"), ("i64", "items"), ("i64", "size"), ("ptr", "data")]
+    return named + [("i64", f"{what}{k}") for what in ("shape", "stride") for k in range(axes)]
 
 
 def prepare(tell: Tell = knobs.tell) -> float:

@@ -43,8 +43,8 @@ def build(loops: Sequence[Loop], machine: Any, tell: Callable[[int, int], None])
         made = llvm.parse_assembly(_text(one, version, name))
         if one.text is not None:
             made.triple, made.data_layout = machine.triple, str(machine.target_data)
-        if one.beside is not None:
-            routines = llvm.parse_assembly(one.beside(name))
+        for text in one.beside:
+            routines = llvm.parse_assembly(text(name))
             routines.triple, routines.data_layout = machine.triple, str(machine.target_data)
             made.link_in(routines)
         names.append(name)
@@ -84,7 +84,7 @@ def _drop_unused(module: Any, machine: Any) -> None:
 
 def _text(one: Loop, version: str, name: str) -> str:
     """Numba's optimised code of a version, or the loop's own, and the entry behind it."""
-    code, callee, parameters = optimise(one, version) if one.text is None else one.text(name)
+    code, callee, parameters = optimise(one, version) if one.text is None else one.text(name, version)
     return f"{code}\n{_entry(one, version, name, callee, parameters)}"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from polytriton.runtime.cpu import convs, fused, loops
 from polytriton.runtime.cpu.blocks import multiply_rows
 from polytriton.runtime.cpu.convs import convolve_rows
-from polytriton.runtime.cpu.fused import charge, concretize, positive_dot, relax, relax_and_charge, weigh
+from polytriton.runtime.cpu.fused import charge, concretize_rows, positive_dot, relax, relax_rows, weigh
 from polytriton.runtime.cpu.outside import doubles, floats, integers
 from polytriton.runtime.cpu.scalars import exceed_rows, find_open, pay_rows, settle_rows
 
@@ -217,17 +217,20 @@ def play_some(  # type: ignore[no-untyped-def]
             total, extra, beyond = notes[TOTAL][:n], notes[AT][:n], notes[BEYOND][:n]
             if op == CANDIDATE:
                 j, point = LEAST + 2 * f[REST + 3], f[REST + 2]
-                lo, hi, centre = floats(f[REST], FAR), floats(f[REST + 1], FAR), floats(point, FAR)
                 most = notes[OTHER + f[REST + 3]][:n]
-                concretize(m, base[:n], pitch, height, line, lo, hi, centre, ends, notes[j][:n], notes[j + 1][:n], extra, most)
+                concretize_rows(
+                    n, slots[f[M]], base.ctypes.data, pitch, height, line, f[REST], f[REST + 1], point, ends, notes[j].ctypes.data,
+                    notes[j + 1].ctypes.data, extra.ctypes.data, most.ctypes.data,
+                )  # fmt: skip
                 if point != 0:
                     pay_rows(constant[:n], error[:n], extra, none, none, -1.0, 1.0, image[:n])
                 for r in range(n):
                     most[r] = -most[r]
             elif op == POINT:
-                centre = floats(f[REST], FAR)
-                con = notes[CONSTANT][:n]
-                concretize(m, base[:n], pitch, height, line, centre, centre, floats(0, 0), False, total, con, extra, beyond)
+                concretize_rows(
+                    n, slots[f[M]], base.ctypes.data, pitch, height, line, f[REST], f[REST], 0, 0, total.ctypes.data,
+                    notes[CONSTANT].ctypes.data, extra.ctypes.data, beyond.ctypes.data,
+                )  # fmt: skip
                 pay_rows(constant[:n], error[:n], total, none, none, -1.0, 1.0, image[:n])
             elif op == WEIGH:
                 weigh(m, base[:n], pitch, height, line, floats(f[REST], FAR), total)
@@ -258,12 +261,11 @@ def play_some(  # type: ignore[no-untyped-def]
                 for r in range(n):
                     lines[r, 2], lines[r, 3] = (stay[r] if moved else r) * size, then[r]
                 moved = False
-                below, above, cut = floats(f[REST], FAR), floats(f[REST + 1], FAR), floats(f[REST + 2], FAR)
-                point, t, bias = f[REST + 3], floats(f[REST + 4], FAR), doubles(f[REST + 5], FAR)
-                con, err, gap = notes[CONSTANT][:n], notes[ERROR][:n], floats(f[REST + 14] if ends else 0, FAR)
-                relax_and_charge(
-                    out, base[:n], pitch, height, line, m, below, above, cut, gap, floats(point, FAR), f[REST + 13], t, bias, lines[:n],
-                    total, con, err, extra, beyond,
+                point, gap, con, err = f[REST + 3], f[REST + 14] if ends else 0, notes[CONSTANT][:n], notes[ERROR][:n]
+                relax_rows(
+                    n, slots[f[OUT]], base.ctypes.data, pitch, height, line, slots[f[M]], f[REST], f[REST + 1], f[REST + 2], gap, point,
+                    f[REST + 13], f[REST + 4], f[REST + 5], lines.ctypes.data, total.ctypes.data, con.ctypes.data, err.ctypes.data,
+                    extra.ctypes.data, beyond.ctypes.data,
                 )  # fmt: skip
                 if ends:
                     exceed_rows(excess[:n], beyond, g[0] * g[0])
@@ -303,4 +305,5 @@ def _play(  # type: ignore[no-untyped-def]
 
 
 FORM = "I2 D2 I2 i I3 D3 D D D D I B b d D2 I2 I2 I I2"
-play = loops.loop(FORM, fused.PLAIN, parts=("blocks", "convs", "fused", "outside", "scalars", "sums"), beside=convs.text_of_routines)(_play)
+PARTS = ("blocks", "convs", "fused", "outside", "row_code", "row_passes", "scalars", "sums")
+play = loops.loop(FORM, fused.PLAIN, parts=PARTS, beside=(convs.text_of_routines, *fused.ROUTINES))(_play)
