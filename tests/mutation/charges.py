@@ -52,8 +52,8 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("convs: rows are summed where the first ones belong", CONVS, "%co = mul i64 %a, %crow", "%co = mul i64 0, %crow", CONVOLVED),
     m("convs: the rows after a part are left out", CONVS, "%more = icmp slt i64 %b, %m.shape0", "%more = icmp slt i64 %m.shape0, %b", CONVOLVED),
     m("convs: of some rows at a time only the first is multiplied", CONVS, "%rows = mul i64 %n, %cells", "%rows = mul i64 1, %cells", CONVOLVED),
-    m("blocks: what is left of a layer keeps its places", "runtime/cpu/blocks.py", "in ((k, size), (max(before - 1, 0), count)):", "in ((k, size), (k, size)):", f"{SUMMED}::test_outputs_that_move_up_are_charged_for_both_places"),
-    m("blocks: products round half as much", "runtime/cpu/affine_cells.py", "charged + gamma * (1 + nu) * entries[i]", "charged + gamma * 0.5 * entries[i]", TERMS),
+    m("blocks: what is left of a layer keeps its places", "runtime/cpu/blocks.py", "max(alone[k], moved[max(before - 1, 0)])", "alone[k]", f"{SUMMED}::test_outputs_that_move_up_are_charged_for_both_places"),
+    m("blocks: products round half as much", "runtime/cpu/affine_cells.py", "charged[j] + gamma * (1 + nu) * nn[j]", "charged[j] + gamma * 0.5 * nn[j]", TERMS),
     m("centres: a product's value at its centre stays in the constant", WALK, "            self.backend.pay(self.rows, value, -1.0)\n        self._pay_intercepts", "            self.backend.pay(self.rows, None, -1.0)\n        self._pay_intercepts", CENTRES),
     m("narrow: rows pay nothing for a layer whose off cells they leave out", "runtime/narrow.py", "line(t), floor, own[None]", "0 * line(t), floor, own[None]", NARROW),
     m("narrow: images have no margin", "runtime/tables.py", "return (frame.h, frame.w) == (1, 1) and not any(frame.halo)", "return True", NARROW),
@@ -69,5 +69,5 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("centres: the image is of the point before it was rounded", "runtime/centres.py", "exact = point.double()", "exact = 0.5 * lo + 0.5 * hi", CENTRES, TERMS),
     m("centres: the image's own sum rounds nothing", "runtime/tables.py", "sized, offset = layer.rho + gamma(layer.terms + 4, U64), ", "sized, offset = layer.rho, ", CENTRES),
     m("centres: the sum over the image rounds nothing", "runtime/tables.py", "gamma(layer.terms + 4, U64), dot_error(size[0].numel())", "gamma(layer.terms + 4, U64), 0.0", CENTRES),
-    m("centres: rounded weights meet no radius", "runtime/cpu/affine_cells.py", "                charged = charged + nu * entries[i]\n", "", TERMS),
+    m("centres: rounded weights meet no radius", "runtime/cpu/affine_cells.py", "charged[j] = c + nu * nn[j]", "charged[j] = c", TERMS),
 )

@@ -36,44 +36,57 @@ def _split_boxes(lo, hi, mid, rad, size):  # type: ignore[no-untyped-def]
 @fused.compile_loop("D D D D D d D D", fused.PLAIN)
 def _bound_outputs(centre, spread, e, magnitude, babs, rounds, lo, hi):  # type: ignore[no-untyped-def]
     for first in range(0, len(centre), len(babs)):
+        last = first + len(babs)
+        cc, ss, ee, mm = centre[first:last], spread[first:last], e[first:last], magnitude[first:last]
+        ll, hh = lo[first:last], hi[first:last]
         for j in range(len(babs)):
-            i = first + j
-            width = (spread[i] + e[i] + rounds * (magnitude[i] + babs[j])) * GROW + 1e-300
-            low, high = centre[i] - width, centre[i] + width
-            lo[i] = low if abs(low) < np.inf else -np.inf
-            hi[i] = high if abs(high) < np.inf else np.inf
+            width = (ss[j] + ee[j] + rounds * (mm[j] + babs[j])) * GROW + 1e-300
+            low, high = cc[j] - width, cc[j] + width
+            ll[j] = low if abs(low) < np.inf else -np.inf
+            hh[j] = high if abs(high) < np.inf else np.inf
 
 
 def _charge_outputs(  # type: ignore[no-untyped-def]
-    e, size, entries, babs, below, image, depths, loss, xabs, sized, offset, imaged, nu, u, eta, pending, t
+    e, size, entries, babs, below, image, depths, loss, xabs, sized, offset, imaged, nu, u, eta, pending, charged, t
 ):  # fmt: skip
-    each, own = len(size) // max(1, len(below)), len(depths) == len(size)
-    for first in range(0, len(size), len(babs)):
-        tail = eta * below[first // each]
-        for j in range(len(babs)):
-            i = first + j
-            if len(image) > 0:
-                charged = e[i] + sized * (size[i] + babs[j]) + offset * abs(image[i])
-                charged = charged + imaged * size[i]
-                charged = charged + nu * entries[i]
-            else:
-                charged = e[i] + sized * size[i] + offset * babs[j]
-            if len(depths) > 0:
-                x = (depths[i] if own else depths[j]) * u
+    """A box's outputs term by term, `charged` so far: which terms there are is asked once a box, so that each is a loop of vectors."""
+    each, n, own = len(size) // max(1, len(below)), len(babs), len(depths) == len(size)
+    for first in range(0, len(size), n):
+        last, tail = first + n, eta * below[first // each]
+        ee, ss, nn, tt = e[first:last], size[first:last], entries[first:last], t[first:last]
+        if len(image) > 0:
+            ii = image[first:last]
+            for j in range(n):
+                c = ee[j] + sized * (ss[j] + babs[j]) + offset * abs(ii[j])
+                c = c + imaged * ss[j]
+                charged[j] = c + nu * nn[j]
+        else:
+            for j in range(n):
+                charged[j] = ee[j] + sized * ss[j] + offset * babs[j]
+        if len(depths) > 0:
+            dd = depths[first if own else 0 : last if own else n]
+            for j in range(n):
+                x = dd[j] * u
                 gamma = x / (1 - x) * GROW if x < 0.5 else np.inf
-                charged = charged + gamma * (1 + nu) * entries[i]
-            elif len(loss) > 0:
-                charged = charged + loss[i]
-            if eta > 0:
-                charged = charged + tail
-            if pending > 0:
-                charged = charged + pending * xabs[i]
-            charged = charged * GROW
-            t[i] = charged
-            t[i] = up_to(np.float64(t[i]), charged)
+                charged[j] = charged[j] + gamma * (1 + nu) * nn[j]
+        elif len(loss) > 0:
+            ll = loss[first:last]
+            for j in range(n):
+                charged[j] = charged[j] + ll[j]
+        if eta > 0:
+            for j in range(n):
+                charged[j] = charged[j] + tail
+        if pending > 0:
+            xx = xabs[first:last]
+            for j in range(n):
+                charged[j] = charged[j] + pending * xx[j]
+        for j in range(n):
+            whole = charged[j] * GROW
+            tt[j] = whole
+            tt[j] = up_to(np.float64(tt[j]), whole)
 
 
-_charge = loops.loop("D D D D D D D D D d d d d d d d T", fused.PLAIN, parts=("cells",))(_charge_outputs)
+_charge = loops.loop("D D D D D D D D D d d d d d d d D T", fused.PLAIN, parts=("cells",))(_charge_outputs)
 
 
 def split_boxes(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,5 +112,5 @@ def charge_outputs(c: LayerCharge, dtype: torch.dtype) -> Tensor:
     assert c.depths is None or c.depths.numel() in (c.size.numel(), c.babs.numel())
     t = torch.empty(c.size.shape, dtype=dtype)
     given = (NONE if v is None else flat(v) for v in (c.e, c.size, c.entries, c.babs, c.below, c.image, c.depths, c.loss))
-    _charge(*given, flat(c.xabs), c.sized, c.offset, c.imaged, c.nu, c.u, c.eta, c.pending, flat(t))
+    _charge(*given, flat(c.xabs), c.sized, c.offset, c.imaged, c.nu, c.u, c.eta, c.pending, np.empty(c.babs.numel()), flat(t))
     return t

@@ -85,31 +85,39 @@ def dense_depths(live: Tensor) -> Tensor:
     """
     if loops.AVAILABLE and live.device.type == "cpu":
         found = torch.empty(live.shape, dtype=torch.float64)
-        _dense_depths(live.contiguous().view(-1).numpy(), live.shape[1], found.view(-1).numpy())
+        rooms = np.empty((2, live.shape[1]), dtype=np.int64)
+        _dense_depths(live.contiguous().view(-1).numpy(), *rooms, found.view(-1).numpy())
         return found
     flat, count = live.long(), torch.tensor(live.shape[1], device=live.device)
     moved = depths((flat.cumsum(1) - 1).clamp(min=0), flat.sum(1, keepdim=True))
     return torch.maximum(depths(torch.arange(live.shape[1], device=live.device), count), moved).double()
 
 
-@fused.compile_loop("B i D", fused.PLAIN)
-def _dense_depths(live, size, found):  # type: ignore[no-untyped-def]
-    """`dense_depths` of [batch * size] outputs, operation by operation."""
+def count_roundings(at, terms):  # type: ignore[no-untyped-def]
+    """`depths` of one term."""
+    block, group, blocks = at // CHAIN, at // (CHAIN * WIDTH), (terms + CHAIN - 1) // CHAIN
+    own = min(terms - block * CHAIN, CHAIN) - at % CHAIN
+    beside = min(blocks - group * WIDTH, WIDTH) - max(block % WIDTH, 1)
+    beyond = (blocks + WIDTH - 1) // WIDTH - max(group, 1)
+    return 1 + own + max(beside, 0) + max(beyond, 0)
+
+
+@fused.compile_loop("B I I D", fused.PLAIN)
+def _dense_depths(live, alone, moved, found):  # type: ignore[no-untyped-def]
+    """`dense_depths` of [batch * size] outputs, operation by operation; `alone` and `moved` are memory for as many."""
+    size = len(alone)
+    for k in range(size):
+        alone[k] = count_roundings(k, size)
     for first in range(0, len(live), size):
         count = 0
         for k in range(first, first + size):
             count += 1 if live[k] else 0
+        for k in range(max(count, 1)):
+            moved[k] = count_roundings(k, count)
         before = 0
         for k in range(size):
             before += 1 if live[first + k] else 0
-            most = 0
-            for at, terms in ((k, size), (max(before - 1, 0), count)):
-                block, group, blocks = at // CHAIN, at // (CHAIN * WIDTH), (terms + CHAIN - 1) // CHAIN
-                own = min(terms - block * CHAIN, CHAIN) - at % CHAIN
-                beside = min(blocks - group * WIDTH, WIDTH) - max(block % WIDTH, 1)
-                beyond = (blocks + WIDTH - 1) // WIDTH - max(group, 1)
-                most = max(most, 1 + own + max(beside, 0) + max(beyond, 0))
-            found[first + k] = most
+            found[first + k] = max(alone[k], moved[max(before - 1, 0)])
 
 
 def tap_depths(terms: Tensor, shape: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
