@@ -54,7 +54,7 @@ class Code:
         kind = "f64" if self.lanes == 1 else f"v{self.lanes}f64"
         return self.fresh(f"call {self.vector('double')} @llvm.{name}.{kind}({', '.join(given)})")
 
-    def doubled(self, value: str, table: str = "") -> str:
+    def double(self, value: str, table: str = "") -> str:
         """In float64."""
         if self.real == "double" or (table and self.what.tables[table].real == "double"):
             return value

@@ -28,7 +28,7 @@ class Cells:
 
     def __init__(self, code: Code, tables: dict[str, str], asked: frozenset[str]) -> None:
         self.code, self.tables, self.asked = code, tables, asked
-        self.wide = {name: code.doubled(value, name) for name, value in tables.items() if name in code.what.shared}
+        self.wide = {name: code.double(value, name) for name, value in tables.items() if name in code.what.shared}
         self.sums: dict[str, str] = {}
 
     def add(self, name: str, value: str, factor: str) -> None:
@@ -85,7 +85,7 @@ class Relax(Pass):
     moved = True
 
     def row(self, cells: Cells, x: str) -> str:
-        code, tables, wide, negative = cells.code, cells.tables, cells.code.doubled(x), cells.code.compare("olt", x)
+        code, tables, wide, negative = cells.code, cells.tables, cells.code.double(x), cells.code.compare("olt", x)
         if "point" in cells.asked:
             cells.add("at", wide, cells.wide["point"])
         if "gap" in cells.asked:
@@ -93,7 +93,7 @@ class Relax(Pass):
         cells.add_where("total", negative, wide, cells.wide["cut"])
         slope = code.where(negative, tables["above"], tables["below"])
         n = code.fresh(f"fmul {code.vector(code.real)} {x}, {slope}")
-        behind = code.doubled(n)
+        behind = code.double(n)
         cells.add("constant", behind, cells.wide["bias"])
         cells.add("error", code.magnitude(behind), cells.wide["t_table"])
         return n
@@ -112,7 +112,7 @@ class Concretize(Pass):
 
     def row(self, cells: Cells, x: str) -> str:
         code, low, high = cells.code, cells.wide["lo"], cells.wide["hi"]
-        negative, wide = code.compare("olt", x), code.doubled(x)
+        negative, wide = code.compare("olt", x), code.double(x)
         cells.add("value", wide, code.where(negative, high, low, "double"))
         if "largest" not in cells.wide:
             a, b = code.magnitude(low), code.magnitude(high)
