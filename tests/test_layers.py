@@ -114,3 +114,13 @@ class D:
 import numpy, polytriton
 """
     assert sorted(imports(text)) == ["api", "errors", "ir", "limit", "results", "rounding"]
+
+
+def test_no_module_asks_for_the_published_data_when_it_is_imported() -> None:
+    """Tests import benches where there is none."""
+    for path in (*(TESTS.parent / "bench").rglob("*.py"), *TESTS.rglob("*.py")):
+        text = path.read_text()
+        for node in ast.parse(text).body if "data_folder" in text else []:
+            if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ImportFrom):
+                called = {n.func.id for n in ast.walk(node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+                assert "data_folder" not in called, path

@@ -29,7 +29,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for k, (limit, verdict, crown) in enumerate(((9, "unsat", 1), (2.2, "unsat", 0), (2.1, "unsat", 0), (0.5, "sat", 0))):
             prop(tmp_path / f"p{k}.vnnlib", [(-1, 1)] * 2, 1, f"(>= Y_0 {limit})")
             rows.writerow((f"v{k}", "g", "n.onnx", f"p{k}.vnnlib", verdict, "official", crown))
-    monkeypatch.setattr(certificates, "DATA", tmp_path)
+    monkeypatch.setattr(certificates, "data_folder", lambda: tmp_path)
     return tmp_path
 
 
