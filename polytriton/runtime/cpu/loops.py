@@ -93,7 +93,8 @@ class Loop:
             how: dict[str, Any] = {"nogil": True, "fastmath": self.flags, "error_model": "numpy"}
             function = known_to_numba(self.function, self.flags, linked=False)
             try:
-                self._slow = numba.njit(cache=not self.parts, **how)(function)  # its cache looks at the loop's own module alone
+                alone = self.text is not None or not self.parts  # Numba's cache looks at the loop's own module
+                self._slow = numba.njit(cache=alone, **how)(function)
             except RuntimeError:  # no writable place for the cache: compile anew in every process
                 self._slow = numba.njit(**how)(function)
         return self._slow
