@@ -81,10 +81,8 @@ class Code:
             value = self.fresh(f"fadd <{width} x double> {parts[0]}, {parts[1]}")
         return value if self.lanes == 1 else self.fresh(f"extractelement <1 x double> {value}, i32 0")
 
-    def place(self, base: str, *steps: str, real: str = "") -> str:
-        for step in steps:
-            base = self.fresh(f"getelementptr {real or self.real}, ptr {base}, i64 {step}")
-        return base
+    def place(self, base: str, step: str, real: str = "") -> str:
+        return self.fresh(f"getelementptr {real or self.real}, ptr {base}, i64 {step}")
 
     def read(self, base: str, at: str, real: str = "") -> str:
         kind = real or self.real
@@ -189,7 +187,7 @@ class Code:
         held: dict[tuple[int, str], str], found: dict[tuple[int, str], str],
     ) -> None:  # fmt: skip
         """The cells from q on of each row join its sums, which other instructions know by the names `found`."""
-        cells = Cells(self, {name: self.read(lines[name], q, table.real) for name, table in tables.items()}, self.asked)
+        cells = Cells(self, {name: self.read(lines[name], q, table.real) for name, table in tables.items()})
         for k, m in enumerate(mine):
             cells.sums = {name: held[k, name] for name in self.sums}
             made = self.what.row(cells, self.read(m, q))

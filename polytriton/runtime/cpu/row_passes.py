@@ -26,8 +26,8 @@ OWN = Table("base", "pitch")
 class Cells:
     """A vector of cells: what is read of the tables, and one row's coefficients and sums after the others'."""
 
-    def __init__(self, code: Code, tables: dict[str, str], asked: frozenset[str]) -> None:
-        self.code, self.tables, self.asked = code, tables, asked
+    def __init__(self, code: Code, tables: dict[str, str]) -> None:
+        self.code, self.tables, self.asked = code, tables, code.asked
         self.wide = {name: code.double(value, name) for name, value in tables.items() if name in code.what.shared}
         self.sums: dict[str, str] = {}
 
