@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from polytriton.runtime.cpu import cells
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.soundness import up
@@ -40,6 +41,9 @@ def is_centred(layer: Layer) -> bool:
 
 def find_centre(forward: Forward, layer: Layer, boxes: Boxes, dtype: torch.dtype) -> Centre:
     lo, hi = (d[layer.node.inputs[0]] for d in (boxes.lo, boxes.hi))
+    if cells.serves(lo):
+        point, exact, radius = cells.centre_cells(lo, hi, dtype)
+        return Centre(point, forward.layer_product(layer, exact) + layer.b, radius)
     point = (0.5 * lo + 0.5 * hi).to(dtype)
     sound = torch.isfinite(point) & (point.abs() >= torch.finfo(dtype).tiny)  # what is rounded by more than its share is left at 0
     point = torch.where(sound, point, torch.zeros_like(point))

@@ -7,10 +7,38 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polytriton.rounding import gammas
+from polytriton.arithmetic import Arithmetic
+from polytriton.rounding import U64, dot_error, gammas, one_rounding
 from polytriton.runtime.cpu import affine_cells
+from polytriton.runtime.layers import Layer
 from polytriton.runtime.relax import round_up
-from polytriton.runtime.soundness import up
+from polytriton.runtime.soundness import gamma, up
+
+
+@dataclass(frozen=True)
+class ChargeFactors:
+    """What the terms of a layer's charge are multiplied by: `LayerCharge`."""
+
+    sized: float
+    offset: float
+    imaged: float
+    nu: float
+    u: float
+    eta: float
+    pending: float
+
+
+def charge_factors(c: Arithmetic, layer: Layer, outputs: int, operands: int, *, centred: bool, pending: float) -> ChargeFactors:
+    """Of a layer with so many outputs and operands, whose coefficients are in the arithmetic c; `pending`: what their product with a ReLU's
+    slope was rounded by, relative to the value.
+    """
+    nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else one_rounding(c.u)
+    eta = c.eta if c.dtype == torch.float32 else 0.0  # a weight below the smallest normal is off by at most that
+    if not centred:
+        return ChargeFactors(layer.rho + nu, layer.rho + dot_error(outputs), 0.0, nu, c.u, eta, pending)
+    # of the image: the point's magnitudes are the box's, to within a rounding; the sum M'.p has magnitudes below 2 |M| Wabs |p|
+    sized, imaged = layer.rho + gamma(layer.terms + 4, U64), 2 * dot_error(operands)
+    return ChargeFactors(sized, dot_error(outputs), imaged, nu, c.u, eta, pending)
 
 
 @dataclass(frozen=True)
@@ -33,30 +61,25 @@ class LayerCharge:
     image: Tensor | None
     depths: Tensor | None
     loss: Tensor | None
-    sized: float
-    offset: float
-    imaged: float
-    nu: float
-    u: float
-    eta: float
-    pending: float
+    factors: ChargeFactors
 
     def total(self, dtype: torch.dtype) -> Tensor:
         """t of every output in this type, rounded up."""
         if affine_cells.serves(self.size):
             return affine_cells.charge_outputs(self, dtype)
+        f = self.factors
         if self.image is None:
-            t = self.e + self.sized * self.size + self.offset * self.babs
+            t = self.e + f.sized * self.size + f.offset * self.babs
         else:
-            t = self.e + self.sized * (self.size + self.babs) + self.offset * self.image.abs()
-            t = t + self.imaged * self.size
-            t = t + self.nu * self.entries
+            t = self.e + f.sized * (self.size + self.babs) + f.offset * self.image.abs()
+            t = t + f.imaged * self.size
+            t = t + f.nu * self.entries
         if self.depths is not None:
-            t = t + gammas(self.depths, self.u) * (1 + self.nu) * self.entries
+            t = t + gammas(self.depths, f.u) * (1 + f.nu) * self.entries
         elif self.loss is not None:
             t = t + self.loss
-        if self.eta:
-            t = t + self.eta * self.below.view(-1, 1, 1, 1)
-        if self.pending:
-            t = t + self.pending * self.xabs
+        if f.eta:
+            t = t + f.eta * self.below.view(-1, 1, 1, 1)
+        if f.pending:
+            t = t + f.pending * self.xabs
         return round_up(up(t), dtype)

@@ -41,8 +41,9 @@ def _silent(stage: str, done: int, total: int) -> None:
 
 
 def _narrow(boxes: Boxes, name: str, lo: Tensor, hi: Tensor) -> None:
-    """Both bounds of the node hold, so the better of each does."""
-    boxes.lo[name], boxes.hi[name] = torch.maximum(boxes.lo[name], lo), torch.minimum(boxes.hi[name], hi)
+    """Both bounds of the node hold, so the better of each does. In place: what a recipe makes of the node is made of what lies there."""
+    torch.maximum(boxes.lo[name], lo, out=boxes.lo[name])
+    torch.minimum(boxes.hi[name], hi, out=boxes.hi[name])
 
 
 class Engine:
@@ -149,9 +150,11 @@ class Engine:
             for name, neurons in rows.items():
                 self.tally.add_rows(name, 2 * neurons)
             return found
-        boxes = self.forward.start(lo.to(self.device), hi.to(self.device), ball)
-        done = 0
-        for node in self.interval_nodes(boxes):
+        boxes, done = self.forward.start(lo.to(self.device), hi.to(self.device), ball), 0
+        filling = self.walker.begin_recipe(boxes) if trace is None and ball is None and len(lo) else None
+        if filling is not None:
+            boxes = filling.boxes
+        for node in self.interval_nodes(boxes) if filling is None else filling.nodes():
             program = self.programs.get(node.name)
             if known is not None and node.name in known:
                 _narrow(boxes, node.name, *known[node.name])

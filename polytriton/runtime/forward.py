@@ -22,7 +22,17 @@ from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
 from polytriton.runtime.planes import product_range
 from polytriton.runtime.relax import Winners, maxpool_winners
-from polytriton.runtime.soundness import Semantics, converts_nothing, deployed_error, elementwise_error, flush_loss, flushes, gamma, up
+from polytriton.runtime.soundness import (
+    Semantics,
+    converts_nothing,
+    deployed_error,
+    deployed_numbers,
+    elementwise_error,
+    flush_loss,
+    flushes,
+    gamma,
+    up,
+)
 
 INF = float("inf")
 # what no deployed semantics states of an operator, and what else to do about it
@@ -108,6 +118,11 @@ def bound_outputs(centre: Tensor, spread: Tensor, e: Tensor, magnitude: Tensor, 
         return affine_cells.bound_outputs(centre, spread, e, magnitude, babs, rounds)
     width = up(spread + e + rounds * (magnitude + babs)) + 1e-300
     return _sane(centre - width, centre + width)
+
+
+def interval_rounds(layer: Layer) -> float:
+    """How many of its magnitudes a layer's box is wider for our own roundings."""
+    return gamma(layer.terms + 4, 2.0**-53) + layer.rho
 
 
 class Forward:
@@ -210,16 +225,37 @@ class Forward:
         layer, real = self.layers[node.name], self.semantics.real
         mid, both = split_boxes(boxes.lo[node.inputs[0]], boxes.hi[node.inputs[0]])
         # what is exactly zero (a settled ReLU's output) takes part in no rounding, unless the layer gives its count of summands
-        parts = parts or self._parts(layer, mid, both, count_source(node, real))
+        counted = "none" if self._errs_in_loop(layer, mid) else count_source(node, real)
+        parts = parts or self._parts(layer, mid, both, counted)
         magnitude = parts.magnitude
         e = torch.zeros_like(magnitude) if real else self._layer_error(layer, boxes, both.chunk(2)[1], parts)
-        rounds = gamma(layer.terms + 4, 2.0**-53) + layer.rho
-        boxes.lo[node.name], boxes.hi[node.name] = bound_outputs(parts.centre, parts.spread, e, magnitude, layer.babs, rounds)
+        given = parts.centre, parts.spread, e, magnitude, layer.babs, interval_rounds(layer)
+        boxes.lo[node.name], boxes.hi[node.name] = bound_outputs(*given)
         boxes.magnitude[node.name], boxes.error[node.name] = magnitude, e
+
+    def _errs_in_loop(self, layer: Layer, like: Tensor) -> bool:
+        """Whether one loop says what a deployed layer errs: a dense one none of whose operands is flushed to zero by its conversion."""
+        return layer.node.op == "linear" and affine_cells.serves(like) and (converts_nothing(layer.node) or not flushes(self.semantics))
+
+    def error_numbers(self, layer: Layer) -> tuple[float, list[float]]:
+        """Of a deployed layer: how many summands it is given, below zero where those that are present count, and its `deployed_numbers`."""
+        node, sem = layer.node, self.semantics
+        summands = float(layer.summands or 0) if count_source(node, sem.real) == "given" else -1.0
+        beside, products = self.addends.beside[node.name], node.integer("products", 1)
+        sem = sem.plain if converts_nothing(node) else sem
+        return summands, deployed_numbers(sem, layer.most, layer.ops, beside, products, layer.w_rowsum, layer.w_max, 0.0)
 
     def _layer_error(self, layer: Layer, boxes: Boxes, xabs: Tensor, parts: AffineParts) -> Tensor:
         """e of a deployed layer, whose operand is at most `xabs`."""
+        e = self._own_layer_error(layer, xabs, parts)
+        for i in self.shared.get(layer.node.name, ()):
+            e = up(e + 2 * self.sizes_product(layer, self._own_error(i, boxes).expand_as(xabs)))
+        return e
+
+    def _own_layer_error(self, layer: Layer, xabs: Tensor, parts: AffineParts) -> Tensor:
         node, sem = layer.node, self.semantics
+        if self._errs_in_loop(layer, xabs):
+            return affine_cells.err_outputs(xabs, parts.magnitude, layer.babs, *self.error_numbers(layer))
         nonzero = parts.magnitude if parts.terms is None else parts.terms
         flushed = None
         if flushes(sem):
@@ -231,13 +267,10 @@ class Forward:
         if converts_nothing(node):
             sem, flushed = sem.plain, None
         met = nonzero + self.addends.beside[node.name]
-        e = deployed_error(
+        return deployed_error(
             sem, layer.most, met, layer.ops, products, parts.magnitude, layer.babs, widest, layer.w_rowsum, flushed, layer.w_max,
             self.semantics.passes * self.addends.late.get(node.name, 0),
         )  # fmt: skip
-        for i in self.shared.get(node.name, ()):
-            e = up(e + 2 * self.sizes_product(layer, self._own_error(i, boxes).expand_as(xabs)))
-        return e
 
     def _parts(self, layer: Layer, mid: Tensor, both: Tensor, terms: str) -> AffineParts:
         """What kernels.device.forward computes, by tensor operations; `both`: half widths and, behind them, magnitudes."""
@@ -303,6 +336,8 @@ class Forward:
         short = None if sizes and layer.cancelled else layer.short
         if short is not None and vectors.serves(short, x):
             return self._reshape(vectors.multiply_vectors(short, x.flatten(1), sizes), layer.node)
+        if layer.is_small and cells.serves(x):
+            return self._reshape(vectors.multiply(x.flatten(1), layer.sizes_across if sizes else layer.across), layer.node)
         return self.product(layer, layer.wabs if sizes else layer.w, x)
 
     def product(self, layer: Layer, w: Tensor, x: Tensor) -> Tensor:

@@ -75,6 +75,12 @@ class Kit:
             self._packed[name] = pack(self.weights[name].back)
         return self._packed[name]
 
+    def held(self) -> list[Tensor]:
+        """Everything that rows read and that does not depend on a batch."""
+        weights = [w for layer in self.weights.values() for w in (layer.back, layer.rows)]
+        biases = [layer.b for layer in self.forward.layers.values()]
+        return [*weights, *biases, *self._bias.values(), *(packed.panels for packed in self._packed.values())]
+
     def candidate_error(self, name: str, terms: int) -> float:
         """What a candidate bound is charged for a node's part, a sum of so many terms, relative to its weight: what the sum rounds, and
         coefficients that a ReLU multiplied, whose rounding is charged where their node is substituted.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, prod
 
 import numpy as np
@@ -72,6 +73,21 @@ class Layer:
     def wabs(self) -> Tensor:
         """Their magnitudes in float64, or those of what was merged into them."""
         return self.stored.abs().double() if self.sizes is None else self.sizes
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a dense layer has so few weights that a call of the library costs more than its product."""
+        return self.node.op == "linear" and self.stored.numel() < vectors.LEAST
+
+    @cached_property
+    def across(self) -> Tensor:
+        """The weights of a dense layer, [inputs, outputs]."""
+        return self.w.T.contiguous()
+
+    @cached_property
+    def sizes_across(self) -> Tensor:
+        """Their magnitudes, so."""
+        return self.wabs.T.contiguous()
 
     @property
     def ops(self) -> int:

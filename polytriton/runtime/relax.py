@@ -33,6 +33,14 @@ def round_outward(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, T
     return cells.outward_cells(lo, hi, dtype) if cells.serves(lo) else (round_down(lo, dtype), round_up(hi, dtype))
 
 
+def sum_sizes(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest magnitude in each box, float64 without margin, and their sums over an image's cells, [batch]."""
+    if cells.serves(lo):
+        return cells.sum_sizes(lo, hi)
+    sizes = torch.maximum(lo.abs(), hi.abs())
+    return sizes, sizes.sum((1, 2, 3))
+
+
 def find_running(lo: Tensor, hi: Tensor) -> Tensor:
     """Where an exact ReLU over these boxes is not off."""
     return cells.running_cells(lo, hi) if cells.serves(lo) else ~(hi <= 0) | (lo >= 0)

@@ -5,6 +5,7 @@ They are made from the boxes when first asked for and dropped when the boxes cha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from itertools import count
@@ -15,9 +16,8 @@ from torch import Tensor
 from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Node
 from polytriton.ir.ops import OPS
-from polytriton.rounding import U64, dot_error, one_rounding
 from polytriton.runtime.centres import Centre, find_centre, is_centred
-from polytriton.runtime.charges import LayerCharge
+from polytriton.runtime.charges import LayerCharge, charge_factors
 from polytriton.runtime.cpu.blocks import Packed, dense_depths, depths, pack_part, tap_depths
 from polytriton.runtime.cpu.tape import Ending, EndingKey, Tape, TapeKey
 from polytriton.runtime.cpu.torch_backend import Compact
@@ -28,7 +28,7 @@ from polytriton.runtime.kit import Kit
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.narrow import Narrow, make_narrow
 from polytriton.runtime.planes import Planes, product_planes
-from polytriton.runtime.relax import find_running, relu_lines, round_outward, round_up
+from polytriton.runtime.relax import find_running, relu_lines, round_outward, round_up, sum_sizes
 from polytriton.runtime.soundness import gamma, up
 
 _SERIAL = count()
@@ -80,6 +80,34 @@ class Tables:
         self.tapes: dict[TapeKey, Tape | None] = {}
         self.endings: dict[EndingKey, Ending] = {}
 
+    def held(self) -> dict[tuple[str, str], Tensor]:
+        """The tables that are there and that programs of dense layers and ReLUs read, by what they are and of which node."""
+        found = dict[tuple[str, str], Tensor]()
+        lines = {name: (v.below, v.above, v.upper_cut, v.gap) for name, v in self._lines.items()}
+        each = {"floor": self._floors, "first": self._first}
+        several = (("low", "high"), self._box), (("below", "above", "cut", "gap"), lines), (("t", "charged"), self._charge)
+        for names, tables in (*several, (("image", "point"), self._points)):
+            found |= {(what, name): v for name, those in tables.items() for what, v in zip(names, those, strict=True) if v is not None}
+        return found | {(what, name): v for what, tables in each.items() for name, v in tables.items()}
+
+    def put(self, name: str, made: Mapping[str, Tensor]) -> None:
+        """Tables of a node that somebody else has made, under the names of `held`; the largest magnitudes, their sum, and how far the box
+        reaches from its centre too.
+        """
+        one = {"size": self._absmax, "sum": self._sums, "floor": self._floors, "first": self._first}
+        for what, tables in one.items():
+            if what in made:
+                tables[name] = made[what]
+        if "low" in made:
+            self._box[name] = made["low"], made["high"]
+        if "below" in made:
+            self._lines[name] = LineTables(made["below"], made["above"], None, made["cut"], made["gap"])
+        if "t" in made:
+            self._charge[name] = made["t"], made["charged"]
+        if "point" in made:
+            self._centres[name] = Centre(made["point"], made["image"], made["reach"])
+            self._points[name] = made["image"], made["point"]
+
     def box(self, name: str) -> tuple[Tensor, Tensor]:
         if name not in self._box:
             frame = self.kit.frames[name]
@@ -102,14 +130,18 @@ class Tables:
     def absmax(self, name: str) -> Tensor:
         """The largest magnitude in each box, float64 without margin."""
         if name not in self._absmax:
-            self._absmax[name] = self.boxes.absmax(name)
+            self._measure(name)
         return self._absmax[name]
 
     def sum_absmax(self, name: str) -> Tensor:
         """The same summed over the cells, [batch]."""
         if name not in self._sums:
-            self._sums[name] = self.absmax(name).sum((1, 2, 3))
+            self._measure(name)
         return self._sums[name]
+
+    def _measure(self, name: str) -> None:
+        lo, hi = self.boxes.lo[name], self.boxes.hi[name]
+        self._absmax[name], self._sums[name] = sum_sizes(lo, hi)
 
     def xabs(self, name: str) -> Tensor:
         """The largest magnitude in each box, as a table."""
@@ -197,19 +229,16 @@ class Tables:
         return round_up(up(t), dtype)
 
     def _layer_vector(self, name: str, xabs: Tensor, dtype: torch.dtype, *, product: bool) -> Tensor:
-        c, layer, boxes = self.kit.coefficients, self.kit.forward.layers[name], self.boxes
-        operand, size = layer.node.inputs[0], boxes.magnitude[name]
-        nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else one_rounding(c.u)
-        centre = self.centre(name) if product else None
+        layer, boxes = self.kit.forward.layers[name], self.boxes
+        operand, size, centre = layer.node.inputs[0], boxes.magnitude[name], self.centre(name) if product else None
         if centre is None:
-            distance, below, entries, imaged = self.absmax(operand), self.sum_absmax(operand), size, 0.0
-            sized, offset = layer.rho + nu, layer.rho + dot_error(size[0].numel())
+            distance, below, entries = self.absmax(operand), self.sum_absmax(operand), size
         else:
             distance = centre.radius
-            below, entries = distance.sum((1, 2, 3)), self.kit.forward.sizes_product(layer, distance)
-            # of the image: the point's magnitudes are the box's, to within a rounding
-            sized, offset = layer.rho + gamma(layer.terms + 4, U64), dot_error(size[0].numel())
-            imaged = 2 * dot_error(distance[0].numel())  # the sum M'.p, whose magnitudes are below 2 |M| Wabs |p|
+            below, entries = sum_sizes(distance, distance)[1], self.kit.forward.sizes_product(layer, distance)
+        pending = self.kit.pending.get(name, 0.0) if product else 0.0  # M_j lambda_j was rounded once
+        counts = size[0].numel(), distance[0].numel()
+        factors = charge_factors(self.kit.coefficients, layer, *counts, centred=centre is not None, pending=pending)
         depths = self._depths(layer, self.live(name)) if product and self.kit.sums_in_blocks(layer) else None
         return LayerCharge(
             e=boxes.error[name] if name in boxes.error else torch.zeros_like(size),
@@ -220,14 +249,8 @@ class Tables:
             xabs=xabs,
             image=None if centre is None else centre.image,
             depths=depths,
-            loss=self._product_loss(layer, name, distance, entries, nu) if product and depths is None else None,
-            sized=sized,
-            offset=offset,
-            imaged=imaged,
-            nu=nu,
-            u=c.u,
-            eta=c.eta if c.dtype == torch.float32 else 0.0,  # a weight below the smallest normal is off by at most that
-            pending=self.kit.pending.get(name, 0.0) if product else 0.0,  # M_j lambda_j was rounded once
+            loss=self._product_loss(layer, name, distance, entries, factors.nu) if product and depths is None else None,
+            factors=factors,
         ).total(dtype)
 
     def _product_loss(self, layer: Layer, name: str, below: Tensor, size: Tensor, nu: float) -> Tensor:

@@ -18,9 +18,12 @@ from polytriton.ir.plan import Program
 from polytriton.runtime.budget import between_groups, count_sharers, row_blocks
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.config import Config
+from polytriton.runtime.cpu.recipe import Filling, Recipe
+from polytriton.runtime.cpu.recipe_record import is_chain, record_recipe
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.cpu.walk import Walk
+from polytriton.runtime.forward import Boxes
 from polytriton.runtime.kit import Kit
 from polytriton.runtime.results import Forms, Identity, Results, Rows, expire, form_rows
 from polytriton.runtime.tables import Tables
@@ -53,7 +56,18 @@ class Walker:
         self.backend, self.alone = TorchBackend(self.device, threads, config), TorchBackend(self.device, 1, config)
         self.walk: Callable[..., Walk] = Walk
         self.tally = Tally()
+        self._recipe: tuple[Recipe | None] | None = None  # not yet asked for
         self._played: dict[tuple[str, str], bool] = {}  # which programs may be
+
+    def begin_recipe(self, start: Boxes) -> Filling | None:
+        """A batch whose boxes and tables are made by the network's recipe, where it has one."""
+        if self.walk is not Walk:
+            return None
+        if self._recipe is None:
+            plays = all(Walk.may_play(self.backend, self.kit, program) for program in self.plan)
+            self._recipe = (record_recipe(self.backend, self.kit, start) if plays and is_chain(self.kit) else None,)
+        (recipe,) = self._recipe
+        return None if recipe is None else Filling(recipe, self.kit, start)
 
     # ---- neurons ----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytriton.runtime.charges import LayerCharge
+from polytriton.runtime.charges import ChargeFactors, LayerCharge
 from polytriton.runtime.cpu import affine_cells
 from polytriton.runtime.forward import bound_outputs, split_boxes
 from tests.runtime.scenes import DTYPES
@@ -69,10 +69,8 @@ def draw_charge(rng: np.random.Generator, own: bool, odd: float) -> LayerCharge:
     shape = BATCH, *EXTENT
     e, size, entries, xabs = (draw(rng, shape, odd).abs() for _ in range(4))
     babs = draw(rng, EXTENT if own else EXTENT[-1:], 0.0).abs()
-    return LayerCharge(
-        e, size, entries, babs, draw(rng, (BATCH,), odd).abs(), xabs, None, None, None, sized=2.0**-50, offset=2.0**-49, imaged=2.0**-48,
-        nu=2.0**-24, u=2.0**-24, eta=2.0**-126, pending=2.0**-23,
-    )  # fmt: skip
+    factors = ChargeFactors(sized=2.0**-50, offset=2.0**-49, imaged=2.0**-48, nu=2.0**-24, u=2.0**-24, eta=2.0**-126, pending=2.0**-23)
+    return LayerCharge(e, size, entries, babs, draw(rng, (BATCH,), odd).abs(), xabs, None, None, None, factors)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -90,8 +88,7 @@ def test_outputs_are_charged_alike(dtype: torch.dtype, own: bool, odd: float, mo
             image=centred,
             depths=depths if product_ == "depths" else None,
             loss=loss if product_ == "loss" else None,
-            eta=plain.eta if small else 0.0,
-            pending=0.0 if small else plain.pending,
+            factors=replace(plain.factors, eta=0.0 if not small else plain.factors.eta, pending=0.0 if small else plain.factors.pending),
         )
         assert_alike(lambda c=charge: c.total(dtype), monkeypatch)  # type: ignore[misc]
     assert bool(torch.isinf(replace(plain, depths=depths).total(dtype)).any())  # the bound of so long a sum breaks down

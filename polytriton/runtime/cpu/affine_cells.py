@@ -14,11 +14,12 @@ from torch import Tensor
 from polytriton.rounding import GROW
 from polytriton.runtime.cpu import fused, loops
 from polytriton.runtime.cpu.cells import flat, serves, up_to
+from polytriton.runtime.soundness import BIG
 
 if TYPE_CHECKING:
     from polytriton.runtime.charges import LayerCharge
 
-__all__ = ["bound_outputs", "charge_outputs", "serves", "split_boxes"]
+__all__ = ["bound_outputs", "charge_outputs", "err_outputs", "serves", "split_boxes"]
 NONE = np.empty(0)
 
 
@@ -44,6 +45,33 @@ def _bound_outputs(centre, spread, e, magnitude, babs, rounds, lo, hi):  # type:
             low, high = cc[j] - width, cc[j] + width
             ll[j] = low if abs(low) < np.inf else -np.inf
             hh[j] = high if abs(high) < np.inf else np.inf
+
+
+WIDEN, PASSES, OPS, U, ENTER, CONVERTED, LOST, LOSES, TERMS, CONVERTING, MEETS, LIMIT, MERGED = range(13)  # `soundness.deployed_numbers`
+
+
+@fused.compile_loop("D D D d D D", fused.PLAIN)
+def _err_outputs(operand, magnitude, babs, summands, c, e):  # type: ignore[no-untyped-def]
+    n, images = len(babs), len(magnitude) // max(1, len(babs))
+    each = len(operand) // max(1, images)
+    for b in range(images):
+        largest, present = 0.0, 0.0
+        for i in range(b * each, (b + 1) * each):
+            if operand[i] > 0:
+                present += 1.0
+            if operand[i] > largest or operand[i] != operand[i]:  # NaN stays
+                largest = operand[i]
+        x = (c[PASSES] * ((present if summands < 0 else summands) + c[OPS]) + 1) * c[U]
+        g = x / (1 - x) * GROW if x < 0.5 else np.inf
+        factor = c[ENTER] * (1 + g) - 1 + c[CONVERTED]
+        behind = factor if c[MERGED] > 0 else g
+        lost = c[LOST] * (c[LOSES] + c[TERMS] * largest)
+        converted = c[CONVERTING] * (c[MEETS] + c[TERMS] * largest)
+        tame = largest <= BIG and largest <= c[LIMIT]  # NaN is not
+        mm, ee = magnitude[b * n : (b + 1) * n], e[b * n : (b + 1) * n]
+        for j in range(n):
+            error = mm[j] * factor + behind * babs[j] + 2 * lost + converted
+            ee[j] = error * GROW if tame and mm[j] + babs[j] <= BIG else np.inf
 
 
 def _charge_outputs(  # type: ignore[no-untyped-def]
@@ -97,6 +125,16 @@ def split_boxes(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
     return mid, both
 
 
+def err_outputs(operand: Tensor, magnitude: Tensor, babs: Tensor, summands: float, numbers: list[float]) -> Tensor:
+    """`soundness.deployed_error` of a dense layer by its `deployed_numbers`: `operand` has the greatest magnitudes of what it reads, and
+    each of them that is not zero is a summand, unless their number is given (not below zero).
+    """
+    assert magnitude[0].numel() == babs.numel()  # the loop looks at no length
+    e = magnitude.new_empty(magnitude.shape)
+    _err_outputs(flat(operand), flat(magnitude), flat(babs), summands, np.array(numbers), flat(e))
+    return e
+
+
 def bound_outputs(centre: Tensor, spread: Tensor, e: Tensor, magnitude: Tensor, babs: Tensor, rounds: float) -> tuple[Tensor, Tensor]:
     """The box of a layer's outputs around its centre, `rounds` times their magnitudes wider; no bound where a number is not finite."""
     assert centre.shape == spread.shape == e.shape == magnitude.shape  # the loop looks at no length
@@ -112,5 +150,6 @@ def charge_outputs(c: LayerCharge, dtype: torch.dtype) -> Tensor:
     assert c.depths is None or c.depths.numel() in (c.size.numel(), c.babs.numel())
     t = torch.empty(c.size.shape, dtype=dtype)
     given = (NONE if v is None else flat(v) for v in (c.e, c.size, c.entries, c.babs, c.below, c.image, c.depths, c.loss))
-    _charge(*given, flat(c.xabs), c.sized, c.offset, c.imaged, c.nu, c.u, c.eta, c.pending, np.empty(c.babs.numel()), flat(t))
+    f = c.factors
+    _charge(*given, flat(c.xabs), f.sized, f.offset, f.imaged, f.nu, f.u, f.eta, f.pending, np.empty(c.babs.numel()), flat(t))
     return t

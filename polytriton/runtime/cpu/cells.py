@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polytriton.rounding import U64
+from polytriton.rounding import GROW, U64
 from polytriton.runtime.cpu import fused
 
 # The float32 number beside y lies between half a step and a step and a half from it, where a step is between |y| 2^-24 and |y| 2^-23,
@@ -80,6 +80,30 @@ def _positive_cells(lo, hi, low, high):  # type: ignore[no-untyped-def]
 def _running_cells(lo, hi, runs):  # type: ignore[no-untyped-def]
     for i in range(len(lo)):
         runs[i] = not hi[i] <= 0 or lo[i] >= 0
+
+
+@fused.compile_loop("D D D D", fused.PLAIN)
+def _sum_sizes(lo, hi, sizes, sums):  # type: ignore[no-untyped-def]
+    each = len(lo) // max(1, len(sums))
+    for b in range(len(sums)):
+        total = 0.0
+        for i in range(b * each, (b + 1) * each):
+            low, high = abs(lo[i]), abs(hi[i])
+            sizes[i] = low if low >= high or low != low else high  # NaN stays
+            total += sizes[i]
+        sums[b] = total
+
+
+@fused.compile_loop("D D d T D D", fused.PLAIN)
+def _centre_cells(lo, hi, least, point, exact, radius):  # type: ignore[no-untyped-def]
+    for i in range(len(lo)):
+        point[i] = 0.5 * lo[i] + 0.5 * hi[i]
+        middle = np.float64(point[i])
+        if not least <= abs(middle) < np.inf:  # what is rounded by more than its share is left at 0
+            point[i] = middle = 0.0
+        over, under = hi[i] - middle, middle - lo[i]
+        exact[i] = middle
+        radius[i] = (over if over >= under or over != over else under) * GROW
 
 
 def gets_rows(low, high, every, settled):  # type: ignore[no-untyped-def]
@@ -155,3 +179,17 @@ def undecided_cells(lo: Tensor, hi: Tensor, every: bool, settled: bool) -> tuple
     at, *where = torch.from_numpy(places).unbind()
     up, down = torch.from_numpy(bounds).unbind()
     return at, tuple(where), (up, down)
+
+
+def sum_sizes(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest magnitude in each box, and their sums over an image's cells, [batch]."""
+    sizes, sums = lo.new_empty(lo.shape), lo.new_empty(len(lo))
+    _sum_sizes(flat(lo), flat(hi), flat(sizes), sums.numpy())
+    return sizes, sums
+
+
+def centre_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Points near the middles of boxes in this type, the same in float64, and how far the boxes reach from them: `centres.find_centre`."""
+    point, exact, radius = torch.empty(lo.shape, dtype=dtype), lo.new_empty(lo.shape), lo.new_empty(lo.shape)
+    _centre_cells(flat(lo), flat(hi), torch.finfo(dtype).tiny, flat(point), flat(exact), flat(radius))
+    return point, exact, radius

@@ -135,6 +135,7 @@ def prepare(tell: Tell = knobs.tell) -> float:
         cells,
         convs,
         fused,
+        recipe_loop,
         scalars,
         sums,
         tape_loop,

@@ -7,13 +7,13 @@ slots whose entries are gone is used again. tape_record.py writes tapes, tape_lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor
 
-from polytriton.ir.plan import Window
+from polytriton.ir.plan import Program, Window
 from polytriton.runtime.narrow import Narrow
 
 NEURON = -1
@@ -37,13 +37,19 @@ class TapeEntry:
     factor: float = 1.0
 
 
+def tape_key(program: Program, at: int, image: int | None, entries: Mapping[str, TapeEntry]) -> TapeKey:
+    """Of the tape from step `at` on for rows with these entries."""
+    ways = tuple((name, held.window, held.slot, held.narrow is not None, held.owes is not None) for name, held in entries.items())
+    return program.kind, program.target, at, image, ways
+
+
 @dataclass(frozen=True)
 class Tape:
     """Instructions for `steps` steps, and the frontier before and after them.
 
     sizes: values a row has in each slot, whose memory begins `offsets` values a row behind the first; `row`: values a row has in all.
     taps: values of a convolution's products, which have a slot of their own, whatever the rows; near: lines of a kernel, at most.
-    checks: how many steps on rows may leave. `used` keeps what addresses point to.
+    checks: how many steps on rows may leave. places: the line and the field of each table's address. `used` keeps what addresses point to.
     """
 
     code: np.ndarray
@@ -58,6 +64,7 @@ class Tape:
     before: dict[str, int]
     after: dict[str, TapeEntry]
     arriving: dict[str, list[TapeEntry]]
+    places: Sequence[tuple[int, int, Tensor]] = field(repr=False)
     used: Sequence[object] = field(repr=False)
 
 

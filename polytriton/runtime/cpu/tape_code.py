@@ -12,6 +12,12 @@ from polytriton.runtime.cpu import tape_loop as loop
 from polytriton.runtime.cpu.tape import Ending, Tape, TapeEntry
 
 
+class Address(int):
+    """Where a table's first number lies."""
+
+    table: Tensor
+
+
 class TapeCode:
     """`row`: values of a row that are held at a time, at most; `taps` and `near`: what `Tape` says of them."""
 
@@ -19,6 +25,7 @@ class TapeCode:
         self.lines: list[list[int]] = []
         self.reals: list[list[float]] = []
         self.used: list[object] = []
+        self.places: list[tuple[int, int, Tensor]] = []  # the line and the field in which a table's address stands
         self.sizes: list[int] = []
         self.offsets: list[int] = []
         self.uses: list[int] = []  # entries that a slot serves
@@ -32,7 +39,7 @@ class TapeCode:
         return Tape(
             np.array(self.lines, dtype=np.int64).reshape(-1, loop.FIELDS), np.array(self.reals).reshape(-1, loop.REALS),
             np.array(self.sizes, dtype=np.int64), np.array(self.offsets, dtype=np.int64), self.row, self.taps, self.near, checks,
-            steps, before, after, arriving, self.used,
+            steps, before, after, arriving, self.places, self.used,
         )  # fmt: skip
 
     def emit(
@@ -40,6 +47,7 @@ class TapeCode:
     ) -> None:
         at = [*place, *[0] * (loop.REST - loop.PLACE - len(place))]
         line = [op, m, out, *at, *rest]
+        self.places += [(len(self.lines), k, v.table) for k, v in enumerate(line) if isinstance(v, Address)]
         self.lines.append(line + [0] * (loop.FIELDS - len(line)))
         self.reals.append([*reals, *[0.0] * (loop.REALS - len(reals))])
 
@@ -49,7 +57,9 @@ class TapeCode:
             return 0
         held = table.contiguous()
         self.used.append(held)
-        return held.data_ptr()
+        found = Address(held.data_ptr())
+        found.table = held
+        return found
 
     def slot(self, size: int) -> int:
         """Memory for so many values a row: the first piece that is free and large enough."""
@@ -111,5 +121,7 @@ def join(tape: Tape, rest: Ending, slot: int) -> Tape:
         np.concatenate([tape.offsets + mine, other.offsets[rest.slots :] + others]), max(tape.row + mine, other.row + others),
         max(tape.taps, other.taps), max(tape.near, other.near), tape.checks + other.checks - rest.checks,
         tape.steps + other.steps - rest.steps, tape.before, {name: move(held) for name, held in other.after.items()},
-        {name: [move(held) for held in entries] for name, entries in other.arriving.items()}, [*tape.used, other.used],
+        {name: [move(held) for held in entries] for name, entries in other.arriving.items()},
+        [*tape.places, *((line + len(tape.code) - rest.lines, k, table) for line, k, table in other.places if line >= rest.lines)],
+        [*tape.used, other.used],
     )  # fmt: skip

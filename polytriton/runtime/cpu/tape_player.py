@@ -16,7 +16,7 @@ from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.cpu import tape_loop as loop
 from polytriton.runtime.cpu.frontier import Entry, Frontier
 from polytriton.runtime.cpu.sharing import share_out
-from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
+from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry, tape_key
 from polytriton.runtime.cpu.tape_loop import play
 from polytriton.runtime.cpu.tape_record import ROOM, SLOTS, record
 from polytriton.runtime.cpu.torch_backend import TorchBackend
@@ -107,10 +107,10 @@ class TapePlayer(Frontier):
         }
         if sum(held.slot == NEURON for held in entries.values()) > 1:
             return None
-        ways = tuple((name, held.window, held.slot, held.narrow is not None, held.owes is not None) for name, held in entries.items())
-        key, tapes = (self.program.kind, self.program.target, k, self.image, ways), self.tables.tapes
+        image = self.image if self.kit.narrows(self.program) else None  # elsewhere rows of one image and of many do the same
+        key, tapes = tape_key(self.program, k, image, entries), self.tables.tapes
         if key not in tapes:
-            tapes[key] = record(self.backend, self.tables, self.program, k, self.image, entries)
+            tapes[key] = record(self.backend, self.tables, self.program, k, image, entries)
         return tapes[key]
 
     def _play(self, tape: Tape, k: int) -> bool:

@@ -1,4 +1,8 @@
-"""A dense layer times a few vectors in float64: weights that are float32 numbers are read as such, a quarter of the bytes of W and |W|."""
+"""A dense layer times vectors in float64, without a library's call.
+
+A large layer and a few vectors: weights that are float32 numbers are read as such, a quarter of the bytes of W and |W|. A small layer
+and any number of vectors: term by term, which rounds the same wherever the loop is compiled.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from torch import Tensor
 from polytriton.runtime.cpu import fused
 
 FEW = 4  # vectors up to which reading the weights is what a product costs
-LEAST = 1 << 12  # weights below which the library's call costs no more
+LEAST = 1 << 12  # weights of a large layer, at least
 
 
 @fused.compile_loop("F2 D2 b D2")
@@ -38,3 +42,42 @@ def multiply_vectors(w: Tensor, x: Tensor, sizes: bool) -> Tensor:
     out = x.new_empty(len(x), len(w))
     _multiply_vectors(w.numpy(), x.contiguous().numpy(), sizes, out.numpy())
     return out
+
+
+def multiply(x: Tensor, across: Tensor) -> Tensor:
+    """x @ across, float64: vectors [any, inputs] and the weights of a small layer [inputs, outputs]."""
+    (rows, terms), outputs = x.shape, across.shape[1]
+    assert across.shape[0] == terms  # the loop looks at no length
+    out = x.new_empty(rows, outputs)
+    multiply_small(x.contiguous().numpy().ravel(), across.numpy().ravel(), rows, terms, outputs, out.numpy().ravel())
+    return out
+
+
+@fused.compile_loop("D D i i i D", {"contract"})
+def multiply_small(x, across, rows, terms, outputs, out):  # type: ignore[no-untyped-def]
+    """out[r, j] = sum of x[r, k] across[k, j], in the order of k. Two rows read the weights together; the last of an odd number is taken
+    twice.
+    """
+    whole = terms // 4 * 4
+    for r in range(0, rows, 2):
+        s = min(r + 1, rows - 1)
+        xx, yy = x[r * terms : (r + 1) * terms], x[s * terms : (s + 1) * terms]
+        oo, pp = out[r * outputs : (r + 1) * outputs], out[s * outputs : (s + 1) * outputs]
+        for j in range(outputs):
+            oo[j] = 0.0
+            pp[j] = 0.0
+        for k in range(0, whole, 4):
+            x0, x1, x2, x3 = xx[k], xx[k + 1], xx[k + 2], xx[k + 3]
+            y0, y1, y2, y3 = yy[k], yy[k + 1], yy[k + 2], yy[k + 3]
+            ww = across[k * outputs : (k + 4) * outputs]
+            for j in range(outputs):
+                w0, w1, w2, w3 = ww[j], ww[outputs + j], ww[2 * outputs + j], ww[3 * outputs + j]
+                a, b = oo[j], pp[j]
+                oo[j] = (((a + x0 * w0) + x1 * w1) + x2 * w2) + x3 * w3
+                pp[j] = (((b + y0 * w0) + y1 * w1) + y2 * w2) + y3 * w3
+        for k in range(whole, terms):
+            x0, y0, ww = xx[k], yy[k], across[k * outputs : (k + 1) * outputs]
+            for j in range(outputs):
+                a, b = oo[j], pp[j]
+                oo[j] = a + x0 * ww[j]
+                pp[j] = b + y0 * ww[j]
