@@ -5,10 +5,10 @@ They are made from the boxes when first asked for and dropped when the boxes cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from itertools import count
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -53,11 +53,21 @@ class BallTables:
     balls: InputBalls
 
 
+class Maker(Protocol):
+    """Makes tables of a batch before anyone asks for them."""
+
+    def has(self, name: str, what: str) -> bool:
+        """Whether a node's table is made; those that `Tables` hands out together are made together."""
+
+    def table(self, name: str, what: str) -> Tensor: ...
+
+
 class Tables:
     """Lazy tables over one batch's boxes."""
 
-    def __init__(self, kit: Kit, boxes: Boxes) -> None:
-        self.kit, self.boxes = kit, boxes
+    def __init__(self, kit: Kit, boxes: Boxes, maker: Maker | None = None) -> None:
+        """`maker`: who makes some of them beforehand."""
+        self.kit, self.boxes, self.maker = kit, boxes, maker
         self.serial = next(_SERIAL)  # names this batch's tables wherever copies of them are kept
         self.dtype = kit.coefficients.dtype
         self._box: dict[str, tuple[Tensor, Tensor]] = {}
@@ -90,29 +100,14 @@ class Tables:
             found |= {(what, name): v for name, those in tables.items() for what, v in zip(names, those, strict=True) if v is not None}
         return found | {(what, name): v for what, tables in each.items() for name, v in tables.items()}
 
-    def put(self, name: str, made: Mapping[str, Tensor]) -> None:
-        """Tables of a node that somebody else has made, under the names of `held`; the largest magnitudes, their sum, and how far the box
-        reaches from its centre too.
-        """
-        one = {"size": self._absmax, "sum": self._sums, "floor": self._floors, "first": self._first}
-        for what, tables in one.items():
-            if what in made:
-                tables[name] = made[what]
-        if "low" in made:
-            self._box[name] = made["low"], made["high"]
-        if "below" in made:
-            self._lines[name] = LineTables(made["below"], made["above"], None, made["cut"], made["gap"])
-        if "t" in made:
-            self._charge[name] = made["t"], made["charged"]
-        if "point" in made:
-            self._centres[name] = Centre(made["point"], made["image"], made["reach"])
-            self._points[name] = made["image"], made["point"]
+    def _given(self, name: str, *what: str) -> list[Tensor] | None:
+        """Tables of a node that are made already, under the names of `held`."""
+        return None if self.maker is None or not self.maker.has(name, what[0]) else [self.maker.table(name, one) for one in what]
 
     def box(self, name: str) -> tuple[Tensor, Tensor]:
         if name not in self._box:
-            frame = self.kit.frames[name]
-            lo, hi = round_outward(self.boxes.lo[name], self.boxes.hi[name], self.dtype)
-            self._box[name] = frame.table(lo), frame.table(hi)
+            low, high = self._given(name, "low", "high") or round_outward(self.boxes.lo[name], self.boxes.hi[name], self.dtype)
+            self._box[name] = self.kit.frames[name].table(low), self.kit.frames[name].table(high)
         return self._box[name]
 
     def ball(self, name: str) -> BallTables | None:
@@ -140,8 +135,7 @@ class Tables:
         return self._sums[name]
 
     def _measure(self, name: str) -> None:
-        lo, hi = self.boxes.lo[name], self.boxes.hi[name]
-        self._absmax[name], self._sums[name] = sum_sizes(lo, hi)
+        self._absmax[name], self._sums[name] = self._given(name, "size", "sum") or sum_sizes(self.boxes.lo[name], self.boxes.hi[name])
 
     def xabs(self, name: str) -> Tensor:
         """The largest magnitude in each box, as a table."""
@@ -151,6 +145,8 @@ class Tables:
         return self._xabs[name]
 
     def lines(self, node: Node) -> LineTables:
+        if node.name not in self._lines and (given := self._given(node.name, "below", "above", "cut", "gap")) is not None:
+            self._lines[node.name] = LineTables(given[0], given[1], None, given[2], given[3])
         if node.name not in self._lines:
             source = node.inputs[0]
             lo, hi = self.boxes.lo[source], self.boxes.hi[source]
@@ -179,14 +175,16 @@ class Tables:
         """t of an identity row's own node, float64 without margin: its coefficients are weights, not a rounded product."""
         if name not in self._first:
             # its own box is still to be bounded: that is not remembered
-            self._first[name] = self._vector(name, self.boxes.absmax(name), torch.float64, product=False)
+            given = self._given(name, "first")
+            self._first[name] = given[0] if given else self._vector(name, self.boxes.absmax(name), torch.float64, product=False)
         return self._first[name]
 
     def charge(self, name: str) -> tuple[Tensor, Tensor]:
         """t as a table in the coefficient type, and what underflow may cost a row whatever its coefficients [batch]."""
         if name not in self._charge:
-            t = self._vector(name, self.absmax(name), self.dtype, product=True)
-            self._charge[name] = self.kit.frames[name].table(t), self._floor(name)
+            given = self._given(name, "t", "charged")
+            t, floor = given or (self._vector(name, self.absmax(name), self.dtype, product=True), self._floor(name))
+            self._charge[name] = self.kit.frames[name].table(t), floor
         return self._charge[name]
 
     def centre(self, name: str) -> Centre | None:
@@ -195,7 +193,8 @@ class Tables:
         if not self.kit.coefficients.centred or layer is None or not is_centred(layer):
             return None
         if name not in self._centres:
-            self._centres[name] = find_centre(self.kit.forward, layer, self.boxes, self.dtype)
+            given = self._given(name, "point", "image", "reach")
+            self._centres[name] = Centre(*given) if given else find_centre(self.kit.forward, layer, self.boxes, self.dtype)
         return self._centres[name]
 
     def centre_tables(self, name: str) -> tuple[Tensor, Tensor] | None:
@@ -370,7 +369,8 @@ class Tables:
     def floor(self, name: str) -> Tensor:
         """Underflow of one rounded operation a coefficient, [batch]."""
         if name not in self._floors:
-            self._floors[name] = up(2 * self.kit.coefficients.eta * self.sum_absmax(name))
+            given = self._given(name, "floor")
+            self._floors[name] = given[0] if given else up(2 * self.kit.coefficients.eta * self.sum_absmax(name))
         return self._floors[name]
 
     def image_mask(self, name: str) -> Tensor:

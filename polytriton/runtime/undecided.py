@@ -26,7 +26,24 @@ class Undecided:
 
     def write(self, lo: Tensor, hi: Tensor) -> None:
         """The bounds become the boxes'."""
-        lo.view(-1)[self.at], hi.view(-1)[self.at] = self.bounds[0], -self.bounds[1]
+        if cells.serves(lo):
+            cells.write_bounds(self.at, *self.bounds, lo, hi)
+        else:
+            lo.view(-1)[self.at], hi.view(-1)[self.at] = self.bounds[0], -self.bounds[1]
+
+    def first_signs(self, asked: bool) -> Tensor:
+        """The side whose row goes first: the likelier one to be settled, where that is asked for; else +x."""
+        if cells.serves(self.bounds[0]):
+            return cells.first_signs(*self.bounds, asked)
+        return torch.where(self.bounds[0] >= self.bounds[1], 1, -1) if asked else torch.ones_like(self.at)
+
+    def open_sides(self, either: bool, first: Tensor) -> tuple[Tensor, Tensor]:
+        """The neurons that get a row of their other side too, and its sign: not those that are off nor, where `either` sign settles, on."""
+        up, down = self.bounds
+        if cells.serves(up):
+            return cells.open_sides(up, down, either, first)
+        at = torch.nonzero((up < 0) & (down < 0) if either else down < 0).flatten()
+        return at, -first[at]
 
 
 def find_undecided(lo: Tensor, hi: Tensor, *, every: bool = False, settled: bool = False, images: Tensor | None = None) -> Undecided:

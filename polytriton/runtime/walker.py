@@ -21,6 +21,7 @@ from polytriton.runtime.config import Config
 from polytriton.runtime.cpu.recipe import Filling, Recipe
 from polytriton.runtime.cpu.recipe_record import is_chain, record_recipe
 from polytriton.runtime.cpu.sharing import share_out
+from polytriton.runtime.cpu.tape_player import play_neurons
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.forward import Boxes
@@ -57,6 +58,7 @@ class Walker:
         self.walk: Callable[..., Walk] = Walk
         self.tally = Tally()
         self._recipe: tuple[Recipe | None] | None = None  # not yet asked for
+        self._two_ended = dict[tuple[str, str], bool]()  # which programs' rows may be read from both ends
         self._played: dict[tuple[str, str], bool] = {}  # which programs may be
 
     def begin_recipe(self, start: Boxes) -> Filling | None:
@@ -78,7 +80,7 @@ class Walker:
         where rows leave, and where the rows' other end tells enough of it; those that it switches off, where that hides the other.
         """
         best, made = found.bounds, list[Results]()
-        first = torch.where(best[0] >= best[1], 1, -1) if leaves or hides else torch.ones_like(found.at)
+        first = found.first_signs(leaves or hides)
         open_, sign = torch.arange(len(found), device=self.device), first
         ends = hides and self.has_ends(program, tables)
         for turn in (1, -1):
@@ -89,19 +91,18 @@ class Walker:
                 break
             if (other := made[-1].other) is not None:
                 self.backend.keep(other.best, -sign, open_, best, True)
-            if leaves or ends:
-                open_ = torch.nonzero((best[0] < 0) & (best[1] < 0)).flatten()
-            elif hides:
-                open_ = torch.nonzero(best[1] < 0).flatten()
-            sign = -first[open_]
+            open_, sign = found.open_sides(leaves or ends, first) if leaves or hides else (open_, -first)
         return made
 
     def has_ends(self, program: Program, tables: Tables) -> bool:
         """Whether rows of a program may be read from both ends: nothing on their way but affine nodes and ReLUs of slope 0."""
         if tables.boxes.ball is not None:
             return False
-        steps = ((step.op, self.kit.nodes[step.node]) for step in program.steps)
-        return all(node.number("slope") == 0.0 if op == "relu" else op in TWO_ENDED for op, node in steps)
+        key = program.kind, program.target
+        if key not in self._two_ended:
+            steps = ((step.op, self.kit.nodes[step.node]) for step in program.steps)
+            self._two_ended[key] = all(node.number("slope") == 0.0 if op == "relu" else op in TWO_ENDED for op, node in steps)
+        return self._two_ended[key]
 
     def bound_side(
         self,
@@ -117,7 +118,8 @@ class Walker:
     ) -> Results:
         """Bounds of +x or -x for some of the neurons `where`, one row each; with `ends` the same rows bound the other one too."""
         rows = len(neurons)
-        image, h, w, channel = where if rows == len(where[0]) else (v[neurons] for v in where)  # they are in their order
+        where = where if rows == len(where[0]) else tuple(v[neurons] for v in where)  # they are in their order
+        image, h, w, channel = where
         images = image if tables.boxes.batch > 1 else None
         results = Results.begin(rows, self.device)
         if ends:
@@ -125,7 +127,15 @@ class Walker:
         if leaves:
             results.group = torch.arange(rows, device=self.device)
             results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
+        if not rows:
+            return results
         sharers = min(self.backend.threads, torch.get_num_threads())
+        if chosen is None and self._may_play(program, tables) and (images is None or not self.kit.narrows(program)):
+            expire(deadline)
+            if play_neurons(self.backend, tables, program, [v.numpy() for v in where], sign.numpy(), results, sharers):
+                self.tally.add_rows(program.target, rows)
+                self.tally.ops += results.ops
+                return results
         # one thread's Python goes on beside another's loops where there is a block for each; the rows of few blocks are divided
         ranges = self.blocks(rows, program, 1, images, walks=False) if chosen is None and self._may_play(program, tables) else []
         plays = 0 < len(ranges) <= sharers

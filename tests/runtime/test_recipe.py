@@ -10,7 +10,7 @@ import torch
 
 from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime import centres, kit, tables
+from polytriton.runtime import centres, kit
 from polytriton.runtime.cpu import blocks, recipe, recipe_loop, recipe_record, tape_record, vectors
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
@@ -61,6 +61,21 @@ NETS: dict[str, Callable[[], Net]] = {
 }
 
 
+def asked_tables(engine: Engine, boxes: Boxes) -> dict[str, torch.Tensor]:
+    """Every table that programs of dense layers and ReLUs may read."""
+    made, found = engine.tables(boxes), dict[str, torch.Tensor]()
+    for node in engine.net:
+        name = node.name
+        several = {"box": made.box(name), "sizes": (made.absmax(name), made.sum_absmax(name), made.floor(name))}
+        if node.op == "relu":
+            lines = made.lines(node)
+            several["lines"] = tuple(v for v in (lines.below, lines.above, lines.lower_cut, lines.upper_cut, lines.gap) if v is not None)
+        if node.op == "linear":
+            several |= {"charge": made.charge(name), "first": (made.first(name),), "centre": made.centre_tables(name) or ()}
+        found |= {f"{what} {k} of {name}": v for what, those in several.items() for k, v in enumerate(those)}
+    return found
+
+
 def ask(net: Net, semantics: str, candidates: str, batch: int, every: bool, kind: str, threads: int) -> Numbers:
     """Everything that a batch is told, and all tables."""
     engine, rng = Engine(compile_net(net, candidates), semantics=semantics, threads=threads), np.random.default_rng(5)
@@ -82,7 +97,7 @@ def ask(net: Net, semantics: str, candidates: str, batch: int, every: bool, kind
         found |= {f"{turn} slopes": lines.slopes.numpy(), f"{turn} constant": lines.constant.numpy(), f"{turn} slack": lines.slack.numpy()}
         for what in ("lo", "hi", "magnitude", "error"):
             found |= {f"{turn} {what} {name}": v.numpy().copy() for name, v in getattr(boxes, what).items()}
-        found |= {f"{turn} {what} of {name}": v.numpy().copy() for (what, name), v in engine.tables(boxes).held().items()}
+        found |= {f"{turn} {what}": v.numpy().copy() for what, v in asked_tables(engine, boxes).items()}
         found[f"{turn} counts"] = np.array([engine.tally.ops, *engine.tally.rows.values()])
     return found
 
@@ -194,13 +209,18 @@ def test_tables_are_there_only_once_they_are_made() -> None:
     engine = Engine(compile_net(net))
     filling = engine.walker.begin_recipe(engine.forward.start(torch.zeros(1, 6).double(), torch.ones(1, 6).double()))
     assert filling is not None
-    seen = {net.input.name}
+    seen, whats = {net.input.name}, {what for what, _ in filling.recipe.places}
+
+    def made() -> set[tuple[str, str]]:
+        return {(what, n.name) for n in net for what in whats if filling.has(n.name, what)}
+
+    assert not made()
     for node in filling.nodes():
-        names = {name for _, name in filling.tables.held()}
-        assert names <= seen | {node.name} and not {what for what, name in filling.tables.held() if name == node.name} - {"first"}
+        assert {name for _, name in made()} == seen | ({node.name} if ("first", node.name) in made() else set())
+        assert {what for what, name in made() if name == node.name} <= {"first"}
         assert set(filling.boxes.lo) == seen | {node.name}
         seen.add(node.name)
-    assert {name for _, name in filling.tables.held()} == seen
+    assert {name for _, name in made()} == seen
 
 
 def test_lines_say_what_loops_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,14 +241,3 @@ def test_small_products() -> None:
         assert np.abs(got - exact).max() <= 1e-14 * terms * np.abs(x).max() * np.abs(w).max()
         x[0, 0] = np.nan
         assert np.isnan(vectors.multiply(torch.from_numpy(x), torch.from_numpy(w.T.copy())).numpy()[0]).all()
-
-
-def test_tables_put_are_those_held() -> None:
-    net = NETS["centred"]()
-    engine = Engine(compile_net(net))
-    boxes = engine.refine(torch.zeros(1, 6).double(), torch.ones(1, 6).double())
-    made = engine.tables(boxes)
-    other = tables.Tables(engine.kit, boxes)
-    for (_, name), _ in made.held().items():
-        other.put(name, {what: v for (what, of), v in made.held().items() if of == name} | {"reach": torch.zeros(1)})
-    assert other.held().keys() == made.held().keys() and all(other.held()[key] is v for key, v in made.held().items())

@@ -263,14 +263,14 @@ def test_rows_that_are_played_fit_the_memory_alone() -> None:
 @pytest.mark.parametrize("net", [toy_conv(), toy_residual()], ids=lambda n: n.name)
 def test_rows_that_are_played_are_divided(net: Net, candidates: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tape_player, "WORTH", 1)
-    sizes, part = list[int](), tape_player.TapePlayer._part
+    sizes, begin = list[int](), tape_player.PlayedRows.begin
 
-    def note(self: tape_player.TapePlayer, tape: Tape, a: int, b: int, ends: bool) -> object:
-        sizes.append(b - a)
-        return part(self, tape, a, b, ends)
+    def note(tape: Tape, places: list[np.ndarray], *given: object, **how: bool) -> tape_player.PlayedRows:
+        sizes.append(len(places[0]))
+        return begin(tape, places, *given, **how)  # type: ignore[arg-type]
 
     alone, one, before = bounds(net, 1, "float32", candidates)
-    monkeypatch.setattr(tape_player.TapePlayer, "_part", note)
+    monkeypatch.setattr(tape_player.PlayedRows, "begin", note)
     shared, several, after = bounds(net, THREADS, "float32", candidates)
     if not blocks.is_available():
         assert not sizes

@@ -122,13 +122,13 @@ def test_a_part_may_lose_all_of_its_rows(three: int, monkeypatch: pytest.MonkeyP
     twins = np.tile(np.concatenate((np.eye(10), -np.eye(10)), axis=1), (4, 1))
     x = b.add("relu", (dense(x, np.concatenate((twins, np.eye(20) - np.roll(np.eye(20), 1, axis=1))), 0.1),))
     net = b.build(dense(x, rng.standard_normal((3, 60)), 0.0))
-    emptied, entry = Counter[bool](), tape_player._PlayedRows.entry
+    emptied, entry = Counter[bool](), tape_player.PlayedRows.entry
 
-    def note(self: tape_player._PlayedRows, slot: int) -> torch.Tensor:
+    def note(self: tape_player.PlayedRows, slot: int) -> torch.Tensor:
         emptied[self.left == 0] += 1
         return entry(self, slot)
 
-    monkeypatch.setattr(tape_player._PlayedRows, "entry", note)
+    monkeypatch.setattr(tape_player.PlayedRows, "entry", note)
     monkeypatch.setattr(tape_player, "WORTH", 1)
     lo, hi, name = torch.full((1, 8), -1.0).double(), torch.full((1, 8), 1.0).double(), net.by_name[net.output].inputs[0]
     name, low = net.by_name[name].inputs[0], list[torch.Tensor]()
@@ -198,15 +198,15 @@ def test_the_machine_code_is_what_the_interpreter_does(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("net", [deep(), wide(), toy_residual()], ids=lambda n: n.name)
 def test_rows_take_the_place_of_others(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     want, some = ask(net, True, monkeypatch, 2, "all", DEFAULT), Counter[int]()
-    part = tape_player.TapePlayer._part
+    begin = tape_player.PlayedRows.begin
 
-    def note(self: tape_player.TapePlayer, *given: object) -> tape_player._PlayedRows:
-        made = part(self, *given)  # type: ignore[arg-type]
+    def note(*given: object, **how: bool) -> tape_player.PlayedRows:
+        made = begin(*given, **how)  # type: ignore[arg-type]
         some[len(made.whole)] += 1
         assert made.memory.nbytes <= 4 * (made.tape.taps + made.tape.row * made.some)
         return made
 
-    monkeypatch.setattr(tape_player.TapePlayer, "_part", note)
+    monkeypatch.setattr(tape_player.PlayedRows, "begin", note)
     monkeypatch.setattr(tape_player, "NEAR", 1)
     monkeypatch.setattr(tape_player, "LEAST", 4)
     got = ask(net, True, monkeypatch, 2, "all", DEFAULT)

@@ -133,6 +133,28 @@ def _note_undecided(lo, hi, every, settled, height, width, channels, places, bou
             k += 1
 
 
+@fused.compile_loop("D D b I", fused.PLAIN)
+def _first_signs(up, down, asked, signs):  # type: ignore[no-untyped-def]
+    for k in range(len(signs)):
+        signs[k] = 1 if up[k] >= down[k] or not asked else -1
+
+
+@fused.compile_loop("D D b I I I", fused.PLAIN)
+def _open_sides(up, down, either, first, at, signs):  # type: ignore[no-untyped-def]
+    count = 0
+    for k in range(len(first)):
+        if down[k] < 0 and (up[k] < 0 or not either):
+            at[count], signs[count] = k, -first[k]
+            count += 1
+    return count
+
+
+@fused.compile_loop("I D D D D", fused.PLAIN)
+def _write_bounds(at, up, down, lo, hi):  # type: ignore[no-untyped-def]
+    for k in range(len(at)):
+        lo[at[k]], hi[at[k]] = up[k], -down[k]
+
+
 def serves(values: Tensor) -> bool:
     """Whether there are loops for tensors like this one."""
     return fused.AVAILABLE and values.device.type == "cpu"
@@ -193,3 +215,23 @@ def centre_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Te
     point, exact, radius = torch.empty(lo.shape, dtype=dtype), lo.new_empty(lo.shape), lo.new_empty(lo.shape)
     _centre_cells(flat(lo), flat(hi), torch.finfo(dtype).tiny, flat(point), flat(exact), flat(radius))
     return point, exact, radius
+
+
+def first_signs(up: Tensor, down: Tensor, asked: bool) -> Tensor:
+    """1 for each neuron whose lower bound of +x is the greater one, or where nobody `asked`, else -1."""
+    signs = np.empty(len(up), dtype=np.int64)
+    _first_signs(up.numpy(), down.numpy(), asked, signs)
+    return torch.from_numpy(signs)
+
+
+def open_sides(up: Tensor, down: Tensor, either: bool, first: Tensor) -> tuple[Tensor, Tensor]:
+    """The neurons whose lower bound of -x, and where `either` counts that of +x too, is below zero, and the sign that is not the first."""
+    at, signs = np.empty((2, len(up)), dtype=np.int64)
+    count = _open_sides(up.numpy(), down.numpy(), either, first.numpy(), at, signs)
+    return torch.from_numpy(at[:count]), torch.from_numpy(signs[:count])
+
+
+def write_bounds(at: Tensor, up: Tensor, down: Tensor, lo: Tensor, hi: Tensor) -> None:
+    """Bounds of +x and of -x become the boxes', which are contiguous, at these cells."""
+    assert lo.is_contiguous() and hi.is_contiguous()  # else what is written would be a copy's
+    _write_bounds(at.numpy(), up.contiguous().numpy(), down.contiguous().numpy(), flat(lo), flat(hi))

@@ -27,28 +27,36 @@ Key = tuple[str, str]  # a table: what it is, and of which node
 
 @dataclass(frozen=True)
 class Stage:
-    """Up to where lines are followed before a node's box is there (none behind the output), and which tables of what nodes are then."""
+    """Up to where lines are followed before a node's box is there (none behind the output), and which tables are then."""
 
     node: str
     last: int
-    made: dict[str, list[str]]
+    made: frozenset[Key]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table in a batch's memory: `begin` values an image before it, of its type; a value's shape in an image."""
+
+    single: bool
+    begin: int
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Lines of the recipe and of the tapes, as `fixed` + `each` times the boxes + the memory's begin where an address is `based` on it.
 
-    doubles, singles: the tables in their order, with the values an image has of each. shapes: of those that somebody asks for, an image's.
-    tapes: of each program, with where its lines begin and end. most: outputs of a layer.
+    size: bytes of an image. places: of the tables that somebody asks for. tapes: of each program, with where its lines begin and end.
+    most: outputs of a layer.
     """
 
     fixed: np.ndarray
     each: np.ndarray
     based: np.ndarray
     reals: np.ndarray
-    doubles: dict[Key, int]
-    singles: dict[Key, int]
-    shapes: dict[Key, tuple[int, ...]]
+    size: int
+    places: dict[Key, Place]
     stages: Sequence[Stage]
     tapes: dict[TapeKey, tuple[Tape, int, int]]
     most: int
@@ -56,49 +64,47 @@ class Recipe:
 
 
 class Filling:
-    """The boxes of one batch while they are made, and its tables, node by node."""
+    """The boxes of one batch while they are made, and its tables, node by node; `tables.Maker` of those."""
 
     def __init__(self, recipe: Recipe, kit: Kit, start: Boxes) -> None:
-        self.recipe, self.kit, batch = recipe, kit, start.batch
-        count = [sum(sizes.values()) * batch for sizes in (recipe.doubles, recipe.singles)]
-        self._memory = np.empty(count[0] + (count[1] + 1) // 2)
-        begin = self._memory.__array_interface__["data"][0]
-        self._code = recipe.fixed + recipe.each * batch + recipe.based * begin
-        whole = torch.from_numpy(self._memory)
-        self._views = dict[Key, Tensor]()
-        for sizes, part in ((recipe.doubles, whole[: count[0]]), (recipe.singles, whole[count[0] :].view(torch.float32)[: count[1]])):
-            for (key, size), values in zip(sizes.items(), part.split([size * batch for size in sizes.values()]), strict=True):
-                if key in recipe.shapes:
-                    self._views[key] = values.view(batch, *recipe.shapes[key])
-                assert len(values) == size * batch
+        self.recipe, self.kit, self._batch = recipe, kit, start.batch
+        self._memory = torch.empty(-(-recipe.size * start.batch // 8), dtype=torch.float64)
+        self._singles = self._memory.view(torch.float32)
+        self._code = recipe.fixed + recipe.each * start.batch + recipe.based * self._memory.data_ptr()
+        self._made = set[Key]()
         name = kit.net.input.name
-        for what, given in (("lo", start.lo[name]), ("hi", start.hi[name])):
-            self._views[what, name].copy_(given)
-        self.boxes = Boxes({name: self._views["lo", name]}, {name: self._views["hi", name]})
-        self.tables = Tables(kit, replace(self.boxes))
+        lo, hi = self.table(name, "lo").copy_(start.lo[name]), self.table(name, "hi").copy_(start.hi[name])
+        self.boxes = Boxes({name: lo}, {name: hi})
+        self.tables = Tables(kit, replace(self.boxes), self)  # the same bounds
         for program, (tape, first, last) in recipe.tapes.items():
             self.tables.tapes[program] = replace(tape, code=self._code[first:last], places=(), used=(self._memory, recipe))
         self.boxes.tables = self.tables
 
+    def has(self, name: str, what: str) -> bool:
+        return (what, name) in self._made
+
+    def table(self, name: str, what: str) -> Tensor:
+        place, batch = self.recipe.places[what, name], self._batch
+        memory = self._singles if place.single else self._memory
+        if not place.shape:
+            return memory.as_strided((batch,), (1,), place.begin * batch)
+        h, w, c = place.shape
+        return memory.as_strided((batch, h, w, c), (h * w * c, w * c, c, 1), place.begin * batch)
+
     def nodes(self) -> Iterator[Node]:
         """The nodes behind the input when their boxes are there. What the caller narrows of one, in place, counts for the next."""
-        memory = self._room()
-        nodes, first = self.kit.nodes, 0
+        most, first, reals = self.recipe.most, 0, self.recipe.reals
+        room = np.empty(most), np.empty(most * self._batch, dtype=np.bool_), np.empty((2, most), dtype=np.int64)
         for stage in self.recipe.stages:
-            follow(self._code[first : stage.last], self.recipe.reals[first : stage.last], *memory)
-            for name, what in stage.made.items():
-                self.tables.put(name, {one: self._views[one, name] for one in what})
+            follow(self._code[first : stage.last], reals[first : stage.last], *room)
+            self._made |= stage.made
             first = stage.last
             if stage.node:
                 self._show(stage.node)
-                yield nodes[stage.node]
-
-    def _room(self) -> tuple[np.ndarray, ...]:
-        most, batch = self.recipe.most, self.boxes.batch
-        return np.empty(most), np.empty(most * batch, dtype=np.bool_), np.empty((2, most), dtype=np.int64)
+                yield self.kit.nodes[stage.node]
 
     def _show(self, name: str) -> None:
-        boxes, views = self.boxes, self._views
-        boxes.lo[name], boxes.hi[name] = views["lo", name], views["hi", name]
-        if ("magnitude", name) in views:
-            boxes.magnitude[name], boxes.error[name] = views["magnitude", name], views["error", name]
+        boxes = self.boxes
+        boxes.lo[name], boxes.hi[name] = self.table(name, "lo"), self.table(name, "hi")
+        if name in self.kit.forward.layers:
+            boxes.magnitude[name], boxes.error[name] = self.table(name, "magnitude"), self.table(name, "error")

@@ -17,7 +17,7 @@ from polytriton.runtime.centres import is_centred
 from polytriton.runtime.charges import charge_factors
 from polytriton.runtime.cpu import recipe_loop as loop
 from polytriton.runtime.cpu import tape_loop
-from polytriton.runtime.cpu.recipe import Key, Recipe, Stage
+from polytriton.runtime.cpu.recipe import Key, Place, Recipe, Stage
 from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry, TapeKey, tape_key
 from polytriton.runtime.cpu.tape_record import record
 from polytriton.runtime.cpu.torch_backend import TorchBackend
@@ -79,6 +79,10 @@ def record_recipe(backend: TorchBackend, kit: Kit, start: Boxes) -> Recipe | Non
     return _Writer(kit, known, {known[place] for place in read & known.keys()}).recipe(tapes)
 
 
+def _word(key: Key) -> int:
+    return 4 if key[0] in SINGLE else 8
+
+
 class _Writer:
     """Lines for the tables that are `wanted`; `known`: where a sample of each lies that tapes have the addresses of."""
 
@@ -94,10 +98,9 @@ class _Writer:
         for what in ("lo", "hi"):
             self.table(what, nodes[0].name)
         for before, node in pairwise(nodes):
-            made = {before.name: self.finish(before)}
-            made[node.name] = self.transfer(node)
+            made = self.finish(before) | self.transfer(node)
             stages.append(Stage(node.name, len(self.lines), made))
-        made = {nodes[-1].name: self.finish(nodes[-1])}
+        made = self.finish(nodes[-1])
         stages.append(Stage("", len(self.lines), made))
         own, places = len(self.lines), dict[TapeKey, tuple[Tape, int, int]]()
         reals = np.zeros((own, loop.REALS))
@@ -111,25 +114,28 @@ class _Writer:
                     self.lines[first + line][field] = self.known[table.data_ptr()]
             places[key] = tape, first, len(self.lines)
             self.held.append(tape.used)
-        doubles = {key: size for key, size in self.sizes.items() if key[0] not in SINGLE}
-        singles = {key: size for key, size in self.sizes.items() if key[0] in SINGLE}
-        fixed, each, based = self._resolve(doubles, singles)
+        begins, size = self._arrange()
+        fixed, each, based = self._resolve(begins)
+        held = {key: Place(key[0] in SINGLE, begins[key] // _word(key), shape) for key, shape in self.shapes.items()}
         most = max(prod(extent(n)) for n in nodes)
-        return Recipe(fixed, each, based, reals, doubles, singles, self.shapes, stages, places, most, self.held)
+        return Recipe(fixed, each, based, reals, size, held, stages, places, most, self.held)
 
-    def _resolve(self, doubles: dict[Key, int], singles: dict[Key, int]) -> np.ndarray:
+    def _arrange(self) -> tuple[dict[Key, int], int]:
+        """Bytes an image before each table, and those of all: float64 first, so that every number is aligned."""
+        begins, size = dict[Key, int](), 0
+        for key in sorted(self.sizes, key=_word, reverse=True):
+            begins[key], size = size, size + _word(key) * self.sizes[key]
+        return begins, size
+
+    def _resolve(self, begins: Mapping[Key, int]) -> np.ndarray:
         """[3, lines, fields]: of every number its fixed part, what it has of each box, and whether the memory's begin is added."""
-        at, begin = dict[Key, int](), 0
-        for word, sizes in ((8, doubles), (4, singles)):
-            for key, size in sizes.items():
-                at[key], begin = begin, begin + word * size
         found = np.zeros((3, len(self.lines), tape_loop.FIELDS), dtype=np.int64)
         for line, values in enumerate(self.lines):
             for field, value in enumerate(values):
                 if isinstance(value, Each):
                     found[1, line, field] = value.count
                 elif isinstance(value, tuple):
-                    found[1:, line, field] = at[value], 1
+                    found[1:, line, field] = begins[value], 1
                 else:
                     found[0, line, field] = value
         return found
@@ -166,14 +172,14 @@ class _Writer:
 
     # ---- lines ----------------------------------------------------------------------------------------------
 
-    def transfer(self, node: Node) -> list[str]:
+    def transfer(self, node: Node) -> frozenset[Key]:
         """The node's box from its operand's (`Forward.transfer`), and its first t; which tables that makes."""
         name, source = node.name, node.inputs[0]
         lo, hi, low, high = (self.table(what, n) for n in (source, name) for what in ("lo", "hi"))
         n, k = self._size(name), self._size(source)
         if node.op == "relu":
             self.put([loop.POSITIVE, Each(n), lo, hi, low, high])
-            return []
+            return frozenset()
         forward = self.kit.forward
         layer, real = forward.layers[name], forward.semantics.real
         mid, rad, wide = (self.table(what, source) for what in ("mid", "radius", "wide"))
@@ -187,11 +193,11 @@ class _Writer:
         self.put([loop.ERR, Each(k), wide, Each(n), babs, 0 if real else magnitude, e, n], [] if real else [summands, *numbers])
         self.put([loop.BOUND, Each(n), centre, spread, e, magnitude, babs, n, low, high], [interval_rounds(layer)])
         if not self.wants(name, "first"):
-            return []
+            return frozenset()
         self._charge(layer, "first", magnitude, ("sum", source), 0, 0, centred=False)
-        return ["first"]
+        return frozenset({("first", name)})
 
-    def finish(self, node: Node) -> list[str]:
+    def finish(self, node: Node) -> frozenset[Key]:
         """Tables that depend on the node's box, which is final, and on those before it; which ones."""
         name, n = node.name, self._size(node.name)
         lo, hi, size, total = self.table("lo", name), self.table("hi", name), self.table("size", name), self.table("sum", name, 1)
@@ -211,7 +217,7 @@ class _Writer:
             made += lines
         if self.wants(name, "t", "charged", "image", "point"):
             made += self._finish_layer(self.kit.forward.layers[name])
-        return made
+        return frozenset((what, name) for what in made)
 
     def _finish_layer(self, layer: Layer) -> list[str]:
         """t of an affine layer's products, and its centre: `Tables.charge`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polytriton.ir.plan import Program
+from polytriton.ir.plan import Program, Step
 from polytriton.runtime.budget import between_groups
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.cpu import tape_loop as loop
@@ -22,6 +22,7 @@ from polytriton.runtime.cpu.tape_record import ROOM, SLOTS, record
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.kit import Kit
 from polytriton.runtime.results import Identity, Results, Rows
+from polytriton.runtime.tables import Tables
 
 PLAYED = ("start", "linear", "conv", "relu", "add", "sub", "merge", "dense", "input")
 WORTH = 2 * 10**7  # operations: what a thread does in the time that handing them over takes, several times over
@@ -31,7 +32,7 @@ NONE, NOBODY, NO_NUMBERS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.boo
 
 
 @dataclass
-class _PlayedRows:
+class PlayedRows:
     """Some rows with memory of their own: a thread plays them alone, since rows tell each other nothing. `some`: how many at a time."""
 
     tape: Tape
@@ -43,6 +44,41 @@ class _PlayedRows:
     given: list[Tensor]  # what `asked` has the addresses of
     asked: tuple[object, ...]
     left: int = 0
+
+    @classmethod
+    def begin(
+        cls,
+        tape: Tape,
+        places: Sequence[np.ndarray | None],
+        scalars: Sequence[np.ndarray | None],
+        given: Mapping[int, Tensor],
+        results: Results,
+        leave: float,
+        *,
+        last: bool,
+        ends: bool,
+    ) -> PlayedRows:
+        """Rows ready to be played, with the numbers of `loop.PLACES` and `loop.SCALARS`, zero where there are none, and coefficients in
+        slots. Where nobody reads their coefficients afterwards (`last`), some take the place of others.
+        """
+        assert places[0] is not None
+        n = len(places[0])
+        some = n if not last else min(n, max(LEAST, NEAR // (8 * max(1, tape.row)) * 2))
+        memory = np.empty(tape.row * some + tape.taps, dtype=np.float32)
+        start, slots = memory.__array_interface__["data"][0], np.zeros((3, len(tape.sizes)), dtype=np.int64)
+        slots[0], slots[1] = tape.offsets * (4 * some) + start, tape.sizes
+        slots[0, loop.TAPS] = start + 4 * some * tape.row
+        for slot, m in given.items():
+            slots[2, slot] = m.data_ptr()
+        whole, numbers = (_spread(v, kind, some) for v, kind in ((places, np.int64), (scalars, np.float64)))
+        group, done = (NONE, NOBODY) if results.group is None or results.done is None else (results.group.numpy(), results.done.numpy())
+        told = np.zeros((tape.checks, 2), dtype=np.int64)
+        scratch = np.empty((loop.NOTES, some)), np.empty((loop.COUNTS, some), np.int64), np.empty((some, loop.LINES), np.int64)
+        other = results.other if ends else None
+        far = (NO_NUMBERS, NO_NUMBERS) if other is None else (other.best.numpy(), other.raw.numpy())
+        bounds = results.best.numpy(), results.raw.numpy(), *far, group, done, results.strict
+        asked = tape.code, tape.reals, slots, n, whole, numbers, *bounds, leave, *scratch, np.empty(tape.near, np.int64), told
+        return cls(tape, some, memory, whole, numbers, told, list(given.values()), asked)
 
     def play(self) -> None:
         self.left = play(*self.asked)
@@ -57,6 +93,16 @@ class _PlayedRows:
         return torch.from_numpy(self.memory[begin : begin + self.left * size]).view(self.left, size)
 
 
+def _spread(lines: Sequence[np.ndarray | None], kind: type, some: int) -> np.ndarray:
+    """[rows in pieces of `some`, lines, some]: lines of numbers of all rows, zero where there are none."""
+    n = next(len(v) for v in lines if v is not None)
+    held: np.ndarray = np.zeros((len(lines), -(-n // some) * some), kind)
+    for to, v in zip(held, lines, strict=True):
+        if v is not None:
+            to[:n] = v
+    return held[None] if n == some else np.ascontiguousarray(held.reshape(len(lines), -1, some).swapaxes(0, 1))
+
+
 def _join(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
@@ -69,6 +115,61 @@ def cut_rows(rows: int, ops: int, threads: int) -> list[int]:
     parts = np.repeat(SHARES if ops // SHARE >= count * sum(SHARES) else 1, count)
     ends = np.cumsum(parts)[:-1] * rows // parts.sum()
     return sorted({int(end) // 2 * 2 for end in ends if 2 <= end < rows})  # loops take neighbours two by two
+
+
+def find_tape(
+    backend: TorchBackend, tables: Tables, program: Program, at: int, image: int | None, entries: dict[str, TapeEntry]
+) -> Tape | None:
+    """The tape from step `at` on for rows of this image (None: of several) with these entries, where one is worth it."""
+    image = image if tables.kit.narrows(program) else None  # elsewhere rows of one image and of many do the same
+    key = tape_key(program, at, image, entries)
+    if key not in tables.tapes:
+        tables.tapes[key] = record(backend, tables, program, at, image, entries)
+    return tables.tapes[key]
+
+
+def play_neurons(
+    backend: TorchBackend, tables: Tables, program: Program, where: Sequence[np.ndarray], sign: np.ndarray, results: Results, threads: int
+) -> bool:
+    """Bounds of +x or -x of neurons at an image, a place down and across, and a channel; False where no tape goes from there to the input.
+
+    What a walk of these rows would do, without its preparations.
+    """
+    image, h, w, channel = where
+    only = tables.only_image(torch.from_numpy(image)) if tables.kit.narrows(program) else None
+    tape = find_tape(backend, tables, program, 1, only, {program.target: TapeEntry(NEURON, program.steps[0].windows[0])})
+    if tape is None or 1 + tape.steps < len(program.steps):
+        return False
+    n, ends, leave = len(image), results.other is not None, backend.config.leave
+    cuts = [0, *cut_rows(n, n * program.row_ops, threads), n]
+    index, zero = np.arange(n), np.zeros(n)
+    parts = [
+        PlayedRows.begin(
+            tape, [image[a:b], h[a:b], w[a:b], index[a:b], channel[a:b]], [zero[a:b], zero[a:b], zero[a:b], sign[a:b]], {}, results, leave,
+            last=True, ends=ends,
+        )
+        for a, b in pairwise(cuts)
+    ]  # fmt: skip
+    share_out(PlayedRows.play, parts, threads)
+    left = list[int]()
+    results.ops += count_ops(program.steps, n, np.sum([part.told for part in parts], axis=0), left, grouped=results.group is not None)[0]
+    results.left.append(left)
+    return True
+
+
+def count_ops(steps: Sequence[Step], rows: int, told: np.ndarray, left: list[int], *, grouped: bool) -> tuple[int, int]:
+    """Operations that these steps took of so many rows, and how many rows go on behind them; what each check leaves open joins `left`."""
+    found, ops = iter(told.tolist()), 0
+    for step in steps:
+        if step.check and grouped:
+            if step.op == "input":
+                return ops, 0
+            open_, rows = next(found)
+            left.append(open_)
+            if not rows:
+                return ops, 0
+        ops += step.ops * rows
+    return ops, rows
 
 
 class TapePlayer(Frontier):
@@ -107,11 +208,7 @@ class TapePlayer(Frontier):
         }
         if sum(held.slot == NEURON for held in entries.values()) > 1:
             return None
-        image = self.image if self.kit.narrows(self.program) else None  # elsewhere rows of one image and of many do the same
-        key, tapes = tape_key(self.program, k, image, entries), self.tables.tapes
-        if key not in tapes:
-            tapes[key] = record(self.backend, self.tables, self.program, k, image, entries)
-        return tapes[key]
+        return find_tape(self.backend, self.tables, self.program, k, self.image, entries)
 
     def _play(self, tape: Tape, k: int) -> bool:
         """Plays a tape that begins with this step. False when no row is left, or none has a step to come."""
@@ -121,8 +218,11 @@ class TapePlayer(Frontier):
             cuts = between_groups(cuts, groups[self.rows.index])
         last = k + tape.steps == len(self.program.steps)
         parts = [self._part(tape, a, b, last) for a, b in pairwise([0, *cuts, n])]
-        share_out(_PlayedRows.play, parts, self.threads)
-        if not self._count(tape, k, np.sum([part.told for part in parts], axis=0)):
+        share_out(PlayedRows.play, parts, self.threads)
+        told = np.sum([part.told for part in parts], axis=0)
+        ops, left = count_ops(self.program.steps[k : k + tape.steps], n, told, self.left, grouped=groups is not None)
+        self.results.ops += ops
+        if last or not left:
             return False
         image, h, w, constant, error, index, excess = (_join(v) for v in zip(*(part.rows() for part in parts), strict=True))
         self.rows = Rows(image, h, w, constant, error, index, None if self.rows.excess is None else excess)
@@ -143,48 +243,16 @@ class TapePlayer(Frontier):
         self.owed = {name: held.owes for name, held in tape.after.items() if held.owes is not None}
         return True
 
-    def _part(self, tape: Tape, a: int, b: int, last: bool) -> _PlayedRows:
-        """The rows from a to b, ready to be played: where nobody reads their coefficients afterwards, some in place of others."""
-        rows, n, results = self.rows, b - a, self.results
-        some = n if not last else min(n, max(LEAST, NEAR // (8 * max(1, tape.row)) * 2))
-        memory = np.empty(tape.row * some + tape.taps, dtype=np.float32)
-        begin, slots = memory.__array_interface__["data"][0], np.zeros((3, len(tape.sizes)), dtype=np.int64)
-        slots[0], slots[1] = tape.offsets * (4 * some) + begin, tape.sizes
-        slots[0, loop.TAPS] = begin + 4 * some * tape.row
-        whole, scalars = np.zeros((loop.PLACES, -(-n // some) * some), np.int64), np.zeros((loop.SCALARS, -(-n // some) * some))
-        given = list[Tensor]()
+    def _part(self, tape: Tape, a: int, b: int, last: bool) -> PlayedRows:
+        """The rows from a to b, ready to be played."""
+        rows, given, neurons = self.rows, dict[int, Tensor](), list[np.ndarray]()
         for name, (m, _) in self.frontier.items():
             if isinstance(m, Identity):
-                whole[-1, :n], scalars[-1, :n] = m.channel[a:b].numpy(), m.sign[a:b].numpy()
+                neurons = [m.channel[a:b].numpy(), m.sign[a:b].numpy()]
             else:
-                given.append(m[a:b].contiguous())
-                slots[2, tape.before[name]] = given[-1].data_ptr()
-        for to, v in zip(whole, (rows.image, rows.h, rows.w, rows.index), strict=False):
-            to[:n] = v[a:b].numpy()
-        for mine, own in zip(scalars, (rows.constant, rows.error, rows.excess), strict=False):
-            if own is not None:
-                mine[:n] = own[a:b].numpy()
-        whole, scalars = (np.ascontiguousarray(v.reshape(len(v), -1, some).swapaxes(0, 1)) for v in (whole, scalars))
-        group, done = (NONE, NOBODY) if results.group is None or results.done is None else (results.group.numpy(), results.done.numpy())
-        told, leave = np.zeros((tape.checks, 2), dtype=np.int64), self.backend.config.leave
-        scratch = np.empty((loop.NOTES, some)), np.empty((loop.COUNTS, some), np.int64), np.empty((some, loop.LINES), np.int64)
-        near = np.empty(tape.near, np.int64)
-        other = None if rows.excess is None else results.other
-        ends = (NO_NUMBERS, NO_NUMBERS) if other is None else (other.best.numpy(), other.raw.numpy())
-        bounds = results.best.numpy(), results.raw.numpy(), *ends, group, done, results.strict
-        asked = tape.code, tape.reals, slots, n, whole, scalars, *bounds, leave, *scratch, near, told
-        return _PlayedRows(tape, some, memory, whole, scalars, told, given, asked)
-
-    def _count(self, tape: Tape, k: int, told: np.ndarray) -> bool:
-        """Notes how many rows each step had. False when none is left for another."""
-        rows, found, grouped = len(self.rows), iter(told), self.results.group is not None
-        for step in self.program.steps[k : k + tape.steps]:
-            if step.check and grouped:
-                if step.op == "input":
-                    return False
-                open_, rows = map(int, next(found))
-                self.left.append(open_)
-                if not rows:
-                    return False
-            self.results.ops += step.ops * rows
-        return k + tape.steps < len(self.program.steps)
+                given[tape.before[name]] = m[a:b].contiguous()
+        channel, sign = neurons or (None, None)
+        places = [v[a:b].numpy() for v in (rows.image, rows.h, rows.w, rows.index)]
+        scalars = [None if v is None else v[a:b].numpy() for v in (rows.constant, rows.error, rows.excess)]
+        leave, ends = self.backend.config.leave, rows.excess is not None
+        return PlayedRows.begin(tape, [*places, channel], [*scalars, sign], given, self.results, leave, last=last, ends=ends)
