@@ -76,7 +76,7 @@ class Attempt:
         images = np.unique(q.image[rows])
         for part in self.decider.batches(len(images), self.engine):
             chosen = images[part]
-            mine = rows[np.isin(q.image[rows], chosen)]
+            mine = rows if len(chosen) == len(images) else rows[np.isin(q.image[rows], chosen)]
             lo, hi = torch.from_numpy(q.lo[chosen]), torch.from_numpy(q.hi[chosen])
             if method in INTERVALS:
                 self._ask(self.engine.interval(lo, hi, self.decider.balls(q, chosen)), mine, chosen)

@@ -26,24 +26,7 @@ class Undecided:
 
     def write(self, lo: Tensor, hi: Tensor) -> None:
         """The bounds become the boxes'."""
-        if cells.serves(lo):
-            cells.write_bounds(self.at, *self.bounds, lo, hi)
-        else:
-            lo.view(-1)[self.at], hi.view(-1)[self.at] = self.bounds[0], -self.bounds[1]
-
-    def first_signs(self, asked: bool) -> Tensor:
-        """The side whose row goes first: the likelier one to be settled, where that is asked for; else +x."""
-        if cells.serves(self.bounds[0]):
-            return cells.first_signs(*self.bounds, asked)
-        return torch.where(self.bounds[0] >= self.bounds[1], 1, -1) if asked else torch.ones_like(self.at)
-
-    def open_sides(self, either: bool, first: Tensor) -> tuple[Tensor, Tensor]:
-        """The neurons that get a row of their other side too, and its sign: not those that are off nor, where `either` sign settles, on."""
-        up, down = self.bounds
-        if cells.serves(up):
-            return cells.open_sides(up, down, either, first)
-        at = torch.nonzero((up < 0) & (down < 0) if either else down < 0).flatten()
-        return at, -first[at]
+        lo.view(-1)[self.at], hi.view(-1)[self.at] = self.bounds[0], -self.bounds[1]
 
 
 def find_undecided(lo: Tensor, hi: Tensor, *, every: bool = False, settled: bool = False, images: Tensor | None = None) -> Undecided:
@@ -51,7 +34,9 @@ def find_undecided(lo: Tensor, hi: Tensor, *, every: bool = False, settled: bool
     `images` alone, flags [batch].
     """
     if cells.serves(lo):
-        found = Undecided(*cells.undecided_cells(lo, hi, every, settled))
+        places, bounds = (torch.from_numpy(v) for v in cells.note_undecided(lo, hi, every, settled))
+        at, *where = places.unbind()
+        found = Undecided(at, tuple(where), (bounds[0], bounds[1]))
     else:
         live = torch.ones_like(lo, dtype=torch.bool) if every else (hi > 0) if settled else (lo < 0) & (hi > 0)
         at = torch.nonzero(live.flatten()).flatten()

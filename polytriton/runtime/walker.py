@@ -21,7 +21,7 @@ from polytriton.runtime.config import Config
 from polytriton.runtime.cpu.recipe import Filling, Recipe
 from polytriton.runtime.cpu.recipe_record import is_chain, record_recipe
 from polytriton.runtime.cpu.sharing import share_out
-from polytriton.runtime.cpu.tape_player import play_neurons
+from polytriton.runtime.cpu.sides import Asked, bound_sides
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.forward import Boxes
@@ -73,6 +73,21 @@ class Walker:
 
     # ---- neurons ----------------------------------------------------------------------------------------
 
+    def play_neurons(self, program: Program, tables: Tables, asked: Asked, deadline: float | None) -> bool:
+        """`bound_neurons` of those neurons of a node that get rows, which are found and whose bounds are written, where a tape plays all of
+        them; False where none does.
+        """
+        if not self._may_play(program, tables) or (tables.boxes.batch > 1 and self.kit.narrows(program)):
+            return False
+        asked = replace(asked, ends=asked.hides and self.has_ends(program, tables), best=self.plan.candidates == "all")
+        threads = min(self.backend.threads, torch.get_num_threads())
+        told = bound_sides(self.backend, tables, program, asked, threads, lambda: expire(deadline))
+        if told is None:
+            return False
+        self.tally.add_rows(program.target, told.rows)
+        self.tally.ops += told.ops
+        return True
+
     def bound_neurons(
         self, program: Program, tables: Tables, found: Undecided, leaves: bool, deadline: float | None, hides: bool = False
     ) -> list[Results]:
@@ -80,7 +95,7 @@ class Walker:
         where rows leave, and where the rows' other end tells enough of it; those that it switches off, where that hides the other.
         """
         best, made = found.bounds, list[Results]()
-        first = found.first_signs(leaves or hides)
+        first = torch.where(best[0] >= best[1], 1, -1) if leaves or hides else torch.ones_like(found.at)
         open_, sign = torch.arange(len(found), device=self.device), first
         ends = hides and self.has_ends(program, tables)
         for turn in (1, -1):
@@ -91,7 +106,11 @@ class Walker:
                 break
             if (other := made[-1].other) is not None:
                 self.backend.keep(other.best, -sign, open_, best, True)
-            open_, sign = found.open_sides(leaves or ends, first) if leaves or hides else (open_, -first)
+            if leaves or ends:
+                open_ = torch.nonzero((best[0] < 0) & (best[1] < 0)).flatten()
+            elif hides:
+                open_ = torch.nonzero(best[1] < 0).flatten()
+            sign = -first[open_]
         return made
 
     def has_ends(self, program: Program, tables: Tables) -> bool:
@@ -118,8 +137,7 @@ class Walker:
     ) -> Results:
         """Bounds of +x or -x for some of the neurons `where`, one row each; with `ends` the same rows bound the other one too."""
         rows = len(neurons)
-        where = where if rows == len(where[0]) else tuple(v[neurons] for v in where)  # they are in their order
-        image, h, w, channel = where
+        image, h, w, channel = where if rows == len(where[0]) else (v[neurons] for v in where)  # they are in their order
         images = image if tables.boxes.batch > 1 else None
         results = Results.begin(rows, self.device)
         if ends:
@@ -127,15 +145,7 @@ class Walker:
         if leaves:
             results.group = torch.arange(rows, device=self.device)
             results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
-        if not rows:
-            return results
         sharers = min(self.backend.threads, torch.get_num_threads())
-        if chosen is None and self._may_play(program, tables) and (images is None or not self.kit.narrows(program)):
-            expire(deadline)
-            if play_neurons(self.backend, tables, program, [v.numpy() for v in where], sign.numpy(), results, sharers):
-                self.tally.add_rows(program.target, rows)
-                self.tally.ops += results.ops
-                return results
         # one thread's Python goes on beside another's loops where there is a block for each; the rows of few blocks are divided
         ranges = self.blocks(rows, program, 1, images, walks=False) if chosen is None and self._may_play(program, tables) else []
         plays = 0 < len(ranges) <= sharers

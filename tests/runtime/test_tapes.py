@@ -39,18 +39,26 @@ class Answer:
     numbers: dict[str, np.ndarray] = field(default_factory=dict)
     left: list[object] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
+    ops: int = 0
     tapes: list[Tape] = field(default_factory=list)
 
 
 def ask(
-    net: Net, plays: bool, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config, threads: int = 1
-) -> Answer:  # fmt: skip
+    net: Net,
+    plays: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    batch: int,
+    candidates: str,
+    config: Config,
+    threads: int = 1,
+    traced: bool = True,
+) -> Answer:
+    """`traced`: what became of every row is noted, so that each side of a node's neurons is walked on its own."""
     monkeypatch.setattr(Walk, "plays", plays)
     engine = Engine(compile_net(net, candidates), semantics="real", config=config, threads=threads)
     found, rng = Answer(), np.random.default_rng(5)
     lo, hi = (torch.from_numpy(v).reshape(batch, -1) for v in random_box(rng, net, "ordinary", batch))
-    trace = Trace(torch.device("cpu"))
-    boxes = engine.refine(lo, hi, trace=trace, every=False)
+    boxes = engine.refine(lo, hi, trace=Trace(torch.device("cpu")) if traced else None, every=False)
     for name in engine.bounded_nodes():
         found.numbers |= {f"{name}.lo": boxes.lo[name].numpy(), f"{name}.hi": boxes.hi[name].numpy()}
     outputs = net.by_name[net.output].size
@@ -65,7 +73,7 @@ def ask(
         )
         found.numbers |= {f"best of {groups is None}": best, f"raw {groups is None}": results.raw.numpy() if groups is None else best}
         found.left += results.left
-    found.rows = engine.tally.rows
+    found.rows, found.ops = engine.tally.rows, engine.tally.ops
     made = engine.tables(boxes).tapes.values()
     found.tapes = [tape for tape in made if tape is not None]
     return found
@@ -77,7 +85,9 @@ def agree(
     """Bounds of neurons that stay undecided are the same; those of others too, unless decided rows stay with the others for a while."""
     walked = ask(net, False, monkeypatch, batch, candidates, config)
     played = ask(net, True, monkeypatch, batch, candidates, config, threads)
-    assert not walked.tapes
+    sides = ask(net, True, monkeypatch, batch, candidates, config, threads, traced=False)
+    assert not walked.tapes and (sides.rows, sides.ops, sides.left) == (played.rows, played.ops, played.left)
+    assert all(np.array_equal(sides.numbers[name], v, equal_nan=True) for name, v in played.numbers.items())
     for name, want in walked.numbers.items():
         got, stem = played.numbers[name], name[:-3]
         counts = np.isfinite(want)
@@ -203,7 +213,7 @@ def test_rows_take_the_place_of_others(net: Net, monkeypatch: pytest.MonkeyPatch
     def note(*given: object, **how: bool) -> tape_player.PlayedRows:
         made = begin(*given, **how)  # type: ignore[arg-type]
         some[len(made.whole)] += 1
-        assert made.memory.nbytes <= 4 * (made.tape.taps + made.tape.row * made.some)
+        assert made.room.memory.nbytes <= 4 * (made.tape.taps + made.tape.row * made.room.some)
         return made
 
     monkeypatch.setattr(tape_player.PlayedRows, "begin", note)

@@ -18,6 +18,7 @@ from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.results import Results
+from polytriton.runtime.trace import Trace
 from polytriton.runtime.undecided import indices
 from polytriton.runtime.walker import Walker
 from tests.soundness.test_centres import active, exact_line
@@ -94,9 +95,11 @@ def test_no_execution_lies_above_the_other_end(
         hi = lo + rng.integers(1, 9, 2) / 4
         noted.clear()
         engine = Engine(compile_net(net, candidates), semantics="real", dtype=dtype)
-        boxes = engine.refine(*(torch.from_numpy(v)[None] for v in (lo, hi)), every=False)
+        given = [torch.from_numpy(v)[None] for v in (lo, hi)]
+        boxes, untraced = engine.refine(*given, trace=Trace(torch.device("cpu")), every=False), engine.refine(*given, every=False)
         values = dict(zip([n.inputs[0] for n in net if n.op == "relu"], run(layers, skip, grid(lo, hi)), strict=False))
         for name, found in values.items():
+            assert torch.equal(boxes.lo[name], untraced.lo[name]) and torch.equal(boxes.hi[name], untraced.hi[name])
             assert (boxes.lo[name].flatten().numpy() <= found.min(0)).all() and (boxes.hi[name].flatten().numpy() >= found.max(0)).all()
         for name, cells, sign, results in noted:
             greatest = (values[name] * 1.0)[:, cells.numpy()] * sign.numpy()

@@ -133,26 +133,10 @@ def _note_undecided(lo, hi, every, settled, height, width, channels, places, bou
             k += 1
 
 
-@fused.compile_loop("D D b I", fused.PLAIN)
-def _first_signs(up, down, asked, signs):  # type: ignore[no-untyped-def]
-    for k in range(len(signs)):
-        signs[k] = 1 if up[k] >= down[k] or not asked else -1
-
-
-@fused.compile_loop("D D b I I I", fused.PLAIN)
-def _open_sides(up, down, either, first, at, signs):  # type: ignore[no-untyped-def]
-    count = 0
-    for k in range(len(first)):
-        if down[k] < 0 and (up[k] < 0 or not either):
-            at[count], signs[count] = k, -first[k]
-            count += 1
-    return count
-
-
-@fused.compile_loop("I D D D D", fused.PLAIN)
-def _write_bounds(at, up, down, lo, hi):  # type: ignore[no-untyped-def]
+@fused.compile_loop("I D2 D D", fused.PLAIN)
+def _write_cells(at, bounds, lo, hi):  # type: ignore[no-untyped-def]
     for k in range(len(at)):
-        lo[at[k]], hi[at[k]] = up[k], -down[k]
+        lo[at[k]], hi[at[k]] = bounds[0, k], -bounds[1, k]
 
 
 def serves(values: Tensor) -> bool:
@@ -192,15 +176,13 @@ def running_cells(lo: Tensor, hi: Tensor) -> Tensor:
     return runs
 
 
-def undecided_cells(lo: Tensor, hi: Tensor, every: bool, settled: bool) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, Tensor]]:
-    """Cells, their indices on every axis and bounds of both sides: `undecided.find_undecided`."""
+def note_undecided(lo: Tensor, hi: Tensor, every: bool, settled: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Cells and their indices on every axis, [5, cells], and bounds of both sides, [2, cells]: `undecided.find_undecided`."""
     low, high = flat(lo), flat(hi)
     count = _count_undecided(low, high, every, settled)
     places, bounds = np.empty((5, count), dtype=np.int64), np.empty((2, count))
     _note_undecided(low, high, every, settled, *lo.shape[1:], places, bounds)
-    at, *where = torch.from_numpy(places).unbind()
-    up, down = torch.from_numpy(bounds).unbind()
-    return at, tuple(where), (up, down)
+    return places, bounds
 
 
 def sum_sizes(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,21 +199,7 @@ def centre_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Te
     return point, exact, radius
 
 
-def first_signs(up: Tensor, down: Tensor, asked: bool) -> Tensor:
-    """1 for each neuron whose lower bound of +x is the greater one, or where nobody `asked`, else -1."""
-    signs = np.empty(len(up), dtype=np.int64)
-    _first_signs(up.numpy(), down.numpy(), asked, signs)
-    return torch.from_numpy(signs)
-
-
-def open_sides(up: Tensor, down: Tensor, either: bool, first: Tensor) -> tuple[Tensor, Tensor]:
-    """The neurons whose lower bound of -x, and where `either` counts that of +x too, is below zero, and the sign that is not the first."""
-    at, signs = np.empty((2, len(up)), dtype=np.int64)
-    count = _open_sides(up.numpy(), down.numpy(), either, first.numpy(), at, signs)
-    return torch.from_numpy(at[:count]), torch.from_numpy(signs[:count])
-
-
-def write_bounds(at: Tensor, up: Tensor, down: Tensor, lo: Tensor, hi: Tensor) -> None:
-    """Bounds of +x and of -x become the boxes', which are contiguous, at these cells."""
+def write_cells(at: np.ndarray, bounds: np.ndarray, lo: Tensor, hi: Tensor) -> None:
+    """Lower bounds of +x and of -x, [2, cells], become the boxes', which are contiguous, at these cells."""
     assert lo.is_contiguous() and hi.is_contiguous()  # else what is written would be a copy's
-    _write_bounds(at.numpy(), up.contiguous().numpy(), down.contiguous().numpy(), flat(lo), flat(hi))
+    _write_cells(at, bounds, flat(lo), flat(hi))

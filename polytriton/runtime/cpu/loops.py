@@ -137,6 +137,7 @@ def prepare(tell: Tell = knobs.tell) -> float:
         fused,
         recipe_loop,
         scalars,
+        sides,
         sums,
         tape_loop,
         vectors,

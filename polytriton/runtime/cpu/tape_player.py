@@ -31,13 +31,33 @@ NEAR, LEAST = 4 << 20, 16  # bytes of coefficients that stay in the caches betwe
 NONE, NOBODY, NO_NUMBERS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_), np.empty(0)
 
 
-@dataclass
-class PlayedRows:
-    """Some rows with memory of their own: a thread plays them alone, since rows tell each other nothing. `some`: how many at a time."""
+@dataclass(frozen=True)
+class Room:
+    """Memory in which one thread plays so many rows at a time along a tape: their coefficients, slots and what is noted of them."""
 
-    tape: Tape
     some: int
     memory: np.ndarray
+    slots: np.ndarray
+    scratch: tuple[np.ndarray, ...]
+
+    @classmethod
+    def make(cls, tape: Tape, rows: int, *, last: bool) -> Room:
+        """For so many rows; where nobody reads their coefficients afterwards (`last`), some take the place of others."""
+        some = rows if not last else min(rows, max(LEAST, NEAR // (8 * max(1, tape.row)) * 2))
+        memory = np.empty(tape.row * some + tape.taps, dtype=np.float32)
+        begin, slots = memory.__array_interface__["data"][0], np.zeros((3, len(tape.sizes)), dtype=np.int64)
+        slots[0], slots[1] = tape.offsets * (4 * some) + begin, tape.sizes
+        slots[0, loop.TAPS] = begin + 4 * some * tape.row
+        notes, counts = np.empty((loop.NOTES, some)), np.empty((loop.COUNTS, some), np.int64)
+        return cls(some, memory, slots, (notes, counts, np.empty((some, loop.LINES), np.int64), np.empty(tape.near, np.int64)))
+
+
+@dataclass
+class PlayedRows:
+    """Some rows with memory of their own: a thread plays them alone, since rows tell each other nothing."""
+
+    tape: Tape
+    room: Room
     whole: np.ndarray
     scalars: np.ndarray
     told: np.ndarray
@@ -59,26 +79,19 @@ class PlayedRows:
         ends: bool,
     ) -> PlayedRows:
         """Rows ready to be played, with the numbers of `loop.PLACES` and `loop.SCALARS`, zero where there are none, and coefficients in
-        slots. Where nobody reads their coefficients afterwards (`last`), some take the place of others.
+        slots.
         """
         assert places[0] is not None
-        n = len(places[0])
-        some = n if not last else min(n, max(LEAST, NEAR // (8 * max(1, tape.row)) * 2))
-        memory = np.empty(tape.row * some + tape.taps, dtype=np.float32)
-        start, slots = memory.__array_interface__["data"][0], np.zeros((3, len(tape.sizes)), dtype=np.int64)
-        slots[0], slots[1] = tape.offsets * (4 * some) + start, tape.sizes
-        slots[0, loop.TAPS] = start + 4 * some * tape.row
+        room = Room.make(tape, len(places[0]), last=last)
         for slot, m in given.items():
-            slots[2, slot] = m.data_ptr()
-        whole, numbers = (_spread(v, kind, some) for v, kind in ((places, np.int64), (scalars, np.float64)))
+            room.slots[2, slot] = m.data_ptr()
+        whole, numbers = (_spread(v, kind, room.some) for v, kind in ((places, np.int64), (scalars, np.float64)))
         group, done = (NONE, NOBODY) if results.group is None or results.done is None else (results.group.numpy(), results.done.numpy())
-        told = np.zeros((tape.checks, 2), dtype=np.int64)
-        scratch = np.empty((loop.NOTES, some)), np.empty((loop.COUNTS, some), np.int64), np.empty((some, loop.LINES), np.int64)
-        other = results.other if ends else None
+        told, other = np.zeros((tape.checks, 2), dtype=np.int64), results.other if ends else None
         far = (NO_NUMBERS, NO_NUMBERS) if other is None else (other.best.numpy(), other.raw.numpy())
         bounds = results.best.numpy(), results.raw.numpy(), *far, group, done, results.strict
-        asked = tape.code, tape.reals, slots, n, whole, numbers, *bounds, leave, *scratch, np.empty(tape.near, np.int64), told
-        return cls(tape, some, memory, whole, numbers, told, list(given.values()), asked)
+        asked = tape.code, tape.reals, room.slots, len(places[0]), whole, numbers, *bounds, leave, *room.scratch, told
+        return cls(tape, room, whole, numbers, told, list(given.values()), asked)
 
     def play(self) -> None:
         self.left = play(*self.asked)
@@ -89,8 +102,8 @@ class PlayedRows:
         return tuple(torch.from_numpy(v[: self.left]) for v in (image, h, w, constant, error, index, excess))
 
     def entry(self, slot: int) -> Tensor:
-        begin, size = int(self.tape.offsets[slot]) * self.some, int(self.tape.sizes[slot])
-        return torch.from_numpy(self.memory[begin : begin + self.left * size]).view(self.left, size)
+        begin, size = int(self.tape.offsets[slot]) * self.room.some, int(self.tape.sizes[slot])
+        return torch.from_numpy(self.room.memory[begin : begin + self.left * size]).view(self.left, size)
 
 
 def _spread(lines: Sequence[np.ndarray | None], kind: type, some: int) -> np.ndarray:
@@ -126,35 +139,6 @@ def find_tape(
     if key not in tables.tapes:
         tables.tapes[key] = record(backend, tables, program, at, image, entries)
     return tables.tapes[key]
-
-
-def play_neurons(
-    backend: TorchBackend, tables: Tables, program: Program, where: Sequence[np.ndarray], sign: np.ndarray, results: Results, threads: int
-) -> bool:
-    """Bounds of +x or -x of neurons at an image, a place down and across, and a channel; False where no tape goes from there to the input.
-
-    What a walk of these rows would do, without its preparations.
-    """
-    image, h, w, channel = where
-    only = tables.only_image(torch.from_numpy(image)) if tables.kit.narrows(program) else None
-    tape = find_tape(backend, tables, program, 1, only, {program.target: TapeEntry(NEURON, program.steps[0].windows[0])})
-    if tape is None or 1 + tape.steps < len(program.steps):
-        return False
-    n, ends, leave = len(image), results.other is not None, backend.config.leave
-    cuts = [0, *cut_rows(n, n * program.row_ops, threads), n]
-    index, zero = np.arange(n), np.zeros(n)
-    parts = [
-        PlayedRows.begin(
-            tape, [image[a:b], h[a:b], w[a:b], index[a:b], channel[a:b]], [zero[a:b], zero[a:b], zero[a:b], sign[a:b]], {}, results, leave,
-            last=True, ends=ends,
-        )
-        for a, b in pairwise(cuts)
-    ]  # fmt: skip
-    share_out(PlayedRows.play, parts, threads)
-    left = list[int]()
-    results.ops += count_ops(program.steps, n, np.sum([part.told for part in parts], axis=0), left, grouped=results.group is not None)[0]
-    results.left.append(left)
-    return True
 
 
 def count_ops(steps: Sequence[Step], rows: int, told: np.ndarray, left: list[int], *, grouped: bool) -> tuple[int, int]:
@@ -219,7 +203,7 @@ class TapePlayer(Frontier):
         last = k + tape.steps == len(self.program.steps)
         parts = [self._part(tape, a, b, last) for a, b in pairwise([0, *cuts, n])]
         share_out(PlayedRows.play, parts, self.threads)
-        told = np.sum([part.told for part in parts], axis=0)
+        told = sum((part.told for part in parts[1:]), parts[0].told)
         ops, left = count_ops(self.program.steps[k : k + tape.steps], n, told, self.left, grouped=groups is not None)
         self.results.ops += ops
         if last or not left:
