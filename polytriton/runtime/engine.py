@@ -22,7 +22,7 @@ from polytriton.passes.pipeline import Compiled, replan
 from polytriton.runtime.budget import image_bytes
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.cpu import blocks
-from polytriton.runtime.cpu.sides import Asked
+from polytriton.runtime.cpu.sides import SidesAsked
 from polytriton.runtime.forward import Boxes, Forward
 from polytriton.runtime.gpu.interval_backend import IntervalBackend
 from polytriton.runtime.gpu.player import Progress
@@ -180,7 +180,7 @@ class Engine:
         boxes.lo[name], boxes.hi[name] = lo, hi
         before = None if trace is None else (trace.mark(), sums(lo, hi))
         unsettled, leaves = name in self.unsettled, self.leaves(name)
-        asked = Asked(every=unsettled, settled=self.tight, leaves=leaves, hides=not every and self.hides(name))
+        asked = SidesAsked(every=unsettled, settled=self.tight, leaves=leaves, hides=not every and self.hides(name))
         if trace is None and self.walker.play_neurons(program, self.tables(boxes), asked, deadline):
             return
         found, made = find_undecided(lo, hi, every=unsettled, settled=self.tight), list[Results]()

@@ -75,7 +75,7 @@ class Kit:
             self._packed[name] = pack(self.weights[name].back)
         return self._packed[name]
 
-    def held(self) -> list[Tensor]:
+    def list_tables(self) -> list[Tensor]:
         """Everything that rows read and that does not depend on a batch."""
         weights = [w for layer in self.weights.values() for w in (layer.back, layer.rows)]
         biases = [layer.b for layer in self.forward.layers.values()]

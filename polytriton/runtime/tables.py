@@ -90,7 +90,7 @@ class Tables:
         self.tapes: dict[TapeKey, Tape | None] = {}
         self.endings: dict[EndingKey, Ending] = {}
 
-    def held(self) -> dict[tuple[str, str], Tensor]:
+    def list_tables(self) -> dict[tuple[str, str], Tensor]:
         """The tables that are there and that programs of dense layers and ReLUs read, by what they are and of which node."""
         found = dict[tuple[str, str], Tensor]()
         lines = {name: (v.below, v.above, v.upper_cut, v.gap) for name, v in self._lines.items()}
@@ -100,13 +100,13 @@ class Tables:
             found |= {(what, name): v for name, those in tables.items() for what, v in zip(names, those, strict=True) if v is not None}
         return found | {(what, name): v for what, tables in each.items() for name, v in tables.items()}
 
-    def _given(self, name: str, *what: str) -> list[Tensor] | None:
-        """Tables of a node that are made already, under the names of `held`."""
+    def _take_made(self, name: str, *what: str) -> list[Tensor] | None:
+        """Tables of a node that are made already, under the names of `list_tables`."""
         return None if self.maker is None or not self.maker.has(name, what[0]) else [self.maker.table(name, one) for one in what]
 
     def box(self, name: str) -> tuple[Tensor, Tensor]:
         if name not in self._box:
-            low, high = self._given(name, "low", "high") or round_outward(self.boxes.lo[name], self.boxes.hi[name], self.dtype)
+            low, high = self._take_made(name, "low", "high") or round_outward(self.boxes.lo[name], self.boxes.hi[name], self.dtype)
             self._box[name] = self.kit.frames[name].table(low), self.kit.frames[name].table(high)
         return self._box[name]
 
@@ -135,7 +135,7 @@ class Tables:
         return self._sums[name]
 
     def _measure(self, name: str) -> None:
-        self._absmax[name], self._sums[name] = self._given(name, "size", "sum") or sum_sizes(self.boxes.lo[name], self.boxes.hi[name])
+        self._absmax[name], self._sums[name] = self._take_made(name, "size", "sum") or sum_sizes(self.boxes.lo[name], self.boxes.hi[name])
 
     def xabs(self, name: str) -> Tensor:
         """The largest magnitude in each box, as a table."""
@@ -145,7 +145,7 @@ class Tables:
         return self._xabs[name]
 
     def lines(self, node: Node) -> LineTables:
-        if node.name not in self._lines and (given := self._given(node.name, "below", "above", "cut", "gap")) is not None:
+        if node.name not in self._lines and (given := self._take_made(node.name, "below", "above", "cut", "gap")) is not None:
             self._lines[node.name] = LineTables(given[0], given[1], None, given[2], given[3])
         if node.name not in self._lines:
             source = node.inputs[0]
@@ -175,14 +175,14 @@ class Tables:
         """t of an identity row's own node, float64 without margin: its coefficients are weights, not a rounded product."""
         if name not in self._first:
             # its own box is still to be bounded: that is not remembered
-            given = self._given(name, "first")
+            given = self._take_made(name, "first")
             self._first[name] = given[0] if given else self._vector(name, self.boxes.absmax(name), torch.float64, product=False)
         return self._first[name]
 
     def charge(self, name: str) -> tuple[Tensor, Tensor]:
         """t as a table in the coefficient type, and what underflow may cost a row whatever its coefficients [batch]."""
         if name not in self._charge:
-            given = self._given(name, "t", "charged")
+            given = self._take_made(name, "t", "charged")
             t, floor = given or (self._vector(name, self.absmax(name), self.dtype, product=True), self._floor(name))
             self._charge[name] = self.kit.frames[name].table(t), floor
         return self._charge[name]
@@ -193,7 +193,7 @@ class Tables:
         if not self.kit.coefficients.centred or layer is None or not is_centred(layer):
             return None
         if name not in self._centres:
-            given = self._given(name, "point", "image", "reach")
+            given = self._take_made(name, "point", "image", "reach")
             self._centres[name] = Centre(*given) if given else find_centre(self.kit.forward, layer, self.boxes, self.dtype)
         return self._centres[name]
 
@@ -236,7 +236,7 @@ class Tables:
             distance = centre.radius
             below, entries = sum_sizes(distance, distance)[1], self.kit.forward.sizes_product(layer, distance)
         pending = self.kit.pending.get(name, 0.0) if product else 0.0  # M_j lambda_j was rounded once
-        counts = size[0].numel(), distance[0].numel()
+        counts = size.shape[1:].numel(), distance.shape[1:].numel()
         factors = charge_factors(self.kit.coefficients, layer, *counts, centred=centre is not None, pending=pending)
         depths = self._depths(layer, self.live(name)) if product and self.kit.sums_in_blocks(layer) else None
         return LayerCharge(
@@ -369,7 +369,7 @@ class Tables:
     def floor(self, name: str) -> Tensor:
         """Underflow of one rounded operation a coefficient, [batch]."""
         if name not in self._floors:
-            given = self._given(name, "floor")
+            given = self._take_made(name, "floor")
             self._floors[name] = given[0] if given else up(2 * self.kit.coefficients.eta * self.sum_absmax(name))
         return self._floors[name]
 

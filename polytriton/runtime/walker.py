@@ -21,7 +21,7 @@ from polytriton.runtime.config import Config
 from polytriton.runtime.cpu.recipe import Filling, Recipe
 from polytriton.runtime.cpu.recipe_record import is_chain, record_recipe
 from polytriton.runtime.cpu.sharing import share_out
-from polytriton.runtime.cpu.sides import Asked, bound_sides
+from polytriton.runtime.cpu.sides import SidesAsked, bound_sides
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.forward import Boxes
@@ -73,7 +73,7 @@ class Walker:
 
     # ---- neurons ----------------------------------------------------------------------------------------
 
-    def play_neurons(self, program: Program, tables: Tables, asked: Asked, deadline: float | None) -> bool:
+    def play_neurons(self, program: Program, tables: Tables, asked: SidesAsked, deadline: float | None) -> bool:
         """`bound_neurons` of those neurons of a node that get rows, which are found and whose bounds are written, where a tape plays all of
         them; False where none does.
         """

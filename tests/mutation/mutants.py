@@ -15,6 +15,7 @@ from tests.mutation.mutant import Mutant, m
 from tests.mutation.pieces import PIECES
 from tests.mutation.properties import PROPERTIES
 from tests.mutation.reach import REACH
+from tests.mutation.recipes import RECIPES
 from tests.mutation.search import SEARCHES
 from tests.mutation.several import SEVERAL
 from tests.mutation.tapes import TAPES
@@ -26,6 +27,7 @@ PROCESS, SOUND, FOLD = "tests/soundness/test_process.py", "tests/soundness/test_
 SOAK = "tests/soak/test_soak.py::test_a_burst_of_cases"
 BACKEND, WINDOWS = "tests/runtime/test_backend.py", "tests/passes/test_windows.py"
 PRODUCTS, RELAXATIONS = "tests/runtime/test_products.py", "tests/runtime/test_relaxations.py"
+FACTORS = "runtime/charges.py"
 AFFINE, ALIKE = "runtime/cpu/affine_cells.py", "tests/runtime/test_affine_cells.py"
 UNDECIDED = "tests/runtime/test_undecided.py"
 CELLS, COMPILED = "runtime/cpu/cells.py", f"{RELAXATIONS}::test_compiled_cells_are_the_tensor_forms"
@@ -96,17 +98,17 @@ MUTANTS: tuple[Mutant, ...] = (
     # the step vector t
     m("t without the deployed error", TABLES, 't = boxes.error.get(name, zero) if OPS[node.op].kind != "nonlinear" else zero', "t = zero", TERMS),
     m("t of a layer without the deployed error", TABLES, "e=boxes.error[name] if name in boxes.error else torch.zeros_like(size)", "e=torch.zeros_like(size)", TERMS),
-    m("t without merged weights", TABLES, "sized, offset = layer.rho + nu, layer.rho + dot_error", "sized, offset = nu, layer.rho + dot_error", TERMS),
-    m("t without stored weights", TABLES, "nu = 0.0 if layer.exact32", "nu = 0.0 if True or layer.exact32", TERMS),
-    m("t without the bias's sum", TABLES, "layer.rho + nu, layer.rho + dot_error(size[0].numel())", "layer.rho + nu, layer.rho", TERMS),
+    m("t without merged weights", FACTORS, "return ChargeFactors(layer.rho + nu, layer.rho + dot_error", "return ChargeFactors(nu, layer.rho + dot_error", TERMS),
+    m("t without stored weights", FACTORS, "nu = 0.0 if layer.exact32", "nu = 0.0 if True or layer.exact32", TERMS),
+    m("t without the bias's sum", FACTORS, "layer.rho + nu, layer.rho + dot_error(outputs)", "layer.rho + nu, layer.rho", TERMS),
     m("t without a dense product", TABLES, "return k * size", "return 0 * size", TERMS),
     m("t without a convolution's product", TABLES, "torch.where(below > 0, k * below,", "torch.where(below > 0, 0 * below,", TERMS),
-    m("t without subnormal weights", TABLES, "eta=c.eta if c.dtype == torch.float32 else 0.0", "eta=0.0", TERMS),
+    m("t without subnormal weights", FACTORS, "eta = c.eta if c.dtype == torch.float32 else 0.0", "eta = 0.0", TERMS),
     m("small weights count as zero", KIT, "if self.coefficients.flushes and bool(((w.abs() < self.coefficients.eta) & (w != 0)).any()):\n            w = flush(w, self.coefficients.eta)", "if self.coefficients.flushes:\n            w = flush(w, 2.0**20 * self.coefficients.eta)", SUBNORMAL),
     m("intervals leave out subnormal weights", KIT, "if self.coefficients.flushes and", "if", SUBNORMAL),
     m("t without repeats of a gather", TABLES, "gamma(repeats - 1, c.u) if repeats > 1", "gamma(repeats - 1, c.u) if repeats > 1e9", TERMS),
     m("t without the ReLU's product", TABLES, "t = t + self.kit.pending[name] * xabs", "t = t + 0", TERMS),
-    m("t of a layer without the ReLU's product", TABLES, "pending=self.kit.pending.get(name, 0.0) if product else 0.0", "pending=0.0", TERMS),
+    m("t of a layer without the ReLU's product", TABLES, "pending = self.kit.pending.get(name, 0.0) if product else 0.0", "pending = 0.0", TERMS),
     m("compiled t rounded to nearest", AFFINE, "tt[j] = up_to(np.float64(tt[j]), whole)", "pass", ALIKE),
     m("compiled t: subnormal weights of the first image", AFFINE, "eta * below[first // each]", "eta * below[0]", ALIKE),
     m("compiled t: a channel's biases are the first one's", AFFINE, "charged[j] = ee[j] + sized * ss[j] + offset * babs[j]", "charged[j] = ee[j] + sized * ss[j] + offset * babs[0]", ALIKE),
@@ -115,7 +117,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("compiled t: sums of any order are free", AFFINE, "charged[j] = charged[j] + ll[j]", "pass", ALIKE),
     m("compiled t: roundings of the cell's channel", AFFINE, "depths[first if own else 0 : last if own else n]", "depths[:n]", ALIKE),
     m("compiled t: a sum may be of any length", AFFINE, "if x < 0.5 else np.inf", "if x < 2.0 else np.inf", ALIKE),
-    m("t rounded to nearest", TABLES, "t = self._vector(name, self.absmax(name), self.dtype, product=True)", "t = self._vector(name, self.absmax(name), torch.float64, product=True).to(self.dtype)", TERMS, SOAK),
+    m("t rounded to nearest", TABLES, "(self._vector(name, self.absmax(name), self.dtype, product=True), self._floor(name))", "(self._vector(name, self.absmax(name), torch.float64, product=True).to(self.dtype), self._floor(name))", TERMS, SOAK),
     m("a layer's underflow is forgotten", TABLES, "(own + (layer.fan + 1) * (1 + layer.w_max) * below)", "own", TERMS),
     m("a coefficient's underflow is forgotten", TABLES, "up(2 * self.kit.coefficients.eta *", "up(0 * self.kit.coefficients.eta *", TERMS),
     m("boxes rounded to nearest", TABLES, "round_outward(self.boxes.lo[name], self.boxes.hi[name], self.dtype)", "self.boxes.lo[name].to(self.dtype), self.boxes.hi[name].to(self.dtype)", TERMS),
@@ -211,8 +213,8 @@ MUTANTS: tuple[Mutant, ...] = (
     m("clipping takes one cell more", WINDOW, "axis.size - lead - tail), axis.stride", "axis.size - lead - tail - 1), axis.stride", WINDOWS),
     # interval pass
     m("the radius is rounded down", FORWARDS, "rad = up(torch.maximum(hi - mid, mid - lo))", "rad = torch.maximum(hi - mid, mid - lo) * (1 - 2.0**-52)", SOAK, argued="still sound: the spread is enlarged by 2^-34 for sums of half a million terms, and gamma(n + 4) has three roundings of |mid| + rad to spare"),
-    m("the interval pass rounds nothing", FORWARDS, "rounds = gamma(layer.terms + 4, 2.0**-53) + layer.rho", "rounds = 0.0", SOAK),
-    m("boxes without the deployed error", FORWARDS, "parts.spread, e, magnitude, layer.babs, rounds)", "parts.spread, 0 * e, magnitude, layer.babs, rounds)", DEPLOYED, SOAK),
+    m("the interval pass rounds nothing", FORWARDS, "return gamma(layer.terms + 4, 2.0**-53) + layer.rho", "return 0.0", SOAK),
+    m("boxes without the deployed error", FORWARDS, "parts.spread, e, magnitude, layer.babs, interval_rounds", "parts.spread, 0 * e, magnitude, layer.babs, interval_rounds", DEPLOYED, SOAK),
     m("magnitudes are those of the middle", AFFINE, "size[i] = abs(middle) + rad[i]", "size[i] = abs(middle)", TERMS, SOAK),
     m("compiled boxes: NaN is a bound below", AFFINE, "low if abs(low) < np.inf else -np.inf", "low if not abs(low) == np.inf else -np.inf", ALIKE),
     m("compiled boxes: half widths of NaN", AFFINE, "over if over >= under or over != over else under", "over if over >= under else under", ALIKE),
@@ -338,6 +340,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("interval: a form over the input is dropped", "kernels/interval_launches.py", "self.frontier[name] = self._join(name, own, FrontierEntry(window, entry.buffer, entry.slot, entry.sign), own.window)", "self.frontier[name] = FrontierEntry(window, entry.buffer, entry.slot, entry.sign)", f"{WHOLE}::test_forms_over_the_input_too"),
     *PAYMENTS,
     *TAPES,
+    *RECIPES,
     *ENDS,
     *DEPLOYED_SUMS,
     *SEARCHES,

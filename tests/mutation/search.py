@@ -43,7 +43,7 @@ SEARCHES: tuple[Mutant, ...] = (
     m("bounds of nodes are learnt from the first parts", _REFUTE, "boxes.hi[n][index].flatten(1)", "boxes.hi[n][: len(index)].flatten(1)", SEARCH),
     m("lower bounds handed down are rounded up", _REFUTE, "*(low for low, _ in ends)", "*(torch.nextafter(low, high) for low, high in ends)", SEARCH),
     m("upper bounds handed down are rounded down", _REFUTE, "*(high for _, high in ends)", "*(torch.nextafter(high, low) for low, high in ends)", SEARCH),
-    m("a node takes over the wider of its ends", "runtime/engine.py", "torch.minimum(boxes.hi[name], hi)\n", "torch.minimum(boxes.hi[name], 0.9 * hi)\n", SEARCH),
+    m("a node takes over the wider of its ends", "runtime/engine.py", "torch.minimum(boxes.hi[name], hi, out", "torch.minimum(boxes.hi[name], 0.9 * hi, out", SEARCH),
     # how parts are kept
     m("the last half is dropped", _REFUTE, "> few:\n                return left\n", "> few:\n                return left.pick(np.arange(len(left) - 1))\n", SEARCH),
     m("upper halves are dropped", _REFUTE, "> few:\n                return left\n", "> few:\n                return left.pick(np.arange(len(left) // 2))\n", SEARCH),

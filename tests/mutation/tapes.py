@@ -30,7 +30,7 @@ TAPES: tuple[Mutant, ...] = (
     m("tapes: rows later on stand where the first ones do", LOOP, "b - a, whole[k], scalars[k],", "b - a, whole[0], scalars[k],", PLAYED),
     m("tapes: rows later on gather what the first ones did", LOOP, "b - a, whole[k], scalars[k],", "b - a, whole[k], scalars[0],", PLAYED),
     m("tapes: the last rows are not played", LOOP, "for k in range(len(whole)):", "for k in range(max(1, len(whole) - 1)):", PLAYED),
-    m("tapes: rows whose coefficients are read later give their place", PLAYER, "some = n if not last else", "some =", PLAYED),
+    m("tapes: rows whose coefficients are read later give their place", PLAYER, "some = rows if not last else", "some =", PLAYED),
     m("tapes: rows later on begin with the first ones' coefficients", LOOP, "floats(slots[2, s], FAR), a * sizes[s]", "floats(slots[2, s], FAR), 0", PLAYED),
     m("tapes: an entry that waits keeps rows that left", LOOP, "if (f[REST + 2] >> s) & 1:", "if False:", PLAYED),
     m("tapes: the other entries' weights are not charged", LOOP, "slack[r] = slack[r] + weight[r] * g[j] + floor[image[r]]", "slack[r] = slack[r] + floor[image[r]]", PLAYED),

@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from polytriton.ir.net import Builder
 from polytriton.runtime.charges import ChargeFactors, LayerCharge
 from polytriton.runtime.cpu import affine_cells
-from polytriton.runtime.forward import bound_outputs, split_boxes
+from polytriton.runtime.forward import AffineParts, Forward, bound_outputs, split_boxes
+from polytriton.runtime.soundness import find_semantics
 from tests.runtime.scenes import DTYPES
 
 ODD = (0.0, -0.0, 1.0, -1.5, 5e-324, 1e-45, 2.0**-126, 3.4e38, 1e308, -1e308, math.inf, -math.inf, math.nan)
@@ -113,3 +115,30 @@ def test_every_term_is_charged(dtype: torch.dtype) -> None:
             assert bool(grown[:, 1, 2, 3].all()) and int(grown.sum()) == BATCH, name
         more = replace(charge, below=charge.below + torch.tensor([1e60, *[0.0] * (BATCH - 1)], dtype=torch.float64)).total(dtype) > before
         assert bool(more[0].all()) and int(more.sum()) == CELLS
+
+
+@pytest.mark.parametrize("attrs", [{}, {"ops": 3}, {"products": 2, "ops": 1}, {"summands": 70}, {"outside": 1}], ids=str)
+@pytest.mark.parametrize("semantics", ["float32", "tf32", "bf16"])
+@pytest.mark.parametrize("weight", [1.0, 2.0**-130, 2.0**125])
+def test_outputs_err_as_the_tensor_form_says(semantics: str, attrs: dict[str, int], weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two add in another order, which what either is enlarged by covers many times over; where one is infinite both are."""
+    if not affine_cells.serves(torch.zeros(1)):
+        pytest.skip("Numba is not installed: there are no compiled loops")
+    rng, b, (inputs, outputs) = np.random.default_rng(4), Builder("errs"), (12, 7)
+    w, c = (rng.standard_normal(shape).astype(np.float32) for shape in ((outputs, inputs), (outputs,)))
+    net = b.build(b.add("linear", (b.input((inputs,)),), w=b.constant(w * np.float32(weight)), b=b.constant(c), **attrs))
+    forward = Forward(net, find_semantics(semantics), torch.device("cpu"))
+    (layer,) = forward.layers.values()
+    operand = draw(rng, (400, 1, 1, inputs), 0.03).abs()
+    operand[rng.random(400) < 0.3] *= torch.from_numpy((rng.random(inputs) < 0.5).astype(float))  # fewer summands
+    magnitude = draw(rng, (400, 1, 1, outputs), 0.01).abs()
+    magnitude[:50] = 2.0**60 * torch.linspace(0.5, 1.5, 50, dtype=torch.float64)[:, None, None, None]
+    count = (operand > 0).sum((1, 2, 3), keepdim=True).double() if "summands" not in attrs else torch.full((1, 1, 1, 1), 70.0).double()
+    parts = AffineParts(magnitude, magnitude, magnitude, count)
+    made = forward._own_layer_error(layer, operand, parts)
+    monkeypatch.setattr(affine_cells, "serves", lambda values: False)
+    told = forward._own_layer_error(layer, operand, parts)
+    assert made.shape == told.shape and torch.equal(torch.isfinite(made), torch.isfinite(told)) and not bool(torch.isnan(made).any())
+    counts = torch.isfinite(told)
+    assert counts.double().mean() < 0.97 and (weight > 1 or counts.double().mean() > 0.05)
+    assert bool(((made - told).abs() <= 1e-14 * told)[counts].all())

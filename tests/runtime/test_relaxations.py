@@ -12,15 +12,17 @@ import torch
 from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
+from torch import Tensor
 
 from polytriton.ir.net import Builder
 from polytriton.passes.pipeline import compile_net
+from polytriton.runtime.centres import find_centre
 from polytriton.runtime.cpu import cells
 from polytriton.runtime.engine import Engine
-from polytriton.runtime.forward import positive_part
-from polytriton.runtime.relax import Lines, maxpool_winners, relu_lines, round_down, round_outward, round_up
+from polytriton.runtime.forward import Boxes, Forward, positive_part
+from polytriton.runtime.relax import Lines, maxpool_winners, relu_lines, round_down, round_outward, round_up, sum_sizes
 from polytriton.runtime.results import Forms
-from polytriton.runtime.soundness import SEMANTICS, deployed_error, elementwise_error, gamma, gammas
+from polytriton.runtime.soundness import SEMANTICS, deployed_error, elementwise_error, find_semantics, gamma, gammas
 from tests.runtime.scenes import DTYPES
 
 
@@ -174,6 +176,39 @@ def test_compiled_cells_are_the_tensor_forms(dtype: torch.dtype, monkeypatch: py
         parts = [(v.lower_slope, v.upper_slope, v.upper_cut) if isinstance(v, Lines) else v for v in (one, other)]
         for a, b in zip(*parts, strict=True):
             assert torch.equal(a.nan_to_num(nan=-7.0), b.nan_to_num(nan=-7.0)) and a.dtype == b.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_compiled_sizes_and_centres_are_the_tensor_forms(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums in another order, which what they are enlarged by covers; all else bit for bit."""
+    if not cells.serves(torch.zeros(1)):
+        pytest.skip("Numba is not installed: there are no compiled loops")
+    rng, b = np.random.default_rng(6), Builder("sizes")
+    forward = Forward(
+        b.build(b.add("linear", (b.input((70,)),), w=b.constant(rng.standard_normal((3, 70))), b=b.constant(np.ones(3)))),
+        find_semantics("real"), torch.device("cpu"),
+    )  # fmt: skip
+    odd = [*SPECIAL, *(-v for v in SPECIAL), 1e-40, 3e38, 1e39, math.inf, -math.inf, math.nan]
+    drawn = np.sort(rng.normal(size=(60, 70, 2)) * np.exp(4 * rng.normal(size=(60, 70, 2))), axis=-1)
+    drawn[:30][rng.random((30, 70)) < 0.1] = rng.choice(odd, size=2)
+    drawn[rng.random((60, 70)) < 0.1] = 0.0
+    pairs = np.array(list(product(odd, odd)))
+    drawn[0], drawn[1] = pairs[:70], pairs[70:140]
+    lo, hi = (torch.from_numpy(drawn[..., k].copy()).view(60, 1, 1, 70) for k in (0, 1))
+    (layer,), boxes = forward.layers.values(), Boxes({forward.net.input.name: lo}, {forward.net.input.name: hi})
+    (sizes, sums), centre = sum_sizes(lo, hi), find_centre(forward, layer, boxes, dtype)
+    monkeypatch.setattr(cells, "serves", lambda values: False)
+    (want, total), other = sum_sizes(lo, hi), find_centre(forward, layer, boxes, dtype)
+
+    def same(a: Tensor, b: Tensor) -> bool:
+        return a.dtype == b.dtype and torch.equal(a.nan_to_num(nan=-7.0, posinf=-8.0), b.nan_to_num(nan=-7.0, posinf=-8.0))
+
+    assert same(sizes, want) and same(centre.point, other.point) and same(centre.radius, other.radius)
+    counts = torch.isfinite(total)
+    assert same(sums * ~counts, total * ~counts) and 20 < int(counts.sum()) < 60
+    assert bool(((sums - total).abs() <= 1e-13 * total)[counts].all())
+    images = torch.isfinite(other.image) & torch.isfinite(centre.image)
+    assert bool(((centre.image - other.image).abs() <= 1e-12 * (1 + other.point.double().abs().sum(-1, keepdim=True) * 5))[images].all())
 
 
 def test_winners_of_a_pool() -> None:

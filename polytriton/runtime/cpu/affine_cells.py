@@ -129,7 +129,7 @@ def err_outputs(operand: Tensor, magnitude: Tensor, babs: Tensor, summands: floa
     """`soundness.deployed_error` of a dense layer by its `deployed_numbers`: `operand` has the greatest magnitudes of what it reads, and
     each of them that is not zero is a summand, unless their number is given (not below zero).
     """
-    assert magnitude[0].numel() == babs.numel()  # the loop looks at no length
+    assert magnitude.shape[1:].numel() == babs.numel()  # the loop looks at no length
     e = magnitude.new_empty(magnitude.shape)
     _err_outputs(flat(operand), flat(magnitude), flat(babs), summands, np.array(numbers), flat(e))
     return e

@@ -35,7 +35,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Place:
+class TablePlace:
     """A table in a batch's memory: `begin` values an image before it, of its type; a value's shape in an image."""
 
     single: bool
@@ -56,7 +56,7 @@ class Recipe:
     based: np.ndarray
     reals: np.ndarray
     size: int
-    places: dict[Key, Place]
+    places: dict[Key, TablePlace]
     stages: Sequence[Stage]
     tapes: dict[TapeKey, tuple[Tape, int, int]]
     most: int

@@ -5,15 +5,17 @@ A line of whole numbers says what to do, how many numbers there are, and at whic
 
 from __future__ import annotations
 
+import numpy as np
+
 from polytriton.rounding import GROW
 from polytriton.runtime.cpu import fused, loops
 from polytriton.runtime.cpu.affine_cells import _bound_outputs, _charge_outputs, _err_outputs, _split_boxes
 from polytriton.runtime.cpu.blocks import _dense_depths
-from polytriton.runtime.cpu.cells import _centre_cells, _outward_cells, _positive_cells, _relu_cells, _running_cells, _sum_sizes
+from polytriton.runtime.cpu.cells import _centre_cells, _outward_cells, _positive_cells, _relu_cells, _running_cells, _sum_sizes, up_to
 from polytriton.runtime.cpu.outside import doubles, floats
 from polytriton.runtime.cpu.vectors import multiply_small
 
-SPLIT, PRODUCT, ERR, BOUND, POSITIVE, LINES, OUTWARD, SIZES, FLOOR, CENTRE, DEPTHS, CHARGE, CHARGE_FIRST = range(13)
+SPLIT, PRODUCT, ERR, BOUND, POSITIVE, LINES, OUTWARD, SIZES, FLOOR, CENTRE, DEPTHS, CHARGE = range(12)
 REALS = 14  # real numbers that a line has beside it
 
 
@@ -68,18 +70,14 @@ def _follow(code, reals, charged, live, rooms):  # type: ignore[no-untyped-def]
         else:
             size, entries, babs, below = doubles(f[3], n), doubles(f[4], n), doubles(f[5], f[6]), doubles(f[7], f[8])
             image, depths, xabs = doubles(f[9], n), doubles(f[10], n), doubles(f[11], n)
-            e, none, whole = doubles(f[2], n), doubles(0, 0), charged[: f[6]]
+            e, t, none, single = doubles(f[2], n), doubles(f[12], n), doubles(0, 0), floats(f[13], n)
             sized, offset, imaged, nu, u, eta, pending = g[0], g[1], g[2], g[3], g[4], g[5], g[6]
-            if op == CHARGE:
-                _charge_outputs(
-                    e, size, entries, babs, below, image, depths, none, xabs, sized, offset, imaged, nu, u, eta, pending, whole,
-                    floats(f[12], n),
-                )  # fmt: skip
-            else:
-                _charge_outputs(
-                    e, size, entries, babs, below, image, depths, none, xabs, sized, offset, imaged, nu, u, eta, pending, whole,
-                    doubles(f[12], n),
-                )  # fmt: skip
+            _charge_outputs(
+                e, size, entries, babs, below, image, depths, none, xabs, sized, offset, imaged, nu, u, eta, pending, charged[: f[6]], t
+            )
+            for j in range(len(single)):
+                single[j] = t[j]
+                single[j] = up_to(np.float64(single[j]), t[j])
 
 
 PARTS = ("affine_cells", "blocks", "cells", "outside", "vectors")

@@ -17,7 +17,7 @@ from polytriton.runtime.centres import is_centred
 from polytriton.runtime.charges import charge_factors
 from polytriton.runtime.cpu import recipe_loop as loop
 from polytriton.runtime.cpu import tape_loop
-from polytriton.runtime.cpu.recipe import Key, Place, Recipe, Stage
+from polytriton.runtime.cpu.recipe import Key, Recipe, Stage, TablePlace
 from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry, TapeKey, tape_key
 from polytriton.runtime.cpu.tape_record import record
 from polytriton.runtime.cpu.torch_backend import TorchBackend
@@ -28,7 +28,8 @@ from polytriton.runtime.soundness import converts_nothing, flushes
 from polytriton.runtime.tables import Tables
 
 SINGLE = ("low", "high", "below", "above", "cut", "gap", "t", "point")  # tables in the coefficient type
-PASSING = ("mid", "radius", "wide", "centre", "spread", "depths", "exact", "entries")  # what no other layer reads: one memory for all
+# what no other layer reads: one memory for all
+PASSING = ("mid", "radius", "wide", "centre", "spread", "depths", "exact", "entries", "exact_t")
 
 
 @dataclass(frozen=True)
@@ -72,18 +73,18 @@ def record_recipe(backend: TorchBackend, kit: Kit, start: Boxes) -> Recipe | Non
         if tape is None or 1 + tape.steps < len(program.steps):
             return None
         tapes[tape_key(program, 1, None, entries)] = tape
-    known = {table.data_ptr(): key for key, table in tables.held().items()}
+    known = {table.data_ptr(): key for key, table in tables.list_tables().items()}
     read = {table.data_ptr() for tape in tapes.values() for *_, table in tape.places}
-    if not read <= known.keys() | {table.data_ptr() for table in kit.held()}:
+    if not read <= known.keys() | {table.data_ptr() for table in kit.list_tables()}:
         return None
-    return _Writer(kit, known, {known[place] for place in read & known.keys()}).recipe(tapes)
+    return _RecipeWriter(kit, known, {known[place] for place in read & known.keys()}).recipe(tapes)
 
 
 def _word(key: Key) -> int:
     return 4 if key[0] in SINGLE else 8
 
 
-class _Writer:
+class _RecipeWriter:
     """Lines for the tables that are `wanted`; `known`: where a sample of each lies that tapes have the addresses of."""
 
     def __init__(self, kit: Kit, known: Mapping[int, Key], wanted: Set[Key]) -> None:
@@ -116,7 +117,7 @@ class _Writer:
             self.held.append(tape.used)
         begins, size = self._arrange()
         fixed, each, based = self._resolve(begins)
-        held = {key: Place(key[0] in SINGLE, begins[key] // _word(key), shape) for key, shape in self.shapes.items()}
+        held = {key: TablePlace(key[0] in SINGLE, begins[key] // _word(key), shape) for key, shape in self.shapes.items()}
         most = max(prod(extent(n)) for n in nodes)
         return Recipe(fixed, each, based, reals, size, held, stages, places, most, self.held)
 
@@ -158,7 +159,7 @@ class _Writer:
     def _size(self, name: str) -> int:
         return prod(extent(self.kit.nodes[name]))
 
-    def fixed(self, values: Tensor) -> int:
+    def fix(self, values: Tensor) -> int:
         held = values.contiguous()
         self.held.append(held)
         return held.data_ptr()
@@ -184,7 +185,7 @@ class _Writer:
         layer, real = forward.layers[name], forward.semantics.real
         mid, rad, wide = (self.table(what, source) for what in ("mid", "radius", "wide"))
         centre, spread, magnitude, e = (self.table(what, name) for what in ("centre", "spread", "magnitude", "error"))
-        babs = self.fixed(layer.babs)
+        babs = self.fix(layer.babs)
         self.put([loop.SPLIT, Each(k), lo, hi, mid, rad, wide])
         self.put(self._product(layer, mid, centre, image=True))
         for x, out in ((rad, spread), (wide, magnitude)):
@@ -247,14 +248,13 @@ class _Writer:
         n, k = self._size(name), self._size(layer.node.inputs[0])
         pending = 0.0 if first else self.kit.pending.get(name, 0.0)
         f = charge_factors(self.kit.coefficients, layer, n, k, centred=centred, pending=pending)
-        read: list[Value] = [("error", name), ("magnitude", name), entries, self.fixed(layer.babs), n, below, Each(1), image, depths]
-        self.put(
-            [loop.CHARGE_FIRST if first else loop.CHARGE, Each(n), *read, 0 if first else ("size", name), self.table(what, name)],
-            [f.sized, f.offset, f.imaged, f.nu, f.u, f.eta, f.pending],
-        )
+        read: list[Value] = [("error", name), ("magnitude", name), entries, self.fix(layer.babs), n, below, Each(1), image, depths]
+        t = self.table(what, name)
+        out: list[Value] = [0, t, 0] if first else [("size", name), self.table("exact_t", name), t]
+        self.put([loop.CHARGE, Each(n), *read, *out], [f.sized, f.offset, f.imaged, f.nu, f.u, f.eta, f.pending])
 
     def _product(self, layer: Layer, x: Key, out: Key, *, image: bool = False) -> list[Value]:
         """W x + b, or of its magnitudes without b."""
         k, n = (self._size(name) for name in (layer.node.inputs[0], layer.node.name))
-        across = self.fixed(layer.across if image else layer.sizes_across)
-        return [loop.PRODUCT, Each(1), k, n, x, across, out, *([self.fixed(layer.b), 0] if image else [])]
+        across = self.fix(layer.across if image else layer.sizes_across)
+        return [loop.PRODUCT, Each(1), k, n, x, across, out, *([self.fix(layer.b), 0] if image else [])]

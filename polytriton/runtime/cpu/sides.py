@@ -18,7 +18,7 @@ from polytriton.runtime.cpu.cells import note_undecided, write_cells
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.tape import NEURON, TapeEntry
 from polytriton.runtime.cpu.tape_loop import PLACES, SCALARS, play
-from polytriton.runtime.cpu.tape_player import NO_NUMBERS, NOBODY, NONE, Room, count_ops, cut_rows, find_tape
+from polytriton.runtime.cpu.tape_player import NO_NUMBERS, NOBODY, NONE, PlayRoom, count_ops, cut_rows, find_tape
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.tables import Tables
 
@@ -26,7 +26,7 @@ BEST, RAW, OTHER, RAW_OTHER = range(4)  # of a row
 
 
 @dataclass(frozen=True)
-class Asked:
+class SidesAsked:
     """Which neurons get rows: `every` one, or those that are on too (`settled`), or the undecided. Whether a row `leaves` once it has
     settled its neuron, and whether nobody reads how far from zero a settled one goes (`hides`); then rows may be read from both `ends`.
     `best`: a bound counts where it is better than what is known.
@@ -91,7 +91,7 @@ def _first_signs(bounds, asked, at, signs):  # type: ignore[no-untyped-def]
 
 
 def bound_sides(
-    backend: TorchBackend, tables: Tables, program: Program, asked: Asked, threads: int, expire: Callable[[], None]
+    backend: TorchBackend, tables: Tables, program: Program, asked: SidesAsked, threads: int, expire: Callable[[], None]
 ) -> Told | None:
     """Bounds of the program's node in its boxes, which are contiguous; None where no tape goes from its neurons to the input."""
     name, told = program.target, Told()
@@ -107,7 +107,7 @@ def bound_sides(
         return None
     at, signs, then, then_signs = np.empty((4, count), dtype=np.int64)
     _first_signs(bounds, asked.leaves or asked.hides, at, signs)
-    how, rooms = 2 if asked.leaves or asked.ends else 1 if asked.hides else 0, list[Room]()
+    how, rooms = 2 if asked.leaves or asked.ends else 1 if asked.hides else 0, list[PlayRoom]()
     for ends in (asked.ends, False):
         expire()
         n, found = len(at), np.full((4, len(at)), -np.inf)
@@ -116,7 +116,7 @@ def bound_sides(
         parts, noted = list[tuple[object, ...]](), list[np.ndarray]()
         for a, b in pairwise([0, *cut_rows(n, n * program.row_ops, threads), n]):
             if len(parts) == len(rooms):
-                rooms.append(Room.make(tape, b - a, last=True))
+                rooms.append(PlayRoom.make(tape, b - a, last=True))
             room = rooms[len(parts)]
             pieces = -(-(b - a) // room.some)
             whole, scalars = np.empty((pieces, PLACES, room.some), dtype=np.int64), np.empty((pieces, SCALARS, room.some))

@@ -32,7 +32,7 @@ NONE, NOBODY, NO_NUMBERS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.boo
 
 
 @dataclass(frozen=True)
-class Room:
+class PlayRoom:
     """Memory in which one thread plays so many rows at a time along a tape: their coefficients, slots and what is noted of them."""
 
     some: int
@@ -41,7 +41,7 @@ class Room:
     scratch: tuple[np.ndarray, ...]
 
     @classmethod
-    def make(cls, tape: Tape, rows: int, *, last: bool) -> Room:
+    def make(cls, tape: Tape, rows: int, *, last: bool) -> PlayRoom:
         """For so many rows; where nobody reads their coefficients afterwards (`last`), some take the place of others."""
         some = rows if not last else min(rows, max(LEAST, NEAR // (8 * max(1, tape.row)) * 2))
         memory = np.empty(tape.row * some + tape.taps, dtype=np.float32)
@@ -57,7 +57,7 @@ class PlayedRows:
     """Some rows with memory of their own: a thread plays them alone, since rows tell each other nothing."""
 
     tape: Tape
-    room: Room
+    room: PlayRoom
     whole: np.ndarray
     scalars: np.ndarray
     told: np.ndarray
@@ -82,7 +82,7 @@ class PlayedRows:
         slots.
         """
         assert places[0] is not None
-        room = Room.make(tape, len(places[0]), last=last)
+        room = PlayRoom.make(tape, len(places[0]), last=last)
         for slot, m in given.items():
             room.slots[2, slot] = m.data_ptr()
         whole, numbers = (_spread(v, kind, room.some) for v, kind in ((places, np.int64), (scalars, np.float64)))

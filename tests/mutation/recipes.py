@@ -1,0 +1,64 @@
+# ruff: noqa: E501  one row a mutant
+"""Faults in recipes: in the lines, in the loops that they name, in where tables lie; and in sides that a tape plays."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant, m
+
+LOOP, RECORD, RECIPE = "runtime/cpu/recipe_loop.py", "runtime/cpu/recipe_record.py", "runtime/cpu/recipe.py"
+SIDES, CELLS, AFFINE, VECTORS = "runtime/cpu/sides.py", "runtime/cpu/cells.py", "runtime/cpu/affine_cells.py", "runtime/cpu/vectors.py"
+MADE, PLAYED, ALIKE = "tests/runtime/test_recipe.py", "tests/runtime/test_tapes.py", "tests/runtime/test_affine_cells.py"
+SAME = "tests/runtime/test_relaxations.py::test_compiled_sizes_and_centres_are_the_tensor_forms"
+
+RECIPES: tuple[Mutant, ...] = (
+    m("recipes: products are not rounded up", LOOP, "out[j] = out[j] * GROW", "pass", MADE),
+    m("recipes: products without a bias", LOOP, "oo[j] = oo[j] + bias[j]", "pass", MADE),
+    m("recipes: a layer's underflow is its own values'", LOOP, "g[0] * (own[b] + g[1] * below[b] if f[3] != 0 else own[b]) * GROW", "g[0] * own[b] * GROW", MADE),
+    m("recipes: floors are not rounded up", LOOP, "if f[3] != 0 else own[b]) * GROW", "if f[3] != 0 else own[b])", MADE),
+    m("recipes: the deployed error is none", LOOP, "if f[5] == 0:  # exact arithmetic", "if True:", MADE),
+    m("recipes: outputs that no row reads are left out", LOOP, "                    live[j] = True\n", "                    live[j] = False\n", MADE),
+    m("recipes: boxes of the first image alone", RECORD, "self.put([loop.BOUND, Each(n), centre", "self.put([loop.BOUND, n, centre", MADE),
+    m("recipes: the first t pays for a ReLU's product", RECORD, 'pending = 0.0 if first else self.kit.pending.get(name, 0.0)', "pending = self.kit.pending.get(name, 0.0)", MADE),
+    m("recipes: no t pays for a ReLU's product", RECORD, 'pending = 0.0 if first else self.kit.pending.get(name, 0.0)', "pending = 0.0", MADE),
+    m("recipes: centres reach as far as magnitudes", RECORD, 'entries, below = self.table("entries", name), self.table("reaches", name, 1)', 'below = self.table("reaches", name, 1)', MADE),
+    m("recipes: subnormal weights meet the operand's sum around a centre", RECORD, 'self.put([loop.SIZES, Each(k), reach, reach, self.table("mid", source), below, Each(1)])', "pass", MADE),
+    m("recipes: a centre's reach is that of its outputs", RECORD, 'if what in ("point", "reach") else node)', 'if what in ("point",) else node)', MADE),
+    m("recipes: lines of a ReLU over its own box", RECORD, 'self.put([loop.LINES, Each(n), self.table("lo", source), self.table("hi", source), *out])', 'self.put([loop.LINES, Each(n), lo, hi, *out])', MADE),
+    m("recipes: halves share a memory that both need", RECORD, 'PASSING = ("mid",', 'PASSING = ("lo", "mid",', MADE),
+    m("recipes: what comes before a node is bounded as the interval pass left it", RECORD, "made = self.finish(before) | self.transfer(node)", "made = self.transfer(node) | self.finish(before)", MADE),
+    m("recipes: tables of a batch's programs lie where the first batch's lay", RECIPE, "code=self._code[first:last], places", "code=tape.code, places", MADE),
+    m("recipes: the input's box is the last one's", RECIPE, 'self.table(name, "lo").copy_(start.lo[name])', 'self.table(name, "lo")', MADE),
+    m("recipes: tables are there before they are made", RECIPE, "return (what, name) in self._made", "return (what, name) in self.recipe.places", MADE),
+    m("recipes: layers that leave cells out have them too", RECORD, "and not kit.is_large(name)", "", MADE),
+    m("recipes: layers that flush operands have them too", RECORD, " and not lost\n", "\n", MADE),
+    m("recipes: tapes that read what no line makes", RECORD, "if not read <= known.keys()", "if False and not read <= known.keys()", MADE),
+    m("recipes: bounds that are known are a copy's", "runtime/engine.py", "torch.maximum(boxes.lo[name], lo, out=boxes.lo[name])", "boxes.lo[name] = torch.maximum(boxes.lo[name], lo)", MADE),
+    m("small products: the last terms are left out", VECTORS, "for k in range(whole, terms):", "for k in range(whole, whole):", MADE),
+    m("small products: two rows are the first", VECTORS, "x[s * terms : (s + 1) * terms]", "x[r * terms : (r + 1) * terms]", MADE),
+    m("deployed errors: summands that are zero round", AFFINE, "if operand[i] > 0:\n", "if operand[i] >= 0:\n", ALIKE),
+    m("deployed errors: summands of the first image", AFFINE, "for i in range(b * each, (b + 1) * each):\n            if", "for i in range(each):\n            if", ALIKE),
+    m("deployed errors: a given count is not heeded", AFFINE, "(present if summands < 0 else summands)", "present", ALIKE),
+    m("deployed errors: NaN is no operand", AFFINE, " or operand[i] != operand[i]:", ":", ALIKE),
+    m("deployed errors: flushed operands cost nothing", AFFINE, "+ 2 * lost + converted", "+ converted", ALIKE),
+    m("deployed errors: conversions flush nothing", AFFINE, "+ 2 * lost + converted", "+ 2 * lost", ALIKE),
+    m("deployed errors: merged biases are exact", AFFINE, "behind = factor if c[MERGED] > 0 else g", "behind = g", ALIKE),
+    m("deployed errors: conversions hold any number", AFFINE, "largest <= BIG and largest <= c[LIMIT]", "largest <= BIG", ALIKE),
+    m("deployed errors: sums may overflow", AFFINE, "if tame and mm[j] + babs[j] <= BIG else np.inf", "if tame else np.inf", ALIKE),
+    m("deployed errors: a sum may be of any length", AFFINE, "g = x / (1 - x) * GROW if x < 0.5 else np.inf", "g = x / (1 - x) * GROW", ALIKE, argued="a layer has fewer than half a million terms (WIDEST), which roundings of 2^-22 at most do not bring to one half; the condition keeps the formula's domain"),
+    m("sizes: the lower end's", CELLS, "sizes[i] = low if low >= high or low != low else high", "sizes[i] = low", SAME),
+    m("sizes: NaN is a number", CELLS, "sizes[i] = low if low >= high or low != low else high", "sizes[i] = low if low >= high else high", SAME),
+    m("sizes: sums of all images", CELLS, "        total = 0.0\n        for i in range(b * each", "        for i in range(b * each", SAME, MADE),
+    m("centres in the loop: subnormal points", CELLS, "if not least <= abs(middle) < np.inf:", "if not abs(middle) < np.inf:", SAME),
+    m("centres in the loop: no point at all", CELLS, "if not least <= abs(middle) < np.inf:", "if not least <= abs(middle):", SAME),
+    m("sides: rows of both ends bound the wrong side", SIDES, "bounds[1 - own, k] = found[OTHER, r]", "bounds[own, k] = found[OTHER, r]", PLAYED),
+    m("sides: the other end takes the place of better bounds", SIDES, "is_kept(found[OTHER, r], bounds[1 - own, k], True)", "is_kept(found[OTHER, r], bounds[1 - own, k], False)", PLAYED),
+    m("sides: bounds at the end take the place of no others", SIDES, "not (best and found <= known)", "not found <= known", PLAYED),
+    m("sides: infinite bounds count", SIDES, "abs(found) < np.inf and", "", PLAYED),
+    m("sides: neurons that are off get no row though their other side is read", SIDES, "how, rooms = 2 if asked.leaves or asked.ends else 1 if asked.hides else 0", "how, rooms = 2", PLAYED),
+    m("sides: rows of a second part have the first one's numbers", SIDES, "whole[piece, 3, q], whole[piece, 4, q] = first + r", "whole[piece, 3, q], whole[piece, 4, q] = r", PLAYED),
+    m("sides: neurons of one column", SIDES, "places[2, k], places[3, k]", "places[2, k], places[2, k]", PLAYED),
+    m("sides: the likelier side goes last", SIDES, "1 if bounds[0, k] >= bounds[1, k] or not asked else -1", "1", PLAYED),
+    m("sides: rows stay though they are settled", SIDES, "if asked.leaves else (NONE, NOBODY)", "if False else (NONE, NOBODY)", PLAYED),
+    m("sides: what is above is written below", CELLS, "lo[at[k]], hi[at[k]] = bounds[0, k], -bounds[1, k]", "lo[at[k]], hi[at[k]] = bounds[0, k], bounds[1, k]", PLAYED),
+    m("sides: rows of several images where cells are left out", "runtime/walker.py", " or (tables.boxes.batch > 1 and self.kit.narrows(program))", "", PLAYED),
+)  # fmt: skip
