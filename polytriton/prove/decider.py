@@ -135,7 +135,7 @@ class Decider:
 
     def batches(self, count: int, engine: Engine) -> Iterator[slice]:
         """Images at a time that half of the budget holds."""
-        each = engine.image_bytes()
+        each = engine.image_bytes
         if each > self.options.memory // 2:
             raise ResourceError(
                 f"one image needs {each / 2**20:.1f} MiB, more than half the budget of {self.options.memory / 2**20:.1f} MiB",

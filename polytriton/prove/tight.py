@@ -197,7 +197,7 @@ class Tight:
         """Rows whose copies of all boxes and slopes an eighth of the memory holds; by kernels half of it, an image's bytes each."""
         copies = POINTS if self.engine.unsettled else 3  # a smooth function is looked at in so many points
         times, most = (2, DEVICE_ROWS) if self.ascent.by_kernels else (8 * copies, ROWS)
-        return int(max(1, min(most, self.engine.memory // (times * self.engine.image_bytes()))))
+        return int(max(1, min(most, self.engine.memory // (times * self.engine.image_bytes))))
 
     def query(self, boxes: Boxes, forms: Forms, box: tuple[Tensor, Tensor], deadline: float | None, goal: float | None = None) -> Results:
         """Lower bounds of the forms, every one with slopes of its own; by default no step is made once all are above zero."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -103,6 +104,7 @@ class Engine:
         """Floating-point operations the Plan counts for the rows that each step still had, so far."""
         return self.tally.ops + (self.kernels.operations if self.kernels is not None else 0)
 
+    @cached_property
     def image_bytes(self) -> int:
         """What one image's boxes, tables and transient values take while a batch runs."""
         return image_bytes(self.kit, self.kernels is not None)

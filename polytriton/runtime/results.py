@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
+from polytriton.runtime.cpu import cells
+
 
 class Stopped(Exception):
     """The deadline passed; what was proved until then stands."""
@@ -93,6 +95,13 @@ def form_rows(
     """
     (outputs, inputs), image = largest, forms.image[block]
     zero = torch.zeros_like(image)
+    if cells.serves(outputs):
+        given = forms.over_output, forms.coefficient_error, forms.constant, block, forms.image, outputs
+        start, constant, error = cells.form_cells(*given, flush, dtype)
+        some = Rows(image, zero, zero, constant, error, block)
+        if inputs is not None:
+            some.error = some.error + relation_error(forms, block, inputs, dtype)
+        return some, start.view(len(block), *outputs.shape[1:])
     constant = torch.zeros(len(image), dtype=torch.float64, device=image.device)
     some = Rows(image, zero, zero, constant, constant.clone(), block)
     if forms.constant is not None:

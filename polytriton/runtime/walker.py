@@ -22,6 +22,7 @@ from polytriton.runtime.cpu.recipe import Filling, Recipe
 from polytriton.runtime.cpu.recipe_record import is_chain, record_recipe
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.sides import SidesAsked, bound_sides
+from polytriton.runtime.cpu.tape_player import play_forms
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.forward import Boxes
@@ -207,6 +208,10 @@ class Walker:
             threads = threads if cuts else 1  # groups that mix are walked in turn, in blocks as large as the memory holds
             ends = [0, *cuts, rows]
             blocks = [torch.arange(a, b, device=self.device) for a, b in pairwise(ends)] if cuts else self.blocks(rows, self.plan.query)
+        if plays and len(blocks) == 1:
+            expire(deadline)
+            if play_forms(self.backend, tables, self.plan.query, *self._form_rows(tables, forms, blocks[0]), results, sharers):
+                return results
         backend = self.backend if plays or len(blocks) == 1 else self.alone
         parts = [replace(results, left=[]) for _ in blocks]  # bounds are shared, each row has its own; what is counted is not
 
@@ -224,6 +229,12 @@ class Walker:
             expire(deadline)
             yield self._walk_block(kind, self.backend, tables, forms, block, results)
 
+    def _form_rows(self, tables: Tables, forms: Forms, block: Tensor) -> tuple[Rows, Tensor]:
+        sem = self.kit.forward.semantics
+        flush = 0.0 if sem.real else 2 * sem.eta  # the deployed output itself may be flushed to zero
+        largest = tables.absmax(self.plan.query.target), None if forms.over_input is None else tables.absmax(self.kit.net.input.name)
+        return form_rows(forms, block, largest, flush, self.kit.coefficients.dtype)
+
     def _walk_block(
         self,
         kind: Callable[..., W],
@@ -235,11 +246,8 @@ class Walker:
         chosen: Chosen | None = None,
         sharers: int = 1,
     ) -> W:
-        program, sem = self.plan.query, self.kit.forward.semantics
-        flush = 0.0 if sem.real else 2 * sem.eta  # the deployed output itself may be flushed to zero
-        largest = tables.absmax(program.target), None if forms.over_input is None else tables.absmax(self.kit.net.input.name)
-        some, start = form_rows(forms, block, largest, flush, self.kit.coefficients.dtype)
-        walk = kind(backend, tables, program, some, results, chosen)
+        some, start = self._form_rows(tables, forms, block)
+        walk = kind(backend, tables, self.plan.query, some, results, chosen)
         walk.threads = sharers
         walk.run(start, forms.over_input)
         return walk

@@ -83,7 +83,7 @@ def test_batches_of_images_are_as_many_as_half_the_budget_holds() -> None:
     v = Verifier.from_net(toy_conv(), memory=1 << 20)
     engine = v._decider.engine(v._decider.tries(patient=False)[0])
     sizes = [s.stop - s.start for s in v._decider.batches(100, engine)]
-    assert sum(sizes) == 100 and sizes[0] == (1 << 19) // engine.image_bytes() < 100
+    assert sum(sizes) == 100 and sizes[0] == (1 << 19) // engine.image_bytes < 100
     assert sizes[:-1] == [sizes[0]] * (len(sizes) - 1)
 
 

@@ -18,7 +18,7 @@ from polytriton.runtime.kit import Kit
 from polytriton.runtime.layers import ALONE, Layer
 from polytriton.runtime.soundness import find_semantics
 
-LARGE, MIDDLE, SMALL = (400, 350), (100, 90), (20, 30)
+LARGE, MIDDLE, SMALL = (400, 350), (200, 90), (20, 30)
 CPU = torch.device("cpu")
 
 

@@ -133,6 +133,21 @@ def _note_undecided(lo, hi, every, settled, height, width, channels, places, bou
             k += 1
 
 
+@fused.compile_loop("D2 D2 D I I D d T2 D D", fused.PLAIN)
+def _form_cells(forms, off, subtracted, block, image, largest, flush, start, constant, error):  # type: ignore[no-untyped-def]
+    n = forms.shape[1]
+    for r in range(len(block)):
+        row, total = block[r], 0.0
+        biggest = largest[image[row] * n : (image[row] + 1) * n]
+        for j in range(n):
+            exact = forms[row, j]
+            start[r, j] = exact
+            apart = abs(exact - np.float64(start[r, j])) + (off[row, j] if len(off) > 0 else 0.0)
+            total += (apart * biggest[j] if apart > 0 else 0.0) + abs(exact) * flush
+        error[r] = total * (1 + 2.0**-30)
+        constant[r] = 0.0 - subtracted[row] if len(subtracted) > 0 else 0.0
+
+
 @fused.compile_loop("I D2 D D", fused.PLAIN)
 def _write_cells(at, bounds, lo, hi):  # type: ignore[no-untyped-def]
     for k in range(len(at)):
@@ -197,6 +212,26 @@ def centre_cells(lo: Tensor, hi: Tensor, dtype: torch.dtype) -> tuple[Tensor, Te
     point, exact, radius = torch.empty(lo.shape, dtype=dtype), lo.new_empty(lo.shape), lo.new_empty(lo.shape)
     _centre_cells(flat(lo), flat(hi), torch.finfo(dtype).tiny, flat(point), flat(exact), flat(radius))
     return point, exact, radius
+
+
+def form_cells(
+    forms: Tensor,
+    off: Tensor | None,
+    subtracted: Tensor | None,
+    block: Tensor,
+    image: Tensor,
+    largest: Tensor,
+    flush: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Coefficients of these forms in this type, constants and errors: `results.form_rows` over an output of magnitudes [batch, ...]."""
+    start = torch.empty(len(block), forms.shape[1], dtype=dtype)
+    constant, error = np.empty((2, len(block)))
+    assert largest.numel() == len(largest) * forms.shape[1]  # the loop looks at no length
+    apart, taken = (np.empty((0, 0)) if off is None else off.contiguous().numpy()), np.empty(0) if subtracted is None else flat(subtracted)
+    given = forms.contiguous().numpy(), apart, taken, block.numpy(), flat(image), flat(largest)
+    _form_cells(*given, flush, start.numpy(), constant, error)
+    return start, torch.from_numpy(constant), torch.from_numpy(error)
 
 
 def write_cells(at: np.ndarray, bounds: np.ndarray, lo: Tensor, hi: Tensor) -> None:

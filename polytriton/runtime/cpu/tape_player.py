@@ -141,6 +141,38 @@ def find_tape(
     return tables.tapes[key]
 
 
+def play_forms(
+    backend: TorchBackend, tables: Tables, program: Program, rows: Rows, start: Tensor, results: Results, threads: int
+) -> bool:
+    """Bounds of rows with coefficients over the program's node, as a walk's, which it prepares less for; False where no tape goes on to the
+    input.
+    """
+    only, name = tables.only_image(rows.image) if tables.kit.narrows(program) else None, program.target
+    tape = find_tape(backend, tables, program, 1, only, {name: TapeEntry(0, program.steps[0].windows[0])})
+    if tape is None or 1 + tape.steps < len(program.steps):
+        return False
+    n, leave, places = len(rows), backend.config.leave, [v.numpy() for v in (rows.image, rows.h, rows.w, rows.index)]
+    numbers = rows.constant.numpy(), rows.error.numpy()
+    parts = [
+        PlayedRows.begin(
+            tape, [*(v[a:b] for v in places), None], [*(v[a:b] for v in numbers), None, None], {tape.before[name]: start[a:b].contiguous()},
+            results, leave, last=True, ends=False,
+        )
+        for a, b in pairwise([0, *cut_groups(n, n * program.row_ops, threads, results, rows.index), n])
+    ]  # fmt: skip
+    share_out(PlayedRows.play, parts, threads)
+    left, told = list[int](), sum((part.told for part in parts[1:]), parts[0].told)
+    results.ops += count_ops(program.steps, n, told, left, grouped=results.group is not None)[0]
+    results.left.append(left)
+    return True
+
+
+def cut_groups(rows: int, ops: int, threads: int, results: Results, index: Tensor) -> list[int]:
+    """`cut_rows` such that rows of a group, which leave together, stay together."""
+    cuts = cut_rows(rows, ops, threads)
+    return between_groups(cuts, results.group[index]) if cuts and results.group is not None else cuts
+
+
 def count_ops(steps: Sequence[Step], rows: int, told: np.ndarray, left: list[int], *, grouped: bool) -> tuple[int, int]:
     """Operations that these steps took of so many rows, and how many rows go on behind them; what each check leaves open joins `left`."""
     found, ops = iter(told.tolist()), 0
@@ -196,16 +228,15 @@ class TapePlayer(Frontier):
 
     def _play(self, tape: Tape, k: int) -> bool:
         """Plays a tape that begins with this step. False when no row is left, or none has a step to come."""
-        n, groups = len(self.rows), self.results.group
-        cuts = cut_rows(n, n * sum(step.ops for step in self.program.steps[k : k + tape.steps]), self.threads)
-        if cuts and groups is not None:
-            cuts = between_groups(cuts, groups[self.rows.index])
+        n = len(self.rows)
+        ops = n * sum(step.ops for step in self.program.steps[k : k + tape.steps])
+        cuts = cut_groups(n, ops, self.threads, self.results, self.rows.index)
         last = k + tape.steps == len(self.program.steps)
         parts = [self._part(tape, a, b, last) for a, b in pairwise([0, *cuts, n])]
         share_out(PlayedRows.play, parts, self.threads)
         told = sum((part.told for part in parts[1:]), parts[0].told)
-        ops, left = count_ops(self.program.steps[k : k + tape.steps], n, told, self.left, grouped=groups is not None)
-        self.results.ops += ops
+        done, left = count_ops(self.program.steps[k : k + tape.steps], n, told, self.left, grouped=self.results.group is not None)
+        self.results.ops += done
         if last or not left:
             return False
         image, h, w, constant, error, index, excess = (_join(v) for v in zip(*(part.rows() for part in parts), strict=True))

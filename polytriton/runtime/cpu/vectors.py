@@ -12,7 +12,7 @@ from torch import Tensor
 from polytriton.runtime.cpu import fused
 
 FEW = 4  # vectors up to which reading the weights is what a product costs
-LEAST = 1 << 12  # weights of a large layer, at least
+LEAST = 1 << 14  # weights of a large layer, at least
 
 
 @fused.compile_loop("F2 D2 b D2")
