@@ -132,7 +132,7 @@ def test_what_nobody_sees_below_zero_is_not_asked(dtype: str) -> None:
 @pytest.mark.parametrize("sizes", [False, True])
 def test_vectors_are_multiplied_by_weights_or_their_magnitudes(sizes: bool) -> None:
     g = torch.Generator().manual_seed(5)
-    w, x = torch.randint(-9, 9, (70, 61), generator=g).float(), torch.randint(-9, 9, (3, 61), generator=g).double()
+    w, x = torch.randint(-9, 9, (270, 61), generator=g).float(), torch.randint(-9, 9, (3, 61), generator=g).double()
     assert vectors.serves(w, x)
     want = x @ (w.abs() if sizes else w).double().T  # small integers: exact in any order
     assert torch.equal(vectors.multiply_vectors(w, x, sizes), want)
