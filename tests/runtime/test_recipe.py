@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -203,6 +205,52 @@ def test_a_result_keeps_its_numbers_while_others_are_made() -> None:
     assert torch.equal(engine.query(first, forms).best, best)
 
 
+def test_memory_is_lent_again_when_nothing_refers_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "WORTH", 10)
+    memories = recipe.Memories()
+    first = memories.take(100)
+    place, view = first.data_ptr(), first.as_strided((10,), (1,), 5).numpy()[2:]
+    del first
+    other = memories.take(100)  # the view's number must stay
+    other.fill_(-1.0)
+    kept = view.copy()
+    assert other.data_ptr() != place and np.array_equal(view, kept)
+    del view
+    third = memories.take(60)
+    assert third.data_ptr() == place and len(third) == 60
+    del other, third
+    assert memories.take(1000).data_ptr() != place and memories.take(20).data_ptr() != place  # too small, and too large
+
+
+def test_a_batch_is_let_go_of_without_a_search_for_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "WORTH", 10)
+    net, made = NETS["acas"](), list[weakref.ref[recipe.MadeTables]]()
+    engine, begin = Engine(compile_net(net)), recipe.MadeTables.__init__
+
+    def note(self: recipe.MadeTables, own: recipe.Recipe, batch: int) -> None:
+        made.append(weakref.ref(self))
+        begin(self, own, batch)
+
+    monkeypatch.setattr(recipe.MadeTables, "__init__", note)
+    forms = Forms(torch.arange(2), torch.ones(2, 5).double())
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            boxes = engine.refine(torch.zeros(2, 5).double(), torch.ones(2, 5).double())
+            engine.query(boxes, forms)
+            input_lines(engine, boxes, forms, None)
+            del boxes
+        assert len(made) == 3 and all(ref() is None for ref in made)
+    finally:
+        gc.enable()
+
+
+def test_batches_in_memory_that_was_lent_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "WORTH", 10)
+    assert compare(NETS["centred"](), monkeypatch, "float32", "all", 7, False, "ordinary", 1) == 2
+
+
 def test_tables_are_there_only_once_they_are_made() -> None:
     """Between two nodes nobody is handed memory in which nothing stands yet."""
     net = NETS["centred"]()
@@ -212,7 +260,7 @@ def test_tables_are_there_only_once_they_are_made() -> None:
     seen, whats = {net.input.name}, {what for what, _ in filling.recipe.places}
 
     def made() -> set[tuple[str, str]]:
-        return {(what, n.name) for n in net for what in whats if filling.has(n.name, what)}
+        return {(what, n.name) for n in net for what in whats if filling.maker.has(n.name, what)}
 
     assert not made()
     for node in filling.nodes():

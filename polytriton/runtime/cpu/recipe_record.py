@@ -17,7 +17,7 @@ from polytriton.runtime.centres import is_centred
 from polytriton.runtime.charges import charge_factors
 from polytriton.runtime.cpu import recipe_loop as loop
 from polytriton.runtime.cpu import tape_loop
-from polytriton.runtime.cpu.recipe import Key, Recipe, Stage, TablePlace
+from polytriton.runtime.cpu.recipe import Key, Memories, Recipe, Stage, TablePlace
 from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry, TapeKey, tape_key
 from polytriton.runtime.cpu.tape_record import record
 from polytriton.runtime.cpu.torch_backend import TorchBackend
@@ -119,7 +119,7 @@ class _RecipeWriter:
         fixed, each, based = self._resolve(begins)
         held = {key: TablePlace(key[0] in SINGLE, begins[key] // _word(key), shape) for key, shape in self.shapes.items()}
         most = max(prod(extent(n)) for n in nodes)
-        return Recipe(fixed, each, based, reals, size, held, stages, places, most, self.held)
+        return Recipe(fixed, each, based, reals, size, held, stages, places, most, self.held, Memories())
 
     def _arrange(self) -> tuple[dict[Key, int], int]:
         """Bytes an image before each table, and those of all: float64 first, so that every number is aligned."""
