@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from polytriton.ir.plan import Program
+from polytriton.passes.memory import chunk_rows
 from polytriton.runtime.budget import between_groups, count_sharers, row_blocks
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.config import Config
@@ -22,7 +23,7 @@ from polytriton.runtime.cpu.recipe import Filling, Recipe
 from polytriton.runtime.cpu.recipe_record import is_chain, record_recipe
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.sides import SidesAsked, bound_sides
-from polytriton.runtime.cpu.tape_player import play_forms
+from polytriton.runtime.cpu.tape_player import LEAST, play_forms
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.forward import Boxes
@@ -80,8 +81,10 @@ class Walker:
         """
         if not self._may_play(program, tables) or (tables.boxes.batch > 1 and self.kit.narrows(program)):
             return False
-        asked = replace(asked, ends=asked.hides and self.has_ends(program, tables), best=self.plan.candidates == "all")
         threads = min(self.backend.threads, torch.get_num_threads())
+        if chunk_rows(program, self.kit.coefficients.dtype.itemsize, self.memory // 2) < threads * LEAST:
+            return False  # blocks of fewer rows fit, or none does, which is told there
+        asked = replace(asked, ends=asked.hides and self.has_ends(program, tables), best=self.plan.candidates == "all")
         told = bound_sides(self.backend, tables, program, asked, threads, lambda: expire(deadline))
         if told is None:
             return False

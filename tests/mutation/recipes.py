@@ -8,6 +8,7 @@ from tests.mutation.mutant import Mutant, m
 LOOP, RECORD, RECIPE = "runtime/cpu/recipe_loop.py", "runtime/cpu/recipe_record.py", "runtime/cpu/recipe.py"
 SIDES, CELLS, AFFINE, VECTORS = "runtime/cpu/sides.py", "runtime/cpu/cells.py", "runtime/cpu/affine_cells.py", "runtime/cpu/vectors.py"
 MADE, PLAYED, ALIKE = "tests/runtime/test_recipe.py", "tests/runtime/test_tapes.py", "tests/runtime/test_affine_cells.py"
+BEGUN = "tests/runtime/test_scalars.py::test_forms_begin_as_the_tensor_form_says"
 SAME = "tests/runtime/test_relaxations.py::test_compiled_sizes_and_centres_are_the_tensor_forms"
 
 RECIPES: tuple[Mutant, ...] = (
@@ -16,7 +17,7 @@ RECIPES: tuple[Mutant, ...] = (
     m("recipes: a layer's underflow is its own values'", LOOP, "g[0] * (own[b] + g[1] * below[b] if f[3] != 0 else own[b]) * GROW", "g[0] * own[b] * GROW", MADE),
     m("recipes: floors are not rounded up", LOOP, "if f[3] != 0 else own[b]) * GROW", "if f[3] != 0 else own[b])", MADE),
     m("recipes: the deployed error is none", LOOP, "if f[5] == 0:  # exact arithmetic", "if True:", MADE),
-    m("recipes: outputs that no row reads are left out", LOOP, "                    live[j] = True\n", "                    live[j] = False\n", MADE),
+    m("recipes: outputs that no row reads are left out", LOOP, "                    live[j] = True\n", "                    live[j] = False\n", MADE, argued="a product passes the most roundings where nothing is left out, or where what is live has moved up: with no live output only the first counts, and with all live both are the same"),
     m("recipes: boxes of the first image alone", RECORD, "self.put([loop.BOUND, Each(n), centre", "self.put([loop.BOUND, n, centre", MADE),
     m("recipes: the first t pays for a ReLU's product", RECORD, 'pending = 0.0 if first else self.kit.pending.get(name, 0.0)', "pending = self.kit.pending.get(name, 0.0)", MADE),
     m("recipes: no t pays for a ReLU's product", RECORD, 'pending = 0.0 if first else self.kit.pending.get(name, 0.0)', "pending = 0.0", MADE),
@@ -52,6 +53,10 @@ RECIPES: tuple[Mutant, ...] = (
     m("sizes: sums of all images", CELLS, "        total = 0.0\n        for i in range(b * each", "        for i in range(b * each", SAME, MADE),
     m("centres in the loop: subnormal points", CELLS, "if not least <= abs(middle) < np.inf:", "if not abs(middle) < np.inf:", SAME),
     m("centres in the loop: no point at all", CELLS, "if not least <= abs(middle) < np.inf:", "if not least <= abs(middle):", SAME),
+    m("forms: what their coefficients are off costs nothing", CELLS, "total += (apart * biggest[j] if apart > 0 else 0.0) + abs(exact) * flush", "total += abs(exact) * flush", BEGUN),
+    m("forms: a flushed output costs nothing", CELLS, "total += (apart * biggest[j] if apart > 0 else 0.0) + abs(exact) * flush", "total += apart * biggest[j] if apart > 0 else 0.0", BEGUN),
+    m("forms: outputs of the first image", CELLS, "largest[image[row] * n : (image[row] + 1) * n]", "largest[:n]", BEGUN),
+    m("forms: constants are added", CELLS, "constant[r] = 0.0 - subtracted[row]", "constant[r] = subtracted[row]", BEGUN),
     m("sides: rows of both ends bound the wrong side", SIDES, "bounds[1 - own, k] = found[OTHER, r]", "bounds[own, k] = found[OTHER, r]", PLAYED),
     m("sides: the other end takes the place of better bounds", SIDES, "is_kept(found[OTHER, r], bounds[1 - own, k], True)", "is_kept(found[OTHER, r], bounds[1 - own, k], False)", PLAYED),
     m("sides: bounds at the end take the place of no others", SIDES, "not (best and found <= known)", "not found <= known", PLAYED),

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytriton.runtime.cpu import fused
+from polytriton.runtime.cpu import cells, fused
 from polytriton.runtime.cpu.torch_backend import TorchBackend
-from polytriton.runtime.results import Results, Rows
+from polytriton.runtime.results import Forms, Results, Rows, form_rows
 
 FORMS = [pytest.param(True, marks=pytest.mark.skipif(not fused.AVAILABLE, reason="Numba is not installed")), False]
 
@@ -150,3 +150,27 @@ def test_bounds_are_kept_on_the_side_of_their_sign(fast: bool, best: bool) -> No
             if s == side and math.isfinite(value) and (value > want[to] or not best):
                 want[to] = value
         assert torch.equal(kept[k], want) and not torch.equal(want, old[k])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("given", [True, False], ids=["error and constant", "plain"])
+def test_forms_begin_as_the_tensor_form_says(given: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coefficients and constants bit for bit; errors summed in another order, which their enlargement covers."""
+    if not fused.AVAILABLE:
+        pytest.skip("Numba is not installed: there are no compiled loops")
+    rng, (rows, outputs, images) = np.random.default_rng(8), (60, 7, 4)
+    image, block = torch.from_numpy(rng.integers(0, images, rows)), torch.from_numpy(rng.permutation(rows)[:45])
+    forms = Forms(image, wide(rng, rows * outputs).view(rows, outputs))
+    if given:
+        forms.coefficient_error = wide(rng, rows * outputs, -60, -10).abs().view(rows, outputs)
+        forms.constant = wide(rng, rows)
+    largest = wide(rng, images * outputs).abs().view(images, 1, 1, outputs)
+    for flush in (0.0, 2.0**-20):
+        some, start = form_rows(forms, block, (largest, None), flush, dtype)
+        with monkeypatch.context() as patch:
+            patch.setattr(cells, "serves", lambda values: False)
+            want, begin = form_rows(forms, block, (largest, None), flush, dtype)
+        assert start.shape == begin.shape and start.dtype == dtype and torch.equal(start, begin)
+        assert torch.equal(some.constant, want.constant) and torch.equal(some.image, want.image) and torch.equal(some.index, want.index)
+        assert bool(((some.error - want.error).abs() <= 1e-14 * want.error).all())
+        assert bool((want.error > 0).all()) == (dtype == torch.float32 or given or flush > 0)
