@@ -188,7 +188,7 @@ def test_compiled_sizes_and_centres_are_the_tensor_forms(dtype: torch.dtype, mon
         b.build(b.add("linear", (b.input((70,)),), w=b.constant(rng.standard_normal((3, 70))), b=b.constant(np.ones(3)))),
         find_semantics("real"), torch.device("cpu"),
     )  # fmt: skip
-    odd = [*SPECIAL, *(-v for v in SPECIAL), 1e-40, 3e38, 1e39, math.inf, -math.inf, math.nan]
+    odd = [math.nan, *SPECIAL, *(-v for v in SPECIAL), 1e-40, 3e38, 1e39, math.inf, -math.inf]
     drawn = np.sort(rng.normal(size=(60, 70, 2)) * np.exp(4 * rng.normal(size=(60, 70, 2))), axis=-1)
     drawn[:30][rng.random((30, 70)) < 0.1] = rng.choice(odd, size=2)
     drawn[rng.random((60, 70)) < 0.1] = 0.0
