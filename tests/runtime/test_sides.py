@@ -1,0 +1,68 @@
+"""Both sides of neurons: their rows as a tape reads them, and what becomes of their bounds, against the tensor forms."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from polytriton.runtime.cpu import fused, sides
+from polytriton.runtime.cpu.tape_loop import PLACES, SCALARS
+from polytriton.runtime.cpu.torch_backend import TorchBackend
+
+pytestmark = pytest.mark.skipif(not fused.AVAILABLE, reason="Numba is not installed: there are no compiled loops")
+ODD = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan)
+
+
+def test_rows_begin_where_their_neurons_are() -> None:
+    rng = np.random.default_rng(1)
+    places, at, signs = rng.integers(0, 50, (5, 30)), rng.permutation(30)[:11], rng.choice([-1, 1], 11)
+    for some in (11, 4, 3):
+        whole, scalars = np.full((-(-11 // some), PLACES, some), -7), np.full((-(-11 // some), SCALARS, some), math.nan)
+        sides._begin_side(places, at, signs, 100, whole, scalars)
+        for r, (k, sign) in enumerate(zip(at, signs, strict=True)):
+            image, h, w, index, channel = whole[r // some, :, r % some]
+            assert (image, h, w, channel) == tuple(places[1:, k]) and index == 100 + r
+            assert tuple(scalars[r // some, :, r % some]) == (0.0, 0.0, 0.0, sign)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_likelier_side_goes_first(asked: bool) -> None:
+    bounds = np.array(list(product(ODD, ODD))).T.copy()
+    at, signs = np.full((2, bounds.shape[1]), -7)
+    sides._first_signs(bounds, asked, at, signs)
+    assert np.array_equal(at, np.arange(bounds.shape[1]))
+    assert np.array_equal(signs, np.where(bounds[0] >= bounds[1], 1, -1) if asked else np.ones_like(at))
+
+
+@pytest.mark.parametrize("best", [True, False])
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("how", [0, 1, 2])
+def test_bounds_are_kept_as_the_tensor_form_keeps_them(best: bool, ends: bool, how: int) -> None:
+    rng = np.random.default_rng(2)
+    neurons, rows = 900, 700
+    values = [rng.standard_normal(neurons) for _ in range(6)]
+    for v in values:
+        v[rng.random(neurons) < 0.3] = rng.choice(ODD)
+        odd = rng.random(neurons) < 0.3
+        v[odd] = rng.choice(ODD, odd.sum())
+    bounds, found = np.array(values[:2]), np.array([v[:rows] for v in values[2:]])
+    at, signs = np.sort(rng.permutation(neurons)[:rows]), rng.choice([-1, 1], rows)
+    kept = [torch.from_numpy(v.copy()) for v in bounds]
+    plain = TorchBackend(torch.device("cpu"))
+    plain.fast = False
+    where, sign = torch.from_numpy(at), torch.from_numpy(signs)
+    plain.keep(torch.from_numpy(found[sides.BEST]), sign, where, (kept[0], kept[1]), best)
+    if ends:
+        plain.keep(torch.from_numpy(found[sides.OTHER]), -sign, where, (kept[0], kept[1]), True)
+    off, on = kept[1][where] >= 0, kept[0][where] >= 0
+    nan = torch.isnan(kept[0][where]), torch.isnan(kept[1][where])
+    again = {0: torch.ones_like(on), 1: ~off & ~nan[1], 2: ~off & ~on & ~nan[0] & ~nan[1]}[how]
+    then, then_signs = np.full((2, rows), -7)
+    count = sides._end_side(found, at, signs, bounds, best, ends, how, then, then_signs)
+    assert np.array_equal(bounds, np.array([v.numpy() for v in kept]), equal_nan=True)
+    assert np.array_equal(then[:count], at[again.numpy()]) and np.array_equal(then_signs[:count], -signs[again.numpy()])
+    assert how == 0 or 20 < count < rows
