@@ -46,7 +46,6 @@ def test_bounds_are_kept_as_the_tensor_form_keeps_them(best: bool, ends: bool, h
     neurons, rows = 900, 700
     values = [rng.standard_normal(neurons) for _ in range(6)]
     for v in values:
-        v[rng.random(neurons) < 0.3] = rng.choice(ODD)
         odd = rng.random(neurons) < 0.3
         v[odd] = rng.choice(ODD, odd.sum())
     bounds, found = np.array(values[:2]), np.array([v[:rows] for v in values[2:]])
