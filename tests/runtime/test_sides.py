@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from polytriton.ir.net import Net
+from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.cpu import fused, sides
 from polytriton.runtime.cpu.tape_loop import PLACES, SCALARS
 from polytriton.runtime.cpu.torch_backend import TorchBackend
+from polytriton.runtime.engine import Engine
+from polytriton.runtime.forward import Boxes
+from polytriton.runtime.trace import Trace
+from tests.oracle.nets import random_box, toy_conv, toy_residual
+from tests.runtime.test_recipe import chain
 
 pytestmark = pytest.mark.skipif(not fused.AVAILABLE, reason="Numba is not installed: there are no compiled loops")
 ODD = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan)
@@ -65,3 +72,18 @@ def test_bounds_are_kept_as_the_tensor_form_keeps_them(best: bool, ends: bool, h
     assert np.array_equal(bounds, np.array([v.numpy() for v in kept]), equal_nan=True)
     assert np.array_equal(then[:count], at[again.numpy()]) and np.array_equal(then_signs[:count], -signs[again.numpy()])
     assert how == 0 or 20 < count < rows
+
+
+@pytest.mark.parametrize("candidates", ["all", "input"])
+@pytest.mark.parametrize("every", [True, False])
+@pytest.mark.parametrize("net", [toy_conv(), toy_residual(), chain((5, 12, 13, 12, 5))], ids=lambda n: n.name)
+def test_a_node_is_bounded_as_side_by_side(net: Net, every: bool, candidates: str) -> None:
+    """Whoever is asked what became of each row walks the sides one after the other."""
+    rng, found = np.random.default_rng(4), list[tuple[Boxes, dict[str, int], int]]()
+    lo, hi = (torch.from_numpy(v).reshape(3, -1) for v in random_box(rng, net, "ordinary", 3))
+    for trace in (None, Trace(torch.device("cpu"))):
+        engine = Engine(compile_net(net, candidates))
+        found.append((engine.refine(lo, hi, trace=trace, every=every), engine.tally.rows, engine.tally.ops))
+    (boxes, rows, ops), (want, wanted, counted) = found
+    assert (rows, ops) == (wanted, counted) and rows
+    assert all(torch.equal(boxes.lo[name], v) and torch.equal(boxes.hi[name], want.hi[name]) for name, v in want.lo.items())
