@@ -62,7 +62,7 @@ RECIPES: tuple[Mutant, ...] = (
     m("sides: the other end takes the place of better bounds", SIDES, "is_kept(found[OTHER, r], bounds[1 - own, k], True)", "is_kept(found[OTHER, r], bounds[1 - own, k], False)", KEPT, PLAYED),
     m("sides: bounds at the end take the place of no others", SIDES, "not (best and found <= known)", "not found <= known", KEPT, PLAYED),
     m("sides: infinite bounds count", SIDES, "abs(found) < np.inf and", "", KEPT, PLAYED),
-    m("sides: neurons that are off get no row though their other side is read", SIDES, "how, rooms = 2 if asked.leaves or asked.ends else 1 if asked.hides else 0", "how, rooms = 2", PLAYED),
+    m("sides: neurons that are off get no row though their other side is read", SIDES, "how, rooms = 2 if asked.leaves or asked.ends else 1 if asked.hides else 0", "how, rooms = 2", KEPT, PLAYED),
     m("sides: rows of a second part have the first one's numbers", SIDES, "whole[piece, 3, q], whole[piece, 4, q] = first + r", "whole[piece, 3, q], whole[piece, 4, q] = r", KEPT, PLAYED),
     m("sides: neurons of one column", SIDES, "places[2, k], places[3, k]", "places[2, k], places[2, k]", KEPT, PLAYED),
     m("sides: the likelier side goes last", SIDES, "1 if bounds[0, k] >= bounds[1, k] or not asked else -1", "1", KEPT, PLAYED),
