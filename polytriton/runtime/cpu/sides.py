@@ -122,8 +122,7 @@ def bound_sides(
             whole, scalars = np.empty((pieces, PLACES, room.some), dtype=np.int64), np.empty((pieces, SCALARS, room.some))
             _begin_side(places, at[a:b], signs[a:b], a, whole, scalars)
             noted.append(np.zeros((tape.checks, 2), dtype=np.int64))
-            asked_rows = tape.code, tape.reals, room.slots, b - a, whole, scalars
-            parts.append((*asked_rows, *results, backend.config.leave, *room.scratch, noted[-1]))
+            parts.append(room.ask(tape, b - a, whole, scalars, results, backend.config.leave, noted[-1]))
         if len(parts) == 1:
             play(*parts[0])  # nothing there asks how many threads torch has
         else:

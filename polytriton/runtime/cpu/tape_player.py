@@ -51,6 +51,12 @@ class PlayRoom:
         notes, counts = np.empty((loop.NOTES, some)), np.empty((loop.COUNTS, some), np.int64)
         return cls(some, memory, slots, (notes, counts, np.empty((some, loop.LINES), np.int64), np.empty(tape.near, np.int64)))
 
+    def ask(
+        self, tape: Tape, rows: int, whole: np.ndarray, scalars: np.ndarray, bounds: tuple[object, ...], leave: float, told: np.ndarray
+    ) -> tuple[object, ...]:
+        """What `play` is given for so many rows; `bounds`: from the best ones to whether a bound of zero is none that decides."""
+        return tape.code, tape.reals, self.slots, rows, whole, scalars, *bounds, leave, *self.scratch, told
+
 
 @dataclass
 class PlayedRows:
@@ -90,7 +96,7 @@ class PlayedRows:
         told, other = np.zeros((tape.checks, 2), dtype=np.int64), results.other if ends else None
         far = (NO_NUMBERS, NO_NUMBERS) if other is None else (other.best.numpy(), other.raw.numpy())
         bounds = results.best.numpy(), results.raw.numpy(), *far, group, done, results.strict
-        asked = tape.code, tape.reals, room.slots, len(places[0]), whole, numbers, *bounds, leave, *room.scratch, told
+        asked = room.ask(tape, len(places[0]), whole, numbers, bounds, leave, told)
         return cls(tape, room, whole, numbers, told, list(given.values()), asked)
 
     def play(self) -> None:
