@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
 U64 = 2.0**-53
 GROW = 1 + 2.0**-34  # covers the roundings of sums of up to half a million non-negative numbers (layers.py refuses wider ones)
+# Merged layers hide intermediate values: factors up to 2^60 in all (passes/fold.py), so a magnitude up to this cannot have overflowed
+# before the merge.
+BIG = 2.0**60
 INNER = 32  # terms that a generated kernel adds in float32 before it goes on in float64
 
 

@@ -243,7 +243,7 @@ class Forward:
         summands = float(layer.summands or 0) if count_source(node, sem.real) == "given" else -1.0
         beside, products = self.addends.beside[node.name], node.integer("products", 1)
         sem = sem.plain if converts_nothing(node) else sem
-        return summands, deployed_numbers(sem, layer.most, layer.ops, beside, products, layer.w_rowsum, layer.w_max, 0.0)
+        return summands, deployed_numbers(sem, layer.most, layer.ops, beside, products, layer.w_rowsum, layer.w_max, interval_rounds(layer))
 
     def _layer_error(self, layer: Layer, boxes: Boxes, xabs: Tensor, parts: AffineParts) -> Tensor:
         """e of a deployed layer, whose operand is at most `xabs`."""

@@ -90,6 +90,11 @@ class Layer:
         return self.wabs.T.contiguous()
 
     @property
+    def floor_share(self) -> float:
+        """How many flushes of its product's terms a coefficient pays, in flushes of a coefficient, times what the operands sum to."""
+        return (self.fan + 1) * (1 + self.w_max)
+
+    @property
     def ops(self) -> int:
         return self.node.integer("ops")
 

@@ -24,7 +24,7 @@ from polytriton.errors import UsageError
 from polytriton.ir.curves import CURVES, STATED
 from polytriton.ir.net import Net, Node
 from polytriton.ir.ops import curve_of, stated_name
-from polytriton.rounding import GROW, U64, flush_loss, gamma, gammas
+from polytriton.rounding import BIG, GROW, U64, flush_loss, gamma, gammas
 
 
 def up(x: Tensor) -> Tensor:
@@ -141,10 +141,7 @@ def flushes(sem: Semantics) -> bool:
     return not sem.real and sem.eta_in > 2.0**-100
 
 
-# Merged layers hide intermediate values: factors up to 2^60 in all (passes/fold.py), so a magnitude up to 2^60 cannot
-# have overflowed before the merge, and underflow before it is at most 2^60 eta after it.
-BIG = 2.0**60
-AMPLIFY = 2.0**60
+AMPLIFY = BIG  # underflow before a merge is at most 2^60 eta after it
 
 
 def deployed_error(

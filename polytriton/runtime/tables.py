@@ -364,7 +364,7 @@ class Tables:
         if layer is None:
             return self.floor(name)
         own, below = self.sum_absmax(name), self.sum_absmax(layer.node.inputs[0])
-        return up(2 * c.eta * (own + (layer.fan + 1) * (1 + layer.w_max) * below))
+        return up(2 * c.eta * (own + layer.floor_share * below))
 
     def floor(self, name: str) -> Tensor:
         """Underflow of one rounded operation a coefficient, [batch]."""

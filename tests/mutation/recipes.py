@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant, m
 
 LOOP, RECORD, RECIPE = "runtime/cpu/recipe_loop.py", "runtime/cpu/recipe_record.py", "runtime/cpu/recipe.py"
-SIDES, CELLS, AFFINE, VECTORS = "runtime/cpu/sides.py", "runtime/cpu/cells.py", "runtime/cpu/affine_cells.py", "runtime/cpu/vectors.py"
+SIDES, SCALARS, CELLS, AFFINE, VECTORS = "runtime/cpu/sides.py", "runtime/cpu/scalars.py", "runtime/cpu/cells.py", "runtime/cpu/affine_cells.py", "runtime/cpu/vectors.py"
 MADE, PLAYED, ALIKE = "tests/runtime/test_recipe.py", "tests/runtime/test_tapes.py", "tests/runtime/test_affine_cells.py"
 BEGUN = "tests/runtime/test_scalars.py::test_forms_begin_as_the_tensor_form_says"
 KEPT = "tests/runtime/test_sides.py"
@@ -60,8 +60,8 @@ RECIPES: tuple[Mutant, ...] = (
     m("forms: constants are added", CELLS, "constant[r] = 0.0 - subtracted[row]", "constant[r] = subtracted[row]", BEGUN),
     m("sides: rows of both ends bound the wrong side", SIDES, "bounds[1 - own, k] = found[OTHER, r]", "bounds[own, k] = found[OTHER, r]", KEPT, PLAYED),
     m("sides: the other end takes the place of better bounds", SIDES, "is_kept(found[OTHER, r], bounds[1 - own, k], True)", "is_kept(found[OTHER, r], bounds[1 - own, k], False)", KEPT, PLAYED),
-    m("sides: bounds at the end take the place of no others", SIDES, "not (best and found <= known)", "not found <= known", KEPT, PLAYED),
-    m("sides: infinite bounds count", SIDES, "abs(found) < np.inf and", "", KEPT, PLAYED),
+    m("sides: bounds at the end take the place of no others", SCALARS, "not (best and found <= known)", "not found <= known", KEPT, PLAYED),
+    m("sides: infinite bounds count", SCALARS, "abs(found) < np.inf and", "", KEPT, PLAYED),
     m("sides: neurons that are off get no row though their other side is read", SIDES, "how, rooms = 2 if asked.leaves or asked.ends else 1 if asked.hides else 0", "how, rooms = 2", KEPT, PLAYED),
     m("sides: rows of a second part have the first one's numbers", SIDES, "whole[piece, 3, q], whole[piece, 4, q] = first + r", "whole[piece, 3, q], whole[piece, 4, q] = r", KEPT, PLAYED),
     m("sides: neurons of one column", SIDES, "places[2, k], places[3, k]", "places[2, k], places[2, k]", KEPT, PLAYED),

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polytriton.rounding import GROW
+from polytriton.rounding import BIG, GROW
 from polytriton.runtime.cpu import fused, loops
 from polytriton.runtime.cpu.cells import flat, serves, up_to
-from polytriton.runtime.soundness import BIG
 
 if TYPE_CHECKING:
     from polytriton.runtime.charges import LayerCharge

@@ -239,8 +239,7 @@ class _RecipeWriter:
             self.put([loop.SIZES, Each(k), reach, reach, self.table("mid", source), below, Each(1)])
         self._charge(layer, "t", entries, below, image, depths, centred=centred)
         floor = self.table("charged", name, 1)
-        share = (layer.fan + 1) * (1 + layer.w_max)
-        self.put([loop.FLOOR, Each(1), ("sum", name), ("sum", source), floor], [2 * kit.coefficients.eta, share])
+        self.put([loop.FLOOR, Each(1), ("sum", name), ("sum", source), floor], [2 * kit.coefficients.eta, layer.floor_share])
         return ["t", "charged", *(["image", "point", "reach"] if centred else [])]
 
     def _charge(self, layer: Layer, what: str, entries: Key, below: Key, image: Value, depths: Value, *, centred: bool) -> None:

@@ -61,10 +61,15 @@ def _exceed(excess, more, scale):  # type: ignore[no-untyped-def]
         excess[r] = (excess[r] + more[r] * scale) * (1 + 8 * U64) + TINY
 
 
+def is_kept(found, known, best):  # type: ignore[no-untyped-def]
+    """Whether a bound takes the place of the one that was known."""
+    return abs(found) < np.inf and not (best and found <= known)
+
+
 def _keep(found, sign, at, up, down, best):  # type: ignore[no-untyped-def]
     for r in range(len(at)):
         kept = up if sign[r] > 0 else down
-        if abs(found[r]) < np.inf and not (best and found[r] <= kept[at[r]]):
+        if is_kept(found[r], kept[at[r]], best):
             kept[at[r]] = found[r]
 
 

@@ -13,8 +13,9 @@ from itertools import pairwise
 import numpy as np
 
 from polytriton.ir.plan import Program
-from polytriton.runtime.cpu import fused
+from polytriton.runtime.cpu import fused, loops
 from polytriton.runtime.cpu.cells import note_undecided, write_cells
+from polytriton.runtime.cpu.scalars import is_kept
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.tape import NEURON, TapeEntry
 from polytriton.runtime.cpu.tape_loop import PLACES, SCALARS, play
@@ -61,12 +62,7 @@ def _begin_side(places, at, signs, first, whole, scalars):  # type: ignore[no-un
         scalars[piece, 3, q] = signs[r]
 
 
-def is_kept(found, known, best):  # type: ignore[no-untyped-def]
-    """Whether a bound takes the place of the one that was known."""
-    return abs(found) < np.inf and not (best and found <= known)
-
-
-@fused.compile_loop("D2 I I D2 b b i I I", fused.PLAIN)
+@loops.loop("D2 I I D2 b b i I I", fused.PLAIN, parts=("scalars",))
 def _end_side(found, at, signs, bounds, best, ends, how, then, then_signs):  # type: ignore[no-untyped-def]
     """Bounds of the rows of neurons `at` join those of their neurons; returns how many get a row of the other side, and which: 0: all,
     1: those that are not off, 2: those that are not settled.

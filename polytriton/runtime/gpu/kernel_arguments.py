@@ -7,9 +7,9 @@ from torch import Tensor
 
 from polytriton.ir.net import Node
 from polytriton.ir.plan import extent
-from polytriton.rounding import dot_error, gamma, one_rounding
+from polytriton.rounding import gamma
+from polytriton.runtime.charges import charge_factors
 from polytriton.runtime.kit import Kit
-from polytriton.runtime.soundness import converts_nothing, deployed_numbers
 from polytriton.runtime.tables import Tables
 
 WEIGHTS = ("weight", "rows")
@@ -28,7 +28,8 @@ def layer_tensor(kit: Kit, kind: str, name: str) -> Tensor:
     if kind in FORWARD:
         return kit.forward.kernel_weights(name)[kind]
     if kind in FACTORS:
-        made = box_factors(kit, name) if kind == "numbers" else table_factors(kit, name, kind == "factors")
+        forward = kit.forward
+        made = forward.error_numbers(forward.layers[name])[1] if kind == "numbers" else table_factors(kit, name, kind == "factors")
         return torch.tensor(made, dtype=torch.float64, device=kit.forward.device)
     if kind in READERS:
         moves, source = kit.forward.moves[name], kit.nodes[node.inputs[0]]
@@ -46,15 +47,6 @@ def layer_tensor(kit: Kit, kind: str, name: str) -> Tensor:
     return held.contiguous()
 
 
-def box_factors(kit: Kit, name: str) -> list[float]:
-    """What affine_boxes reads of its layer."""
-    forward, layer = kit.forward, kit.forward.layers[name]
-    widen = gamma(layer.terms + 4, 2.0**-53) + layer.rho
-    sem = forward.semantics.plain if converts_nothing(layer.node) else forward.semantics
-    beside, products = forward.addends.beside[name], layer.node.integer("products", 1)
-    return list(deployed_numbers(sem, layer.most, layer.ops, beside, products, layer.w_rowsum, layer.w_max, widen))
-
-
 def table_factors(kit: Kit, name: str, product: bool) -> list[float]:
     """What charge_table and floors read: t's factors of the magnitude, of |b|, of |x|, of the operand's sum; 2 eta, the operand's share.
 
@@ -64,10 +56,10 @@ def table_factors(kit: Kit, name: str, product: bool) -> list[float]:
     c, node, layer = kit.coefficients, kit.nodes[name], kit.forward.layers.get(name)
     by_magnitude = by_bias = by_value = share = 0.0
     if layer is not None:
-        nu = 0.0 if layer.exact32 or c.dtype == torch.float64 else one_rounding(c.u)
+        f = charge_factors(c, layer, node.size, kit.nodes[node.inputs[0]].size, centred=False, pending=0.0)
         most = float(c.product_error(torch.tensor(float(layer.fan), dtype=torch.float64)))
-        by_magnitude = layer.rho + nu + (most * (1 + nu) if product else 0.0)
-        by_bias, share = layer.rho + dot_error(node.size), (layer.fan + 1) * (1 + layer.w_max)
+        by_magnitude = f.sized + (most * (1 + f.nu) if product else 0.0)
+        by_bias, share = f.offset, layer.floor_share
     if product and node.op == "gather":
         repeats = kit.forward.moves[name].repeats
         by_value += gamma(repeats - 1, c.u) if repeats > 1 else 0.0
