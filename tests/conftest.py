@@ -9,10 +9,12 @@ import gc
 import os
 import random
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -78,7 +80,15 @@ def _cpu_seconds() -> float:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     item.stash[_STARTED] = _cpu_seconds()
     quicken()  # as soon as a test's imports have brought Triton
+    _restart_draws(item.nodeid)
     yield
+
+
+def _restart_draws(test: str) -> None:
+    """What a module's `RNG` draws follows from the test alone, not from which tests its worker ran before."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tests.") and isinstance(rng := vars(module).get("RNG"), np.random.Generator):
+            rng.bit_generator.state = np.random.default_rng(zlib.crc32(test.encode())).bit_generator.state
 
 
 @pytest.hookimpl(hookwrapper=True)
