@@ -125,6 +125,6 @@ class Plan:
     def bound(self, node: str) -> Program:
         return next(p for p in self.programs if p.kind == "bound" and p.target == node)
 
-    @property
+    @cached_property
     def query(self) -> Program:
         return next(p for p in self.programs if p.kind == "query")

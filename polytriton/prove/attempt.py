@@ -109,9 +109,9 @@ class Attempt:
     def _ask(self, boxes: Boxes, rows: np.ndarray, images: np.ndarray) -> None:
         q, answers = self.q, self.answers
         forms = self.decider.forms(q, rows, np.searchsorted(images, q.image[rows]))
-        local = np.unique(q.group[rows], return_inverse=True)[1]
-        method = self.decider.options.method
-        groups = None if self.exhaustive or method != OWN else torch.from_numpy(local.astype(np.int64))
+        method, groups = self.decider.options.method, None
+        if not self.exhaustive and method == OWN:
+            groups = torch.from_numpy(np.unique(q.group[rows], return_inverse=True)[1].astype(np.int64))
         if method == "ibp":
             got = output_forms(self.engine, boxes, forms, self.deadline)
         else:

@@ -92,7 +92,7 @@ class Decider:
         self.outputs = net.node(net.output).size
         of = net.input.ints("of") or net.input.shape
         self.inputs = int(np.prod(of, dtype=np.int64))
-        self._output_order = torch.from_numpy(np.ascontiguousarray(order(net.node(net.output).shape)))
+        self._output_order = order(net.node(net.output).shape)
 
     @cached_property
     def on_host(self) -> Decider:
@@ -183,7 +183,7 @@ class Decider:
 
     def forms(self, q: Questions, rows: np.ndarray, image: np.ndarray) -> Forms:
         def output(v: np.ndarray) -> Tensor:
-            return torch.from_numpy(v[rows]).to(self.device)[:, self._output_order.to(self.device)].contiguous()
+            return torch.from_numpy(v[rows[:, None], self._output_order]).to(self.device)
 
         def columns(v: np.ndarray | None) -> Tensor | None:
             return None if v is None else self.input_columns(torch.from_numpy(v[rows]).to(self.device))

@@ -96,13 +96,13 @@ class NetProver:
 
     def _batch(self, values: Images, what: str) -> np.ndarray:
         """Any array of one input or a batch of them as float64 [batch, values]."""
-        array = as_array(values, what)
-        if array.size == 0 or array.size % self.inputs:
+        array, inputs = as_array(values, what), self._decider.inputs
+        if array.size == 0 or array.size % inputs:
             raise UsageError(
-                f"{what} has shape {list(array.shape)}, the network takes {self.inputs} values an input",
+                f"{what} has shape {list(array.shape)}, the network takes {inputs} values an input",
                 f"give [batch, {', '.join(map(str, self.input_shape))}]",
             )
-        return np.ascontiguousarray(array.reshape(-1, self.inputs))
+        return np.ascontiguousarray(array.reshape(-1, inputs))
 
     def _boxes(self, lo: Images, hi: Images) -> tuple[np.ndarray, np.ndarray]:
         low, high = (self._batch(v, what) for v, what in zip(as_ends(lo, hi), ("lo", "hi"), strict=True))
@@ -145,16 +145,16 @@ class NetProver:
         """
         effort_of.check_effort(effort)
         low, high = self._boxes(lo, hi)
-        c = as_float64(forms, "forms")
-        if c.ndim not in (2, 3) or c.shape[-1] != self.outputs or (c.ndim == 3 and len(c) != len(low)) or not np.isfinite(c).all():
+        c, outputs = as_float64(forms, "forms"), self._decider.outputs
+        if c.ndim not in (2, 3) or c.shape[-1] != outputs or (c.ndim == 3 and len(c) != len(low)) or not np.isfinite(c).all():
             raise UsageError(
-                f"forms of shape {list(c.shape)} do not fit {len(low)} boxes and {self.outputs} outputs",
-                f"give finite [rows, {self.outputs}] or [batch, rows, {self.outputs}]",
+                f"forms of shape {list(c.shape)} do not fit {len(low)} boxes and {outputs} outputs",
+                f"give finite [rows, {outputs}] or [batch, rows, {outputs}]",
             )
         c = np.broadcast_to(c, (len(low), *c.shape[-2:]))
         rows = c.shape[1]
         image = np.repeat(np.arange(len(low)), rows)
-        q = Questions(low, high, image, np.ascontiguousarray(c.reshape(-1, self.outputs)), np.zeros(len(image)), np.arange(len(image)))
+        q = Questions(low, high, image, np.ascontiguousarray(c.reshape(-1, outputs)), np.zeros(len(image)), np.arange(len(image)))
         return effort_of.margins(self._decider, q, effort, progress).reshape(len(low), rows)
 
     # ---- images -----------------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ class Engine:
         wanted = relaxed_nodes(self.net)  # an input whose cells were moved about is no longer the user's
         self.shown = dict.fromkeys(n.name for n in self.net if n.name in wanted and "take" not in n.attrs)
         self.unsettled = unsettled_nodes(self.net)
+        self._asked: dict[tuple[str, bool], SidesAsked] = {}  # by the node, and whether every side's tight bound is wanted
         self._other: Engine | None = None
 
     def _sums_in_blocks(self) -> frozenset[str]:
@@ -181,17 +182,27 @@ class Engine:
         lo, hi = boxes.lo[name].contiguous(), boxes.hi[name].contiguous()
         boxes.lo[name], boxes.hi[name] = lo, hi
         before = None if trace is None else (trace.mark(), sums(lo, hi))
-        unsettled, leaves = name in self.unsettled, self.leaves(name)
-        asked = SidesAsked(every=unsettled, settled=self.tight, leaves=leaves, hides=not every and self.hides(name))
+        asked = self._ask_sides(program, every)
         if trace is None and self.walker.play_neurons(program, self.tables(boxes), asked, deadline):
             return
-        found, made = find_undecided(lo, hi, every=unsettled, settled=self.tight), list[Results]()
+        found, made = find_undecided(lo, hi, every=asked.every, settled=self.tight), list[Results]()
         if len(found):
-            made = self.walker.bound_neurons(program, self.tables(boxes), found, leaves, deadline, asked.hides)
+            made = self.walker.bound_neurons(program, self.tables(boxes), found, asked.leaves, deadline, asked.hides)
             found.write(lo, hi)
         if trace is not None and before is not None:
             begin, told = before
-            trace.add_layer(name, (begin, trace.mark()), lo.numel(), (told, sums(lo, hi)), made, unsettled)
+            trace.add_layer(name, (begin, trace.mark()), lo.numel(), (told, sums(lo, hi)), made, asked.every)
+
+    def _ask_sides(self, program: Program, every: bool) -> SidesAsked:
+        """Which rows of a program's neurons are wanted; those of boxes that lie in balls have one end."""
+        if (program.target, every) not in self._asked:
+            name, walker = program.target, self.walker
+            unsettled, hides = name in self.unsettled, not every and self.hides(name)
+            self._asked[name, every] = SidesAsked(
+                every=unsettled, settled=self.tight, leaves=self.leaves(name), hides=hides, ends=hides and walker.goes_both_ways(program),
+                best=self.plan.candidates == "all",
+            )  # fmt: skip
+        return self._asked[program.target, every]
 
     def leaves(self, name: str) -> bool:
         """Whether a row of this node's neurons leaves when it has settled one."""

@@ -59,7 +59,7 @@ class Boxes:
 
     @property
     def batch(self) -> int:
-        return len(next(iter(self.lo.values())))
+        return next(iter(self.lo.values())).shape[0]
 
     def absmax(self, name: str) -> Tensor:
         return torch.maximum(self.lo[name].abs(), self.hi[name].abs())

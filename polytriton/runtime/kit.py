@@ -43,6 +43,7 @@ class Kit:
         self.weights = {name: self._weights(layer) for name, layer in forward.layers.items()}
         self._bias: dict[tuple[str, int], Tensor] = {}
         self._endings: dict[tuple[str, str], list[int]] = {}
+        self._narrows: dict[tuple[str, str], bool] = {}
         self._steps: dict[tuple[Step, int], int] = {}
         self._numbers = count(1)  # no two threads get the same
 
@@ -99,7 +100,10 @@ class Kit:
 
     def narrows(self, program: Program) -> bool:
         """Whether rows of one image may leave out cells that rows of several could not (`Tables.active`)."""
-        return any(step.op == "linear" and self.is_large(step.node) for step in program.steps)
+        key = program.kind, program.target
+        if key not in self._narrows:
+            self._narrows[key] = any(step.op == "linear" and self.is_large(step.node) for step in program.steps)
+        return self._narrows[key]
 
     def is_large(self, name: str) -> bool:
         """Whether a dense layer has so many weights that leaving some out gains time."""

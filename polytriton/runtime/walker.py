@@ -84,7 +84,6 @@ class Walker:
         threads = min(self.backend.threads, torch.get_num_threads())
         if chunk_rows(program, self.kit.coefficients.dtype.itemsize, self.memory // 2) < threads * LEAST:
             return False  # blocks of fewer rows fit, or none does, which is told there
-        asked = replace(asked, ends=asked.hides and self.has_ends(program, tables), best=self.plan.candidates == "all")
         told = bound_sides(self.backend, tables, program, asked, threads, lambda: expire(deadline))
         if told is None:
             return False
@@ -118,9 +117,11 @@ class Walker:
         return made
 
     def has_ends(self, program: Program, tables: Tables) -> bool:
-        """Whether rows of a program may be read from both ends: nothing on their way but affine nodes and ReLUs of slope 0."""
-        if tables.boxes.ball is not None:
-            return False
+        """Whether rows of a program may be read from both ends over these boxes."""
+        return tables.boxes.ball is None and self.goes_both_ways(program)
+
+    def goes_both_ways(self, program: Program) -> bool:
+        """Whether there is nothing on a program's way but affine nodes and ReLUs of slope 0."""
         key = program.kind, program.target
         if key not in self._two_ended:
             steps = ((step.op, self.kit.nodes[step.node]) for step in program.steps)

@@ -28,7 +28,7 @@ ENDS: tuple[Mutant, ...] = (
     m("ends: gaps are rounded to nearest", RELAX, "round_up(gap, dtype) if slope == 0.0 else None", "gap.to(dtype) if slope == 0.0 else None", OTHER),
     m("ends: the nearer end of a gap in the loop", CELLS, "widest = -low if high > -low else high", "widest = 0.5 * min(-low, high)", OTHER),
     m("ends: gaps are rounded to nearest in the loop", CELLS, "gap[i] = up_to(np.float64(gap[i]), widest)", "gap[i] = np.float64(gap[i])", OTHER),
-    m("ends: a ball's rows have two", WALKER, "if tables.boxes.ball is not None:\n            return False\n        key = program.kind, program.target\n        if key not in self._two_ended", "key = program.kind, program.target\n        if key not in self._two_ended", OTHER),
+    m("ends: a ball's rows have two", WALKER, "return tables.boxes.ball is None and self.goes_both_ways(program)", "return self.goes_both_ways(program)", OTHER),
     m("ends: any ReLU has the gap of slope 0", WALKER, 'node.number("slope") == 0.0 if op == "relu" else op in TWO_ENDED', 'op == "relu" or op in TWO_ENDED', OTHER),
     m("ends: max pools have no gap", WALKER, '("start", "linear", "conv",', '("start", "linear", "conv", "maxpool",', OTHER),
     m("ends: smooth functions have no gap", WALKER, '("start", "linear", "conv",', '("start", "linear", "conv", "tanh",', OTHER),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant, m
 
 LOOP, RECORD, RECIPE = "runtime/cpu/recipe_loop.py", "runtime/cpu/recipe_record.py", "runtime/cpu/recipe.py"
-SIDES, SCALARS, CELLS, AFFINE, VECTORS = "runtime/cpu/sides.py", "runtime/cpu/scalars.py", "runtime/cpu/cells.py", "runtime/cpu/affine_cells.py", "runtime/cpu/vectors.py"
+PLAY, SIDES, SCALARS, CELLS, AFFINE, VECTORS = "runtime/cpu/play_loop.py", "runtime/cpu/sides.py", "runtime/cpu/scalars.py", "runtime/cpu/cells.py", "runtime/cpu/affine_cells.py", "runtime/cpu/vectors.py"
 MADE, PLAYED, ALIKE = "tests/runtime/test_recipe.py", "tests/runtime/test_tapes.py", "tests/runtime/test_affine_cells.py"
 BEGUN = "tests/runtime/test_scalars.py::test_forms_begin_as_the_tensor_form_says"
 KEPT = "tests/runtime/test_sides.py"
@@ -58,14 +58,19 @@ RECIPES: tuple[Mutant, ...] = (
     m("forms: a flushed output costs nothing", CELLS, "total += (apart * biggest[j] if apart > 0 else 0.0) + abs(exact) * flush", "total += apart * biggest[j] if apart > 0 else 0.0", BEGUN),
     m("forms: outputs of the first image", CELLS, "largest[image[row] * n : (image[row] + 1) * n]", "largest[:n]", BEGUN),
     m("forms: constants are added", CELLS, "constant[r] = 0.0 - subtracted[row]", "constant[r] = subtracted[row]", BEGUN),
-    m("sides: rows of both ends bound the wrong side", SIDES, "bounds[1 - own, k] = found[OTHER, r]", "bounds[own, k] = found[OTHER, r]", KEPT, PLAYED),
-    m("sides: the other end takes the place of better bounds", SIDES, "is_kept(found[OTHER, r], bounds[1 - own, k], True)", "is_kept(found[OTHER, r], bounds[1 - own, k], False)", KEPT, PLAYED),
+    m("sides: rows of both ends bound the wrong side", PLAY, "known[1 - own, k] = other[r]", "known[own, k] = other[r]", KEPT, PLAYED),
+    m("sides: the other end takes the place of better bounds", PLAY, "is_kept(other[r], known[1 - own, k], True)", "is_kept(other[r], known[1 - own, k], False)", KEPT, PLAYED),
     m("sides: bounds at the end take the place of no others", SCALARS, "not (best and found <= known)", "not found <= known", KEPT, PLAYED),
     m("sides: infinite bounds count", SCALARS, "abs(found) < np.inf and", "", KEPT, PLAYED),
-    m("sides: neurons that are off get no row though their other side is read", SIDES, "how, rooms = 2 if asked.leaves or asked.ends else 1 if asked.hides else 0", "how, rooms = 2", KEPT, PLAYED),
-    m("sides: rows of a second part have the first one's numbers", SIDES, "whole[piece, 3, q], whole[piece, 4, q] = first + r", "whole[piece, 3, q], whole[piece, 4, q] = r", KEPT, PLAYED),
-    m("sides: neurons of one column", SIDES, "places[2, k], places[3, k]", "places[2, k], places[2, k]", KEPT, PLAYED),
-    m("sides: the likelier side goes last", SIDES, "1 if bounds[0, k] >= bounds[1, k] or not asked else -1", "1", KEPT, PLAYED),
+    m("sides: neurons that are off get no row though their other side is read", SIDES, "rest = OPEN if asked.leaves or asked.ends else RUNNING if asked.hides else ALL", "rest = OPEN", KEPT, PLAYED),
+    m("sides: parts are of the first neurons", SIDES, "np.array([self.first, ", "np.array([0, ", KEPT),
+    m("sides: nobody looks at the clock between parts", SIDES, "if pieces > len(cuts):", "if False:", KEPT),
+    m("sides: rows of the other side begin with the bounds of this one", PLAY, "            best[:n], raw_best[:n], other[:n], raw_other[:n] = -np.inf, -np.inf, -np.inf, -np.inf\n", "            if side == 0:\n                best[:n], raw_best[:n], other[:n], raw_other[:n] = -np.inf, -np.inf, -np.inf, -np.inf\n", KEPT),
+    m("sides: neurons that left have no row of the other side", PLAY, "            done[:] = False\n", "            if side == 0:\n                done[:] = False\n", KEPT),
+    m("sides: checks of both sides are counted as one's", PLAY, "first = checks * side", "first = 0", KEPT),
+    m("sides: rows of the other side are read from both ends", PLAY, "if side == 1 or asked[ENDS] == 0:", "if asked[ENDS] == 0:", KEPT),
+    m("sides: neurons of one column", PLAY, "places[2, k], places[3, k]", "places[2, k], places[2, k]", KEPT, PLAYED),
+    m("sides: the likelier side goes last", PLAY, "1 if known[0, k] >= known[1, k] or not by_sign else -1", "1", KEPT, PLAYED),
     m("sides: rows stay though they are settled", SIDES, "if asked.leaves else (NONE, NOBODY)", "if False else (NONE, NOBODY)", PLAYED),
     m("sides: what is above is written below", CELLS, "lo[at[k]], hi[at[k]] = bounds[0, k], -bounds[1, k]", "lo[at[k]], hi[at[k]] = bounds[0, k], bounds[1, k]", PLAYED),
     m("sides: rows of several images where cells are left out", "runtime/walker.py", " or (tables.boxes.batch > 1 and self.kit.narrows(program))", "", PLAYED),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant, m
 
-RECORD, CODE, LOOP = "runtime/cpu/tape_record.py", "runtime/cpu/tape_code.py", "runtime/cpu/tape_loop.py"
+RECORD, CODE, LOOP, PLAY = "runtime/cpu/tape_record.py", "runtime/cpu/tape_code.py", "runtime/cpu/tape_loop.py", "runtime/cpu/play_loop.py"
 PLAYER, PLAYED = "runtime/cpu/tape_player.py", "tests/runtime/test_tapes.py"
 
 TAPES: tuple[Mutant, ...] = (
@@ -27,11 +27,11 @@ TAPES: tuple[Mutant, ...] = (
     m("tapes: a slot is free while another entry has it", CODE, "        if self.uses[slot]:\n            return\n", "", PLAYED),
     m("tapes: rows that stay are read where they lay", LOOP, "(stay[r] if moved else r) * size", "r * size", PLAYED),
     m("tapes: rows that stay keep the places of others", LOOP, "image[r], h[r], w[r], index[r], constant[r], error[r] = image[s], h[s], w[s], index[s], constant[s], error[s]", "index[r], constant[r], error[r] = index[s], constant[s], error[s]", PLAYED),
-    m("tapes: rows later on stand where the first ones do", LOOP, "b - a, whole[k], scalars[k],", "b - a, whole[0], scalars[k],", PLAYED),
-    m("tapes: rows later on gather what the first ones did", LOOP, "b - a, whole[k], scalars[k],", "b - a, whole[k], scalars[0],", PLAYED),
-    m("tapes: the last rows are not played", LOOP, "for k in range(len(whole)):", "for k in range(max(1, len(whole) - 1)):", PLAYED),
+    m("tapes: rows later on stand where the first ones do", PLAY, "b - a, whole[k], scalars[k],", "b - a, whole[0], scalars[k],", PLAYED),
+    m("tapes: rows later on gather what the first ones did", PLAY, "b - a, whole[k], scalars[k],", "b - a, whole[k], scalars[0],", PLAYED),
+    m("tapes: the last rows are not played", PLAY, "for k in range(len(whole)):", "for k in range(max(1, len(whole) - 1)):", PLAYED),
     m("tapes: rows whose coefficients are read later give their place", PLAYER, "some = rows if not last else", "some =", PLAYED),
-    m("tapes: rows later on begin with the first ones' coefficients", LOOP, "floats(slots[2, s], FAR), a * sizes[s]", "floats(slots[2, s], FAR), 0", PLAYED),
+    m("tapes: rows later on begin with the first ones' coefficients", PLAY, "source[a * sizes[s] + q]", "source[q]", PLAYED),
     m("tapes: an entry that waits keeps rows that left", LOOP, "if (f[REST + 2] >> s) & 1:", "if False:", PLAYED),
     m("tapes: the other entries' weights are not charged", LOOP, "slack[r] = slack[r] + weight[r] * g[j] + floor[image[r]]", "slack[r] = slack[r] + floor[image[r]]", PLAYED),
     m("tapes: the ReLU's intercepts are not paid", LOOP, "pay_rows(constant[:n], error[:n], total, none, none, g[0], 1.0, image[:n])\n                if ends:\n                    exceed_rows(excess[:n], total, -g[0] * g[0])\n                pay_rows(", "pay_rows(", PLAYED),

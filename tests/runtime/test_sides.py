@@ -11,7 +11,7 @@ import torch
 
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.cpu import fused, sides
+from polytriton.runtime.cpu import fused, play_loop, sides
 from polytriton.runtime.cpu.tape_loop import PLACES, SCALARS
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.engine import Engine
@@ -29,20 +29,20 @@ def test_rows_begin_where_their_neurons_are() -> None:
     places, at, signs = rng.integers(0, 50, (5, 30)), rng.permutation(30)[:11], rng.choice([-1, 1], 11)
     for some in (11, 4, 3):
         whole, scalars = np.full((-(-11 // some), PLACES, some), -7), np.full((-(-11 // some), SCALARS, some), math.nan)
-        sides._begin_side(places, at, signs, 100, whole, scalars)
+        play_loop.begin_side(places, at, signs, whole, scalars)
         for r, (k, sign) in enumerate(zip(at, signs, strict=True)):
             image, h, w, index, channel = whole[r // some, :, r % some]
-            assert (image, h, w, channel) == tuple(places[1:, k]) and index == 100 + r
+            assert (image, h, w, channel) == tuple(places[1:, k]) and index == r
             assert tuple(scalars[r // some, :, r % some]) == (0.0, 0.0, 0.0, sign)
 
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_likelier_side_goes_first(asked: bool) -> None:
     bounds = np.array(list(product(ODD, ODD))).T.copy()
-    at, signs = np.full((2, bounds.shape[1]), -7)
-    sides._first_signs(bounds, asked, at, signs)
-    assert np.array_equal(at, np.arange(bounds.shape[1]))
-    assert np.array_equal(signs, np.where(bounds[0] >= bounds[1], 1, -1) if asked else np.ones_like(at))
+    at, signs = np.full((2, bounds.shape[1] - 3), -7)
+    play_loop.choose_first(bounds, asked, 3, at, signs)
+    assert np.array_equal(at, np.arange(3, bounds.shape[1]))
+    assert np.array_equal(signs, np.where(bounds[0] >= bounds[1], 1, -1)[3:] if asked else np.ones_like(at))
 
 
 @pytest.mark.parametrize("best", [True, False])
@@ -51,24 +51,24 @@ def test_the_likelier_side_goes_first(asked: bool) -> None:
 def test_bounds_are_kept_as_the_tensor_form_keeps_them(best: bool, ends: bool, how: int) -> None:
     rng = np.random.default_rng(2)
     neurons, rows = 900, 700
-    values = [rng.standard_normal(neurons) for _ in range(6)]
+    values = [rng.standard_normal(neurons) for _ in range(4)]
     for v in values:
         odd = rng.random(neurons) < 0.3
         v[odd] = rng.choice(ODD, odd.sum())
-    bounds, found = np.array(values[:2]), np.array([v[:rows] for v in values[2:]])
+    bounds, (found, other) = np.array(values[:2]), (v[:rows] for v in values[2:4])
     at, signs = np.sort(rng.permutation(neurons)[:rows]), rng.choice([-1, 1], rows)
     kept = [torch.from_numpy(v.copy()) for v in bounds]
     plain = TorchBackend(torch.device("cpu"))
     plain.fast = False
     where, sign = torch.from_numpy(at), torch.from_numpy(signs)
-    plain.keep(torch.from_numpy(found[sides.BEST]), sign, where, (kept[0], kept[1]), best)
+    plain.keep(torch.from_numpy(found), sign, where, (kept[0], kept[1]), best)
     if ends:
-        plain.keep(torch.from_numpy(found[sides.OTHER]), -sign, where, (kept[0], kept[1]), True)
+        plain.keep(torch.from_numpy(other), -sign, where, (kept[0], kept[1]), True)
     off, on = kept[1][where] >= 0, kept[0][where] >= 0
     nan = torch.isnan(kept[0][where]), torch.isnan(kept[1][where])
     again = {0: torch.ones_like(on), 1: ~off & ~nan[1], 2: ~off & ~on & ~nan[0] & ~nan[1]}[how]
-    then, then_signs = np.full((2, rows), -7)
-    count = sides._end_side(found, at, signs, bounds, best, ends, how, then, then_signs)
+    then, then_signs = at.copy(), signs.copy()
+    count = play_loop.end_side(found, other if ends else other[:0], then, then_signs, bounds, best, how)
     assert np.array_equal(bounds, np.array([v.numpy() for v in kept]), equal_nan=True)
     assert np.array_equal(then[:count], at[again.numpy()]) and np.array_equal(then_signs[:count], -signs[again.numpy()])
     assert how == 0 or 20 < count < rows
@@ -87,3 +87,18 @@ def test_a_node_is_bounded_as_side_by_side(net: Net, every: bool, candidates: st
     (boxes, rows, ops), (want, wanted, counted) = found
     assert (rows, ops) == (wanted, counted) and rows
     assert all(torch.equal(boxes.lo[name], v) and torch.equal(boxes.hi[name], want.hi[name]) for name, v in want.lo.items())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_parts_tell_what_the_whole_does(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread bounds both sides of its neurons; how they are cut changes no bit, and the clock is looked at before each part."""
+    net, looks, found = toy_conv(), list[int](), list[Boxes]()
+    lo, hi = (torch.from_numpy(v).reshape(3, -1) for v in random_box(np.random.default_rng(4), net, "ordinary", 3))
+    for long in (sides.LONG, 1):
+        with monkeypatch.context() as patch:
+            looks.append(0)
+            patch.setattr(sides, "LONG", long)
+            patch.setattr("polytriton.runtime.walker.expire", lambda deadline: looks.append(looks.pop() + 1))
+            found.append(Engine(compile_net(net), threads=threads).refine(lo, hi))
+    assert 1 <= looks[0] <= len(net.nodes) and looks[1] > 30
+    assert all(torch.equal(found[0].lo[name], v) and torch.equal(found[0].hi[name], found[1].hi[name]) for name, v in found[1].lo.items())

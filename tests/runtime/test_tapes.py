@@ -14,7 +14,7 @@ from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime import centres, kit
 from polytriton.runtime.config import DEFAULT, Config
-from polytriton.runtime.cpu import blocks, tape_code, tape_loop, tape_player, tape_record
+from polytriton.runtime.cpu import blocks, play_loop, sides, tape_code, tape_loop, tape_player, tape_record
 from polytriton.runtime.cpu.tape import Ending, Tape
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
@@ -196,7 +196,8 @@ def test_the_machine_code_is_what_the_interpreter_does(monkeypatch: pytest.Monke
     for net in (toy_residual(), random_net(82)):
         compiled = ask(net, True, monkeypatch, 2, "all", DEFAULT)
         with monkeypatch.context() as patch:
-            patch.setattr(tape_player, "play", tape_loop.play.function)
+            for player in (tape_player, sides):
+                patch.setattr(player, "play", play_loop.play.function)
             read = ask(net, True, monkeypatch, 2, "all", DEFAULT)
         for name, want in compiled.numbers.items():  # the loops inside may be vectorised in another way
             got, told = read.numbers[name], np.isfinite(want)

@@ -136,11 +136,10 @@ def prepare(tell: Tell = knobs.tell) -> float:
         cells,
         convs,
         fused,
+        play_loop,
         recipe_loop,
         scalars,
-        sides,
         sums,
-        tape_loop,
         vectors,
     )
 

@@ -2,14 +2,13 @@
 
 Between the loops that it calls nothing is left for Python to do, so threads that walk blocks of their own do not wait for each other.
 An instruction is a line of whole numbers: what it does, the slots it reads and writes, where the rows' windows lie, addresses of tables.
-The loops and their order are those of walk.py.
+The loops and their order are those of walk.py. play_loop.py calls `play_some`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from polytriton.runtime.cpu import convs, fused, loops
 from polytriton.runtime.cpu.blocks import multiply_rows
 from polytriton.runtime.cpu.convs import convolve_rows
 from polytriton.runtime.cpu.fused import charge, concretize_rows, positive_dot, relax, relax_rows, weigh
@@ -276,34 +275,3 @@ def play_some(  # type: ignore[no-untyped-def]
                     exceed_rows(excess[:n], total, -g[0] * g[0])
                 pay_rows(constant[:n], error[:n], con, err, doubles(f[REST + 6], FAR), 1.0, g[0], image[:n])
     return n
-
-
-def _play(  # type: ignore[no-untyped-def]
-    tape, reals, slots, rows, whole, scalars, best, raw_best, other, raw_other, group, done, strict, leave, notes, counts, lines, near,
-    told,
-):  # fmt: skip
-    """Plays a tape, some rows after others; returns how many of the last are left. told[k]: rows that check k leaves open, and that go on.
-
-    `slots` are addresses of the coefficients, values of a row there, and addresses of what all rows came with. `whole` has, some rows at a
-    time, each one's image, its place down and across, its index and, of a row that is a neuron, its channel; `scalars` constants, errors,
-    excesses and, of neurons, signs. `other`: bounds of the other end, `raw_other` what they would be without rounding; of no row where
-    nobody asks. `near`: memory for places of a kernel's lines.
-    """
-    left, some, sizes = 0, whole.shape[2], slots[1]
-    for k in range(len(whole)):
-        a, b = k * some, min(rows, (k + 1) * some)
-        for s in range(slots.shape[1]):
-            if slots[2, s] != 0:
-                to, source, first = floats(slots[0, s], FAR), floats(slots[2, s], FAR), a * sizes[s]
-                for q in range((b - a) * sizes[s]):
-                    to[q] = source[first + q]
-        left = play_some(
-            tape, reals, slots[0], sizes, b - a, whole[k], scalars[k], best, raw_best, other, raw_other, group, done, strict, leave, notes,
-            counts, lines, near, told,
-        )  # fmt: skip
-    return left
-
-
-FORM = "I2 D2 I2 i I3 D3 D D D D I B b d D2 I2 I2 I I2"
-PARTS = ("blocks", "convs", "fused", "outside", "row_code", "row_passes", "scalars", "sums")
-play = loops.loop(FORM, fused.PLAIN, parts=PARTS, beside=(convs.text_of_routines, *fused.ROUTINES))(_play)

@@ -15,9 +15,9 @@ from polytriton.runtime.budget import between_groups
 from polytriton.runtime.chosen import Chosen
 from polytriton.runtime.cpu import tape_loop as loop
 from polytriton.runtime.cpu.frontier import Entry, Frontier
+from polytriton.runtime.cpu.play_loop import play
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry, tape_key
-from polytriton.runtime.cpu.tape_loop import play
 from polytriton.runtime.cpu.tape_record import ROOM, SLOTS, record
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.kit import Kit
@@ -28,7 +28,8 @@ PLAYED = ("start", "linear", "conv", "relu", "add", "sub", "merge", "dense", "in
 WORTH = 2 * 10**7  # operations: what a thread does in the time that handing them over takes, several times over
 SHARES, SHARE = (4, 2, 1, 1), 2 * 10**8  # a thread's parts, since some end sooner than others and wait for the last; one's operations
 NEAR, LEAST = 4 << 20, 16  # bytes of coefficients that stay in the caches between instructions; rows that a layer's weights are read for
-NONE, NOBODY, NO_NUMBERS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_), np.empty(0)
+NONE, NOBODY = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_)
+NO_NEURONS = NONE, np.empty((0, 0), dtype=np.int64), np.empty((0, 0)), np.empty((0, 0), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,18 @@ class PlayRoom:
         return cls(some, memory, slots, (notes, counts, np.empty((some, loop.LINES), np.int64), np.empty(tape.near, np.int64)))
 
     def ask(
-        self, tape: Tape, rows: int, whole: np.ndarray, scalars: np.ndarray, bounds: tuple[object, ...], leave: float, told: np.ndarray
+        self,
+        tape: Tape,
+        rows: int,
+        whole: np.ndarray,
+        scalars: np.ndarray,
+        bounds: tuple[object, ...],
+        leave: float,
+        told: np.ndarray,
+        neurons: tuple[np.ndarray, ...] = NO_NEURONS,
     ) -> tuple[object, ...]:
-        """What `play` is given for so many rows; `bounds`: from the best ones to whether a bound of zero is none that decides."""
-        return tape.code, tape.reals, self.slots, rows, whole, scalars, *bounds, leave, *self.scratch, told
+        """What `play` is given for so many rows; `bounds`: from where they are to whether a bound of zero is none that decides."""
+        return tape.code, tape.reals, self.slots, rows, whole, scalars, *bounds, leave, *self.scratch, told, *neurons
 
 
 @dataclass
@@ -94,8 +103,8 @@ class PlayedRows:
         whole, numbers = (_spread(v, kind, room.some) for v, kind in ((places, np.int64), (scalars, np.float64)))
         group, done = (NONE, NOBODY) if results.group is None or results.done is None else (results.group.numpy(), results.done.numpy())
         told, other = np.zeros((tape.checks, 2), dtype=np.int64), results.other if ends else None
-        far = (NO_NUMBERS, NO_NUMBERS) if other is None else (other.best.numpy(), other.raw.numpy())
-        bounds = results.best.numpy(), results.raw.numpy(), *far, group, done, results.strict
+        found = [v.data_ptr() for v in (results.best, results.raw, *(() if other is None else (other.best, other.raw)))]
+        bounds = np.array([*found, 0, 0][:4]), group, done, results.strict
         asked = room.ask(tape, len(places[0]), whole, numbers, bounds, leave, told)
         return cls(tape, room, whole, numbers, told, list(given.values()), asked)
 
