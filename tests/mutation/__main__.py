@@ -143,6 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = read_results(args.results)
     todo = [m for m in chosen if args.fresh or found.get(m.name, Found("", "", "survived", "", 0)).verdict == "survived"]
     run_all(todo, args.jobs, found, args.results)
+    write_results(args.results, found)  # without those that the list has no longer
     here = [found[m.name] for m in chosen if m.name in found]
     for r in here:
         print(f"{r.verdict:9} {r.name:50} {r.by}")

@@ -62,17 +62,15 @@ def _play(  # type: ignore[no-untyped-def]
 
     With something `asked`, the rows are of neurons with these `places`, so many from FIRST on, and their bounds join those that are
     `known`, of +x and of -x; where these are lower ones of either sign BY_SIGN, the likelier goes first. Then come rows of the other side,
-    of the REST of the neurons, whose checks are told of behind those of the first; returned is how many these are. KEPT: a bound counts
+    of the REST of the neurons; returned is how many these are. KEPT: a bound counts
     where it is better than the known one. ENDS: rows of the first side are read from both ends. `at` is memory for neurons and signs.
     """
-    n, checks, neurons = rows, len(told), len(asked) > 0
+    n, neurons = rows, len(asked) > 0
     if neurons:
-        checks = checks // 2
         choose_first(known, asked[BY_SIGN] != 0, asked[FIRST], at[0, :n], at[1, :n])
     best, raw_best, other, raw_other = doubles(bounds[0], FAR), doubles(bounds[1], FAR), doubles(bounds[2], FAR), doubles(bounds[3], FAR)
     some, sizes, left, second = whole.shape[2], slots[1], 0, 0
     for side in range(2):
-        first = checks * side
         if neurons:
             best[:n], raw_best[:n], other[:n], raw_other[:n] = -np.inf, -np.inf, -np.inf, -np.inf
             done[:] = False
@@ -90,7 +88,7 @@ def _play(  # type: ignore[no-untyped-def]
                         to[q] = source[a * sizes[s] + q]
             left = play_some(
                 tape, reals, slots[0], sizes, b - a, whole[k], scalars[k], best, raw_best, other, raw_other, group, done, strict, leave,
-                notes, counts, lines, near, told[first : first + checks],
+                notes, counts, lines, near, told,
             )  # fmt: skip
         if not neurons:
             return left

@@ -54,7 +54,7 @@ class SomeNeurons:
     """Neurons of a node from number `first` to `last`, of which a thread plays both sides alone: rows tell each other nothing.
 
     places, known: of all the node's neurons, as `note_undecided` finds them; bounds join those that are known. When they are played, `rows`
-    are how many each side had, and `told` what its checks have seen.
+    are how many both sides had, and `told` what the checks have seen.
     """
 
     tape: Tape
@@ -62,7 +62,7 @@ class SomeNeurons:
     known: np.ndarray
     first: int
     last: int
-    rows: tuple[int, int] = field(init=False)
+    rows: int = field(init=False)
     told: np.ndarray = field(init=False)
 
     def play(self, asked: SidesAsked, leave: float) -> None:
@@ -75,20 +75,20 @@ class SomeNeurons:
         group, done = (np.arange(n), np.empty(n, dtype=np.bool_)) if asked.leaves else (NONE, NOBODY)
         rest = OPEN if asked.leaves or asked.ends else RUNNING if asked.hides else ALL
         neurons = np.array([self.first, asked.leaves or asked.hides, asked.best, asked.ends, rest]), self.places, self.known, at
-        self.told = np.zeros((2 * tape.checks, 2), dtype=np.int64)
-        self.rows = n, play(*room.ask(tape, n, whole, scalars, (bounds, group, done, False), leave, self.told, neurons))
+        self.told = np.zeros((tape.checks, 2), dtype=np.int64)
+        self.rows = n + play(*room.ask(tape, n, whole, scalars, (bounds, group, done, False), leave, self.told, neurons))
 
 
 def bound_sides(
     backend: TorchBackend, tables: Tables, program: Program, asked: SidesAsked, threads: int, expire: Callable[[], None]
 ) -> Told | None:
     """Bounds of the program's node in its boxes, which are contiguous; None where no tape goes from its neurons to the input."""
-    name, told = program.target, Told()
+    name = program.target
     lo, hi = tables.boxes.lo[name], tables.boxes.hi[name]
     places, bounds = note_undecided(lo, hi, asked.every, asked.settled)
     count = places.shape[1]
     if not count:
-        return told
+        return Told()
     tape = find_tape(
         backend, tables, program, 1, 0 if tables.boxes.batch == 1 else None, {name: TapeEntry(NEURON, program.steps[0].windows[0])}
     )
@@ -108,10 +108,6 @@ def bound_sides(
         work(parts[0])  # nothing there asks how many threads torch has
     else:
         share_out(work, parts, threads)
-    seen = sum((part.told for part in parts[1:]), parts[0].told).reshape(2, -1, 2)
-    for side in range(2):
-        rows = sum(part.rows[side] for part in parts)
-        told.rows += rows
-        told.ops += count_ops(program.steps, rows, seen[side], [], grouped=asked.leaves)[0] if rows else 0
     write_cells(places[0], bounds, lo, hi)
-    return told
+    rows, told = sum(part.rows for part in parts), sum((part.told for part in parts[1:]), parts[0].told)
+    return Told(rows, count_ops(program.steps, rows, told, [], grouped=asked.leaves)[0])
