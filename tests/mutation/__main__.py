@@ -102,16 +102,16 @@ def read_results(path: Path) -> dict[str, Found]:
 
 
 def write_results(path: Path, found: dict[str, Found]) -> None:
-    """All of them, in the list's order; whole or not at all."""
-    draft = path.with_suffix(".tmp")
+    """Those of the list, in its order; whole or not at all."""
+    draft, listed = path.with_suffix(".tmp"), [found[m.name] for m in MUTANTS if m.name in found]
     with draft.open("w", newline="") as f:
         out = csv.writer(f, lineterminator="\n")
         out.writerow(["mutant", "file", "verdict", "by", "seconds"])
-        for r in (found[m.name] for m in MUTANTS if m.name in found):
+        for r in listed:
             out.writerow([r.name, r.file, r.verdict, r.by, f"{r.seconds:.0f}"])
     draft.replace(path)
     if path == RESULTS:
-        _tell(list(found.values()))
+        _tell(listed)
 
 
 def summary(found: Sequence[Found]) -> str:
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = read_results(args.results)
     todo = [m for m in chosen if args.fresh or found.get(m.name, Found("", "", "survived", "", 0)).verdict == "survived"]
     run_all(todo, args.jobs, found, args.results)
-    write_results(args.results, found)  # without those that the list has no longer
+    write_results(args.results, found)
     here = [found[m.name] for m in chosen if m.name in found]
     for r in here:
         print(f"{r.verdict:9} {r.name:50} {r.by}")
