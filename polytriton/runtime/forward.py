@@ -13,12 +13,12 @@ from polytriton.errors import UnsupportedModel
 from polytriton.ir.addends import find_addends, is_settled
 from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Net, Node
-from polytriton.ir.plan import extent
 from polytriton.kernels.affine import count_source
 from polytriton.limit import go_on
-from polytriton.runtime.cpu import affine_cells, cells, vectors
+from polytriton.runtime.cpu import affine_cells, cells
 from polytriton.runtime.curves import curve_range
 from polytriton.runtime.input_balls import InputBalls
+from polytriton.runtime.layer_products import LayerProducts
 from polytriton.runtime.layers import Layer, load_layer, load_moves, to_physical
 from polytriton.runtime.planes import product_range
 from polytriton.runtime.relax import Winners, maxpool_winners
@@ -125,7 +125,7 @@ def interval_rounds(layer: Layer) -> float:
     return gamma(layer.terms + 4, 2.0**-53) + layer.rho
 
 
-class Forward:
+class Forward(LayerProducts):
     """Transfers boxes through one node at a time, by tensor operations."""
 
     def __init__(self, net: Net, semantics: Semantics, device: torch.device) -> None:
@@ -140,8 +140,8 @@ class Forward:
                 f"the network {net.name} has a {name}, and no deployed semantics states {what}",
                 "use --semantics real (in Python semantics='real')" + remedy,
             )
-        self.net, self.semantics, self.device = net, semantics, device
-        self.nodes = net.by_name
+        super().__init__(net, device)
+        self.net, self.semantics = net, semantics
         self.addends = find_addends(net)
         self.shared = {} if semantics.real else self.addends.shared
         self.layers: dict[str, Layer] = {}
@@ -208,9 +208,6 @@ class Forward:
                 d[node.name] = self._reshape(picked, node)
         else:
             raise AssertionError(node.op)
-
-    def _reshape(self, flat: Tensor, node: Node) -> Tensor:
-        return flat.reshape(len(flat), *extent(node))
 
     def _concat(self, node: Node, d: dict[str, Tensor], axis: int | None) -> Tensor:
         parts = [d[i] for i in node.inputs]
@@ -286,71 +283,6 @@ class Forward:
         elif terms == "given":
             count = torch.full((1, 1, 1, 1), float(layer.summands or 0), dtype=torch.float64, device=self.device)
         return AffineParts(centre, up(spread), up(magnitude), count)
-
-    def readers(self, layer: Layer, live: Tensor) -> Tensor:
-        """At most how many live outputs read each cell of the operand, [batch, h, w, 1 or c]: small integers, exact."""
-        node = layer.node
-        if node.op == "scale":
-            return torch.ones_like(live, dtype=torch.float64)
-        if node.op == "linear":
-            return live.sum((1, 2, 3), keepdim=True).double()
-        g, (kh, kw) = node.integer("g", 1), node.ints("k")
-        p, (channels, h, w) = node.ints("p", (0, 0, 0, 0)), self.nodes[node.inputs[0]].shape
-        y = F.conv_transpose2d(
-            self._by_group(live, g), self._ones(g, kh, kw), None, node.ints("s", (1, 1)), 0, 0, g, node.ints("d", (1, 1))
-        )
-        y = _cut(y, (p[0], p[1]), (h, w))
-        return y.permute(0, 2, 3, 1).double().repeat_interleave(channels // g if g > 1 else 1, 3)
-
-    def nonzero_terms(self, layer: Layer, present: Tensor) -> Tensor:
-        """At most how many present operands each output sums, [batch, h, w, 1 or c]."""
-        node = layer.node
-        if node.op == "scale":
-            return present.double()
-        if node.op == "linear":
-            return present.sum((1, 2, 3), keepdim=True).double()
-        g, (kh, kw) = node.integer("g", 1), node.ints("k")
-        p = node.ints("p", (0, 0, 0, 0))
-        flags = self._by_group(present, g)
-        padded = _cut(flags, (-p[0], -p[1]), (flags.shape[2] + p[0] + p[2], flags.shape[3] + p[1] + p[3]))
-        y = F.conv2d(padded, self._ones(g, kh, kw), None, node.ints("s", (1, 1)), 0, node.ints("d", (1, 1)), g)
-        return y.permute(0, 2, 3, 1).repeat_interleave(node.shape[0] // g if g > 1 else 1, 3)
-
-    def _by_group(self, flags: Tensor, g: int) -> Tensor:
-        """How many channels of each group are set, [batch, g, h, w]."""
-        b, h, w, c = flags.shape
-        return flags.reshape(b, h, w, g, c // g).sum(-1).permute(0, 3, 1, 2).double()
-
-    def _ones(self, g: int, kh: int, kw: int) -> Tensor:
-        return torch.ones(g, 1, kh, kw, dtype=torch.float64, device=self.device)
-
-    def layer_product(self, layer: Layer, x: Tensor) -> Tensor:
-        """W x in float64, plain summation."""
-        return self._multiply(layer, x, False)
-
-    def sizes_product(self, layer: Layer, x: Tensor) -> Tensor:
-        """The same of `wabs`."""
-        return self._multiply(layer, x, True)
-
-    def _multiply(self, layer: Layer, x: Tensor, sizes: bool) -> Tensor:
-        short = None if sizes and layer.cancelled else layer.short
-        if short is not None and vectors.serves(short, x):
-            return self._reshape(vectors.multiply_vectors(short, x.flatten(1), sizes), layer.node)
-        if layer.is_small and cells.serves(x):
-            return self._reshape(vectors.multiply(x.flatten(1), layer.sizes_across if sizes else layer.across), layer.node)
-        return self.product(layer, layer.wabs if sizes else layer.w, x)
-
-    def product(self, layer: Layer, w: Tensor, x: Tensor) -> Tensor:
-        """w x in float64, plain summation, for a matrix of the layer's shape."""
-        node = layer.node
-        if node.op == "linear":
-            return self._reshape(x.flatten(1) @ w.T, node)
-        if node.op == "scale":
-            return x * w
-        p = node.ints("p", (0, 0, 0, 0))
-        padded = _cut(x.permute(0, 3, 1, 2), (-p[0], -p[1]), (x.shape[1] + p[0] + p[2], x.shape[2] + p[1] + p[3]))
-        y = F.conv2d(padded, w, None, node.ints("s", (1, 1)), 0, node.ints("d", (1, 1)), node.integer("g", 1))
-        return y.permute(0, 2, 3, 1).contiguous()
 
     def _sum(self, node: Node, boxes: Boxes) -> None:
         a, b = node.inputs
@@ -442,13 +374,3 @@ class Forward:
         ]
         assert len(parts) == prod((kh, kw))
         return torch.stack(parts, -1)
-
-
-def _cut(x: Tensor, start: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """x[..., H, W] from `start` on, `size` cells, zeros where x ends (or has not begun)."""
-    for axis, first, length in ((2, start[0], size[0]), (3, start[1], size[1])):
-        a, b = max(0, first), min(x.shape[axis], first + length)
-        part = x.narrow(axis, min(a, x.shape[axis]), max(0, b - a))
-        before, after = max(0, a - first) if b > a else length, max(0, first + length - max(a, b)) if b > a else 0
-        x = F.pad(part, (0, 0, before, after) if axis == 2 else (before, after)) if before or after else part
-    return x

@@ -47,7 +47,7 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("blocks: shifted sums in any order", "runtime/cpu/sums.py", "target[b + q] += source[s0 + q] + source[s1 + q] + source[s2 + q]", "target[b + q] = target[b + q] + source[s0 + q] + source[s1 + q] + source[s2 + q]", SUMMED),
     m("layers: magnitudes of float32 weights have signs", LAYERS, "return self.stored.abs().double() if", "return self.stored.double() if", HELD),
     m("layers: weights that are no float32 numbers are held as such", LAYERS, 'node.op == "linear" and exact32 and w.size', 'node.op == "linear" and w.size', HELD),
-    m("layers: what cancelled in a merge is read over", "runtime/forward.py", "None if sizes and layer.cancelled else layer.short", "layer.short", HELD),
+    m("layers: what cancelled in a merge is read over", "runtime/layer_products.py", "None if sizes and layer.cancelled else layer.short", "layer.short", HELD),
     m("layers: the largest sum is that of the first outputs", LAYERS, "for k in range(0, len(rows), some):", "for k in range(0, 1, some):", HELD),
     m("convs: rows are summed where the first ones belong", CONVS, "%co = mul i64 %a, %crow", "%co = mul i64 0, %crow", CONVOLVED),
     m("convs: the rows after a part are left out", CONVS, "%more = icmp slt i64 %b, %m.shape0", "%more = icmp slt i64 %m.shape0, %b", CONVOLVED),

@@ -64,6 +64,6 @@ def test_a_sample_is_noticed() -> None:
 def test_a_change_that_changes_nothing_survives() -> None:
     """Else every mutant would be caught by a suite that is broken in the copy."""
     with copy() as folder:
-        path = folder / "polytriton" / "rounding.py"
+        path = folder / "polytriton" / "runtime" / "soundness.py"  # which no loop holds: nothing is compiled anew
         path.write_text(path.read_text() + "\nEIGHT = 8\n")
         assert first_failure(folder, [CONSTANTS, BACKEND]) == ""
