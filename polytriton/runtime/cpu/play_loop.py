@@ -62,8 +62,8 @@ def _play(  # type: ignore[no-untyped-def]
 
     With something `asked`, the rows are of neurons with these `places`, so many from FIRST on, and their bounds join those that are
     `known`, of +x and of -x; where these are lower ones of either sign BY_SIGN, the likelier goes first. Then come rows of the other side,
-    of the REST of the neurons; returned is how many these are. KEPT: a bound counts
-    where it is better than the known one. ENDS: rows of the first side are read from both ends. `at` is memory for neurons and signs.
+    of the REST of the neurons; returned is how many these are. KEPT: a bound counts where it is better than the known one. ENDS: rows of
+    the first side are read from both ends. `at` is memory for neurons and signs.
     """
     n, neurons = rows, len(asked) > 0
     if neurons:

@@ -103,10 +103,11 @@ class PlayedRows:
         whole, numbers = (_spread(v, kind, room.some) for v, kind in ((places, np.int64), (scalars, np.float64)))
         group, done = (NONE, NOBODY) if results.group is None or results.done is None else (results.group.numpy(), results.done.numpy())
         told, other = np.zeros((tape.checks, 2), dtype=np.int64), results.other if ends else None
-        found = [v.data_ptr() for v in (results.best, results.raw, *(() if other is None else (other.best, other.raw)))]
-        bounds = np.array([*found, 0, 0][:4]), group, done, results.strict
+        found = [results.best, results.raw, *(() if other is None else (other.best, other.raw))]
+        assert all(v.is_contiguous() for v in found)
+        bounds = np.array([*(v.data_ptr() for v in found), 0, 0][:4]), group, done, results.strict
         asked = room.ask(tape, len(places[0]), whole, numbers, bounds, leave, told)
-        return cls(tape, room, whole, numbers, told, list(given.values()), asked)
+        return cls(tape, room, whole, numbers, told, [*given.values(), *found], asked)
 
     def play(self) -> None:
         self.left = play(*self.asked)
