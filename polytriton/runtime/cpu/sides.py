@@ -65,9 +65,11 @@ class SomeNeurons:
     rows: int = field(init=False)
     told: np.ndarray = field(init=False)
 
-    def play(self, asked: SidesAsked, leave: float) -> None:
-        tape, n = self.tape, self.last - self.first
-        room = PlayRoom.make(tape, n, last=True)
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def play(self, room: PlayRoom, asked: SidesAsked, leave: float) -> None:
+        tape, n = self.tape, len(self)
         pieces = -(-n // room.some)
         whole, scalars = np.empty((pieces, PLACES, room.some), dtype=np.int64), np.empty((pieces, SCALARS, room.some))
         found, at = np.empty((len(FOUND), n)), np.empty((2, n), dtype=np.int64)
@@ -99,10 +101,16 @@ def bound_sides(
     if pieces > len(cuts):
         cuts = [count * k // pieces for k in range(1, pieces)]
     parts = [SomeNeurons(tape, places, bounds, a, b) for a, b in pairwise([0, *cuts, count])]
+    # each thread has one, which is made here: memory of a thread's own would be given back part by part
+    rooms = [PlayRoom.make(tape, max(map(len, parts)), last=True) for _ in range(min(len(parts), threads))]
 
     def work(part: SomeNeurons) -> None:
         expire()
-        part.play(asked, backend.config.leave)
+        room = rooms.pop()
+        try:
+            part.play(room, asked, backend.config.leave)
+        finally:
+            rooms.append(room)
 
     if len(parts) == 1:
         work(parts[0])  # nothing there asks how many threads torch has
