@@ -84,7 +84,7 @@ class WindowLayer:
         out = lo.new_empty(rows, size), lo.new_empty(rows, size)
         kind, bits = (tl.float32, "32") if lo.dtype == torch.float32 else (tl.float64, "64")
         cells = (-(-self.new_size // self.stride)) ** 2 if self.kernel else 0
-        tiles = product_tiles(ARITHMETICS[f"interval{bits}"], INTERPRETER if host else GPU, self.to, cells)
+        tiles = product_tiles(ARITHMETICS[f"interval{bits}"], INTERPRETER if host else GPU, self.to, self.source, cells)
         shared = {"T": kind, "SLOT": False, **tiles.constants, "INTERPRET": host}
         count, columns = torch.tensor([rows], device=lo.device), -(-self.to // tiles.constants["BN"])
         none = torch.zeros(1, dtype=torch.int64, device=lo.device)  # every row lies in its own place

@@ -20,7 +20,7 @@ from polytriton.kernels.sass import LIMITS
 from polytriton.kernels.sass_loop import MATRIX, inner_loop, instructions, mix
 from polytriton.kernels.sequence import Frames
 from polytriton.tuning.device import SHEETS
-from polytriton.tuning.gpu_cost import INTERVAL_PRODUCTS, PRODUCTS
+from polytriton.tuning.gpu_cost import INTERVAL_PRODUCTS, PRODUCTS, interval_loops
 
 LOOP = ("issue", "integer", "float32", "float64", "convert", "port")  # what may hold up the matrix instructions of a loop
 COLUMNS = (
@@ -130,7 +130,10 @@ def resources(kernel: Kernel, code: Code, target: str) -> Row:
     """What the kernel takes of an SM, and what its instructions are; those of its arithmetic as a share of all, and of its loop."""
     report, all_of_it = code.report, mix(code.instructions)
     wanted = MATRIX if any(all_of_it[m] for m in MATRIX) else ("FFMA",) if kernel.instruction == "FFMA" else ("DFMA",)
-    loop = mix(inner_loop(code.instructions, wanted if kernel.instruction else ("LDG",)))
+    if kernel.family in INTERVAL_PRODUCTS:
+        loop = mix(interval_loops(code.instructions, wanted[0])[1])
+    else:
+        loop = mix(inner_loop(code.instructions, wanted if kernel.instruction else ("LDG",)))
     found: Row = {
         "registers": report.registers, "shared": report.shared, "spills": report.spills, "warps": report.occupancy,
         "of_warps": report.occupancy / LIMITS[target].warps, "blocks": report.occupancy // kernel.warps,

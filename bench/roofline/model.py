@@ -127,7 +127,7 @@ def estimate(note: Note, warps: int, moved: int, numerics: str, rows: int, gpu: 
     pipes: dict[str, float] = {}
     if code is not None and target in LANES:
         if note.function in INTERVAL_PRODUCTS:
-            pipes = interval_pipes(code.instructions, numerics, target)
+            pipes = interval_pipes(code.instructions, constants, numerics, target)
         else:
             pipes, repeated = product_pipes(code.instructions, constants, warps, numerics, gpu, target)
     known = pipes if note.function in INTERVAL_PRODUCTS else {}
@@ -136,7 +136,8 @@ def estimate(note: Note, warps: int, moved: int, numerics: str, rows: int, gpu: 
     if pipes and code is not None:
         slowest = min(pipes, key=lambda p: pipes[p])
         waves = does.programs / gpu.sms
-        loop = does.ops / parts * ceil(waves) / waves / (peak(gpu, numerics) * pipes[slowest]) * (1 + SPILL * code.report.spills)
+        loop = does.ops / parts * ceil(waves) / waves / (peak(gpu, numerics) * pipes[slowest])
+        loop *= 1 if known else 1 + SPILL * code.report.spills  # a product of intervals has them among its loops' instructions
         if loop + gpu.launch > seconds:
             seconds, limit = loop + gpu.launch, slowest if slowest != "matrix" else "arithmetic"
     return Estimate(seconds, limit, does.ops / parts, float(moved), pipes, repeated)

@@ -193,17 +193,18 @@ def merge(c: Constants, numerics: Arithmetic) -> StepFacts:
 
 
 OUTWARD = "every operation is rounded outward; only the lanes of a tile are added to nearest, and charged"
+SPREAD = "sums of both ends are rounded outward; what they share is added in whole steps, exactly, and rounded outward"
 
 
 def interval_dense(c: Constants, numerics: Arithmetic) -> StepFacts:
-    return StepFacts(f"{c['K']} -> {c['N']}", f"K = {c['K']} terms an entry, one after the other", (OUTWARD,))
+    return StepFacts(f"{c['K']} -> {c['N']}", f"K = {c['K']} terms an entry, one after the other", (SPREAD,))
 
 
 def interval_conv(c: Constants, numerics: Arithmetic) -> StepFacts:
     h, w, channels = (_int(c, name) for name in ("H", "W", "CO"))
     terms = -(-_int(c, "KH") // _int(c, "PH")) * -(-_int(c, "KW") // _int(c, "PW")) * channels // _int(c, "G")
     after = _window(c, _int(c, "HO"), _int(c, "WO"), _int(c, "CI"), "TO_")
-    return StepFacts(f"{h}x{w} x {channels} -> {after}", f"K = {terms} terms an entry, one after the other", (OUTWARD,))
+    return StepFacts(f"{h}x{w} x {channels} -> {after}", f"K = {terms} terms an entry, one after the other", (SPREAD,))
 
 
 def interval_row(c: Constants, numerics: Arithmetic) -> StepFacts:

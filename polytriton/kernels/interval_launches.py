@@ -43,7 +43,7 @@ def repeats(net: Net, node: Node) -> int:
     return int(np.bincount(index[index >= 0]).max(initial=0))
 
 
-def product_tiles(numerics: Arithmetic, sizes: Sizes, columns: int, cells: int = 0) -> Tiles:
+def product_tiles(numerics: Arithmetic, sizes: Sizes, columns: int, terms: int, cells: int = 0) -> Tiles:
     """A product's tile of BM rows, or pairs of a row and one of `cells` cells, and BN columns; RM x RN of its numbers lie in one thread.
 
     On a GPU three sums of each and the addresses of RM rows stay in registers of which three blocks fit an SM. A row of threads is so
@@ -55,9 +55,10 @@ def product_tiles(numerics: Arithmetic, sizes: Sizes, columns: int, cells: int =
         bm = EMULATED // bn
         made, warps = {"BM": bm, "BN": bn, "RM": bm, "RN": bn}, 1
     else:
-        wide, bn, warps = numerics.type == "tl.float64", power(columns, 16, 64), 4
-        across = 16 if wide else 8
-        made = {"BM": 4 * 32 * warps // across, "BN": bn, "RM": 4, "RN": bn // across}
+        bn, warps, across = power(columns, 16, 64), 4, 16
+        own = 4 if numerics.type == "tl.float64" else 8
+        made = {"BM": own * 32 * warps // across, "BN": bn, "RM": own, "RN": bn // across}
+    made["BK"] = power(terms, 32, 64)
     if not cells:
         return Tiles(made["BM"], made, warps)
     span = power(cells, 1, made["BM"]) if sizes.emulate else 1
@@ -207,7 +208,7 @@ class IntervalLowering(Lowering):
         constants: Constants = {
             "T": self.numerics.type, "SLOT": entry.slot is not None, "K": node.size, "N": n, "INTERPRET": self.sizes.emulate
         }  # fmt: skip
-        tiles = self.emitter.tiles_of("interval_dense", constants, self.numerics, product_tiles(self.numerics, self.sizes, n))
+        tiles = self.emitter.tiles_of("interval_dense", constants, self.numerics, product_tiles(self.numerics, self.sizes, n, node.size))
         bind = {**self._rows(), **self._ends(entry), "w_ptr": f"weight:{node.name}", **self._outputs(out)}
         self._launch("interval_dense", constants, bind, tiles, columns=-(-n // int(tiles.constants["BN"])))
         self._give(step, out)
@@ -227,7 +228,7 @@ class IntervalLowering(Lowering):
             "PH": ph, "PW": pw, "INTERPRET": self.sizes.emulate,
         }  # fmt: skip
         cells = -(-to.h.size // ph) * -(-to.w.size // pw)
-        default = product_tiles(self.numerics, self.sizes, ci // groups, cells)
+        default = product_tiles(self.numerics, self.sizes, ci // groups, node.shape[0] // groups, cells)
         tiles = self.emitter.tiles_of("interval_conv", constants, self.numerics, default)
         out, span = self._pair(step.to[0], to), tiles.constants["SPAN"]
         columns = groups * -(-(ci // groups) // int(tiles.constants["BN"]))

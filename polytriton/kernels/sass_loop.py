@@ -55,7 +55,7 @@ class Instruction:
     @property
     def moved(self) -> int:
         """Bytes that a warp moves through the SM's memory port."""
-        if self.base not in ("LDS", "STS", "LDSM", "STSM", "LDG", "STG", "LDGSTS"):
+        if self.base not in ("LDS", "STS", "LDSM", "STSM", "LDG", "STG", "LDGSTS", "LDL", "STL"):
             return 0
         if self.base in ("LDSM", "STSM"):  # so many matrices of 8 x 8 values of 16 bits
             count = re.search(r"\.([124])$", self.opcode)
@@ -116,6 +116,9 @@ LANES = {"cuda:80": Lanes(64, 32), "cuda:90": Lanes(128, 64)}
 ALONE = ("BAR", "BRA", "BSSY", "BSYNC", "DEPBAR", "EXIT", "LDGDEPBAR", "NOP", "WARPGROUP", "WARPSYNC")  # take a slot and nothing else
 
 
+INTEGERS = 2048  # products of 8 bits that an SM's tensor cores make a cycle, by A100's data sheet; H100's makes twice as many
+
+
 def pipe_cycles(loop: Sequence[Instruction], warps: int, lanes: Lanes, matrix_rate: float) -> dict[str, float]:
     """Cycles of an SM that one turn of the loop by a block of `warps` takes of each pipe; `matrix_rate`: operations a cycle.
 
@@ -129,6 +132,8 @@ def pipe_cycles(loop: Sequence[Instruction], warps: int, lanes: Lanes, matrix_ra
             continue
         if i.base in MATRIX:
             cycles["matrix"] += i.flops / matrix_rate
+        elif i.base == "IMMA":
+            cycles["matrix"] += 16 * 8 * 32 / INTEGERS
         elif i.base in ("F2F", "I2F", "F2I", "MUFU", "FRND"):
             wide = "64" in i.opcode or i.base == "MUFU"
             cycles["convert"] += WARP / (lanes.convert if wide else lanes.integer)

@@ -100,7 +100,7 @@ def candidates(kind: Kind, emitter: Emitter, gpu: Gpu, target: str) -> Iterator[
 def code_cost(kind: Kind, constants: dict[str, Any], made: Built, rows: int, gpu: Gpu, target: str) -> Cost:
     """A compiled kernel's predicted time; an interval product's by the loop of its machine code, which threads share in many ways."""
     looped = kind.function in INTERVAL_PRODUCTS and target in LANES
-    pipes = interval_pipes(instructions(made.cubin), kind.numerics, target) if looped else {}
+    pipes = interval_pipes(instructions(made.cubin), constants, kind.numerics, target) if looped else {}
     return kernel_cost(kind.function, constants, kind.numerics, rows, gpu, made.report, target, pipes)
 
 

@@ -9,6 +9,7 @@ operations hides as much. From the data sheet alone this ranks tiles; it does no
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -25,7 +26,7 @@ PRODUCTS = ("dense_step", "conv_step", *INTERVAL_PRODUCTS)
 ISSUE = {"cuda:80": 2.0}  # instructions that an SM issues for every float32 FMA it makes; 1 elsewhere
 HIDING = 0.25  # of an SM's warps that hide the latency of memory
 AHEAD = 0.125  # the same where a loop loads ahead: an H200 ran a conv_step of two such blocks at 0.72 of its peak (nvidia-h200_micro.csv)
-LOADS_AHEAD = ("dense_step", "conv_step")
+LOADS_AHEAD = PRODUCTS  # of intervals: a block of terms, whose lines then lie in L1 while thousands of FMAs use them
 SPILL = 0.05  # of the time, for every spilled register's load or store
 
 
@@ -71,7 +72,7 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
         ops, read = 2.0 * parts * c["BM"] * c["BN"] * depth, depth * (c["BM"] + c["BN"])
         return LaunchWork(ops, float(word * moved), float(word * read), blocks * (across + 1))
     elif function in INTERVAL_PRODUCTS:
-        return interval_work(function, c, word, parts, rows)
+        return interval_work(function, c, numerics, parts, rows)
     else:
         size = c["SIZE"]
         return LaunchWork(8.0 * rows * size, float(word * rows * size * 2), float(word * rows * size * 5), ceil(rows / c["BR"]))
@@ -82,12 +83,12 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
     return LaunchWork(ops, float(word * moved), float(word * depth * (c["BM"] + c["BN"])), tiles + blocks)
 
 
-def interval_work(function: str, c: dict[str, int], word: int, parts: int, rows: int) -> LaunchWork:
+def interval_work(function: str, c: dict[str, int], numerics: str, parts: int, rows: int) -> LaunchWork:
     """Of a product of intervals: two ends of every coefficient are read and written, and no tile is longer than its terms.
 
-    For one term a thread makes 3 RM RN FMAs, where two a product would be least, RM widths, and RN weights' parts below zero: on the
-    units of its float32 numbers, of float64 ones by three integer instructions. Besides it loads ends and weights, and moves on the
-    ends' addresses, an addition of 64 bits each: of float32 numbers at every other term.
+    For one term a thread makes 2 RM RN FMAs, loads ends and weights, of float32 numbers two ends at a time, and moves on the ends'
+    addresses at every fourth. For a block of BK terms it takes its part of the block's widths and weights to whole steps, some ten
+    instructions each of which one is an FMA, and adds RM RN numbers of steps, by some five.
     """
     if function == "interval_dense":
         blocks, across, taps, terms = ceil(rows / c["BM"]), ceil(c["N"] / c["BN"]), 1.0, c["K"]
@@ -98,26 +99,49 @@ def interval_work(function: str, c: dict[str, int], word: int, parts: int, rows:
         blocks = ceil(rows / (c["BM"] // c["SPAN"])) * cells
         taps = pairs(c, "H") * pairs(c, "W") / (c["HO"] * c["WO"]) if c["SPAN"] == 1 else ceil(c["KH"] / c["PH"]) * ceil(c["KW"] / c["PW"])
         moved = 2 * rows * (c["H"] * c["W"] * c["CO"] + c["HO"] * c["WO"] * c["CI"])
-    depth, rm, rn, step = blocks * across * taps * terms, c["RM"], c["RN"], 2 if word == 4 and terms % 2 == 0 else 1
-    own = 3 * rm * rn + rm + (rn if word == 4 else 0)
-    issued = own + (0 if word == 4 else 3 * rn) + rn + 6 * rm / step
-    tile = c["BM"] * c["BN"]
+    depth, rm, rn, word = blocks * across * taps * terms, c["RM"], c["RN"], 8 if ARITHMETICS[numerics].type == "tl.float64" else 4
+    tile, once = c["BM"] * c["BN"], ceil(terms / c["BK"]) / terms  # blocks a term
+    shared = (c["BM"] + c["BN"]) * c["BK"] * rm * rn / tile  # widths and weights of a block that are a thread's
+    own = 2 * rm * rn + (2 * shared + 2 * rm * rn) * once
+    issued = 2 * rm * rn + rn + 2 * rm / ends_at_once(numerics, terms) + rm / 2 + (10 * shared + 5 * rm * rn) * once
     return LaunchWork(
         2.0 * parts * tile * depth, float(word * moved), float(word * depth * (2 * c["BM"] + c["BN"])), blocks * across,
         own / (parts * rm * rn), issued * tile / (rm * rn) * depth,
     )  # fmt: skip
 
 
-def interval_pipes(code: Sequence[Instruction], numerics: str, target: str) -> dict[str, float]:
-    """Of an interval product's loop: the share that each pipe allows of the rate at which FMAs alone, two a product, would run.
+def ends_at_once(numerics: str, terms: int) -> int:
+    """How many terms' ends a thread loads in one go."""
+    return 2 if ARITHMETICS[numerics].type == "tl.float32" and terms % 2 == 0 else 1
 
-    However a kernel encloses a product, one FMA of it is rounded up: the sum of upper ends.
+
+def interval_loops(code: Sequence[Instruction], fma: str) -> tuple[list[Instruction], list[Instruction]]:
+    """Of an interval product's machine code: what is made for a block of terms at once, and the loop over a block's terms."""
+    block = inner_loop(code, (fma,))
+    turn = inner_loop(block[:-1], (fma,))
+    inside = {i.address for i in turn}
+    return [i for i in block if i.address not in inside], turn
+
+
+def interval_pipes(code: Sequence[Instruction], constants: dict[str, int], numerics: str, target: str) -> dict[str, float]:
+    """Of an interval product's loops: the share that each pipe allows of the rate at which FMAs alone, two a product, would run.
+
+    However a kernel encloses a product, one FMA of it is rounded up: the sum of upper ends. A warp's threads are of a few rows and next
+    to each other along the columns: a load of ends counts a line of the port for each row, one of weights one line.
     """
-    fma, lanes = ARITHMETICS[numerics].instruction, LANES[target]
-    loop = inner_loop(code, (fma,))
-    products = sum(i.base == fma and ".RP" in i.opcode for i in loop)
-    ideal = 2 * products * WARP / (lanes.float64 if fma == "DFMA" else lanes.float32)
-    return {pipe: min(1.0, ideal / n) for pipe, n in pipe_cycles(loop, 1, lanes, 1.0).items() if n}
+    c, fma, lanes = constants, ARITHMETICS[numerics].instruction, LANES[target]
+    block, turn = interval_loops(code, fma)
+    own, terms = c["RM"] * c["RN"], c["K"] if "K" in c else c["CO"] // c["G"]
+    once = sum(i.base == fma and ".RP" in i.opcode for i in turn) // own  # terms of a turn
+    if not once:
+        return {}
+    in_turn, cycles = pipe_cycles(turn, 1, lanes, 1.0), defaultdict[str, float](float)
+    in_turn["port"] = once * (2 * c["RM"] / ends_at_once(numerics, terms) * ceil(WARP / (c["BN"] // c["RN"])) + c["RN"])
+    for part, times in ((pipe_cycles(block, 1, lanes, 1.0), ceil(terms / c["BK"])), (in_turn, terms / once)):
+        for pipe, n in part.items():
+            cycles[pipe] += n * times
+    ideal = 2 * own * terms * WARP / (lanes.float64 if fma == "DFMA" else lanes.float32)
+    return {pipe: min(1.0, ideal / n) for pipe, n in cycles.items() if n}
 
 
 def kernel_cost(
@@ -126,7 +150,8 @@ def kernel_cost(
 ) -> Cost:  # fmt: skip
     """Seconds of one launch over `rows` rows. Without a report (not compiled yet) registers are taken to let enough warps live.
 
-    `pipes`: the share of the peak that each pipe allows by the machine code's loop, in place of what the constants let expect.
+    `pipes`: the share of the peak that each pipe allows by the machine code's loops, in place of what the constants let expect. Loads
+    and stores of registers that spilled are among their instructions then.
     """
     does = work(function, constants, numerics, rows)
     if pipes:
@@ -137,7 +162,7 @@ def kernel_cost(
         if not report.occupancy:
             return Cost(float("inf"), "too large")
         least = (AHEAD if function in LOADS_AHEAD else HIDING) * LIMITS[target].warps
-        hidden, spills = min(1.0, report.occupancy / least), report.spills
+        hidden, spills = min(1.0, report.occupancy / least), 0 if pipes else report.spills
     waves = does.programs / gpu.sms
     tail = ceil(waves) / waves if waves else 1.0  # the last wave leaves SMs idle
     parts = {

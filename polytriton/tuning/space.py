@@ -230,15 +230,19 @@ def gpu_space(
     return Space({k: v for k, v in choices.items() if len(v) > 1}, {}, first)
 
 
+LINES = 16  # of a tile, at least, for a matrix instruction
+
+
 def interval_tiles(numerics: str) -> Iterator[tuple[int, dict[str, int]]]:
     """Warps and tiles of an interval product: RM x RN numbers a thread, and so many threads along the columns.
 
-    Stages are no choice: no load of it feeds a matrix instruction, so Triton makes the same code of any number.
+    Stages are no choice: what feeds a matrix instruction is made from several loads, so Triton makes the same code of any number. It
+    has none of fewer than LINES rows.
     """
     # numbers whose three sums take 96 registers, and threads along the rows: where they are fewer, Triton moves ends and weights about
     most, along = (16, 8) if ARITHMETICS[numerics].type == "tl.float64" else (32, 16)
     for warps, rm, rn, across in itertools.product((2, 4, 8), (2, 4, 8), (2, 4, 8), (8, 16, 32)):
-        if rm * rn in (most // 2, most) and 32 * warps >= along * across:
+        if rm * rn in (most // 2, most) and 32 * warps >= along * across and rm * 32 * warps // across >= LINES:
             yield warps, {"BM": rm * 32 * warps // across, "BN": rn * across, "RM": rm, "RN": rn}
 
 

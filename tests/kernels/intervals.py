@@ -15,7 +15,7 @@ TYPES = {np.float32: tl.float32, np.float64: tl.float64}
 UNIT = 1074  # exact values are integers, in units of 2**-UNIT (a number), 2**-2*UNIT (a product of two)
 FLAVOURS = ("plain", "wide", "subnormal", "huge", "cancel")
 
-BLOCK = {"BM": 4, "BN": 4, "RM": 2, "RN": 2, "INTERPRET": True}
+BLOCK = {"BM": 4, "BN": 4, "BK": 8, "RM": 2, "RN": 2, "INTERPRET": True}
 flavours, types, seeds = st.sampled_from(FLAVOURS), st.sampled_from(list(TYPES)), st.integers(0, 2**32)
 
 

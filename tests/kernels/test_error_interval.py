@@ -47,7 +47,7 @@ def held(low: float, high: float, total: Fraction, size: Fraction, per: Fraction
 
 def product(name: str, more: Constants, m: Array, w: Array, numerics: str) -> tuple[Array, Array]:
     zero = np.zeros(len(m), np.int64)
-    known: Constants = {"T": ARITHMETICS[numerics].type, "SLOT": False, "BM": 4, "BN": N, "RM": 4, "RN": N, "INTERPRET": True}
+    known: Constants = {"T": ARITHMETICS[numerics].type, "SLOT": False, "BM": 4, "BN": N, "BK": 32, "RM": 4, "RN": N, "INTERPRET": True}
     given = {"lo_m": m, "hi_m": m, "w": w, "row_h": zero, "row_w": zero, "count": np.array([len(m)])}
     made = {"out_lo": np.zeros((len(m), N), m.dtype), "out_hi": np.zeros((len(m), N), m.dtype)}
     found = run(name, {**known, **more}, numerics, (1, 1), {**given, **made})

@@ -33,10 +33,23 @@ from tests.kernels.intervals import (
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of every overflow and NaN
 
 
+def in_steps(x: np.ndarray, block: int, dtype: type) -> np.ndarray:
+    """x [K, ...], not below zero and in units of 2**-UNIT, and a step more where it is not zero.
+
+    A step is a 62nd of the block's largest at most, which may have been rounded up, or twice the least normal number.
+    """
+    least, blocks = 2 * exact(float(np.finfo(dtype).tiny)), [x[k : k + block] for k in range(0, len(x), block)]
+    return np.concatenate([np.where(b > 0, b + np.maximum(b.max(0) // 62, least), 0) for b in blocks])
+
+
 def check_products(
-    draw: np.random.Generator, lo: np.ndarray, hi: np.ndarray, matrix: np.ndarray, out: tuple[np.ndarray, np.ndarray]
+    draw: np.random.Generator, lo: np.ndarray, hi: np.ndarray, matrix: np.ndarray, out: tuple[np.ndarray, np.ndarray], block: int
 ) -> None:
-    """lo, hi [R, K]; matrix [K, N] of numbers; out [R, N]. Enclosure of every choice, and no wider than its roundings allow."""
+    """lo, hi [R, K]; matrix [K, N] of numbers; out [R, N]. Enclosure of every choice, and no wider than its roundings allow.
+
+    Widths and weights below zero are taken in whole steps, `block` terms at a time: so a product of them is larger by what the steps
+    add to its factors.
+    """
     weights = integers(matrix)
     for m in choices(draw, lo, hi):
         sums = m.dot(weights)
@@ -48,10 +61,14 @@ def check_products(
     most = high.dot(positive) + low.dot(weights - positive)
     size = np.maximum(abs(low), abs(high)).dot(abs(weights))
     info, terms = np.finfo(lo.dtype), lo.shape[1]
+    spread = in_steps((high - low).T, block, lo.dtype.type).T.dot(in_steps(positive - weights, block, lo.dtype.type))
+    more = spread - (high - low).dot(positive - weights)
     for r, n in np.ndindex(*least.shape):
-        if 2 * size[r, n] >= exact(float(info.max)) << UNIT or max(high[r] - low[r]) >= exact(float(info.max)):
+        if 2 * size[r, n] >= exact(float(info.max)) << UNIT or max(high[r] - low[r]) >= exact(float(info.max)) * 63 // 64:
             continue
-        room = 8 * (4 * (terms + 1) * size[r, n] // 2**info.nmant + (2 * terms * exact(float(info.smallest_subnormal)) << UNIT))
+        tiny = 127**2 * terms * exact(float(info.smallest_subnormal)) << UNIT  # a step's product, rounded up
+        lost = 4 * (terms + 1) * (size[r, n] + more[r, n]) // 2**info.nmant + tiny
+        room = 8 * (lost + more[r, n])
         assert above(out[0][r, n], 8 * least[r, n] - room), (r, n)
         assert below(out[1][r, n], 8 * most[r, n] + room), (r, n)
 
@@ -62,7 +79,7 @@ def test_dense_encloses_every_choice(dtype: type, rows: int, k: int, n: int, of_
     draw = np.random.default_rng(seed)
     lo, hi = intervals(draw, (rows, k), of_rows, dtype)
     w = numbers(draw, (k, n), of_weights, dtype)
-    check_products(draw, lo, hi, w, run_dense(lo, hi, w))
+    check_products(draw, lo, hi, w, run_dense(lo, hi, w), BLOCK["BK"])
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -73,7 +90,7 @@ def test_rows_beyond_the_count_are_left_alone(dtype: type) -> None:
     for used in (0, 1, 5):
         low, high = run_dense(lo, hi, w, used)
         assert (low[used:] == 7).all() and (high[used:] == 7).all()
-        check_products(draw, lo[:used], hi[:used], w, (low[:used], high[:used]))
+        check_products(draw, lo[:used], hi[:used], w, (low[:used], high[:used]), BLOCK["BK"])
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -84,14 +101,15 @@ def test_every_rounding_of_a_spread_is_outward(dtype: type) -> None:
     lo = draw.standard_normal((rows, 1)).astype(dtype)
     hi = (lo + draw.random((rows, 1)) * 2.0 ** draw.integers(-3, 3, (rows, 1))).astype(dtype)
     w = -draw.random((1, columns)).astype(dtype)
-    check_products(draw, lo, hi, w, run_dense(lo, hi, w))
+    check_products(draw, lo, hi, w, run_dense(lo, hi, w), BLOCK["BK"])
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("k", [3, 4])
 def test_what_is_no_number_bounds_nothing(dtype: type, k: int) -> None:
     """Wherever NaN or infinity stands, no finite end comes out of it unless it encloses every choice that is a number."""
-    nan, inf, most = np.nan, np.inf, np.finfo(dtype).max
+    inf, most, ones = np.inf, np.finfo(dtype).max, np.array([-1], np.int32 if dtype is np.float32 else np.int64)
+    nan = (ones & np.iinfo(ones.dtype).max).view(dtype)[0]  # as GPUs make it
     for lo, hi, w in ((nan, 1, 1), (1, nan, 1), (nan, nan, -1), (1, 2, nan), (-inf, 1, -1), (-inf, 1, 0), (0, inf, -2), (-inf, inf, 1),
                       (-most, most, -1), (-most, most, 2), (1, 2, -inf)):  # fmt: skip
         ends, weights = np.ones((2, 2, k), dtype), np.ones((k, 3), dtype)
@@ -100,6 +118,16 @@ def test_what_is_no_number_bounds_nothing(dtype: type, k: int) -> None:
         assert not np.isfinite(low[0]).any() and not (low[0] == inf).any(), (lo, hi, w)
         assert not np.isfinite(high[0]).any() and not (high[0] == -inf).any(), (lo, hi, w)
         assert np.isfinite(low[1]).all() == np.isfinite(w)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_as_many_steps_as_eight_bits_hold(dtype: type) -> None:
+    """Widths and weights next to a power of two and to the last that is 127 steps below it, either side: none becomes 0 of 128."""
+    at = np.array([2 - 2.0**-6, 2, 1], dtype)
+    near = np.concatenate([np.nextafter(at, dtype(0)), at, np.nextafter(at, dtype(3))])
+    hi, w = near[:, None], -near[None]
+    draw = np.random.default_rng(5)
+    check_products(draw, 0 * hi, hi, w, run_dense(0 * hi, hi, w), BLOCK["BK"])
 
 
 def test_many_small_terms_after_a_large_one() -> None:
@@ -213,7 +241,7 @@ def test_conv_encloses_every_choice(shape: Shape, dtype: type, rows: int, span: 
     matrix = shape.matrix(w)
     low, high = run_conv(shape, lo, hi, w, span=span)
     assert (low[:, ~matrix.any(0)] == 0).all()
-    check_products(draw, lo, hi, matrix, (low, high))
+    check_products(draw, lo, hi, matrix, (low, high), len(matrix))
 
 
 def test_conv_leaves_rows_beyond_the_count_alone() -> None:
@@ -223,4 +251,4 @@ def test_conv_leaves_rows_beyond_the_count_alone() -> None:
     for used in (0, 3, 4):
         low, high = run_conv(APART, lo, hi, w, used)
         assert (low[used:] == 7).all() and (high[used:] == 7).all()
-        check_products(draw, lo[:used], hi[:used], APART.matrix(w), (low[:used], high[:used]))
+        check_products(draw, lo[:used], hi[:used], APART.matrix(w), (low[:used], high[:used]), 4)

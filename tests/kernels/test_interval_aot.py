@@ -58,7 +58,7 @@ def kernel(function: str, bits: int) -> Kernel:
     given: dict[str, Constant] = {**CASES[function], "INTERPRET": False}
     if function in PRODUCTS:
         wide = function == "interval_dense"
-        tiles = product_tiles(ARITHMETICS[f"interval{bits}"], GPU, 500 if wide else 64, 0 if wide else 25)
+        tiles = product_tiles(ARITHMETICS[f"interval{bits}"], GPU, 500 if wide else 64, 784 if wide else 64, 0 if wide else 25)
         given |= tiles.constants
     if function in (*PRODUCTS, "interval_pool", "interval_gather"):
         given["T"] = f"tl.float{bits}"

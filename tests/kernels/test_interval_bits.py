@@ -1,4 +1,4 @@
-"""Interval products bit for bit: three sums of exact rationals, rounded as told term by term, whatever the tiles; and of any numbers.
+"""Interval products bit for bit: sums of exact rationals, rounded as told term by term, whatever the tiles; and of any numbers.
 
 The sums here are written from docs/soundness.md alone, with no code of the kernels: every FMA is an exact rational rounded once.
 """
@@ -19,16 +19,37 @@ from tests.kernels.test_directed import DOUBLE, SINGLE, Format, wanted
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of every overflow and NaN
 FORMS = {"interval64": (DOUBLE, np.float64), "interval32": (SINGLE, np.float32)}
+BLOCK = 2
 TILES = ({"BM": 4, "BN": 8, "RM": 4, "RN": 8}, {"BM": 8, "BN": 4, "RM": 2, "RN": 1}, {"BM": 2, "BN": 4, "RM": 1, "RN": 2})
 Array, INF = np.ndarray, math.inf
 
 
+def whole_steps(form: Format, x: list[float]) -> tuple[list[int], float]:
+    """Steps that hold each of x, 127 at most, and the step: the least power of two for it, at least twice the least normal number."""
+    if not all(map(math.isfinite, x)) or max(x) >= form.largest * Fraction(127, 128):
+        return [0] * len(x), INF
+    step = Fraction(2) ** (form.least + form.digits)
+    while max(x) >= 127 * step:
+        step *= 2
+    return [math.ceil(Fraction(v) / step) for v in x], float(step)
+
+
+def spread_of(form: Format, widths: list[float], below: list[float]) -> float:
+    """All BLOCK terms' products in whole steps, whose number is exact; NaN where something is no number."""
+    spread = 0.0
+    for k in range(0, len(widths), BLOCK):
+        (q, s), (p, t) = whole_steps(form, widths[k : k + BLOCK]), whole_steps(form, below[k : k + BLOCK])
+        steps = sum(a * b for a, b in zip(q, p, strict=True))
+        spread = wanted(form, "fma_down", -float(steps), wanted(form, "mul_up", s, t, 0.0), spread) if s + t < INF else math.nan
+    return spread
+
+
 def three_sums(form: Format, lo: list[float], hi: list[float], w: list[float]) -> tuple[float, float]:
-    low = high = spread = 0.0
+    low = high = 0.0
     for a, b, x in zip(lo, hi, w, strict=True):
-        width = wanted(form, "add_up", b, -a, 0.0)
         low, high = wanted(form, "fma_down", a, x, low), wanted(form, "fma_up", b, x, high)
-        spread = wanted(form, "fma_down", width, x if x < 0 else 0.0, spread)
+    widths = [wanted(form, "add_up", b, -a, 0.0) for a, b in zip(lo, hi, strict=True)]
+    spread = spread_of(form, widths, [0.0 if x > 0 else -x for x in w])
     spread = -INF if math.isnan(spread) else spread
     return wanted(form, "add_down", low, spread, 0.0), wanted(form, "add_up", high, -spread, 0.0)
 
@@ -59,7 +80,7 @@ def test_every_tile_makes_the_bits_of_three_sums(numerics: str, of_rows: str, of
     lo[0], hi[0] = np.abs(lo[0]) * 0 - 1, 2  # a row of numbers alone
     w = strange(rng, numbers(rng, (k, n), of_weights, dtype), -0.0)
     slot, count = rng.permutation(rows + 2)[:rows], np.array([rows])
-    known: Constants = {"T": f"tl.float{form.bits}", "SLOT": True, "K": k, "N": n, "INTERPRET": True}
+    known: Constants = {"T": f"tl.float{form.bits}", "SLOT": True, "K": k, "N": n, "BK": BLOCK, "INTERPRET": True}
     for tiles in TILES:
         out = np.full((rows, n), 7, dtype)
         grid = -(-rows // tiles["BM"]), -(-n // tiles["BN"])

@@ -1,25 +1,9 @@
-"""Coefficient intervals times weights, the paper's core: three directed FMAs a product and no choice of an end.
+"""Coefficient intervals times weights, the paper's core: two directed FMAs a product, and a spread that is none of their work.
 
-m w over m in [lo, hi] lies between lo w and hi w, in the order that the sign of w decides. To choose ends costs two selects a
-product, on a GPU as dear as the FMAs. With the part of w below zero, v = min(w, 0), and d = RU(hi - lo) no choice is left:
-
-    m = lo + t,  0 <= t <= d:       m w = lo w + t w >= lo w + d v         (t w >= 0 where w >= 0, t w >= d w elsewhere)
-    m = hi - s,  0 <= s <= d:       m w = hi w - s w <= hi w - d v
-
-The term d v is the same on both sides. So the sums over k
-
-    low = RD sum lo w,     high = RU sum hi w,     spread = RD sum d v      give      [RD(low + spread), RU(high - spread)],
-
-which holds sum m_k w_k for every choice of m_k in [lo_k, hi_k], whatever order the terms come in: every step is one FMA rounded
-outward, from a sum that was outward already. d is rounded once a coefficient, v not at all. For the weights and roundings of a
-network d is small beside lo and hi, and what the spread's own roundings lose is smaller by as much.
-
-Where hi - lo overflows, d is infinite and d v NaN or -inf; a spread that is NaN is taken for -inf: no bound. NaN in an end makes
-its sum NaN and the other end of the sum infinite, NaN in a weight makes both sums NaN.
-
-A thread owns RM x RN numbers of the tile BM x BN, and loads RM coefficients' ends and RN weights for 3 RM RN FMAs. Tiles have the
-shape [RM, RN, BM/RM, BN/RN], whose last two axes are threads: so every value lies with the threads that want it, and nothing is
-moved between them. Rows of an even number of float32 coefficients are read two at a time.
+interval_sums.py has the three sums and their proof. A thread owns RM x RN numbers of the tile BM x BN, and loads RM coefficients' ends
+and RN weights for 2 RM RN FMAs. Tiles have the shape [RM, RN, BM/RM, BN/RN], whose last two axes are threads: so every value lies with
+the threads that want it, and nothing is moved between them. Rows of an even number of float32 coefficients are read two at a time.
+BK terms at a time the spread comes first, from a tile of ends and one of weights: their lines then lie in L1 for the FMAs.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -29,66 +13,8 @@ import triton
 import triton.language as tl
 
 from polytriton.kernels.device.constants import BackThroughConv
-from polytriton.kernels.device.directed import (
-    add_down,
-    add_down_emulated,
-    add_up,
-    add_up_emulated,
-    fma_down,
-    fma_down_emulated,
-    fma_up,
-)
+from polytriton.kernels.device.interval_sums import add_spread, add_term, ends_of_sums
 from polytriton.kernels.device.numerics import position
-
-
-@triton.jit
-def below_zero(w, INTERPRET: tl.constexpr):
-    """min(w, 0), exactly. A float64 keeps its bits or loses them all by its sign bit, which asks no float64 unit."""
-    if w.dtype == tl.float32:
-        return tl.minimum(w, 0.0)
-    elif INTERPRET:
-        bits = w.to(tl.int64, bitcast=True)
-        return (bits & (bits >> 63)).to(tl.float64, bitcast=True)
-    else:
-        code: tl.constexpr = """{ .reg .b32 l, h, s; mov.b64 {l, h}, $1; shr.s32 s, h, 31; and.b32 l, l, s; and.b32 h, h, s;
-            mov.b64 $0, {l, h}; }"""
-        return tl.inline_asm_elementwise(code, "=d,d", [w], dtype=tl.float64, is_pure=True, pack=1)
-
-
-@triton.jit
-def width_up(lo, hi, INTERPRET: tl.constexpr):
-    """The least float not below hi - lo."""
-    if INTERPRET:
-        return add_up_emulated(hi, -1.0 * lo)
-    elif lo.dtype == tl.float32:
-        return tl.inline_asm_elementwise("sub.rp.f32 $0, $1, $2;", "=f,f,f", [hi, lo], dtype=tl.float32, is_pure=True, pack=1)
-    else:
-        return tl.inline_asm_elementwise("sub.rp.f64 $0, $1, $2;", "=d,d,d", [hi, lo], dtype=tl.float64, is_pure=True, pack=1)
-
-
-@triton.jit
-def outward(lo, hi, w, low, high, spread, INTERPRET: tl.constexpr):
-    """One term more in each of the three sums. Up is down of the negated: the emulation does two in one go."""
-    v = below_zero(w, INTERPRET)
-    d = width_up(lo, hi, INTERPRET)
-    if INTERPRET:
-        wide = tl.broadcast_to(w, low.shape)
-        ends = tl.join(tl.broadcast_to(lo, low.shape), tl.broadcast_to(-1.0 * hi, low.shape))
-        low, high = tl.split(fma_down_emulated(ends, tl.join(wide, wide), tl.join(low, -1.0 * high)))
-        spread = fma_down_emulated(tl.broadcast_to(d, low.shape), tl.broadcast_to(v, low.shape), spread)
-        return low, -1.0 * high, spread
-    else:
-        return fma_down(lo, w, low), fma_up(hi, w, high), fma_down(d, v, spread)
-
-
-@triton.jit
-def ends_of_sums(low, high, spread, INTERPRET: tl.constexpr):
-    """The interval that three sums make."""
-    spread = tl.where(spread == spread, spread, float("-inf"))
-    if INTERPRET:
-        return add_down_emulated(low, spread), add_up_emulated(high, -1.0 * spread)
-    else:
-        return add_down(low, spread), add_up(high, -1.0 * spread)
 
 
 @triton.jit
@@ -104,21 +30,54 @@ def two_floats(ptr, mask, MASKED: tl.constexpr):
 
 @triton.jit
 def add_terms(
-    lo_ptr, hi_ptr, w_ptr, mask, low, high, spread,
+    lo_ptr, hi_ptr, w_ptr, mask, low, high,
     STEP: tl.constexpr, NEXT: tl.constexpr, MASKED: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """The next STEP terms, one or two; weights of the next term lie NEXT numbers on. MASKED: other coefficients are [0, 0]."""
     if STEP == 2:
         lo, next_lo = two_floats(lo_ptr, mask, MASKED)
         hi, next_hi = two_floats(hi_ptr, mask, MASKED)
-        low, high, spread = outward(lo, hi, tl.load(w_ptr), low, high, spread, INTERPRET)
-        return outward(next_lo, next_hi, tl.load(w_ptr + NEXT), low, high, spread, INTERPRET)
+        low, high = add_term(lo, hi, tl.load(w_ptr), low, high, INTERPRET)
+        return add_term(next_lo, next_hi, tl.load(w_ptr + NEXT), low, high, INTERPRET)
     elif MASKED:
         lo = tl.load(lo_ptr, mask=mask, other=0.0)
         hi = tl.load(hi_ptr, mask=mask, other=0.0)
-        return outward(lo, hi, tl.load(w_ptr), low, high, spread, INTERPRET)
+        return add_term(lo, hi, tl.load(w_ptr), low, high, INTERPRET)
     else:
-        return outward(tl.load(lo_ptr), tl.load(hi_ptr), tl.load(w_ptr), low, high, spread, INTERPRET)
+        return add_term(tl.load(lo_ptr), tl.load(hi_ptr), tl.load(w_ptr), low, high, INTERPRET)
+
+
+@triton.jit
+def add_block(
+    lo_ptr, hi_ptr, w_ptr, mask, low, high, left,
+    BK: tl.constexpr, K: tl.constexpr, NEXT: tl.constexpr, MASKED: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """The next BK terms, or those that are left of K: AT_ONCE in a turn, whose addresses are the first's and a constant."""
+    STEP: tl.constexpr = 2 if low.dtype == tl.float32 and K % 2 == 0 else 1
+    AT_ONCE: tl.constexpr = min(4, BK)
+    terms = tl.minimum(left, BK)
+    for _ in range(terms // AT_ONCE):
+        for k in tl.static_range(0, AT_ONCE, STEP):
+            low, high = add_terms(lo_ptr + k, hi_ptr + k, w_ptr + k * NEXT, mask, low, high, STEP, NEXT, MASKED, INTERPRET)
+        lo_ptr += AT_ONCE
+        hi_ptr += AT_ONCE
+        w_ptr += AT_ONCE * NEXT
+    if K % AT_ONCE > 0:
+        for _ in range(terms % AT_ONCE // STEP):
+            low, high = add_terms(lo_ptr, hi_ptr, w_ptr, mask, low, high, STEP, NEXT, MASKED, INTERPRET)
+            lo_ptr += STEP
+            hi_ptr += STEP
+            w_ptr += STEP * NEXT
+    return low, high
+
+
+@triton.jit
+def weights_column(lane, first, N: tl.constexpr, BN: tl.constexpr):
+    """Where the weights of a tile's column are."""
+    if N < BN:
+        return tl.minimum(lane, N - 1)
+    else:
+        return tl.minimum(first, N - BN) + lane
 
 
 @triton.jit
@@ -129,9 +88,9 @@ def tile_columns(first, N: tl.constexpr, BN: tl.constexpr, RN: tl.constexpr):
     """
     lane = tl.arange(0, RN)[None, :, None, None] * (BN // RN) + tl.arange(0, BN // RN)[None, None, None, :]
     if N < BN:
-        return tl.minimum(lane, N - 1), lane, lane < N
+        return weights_column(lane, first, N, BN), lane, lane < N
     else:
-        n = tl.minimum(first, N - BN) + lane
+        n = weights_column(lane, first, N, BN)
         return n, n, n >= first
 
 
@@ -139,7 +98,7 @@ def tile_columns(first, N: tl.constexpr, BN: tl.constexpr, RN: tl.constexpr):
 def interval_dense(
     lo_m_ptr, hi_m_ptr, slot_ptr, w_ptr, out_lo_ptr, out_hi_ptr, count_ptr,
     T: tl.constexpr, SLOT: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, RM: tl.constexpr, RN: tl.constexpr, INTERPRET: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, RM: tl.constexpr, RN: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """out[r, n] encloses sum over k of [lo, hi][r, k] w[k, n], by the three sums above.
 
@@ -151,30 +110,43 @@ def interval_dense(
         return
     rows = first + tl.arange(0, RM)[:, None, None, None] * (BM // RM) + tl.arange(0, BM // RM)[None, None, :, None]
     live = rows < count
-    at_row = tl.where(live, rows, first).to(tl.int64)
+    at_row = tl.where(live, rows, first)
+    row_of_line = tl.minimum(first + tl.arange(0, BM), count - 1).to(tl.int32)
     if SLOT:
-        at_row = tl.load(slot_ptr + at_row)
+        at_row = tl.load(slot_ptr + at_row).to(tl.int32)
+        row_of_line = tl.load(slot_ptr + row_of_line).to(tl.int32)
     of_w, n, inside = tile_columns(tl.program_id(1) * BN, N, BN, RN)
-    lo_ptr = lo_m_ptr + at_row * K
-    hi_ptr = hi_m_ptr + at_row * K
-    w_ptr += of_w
+    column = weights_column(tl.arange(0, BN), tl.program_id(1) * BN, N, BN)
     low = tl.full((RM, RN, BM // RM, BN // RN), 0.0, T)
     high = low
-    spread = low
-    STEP: tl.constexpr = 2 if T == tl.float32 and K % 2 == 0 else 1
-    for _ in range(K // STEP):
-        low, high, spread = add_terms(lo_ptr, hi_ptr, w_ptr, live, low, high, spread, STEP, N, False, INTERPRET)
-        lo_ptr += STEP
-        hi_ptr += STEP
-        w_ptr += STEP * N
+    spread = tl.full((BM, BN), 0.0, T)
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        line = row_of_line.to(tl.int64)[:, None] * K + k[None, :]
+        weights = w_ptr + tl.arange(0, BK)[:, None] * N + column[None, :]
+        known = (k < K)[None, :]
+        spread = add_spread(lo_m_ptr + line, hi_m_ptr + line, weights, known, (k < K)[:, None], spread, K % BK > 0, INTERPRET)
+        at = at_row.to(tl.int64) * K + k0
+        low, high = add_block(lo_m_ptr + at, hi_m_ptr + at, w_ptr + of_w, live, low, high, K - k0, BK, K, N, False, INTERPRET)
+        w_ptr += BK * N
     low, high = ends_of_sums(low, high, spread, INTERPRET)
     to = rows.to(tl.int64) * N + n
     tl.store(out_lo_ptr + to, low, mask=live & inside)
     tl.store(out_hi_ptr + to, high, mask=live & inside)
 
 
+@triton.jit
+def of_pairs(x, SPAN: tl.constexpr, RM: tl.constexpr):
+    """What is known of each of BM pairs, as a column of a tile; of one cell, SPAN 1, it is one value for all."""
+    if SPAN == 1:
+        return x
+    else:
+        return tl.reshape(x, (RM, 1, x.shape[0] // RM, 1))
+
+
 @dataclass(frozen=True)
 class IntervalConv(BackThroughConv):
+    BK: int
     RM: int
     RN: int
     SPAN: int
@@ -213,20 +185,24 @@ def interval_conv(lo_m_ptr, hi_m_ptr, slot_ptr, row_h_ptr, row_w_ptr, w_ptr, out
     first_row = tile // across * (c.BM // c.SPAN)
     if first_row >= count:
         return
-    pair = tl.arange(0, c.RM)[:, None, None, None] * (c.BM // c.RM) + tl.arange(0, c.BM // c.RM)[None, None, :, None]
-    row = first_row.to(tl.int64) + pair // c.SPAN
+    pair = tl.arange(0, c.BM)
+    row_of_pair = tl.minimum(first_row + pair // c.SPAN, count - 1).to(tl.int32)
     cell = first_cell
     if c.SPAN > 1:
         cell = first_cell + pair % c.SPAN
     to_y = cell // UW * c.PH + p_h
     to_x = cell % UW * c.PW + p_w
     there = (cell < UH * UW) & (to_y < c.HO) & (to_x < c.WO)
-    live = (row < count) & there
+    pair = tl.arange(0, c.RM)[:, None, None, None] * (c.BM // c.RM) + tl.arange(0, c.BM // c.RM)[None, None, :, None]
+    row = first_row + pair // c.SPAN
+    live = (row < count) & of_pairs(there, c.SPAN, c.RM)
     at_row = tl.where(row < count, row, first_row)
     if c.SLOT:
-        at_row = tl.load(slot_ptr + at_row)
+        at_row = tl.load(slot_ptr + at_row).to(tl.int32)
+        row_of_pair = tl.load(slot_ptr + row_of_pair).to(tl.int32)
     group = tl.program_id(1) // NT
     of_w, n, inside = tile_columns(tl.program_id(1) % NT * c.BN, CIG, c.BN, c.RN)
+    column = weights_column(tl.arange(0, c.BN), tl.program_id(1) % NT * c.BN, CIG, c.BN)
     i0 = 0
     taps_h = c.KH
     if c.PH > 1:  # the taps of this phase: those i with (to_y + TOP - i) divisible by SH
@@ -239,8 +215,8 @@ def interval_conv(lo_m_ptr, hi_m_ptr, slot_ptr, row_h_ptr, row_w_ptr, w_ptr, out
         taps_w = (c.KW - j0 + c.PW - 1) // c.PW
     low = tl.full((c.RM, c.RN, c.BM // c.RM, c.BN // c.RN), 0.0, c.T)
     high = low
-    spread = low
-    STEP: tl.constexpr = 2 if c.T == tl.float32 and COG % 2 == 0 else 1
+    spread = tl.full((c.BM, c.BN), 0.0, c.T)
+    SOME: tl.constexpr = c.SPAN > 1 or COG % c.BK > 0
     for tap in range(taps_h * taps_w):
         i = i0 + tap // taps_w * c.PH
         j = j0 + tap % taps_w * c.PW
@@ -253,25 +229,31 @@ def interval_conv(lo_m_ptr, hi_m_ptr, slot_ptr, row_h_ptr, row_w_ptr, w_ptr, out
             meets = meets & (full_y % c.SH == 0)
         if c.PW != c.SW:
             meets = meets & (full_x % c.SW == 0)
-        steps = COG // STEP
+        terms = COG
         if c.SPAN == 1:
-            steps = tl.where(meets, steps, 0)
-        at = at_row * (c.H * c.W * c.CO) + (y * c.W + x) * c.CO + group * COG
-        lo_ptr = lo_m_ptr + at
-        hi_ptr = hi_m_ptr + at
-        tap_ptr = w_ptr + ((i * c.KW + j) * c.CO + group * COG) * CIG + of_w
-        for _ in range(steps):
-            low, high, spread = add_terms(lo_ptr, hi_ptr, tap_ptr, meets, low, high, spread, STEP, CIG, c.SPAN > 1, c.INTERPRET)
-            lo_ptr += STEP
-            hi_ptr += STEP
-            tap_ptr += STEP * CIG
+            terms = tl.where(meets, COG, 0)
+        source = (y * c.W + x) * c.CO + group * COG
+        weights = ((i * c.KW + j) * c.CO + group * COG) * CIG
+        for k0 in range(0, terms, c.BK):
+            k = k0 + tl.arange(0, c.BK)
+            known = (k < COG)[None, :]
+            if c.SPAN > 1:
+                known = known & meets[:, None]
+            at = (row_of_pair.to(tl.int64) * (c.H * c.W * c.CO) + source)[:, None] + k[None, :]
+            of_k = w_ptr + weights + k[:, None] * CIG + column[None, :]
+            spread = add_spread(lo_m_ptr + at, hi_m_ptr + at, of_k, known, (k < COG)[:, None], spread, SOME, c.INTERPRET)
+            at = at_row.to(tl.int64) * (c.H * c.W * c.CO) + of_pairs(source, c.SPAN, c.RM) + k0
+            low, high = add_block(
+                lo_m_ptr + at, hi_m_ptr + at, w_ptr + weights + k0 * CIG + of_w, of_pairs(meets, c.SPAN, c.RM), low, high, COG - k0,
+                c.BK, COG, CIG, c.SPAN > 1, c.INTERPRET,
+            )  # fmt: skip
     low, high = ends_of_sums(low, high, spread, c.INTERPRET)
     if c.MASK:
-        on_y = position(row_h_ptr, row, live, c.TO_RH != 0) * c.TO_RH - c.TO_OH + to_y
-        on_x = position(row_w_ptr, row, live, c.TO_RW != 0) * c.TO_RW - c.TO_OW + to_x
+        on_y = position(row_h_ptr, row, live, c.TO_RH != 0) * c.TO_RH - c.TO_OH + of_pairs(to_y, c.SPAN, c.RM)
+        on_x = position(row_w_ptr, row, live, c.TO_RW != 0) * c.TO_RW - c.TO_OW + of_pairs(to_x, c.SPAN, c.RM)
         on = (on_y >= 0) & (on_y < c.IH) & (on_x >= 0) & (on_x < c.IW)
         low = tl.where(on, low, 0.0)
         high = tl.where(on, high, 0.0)
-    to = row * (c.HO * c.WO * c.CI) + (to_y * c.WO + to_x) * c.CI + group * CIG + n
+    to = row.to(tl.int64) * (c.HO * c.WO * c.CI) + of_pairs((to_y * c.WO + to_x) * c.CI, c.SPAN, c.RM) + group * CIG + n
     tl.store(out_lo_ptr + to, low, mask=live & inside)
     tl.store(out_hi_ptr + to, high, mask=live & inside)
