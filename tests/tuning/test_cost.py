@@ -144,13 +144,14 @@ def test_an_interval_products_time_is_that_of_its_loop(numerics: str) -> None:
     assert does.ops == 4 * rows * 512 * 512  # two FMAs a product
     least = does.ops / gpu.rates[ARITHMETICS[numerics].instruction]
     assert seconds({"issue": 0.5, "float64": 0.7}) == pytest.approx(2 * least, rel=0.02)
-    assert 1.2 * least < seconds() < 2 * least
+    assert 1.05 * least < seconds() < 2 * least
     assert seconds(RM=1, RN=1, BM=32, BN=4) > 1.5 * seconds()  # ends, widths and parts below zero for one product each
 
 
 BLOCKS = """
         /*0000*/                   LDG.E R1, [R2.64] ;
         /*0010*/                   FADD.RP R3, R1, R4 ;
+        /*0018*/                   FFMA.RP R3, R3, R4, R9 ;
         /*0020*/                   IMMA.16832.S8.S8 R8, R6.ROW, R7.COL, RZ ;
         /*0030*/                   FFMA.RP R5, R1, R4, R5 ;
         /*0040*/                   FFMA.RM R6, R1, R4, R6 ;
@@ -162,13 +163,13 @@ BLOCKS = """
 
 
 def test_cycles_of_an_interval_product_are_those_of_its_blocks_and_its_terms() -> None:
-    """By hand: two blocks of four instructions around four turns of four, one product each; a turn loads two ends at once and a weight."""
+    """By hand: two blocks of five instructions around four turns of four, one product each; a turn loads two ends at once and a weight."""
     constants = {"K": 8, "BK": 4, "BM": 4, "BN": 32, "RM": 1, "RN": 1}
     ideal = 2 * 8 * 32 / 128
     found = interval_pipes(read(BLOCKS), constants, "interval32", "cuda:90")
     assert found == {
-        "issue": ideal / (2 * 4 / 4 + 8 * 4 / 4),
-        "float32": ideal / (2 * 32 / 128 + 8 * 2 * 32 / 128),
+        "issue": ideal / (2 * 5 / 4 + 8 * 4 / 4),
+        "float32": ideal / (2 * 2 * 32 / 128 + 8 * 2 * 32 / 128),
         "port": ideal / (2 * 1 + 8 * (1 + 1)),
         "matrix": ideal / (2 * 16 * 8 * 32 / 2048),
     }
