@@ -92,6 +92,9 @@ def test_kernels_round_as_said_and_do_not_spill(target: str, bits: int, tmp_path
         directed = {(kind, mode) for kind in kinds for mode in (".RM", ".RP")}
         if function == "interval_check":
             directed = {("DFMA", ".RM"), ("DADD", ".RM")}
+        if function in PRODUCTS:  # two steps' product
+            directed.add(("FMUL" if single else "DMUL", ".RP"))
+            assert re.search(r"\b(IMMA|IGMMA)\.", code), made.name
         assert directed <= found.keys(), (made.name, found)
         if function in (*PRODUCTS, "interval_join", "interval_scale", "interval_gather"):
             assert found.keys() == directed, (made.name, found)  # these round in no other way
