@@ -50,7 +50,7 @@ FORWARD, COMPACT = "tests/kernels/test_forward.py", "tests/kernels/test_compact.
 SLOPES, ROUTES, EVERY = "tests/kernels/test_elementwise.py", "tests/kernels/test_routes.py", "tests/kernels/test_every_operator.py"
 CHARGED = f"{EVERY}::test_launches_charge_what_the_tensor_form_charges"
 MERGED, LANES, LANE_RUNS = (f"tests/kernels/test_{n}.py" for n in ("merge_scalars", "lanes", "lane_runs"))
-PAPER, SUMS, PRODUCED = "kernels/device/interval_products.py", "kernels/device/interval_sums.py", "tests/kernels/test_interval.py"
+PAPER, THREE_SUMS, PRODUCED = "kernels/device/interval_products.py", "kernels/device/interval_sums.py", "tests/kernels/test_interval.py"
 PRODUCT_BITS = "tests/kernels/test_interval_bits.py"
 ROUTE, ROUTED = "kernels/device/interval_route.py", "tests/kernels/test_interval_route.py"
 INTERVALS, WHOLE = "tests/kernels/test_interval_steps.py", "tests/kernels/test_interval_runs.py"
@@ -327,19 +327,19 @@ MUTANTS: tuple[Mutant, ...] = (
     m("interval: a join rounds to nearest", "kernels/device/interval_steps.py", "low = add_down_emulated(low, b_low)", "low = low + b_low", f"{INTERVALS}::test_a_join_holds_every_sum"),
     m("interval: a negated branch keeps its ends", "kernels/device/interval_steps.py", "return -1.0 * hi, -1.0 * lo", "return -1.0 * lo, -1.0 * hi", f"{INTERVALS}::test_a_join_holds_every_sum"),
     m("interval: a negative neuron takes the wrong end", "kernels/device/interval_steps.py", "low = tl.where(sign < 0, most, least) * sign", "low = least * sign", f"{INTERVALS}::test_single_neurons_take_their_own_constant"),
-    m("interval: weights below zero have no spread", SUMS, "tl.where(w > 0, 0.0, -1.0 * w)", "tl.where(w > 0, 0.0, 0.0 * w)", PRODUCED),
-    m("interval: the spread is rounded to nearest", SUMS, "return fma_down_emulated(steps, mul_up_emulated(s, t), spread)", "return steps * mul_up_emulated(s, t) + spread", PRODUCT_BITS),
-    m("interval: steps of a spread are rounded to nearest", SUMS, "mul_up_emulated(s, t), spread)", "s * t, spread)", PRODUCED),
-    m("interval: whole numbers of steps are the nearest", SUMS, "whole = fma_up_emulated(x, scale, tl.full(x.shape, 2**BITS, x.dtype))", "whole = x * scale + tl.full(x.shape, 2**BITS, x.dtype)", PRODUCED),
-    m("interval: more steps than eight bits hold", SUMS, "(most + (1 << (LEFT - 6))) >> LEFT", "most >> LEFT", f"{PRODUCED}::test_as_many_steps_as_eight_bits_hold"),
-    m("interval: steps of what is no number are finite", SUMS, "tl.where(e == TOP, TOP, e - 6)", "e - 6", f"{PRODUCED}::test_what_is_no_number_bounds_nothing"),
-    m("interval: a NaN whose bits are all ones has steps", SUMS, "tl.minimum(tl.max(leading_bits(x), AXIS, keep_dims=True), TOP << LEFT)", "tl.max(leading_bits(x), AXIS, keep_dims=True)", f"{PRODUCED}::test_what_is_no_number_bounds_nothing"),
+    m("interval: weights below zero have no spread", THREE_SUMS, "steps_up(below_zero(w), 0, INTERPRET)", "steps_up(0.0 * below_zero(w), 0, INTERPRET)", PRODUCED),
+    m("interval: the spread is rounded to nearest", THREE_SUMS, "return fma_down_emulated(steps, mul_up_emulated(s, t), spread)", "return steps * mul_up_emulated(s, t) + spread", PRODUCT_BITS),
+    m("interval: steps of a spread are rounded to nearest", THREE_SUMS, "mul_up_emulated(s, t), spread)", "s * t, spread)", PRODUCED),
+    m("interval: whole numbers of steps are the nearest", THREE_SUMS, "whole = fma_up_emulated(x, scale, tl.full(x.shape, 2**BITS, x.dtype))", "whole = x * scale + tl.full(x.shape, 2**BITS, x.dtype)", PRODUCED),
+    m("interval: more steps than eight bits hold", THREE_SUMS, "(most + (1 << (LEFT - 6))) >> LEFT", "most >> LEFT", f"{PRODUCED}::test_as_many_steps_as_eight_bits_hold"),
+    m("interval: steps of what is no number are finite", THREE_SUMS, "tl.where(e == TOP, TOP, e - 6)", "e - 6", f"{PRODUCED}::test_what_is_no_number_bounds_nothing"),
+    m("interval: a NaN whose bits are all ones has steps", THREE_SUMS, "tl.minimum(tl.max(leading_bits(x), AXIS, keep_dims=True), TOP << LEFT)", "tl.max(leading_bits(x), AXIS, keep_dims=True)", f"{PRODUCED}::test_what_is_no_number_bounds_nothing"),
     m("interval: a spread is of other columns' weights", PAPER, "column = weights_column(tl.arange(0, BN), tl.program_id(1) * BN, N, BN)", "column = weights_column(tl.arange(0, BN), 0, N, BN)", PRODUCED),
     m("interval: a spread is of other rows", PAPER, "        row_of_line = tl.load(slot_ptr + row_of_line).to(tl.int32)\n", "", PRODUCT_BITS),
     m("interval: a convolution's spread is of other rows", PAPER, "(row_of_pair.to(tl.int64) * (c.H * c.W * c.CO) + source)[:, None]", "(0 * row_of_pair.to(tl.int64) + source)[:, None]", PRODUCED),
-    m("interval: a width is rounded to nearest", SUMS, "return add_up_emulated(hi, -1.0 * lo)", "return hi - lo", f"{PRODUCED}::test_every_rounding_of_a_spread_is_outward"),
-    m("interval: ends are rounded to nearest", SUMS, "return add_down_emulated(low, spread), add_up_emulated(high, -1.0 * spread)", "return low + spread, high - spread", f"{PRODUCED}::test_every_rounding_of_a_spread_is_outward"),
-    m("interval: a spread that is no number is none", SUMS, 'tl.where(spread == spread, spread, float("-inf"))', "tl.where(spread == spread, spread, 0.0)", f"{PRODUCED}::test_what_is_no_number_bounds_nothing"),
+    m("interval: a width is rounded to nearest", THREE_SUMS, "return add_up_emulated(hi, -1.0 * lo)", "return hi - lo", f"{PRODUCED}::test_every_rounding_of_a_spread_is_outward"),
+    m("interval: ends are rounded to nearest", THREE_SUMS, "return add_down_emulated(low, spread), add_up_emulated(high, -1.0 * spread)", "return low + spread, high - spread", f"{PRODUCED}::test_every_rounding_of_a_spread_is_outward"),
+    m("interval: a spread that is no number is none", THREE_SUMS, 'tl.where(spread == spread, spread, float("-inf"))', "tl.where(spread == spread, spread, 0.0)", f"{PRODUCED}::test_what_is_no_number_bounds_nothing"),
     m("interval: a tile that was moved back keeps its columns", PAPER, "return n, n, n >= first", "return n, first + lane, first + lane < N", PRODUCED),
     m("interval: what meets in a cell is added to nearest", ROUTE, "return add_down_emulated(low, a), add_up_emulated(high, b)", "return low + a, high + b", f"{ROUTED}::test_a_pool_moves_intervals_or_keeps_their_products", f"{ROUTED}::test_a_gather_adds_what_a_cell_was_read_for"),
     m("interval: a pool moves what may be below zero", ROUTE, "((a >= 0) | (winner % 2 == 1))", "((b >= 0) | (winner % 2 == 1))", f"{ROUTED}::test_a_pool_moves_intervals_or_keeps_their_products"),

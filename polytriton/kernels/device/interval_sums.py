@@ -90,6 +90,20 @@ def steps_up(x, AXIS: tl.constexpr, INTERPRET: tl.constexpr):
 
 
 @triton.jit
+def below_zero(w):
+    """-min(w, 0), exactly: a number keeps its bits but the sign's, or loses them all, by its sign, which asks no unit for numbers.
+
+    A NaN may become 0: it makes both sums of FMAs NaN.
+    """
+    if w.dtype == tl.float32:
+        bits = w.to(tl.int32, bitcast=True)
+        return (bits & (bits >> 31) & 0x7FFFFFFF).to(tl.float32, bitcast=True)
+    else:
+        bits = w.to(tl.int64, bitcast=True)
+        return (bits & (bits >> 63) & 0x7FFFFFFFFFFFFFFF).to(tl.float64, bitcast=True)
+
+
+@triton.jit
 def width_up(lo, hi, INTERPRET: tl.constexpr):
     """The least float not below hi - lo."""
     if INTERPRET:
@@ -117,7 +131,7 @@ def add_spread(lo_ptr, hi_ptr, w_ptr, known, terms, spread, MASKED: tl.constexpr
     in registers, before the weights are steps.
     """
     w = load_known(w_ptr, terms, MASKED)
-    p, t = steps_up(tl.where(w > 0, 0.0, -1.0 * w), 0, INTERPRET)
+    p, t = steps_up(below_zero(w), 0, INTERPRET)
     tl.debug_barrier()
     lo = load_known(lo_ptr, known, MASKED)
     hi = load_known(hi_ptr, known, MASKED)
