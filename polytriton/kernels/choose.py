@@ -55,6 +55,8 @@ def retile(default: Tiles, other: Tiling, numerics: Arithmetic) -> Tiles:
         raise ValueError(f"BK={made['BK']}: a split product's rounding term covers blocks of {SHORTEST} terms or more")
     if "BM" in made and made["BM"] * made["BN"] > LARGEST:
         raise ValueError(f"a tile of {made['BM']} x {made['BN']} is larger than {LARGEST} values")
+    if "RM" in made and made["BK"] % 2:
+        raise ValueError(f"BK={made['BK']}: a product of intervals reads two terms at a time")
     for size, part in (("BM", "RM"), ("BN", "RN")):
         if made.get(part, 1) > made.get(size, 1):
             raise ValueError(f"{part}={made[part]}: one thread has no more of a tile than its {size}={made[size]}")

@@ -130,6 +130,13 @@ def test_as_many_steps_as_eight_bits_hold(dtype: type) -> None:
     check_products(draw, 0 * hi, hi, w, run_dense(0 * hi, hi, w), BLOCK["BK"])
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_spread_too_small_for_a_number_is_the_least(dtype: type) -> None:
+    hi = np.full((1, 1), np.finfo(dtype).tiny, dtype)
+    low, high = run_dense(0 * hi, hi, -hi)
+    assert low[0, 0] < 0 <= high[0, 0]
+
+
 def test_many_small_terms_after_a_large_one() -> None:
     """weights [1, 0.6*2^-23, ...]: to nearest every addition rounds up; an outward step a product would not make up for them."""
     w = np.full((784, 1), 0.6 * 2.0**-23, np.float32)

@@ -329,7 +329,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("interval: a negative neuron takes the wrong end", "kernels/device/interval_steps.py", "low = tl.where(sign < 0, most, least) * sign", "low = least * sign", f"{INTERVALS}::test_single_neurons_take_their_own_constant"),
     m("interval: weights below zero have no spread", THREE_SUMS, "steps_up(below_zero(w), 0, INTERPRET)", "steps_up(0.0 * below_zero(w), 0, INTERPRET)", PRODUCED),
     m("interval: the spread is rounded to nearest", THREE_SUMS, "return fma_down_emulated(steps, mul_up_emulated(s, t), spread)", "return steps * mul_up_emulated(s, t) + spread", PRODUCT_BITS),
-    m("interval: steps of a spread are rounded to nearest", THREE_SUMS, "mul_up_emulated(s, t), spread)", "s * t, spread)", PRODUCED),
+    m("interval: steps of a spread are rounded to nearest", THREE_SUMS, "mul_up_emulated(s, t), spread)", "s * t, spread)", f"{PRODUCED}::test_a_spread_too_small_for_a_number_is_the_least"),
     m("interval: whole numbers of steps are the nearest", THREE_SUMS, "whole = fma_up_emulated(x, scale, tl.full(x.shape, 2**BITS, x.dtype))", "whole = x * scale + tl.full(x.shape, 2**BITS, x.dtype)", PRODUCED),
     m("interval: more steps than eight bits hold", THREE_SUMS, "(most + (1 << (LEFT - 6))) >> LEFT", "most >> LEFT", f"{PRODUCED}::test_as_many_steps_as_eight_bits_hold"),
     m("interval: steps of what is no number are finite", THREE_SUMS, "tl.where(e == TOP, TOP, e - 6)", "e - 6", f"{PRODUCED}::test_what_is_no_number_bounds_nothing"),

@@ -128,6 +128,8 @@ def test_tiles_of_an_interval_product_are_whole_threads_shares(numerics: str) ->
             size = made.constants
             assert (size["BM"] // size["RM"]) * (size["BN"] // size["RN"]) == 32 * made.warps
             assert Config(tiles={key: Tile(**option)}).changes()
+    with pytest.raises(ValueError, match="two terms at a time"):
+        retile(default, Tile({"BK": 1}), ARITHMETICS[numerics])
     with pytest.raises(ValueError, match="one thread"):
         retile(default, Tile({"BM": 2}), ARITHMETICS[numerics])
 

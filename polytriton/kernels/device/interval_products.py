@@ -55,6 +55,7 @@ def add_block(
     """The next BK terms, or those that are left of K: AT_ONCE in a turn, whose addresses are the first's and a constant."""
     STEP: tl.constexpr = 2 if low.dtype == tl.float32 and K % 2 == 0 else 1
     AT_ONCE: tl.constexpr = min(4, BK)
+    tl.static_assert(AT_ONCE % STEP == 0, "a block must hold whole steps of terms")
     terms = tl.minimum(left, BK)
     for _ in range(terms // AT_ONCE):
         for k in tl.static_range(0, AT_ONCE, STEP):

@@ -24,8 +24,8 @@ is rounded, nothing assumed). It is below 2^24 for BK <= 1024 (`BLOCK`), so floa
 the block to the spread down. Powers of two for steps make the quotients d / s and -v / t exact. What it loses: s q_k < d_k + s, with s
 at most a 63rd of the block's largest d; the same of v. Terms that are zero stay zero: of coefficients that are points the spread is 0.
 
-Where hi - lo overflows, or all but does, or is NaN, s is infinite, and the spread -inf or NaN: q_k may be 0 there. A spread that is NaN
-is taken for -inf: no bound. NaN in an end makes its sum NaN and the other end of the sum infinite, NaN in a weight makes both sums NaN.
+Where hi - lo overflows, or all but does, or is NaN, s is infinite, as s t is where it overflows, and the spread -inf or NaN: q_k may
+be 0 there. A spread that is NaN is taken for -inf: no bound. NaN in an end makes its sum NaN and the other end of the sum infinite, NaN in a weight makes both sums NaN.
 """
 
 # mypy: disable-error-code="no-untyped-def"
