@@ -46,7 +46,7 @@ def repeats(net: Net, node: Node) -> int:
 def product_tiles(numerics: Arithmetic, sizes: Sizes, columns: int, terms: int, cells: int = 0) -> Tiles:
     """A product's tile of BM rows, or pairs of a row and one of `cells` cells, and BN columns; RM x RN of its numbers lie in one thread.
 
-    On a GPU three sums of each and the addresses of RM rows stay in registers of which three blocks fit an SM. A row of threads is so
+    On a GPU three sums of each and the addresses of RM rows stay in registers of which two blocks fit an SM. A row of threads is so
     short that its weights are fewer than the threads: Triton moves what is more through shared memory, term by term. The interpreter's
     cost is a fixed one an operation: there a tile is as large as caches like, of as many cells as there are.
     """

@@ -131,6 +131,24 @@ def test_as_many_steps_as_eight_bits_hold(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
+def test_a_width_just_above_whole_steps_is_a_step_more(dtype: type) -> None:
+    """[-1, tiny] times -1: its width, to nearest, is 64 steps, and the lower end would be 0."""
+    lo, hi = np.full((1, 1), -1, dtype), np.full((1, 1), np.finfo(dtype).eps / 64, dtype)
+    low, high = run_dense(lo, hi, lo)
+    assert low[0, 0] <= -hi[0, 0] and high[0, 0] >= 1
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_sum_of_an_end_and_a_whole_spread_is_rounded_outward(dtype: type) -> None:
+    """A point c and an interval of whole steps, so that nothing rounds but -1 - c below and 1 + c above."""
+    c = np.finfo(dtype).eps / 64
+    w = np.array([[1], [-1]], dtype)
+    low, _ = run_dense(np.array([[-c, 0]], dtype), np.array([[-c, 1]], dtype), w)
+    _, high = run_dense(np.array([[c, -1]], dtype), np.array([[c, 0]], dtype), w)
+    assert low[0, 0] < -1 and high[0, 0] > 1
+
+
+@pytest.mark.parametrize("dtype", TYPES)
 def test_a_spread_too_small_for_a_number_is_the_least(dtype: type) -> None:
     hi = np.full((1, 1), np.finfo(dtype).tiny, dtype)
     low, high = run_dense(0 * hi, hi, -hi)

@@ -101,7 +101,7 @@ def interval_dense(
     T: tl.constexpr, SLOT: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, RM: tl.constexpr, RN: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """out[r, n] encloses sum over k of [lo, hi][r, k] w[k, n], by the three sums above.
+    """out[r, n] encloses sum over k of [lo, hi][r, k] w[k, n], by the three sums.
 
     Rows past the count read a row that is there, and are not written. Grid: (blocks of BM rows, tiles of BN columns).
     """
