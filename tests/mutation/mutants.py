@@ -324,7 +324,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("player: a stretch reaches over the host", PLAYER, 'elif entry.verb != "play" and', 'elif entry.verb not in ("play", "host") and', f"{TOLD}::test_an_interval_pass_with_max_pools"),
     m("neurons: signs are not told apart", "kernels/device/neurons.py", "found_low = tl.where(sign > 0, first, second)", "found_low = first", f"{NEURONS}::test_bounds_go_back_to_the_boxes"),
     # interval arithmetic
-    m("interval: a join rounds to nearest", "kernels/device/interval_steps.py", "low = add_down_emulated(low, b_low)", "low = low + b_low", f"{INTERVALS}::test_a_join_holds_every_sum"),
+    m("interval: a join rounds to nearest", "kernels/device/interval_steps.py", "low = add_down_emulated(low, b_low)", "low = low + b_low", "tests/kernels/test_error_interval.py::test_a_join_is_the_two_nearest_numbers"),
     m("interval: a negated branch keeps its ends", "kernels/device/interval_steps.py", "return -1.0 * hi, -1.0 * lo", "return -1.0 * lo, -1.0 * hi", f"{INTERVALS}::test_a_join_holds_every_sum"),
     m("interval: a negative neuron takes the wrong end", "kernels/device/interval_steps.py", "low = tl.where(sign < 0, most, least) * sign", "low = least * sign", f"{INTERVALS}::test_single_neurons_take_their_own_constant"),
     m("interval: weights below zero have no spread", THREE_SUMS, "steps_up(below_zero(w), 0, INTERPRET)", "steps_up(0.0 * below_zero(w), 0, INTERPRET)", PRODUCED),

@@ -25,7 +25,8 @@ the block to the spread down. Powers of two for steps make the quotients d / s a
 at most a 63rd of the block's largest d; the same of v. Terms that are zero stay zero: of coefficients that are points the spread is 0.
 
 Where hi - lo overflows, or all but does, or is NaN, s is infinite, as s t is where it overflows, and the spread -inf or NaN: q_k may
-be 0 there. A spread that is NaN is taken for -inf: no bound. NaN in an end makes its sum NaN and the other end of the sum infinite, NaN in a weight makes both sums NaN.
+be 0 there. A spread that is NaN is taken for -inf: no bound. NaN in an end makes its sum NaN and the other end of the sum infinite,
+NaN in a weight makes both sums NaN.
 """
 
 # mypy: disable-error-code="no-untyped-def"
