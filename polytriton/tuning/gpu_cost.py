@@ -72,7 +72,7 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
         ops, read = 2.0 * parts * c["BM"] * c["BN"] * depth, depth * (c["BM"] + c["BN"])
         return LaunchWork(ops, float(word * moved), float(word * read), blocks * (across + 1))
     elif function in INTERVAL_PRODUCTS:
-        return interval_work(function, c, numerics, parts, rows)
+        return interval_work(function, c, word, parts, rows)
     else:
         size = c["SIZE"]
         return LaunchWork(8.0 * rows * size, float(word * rows * size * 2), float(word * rows * size * 5), ceil(rows / c["BR"]))
@@ -83,7 +83,7 @@ def work(function: str, constants: dict[str, int], numerics: str, rows: int) -> 
     return LaunchWork(ops, float(word * moved), float(word * depth * (c["BM"] + c["BN"])), tiles + blocks)
 
 
-def interval_work(function: str, c: dict[str, int], numerics: str, parts: int, rows: int) -> LaunchWork:
+def interval_work(function: str, c: dict[str, int], word: int, parts: int, rows: int) -> LaunchWork:
     """Of a product of intervals: two ends of every coefficient are read and written, and no tile is longer than its terms.
 
     For one term a thread makes 2 RM RN FMAs, loads ends and weights, of float32 numbers two ends at a time, and moves on the ends'
@@ -99,20 +99,20 @@ def interval_work(function: str, c: dict[str, int], numerics: str, parts: int, r
         blocks = ceil(rows / (c["BM"] // c["SPAN"])) * cells
         taps = pairs(c, "H") * pairs(c, "W") / (c["HO"] * c["WO"]) if c["SPAN"] == 1 else ceil(c["KH"] / c["PH"]) * ceil(c["KW"] / c["PW"])
         moved = 2 * rows * (c["H"] * c["W"] * c["CO"] + c["HO"] * c["WO"] * c["CI"])
-    depth, rm, rn, word = blocks * across * taps * terms, c["RM"], c["RN"], 8 if ARITHMETICS[numerics].type == "tl.float64" else 4
+    depth, rm, rn = blocks * across * taps * terms, c["RM"], c["RN"]
     tile, once = c["BM"] * c["BN"], ceil(terms / c["BK"]) / terms  # blocks a term
     shared = (c["BM"] + c["BN"]) * c["BK"] * rm * rn / tile  # widths and weights of a block that are a thread's
     own = 2 * rm * rn + (2 * shared + 2 * rm * rn) * once
-    issued = 2 * rm * rn + rn + 2 * rm / ends_at_once(numerics, terms) + rm / 2 + (10 * shared + 5 * rm * rn) * once
+    issued = 2 * rm * rn + rn + 2 * rm / ends_at_once(word, terms) + rm / 2 + (10 * shared + 5 * rm * rn) * once
     return LaunchWork(
         2.0 * parts * tile * depth, float(word * moved), float(word * depth * (2 * c["BM"] + c["BN"])), blocks * across,
         own / (parts * rm * rn), issued * tile / (rm * rn) * depth,
     )  # fmt: skip
 
 
-def ends_at_once(numerics: str, terms: int) -> int:
-    """How many terms' ends a thread loads in one go."""
-    return 2 if ARITHMETICS[numerics].type == "tl.float32" and terms % 2 == 0 else 1
+def ends_at_once(word: int, terms: int) -> int:
+    """How many terms' ends, of so many bytes each, a thread loads in one go."""
+    return 2 if word == 4 and terms % 2 == 0 else 1
 
 
 def interval_loops(code: Sequence[Instruction], fma: str) -> tuple[list[Instruction], list[Instruction]]:
@@ -136,7 +136,7 @@ def interval_pipes(code: Sequence[Instruction], constants: dict[str, int], numer
     if not once:
         return {}
     in_turn, cycles = pipe_cycles(turn, 1, lanes, 1.0), defaultdict[str, float](float)
-    in_turn["port"] = once * (2 * c["RM"] / ends_at_once(numerics, terms) * ceil(WARP / (c["BN"] // c["RN"])) + c["RN"])
+    in_turn["port"] = once * (2 * c["RM"] / ends_at_once(8 if fma == "DFMA" else 4, terms) * ceil(WARP / (c["BN"] // c["RN"])) + c["RN"])
     for part, times in ((pipe_cycles(block, 1, lanes, 1.0), ceil(terms / c["BK"])), (in_turn, terms / once)):
         for pipe, n in part.items():
             cycles[pipe] += n * times
