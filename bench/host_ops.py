@@ -1,10 +1,11 @@
 """Tensor operations that the host asks for beside the generated kernels, counted in Triton's interpreter.
 
-    python -m bench.host_ops NET.onnx
+    python -m bench.host_ops NET.onnx [--leap]
 
 prints those of one refinement and one query of a small network with the layers of that one (or of a net's text, NET.ptir), as
-JSON. On a GPU each is a launch, and the host's time; views and memory taken are neither. The count depends on the layers and on
-whether they have undecided neurons, not on sizes.
+JSON: of one that waits behind every layer, or with --leap once in all (runtime/gpu/leaps.py). On a GPU each is a launch, and the
+host's time; views and memory taken are neither. The count depends on the layers and on whether they have undecided neurons, not on
+sizes.
 """
 
 from __future__ import annotations
@@ -169,14 +170,17 @@ def _pads(node: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     return (top, left), (bottom, right)
 
 
-def of_net(net: Net, seed: int = 0) -> HostOps:
+def of_net(net: Net, leap: bool = False, seed: int = 0) -> HostOps:
     """One refinement and one query of nine margins, as bench.gpu.zoo runs them."""
     from polytriton.runtime.engine import Engine
+    from polytriton.runtime.gpu import leaps
     from polytriton.runtime.results import Forms
     from polytriton.runtime.settings import pin_settings
 
     def make() -> Callable[[], object]:
         engine = Engine(compile_net(net), semantics="real", dtype="float64", kernels="interpret")
+        assert engine.kernels is not None
+        engine.kernels.leaps = leap
         x = torch.rand(1, net.input.size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         outputs = net.node(net.output).size
         eye = torch.eye(outputs, dtype=torch.float64)
@@ -188,17 +192,23 @@ def of_net(net: Net, seed: int = 0) -> HostOps:
 
         return run
 
-    return host_ops(make)
+    limits = leaps.LAUNCHES, leaps.WORTH
+    try:
+        if leap:  # no row leaves here, so a leap has more launches than the large network's
+            leaps.LAUNCHES, leaps.WORTH = sys.maxsize, sys.maxsize
+        return host_ops(make)
+    finally:
+        leaps.LAUNCHES, leaps.WORTH = limits
 
 
-def of_depth(net: Net, timeout: float = 600.0) -> HostOps:
+def of_depth(net: Net, leap: bool = False, timeout: float = 600.0) -> HostOps:
     """The same of a small network with the layers of `net`, in a process of its own: Triton's mode is one for a whole process."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(paths)}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "net.ptir")
         file.write_text(print_net(net))
-        command = [sys.executable, "-m", "bench.host_ops", str(file)]
+        command = [sys.executable, "-m", "bench.host_ops", str(file), *["--leap"] * leap]
         done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout)
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
@@ -208,9 +218,11 @@ def of_depth(net: Net, timeout: float = 600.0) -> HostOps:
 def main() -> int:
     p = parser("host_ops", __doc__)
     p.add_argument("net", type=Path, metavar="NET.onnx")
-    path = p.parse_args().net
+    p.add_argument("--leap", action="store_true", help="of a run that waits once in all")
+    a = p.parse_args()
+    path = a.net
     net = compile_net(load_onnx(path).net).net if path.suffix == ".onnx" else parse_net(path.read_text())
-    print(json.dumps(asdict(of_net(small(net)))))
+    print(json.dumps(asdict(of_net(small(net), a.leap))))
     return 0
 
 

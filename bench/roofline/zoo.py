@@ -2,17 +2,17 @@
 
 Rows are those of a refinement on the CPU where it ends in time (`refined`: rows that leave on the way are known too), else two for every
 neuron that the interval pass leaves undecided, none of which leaves (`interval`: more than there are, often many times as many).
-Seconds add up the launches, one host wait a bounded layer and the host's own tensor operations; nothing overlaps. Launches are those of
-a batch like the ones before: the host stops where it then learns that no row is left (runtime/gpu/player.py). Where it leaps
-(runtime/gpu/leaps.py) it waits once only, which is not counted here.
+Seconds add up the launches, the host's waits and its own tensor operations; nothing overlaps. Launches and waits are those of a batch
+like the ones before: the host waits behind every bounded layer, and stops where it then learns that no row is left
+(runtime/gpu/player.py), or it leaps and waits once in all (runtime/gpu/leaps.py), as it would there.
 """
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from math import ceil
 from pathlib import Path
 
@@ -25,31 +25,32 @@ from bench.gpu.zoo import BATCH, GOALS, Problem
 from bench.host_ops import HostOps, of_depth
 from bench.roofline.kernels import instructions
 from bench.roofline.model import Code, estimate, peak, traffic
+from bench.roofline.script import add_script
+from bench.roofline.sums import Sum
 from polytriton.arithmetic import ARITHMETICS
 from polytriton.ir.launches import Kernel, Launches
-from polytriton.ir.net import Net, Node
-from polytriton.ir.ops import relaxed_nodes
-from polytriton.ir.plan import Program, extent
-from polytriton.kernels.affine import AFFINE, choose
+from polytriton.ir.net import Net
+from polytriton.ir.plan import Program
+from polytriton.ir.script import RunScript
 from polytriton.kernels.arena import lay_out
 from polytriton.kernels.build import Built, compile_each
 from polytriton.kernels.choose import GPU
 from polytriton.kernels.emitter import Emitter
+from polytriton.kernels.script import DEPLOYMENTS, ScriptLowering
 from polytriton.kernels.sequence import Frames
 from polytriton.runtime.engine import Engine
+from polytriton.runtime.gpu.leaps import is_worth, stride_cost
 from polytriton.runtime.gpu.triton_backend import MOST, ROW_BYTES
 from polytriton.runtime.results import Results, Stopped
 from polytriton.runtime.settings import pin_settings
 from polytriton.runtime.trace import Mark, Told, Trace
 from polytriton.tuning.device import SHEETS, Gpu
 
-# assumed, not measured: seconds of a launch inside a CUDA graph, of one wait for the device, of a tensor operation that the host asks for
-# and of a launch outside of graphs
-GRAPH_LAUNCH, HOST_WAIT, HOST_OP, HOST_LAUNCH = 2e-6, 10e-6, 5e-6, 10e-6
+# assumed, not measured: seconds of one wait for the device, of a tensor operation that the host asks for and of a launch outside of graphs
+HOST_WAIT, HOST_OP, HOST_LAUNCH = 10e-6, 5e-6, 10e-6
 ROWS_MEMORY = 20e9  # bytes for rows at a time: a quarter of 80 GB, as bench.gpu and the backend share them out
 IMAGES = 4  # over which undecided neurons are counted for a batch
 MARGINS = 9
-TABLES = 5  # numbers a neuron behind a ReLU's two lines and the layer's charge
 NUMERICS_SHOWN = ("float64", "tf32x3")
 # the paper's medians on a V100, seconds an image
 PAPER = {
@@ -64,11 +65,11 @@ PAPER = {
 }
 COLUMNS = (
     "network", "kind", "eps", "weights", "numerics", "batch", "rows_from", "images", "undecided", "rows", "launches", "gflop",
-    "tiles_gflop", "gb", "kernels_s", "interval_s", "wait_s", "device_s", "host_ops", "host_launches", "host_s", "estimate", "goal",
+    "tiles_gflop", "gb", "kernels_s", "boxes_s", "leap", "wait_s", "device_s", "host_ops", "host_launches", "host_s", "estimate", "goal",
     "of_goal", "paper_v100", "of_peak", "binds", "note",
 )  # fmt: skip
-SHOWN = ("network", "kind", "numerics", "batch", "rows_from", "rows", "launches", "gflop", "gb", "device_s", "host_ops", "host_launches",
-         "estimate", "goal", "of_goal", "paper_v100", "binds", "note")  # fmt: skip
+SHOWN = ("network", "kind", "numerics", "batch", "rows_from", "rows", "launches", "gflop", "gb", "leap", "device_s", "host_ops",
+         "host_launches", "estimate", "goal", "of_goal", "paper_v100", "binds", "note")  # fmt: skip
 
 
 def groups() -> list[str]:
@@ -132,32 +133,6 @@ def count_rows(problem: Problem, engine: Engine, seconds: float) -> Counted:
 # ---- launches -------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Sum:
-    """What the launches of a run add up to; `binding`: seconds by what limits them."""
-
-    launches: int = 0
-    ops: float = 0.0
-    tiles: float = 0.0
-    bytes: float = 0.0
-    seconds: float = 0.0
-    rows: float = 0.0
-    binding: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    def add(self, seconds: float, limit: str, times: int = 1, ops: float = 0.0, tiles: float = 0.0, moved: float = 0.0) -> None:
-        slowest = max(seconds, GRAPH_LAUNCH)
-        self.launches += times
-        self.seconds += slowest * times
-        self.binding["launch" if seconds < GRAPH_LAUNCH else limit] += slowest * times
-        self.ops, self.tiles, self.bytes = self.ops + ops * times, self.tiles + tiles * times, self.bytes + moved * times
-
-    @property
-    def binds(self) -> str:
-        total = sum(self.binding.values()) or 1.0
-        ranked = sorted(self.binding.items(), key=lambda item: -item[1])
-        return ", ".join(f"{limit} {share / total:.0%}" for limit, share in ranked if share / total >= 0.01)
-
-
 @dataclass(frozen=True)
 class Lowered:
     program: Program
@@ -166,19 +141,26 @@ class Lowered:
     row_bytes: float
 
 
-def lower(problem: Problem, numerics: str) -> tuple[list[Lowered], list[Kernel]]:
+def lower(problem: Problem, numerics: str) -> tuple[list[Lowered], list[Kernel], RunScript]:
     emitter, frames, made = Emitter(), Frames(problem.compiled.net, problem.compiled.plan), []
     word = 8 if ARITHMETICS[numerics].type == "tl.float64" else 4
     for program in problem.compiled.plan:
         noted = Noted(emitter, frames, ARITHMETICS[numerics], program, GPU)
         launches = noted.run()
         made.append(Lowered(program, noted, launches, lay_out(launches).size * word + ROW_BYTES))
-    return made, list(emitter.kernels.values())
+    kernels = list(emitter.kernels.values())
+    lowering = ScriptLowering(emitter, frames, ARITHMETICS[numerics], DEPLOYMENTS["real"], GPU.emulate)
+    return made, kernels, lowering.run([one.launches for one in made])
 
 
-def count_launches(launches: Launches, rows: Sequence[float]) -> int:
-    """The launches that are made: all parts until no row is left."""
-    return next((end for _, end, states in launches.parts() if 0 in rows[:states]), len(launches.steps))
+def count_chunks(one: Lowered, rows: float) -> int:
+    """In how many blocks so many rows go, as memory holds them."""
+    return max(1, ceil(rows / min(MOST, ROWS_MEMORY / one.row_bytes)))
+
+
+def count_parts(launches: Launches, rows: Sequence[float]) -> int:
+    """After how many parts no row is left; 0 where some stay to the end."""
+    return next((k for k, (_, _, states) in enumerate(launches.parts(), 1) if 0 in rows[:states]), 0)
 
 
 def play(
@@ -189,9 +171,9 @@ def play(
 
     `first`: of the likelier sign, where the host stops when it learns that no row is left (runtime/gpu/player.py).
     """
-    chunks = max(1, ceil(rows[0] / min(MOST, ROWS_MEMORY / one.row_bytes)))
+    chunks = count_chunks(one, rows[0])
     to.rows += rows[0]
-    stop = count_launches(one.launches, rows) if first and chunks == 1 else len(one.launches.steps)
+    stop = one.launches.parts()[count_parts(one.launches, rows) - 1][1] if first and chunks == 1 else len(one.launches.steps)
     for k, note in one.noted.notes.items():
         if k >= stop:
             break
@@ -207,39 +189,17 @@ def play(
         to.ops += ops * rows[min(state, len(rows) - 1)]
 
 
-def interval_pass(net: Net, batch: int, gpu: Gpu, to: Sum) -> None:
-    """One launch a node: an affine layer's three products in float64, tiles and all; else what it reads and writes, tables included.
-
-    And two for what reports say of a layer, before and after its neurons are narrowed.
-    """
-    for name in relaxed_nodes(net):
-        size = 16.0 * batch * net.node(name).size
-        to.add(size / gpu.bandwidth, "memory", 2, moved=size)
-    for node in net.nodes[1:]:
-        inputs = [net.node(i) for i in node.inputs]
-        written = 3 if node.op in AFFINE else 2 + TABLES * (node.op == "relu")
-        size = 8.0 * batch * (2 * sum(i.size for i in inputs) + written * node.size)
-        if node.op not in AFFINE:
-            to.add(size / gpu.bandwidth, "memory", moved=size)
-            continue
-        weight = net.weight(node, "w")
-        assert weight is not None
-        cancelled = net.weight(node, "wabs") is not None
-        size += 8.0 * weight.size * (2 if cancelled else 1)
-        programs, ops = _tiles(node, inputs[0], cancelled, batch, int(weight.size) // node.shape[0])
-        waves = programs / gpu.sms
-        times = {"memory": size / gpu.bandwidth, "arithmetic": ops * ceil(waves) / waves / gpu.rates["DMMA"]}
-        limit = max(times, key=lambda name: times[name])
-        to.add(times[limit], limit, ops=6.0 * batch * node.size * weight.size / node.shape[0], tiles=ops, moved=size)
-
-
-def _tiles(node: Node, source: Node, cancelled: bool, batch: int, terms: int) -> tuple[int, float]:
-    """Programs of an affine layer's kernel, and the operations of their three products."""
-    sizes = choose(node, source, cancelled, "none", emulate=False).tiles.constants
-    g, (h, w, c) = node.integer("g", 1), extent(node)
-    pairs, columns = (batch, node.size) if node.op == "linear" else (batch * h * w, c // g)
-    programs = ceil(pairs / sizes["BM"]) * ceil(columns / sizes["BN"]) * g
-    return programs, 6.0 * programs * sizes["BM"] * sizes["BN"] * ceil(terms / sizes["BK"]) * sizes["BK"]
+def leaps(bounds: Sequence[Lowered], rows: Counted, batch: int) -> bool:
+    """Whether a batch like those before it waits once in all: each layer's rows go at a time, and launches and operations are few."""
+    launches, ops = 0, 0.0
+    for one in bounds:
+        first = rows.rows.get(one.program.target, ([0.0],))[0]
+        if count_chunks(one, first[0] * batch) > 1:
+            return False
+        parts = count_parts(one.launches, first)
+        made, counted = stride_cost(one.launches, parts, not parts, first[0] * batch)
+        launches, ops = launches + made, ops + counted
+    return len(bounds) > 1 and is_worth(len(bounds), launches, ops)
 
 
 # ---- rows of the table ----------------------------------------------------------------------------------------------
@@ -254,11 +214,13 @@ def work(
     engine = Engine(problem.compiled, semantics="real", dtype="float32")
     rows = count_rows(problem, engine, seconds)
     bare = structs.replace(SHEETS[target], launch=0.0)
-    host, note = _host(problem.compiled.net) if hosts else (None, "")
-    bounded = sum(1 for n in rows.rows)
+    host_of = lru_cache(None)(partial(_host, problem.compiled.net) if hosts else lambda _: (None, ""))
     for numerics in NUMERICS_SHOWN:
-        programs, kernels = lower(problem, numerics)
-        code: dict[str, Code] = {}
+        programs, kernels, script = lower(problem, numerics)
+        bounds = {one.program.target: one for one in programs if one.program.kind == "bound"}
+        # the other sign's rows follow where the likelier one's do not settle all
+        both = {n for n, one in bounds.items() if n in rows.rows and not count_parts(one.launches, rows.rows[n][0])}
+        word, code = 8 if ARITHMETICS[numerics].type == "tl.float64" else 4, dict[str, Code]()
         if with_code:
             say(f"   {group} {numerics}: {len(kernels)} kernels")
             made = compile_each(kernels, target, cache=cache, jobs=jobs)
@@ -268,20 +230,23 @@ def work(
             for one in programs:
                 if one.program.kind == "query":
                     play(one, [float(MARGINS * batch)], batch, numerics, bare, target, code, steps)
-                for k, side in enumerate(rows.rows.get(one.program.target, ()) if one.program.kind == "bound" else ()):
-                    if k == 0 or any(side[1:] or side):  # no other sign where the likelier one settles all
-                        play(one, [n * batch for n in side], batch, numerics, bare, target, code, steps, k == 0)
-            interval_pass(problem.compiled.net, batch, bare, boxes)
-            waits, hosted = bounded * HOST_WAIT, 0.0 if host is None else host.tensor * HOST_OP + host.single * HOST_LAUNCH
+                elif sides := rows.rows.get(one.program.target):
+                    for side in sides[: 1 + (one.program.target in both)]:
+                        play(one, [n * batch for n in side], batch, numerics, bare, target, code, steps, side is sides[0])
+            add_script(script, problem.compiled.net, batch, word, bare, boxes, both)
+            leap, layers = leaps(list(bounds.values()), rows, batch), len(bounds)
+            steps.add(0.0, "launch", 2 * layers if leap else 0)  # at most: what copies counts into the log
+            host, note = host_of(leap)
+            waits, hosted = HOST_WAIT * (1 if leap else layers), 0.0 if host is None else host.tensor * HOST_OP + host.single * HOST_LAUNCH
             total = (steps.seconds + boxes.seconds + waits + hosted) / batch
             goal = GOALS[name, kind][batch > 1]
             row: Row = {
                 **about, "numerics": numerics, "batch": batch, "rows_from": rows.source, "images": rows.images,
                 "undecided": rows.undecided * batch, "rows": steps.rows, "launches": steps.launches + boxes.launches,
                 "gflop": steps.ops / 1e9, "tiles_gflop": steps.tiles / 1e9, "gb": (steps.bytes + boxes.bytes) / 1e9,
-                "kernels_s": steps.seconds / batch, "interval_s": boxes.seconds / batch, "wait_s": waits / batch,
-                "device_s": total - hosted / batch,
-                "estimate": total, "goal": goal, "of_goal": total / goal, "paper_v100": PAPER[name, kind],
+                "kernels_s": steps.seconds / batch, "boxes_s": boxes.seconds / batch, "leap": "yes" if leap else "no",
+                "wait_s": waits / batch, "device_s": total - hosted / batch, "estimate": total,
+                "goal": goal, "of_goal": total / goal, "paper_v100": PAPER[name, kind],
                 "of_peak": steps.ops / (total * batch) / peak(SHEETS[target], numerics), "binds": steps.binds, "note": note,
             }  # fmt: skip
             if host is not None:
@@ -289,9 +254,9 @@ def work(
             yield row
 
 
-def _host(net: Net) -> tuple[HostOps | None, str]:
+def _host(net: Net, leap: bool) -> tuple[HostOps | None, str]:
     """Tensor operations beside the launches, of a small network of the same layers; why there is no count."""
     try:
-        return of_depth(net), ""
+        return of_depth(net, leap), ""
     except (ImportError, RuntimeError) as error:
         return None, f"host operations not counted: {first_line(error)}"

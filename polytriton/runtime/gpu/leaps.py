@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from polytriton.ir.launches import Launch
+from polytriton.ir.launches import Launch, Launches
 from polytriton.ir.plan import Program
 from polytriton.runtime.gpu.binding import BELOW_ZERO, Bound, Call, Part, round_size
 from polytriton.runtime.gpu.habits import WINDOW
@@ -76,6 +76,17 @@ class Leap(Part):
     log: Tensor
     landings: list[Landing]
     stood: int = 0
+
+
+def stride_cost(launches: Launches, parts: int, both: bool, neurons: float) -> tuple[int, float]:
+    """The launches of a layer's program, and operations for so many neurons: `parts` of the likelier sign's, all of `both` signs'."""
+    _, end, states = launches.parts()[parts - 1]
+    return end * (1 + both), neurons * (1 + both) * sum(ops for state, ops in launches.ops.items() if state < states)
+
+
+def is_worth(layers: int, launches: int, ops: float) -> bool:
+    """Whether a leap over so many layers costs no more than waiting behind each."""
+    return launches <= LAUNCHES * layers and ops <= WORTH * layers
 
 
 class Leaps:
@@ -180,16 +191,16 @@ class Leaps:
             habit, ready = self.player.habits.get(stop.program.target), backend.ready(stop.program)
             if habit is None or not habit.needs:
                 return None
-            most, parts = habit.most(), ready.launches.parts()
+            most = habit.most()
             both = most.both or generous
-            _, end, states = parts[len(parts) - 1 if both else most.parts - 1]
-            launches += end * (1 + both)
-            ops += most.neurons * places.batch * (1 + both) * sum(v for state, v in ready.launches.ops.items() if state < states)
+            parts = len(ready.launches.parts()) if both else most.parts
+            made, counted = stride_cost(ready.launches, parts, both, most.neurons * places.batch)
+            launches, ops = launches + made, ops + counted
             room = self.player.room_for(stop.program, places, most.neurons)
             if not room:
                 return None
-            found.append(Stride(room, len(parts) if both else most.parts, both))
-        return found if launches <= LAUNCHES * len(stops) and ops <= WORTH * len(stops) else None
+            found.append(Stride(room, parts, both))
+        return found if is_worth(len(stops), launches, ops) else None
 
     def _lay_out(self, section: str, places: Places, stops: list[Stop], strides: list[Stride]) -> Leap:
         """Every stretch's calls, one behind the other."""
