@@ -185,10 +185,11 @@ def of_net(net: Net, leap: bool = False, seed: int = 0) -> HostOps:
         outputs = net.node(net.output).size
         eye = torch.eye(outputs, dtype=torch.float64)
         forms = Forms(torch.zeros(outputs - 1, dtype=torch.int64), eye[0] - eye[1:])
+        box = (x - 0.1).clamp(0, 1), (x + 0.1).clamp(0, 1)
 
         def run() -> object:
             with pin_settings():
-                return engine.query(engine.refine((x - 0.1).clamp(0, 1), (x + 0.1).clamp(0, 1)), forms)
+                return engine.query(engine.refine(*box), forms)
 
         return run
 

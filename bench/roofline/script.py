@@ -27,6 +27,8 @@ def add_script(script: RunScript, net: Net, batch: int, word: int, gpu: Gpu, to:
         target = entry.target or target
         if entry.launch is None or not (entry.verb in ONCE or (entry.verb == "second" and target in both)):
             continue
+        if entry.launch.is_idle(batch):
+            continue
         moved = _traffic(entry, net, batch, word)
         times = {"memory": moved / gpu.bandwidth}
         ops = tiles = 0.0

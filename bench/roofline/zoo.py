@@ -178,6 +178,8 @@ def play(
         if k >= stop:
             break
         launch, here = one.launches.steps[k], rows[min(note.state, len(rows) - 1)] / chunks
+        if launch.is_idle(ceil(rows[0] / chunks)):
+            continue
         count = ceil(here)
         if not count:
             to.add(0.0, "launch", chunks)

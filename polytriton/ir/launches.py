@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from polytriton.ir.plan import Plan, Program
 
 COUNTED = ("DMMA", "HGMMA", "HMMA", "FFMA", "DFMA")  # the instructions that do a kernel's arithmetic
+COUNTERS = ("count_staying", "count_open")  # families that count blocks, for those behind them
 ROW_ARRAYS = ("image", "row_h", "row_w", "constant", "error", "index", "sign", "channel", "count", "from")  # kinds by row state
 
 Constant = int | float | bool | str | None
@@ -72,6 +73,10 @@ class Launch:
     def function(self) -> str:
         """The library's function that it launches."""
         return self.kernel.family
+
+    def is_idle(self, capacity: int) -> bool:
+        """Whether nobody reads what it writes: counts of blocks, where there is one."""
+        return self.function in COUNTERS and self.grid(capacity) == (1, 1)
 
     def grid(self, capacity: int) -> tuple[int, int]:
         """CUDA's limits: a launcher beyond them may launch nothing and say nothing."""

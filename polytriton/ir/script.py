@@ -34,11 +34,13 @@ CONSTANTS = (  # kinds that no batch changes
 )  # fmt: skip
 SUMS, FOUND = ("centre", "spread", "terms"), ("open", "at", "found")  # scratch: a layer's sums, a layer's undecided neurons
 _BOX = "box_lo_ptr box_hi_ptr error_ptr biggest_ptr total_ptr"
+_NOTED, _LINES = "told_ptr blocks_ptr", "below_ptr above_ptr lower_ptr cut_ptr"
 _SUMMED = "centre_ptr spread_ptr magnitude_ptr terms_ptr"
 WRITES = {  # parameters through which library kernels store; rows are left out
-    "forward_dense": _SUMMED, "forward_conv": _SUMMED, "affine_boxes": _BOX, "relu_boxes": _BOX, "sum_boxes": _BOX,
-    "measure_boxes": "biggest_ptr total_ptr", "tell_boxes": "told_ptr", "relu_tables": "below_ptr above_ptr lower_ptr cut_ptr",
-    "box_tables": "lo_ptr hi_ptr", "charge_table": "t_ptr", "floors": "floor_ptr", "count_open": "blocks_ptr",
+    "forward_dense": _SUMMED, "forward_conv": _SUMMED, "affine_boxes": f"{_BOX} {_NOTED} first_ptr", "sum_boxes": f"{_BOX} {_NOTED}",
+    "relu_boxes": f"{_BOX} y_biggest_ptr y_total_ptr told_ptr {_LINES} lo_ptr hi_ptr t_ptr",
+    "measure_boxes": f"biggest_ptr total_ptr {_NOTED}", "tell_boxes": "told_ptr", "relu_tables": _LINES, "box_tables": "lo_ptr hi_ptr",
+    "charge_table": "t_ptr", "floors": "floor_ptr other_floor_ptr", "count_open": "blocks_ptr",
     "find_open": "at_ptr found_ptr", "close_neurons": "box_lo_ptr box_hi_ptr", "open_neurons": "", "open_forms": "",
 }  # fmt: skip
 

@@ -61,6 +61,7 @@ SECOND_BRANCH = {
     **_when("b b_lo b_hi image lo hi floor constant error", lambda c: c.SECOND),
 }  # fmt: skip
 NEURON = _when("image bias first constant error", lambda c: c.CHARGE)
+NOTED = {**_when("told", lambda c: c.TELL), **_when("blocks", lambda c: c.OPEN)}  # of boxes
 UNDECIDED = _when("box_lo", lambda c: not c.TIGHT)
 SUMS = {
     **_when("wabs", lambda c: c.CANCELLED), **_when("terms", lambda c: c.TERMS != "none"),
@@ -119,11 +120,20 @@ CATALOGUE = {
     # ---- the interval pass and the tables of a batch ----
     "forward_dense": Family("forward", facts.forward_dense, SUMS, product=True),
     "forward_conv": Family("forward", facts.forward_conv, SUMS, product=True),
-    "measure_boxes": Family("boxes", facts.boxes),
+    "measure_boxes": Family("boxes", facts.boxes, NOTED),
     "tell_boxes": Family("boxes", facts.report),
-    "affine_boxes": Family("boxes", facts.boxes, _when("terms operand error", lambda c: not c.REAL)),
-    "relu_boxes": Family("boxes", facts.boxes, _when("error", lambda c: c.SLOPE not in (0.0, 1.0))),
-    "sum_boxes": Family("boxes", facts.boxes),
+    "affine_boxes": Family("boxes", facts.boxes, {
+        **NOTED, **_when("terms operand error", lambda c: not c.REAL), **_when("own_numbers first", lambda c: c.FIRST),
+        **_when("summed", lambda c: c.FLUSH),
+    }),
+    "sum_boxes": Family("boxes", facts.boxes, NOTED),
+    "relu_boxes": Family("relus", facts.boxes, {
+        **_when("error", lambda c: c.SLOPE not in (0.0, 1.0)), **_when("y_biggest y_total", lambda c: c.MEASURE),
+        **_when("told", lambda c: c.TELL), **_when("below above cut", lambda c: c.LINES), **_when("lower", lambda c: c.LOWER),
+        **_when("lo hi", lambda c: c.ENDS), **_when("t", lambda c: c.CHARGE), **_when("magnitude babs", lambda c: c.AFFINE),
+        **_when("own_error", lambda c: c.DEPLOYED), **_when("operand", lambda c: c.FLUSH),
+        **_when("numbers", lambda c: c.PENDING or c.AFFINE or c.FLUSH),
+    }),
     "relu_tables": Family("tables", facts.table, {
         **_when("lower", lambda c: c.LOWER), **_when("own_error", lambda c: c.DEPLOYED),
     }),
@@ -132,7 +142,10 @@ CATALOGUE = {
         **_when("box_lo box_hi", lambda c: c.PENDING), **_when("magnitude babs", lambda c: c.AFFINE), **_when("operand", lambda c: c.FLUSH),
         **_when("own_error", lambda c: c.DEPLOYED), **_when("numbers", lambda c: c.PENDING or c.AFFINE or c.FLUSH),
     }),
-    "floors": Family("tables", facts.floors, _when("operand", lambda c: c.AFFINE)),
+    "floors": Family("tables", facts.floors, {
+        **_when("operand", lambda c: c.AFFINE), **_when("other_total other_numbers other_floor", lambda c: c.OTHER),
+        **_when("other_operand", lambda c: c.OTHER_AFFINE),
+    }),
     # ---- rows begin ----
     "open_forms": Family("forms", facts.forms, _when("gap", lambda c: c.GAP)),
     "count_open": Family("neurons", facts.search, UNDECIDED),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from polytriton.arithmetic import ARITHMETICS, Arithmetic
 from polytriton.ir.launches import Constants
 from polytriton.ir.net import Net, Node
@@ -37,25 +40,76 @@ def read_parts(count: int, wide: int = 0) -> Constants:
 # ---- boxes ----------------------------------------------------------------------------------------------------------
 
 
-def affine_box(node: Node, source: Node, real: bool, emulate: bool) -> Constants:
-    """As kernels.forward leaves its sums: a dense layer counts terms once an image, a convolution once a cell and group."""
+@dataclass(frozen=True)
+class Noted:
+    """What is noted of a box beside its sizes: for reports, and how many neurons are undecided, or (`tight`) can be on."""
+
+    told: bool = False
+    open: bool = False
+    tight: bool = False
+
+    @property
+    def constants(self) -> Constants:
+        return {"TELL": self.told, "OPEN": self.open, "TIGHT": self.open and self.tight}
+
+
+def measured_box(node: Node, noted: Noted, emulate: bool) -> Constants:
+    return {**noted.constants, **cells(node, emulate)}
+
+
+def affine_box(node: Node, source: Node, real: bool, numerics: Arithmetic, noted: Noted, first: bool, emulate: bool) -> Constants:
+    """As kernels.forward leaves its sums: a dense layer counts terms once an image, a convolution once a cell and group. `first`: with
+    what rows of its neurons are charged, for coefficients in `numerics`.
+    """
     size, (_, _, c) = cells(node, emulate), extent(node)
     dense = node.op == "linear"
     share = size["SIZE"] if dense else c // node.integer("g", 1)
-    read: Constants = {"SHARE": share, **read_parts(parts(source, emulate))}
-    return {"REAL": real, "BIAS": size["SIZE"] if dense else c, **(dict.fromkeys(read, 1) if real else read), **size}
+    flush = first and numerics.type == "tl.float32"
+    read = read_parts(parts(source, emulate) if flush or not real else 1)
+    made: Constants = {"REAL": real, "SHARE": 1 if real else share, "BIAS": size["SIZE"] if dense else c, "FIRST": first, "FLUSH": flush}
+    return {**made, **read, **noted.constants, **size}
 
 
-def elementwise_box(node: Node, operations: int, emulate: bool) -> tuple[str, Constants]:
-    """A ReLU's, a sum's or a difference's kernel; charged as runtime.soundness.elementwise_error says. No operations: exact arithmetic."""
+def elementwise_error(node: Node, operations: int) -> Constants:
+    """As runtime.soundness.elementwise_error charges it. No operations: exact arithmetic."""
     slope = node.number("slope")
     if node.op == "relu" and slope in (0.0, 1.0):
         operations = 0  # exact, deployed or not
-    lost = flush_loss(ETA, slope) if operations else 0.0
-    of: Constants = {"GAMMA": gamma(operations, 2.0**-23) if operations else 0.0, "LOST": lost, **cells(node, emulate)}
-    if node.op == "relu":
-        return "relu_boxes", {"SLOPE": slope, **of}
-    return "sum_boxes", {"MINUS": node.op == "sub", **of}
+    return {
+        "GAMMA": gamma(operations, 2.0**-23) if operations else 0.0, "LOST": flush_loss(ETA, slope) if operations else 0.0,
+    }  # fmt: skip
+
+
+def sum_box(node: Node, operations: int, noted: Noted, emulate: bool) -> Constants:
+    return {"MINUS": node.op == "sub", **elementwise_error(node, operations), **noted.constants, **cells(node, emulate)}
+
+
+@dataclass(frozen=True)
+class ReluParts:
+    """What a ReLU's kernel makes beside its box: its operand's sizes, report and charge; its own lines and its box in tables."""
+
+    measure: bool = False
+    told: bool = False
+    lines: bool = False
+    ends: bool = False
+    charge: bool = False
+
+
+def relu_box(
+    frames: Frames, node: Node, numerics: Arithmetic, real: bool, operations: int, made: ReluParts, emulate: bool
+) -> Constants:
+    operand = frames.net.node(node.inputs[0])
+    lines = relu_table(frames, node, numerics, real, emulate)
+    of: Constants = {**lines, **elementwise_error(node, operations)}
+    of |= {"LOWER": made.lines and lines["LOWER"], "OFF": made.lines and lines["DEPLOYED"], "LINES": made.lines, "ENDS": made.ends}
+    charged = charge(frames, operand, numerics, emulate, first=False, deployed=is_deployed(operand, real))
+    placed = {f"T_{name}": value for name, value in charged.items() if name in ("START", "PLANE", "PITCH")}
+    own = {name: charged[name] for name in ("AFFINE", "DEPLOYED", "FLUSH", "PENDING", "BIAS", "OPERAND", "WIDE")}
+    if not made.charge:
+        placed, own = dict.fromkeys(placed, 0), {**dict.fromkeys(own, False), "BIAS": 1, "OPERAND": 1, "WIDE": 1}
+    if not (made.lines or made.ends):
+        of |= dict.fromkeys(("START", "PLANE", "PITCH"), 0)
+    return {**of, **placed, **own, "CHARGE": made.charge, "MEASURE": made.measure, "TELL": made.told}
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -86,10 +140,17 @@ def charge(frames: Frames, node: Node, numerics: Arithmetic, emulate: bool, *, f
     return {**given, "T": "tl.float64", "LINE": size["SIZE"], "START": 0, "PLANE": size["SIZE"], "PITCH": size["SIZE"], **size}
 
 
-def floors(net: Net, node: Node, affine: bool, emulate: bool) -> Constants:
-    own = parts(node, emulate)
-    operand = parts(net.node(node.inputs[0]), emulate) if affine else 1
-    return {"OWN": own, "AFFINE": affine, **read_parts(operand, wide=own)}
+def is_deployed(node: Node, real: bool) -> bool:
+    """Whether a node has an error of its own that its table is charged."""
+    return not real and node.op in (*LAYERS, "add", "sub")
+
+
+def floors(net: Net, nodes: Sequence[tuple[Node, bool]], emulate: bool) -> Constants:
+    """Of one node or of two, each with its operand where it is `affine`."""
+    sizes = [(parts(node, emulate), parts(net.node(node.inputs[0]), emulate) if affine else 1, affine) for node, affine in nodes]
+    (own, operand, affine), (other, beside, also) = (*sizes, (0, 1, False))[:2]
+    given = {**read_parts(operand, wide=max(own, other, beside)), "OTHER": other, "OTHER_OPERAND": beside, "OTHER_AFFINE": also}
+    return {"OWN": own, "AFFINE": affine, **given}
 
 
 def table_numerics(kind: str, numerics: Arithmetic) -> Arithmetic:
@@ -99,15 +160,13 @@ def table_numerics(kind: str, numerics: Arithmetic) -> Arithmetic:
 
 def table(frames: Frames, node: Node, kind: str, numerics: Arithmetic, emulate: bool, *, real: bool) -> tuple[str, Constants]:
     """The kernel of a table; `real`: nodes have no errors of their own."""
-    function, affine = TABLES[kind], node.op in LAYERS
+    function = TABLES[kind]
+    assert function != "floors", kind
     if function == "relu_tables":
         return function, relu_table(frames, node, numerics, real, emulate)
     if function == "box_tables":
         return function, in_table(frames, node, numerics, emulate)
-    if function == "floors":
-        return function, floors(frames.net, node, affine and kind == "floor", emulate)
-    deployed = not real and node.op in (*LAYERS, "add", "sub")
-    return function, charge(frames, node, numerics, emulate, first=kind == "first", deployed=deployed)
+    return function, charge(frames, node, numerics, emulate, first=kind == "first", deployed=is_deployed(node, real))
 
 
 # ---- rows of single neurons -----------------------------------------------------------------------------------------

@@ -54,23 +54,22 @@ def test_what_a_run_of_dense_layers_launches() -> None:
         CHECK-NEXT: play forward_dense_{{.*}}(lo_ptr=low:x hi_ptr=high:x w_ptr=w:linear bias_ptr=b:linear centre_ptr=centre
         CHECK-NEXT: play measure_boxes_{{.*}} biggest_ptr=biggest:x total_ptr=total:x
         CHECK-NEXT: play affine_boxes_{{.*}}(centre_ptr=centre {{.*}} operand_ptr=biggest:x {{.*}} box_lo_ptr=low:linear
-        CHECK-NEXT: play relu_boxes_{{.*}}(a_lo_ptr=low:linear {{.*}} box_lo_ptr=low:relu
+        CHECK-NEXT: play relu_boxes_{{.*}}(y_lo_ptr=low:linear {{.*}} box_lo_ptr=low:relu {{.*}} lo_ptr=lo:relu {{.*}} t_ptr=t:linear
         CHECK-NOT: wait
         CHECK-NOT: tell_boxes
         CHECK: refine {
-        CHECK: affine_boxes_{{.*}} box_lo_ptr=low:linear_1
-        CHECK: known measure_boxes_{{.*}} biggest_ptr=biggest:linear_1
-        CHECK-NEXT: play tell_boxes_{{.*}} told_ptr=told:linear_1
-        CHECK-NEXT: play charge_table_{{.*}} t_ptr=first:linear_1
-        CHECK: play count_open_{{.*}}(box_lo_ptr=low:linear_1 box_hi_ptr=high:linear_1 blocks_ptr=open
+        CHECK: affine_boxes_{{.*}} box_lo_ptr=low:linear_1 {{.*}} told_ptr=told:linear_1 blocks_ptr=open {{.*}} first_ptr=first:linear_1
+        CHECK: known measure_boxes_{{.*}} biggest_ptr=biggest:linear_1 {{.*}} told_ptr=told:linear_1 blocks_ptr=open
+        CHECK-NEXT: play floors_{{.*}} floor_ptr=floor:linear {{.*}} other_floor_ptr=underflow:x
+        CHECK-NEXT: play box_tables_{{.*}} lo_ptr=lo:x
         CHECK-NEXT: play find_open_{{.*}} at_ptr=at found_ptr=found
         CHECK-NEXT: wait %linear_1
         CHECK-NEXT: ahead open_neurons_{{.*}} found_ptr=found room_ptr=room
         CHECK-NEXT: first open_neurons
         CHECK-NEXT: second open_neurons
         CHECK-NEXT: close close_neurons_{{.*}} box_lo_ptr=low:linear_1 box_hi_ptr=high:linear_1
-        CHECK-NEXT: play tell_boxes_{{.*}} told_ptr=told_after:linear_1
-        CHECK-NEXT: play relu_boxes_{{.*}}(a_lo_ptr=low:linear_1
+        CHECK-NEXT: play relu_boxes_{{.*}}(y_lo_ptr=low:linear_1 {{.*}} y_total_ptr=total:linear_1 told_ptr=told_after:linear_1
+        CHECK-NOT: tell_boxes
         CHECK: tables {
         CHECK-NOT: affine_boxes
         CHECK: play charge_table_{{.*}} t_ptr=first:linear_1
@@ -132,7 +131,7 @@ def test_what_kernels_store_is_what_the_ir_says() -> None:
         ("^  refine", "  interval", "write `interval {`"),
         ("play", "replay", "write `host`"),
         (r"(play relu_boxes)_[0-9a-f]+", r"\1_0000000000", "there is no kernel relu_boxes_0000000000"),
-        (" a_hi_ptr=high:linear", "", "bind each of its parameters once"),
+        (" y_hi_ptr=high:linear", "", "bind each of its parameters once"),
         (r"  }\n}\n$", "}\n", "the last section is not closed"),
     ],
 )
@@ -166,9 +165,9 @@ def drop(start: str) -> Change:
 
 def rebind(start: str, old: str, new: str) -> Change:
     def change(entries: list[ScriptEntry]) -> None:
-        k = at(entries, start)
+        k = next(k for k, e in enumerate(entries) if e.launch is not None and old in e.launch.bind and at([e, *entries], start) == 0)
         step = entries[k].launch
-        assert step is not None and old in step.bind
+        assert step is not None
         entries[k] = replace(entries[k], launch=replace(step, bind=tuple(new if s == old else s for s in step.bind)))
 
     return change
@@ -197,8 +196,9 @@ def lanes(*numbers: int) -> Change:
         ("refine", drop("second"), "out of turn"),
         ("refine", rebind("close", "high:linear_1", "high:linear"), "closes another node than %linear_1"),
         ("refine", drop("play find_open"), "reads at before"),
-        ("refine", drop("play count_open"), "reads open before"),
-        ("refine", drop("play charge_table"), "the program of %linear_1 reads first:linear_1 before"),
+        ("refine", rebind("play affine_boxes", "open", "at"), "reads open before"),
+        ("refine", rebind("play affine_boxes", "first:linear_1", "first:linear"), "the program of %linear_1 reads first:linear_1 before"),
+        ("refine", rebind("play relu_boxes", "t:linear", "t:linear_1"), "the program of %linear_1 reads t:linear before"),
         ("refine", lambda e: e.__setitem__(at(e, "known"), replace(e[0], verb="known")), "does not measure what is known"),
         ("tables", drop("play charge_table"), "nothing has written first:linear_1 for the program of %linear_1"),
         ("tables", lambda e: e.insert(0, ScriptEntry("wait", target="linear_1")), "entry 0 is `wait`"),
@@ -225,18 +225,16 @@ def test_what_breaks_a_rule_is_refused(section: str, change: Change, said: str) 
 
 
 def test_sizes_are_of_the_box_as_it_is() -> None:
-    """A narrowed box is measured anew; what lists no measuring in between is refused."""
+    """A narrowed box is measured anew, with its ReLU's; what lists no measuring in between is refused."""
     emitter, compiled = MADE["dense"], COMPILED["dense"]
     entries = list(emitter.scripts[KEY].sections["refine"])
-    closed = at(entries, "close")
-    later = next(k for k, e in enumerate(entries) if k > closed and e.launch is not None and e.launch.function == "measure_boxes")
-    entries.pop(later)
+    rebind("play relu_boxes", "total:linear_1", "total:linear")(entries)
     sections = {**emitter.scripts[KEY].sections, "refine": entries}
     with pytest.raises(InvalidIR, match="reads total:linear_1 before"):
         check_script(RunScript("toy_dense", sections), compiled.net, emitter.programs.values())
 
 
 def test_nothing_is_filed_that_breaks_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polytriton.kernels.script.ScriptLowering._tell", lambda self, *_: self.out.pop())
-    with pytest.raises(InvalidIR, match="script of @toy_dense, refine"):
+    monkeypatch.setattr("polytriton.kernels.script.ScriptLowering._table", lambda *_: None)
+    with pytest.raises(InvalidIR, match="script of @toy_dense, interval"):
         network.network_kernels(COMPILED["dense"], ("float32",))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
+from polytriton.passes.pipeline import compile_net
+from polytriton.runtime.engine import Engine
+from polytriton.runtime.gpu.places import Places
 from tests.kernels.steps import blocks, draw, run
+from tests.kernels.test_device_runs import small_net
 
 pytest.importorskip("triton", reason="Triton is not installed")
 NAMES = ("image", "row_h", "row_w", "constant", "error", "sign", "channel")
@@ -96,3 +102,39 @@ def test_slots_are_followed_through_three_compactions(seed: int, b: int) -> None
         state["index"][count:] = 0
         for coefficients, slot in zip(written, slots, strict=True):
             assert np.array_equal(coefficients[slot[:count]], state["index"][:count])
+
+
+def test_a_single_block_is_not_counted() -> None:
+    """Where one program takes all rows, or all cells of a batch, nobody reads what counts blocks; with two, somebody does."""
+    compiled = compile_net(small_net(), "all")
+    backend = Engine(compiled, kernels="interpret").kernels
+    assert backend is not None
+    program = next(p for p in compiled.plan if p.kind == "bound")
+    steps = backend.ready(program).launches.steps
+    (counter,) = {s.block for s in steps if s.function == "count_staying"}
+    for step in steps:
+        assert step.is_idle(counter) == (step.function == "count_staying") and not step.is_idle(counter + 1)
+    entries = [e.launch for e in backend.script.sections["refine"] if e.launch is not None and e.launch.function == "find_open"]
+    idle = replace(entries[0], kernel=replace(entries[0].kernel, family="count_open"))
+    assert idle.is_idle(1) and not idle.is_idle(2)
+    played = list[str]()
+    call = backend.call
+    backend.call = lambda launch, count, tensor: (played.append(launch.function), call(launch, count, tensor))[1]  # type: ignore[method-assign]
+    places = Places(backend, 1)
+    for capacity in (counter, 2 * counter):
+        backend.bound(places, program, capacity, capacity)
+        assert ("count_staying" in played) == (capacity > counter) and "move_rows" in played
+
+
+@given(seeds, st.sampled_from((0, 1, 15, 16)), st.booleans())
+@limits(max_examples=15)
+def test_a_single_block_needs_no_counts(seed: int, count: int, neuron: bool) -> None:
+    rng = np.random.default_rng(seed)
+    old = rows(rng, count)
+    n = len(old["index"])
+    group, done = rng.integers(0, 5, n + 2), (rng.random(5) < 0.5).astype(np.int8)
+    to: Arrays = {f"to_{name}": np.full(n, EMPTY, old[name].dtype) for name in (*NAMES, "index")}
+    moved = {**to, "to_count": np.full(1, EMPTY), "from": np.full(n, EMPTY), "blocks": np.full(4, 1 << 40)}
+    constants = {"NEURON": neuron, "B": 1 << int(n).bit_length(), "NB": 4}
+    found = run("move_rows", constants, "float32", (1, 1), {**old, "group": group, "done": done, **moved})
+    check(old, group, done, {name.removeprefix("to_"): found[name] for name in moved if name != "blocks"}, neuron)

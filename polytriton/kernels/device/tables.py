@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from polytriton.kernels.device.boxes import larger, reach, smaller, taken_cells
+from polytriton.kernels.device.charges import node_charge
 from polytriton.kernels.device.constants import TableLayout
 from polytriton.kernels.device.forward import GROW
 from polytriton.kernels.device.numerics import U64
@@ -53,23 +54,19 @@ def gap(y, k, SLOPE: tl.constexpr, SIDE: tl.constexpr):
 
 
 @triton.jit
-def relu_tables(
-    box_lo_ptr, box_hi_ptr, own_error_ptr, below_ptr, above_ptr, lower_ptr, cut_ptr,
+def store_lines(
+    low, high, own, to, inside, below_ptr, above_ptr, lower_ptr, cut_ptr,
     SLOPE: tl.constexpr, LOWER: tl.constexpr, DEPLOYED: tl.constexpr, T: tl.constexpr,
-    LINE: tl.constexpr, START: tl.constexpr, PLANE: tl.constexpr, PITCH: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """below y + lower <= f(y) <= above y + cut over [lo, hi], for the stored numbers (runtime.relax.relu_lines).
 
     The chord's slope may be any number: it is rounded to T, and the cut is then taken at the break points lo, 0 and hi, where f
     minus the line is extreme (at 0 it is 0). LOWER off: both lower slopes are exact through 0, so `lower` is 0 and has no table.
-    DEPLOYED: the deployed operator is off by `own_error` at most.
+    DEPLOYED: the deployed operator is off by `own` at most.
     """
-    image, cell, inside, at = taken_cells(SIZE, BLOCK)
-    low = tl.load(box_lo_ptr + at, mask=inside, other=0.0)
-    high = tl.load(box_hi_ptr + at, mask=inside, other=0.0)
     on = low >= 0
     off = high <= 0
-    slope = tl.full((BLOCK,), SLOPE, tl.float64)
+    slope = tl.full(low.shape, SLOPE, tl.float64)
     chord = (high - slope * low) / (high - low)
     steep = tl.where(high > -low, 1.0, slope)
     if SLOPE > 1:
@@ -80,14 +77,12 @@ def relu_tables(
         above = tl.where(tl.abs(chord) < float("inf"), chord, 0.0)
     below = tl.where(on, 1.0, tl.where(off, slope, below)).to(T)
     above = tl.where(on, 1.0, tl.where(off, slope, above)).to(T)
-    to = table_cells(image, cell, LINE, START, PLANE, PITCH)
     tl.store(below_ptr + to, below, mask=inside)
     tl.store(above_ptr + to, above, mask=inside)
     k = above.to(tl.float64)
     cut = larger(larger(gap(low, k, SLOPE, 1), gap(high, k, SLOPE, 1)), 0.0)
     cut = tl.where((on & (k == 1)) | (off & (k == slope)), 0.0, cut)
     if DEPLOYED:
-        own = tl.load(own_error_ptr + at, mask=inside, other=0.0)
         cut = (cut + own) * (1 + 2 * U64)
     tl.store(cut_ptr + to, rounded_up(cut, T), mask=inside)
     if LOWER:
@@ -100,6 +95,30 @@ def relu_tables(
 
 
 @triton.jit
+def relu_tables(
+    box_lo_ptr, box_hi_ptr, own_error_ptr, below_ptr, above_ptr, lower_ptr, cut_ptr,
+    SLOPE: tl.constexpr, LOWER: tl.constexpr, DEPLOYED: tl.constexpr, T: tl.constexpr,
+    LINE: tl.constexpr, START: tl.constexpr, PLANE: tl.constexpr, PITCH: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A ReLU's lines over its operand's box (see store_lines)."""
+    image, cell, inside, at = taken_cells(SIZE, BLOCK)
+    low = tl.load(box_lo_ptr + at, mask=inside, other=0.0)
+    high = tl.load(box_hi_ptr + at, mask=inside, other=0.0)
+    own = tl.full((BLOCK,), 0.0, tl.float64)
+    if DEPLOYED:
+        own = tl.load(own_error_ptr + at, mask=inside, other=0.0)
+    to = table_cells(image, cell, LINE, START, PLANE, PITCH)
+    store_lines(low, high, own, to, inside, below_ptr, above_ptr, lower_ptr, cut_ptr, SLOPE, LOWER, DEPLOYED, T)
+
+
+@triton.jit
+def store_ends(low, high, to, inside, lo_ptr, hi_ptr, T: tl.constexpr):
+    """A box in a table."""
+    tl.store(lo_ptr + to, -rounded_up(-low, T), mask=inside)
+    tl.store(hi_ptr + to, rounded_up(high, T), mask=inside)
+
+
+@triton.jit
 def box_tables(
     box_lo_ptr, box_hi_ptr, lo_ptr, hi_ptr,
     T: tl.constexpr, LINE: tl.constexpr, START: tl.constexpr, PLANE: tl.constexpr, PITCH: tl.constexpr,
@@ -109,9 +128,7 @@ def box_tables(
     image, cell, inside, at = taken_cells(SIZE, BLOCK)
     low = tl.load(box_lo_ptr + at, mask=inside, other=0.0)
     high = tl.load(box_hi_ptr + at, mask=inside, other=0.0)
-    to = table_cells(image, cell, LINE, START, PLANE, PITCH)
-    tl.store(lo_ptr + to, -rounded_up(-low, T), mask=inside)
-    tl.store(hi_ptr + to, rounded_up(high, T), mask=inside)
+    store_ends(low, high, table_cells(image, cell, LINE, START, PLANE, PITCH), inside, lo_ptr, hi_ptr, T)
 
 
 @dataclass(frozen=True)
@@ -131,48 +148,61 @@ class ChargeTable(TableLayout):
 
 @triton.jit
 def charge_table(box_lo_ptr, box_hi_ptr, magnitude_ptr, own_error_ptr, babs_ptr, operand_ptr, numbers_ptr, t_ptr, c: tl.constexpr):
-    """t of a node: a row's error grows by |M| t when the node is substituted (runtime.soundness).
-
-        t = e + by_magnitude S + by_bias |b| + eta sum |operand| + by_value max(|lo|, |hi|)
-
-    AFFINE: the node has weights, so S (its magnitude) and b count; DEPLOYED: it has an error e. PENDING: coefficients come with
-    roundings of their own, by_value of them. FLUSH: weights below the smallest normal number of T may be off by eta each; the
-    operand's sum is that of its OPERAND parts, WIDE the power of two that holds them. by_magnitude holds gamma_K for the most
-    terms that an entry of M W can have. All of one sign: GROW covers the roundings.
-    """
+    """t of a node (see node_charge); babs: one line for every BIAS cells."""
     image, cell, inside, at = taken_cells(c.SIZE, c.BLOCK)
-    t = tl.full((c.BLOCK,), 0.0, tl.float64)
+    reached = tl.full((c.BLOCK,), 0.0, tl.float64)
     if c.PENDING:
         low = tl.load(box_lo_ptr + at, mask=inside, other=0.0)
-        high = tl.load(box_hi_ptr + at, mask=inside, other=0.0)
-        t += tl.load(numbers_ptr + 2) * reach(low, high)
-    if c.DEPLOYED:
-        t += tl.load(own_error_ptr + at, mask=inside, other=0.0)
-    if c.AFFINE:
-        t += tl.load(numbers_ptr) * tl.load(magnitude_ptr + at, mask=inside, other=0.0)
-        t += tl.load(numbers_ptr + 1) * tl.load(babs_ptr + cell % c.BIAS, mask=inside, other=0.0)
-    if c.FLUSH:
-        parts = tl.arange(0, c.WIDE)
-        t += tl.load(numbers_ptr + 3) * tl.sum(
-            tl.load(operand_ptr + image.to(tl.int64) * c.OPERAND + parts, mask=parts < c.OPERAND, other=0.0), 0
-        )
-    tl.store(t_ptr + table_cells(image, cell, c.LINE, c.START, c.PLANE, c.PITCH), rounded_up(t * GROW, c.T), mask=inside)
+        reached = reach(low, tl.load(box_hi_ptr + at, mask=inside, other=0.0))
+    t = loaded_charge(reached, image, cell, at, inside, magnitude_ptr, own_error_ptr, babs_ptr, operand_ptr, numbers_ptr, c)
+    tl.store(t_ptr + table_cells(image, cell, c.LINE, c.START, c.PLANE, c.PITCH), rounded_up(t, c.T), mask=inside)
 
 
 @triton.jit
-def floors(
-    total_ptr, operand_ptr, numbers_ptr, floor_ptr,
-    OWN: tl.constexpr, OPERAND: tl.constexpr, WIDE: tl.constexpr, AFFINE: tl.constexpr,
+def loaded_charge(
+    reached, image, cell, at, inside, magnitude_ptr, own_error_ptr, babs_ptr, operand_ptr, numbers_ptr, c: tl.constexpr,
 ):  # fmt: skip
-    """What underflow may cost a row of each image, whatever its coefficients: numbers[4] (sum |x| + numbers[5] sum |operand|).
+    """t from the node's own tensors, in float64."""
+    own = tl.full((c.BLOCK,), 0.0, tl.float64)
+    magnitude = own
+    babs = own
+    if c.DEPLOYED:
+        own = tl.load(own_error_ptr + at, mask=inside, other=0.0)
+    if c.AFFINE:
+        magnitude = tl.load(magnitude_ptr + at, mask=inside, other=0.0)
+        babs = tl.load(babs_ptr + cell % c.BIAS, mask=inside, other=0.0)
+    return node_charge(
+        reached, own, magnitude, babs, image, numbers_ptr, operand_ptr, c.PENDING, c.DEPLOYED, c.AFFINE, c.FLUSH, c.OPERAND, c.WIDE, c.BLOCK
+    )
 
-    numbers[4] is twice the smallest normal number: one a coefficient for a ReLU's product, and for the node's own K, with the
-    weights' size, in numbers[5] (AFFINE). Sums over OWN and OPERAND parts. One program an image.
-    """
-    image = tl.program_id(0)
+
+@triton.jit
+def image_floor(
+    image, total_ptr, operand_ptr, numbers_ptr, OWN: tl.constexpr, OPERAND: tl.constexpr, WIDE: tl.constexpr, AFFINE: tl.constexpr
+):
+    """numbers[4] (sum |x| + numbers[5] sum |operand|), the latter AFFINE; sums over OWN and OPERAND parts."""
     parts = tl.arange(0, WIDE)
     own = tl.sum(tl.load(total_ptr + image.to(tl.int64) * OWN + parts, mask=parts < OWN, other=0.0), 0)
     if AFFINE:
         at = image.to(tl.int64) * OPERAND + parts
         own += tl.load(numbers_ptr + 5) * tl.sum(tl.load(operand_ptr + at, mask=parts < OPERAND, other=0.0), 0)
-    tl.store(floor_ptr + image, tl.load(numbers_ptr + 4) * own * GROW)
+    return tl.load(numbers_ptr + 4) * own * GROW
+
+
+@triton.jit
+def floors(
+    total_ptr, operand_ptr, numbers_ptr, floor_ptr, other_total_ptr, other_operand_ptr, other_numbers_ptr, other_floor_ptr,
+    OWN: tl.constexpr, OPERAND: tl.constexpr, WIDE: tl.constexpr, AFFINE: tl.constexpr,
+    OTHER: tl.constexpr, OTHER_OPERAND: tl.constexpr, OTHER_AFFINE: tl.constexpr,
+):  # fmt: skip
+    """What underflow may cost a row of each image, whatever its coefficients: numbers[4] (sum |x| + numbers[5] sum |operand|).
+
+    numbers[4] is twice the smallest normal number: one a coefficient for a ReLU's product, and for the node's own K, with the
+    weights' size, in numbers[5] (AFFINE). Sums over OWN and OPERAND parts. One program an image. OTHER: of another node in the same
+    launch, of so many parts; 0 for none.
+    """
+    image = tl.program_id(0)
+    tl.store(floor_ptr + image, image_floor(image, total_ptr, operand_ptr, numbers_ptr, OWN, OPERAND, WIDE, AFFINE))
+    if OTHER > 0:
+        other = image_floor(image, other_total_ptr, other_operand_ptr, other_numbers_ptr, OTHER, OTHER_OPERAND, WIDE, OTHER_AFFINE)
+        tl.store(other_floor_ptr + image, other)

@@ -154,6 +154,8 @@ class Binding:
                 if step.region:
                     yield streams.fork
             region = step.region
+            if step.is_idle(self.capacity):
+                continue
             call = self.backend.call(step, self.capacity, self.tensor)
             yield streams.on_side(call) if streams is not None and step.lane else call
 

@@ -239,7 +239,7 @@ class Player:
         backend = self.backend
         calls = [] if closing is None else [self.rows_call(places, *closing, closing[0].capacity)]
         for entry in backend.script.sections[section][begin:end]:
-            if entry.verb == "play" and entry.launch is not None:
+            if entry.verb == "play" and entry.launch is not None and not entry.launch.is_idle(places.batch):
                 calls.append(backend.call(entry.launch, places.batch, places.tensor))
         return calls
 
