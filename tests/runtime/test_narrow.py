@@ -130,9 +130,12 @@ def test_what_nobody_sees_below_zero_is_not_asked(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("sizes", [False, True])
-def test_vectors_are_multiplied_by_weights_or_their_magnitudes(sizes: bool) -> None:
+@pytest.mark.parametrize("count", [1, 3, 4, 7, vectors.FEW, vectors.FEW + 1])
+def test_vectors_are_multiplied_by_weights_or_their_magnitudes(sizes: bool, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of them four at a time, or with blocks of weights of which the last is shorter."""
+    monkeypatch.setattr(vectors, "BLOCK", 61 * 80)
     g = torch.Generator().manual_seed(5)
-    w, x = torch.randint(-9, 9, (270, 61), generator=g).float(), torch.randint(-9, 9, (3, 61), generator=g).double()
+    w, x = torch.randint(-9, 9, (270, 61), generator=g).float(), torch.randint(-9, 9, (count, 61), generator=g).double()
     assert vectors.serves(w, x)
     want = x @ (w.abs() if sizes else w).double().T  # small integers: exact in any order
     assert torch.equal(vectors.multiply_vectors(w, x, sizes), want)

@@ -1,26 +1,48 @@
-"""A dense layer times vectors in float64, without a library's call.
+"""A dense layer times vectors in float64.
 
-A large layer and a few vectors: weights that are float32 numbers are read as such, a quarter of the bytes of W and |W|. A small layer
-and any number of vectors: term by term, which rounds the same wherever the loop is compiled.
+A large layer whose weights are float32 numbers is read as such, a quarter of the bytes of W and |W|: few vectors by a loop, many by a
+library's products with a block of weights at a time, whose float64 numbers stay in the cache. A small layer and any number of vectors:
+term by term, which rounds the same wherever the loop is compiled.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from polytriton.runtime.cpu import fused
 
-FEW = 4  # vectors up to which reading the weights is what a product costs
+FEW = 16  # vectors up to which the loop takes no longer than a library's products
+BLOCK = 1 << 18  # weights in float64 at a time
 LEAST = 1 << 14  # weights of a large layer, at least
 
 
 @fused.compile_loop("F2 D2 b D2")
 def _multiply_vectors(w, x, sizes, out):  # type: ignore[no-untyped-def]
-    """out[b, j] = sum of w[j, k] x[b, k], or of the magnitudes of w."""
+    """out[b, j] = sum of w[j, k] x[b, k], or of the magnitudes of w. Four vectors read the weights together."""
+    together = x.shape[0] // 4 * 4
     for j in range(w.shape[0]):
         row = w[j]
-        for b in range(x.shape[0]):
+        for b in range(0, together, 4):
+            x0, x1, x2, x3 = x[b], x[b + 1], x[b + 2], x[b + 3]
+            t0, t1, t2, t3 = 0.0, 0.0, 0.0, 0.0
+            if sizes:
+                for k in range(len(row)):
+                    v = np.float64(abs(row[k]))
+                    t0 += v * x0[k]
+                    t1 += v * x1[k]
+                    t2 += v * x2[k]
+                    t3 += v * x3[k]
+            else:
+                for k in range(len(row)):
+                    v = np.float64(row[k])
+                    t0 += v * x0[k]
+                    t1 += v * x1[k]
+                    t2 += v * x2[k]
+                    t3 += v * x3[k]
+            out[b, j], out[b + 1, j], out[b + 2, j], out[b + 3, j] = t0, t1, t2, t3
+        for b in range(together, x.shape[0]):
             xx = x[b]
             total = 0.0
             if sizes:
@@ -33,14 +55,22 @@ def _multiply_vectors(w, x, sizes, out):  # type: ignore[no-untyped-def]
 
 
 def serves(w: Tensor, x: Tensor) -> bool:
-    """Whether the loop is there and pays, for weights [outputs, inputs] and vectors [few, inputs]."""
-    return fused.AVAILABLE and x.device.type == "cpu" and len(x) <= FEW and w.numel() >= LEAST
+    """Whether weights [outputs, inputs] are worth to be read as float32 numbers, for vectors [any, inputs]."""
+    return x.device.type == "cpu" and w.numel() >= LEAST
 
 
 def multiply_vectors(w: Tensor, x: Tensor, sizes: bool) -> Tensor:
     """x @ w.T, or x @ |w|.T: float32 weights, float64 vectors and sums."""
     out = x.new_empty(len(x), len(w))
-    _multiply_vectors(w.numpy(), x.contiguous().numpy(), sizes, out.numpy())
+    if fused.AVAILABLE and len(x) <= FEW:
+        _multiply_vectors(w.numpy(), x.contiguous().numpy(), sizes, out.numpy())
+        return out
+    rows = max(1, BLOCK // w.shape[1])
+    block = x.new_empty(min(rows, len(w)), w.shape[1])
+    for begin in range(0, len(w), rows):
+        part = block[: len(w) - begin]
+        part.copy_(w[begin : begin + rows])
+        torch.mm(x, (part.abs_() if sizes else part).T, out=out[:, begin : begin + rows])
     return out
 
 
