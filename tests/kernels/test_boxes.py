@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -24,6 +25,7 @@ from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.layers import from_physical, to_physical
 from polytriton.runtime.soundness import SEMANTICS
+from polytriton.runtime.trace import Trace
 from tests.kernels.nodes import NodeRun, Sizes
 from tests.kernels.steps import run
 from tests.kernels.test_device_runs import boxes_of, small_net
@@ -378,6 +380,26 @@ def test_sizes_are_measured_anew_where_back_substitution_changed_a_box(candidate
         less = (places["interval"][symbol] - places["refine"][symbol]).sum() * symbol.startswith("total:")
         changed += float(less if candidates == "all" else (-less).clamp(min=0))
     assert changed > (0.1 if candidates == "all" else 5.0)
+
+
+def test_what_is_known_of_a_box_is_counted_anew() -> None:
+    """Undecided neurons, where an image has several parts, and what is told: both were noted when the box was made."""
+    compiled, ends, made = compile_net(small_net(3), "all"), boxes_of(3, 2), []
+    better = Engine(compiled, dtype="float64").refine(*ends)
+    for block in (8, 1 << 10):
+        with blocks_of(block):
+            engine = Engine(compiled, dtype="float64", kernels="interpret")
+            name = next(iter(engine.programs))
+            assert (cell_kernels.parts(engine.nodes[name], True) > 1) == (block == 8)
+            boxes, trace = engine.interval(*ends), Trace(CPU)
+            open_before = int(((boxes.lo[name] < 0) & (boxes.hi[name] > 0)).sum())
+            half = torch.arange(better.lo[name].numel()).view_as(better.lo[name]) % 2 == 0
+            known = torch.where(half, better.lo[name], boxes.lo[name]), torch.where(half, better.hi[name], boxes.hi[name])
+            assert 0 < int(((known[0] < 0) & (known[1] > 0)).sum()) < open_before
+            found = engine.refine(*ends, known={name: known}, trace=trace)
+            made.append((found, [replace(s, seconds=0.0, width=(None, None)) for s in trace.read()]))
+    (a, told), (b, want) = made
+    assert all(torch.equal(a.lo[n], b.lo[n]) and torch.equal(a.hi[n], b.hi[n]) for n in a.lo) and told == want
 
 
 def test_what_is_known_of_a_box_is_measured_anew() -> None:

@@ -337,11 +337,11 @@ def test_tables_that_were_broken_off_are_made_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_rows_of_a_program_that_was_not_asked_yet() -> None:
-    """The interval pass has made the query's tables alone; so has that of another batch, after a refinement of this size."""
+    """The interval pass has not made all of its tables; nor has that of another batch, after a refinement of this size."""
     compiled = compile_net(small_net(), "all")
     fresh, used = (Engine(compiled, dtype="float64", kernels="interpret") for _ in range(2))
     used.refine(*boxes_of(4, 1))
-    answers = []
+    answers, read = [], list[dict[str, Tensor]]()
     for engine in (fresh, used):
         tables, results = engine.tables(engine.interval(*boxes_of(1, 1))), Results.begin(4, engine.device)
         at = torch.arange(4)
@@ -350,4 +350,8 @@ def test_rows_of_a_program_that_was_not_asked_yet() -> None:
         assert engine.kernels is not None
         engine.kernels.run(tables, program, Rows.begin(at * 0, at, at * 0, at * 0), start, results)
         answers.append(results.best)
+        places, reads = engine.kernels.player.places[1], engine.kernels.ready(program).reads
+        assert reads <= places.held
+        read.append({symbol: places.tensor(symbol) for symbol in reads})
     assert torch.equal(*answers) and bool(torch.isfinite(answers[0]).all())
+    assert all(torch.equal(read[0][symbol], read[1][symbol]) for symbol in read[0])
