@@ -46,7 +46,7 @@ DENSE, CONV, JOIN, START = (f"{STEPS}::test_{n}" for n in ("dense_step", "conv_s
 PENDING, PAID = f"{STEPS}::test_pending_roundings_are_paid_where_the_sum_cancels", f"{ROWS}::test_roundings_that_all_go_one_way_are_paid"
 BROKEN = f"{ROWS}::test_nothing_finite_comes_of_a_broken_row"
 PARTS, ENLARGED = "tests/kernels/test_forward.py::test_parts_are_those_of_the_tensor_form", "tests/kernels/test_forward.py::test_sums_keep_their_enlargement"
-FUSED, RELUS = "tests/kernels/test_fused_cells.py", "kernels/device/relus.py"
+AT_ONCE, RELUS = "tests/kernels/test_fused_cells.py", "kernels/device/relus.py"
 FORWARD, COMPACT = "tests/kernels/test_forward.py", "tests/kernels/test_compact.py"
 SLOPES, ROUTES, EVERY = "tests/kernels/test_elementwise.py", "tests/kernels/test_routes.py", "tests/kernels/test_every_operator.py"
 CHARGED = f"{EVERY}::test_launches_charge_what_the_tensor_form_charges"
@@ -285,17 +285,17 @@ MUTANTS: tuple[Mutant, ...] = (
     m("boxes: what is no bound passes a ReLU", "kernels/device/boxes.py", "high = tl.where(bounded, finite_high(high), float(\"inf\"))", "high = finite_high(high)", f"{BOXES}::test_elementwise_boxes_are_those_of_the_tensor_form"),
     m("boxes: what somebody knows is not measured anew", PLAYER, "        self.backend.call(entry.launch, run.places.batch, run.places.tensor)()\n", "", f"{BOXES}::test_what_is_known_of_a_box_is_measured_anew"),
     m("tables: t is not enlarged", "kernels/device/charges.py", "    return t * GROW\n", "    return t\n", f"{TABLED}::test_tables_are_those_of_the_tensor_form"),
-    m("tables: t is rounded to nearest", "kernels/device/tables.py", "rounded_up(t, c.T), mask=inside)", "t.to(c.T), mask=inside)", f"{FUSED}::test_what_a_relu_makes_at_once"),
-    m("tables: two floors are one", "kernels/device/tables.py", "tl.store(other_floor_ptr + image, other)", "tl.store(other_floor_ptr + image, 0.0 * other)", f"{TABLED}::test_tables_are_those_of_the_tensor_form", f"{FUSED}::test_floors_of_two_nodes"),
-    m("relus: an operand's sizes are its ReLU's", RELUS, "note_sizes(y_low, y_high,", "note_sizes(low, high,", f"{FUSED}::test_what_a_relu_makes_at_once"),
-    m("relus: lines over the ReLU's own box", RELUS, "store_lines(y_low, y_high,", "store_lines(low, high,", f"{FUSED}::test_what_a_relu_makes_at_once"),
-    m("relus: a ReLU's error is not in its lines", RELUS, "store_lines(y_low, y_high, error,", "store_lines(y_low, y_high, error * 0,", f"{FUSED}::test_what_a_relu_makes_at_once"),
-    m("relus: what the ReLU reaches is charged for its operand", RELUS, "reach(y_low, y_high)", "reach(low, high)", f"{FUSED}::test_what_a_relu_makes_at_once"),
-    m("relus: t lies where the lines do", RELUS, "c.T_START, c.T_PLANE, c.T_PITCH), rounded_up", "c.START, c.PLANE, c.PITCH), rounded_up", f"{FUSED}::test_what_a_relu_makes_at_once"),
-    m("relus: t is rounded to nearest", RELUS, "rounded_up(t, c.T)", "t.to(c.T)", f"{FUSED}::test_what_a_relu_makes_at_once"),
-    m("relus: the operand's box is taken for the ReLU's", RELUS, "store_ends(low, high,", "store_ends(y_low, y_high,", f"{FUSED}::test_what_a_relu_makes_at_once"),
-    m("boxes: neurons are charged without their layer's error", "kernels/device/boxes.py", "None, error, magnitude", "None, error * 0, magnitude", f"{FUSED}::test_what_an_affine_layer_notes"),
-    m("boxes: cells beyond an image are undecided", "kernels/device/boxes.py", "tl.sum((inside & is_undecided(low, high, c.TIGHT)).to(tl.int64), 0)", "tl.sum(is_undecided(low, high, c.TIGHT).to(tl.int64), 0)", f"{FUSED}::test_what_an_affine_layer_notes"),
+    m("tables: t is rounded to nearest", "kernels/device/tables.py", "rounded_up(t, c.T), mask=inside)", "t.to(c.T), mask=inside)", f"{AT_ONCE}::test_what_a_relu_makes_at_once"),
+    m("tables: two floors are one", "kernels/device/tables.py", "tl.store(other_floor_ptr + image, other)", "tl.store(other_floor_ptr + image, 0.0 * other)", f"{TABLED}::test_tables_are_those_of_the_tensor_form", f"{AT_ONCE}::test_floors_of_two_nodes"),
+    m("relus: an operand's sizes are its ReLU's", RELUS, "note_sizes(y_low, y_high,", "note_sizes(low, high,", f"{AT_ONCE}::test_what_a_relu_makes_at_once"),
+    m("relus: lines over the ReLU's own box", RELUS, "store_lines(y_low, y_high,", "store_lines(low, high,", f"{AT_ONCE}::test_what_a_relu_makes_at_once"),
+    m("relus: a ReLU's error is not in its lines", RELUS, "store_lines(y_low, y_high, error,", "store_lines(y_low, y_high, error * 0,", f"{AT_ONCE}::test_what_a_relu_makes_at_once"),
+    m("relus: what the ReLU reaches is charged for its operand", RELUS, "reach(y_low, y_high)", "reach(low, high)", f"{AT_ONCE}::test_what_a_relu_makes_at_once"),
+    m("relus: t lies where the lines do", RELUS, "c.T_START, c.T_PLANE, c.T_PITCH), rounded_up", "c.START, c.PLANE, c.PITCH), rounded_up", f"{AT_ONCE}::test_what_a_relu_makes_at_once"),
+    m("relus: t is rounded to nearest", RELUS, "rounded_up(t, c.T)", "t.to(c.T)", f"{AT_ONCE}::test_what_a_relu_makes_at_once"),
+    m("relus: the operand's box is taken for the ReLU's", RELUS, "store_ends(low, high,", "store_ends(y_low, y_high,", f"{AT_ONCE}::test_what_a_relu_makes_at_once"),
+    m("boxes: neurons are charged without their layer's error", "kernels/device/boxes.py", "None, error, magnitude", "None, error * 0, magnitude", f"{AT_ONCE}::test_what_an_affine_layer_notes"),
+    m("boxes: cells beyond an image are undecided", "kernels/device/boxes.py", "tl.sum((inside & is_undecided(low, high, c.TIGHT)).to(tl.int64), 0)", "tl.sum(is_undecided(low, high, c.TIGHT).to(tl.int64), 0)", f"{AT_ONCE}::test_what_an_affine_layer_notes"),
     m("boxes: what somebody knows is not counted anew", "kernels/script.py", 'if verb == "known" and name in self.noted else', 'if False else', f"{BOXES}::test_what_is_known_of_a_box_is_counted_anew"),
     m("kernels: counts of several blocks are left out", "ir/launches.py", "self.function in COUNTERS and self.grid(capacity) == (1, 1)", "self.function in COUNTERS", f"{COMPACT}::test_a_single_block_is_not_counted"),
     m("kernels: rows of earlier blocks do not count", "kernels/device/compact.py", "tl.store(to_count_ptr, before + ", "tl.store(to_count_ptr, ", COMPACT),
