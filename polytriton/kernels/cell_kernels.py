@@ -41,7 +41,7 @@ def read_parts(count: int, wide: int = 0) -> Constants:
 
 
 @dataclass(frozen=True)
-class Noted:
+class CellNotes:
     """What is noted of a box beside its sizes: for reports, and how many neurons are undecided, or (`tight`) can be on."""
 
     told: bool = False
@@ -53,11 +53,11 @@ class Noted:
         return {"TELL": self.told, "OPEN": self.open, "TIGHT": self.open and self.tight}
 
 
-def measured_box(node: Node, noted: Noted, emulate: bool) -> Constants:
+def measured_box(node: Node, noted: CellNotes, emulate: bool) -> Constants:
     return {**noted.constants, **cells(node, emulate)}
 
 
-def affine_box(node: Node, source: Node, real: bool, numerics: Arithmetic, noted: Noted, first: bool, emulate: bool) -> Constants:
+def affine_box(node: Node, source: Node, real: bool, numerics: Arithmetic, noted: CellNotes, first: bool, emulate: bool) -> Constants:
     """As kernels.forward leaves its sums: a dense layer counts terms once an image, a convolution once a cell and group. `first`: with
     what rows of its neurons are charged, for coefficients in `numerics`.
     """
@@ -80,7 +80,7 @@ def elementwise_error(node: Node, operations: int) -> Constants:
     }  # fmt: skip
 
 
-def sum_box(node: Node, operations: int, noted: Noted, emulate: bool) -> Constants:
+def sum_box(node: Node, operations: int, noted: CellNotes, emulate: bool) -> Constants:
     return {"MINUS": node.op == "sub", **elementwise_error(node, operations), **noted.constants, **cells(node, emulate)}
 
 

@@ -113,7 +113,7 @@ class ScriptLowering:
     def _measure(self, name: str, verb: str = "play") -> None:
         """`known`: somebody has narrowed the box, so all that was noted of it is noted anew."""
         node = self.nodes[name]
-        noted = self._notes(node) if verb == "known" and name in self.noted else cells.Noted()
+        noted = self._notes(node) if verb == "known" and name in self.noted else cells.CellNotes()
         bind = {**self._ends(name), "biggest_ptr": f"biggest:{name}", "total_ptr": f"total:{name}", **self._noted(name)}
         self._cells("measure_boxes", cells.measured_box(node, noted, self.emulate), bind, node, verb)
 
@@ -127,8 +127,8 @@ class ScriptLowering:
         """Whether the host learns how many of its neurons are undecided."""
         return name in self.programs and name not in self.unsettled
 
-    def _notes(self, node: Node) -> cells.Noted:
-        return cells.Noted(node.name in self.shown, self._waits(node.name), self.tight)
+    def _notes(self, node: Node) -> cells.CellNotes:
+        return cells.CellNotes(node.name in self.shown, self._waits(node.name), self.tight)
 
     def _noted(self, name: str) -> dict[str, str]:
         return {"told_ptr": f"told:{name}", "blocks_ptr": "open"}

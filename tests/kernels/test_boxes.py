@@ -217,17 +217,17 @@ def test_nothing_is_read_or_written_past_an_image(op: str, block: int) -> None:
     with blocks_of(block):
         parts = cell_kernels.parts(node, True)
         if op == "measure_boxes":
-            constants = cell_kernels.measured_box(node, cell_kernels.Noted(), True)
+            constants = cell_kernels.measured_box(node, cell_kernels.CellNotes(), True)
             values |= {"box_lo": flat["a_lo"], "box_hi": flat["a_hi"]}
         elif op == "affine_boxes":
-            constants = cell_kernels.affine_box(node, net.input, False, ARITHMETICS["float64"], cell_kernels.Noted(), False, True)
+            constants = cell_kernels.affine_box(node, net.input, False, ARITHMETICS["float64"], cell_kernels.CellNotes(), False, True)
             some = {k: rng.random((batch, size)) for k in ("centre", "spread", "magnitude")}
             values |= {**some, "terms": np.full((batch, 10), 3.0), "babs": np.ones(3), "operand": np.ones((batch, parts))}
             values["numbers"] = np.array([1e-9, 1, 0, 2.0**-23, 1, 1e-15, 2.0**-126, 9, 3, 0, 0, INF, 0])
         else:
             frames, parts_made = Frames(net, Plan(net.name, ())), cell_kernels.ReluParts()
             given_ = frames, node, ARITHMETICS["float64"], False, 1, parts_made, True
-            constants = cell_kernels.relu_box(*given_) if op == "relu" else cell_kernels.sum_box(node, 1, cell_kernels.Noted(), True)
+            constants = cell_kernels.relu_box(*given_) if op == "relu" else cell_kernels.sum_box(node, 1, cell_kernels.CellNotes(), True)
             values |= {"y_lo": flat["a_lo"], "y_hi": flat["a_hi"]}
             op = "relu_boxes" if op == "relu" else "sum_boxes"
     values |= {"biggest": np.full((batch, parts), np.nan), "total": np.full((batch, parts), np.nan)}

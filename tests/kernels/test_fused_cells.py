@@ -12,7 +12,7 @@ from polytriton.ir.launches import Constants
 from polytriton.ir.net import Builder, Net
 from polytriton.ir.plan import Plan
 from polytriton.kernels import cell_kernels
-from polytriton.kernels.cell_kernels import Noted, ReluParts
+from polytriton.kernels.cell_kernels import CellNotes, ReluParts
 from polytriton.kernels.sequence import Frames
 from tests.kernels.steps import run
 from tests.kernels.test_boxes import SLOPES, UNSHRUNK, WHERE, blocks_of, elementwise, some_box
@@ -70,7 +70,7 @@ def test_what_a_relu_makes_at_once(slope: float, affine: bool, dtype: str, kind:
     with blocks_of(BLOCK):
         every = ReluParts(True, True, True, True, True)
         fused, alone = (cell_kernels.relu_box(frames, node, numerics, real, operations, made, True) for made in (every, ReluParts()))
-        noted = cell_kernels.measured_box(y, Noted(), True)
+        noted = cell_kernels.measured_box(y, CellNotes(), True)
         told = cell_kernels.cells(y, True)
         (_, in_lines), (_, in_box) = (cell_kernels.table(frames, node, kind, numerics, True, real=real) for kind in ("below", "lo"))
         _, charge = cell_kernels.table(frames, y, "t", numerics, True, real=real)
@@ -134,8 +134,8 @@ def test_what_an_affine_layer_notes(op: str, real: bool, tight: bool, dtype: str
     values |= {"told": np.full((BATCH * PARTS, 2), 77.0), "blocks": np.full(BATCH * PARTS, 77)}
     with blocks_of(BLOCK):
         given_ = node, net.input, real, numerics
-        fused = cell_kernels.affine_box(*given_, Noted(True, True, tight), True, True)
-        alone = cell_kernels.affine_box(*given_, Noted(), False, True)
+        fused = cell_kernels.affine_box(*given_, CellNotes(True, True, tight), True, True)
+        alone = cell_kernels.affine_box(*given_, CellNotes(), False, True)
         counts = cell_kernels.open_cells(node, tight, True)
         charge = cell_kernels.charge(
             Frames(net, Plan(net.name, ())), node, numerics, True, first=True, deployed=cell_kernels.is_deployed(node, real)
@@ -157,7 +157,7 @@ def test_what_an_affine_layer_notes(op: str, real: bool, tight: bool, dtype: str
 @settings(max_examples=15, phases=UNSHRUNK)
 def test_what_a_sum_and_a_measured_box_note(tight: bool, kind: str, other: str, seed: int) -> None:
     net, rng = elementwise("add", SHAPE), np.random.default_rng(seed)
-    node, noted = net.node(net.output), Noted(True, True, tight)
+    node, noted = net.node(net.output), CellNotes(True, True, tight)
     values = {f"{side}_{end}": v for side, k in zip("ab", (kind, other), strict=True) for end, v in
               zip(("lo", "hi"), some_box(rng, (BATCH, SIZE), k), strict=True)}  # fmt: skip
     values |= {**cells_of("box_lo", "box_hi", "error"), **lines("biggest", "total")}

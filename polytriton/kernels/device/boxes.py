@@ -2,9 +2,8 @@
 
 Boxes are float64 [images, SIZE]; a program takes BLOCK cells of one image. Every kernel that makes a box also notes how large it
 is: `biggest` and `total`, the maximum and the sum of max(|lo|, |hi|) over the program's cells, [images, parts] with
-parts = ceil(SIZE / BLOCK), so that no pass over the image is needed to know them. A NaN counts as infinite. Where they are asked
-for it notes what a report says (TELL) and how many neurons are undecided (OPEN), a line for each program, too: a launch of its own
-for each takes longer than its work.
+parts = ceil(SIZE / BLOCK), so that no pass over the image is needed to know them. A NaN counts as infinite. Where asked, it notes what a
+report says (TELL) and how many neurons are undecided (OPEN) too, a line for each program: each would take a launch longer than its work.
 
 A deployed layer's own error e (runtime.soundness.deployed_error) and every half width are sums and products of non-negative
 float64 numbers, enlarged by GROW past their own roundings, fused or not. A bound that is no finite number becomes infinite: NaN,
