@@ -114,7 +114,7 @@ class ScriptLowering:
         """`known`: somebody has narrowed the box, so all that was noted of it is noted anew."""
         node = self.nodes[name]
         noted = self._notes(node) if verb == "known" and name in self.noted else cells.CellNotes()
-        bind = {**self._ends(name), "biggest_ptr": f"biggest:{name}", "total_ptr": f"total:{name}", **self._noted(name)}
+        bind = {**self._ends(name), "biggest_ptr": f"biggest:{name}", "total_ptr": f"total:{name}", **self._note_symbols(name)}
         self._cells("measure_boxes", cells.measured_box(node, noted, self.emulate), bind, node, verb)
 
     def _cells(
@@ -130,7 +130,7 @@ class ScriptLowering:
     def _notes(self, node: Node) -> cells.CellNotes:
         return cells.CellNotes(node.name in self.shown, self._waits(node.name), self.tight)
 
-    def _noted(self, name: str) -> dict[str, str]:
+    def _note_symbols(self, name: str) -> dict[str, str]:
         return {"told_ptr": f"told:{name}", "blocks_ptr": "open"}
 
     def _ends(self, name: str, prefix: str = "box") -> dict[str, str]:
@@ -138,7 +138,7 @@ class ScriptLowering:
 
     def _outputs(self, name: str) -> dict[str, str]:
         more = {"error_ptr": f"own:{name}", "biggest_ptr": f"biggest:{name}", "total_ptr": f"total:{name}"}
-        return {**self._ends(name), **more, **self._noted(name)}
+        return {**self._ends(name), **more, **self._note_symbols(name)}
 
     # ---- boxes ------------------------------------------------------------------------------------------
 
