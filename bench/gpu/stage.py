@@ -110,7 +110,7 @@ class Stage:
         backend.arena(self.ready.arena.size * capacity * backend.word)  # before tensors are bound to places in it
         self.binding = Binding(backend, self.ready, backend.player.bring(tables, program), capacity, capacity)
         self.bound = self.binding.bind()
-        self.calls = [call for part in self.bound.parts for call in part.calls]
+        self.calls = [backend.call(step, capacity, self.binding.tensor) for step in launches.steps]  # idle ones too: each is looked at
         every, to = torch.arange(rows, device=device), self.bound.starts
         whole = program.kind == "query"
         given = {"image": image, "index": every, "group": every, "row_h": row_h * (not whole), "row_w": row_w * (not whole)}
