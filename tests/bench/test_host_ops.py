@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "bounded", "tensor", "single", "leap"),
-    [("digits_conv_ibp", 2, 12, 3, False), ("digits_resnet_ibp", 5, 18, 5, False), ("digits_resnet_ibp", 5, 10, 1, True)],
+    [("digits_conv_ibp", 2, 14, 3, False), ("digits_resnet_ibp", 5, 20, 5, False), ("digits_resnet_ibp", 5, 12, 1, True)],
 )
 def test_tensor_operations_beside_the_kernels(name: str, bounded: int, tensor: int, single: int, leap: bool) -> None:
     env = quick_environment(TRITON_INTERPRET="1")
