@@ -28,6 +28,19 @@ class TableLayout:
 
 
 @dataclass(frozen=True)
+class ChargedNode:
+    """What `charges.node_charge` charges of a node whose |b| has a line for every BIAS cells."""
+
+    AFFINE: bool
+    DEPLOYED: bool
+    FLUSH: bool
+    PENDING: bool
+    BIAS: int
+    OPERAND: int
+    WIDE: int
+
+
+@dataclass(frozen=True)
 class RowPass(MovingWindow, TableLayout):
     """A program takes BR rows of SIZE values, BQ at a time: lines of LINE values, C channels deep. SLOT: they lie at `slot`."""
 

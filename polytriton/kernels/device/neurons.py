@@ -8,14 +8,17 @@ Neuron k of `begin` + the launch's own lies at cell `at[k]` of the boxes [images
 import triton
 import triton.language as tl
 
+from polytriton.kernels.device.boxes import is_undecided
+
 
 @triton.jit
 def undecided(box_lo_ptr, box_hi_ptr, at, inside, TIGHT: tl.constexpr):
-    """Whether a neuron's sign is open, or (TIGHT) whether it can be on; NaN is neither."""
+    """Of cells of a box; see is_undecided."""
     high = tl.load(box_hi_ptr + at, mask=inside, other=0.0)
-    if TIGHT:
-        return high > 0
-    return (tl.load(box_lo_ptr + at, mask=inside, other=0.0) < 0) & (high > 0)
+    low = high
+    if not TIGHT:
+        low = tl.load(box_lo_ptr + at, mask=inside, other=0.0)
+    return is_undecided(low, high, TIGHT)
 
 
 @triton.jit

@@ -11,15 +11,15 @@ import triton
 import triton.language as tl
 
 from polytriton.kernels.device.boxes import note_report, note_sizes, reach, relu_ends, taken_cells
-from polytriton.kernels.device.constants import TableLayout
+from polytriton.kernels.device.constants import ChargedNode, TableLayout
 from polytriton.kernels.device.tables import loaded_charge, rounded_up, store_ends, store_lines, table_cells
 
 
 @dataclass(frozen=True)
-class ReluBoxes(TableLayout):
+class ReluBoxes(ChargedNode, TableLayout):
     """f has SLOPE below zero; GAMMA and LOST as `elementwise_error` has them. MEASURE: the sizes of y's box; TELL: what a report says
     of it; LINES: the lines of f in a table of T, with LOWER as `store_lines` has it and OFF for its DEPLOYED; ENDS: the box of z in
-    one; CHARGE: t of y, in a table that lies as T_ says, with AFFINE to WIDE as `node_charge` has them.
+    one; CHARGE: t of y, in a table that lies as T_ says.
     """
 
     SLOPE: float
@@ -32,13 +32,6 @@ class ReluBoxes(TableLayout):
     OFF: bool
     ENDS: bool
     CHARGE: bool
-    AFFINE: bool
-    DEPLOYED: bool
-    FLUSH: bool
-    PENDING: bool
-    BIAS: int
-    OPERAND: int
-    WIDE: int
     T: tl.dtype
     LINE: int
     T_START: int

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from polytriton.kernels.device.boxes import larger, reach, smaller, taken_cells
 from polytriton.kernels.device.charges import node_charge
-from polytriton.kernels.device.constants import TableLayout
+from polytriton.kernels.device.constants import ChargedNode, TableLayout
 from polytriton.kernels.device.forward import GROW
 from polytriton.kernels.device.numerics import U64
 
@@ -132,14 +132,7 @@ def box_tables(
 
 
 @dataclass(frozen=True)
-class ChargeTable(TableLayout):
-    AFFINE: bool
-    DEPLOYED: bool
-    FLUSH: bool
-    PENDING: bool
-    BIAS: int
-    OPERAND: int
-    WIDE: int
+class ChargeTable(ChargedNode, TableLayout):
     T: tl.dtype
     LINE: int
     SIZE: int
