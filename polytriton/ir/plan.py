@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from polytriton.errors import InvalidIR
-from polytriton.ir.net import Node, Shape
+from polytriton.ir.net import Net, Node, Shape
 
 PAYMENTS = ("relu", "sum", "product", "behind")  # what a step may pay, in the order in which it is written; passes/charge.py defines them
 AHEAD = ("conv", "linear", "add")  # affine steps that a ReLU right before them may pay for
@@ -128,3 +128,7 @@ class Plan:
     @cached_property
     def query(self) -> Program:
         return next(p for p in self.programs if p.kind == "query")
+
+    def count_ops(self, net: Net) -> int:
+        """Of one image, where every neuron gets rows of both sides, and the query one."""
+        return sum(p.row_ops * (2 * net.node(p.target).size if p.kind == "bound" else 1) for p in self.programs)

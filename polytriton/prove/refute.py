@@ -118,9 +118,7 @@ class Refuter:
 
     def _size(self) -> int:
         """Domains of a batch: as many as keep it short, whatever the machine, so that a search can be repeated."""
-        plan = self.decider.compiled.plan
-        nodes = self.decider.compiled.net.by_name
-        ops = sum(sum(s.ops for s in p.steps) * (2 * nodes[p.target].size if p.kind == "bound" else 1) for p in plan)
+        ops = self.decider.compiled.plan.count_ops(self.decider.compiled.net)
         return int(max(1, min(MOST, OPERATIONS // max(ops, 1))))
 
     def bound_batch(self, asked: BoxBatch) -> BoxesTold:

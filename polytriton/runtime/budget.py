@@ -65,7 +65,7 @@ def row_blocks(
         block = config.block if keeps_memory() else min(config.block, DEFAULT.block)
         fit = min(fit, max(config.least, chunk_rows(program, word, block)))
     found = []
-    cuts = _cuts(images) if images is not None and kit.narrows(program) else []
+    cuts = between_images(images) if images is not None and kit.narrows(program) else []
     for a, b in pairwise((0, *cuts, rows)):
         count = -(-(b - a) // fit) if len(cuts) >= threads else -(-(b - a) // (fit * threads)) * threads
         found += [torch.arange(a + (b - a) * k // count, a + (b - a) * (k + 1) // count, device=device) for k in range(count)]
@@ -80,7 +80,7 @@ def between_groups(cuts: list[int], groups: Tensor) -> list[int]:
     return sorted({end for cut in cuts if (end := next((e for e in ends if e >= cut), None)) is not None})
 
 
-def _cuts(images: Tensor) -> list[int]:
+def between_images(images: Tensor) -> list[int]:
     """Where the rows of an image end and the next one's begin, in their order, if the images have many each."""
     if len(images) < 2 * MANY or images[0] == images[-1]:
         return []

@@ -152,7 +152,7 @@ class Engine:
                 return self.interval(lo, hi)
             found, rows = self.kernels.player.refine(lo, hi, progress, lambda: expire(deadline), trace, known or {})
             for name, neurons in rows.items():
-                self.tally.add_rows(name, 2 * neurons)
+                self.tally.add(name, 2 * neurons)
             return found
         boxes, done = self.forward.start(lo.to(self.device), hi.to(self.device), ball), 0
         filling = self.walker.begin_recipe(boxes) if trace is None and ball is None and len(lo) else None
@@ -241,8 +241,7 @@ class Engine:
             results = self.kernels.queries.ask(tables, program, forms, groups, lambda: expire(deadline))
         else:
             results = self.walker.bound_forms(tables, forms, groups, deadline)
-        self.tally.rows["query"] = self.tally.rows.get("query", 0) + len(forms.image)
-        self.tally.ops += results.ops
+        self.tally.add("query", len(forms.image), results.ops)
         if trace is not None and begin is not None:
             trace.add_query(program, begin, results)
         return results

@@ -26,7 +26,7 @@ from polytriton.runtime.forward import Boxes
 from polytriton.runtime.input_balls import InputBalls
 from polytriton.runtime.kit import Kit
 from polytriton.runtime.layers import Layer
-from polytriton.runtime.narrow import Narrow, make_narrow
+from polytriton.runtime.narrow import Narrow, find_cells, make_narrow, stack_lines
 from polytriton.runtime.planes import Planes, product_planes
 from polytriton.runtime.relax import find_running, relu_lines, round_outward, round_up, sum_sizes
 from polytriton.runtime.soundness import gamma, up
@@ -87,6 +87,7 @@ class Tables:
         self._live: dict[str, Tensor] = {}
         self._active: dict[tuple[str, int], Compact | None] = {}
         self._narrow: dict[tuple[str, int], Narrow | None] = {}
+        self._stacked: dict[str, Tensor] = {}
         self.tapes: dict[TapeKey, Tape | None] = {}
         self.endings: dict[EndingKey, Ending] = {}
 
@@ -302,11 +303,10 @@ class Tables:
             return None
         key = (node.name, image)
         if key not in self._active:
-            outputs = torch.nonzero(self.live(node.name)[key[1]].flatten()).flatten()
-            inputs = torch.nonzero(self.absmax(node.inputs[0])[key[1]].flatten() > 0).flatten()
+            outputs, inputs = find_cells(self.live(node.name)[image]), find_cells(self.absmax(node.inputs[0])[image] > 0)
             w = self.kit.weights[node.name].back
-            small = len(outputs) * len(inputs) <= SHARE * w.numel()
-            every = len(inputs) == w.shape[1]
+            small = outputs.numel() * inputs.numel() <= SHARE * w.numel()
+            every = inputs.numel() == w.shape[1]
             if small:
                 some = None if every else inputs
                 if self.kit.sums_in_blocks(self.kit.forward.layers[node.name]):
@@ -346,11 +346,16 @@ class Tables:
                 self._narrow[key] = make_narrow(self, relu, image, part)
         return self._narrow[key]
 
+    def stacked(self, relu: Node) -> Tensor:
+        """`stack_lines` of this batch."""
+        if relu.name not in self._stacked:
+            self._stacked[relu.name] = stack_lines(self, relu)
+        return self._stacked[relu.name]
+
     def _leaves_zeros(self, name: str, image: int, part: Compact) -> bool:
         """Whether all cells of a node that the part leaves out are zero for every execution."""
-        size = self.absmax(name)[image].flatten().clone()
-        size[part.outputs] = 0
-        return not bool(size.any())
+        moves = self.absmax(name)[image].flatten() != 0
+        return bool(moves.sum() == moves[part.outputs].sum())
 
     def _is_vector(self, name: str) -> bool:
         """Whether a cell's number is its place in every table: pixels have a margin around them where a padded convolution reads them."""

@@ -45,7 +45,8 @@ class Tally:
     rows: dict[str, int] = field(default_factory=dict)
     ops: int = 0
 
-    def add_rows(self, name: str, rows: int) -> None:
+    def add(self, name: str, rows: int, ops: int = 0) -> None:
+        self.ops += ops
         if rows:
             self.rows[name] = self.rows.get(name, 0) + rows
 
@@ -79,7 +80,7 @@ class Walker:
         """`bound_neurons` of those neurons of a node that get rows, which are found and whose bounds are written, where a tape plays all of
         them; False where none does.
         """
-        if not self._may_play(program, tables) or (tables.boxes.batch > 1 and self.kit.narrows(program)):
+        if not self._may_play(program, tables):
             return False
         threads = min(self.backend.threads, torch.get_num_threads())
         if chunk_rows(program, self.kit.coefficients.dtype.itemsize, self.memory // 2) < threads * LEAST:
@@ -87,8 +88,7 @@ class Walker:
         told = bound_sides(self.backend, tables, program, asked, threads, lambda: expire(deadline))
         if told is None:
             return False
-        self.tally.add_rows(program.target, told.rows)
-        self.tally.ops += told.ops
+        self.tally.add(program.target, told.rows, told.ops)
         return True
 
     def bound_neurons(
@@ -172,9 +172,8 @@ class Walker:
             one.run(start)
 
         share_out(walk, range(len(ranges)), min(threads, sharers))
-        self.tally.add_rows(program.target, rows)
         results.ops, results.left = sum(part.ops for part in parts), [left for part in parts for left in part.left]
-        self.tally.ops += results.ops
+        self.tally.add(program.target, rows, results.ops)
         return results
 
     def _may_play(self, program: Program, tables: Tables) -> bool:

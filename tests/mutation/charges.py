@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant, m
 
-NARROW = "tests/runtime/test_narrow.py"
+NARROW, KEPT = "tests/runtime/test_narrow.py", "tests/runtime/test_sides.py::test_an_images_rows_leave_out_what_is_off_in_it"
 PASS, CHECK, WALK, LAUNCHES = "passes/charge.py", "ir/check.py", "runtime/cpu/walk.py", "kernels/launches.py"
 FRONTIER = "runtime/cpu/frontier.py"
 BLOCKS, SUMMED = "runtime/cpu/blocks.py", "tests/runtime/test_blocks.py"
@@ -55,9 +55,11 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("blocks: what is left of a layer keeps its places", "runtime/cpu/blocks.py", "max(alone[k], moved[max(before - 1, 0)])", "alone[k]", f"{SUMMED}::test_outputs_that_move_up_are_charged_for_both_places"),
     m("blocks: products round half as much", "runtime/cpu/affine_cells.py", "charged[j] + gamma * (1 + nu) * nn[j]", "charged[j] + gamma * 0.5 * nn[j]", TERMS),
     m("centres: a product's value at its centre stays in the constant", WALK, "            self.backend.pay(self.rows, value, -1.0)\n        self._pay_intercepts", "            self.backend.pay(self.rows, None, -1.0)\n        self._pay_intercepts", CENTRES),
-    m("narrow: rows pay nothing for a layer whose off cells they leave out", "runtime/narrow.py", "line(t), floor, own[None]", "0 * line(t), floor, own[None]", NARROW),
+    m("narrow: rows pay nothing for a layer whose off cells they leave out", "runtime/narrow.py", "gap[0] if gap else None, t, floor,", "gap[0] if gap else None, 0 * t, floor,", NARROW),
+    m("narrow: every image has the first one's lines", "runtime/narrow.py", "tables.stacked(relu)[:, image]", "tables.stacked(relu)[:, 0]", KEPT),
+    m("narrow: cells that are zero in another image are left out", "runtime/tables.py", "moves = self.absmax(name)[image]", "moves = self.absmax(name)[0]", KEPT),
     m("narrow: images have no margin", "runtime/tables.py", "return (frame.h, frame.w) == (1, 1) and not any(frame.halo)", "return True", NARROW),
-    m("narrow: the cut above a ReLU is left out with the cells", "runtime/narrow.py", "line(lines.upper_cut),", "0 * line(lines.upper_cut),", NARROW),
+    m("narrow: the cut above a ReLU is left out with the cells", "runtime/narrow.py", "lines.below, lines.above, lines.upper_cut, t,", "lines.below, lines.above, 0 * lines.upper_cut, t,", NARROW),
     m("vectors: a sum of magnitudes lets signs cancel", "runtime/cpu/vectors.py", "np.float64(abs(row[k])) * xx[k]", "np.float64(row[k]) * xx[k]", NARROW),
     m("vectors: four sums of magnitudes let signs cancel", "runtime/cpu/vectors.py", "v = np.float64(abs(row[k]))", "v = np.float64(row[k])", NARROW),
     m("vectors: a block's magnitudes are its weights", "runtime/cpu/vectors.py", "part.abs_() if sizes", "part if sizes", NARROW),

@@ -124,7 +124,7 @@ MUTANTS: tuple[Mutant, ...] = (
     m("a coefficient's underflow is forgotten", TABLES, "up(2 * self.kit.coefficients.eta *", "up(0 * self.kit.coefficients.eta *", TERMS),
     m("boxes rounded to nearest", TABLES, "round_outward(self.boxes.lo[name], self.boxes.hi[name], self.dtype)", "self.boxes.lo[name].to(self.dtype), self.boxes.hi[name].to(self.dtype)", TERMS),
     m("a cell of the box [0, 0] is dead", CELLS, "runs[i] = not hi[i] <= 0 or lo[i] >= 0", "runs[i] = not hi[i] <= 0", GAPS),
-    m("dense layers are cut for the first image", TABLES, "self.live(node.name)[key[1]]", "self.live(node.name)[0]", GAPS, DEEPPOLY),
+    m("dense layers are cut for the first image", TABLES, "self.live(node.name)[image]", "self.live(node.name)[0]", GAPS, DEEPPOLY),
     m("tables' margins are ones", TORCH, "F.pad(values, (0, 0, left, right, t, b)).contiguous()", "F.pad(values, (0, 0, left, right, t, b), value=1).contiguous()", FRAME),
     # relaxations
     m("mu rounded to nearest", RELAX, "torch.where(y.double() < x, torch.nextafter(y, torch.full_like(y, float(\"inf\"))), y)", "y", CONSTANTS),

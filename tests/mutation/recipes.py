@@ -63,7 +63,7 @@ RECIPES: tuple[Mutant, ...] = (
     m("sides: bounds at the end take the place of no others", SCALARS, "not (best and found <= known)", "not found <= known", KEPT, PLAYED),
     m("sides: infinite bounds count", SCALARS, "abs(found) < np.inf and", "", KEPT, PLAYED),
     m("sides: neurons that are off get no row though their other side is read", SIDES, "rest = OPEN if asked.leaves or asked.ends else RUNNING if asked.hides else ALL", "rest = OPEN", KEPT, PLAYED),
-    m("sides: parts are of the first neurons", SIDES, "np.array([self.first, ", "np.array([0, ", KEPT),
+    m("sides: parts are of the first neurons", SIDES, "np.array([some.first, ", "np.array([0, ", KEPT),
     m("sides: nobody looks at the clock between parts", SIDES, "if pieces > len(cuts):", "if False:", KEPT),
     m("sides: rows of the other side begin with the bounds of this one", PLAY, "            best[:n], raw_best[:n], other[:n], raw_other[:n] = -np.inf, -np.inf, -np.inf, -np.inf\n", "            if side == 0:\n                best[:n], raw_best[:n], other[:n], raw_other[:n] = -np.inf, -np.inf, -np.inf, -np.inf\n", KEPT),
     m("sides: neurons that left have no row of the other side", PLAY, "            done[:] = False\n", "            if side == 0:\n                done[:] = False\n", KEPT),
@@ -72,5 +72,7 @@ RECIPES: tuple[Mutant, ...] = (
     m("sides: the likelier side goes last", PLAY, "1 if known[0, k] >= known[1, k] or not by_sign else -1", "1", KEPT, PLAYED),
     m("sides: rows stay though they are settled", SIDES, "if asked.leaves else (NONE, NOBODY)", "if False else (NONE, NOBODY)", PLAYED),
     m("sides: what is above is written below", CELLS, "lo[at[k]], hi[at[k]] = bounds[0, k], -bounds[1, k]", "lo[at[k]], hi[at[k]] = bounds[0, k], bounds[1, k]", PLAYED),
-    m("sides: rows of several images where cells are left out", "runtime/walker.py", " or (tables.boxes.batch > 1 and self.kit.narrows(program))", "", PLAYED),
+    m("sides: rows of every image leave out what is off in the first", SIDES, "self.find_tape(image if image == self.places[1, b - 1] else None)", "self.find_tape(0)", KEPT),
+    m("sides: rows of several images leave out what is off in one", SIDES, "self.find_tape(image if image == self.places[1, b - 1] else None)", "self.find_tape(image)", KEPT),
+    m("sides: images are cut where none has many rows", SIDES, "between_images(torch.from_numpy(self.places[1])) if self.tables", "[] if self.tables", KEPT),
 )  # fmt: skip

@@ -30,7 +30,7 @@ TAPES: tuple[Mutant, ...] = (
     m("tapes: rows later on stand where the first ones do", PLAY, "b - a, whole[k], scalars[k],", "b - a, whole[0], scalars[k],", PLAYED),
     m("tapes: rows later on gather what the first ones did", PLAY, "b - a, whole[k], scalars[k],", "b - a, whole[k], scalars[0],", PLAYED),
     m("tapes: the last rows are not played", PLAY, "for k in range(len(whole)):", "for k in range(max(1, len(whole) - 1)):", PLAYED),
-    m("tapes: rows whose coefficients are read later give their place", PLAYER, "some = rows if not last else", "some =", PLAYED),
+    m("tapes: rows whose coefficients are read later give their place", PLAYER, "some = count_played(tape, rows) if last else rows", "some = count_played(tape, rows)", PLAYED),
     m("tapes: rows later on begin with the first ones' coefficients", PLAY, "source[a * sizes[s] + q]", "source[q]", PLAYED),
     m("tapes: an entry that waits keeps rows that left", LOOP, "if (f[REST + 2] >> s) & 1:", "if False:", PLAYED),
     m("tapes: the other entries' weights are not charged", LOOP, "slack[r] = slack[r] + weight[r] * g[j] + floor[image[r]]", "slack[r] = slack[r] + floor[image[r]]", PLAYED),

@@ -10,14 +10,18 @@ import pytest
 import torch
 
 from polytriton.ir.net import Net
+from polytriton.ir.plan import Program
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime.cpu import fused, play_loop, sides
+from polytriton.runtime.cpu import blocks, fused, play_loop, sides, tape_player
+from polytriton.runtime.cpu.tape import Tape, TapeEntry
 from polytriton.runtime.cpu.tape_loop import PLACES, SCALARS
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
+from polytriton.runtime.tables import Tables
 from polytriton.runtime.trace import Trace
 from tests.oracle.nets import random_box, toy_conv, toy_residual
+from tests.runtime.test_narrow import deep
 from tests.runtime.test_recipe import chain
 
 pytestmark = pytest.mark.skipif(not fused.AVAILABLE, reason="Numba is not installed: there are no compiled loops")
@@ -102,3 +106,28 @@ def test_parts_tell_what_the_whole_does(threads: int, monkeypatch: pytest.Monkey
             found.append(Engine(compile_net(net), threads=threads).refine(lo, hi))
     assert 1 <= looks[0] <= len(net.nodes) and looks[1] > 30
     assert all(torch.equal(found[0].lo[name], v) and torch.equal(found[0].hi[name], found[1].hi[name]) for name, v in found[1].lo.items())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_images_rows_leave_out_what_is_off_in_it(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several images each has its own cells that are off, and rows of one are played as if it were alone."""
+    net, tapes = deep(), list[int | None]()
+    x = torch.from_numpy(np.random.default_rng(4).random((5, 20)))
+    wide = torch.tensor([0.05, 0.1, 0.05, 0.08, 0.05], dtype=torch.float64)[:, None]
+    alone = [Engine(compile_net(net)) for _ in x]
+    want = [engine.refine(x[k : k + 1] - wide[k], x[k : k + 1] + wide[k]) for k, engine in enumerate(alone)]
+
+    def note(given: TorchBackend, made: Tables, program: Program, at: int, image: int | None, held: dict[str, TapeEntry]) -> Tape | None:
+        tapes.append(image)
+        return tape_player.find_tape(given, made, program, at, image, held)
+
+    monkeypatch.setattr(sides, "find_tape", note)
+    engine = Engine(compile_net(net), threads=threads)
+    boxes = engine.refine(x - wide, x + wide)
+    assert not blocks.is_available() or (tapes.count(None) <= 1 and {0, 1, 2, 3, 4} <= set(tapes))
+    for name in engine.bounded_nodes():
+        for k, own in enumerate(want):
+            scale = float(own.hi[name].abs().max())
+            assert (boxes.lo[name][k] - own.lo[name][0]).abs().max() <= 1e-6 * scale, name
+            assert (boxes.hi[name][k] - own.hi[name][0]).abs().max() <= 1e-6 * scale, name
+    assert engine.tally.rows == {name: sum(e.tally.rows.get(name, 0) for e in alone) for name in engine.tally.rows}

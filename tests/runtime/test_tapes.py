@@ -87,7 +87,10 @@ def agree(
     played = ask(net, True, monkeypatch, batch, candidates, config, threads)
     sides = ask(net, True, monkeypatch, batch, candidates, config, threads, traced=False)
     assert not walked.tapes and (sides.rows, sides.ops, sides.left) == (played.rows, played.ops, played.left)
-    assert all(np.array_equal(sides.numbers[name], v, equal_nan=True) for name, v in played.numbers.items())
+    by_image = batch > 1 and any(kit.COMPACT <= v.size for v in net.weights.values())  # then sides' rows of an image stay by themselves
+    for name, want in played.numbers.items():
+        near = 1e-6 * np.abs(want[np.isfinite(want)]).max(initial=0.0) if by_image else 0.0
+        np.testing.assert_allclose(sides.numbers[name], want, rtol=0.0, atol=near, err_msg=name)
     for name, want in walked.numbers.items():
         got, stem = played.numbers[name], name[:-3]
         counts = np.isfinite(want)

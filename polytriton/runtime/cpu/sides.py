@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+import torch
 
 from polytriton.ir.plan import Program
+from polytriton.runtime.budget import between_images
 from polytriton.runtime.cpu.cells import note_undecided, write_cells
 from polytriton.runtime.cpu.play_loop import ALL, OPEN, RUNNING, play
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
 from polytriton.runtime.cpu.tape_loop import PLACES, SCALARS
-from polytriton.runtime.cpu.tape_player import NOBODY, NONE, PlayRoom, count_ops, cut_rows, find_tape
+from polytriton.runtime.cpu.tape_player import NOBODY, NONE, PlayRoom, count_ops, count_played, count_values, cut_rows, find_tape
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.tables import Tables
 
@@ -51,15 +53,11 @@ class Told:
 
 @dataclass
 class SomeNeurons:
-    """Neurons of a node from number `first` to `last`, of which a thread plays both sides alone: rows tell each other nothing.
-
-    places, known: of all the node's neurons, as `note_undecided` finds them; bounds join those that are known. When they are played, `rows`
-    are how many both sides had, and `told` what the checks have seen.
+    """Neurons of a node from number `first` to `last`, of which a thread plays both sides alone: rows tell each other nothing. Once they
+    are played, `rows` are how many both sides had, and `told` what the checks have seen.
     """
 
     tape: Tape
-    places: np.ndarray
-    known: np.ndarray
     first: int
     last: int
     rows: int = field(init=False)
@@ -68,17 +66,62 @@ class SomeNeurons:
     def __len__(self) -> int:
         return self.last - self.first
 
-    def play(self, room: PlayRoom, asked: SidesAsked, leave: float) -> None:
-        tape, n = self.tape, len(self)
+    @property
+    def values(self) -> int:
+        """Coefficients of its rows that lie in memory at a time."""
+        return count_values(self.tape, count_played(self.tape, len(self)))
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both sides of a node's neurons that get rows. places, known: of all these neurons, as `note_undecided` finds them; bounds join those
+    that are known.
+    """
+
+    backend: TorchBackend
+    tables: Tables
+    program: Program
+    asked: SidesAsked
+    places: np.ndarray
+    known: np.ndarray
+
+    def find_tape(self, image: int | None) -> Tape | None:
+        """From the neurons to the input, for rows of this image."""
+        entry = TapeEntry(NEURON, self.program.steps[0].windows[0])
+        tape = find_tape(self.backend, self.tables, self.program, 1, image, {self.program.target: entry})
+        return None if tape is None or 1 + tape.steps < len(self.program.steps) else tape
+
+    def cut(self, threads: int) -> list[SomeNeurons]:
+        """The neurons in parts, those of an image by themselves where its rows may leave cells out; none where some have no tape. Tapes are
+        written by one thread: that is Python, for which others would wait.
+        """
+        count, parts = self.places.shape[1], list[SomeNeurons]()
+        images = between_images(torch.from_numpy(self.places[1])) if self.tables.kit.narrows(self.program) else []
+        for a, b in pairwise([0, *images, count]):
+            rows, ops, image = b - a, (b - a) * self.program.row_ops, int(self.places[1, a])
+            tape = self.find_tape(image if image == self.places[1, b - 1] else None)
+            if tape is None:
+                return []
+            # nobody takes less than an image where there are enough: each part begins in Python, which one thread at a time may run
+            cuts, pieces = [] if len(images) + 1 >= 2 * threads else cut_rows(rows, ops, threads), min(rows, ops // LONG)
+            if pieces > len(cuts):
+                cuts = [rows * k // pieces for k in range(1, pieces)]
+            parts += [SomeNeurons(tape, a + c, a + d) for c, d in pairwise([0, *cuts, rows])]
+        return parts
+
+    def play(self, some: SomeNeurons, memory: np.ndarray) -> None:
+        asked, tape, n = self.asked, some.tape, len(some)
+        room = PlayRoom.make(tape, n, last=True, memory=memory)
         pieces = -(-n // room.some)
         whole, scalars = np.empty((pieces, PLACES, room.some), dtype=np.int64), np.empty((pieces, SCALARS, room.some))
         found, at = np.empty((len(FOUND), n)), np.empty((2, n), dtype=np.int64)
         bounds = FOUND * (8 * n) + found.__array_interface__["data"][0]
         group, done = (np.arange(n), np.empty(n, dtype=np.bool_)) if asked.leaves else (NONE, NOBODY)
         rest = OPEN if asked.leaves or asked.ends else RUNNING if asked.hides else ALL
-        neurons = np.array([self.first, asked.leaves or asked.hides, asked.best, asked.ends, rest]), self.places, self.known, at
-        self.told = np.zeros((tape.checks, 2), dtype=np.int64)
-        self.rows = n + play(*room.ask(tape, n, whole, scalars, (bounds, group, done, False), leave, self.told, neurons))
+        neurons = np.array([some.first, asked.leaves or asked.hides, asked.best, asked.ends, rest]), self.places, self.known, at
+        some.told = np.zeros((tape.checks, 2), dtype=np.int64)
+        given = whole, scalars, (bounds, group, done, False), self.backend.config.leave, some.told, neurons
+        some.rows = n + play(*room.ask(tape, n, *given))
 
 
 def bound_sides(
@@ -87,35 +130,29 @@ def bound_sides(
     """Bounds of the program's node in its boxes, which are contiguous; None where no tape goes from its neurons to the input."""
     name = program.target
     lo, hi = tables.boxes.lo[name], tables.boxes.hi[name]
-    places, bounds = note_undecided(lo, hi, asked.every, asked.settled)
-    count = places.shape[1]
-    if not count:
+    places, known = note_undecided(lo, hi, asked.every, asked.settled)
+    if not places.shape[1]:
         return Told()
-    tape = find_tape(
-        backend, tables, program, 1, 0 if tables.boxes.batch == 1 else None, {name: TapeEntry(NEURON, program.steps[0].windows[0])}
-    )
-    if tape is None or 1 + tape.steps < len(program.steps):
+    sides = Sides(backend, tables, program, asked, places, known)
+    parts = sides.cut(threads)
+    if not parts:
         return None
-    ops = count * program.row_ops
-    cuts, pieces = cut_rows(count, ops, threads), min(count, ops // LONG)
-    if pieces > len(cuts):
-        cuts = [count * k // pieces for k in range(1, pieces)]
-    parts = [SomeNeurons(tape, places, bounds, a, b) for a, b in pairwise([0, *cuts, count])]
-    # each thread has one, which is made here: memory of a thread's own would be given back part by part
-    rooms = [PlayRoom.make(tape, max(map(len, parts)), last=True) for _ in range(min(len(parts), threads))]
+    # each thread has some, which is made here: memory of a thread's own would be given back part by part
+    most = max(part.values for part in parts)
+    memories = [np.empty(most, dtype=np.float32) for _ in range(min(len(parts), threads))]
 
     def work(part: SomeNeurons) -> None:
         expire()
-        room = rooms.pop()
+        memory = memories.pop()
         try:
-            part.play(room, asked, backend.config.leave)
+            sides.play(part, memory)
         finally:
-            rooms.append(room)
+            memories.append(memory)
 
     if len(parts) == 1:
         work(parts[0])  # nothing there asks how many threads torch has
     else:
         share_out(work, parts, threads)
-    write_cells(places[0], bounds, lo, hi)
+    write_cells(places[0], known, lo, hi)
     rows, told = sum(part.rows for part in parts), sum((part.told for part in parts[1:]), parts[0].told)
     return Told(rows, count_ops(program.steps, rows, told, [], grouped=asked.leaves)[0])

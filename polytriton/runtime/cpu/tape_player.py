@@ -32,6 +32,16 @@ NONE, NOBODY = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_)
 NO_NEURONS = NONE, np.empty((0, 0), dtype=np.int64), np.empty((0, 0)), np.empty((0, 0), dtype=np.int64)
 
 
+def count_played(tape: Tape, rows: int) -> int:
+    """Of so many rows, how many are played at a time: as many as lie near the processor."""
+    return min(rows, max(LEAST, NEAR // (8 * max(1, tape.row)) * 2))
+
+
+def count_values(tape: Tape, rows: int) -> int:
+    """Of all slots, for so many rows at a time."""
+    return tape.row * rows + tape.taps
+
+
 @dataclass(frozen=True)
 class PlayRoom:
     """Memory in which one thread plays so many rows at a time along a tape: their coefficients, slots and what is noted of them."""
@@ -42,10 +52,12 @@ class PlayRoom:
     scratch: tuple[np.ndarray, ...]
 
     @classmethod
-    def make(cls, tape: Tape, rows: int, *, last: bool) -> PlayRoom:
-        """For so many rows; where nobody reads their coefficients afterwards (`last`), some take the place of others."""
-        some = rows if not last else min(rows, max(LEAST, NEAR // (8 * max(1, tape.row)) * 2))
-        memory = np.empty(tape.row * some + tape.taps, dtype=np.float32)
+    def make(cls, tape: Tape, rows: int, *, last: bool, memory: np.ndarray | None = None) -> PlayRoom:
+        """For so many rows; where nobody reads their coefficients afterwards (`last`), some take the place of others. `memory`: theirs."""
+        some = count_played(tape, rows) if last else rows
+        if memory is None:
+            memory = np.empty(count_values(tape, some), dtype=np.float32)
+        assert len(memory) >= count_values(tape, some)
         begin, slots = memory.__array_interface__["data"][0], np.zeros((3, len(tape.sizes)), dtype=np.int64)
         slots[0], slots[1] = tape.offsets * (4 * some) + begin, tape.sizes
         slots[0, loop.TAPS] = begin + 4 * some * tape.row
