@@ -81,7 +81,7 @@ def stack_lines(tables: Tables, relu: Node) -> Tensor:
 def make_narrow(tables: Tables, relu: Node, image: int, part: Compact) -> Narrow:
     """Of a ReLU whose lines have no cut below, and the part of its operand that the image's rows refer to."""
     source, cells = relu.inputs[0], part.outputs
-    low, high, below, above, cut, t, *gap = tables.stacked(relu)[:, image].index_select(1, cells).unbind()
+    low, high, below, above, cut, t, *gap = tables.line_stack(relu)[:, image].index_select(1, cells).unbind()
     bias = tables.constants(source, 1)
     own = bias[image] if bias.dim() == 4 else bias
     floor = tables.charge(source)[1]

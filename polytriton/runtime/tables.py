@@ -87,7 +87,7 @@ class Tables:
         self._live: dict[str, Tensor] = {}
         self._active: dict[tuple[str, int], Compact | None] = {}
         self._narrow: dict[tuple[str, int], Narrow | None] = {}
-        self._stacked: dict[str, Tensor] = {}
+        self._line_stacks: dict[str, Tensor] = {}
         self.tapes: dict[TapeKey, Tape | None] = {}
         self.endings: dict[EndingKey, Ending] = {}
 
@@ -346,11 +346,11 @@ class Tables:
                 self._narrow[key] = make_narrow(self, relu, image, part)
         return self._narrow[key]
 
-    def stacked(self, relu: Node) -> Tensor:
+    def line_stack(self, relu: Node) -> Tensor:
         """`stack_lines` of this batch."""
-        if relu.name not in self._stacked:
-            self._stacked[relu.name] = stack_lines(self, relu)
-        return self._stacked[relu.name]
+        if relu.name not in self._line_stacks:
+            self._line_stacks[relu.name] = stack_lines(self, relu)
+        return self._line_stacks[relu.name]
 
     def _leaves_zeros(self, name: str, image: int, part: Compact) -> bool:
         """Whether all cells of a node that the part leaves out are zero for every execution."""

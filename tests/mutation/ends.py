@@ -46,5 +46,5 @@ ENDS: tuple[Mutant, ...] = (
     m("ends in tapes: the error counts at one end only", LOOP, "-constant[r], error[r] + excess[r]", "-constant[r], excess[r]", OTHER, PLAYED),
     m("ends in tapes: the constant keeps its sign at the other end", LOOP, "-constant[r], error[r] + excess[r]", "constant[r], error[r] + excess[r]", OTHER, PLAYED),
     m("ends in tapes: the greatest value keeps its sign", LOOP, "most[r] = -most[r]", "most[r] = most[r]", OTHER, PLAYED),
-    m("ends in tapes: rows that stay exceed by what others did", LOOP, "                    excess[r] = excess[s]\n", "", PLAYED),
+    m("ends in tapes: rows that stay exceed by what others did", LOOP, "excess[r], channel[r], sign[r] = excess[s], channel[s], sign[s]", "channel[r], sign[r] = channel[s], sign[s]", PLAYED),
 )  # fmt: skip

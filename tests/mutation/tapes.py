@@ -7,6 +7,7 @@ from tests.mutation.mutant import Mutant, m
 
 RECORD, CODE, LOOP, PLAY = "runtime/cpu/tape_record.py", "runtime/cpu/tape_code.py", "runtime/cpu/tape_loop.py", "runtime/cpu/play_loop.py"
 PLAYER, PLAYED = "runtime/cpu/tape_player.py", "tests/runtime/test_tapes.py"
+JOINED = f"{PLAYED}::test_windows_join_where_each_rows_lie"
 
 TAPES: tuple[Mutant, ...] = (
     m("tapes: a candidate is charged for nothing", RECORD, "charges.append(self.kit.candidate_error(name, terms))", "charges.append(0.0)", PLAYED),
@@ -19,7 +20,7 @@ TAPES: tuple[Mutant, ...] = (
     m("tapes: merges add for nothing", RECORD, 'if step.pays("sum"):', "if False:", PLAYED),
     m("tapes: the value at the centre is not owed", RECORD, "held = TapeEntry(held.slot, held.window, held.narrow, owes)", "pass", PLAYED),
     m("tapes: what waits owes its centre later", RECORD, "if found is not None and waits:", "if False:", PLAYED),
-    m("tapes: a candidate pays and the ReLU pays again", RECORD, "            self.frontier[name] = TapeEntry(held.slot, held.window, held.narrow)\n", "", PLAYED),
+    m("tapes: a candidate pays and the ReLU pays again", RECORD, "            self.frontier[name] = TapeEntry(held.slot, held.window, held.narrow, factor=held.factor)\n", "", PLAYED),
     m("windows may reach past those that hold them", "passes/windows.py", "return found if min(found) >= 0 else None", "return found", PLAYED),
     m("tapes: cells off an image are left", RECORD, "if step.mask:", "if False:", PLAYED),
     m("tapes: both sides of a difference keep their sign", RECORD, "self._add(step, -1.0)", "self._add(step, 1.0)", PLAYED),
@@ -30,6 +31,13 @@ TAPES: tuple[Mutant, ...] = (
     m("tapes: rows later on stand where the first ones do", PLAY, "b - a, whole[k], scalars[k],", "b - a, whole[0], scalars[k],", PLAYED),
     m("tapes: rows later on gather what the first ones did", PLAY, "b - a, whole[k], scalars[k],", "b - a, whole[k], scalars[0],", PLAYED),
     m("tapes: the last rows are not played", PLAY, "for k in range(len(whole)):", "for k in range(max(1, len(whole) - 1)):", PLAYED),
+    m("tapes: single neurons are written out with the sign they came with", LOOP, "to[channel[r]] = np.float32(sign[r] * factor)", "to[channel[r]] = np.float32(sign[r])", PLAYED),
+    m("tapes: rows that leave are other neurons", LOOP, "excess[r], channel[r], sign[r] = excess[s], channel[s], sign[s]", "excess[r] = excess[s]", PLAYED),
+    m("tapes: a candidate takes a neuron's place", RECORD, "            if held.slot == NEURON:\n                self.code.drop(m)\n            self.frontier[name] = TapeEntry(held.slot,", "            self.frontier[name] = TapeEntry(m,", PLAYED),
+    m("tapes: windows join where the first row's do", LOOP, "t, a = top + h[r] * down, left + w[r] * across", "t, a = top, left", JOINED, PLAYED),
+    m("tapes: windows move as far across as down", RECORD, "down, across * channels\n", "across, down * channels\n", PLAYED),
+    m("tapes: cells off the image come back on the next line", LOOP, "count = max(0, min(line, width - a) - first)", "count = line - first", JOINED),
+    m("tapes: lines off the image come back on another", LOOP, "range(max(0, -t), min(height, outer - t))", "range(0, min(height, outer - t))", JOINED),
     m("tapes: rows whose coefficients are read later give their place", PLAYER, "some = count_played(tape, rows) if last else rows", "some = count_played(tape, rows)", PLAYED),
     m("tapes: rows later on begin with the first ones' coefficients", PLAY, "source[a * sizes[s] + q]", "source[q]", PLAYED),
     m("tapes: an entry that waits keeps rows that left", LOOP, "if (f[REST + 2] >> s) & 1:", "if False:", PLAYED),

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from polytriton.ir.net import Builder, Net
+from polytriton.ir.plan import Axis, Window
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime import centres, kit
 from polytriton.runtime.config import DEFAULT, Config
@@ -193,6 +194,31 @@ def test_every_instruction_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
         for tape in agree(net, monkeypatch, 2, "all"):
             seen.update(tape.code[:, tape_loop.OP].tolist())
     assert set(seen) == set(range(tape_loop.KINDS))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_windows_join_where_each_rows_lie(seed: int) -> None:
+    """Windows of other strides, or the whole image: every cell goes where it is on the image, and those off it nowhere."""
+    rng = np.random.default_rng(seed)
+    rows, channels, image = 7, int(rng.integers(1, 4)), rng.integers(3, 9, 2)
+    drawn = zip(*rng.integers(1, 6, (3, 2)), image, strict=True)
+    axes = [(Axis(int(size), int(stride), int(offset)), int(n)) for size, stride, offset, n in drawn]
+    old = Window(*(axis for axis, _ in axes))
+    new = Window(*(Axis(n, 0, 0) if rng.random() < 0.6 else Axis(n + 9, max(0, axis.stride - 1), 4) for axis, n in axes))
+    at = rng.integers(0, 4, (2, rows))
+    m = rng.standard_normal((rows, old.h.size, old.w.size, channels)).astype(np.float32)
+    want = rng.standard_normal((rows, new.h.size, new.w.size, channels)).astype(np.float32)
+    got = want.copy()
+    for r, i, j in product(range(rows), range(old.h.size), range(old.w.size)):
+        y = at[0, r] * (old.h.stride - new.h.stride) - old.h.offset + new.h.offset + i
+        x = at[1, r] * (old.w.stride - new.w.stride) - old.w.offset + new.w.offset + j
+        if 0 <= y < new.h.size and 0 <= x < new.w.size:
+            want[r, y, x] += m[r, i, j]
+    top, left = new.h.offset - old.h.offset, (new.w.offset - old.w.offset) * channels
+    down, across = old.h.stride - new.h.stride, (old.w.stride - new.w.stride) * channels
+    shapes = old.h.size, old.w.size * channels, got.reshape(-1), new.h.size, new.w.size * channels
+    tape_loop.join_windows(m.reshape(-1), *shapes, top, left, down, across, *at)
+    assert np.array_equal(got, want)
 
 
 def test_the_machine_code_is_what_the_interpreter_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from polytriton.runtime.cpu.fused import charge, concretize_rows, positive_dot, 
 from polytriton.runtime.cpu.outside import doubles, floats, integers
 from polytriton.runtime.cpu.scalars import exceed_rows, find_open, pay_rows, settle_rows
 
-KINDS = 17
+KINDS = 18
 CANDIDATE, SETTLE, LEAVE, RELAX, CHARGE, LINEAR, CONV, MASK, WEIGH, PAY, POINT, ZERO, JOIN, COPY = range(14)
-BEGIN, CHARGE_BEGIN, RELAX_ALONE = range(14, KINDS)
+BEGIN, CHARGE_BEGIN, RELAX_ALONE, UNIT = range(14, KINDS)
 OP, M, OUT, PLACE, REST, FIELDS = 0, 1, 2, 3, 10, 28  # of an instruction; a place is seven numbers (`find_windows`)
 PITCH, HEIGHT, LINE = PLACE + 4, PLACE + 5, PLACE + 6
 REALS, MOST = 6, 4  # real numbers that an instruction has beside them, and entries of a frontier that is checked
@@ -71,6 +71,14 @@ def begin_rows(out, sign, factor, channel, weights, height, line, outer, width, 
                 oo[q] = mm[q] * s
 
 
+def write_units(out, size, sign, factor, channel):  # type: ignore[no-untyped-def]
+    """The same before it: one on the neuron, or less than nothing, exactly, and zeros on the other channels of its cell."""
+    for r in range(len(sign)):
+        to = out[r * size : (r + 1) * size]
+        to[:] = 0
+        to[channel[r]] = np.float32(sign[r] * factor)
+
+
 def charge_begun(f, image, h, w, sign, factor, channel, first, bias, con, err):  # type: ignore[no-untyped-def]
     """What such rows bring to the constant, and the error of that: no sum, so no rounding but the table's own."""
     for r in range(len(sign)):
@@ -102,13 +110,18 @@ def multiply_table(m, base, pitch, height, line, table):  # type: ignore[no-unty
                 mm[q] = mm[q] * tt[q]
 
 
-def join_windows(m, height, line, out, outer, width, top, left, rows):  # type: ignore[no-untyped-def]
-    """Adds windows [height, line] to windows [outer, width] that contain them, from line `top` and value `left` on."""
-    for r in range(rows):
-        for i in range(height):
-            a, b = (r * height + i) * line, (r * outer + top + i) * width + left
-            mm, oo = m[a : a + line], out[b : b + line]
-            for q in range(line):
+def join_windows(m, height, line, out, outer, width, top, left, down, across, h, w):  # type: ignore[no-untyped-def]
+    """Adds windows [height, line] to windows [outer, width], from line `top` and value `left` on, and so many further for every step of a
+    row's place down and across. What lies outside of these is dropped: cells off the image.
+    """
+    for r in range(len(h)):
+        t, a = top + h[r] * down, left + w[r] * across
+        first = max(0, -a)
+        count = max(0, min(line, width - a) - first)
+        for i in range(max(0, -t), min(height, outer - t)):
+            begin, to = (r * height + i) * line + first, (r * outer + t + i) * width + a + first
+            mm, oo = m[begin : begin + count], out[to : to + count]
+            for q in range(count):
                 oo[q] = oo[q] + mm[q]
 
 
@@ -159,7 +172,7 @@ def play_some(  # type: ignore[no-untyped-def]
                 for r in range(count):
                     s = stay[r]
                     image[r], h[r], w[r], index[r], constant[r], error[r] = image[s], h[s], w[s], index[s], constant[s], error[s]
-                    excess[r] = excess[s]
+                    excess[r], channel[r], sign[r] = excess[s], channel[s], sign[s]
                 moved = f[REST + 1] != 0
                 if not moved:
                     for s in range(len(slots)):
@@ -177,6 +190,8 @@ def play_some(  # type: ignore[no-untyped-def]
                 out, sign[:n], g[0], channel, floats(f[REST + 7], FAR), f[REST], line, f[REST + 2], f[REST + 3], f[REST + 4],
                 f[REST + 5], f[REST + 6] != 0, integers(f[REST + 8], f[REST + 3]),
             )  # fmt: skip
+        elif op == UNIT:
+            write_units(out, sizes[f[OUT]], sign[:n], g[0], channel)
         elif op == CHARGE_BEGIN:
             con, err = notes[CONSTANT][:n], notes[ERROR][:n]
             charge_begun(f, image, h, w, sign[:n], g[0], channel, doubles(f[REST], FAR), doubles(f[REST + 1], FAR), con, err)
@@ -187,7 +202,9 @@ def play_some(  # type: ignore[no-untyped-def]
             for q in range(n * sizes[f[M]]):
                 out[q] = m[q] * np.float32(g[0])
         elif op == JOIN:
-            join_windows(m, height, line, out, f[REST], f[REST + 1], f[REST + 2], f[REST + 3], n)
+            join_windows(
+                m, height, line, out, f[REST], f[REST + 1], f[REST + 2], f[REST + 3], f[REST + 4], f[REST + 5], h[:n], w[:n]
+            )  # fmt: skip
         elif op == LINEAR:
             panels, count, terms, columns, picks, places = f[REST], f[REST + 1], f[REST + 2], f[REST + 3], f[REST + 4], f[REST + 7]
             source, to = slots[f[M]], slots[f[OUT]]

@@ -129,6 +129,11 @@ class PlayedRows:
         (image, h, w, index, _), (constant, error, excess, _) = self.whole[0], self.scalars[0]
         return tuple(torch.from_numpy(v[: self.left]) for v in (image, h, w, constant, error, index, excess))
 
+    def neurons(self, factor: float) -> tuple[Tensor, Tensor]:
+        """Signs, so many times as large, and channels of the rows that are left, where they are single neurons."""
+        channel, sign = self.whole[0][4][: self.left], self.scalars[0][3][: self.left]
+        return torch.from_numpy(sign * factor), torch.from_numpy(channel)
+
     def entry(self, slot: int) -> Tensor:
         begin, size = int(self.tape.offsets[slot]) * self.room.some, int(self.tape.sizes[slot])
         return torch.from_numpy(self.room.memory[begin : begin + self.left * size]).view(self.left, size)
@@ -272,9 +277,10 @@ class TapePlayer(Frontier):
         self.image = self.tables.only_image(self.rows.image) if self.image is None else self.image
 
         def entry(name: str, held: TapeEntry) -> Entry:
-            if held.slot == NEURON:  # rows leave at checks only, and none is taken while such an entry is there
+            if held.slot == NEURON:
                 (start,) = (m for m, _ in before.values() if isinstance(m, Identity))
-                return Identity(start.sign * held.factor, start.channel), held.window
+                sign, channel = (_join(v) for v in zip(*(part.neurons(held.factor) for part in parts), strict=True))
+                return Identity(sign.to(start.sign.dtype), channel), held.window
             m = _join([part.entry(held.slot) for part in parts])
             shape = held.window.h.size, held.window.w.size, self._extent(name)[2]
             return m.view(len(m), *(shape if held.narrow is None else (1, 1, len(held.narrow.cells)))), held.window

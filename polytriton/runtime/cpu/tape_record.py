@@ -20,6 +20,7 @@ from polytriton.runtime.narrow import Narrow, lies_between
 from polytriton.runtime.tables import Tables
 
 SLOTS, ROOM = 62, 8  # bits of a whole number, but for its sign; slots that a step takes at most
+WRITTEN = "merge", "relu", "dense"  # steps that take coefficients: single neurons are written out for them
 
 
 def record(
@@ -88,6 +89,8 @@ class _Writer:
         if step.check:
             self._check(step)
             self.checks += 1
+        if step.op in WRITTEN and self._is_neuron(step.node):
+            self._write_out(step.node)
         if step.op == "linear":
             self._linear(step, coming)
         elif step.op != "input":
@@ -98,13 +101,11 @@ class _Writer:
     # ---- what there are instructions for ------------------------------------------------------------------
 
     def _knows(self, step: Step) -> bool:
-        if step.check and (len(self.frontier) > loop.MOST or any(held.slot == NEURON for held in self.frontier.values())):
+        if step.check and len(self.frontier) > loop.MOST:
             return False
-        if step.op in ("input", "add", "sub"):
+        if step.op in ("input", "add", "sub", "merge", "dense"):
             return True
         node = self.kit.nodes[step.node]
-        if step.op not in ("linear", "conv") and any(held.slot == NEURON for held in self._standing(step.node)):
-            return False
         if step.op == "relu":
             varies = step.pays("behind") and self.kit.varies(node.inputs[0])
             return not varies and self.tables.lines(node).lower_cut is None
@@ -113,10 +114,11 @@ class _Writer:
             if step.op == "conv" and held and held[0].slot == NEURON:
                 return margins(reach(node, held[0].window), step.windows[0]) is not None
             return self.kit.sums_in_blocks(self.kit.forward.layers[step.node])
-        if step.op == "merge":
-            parts = self._standing(step.node)[:2]
-            return all(margins(part.window, step.windows[0]) is not None for part in parts)
-        return step.op == "dense" and self.frontier[step.node].window == step.windows[0]
+        return False
+
+    def _is_neuron(self, name: str) -> bool:
+        """Whether one of the entries at a node is a single neuron."""
+        return any(held.slot == NEURON for held in self._standing(name))
 
     # ---- instructions -------------------------------------------------------------------------------------
 
@@ -135,6 +137,20 @@ class _Writer:
     def _standing(self, name: str) -> list[TapeEntry]:
         """The entries at a node."""
         return [self.frontier[name], *self.arriving.get(name, [])] if name in self.frontier else []
+
+    def _write_out(self, name: str) -> None:
+        """Single neurons at a node become coefficients."""
+        self.frontier[name] = self._dense_entry(name, self.frontier[name])
+        if name in self.arriving:
+            self.arriving[name] = [self._dense_entry(name, held) for held in self.arriving[name]]
+
+    def _dense_entry(self, name: str, held: TapeEntry) -> TapeEntry:
+        """The entry as coefficients, in a slot of its own where it is a single neuron."""
+        if held.slot != NEURON:
+            return held
+        out = self.code.slot(self._size(name, held))
+        self.code.emit(loop.UNIT, out=out, reals=[held.factor])
+        return TapeEntry(out, held.window)
 
     def _take(self, name: str) -> TapeEntry:
         held = self.frontier.pop(name)
@@ -190,8 +206,11 @@ class _Writer:
         for k, (name, held) in enumerate(entries):
             place = self._place(name, held.window, held.narrow)
             low, high = self.tables.box(name) if held.narrow is None else held.narrow.box
-            self.code.emit(loop.CANDIDATE, held.slot, 0, place, [*map(self.code.address, (low, high, held.owes)), k])
-            self.frontier[name] = TapeEntry(held.slot, held.window, held.narrow)
+            m = self._dense_entry(name, held).slot
+            self.code.emit(loop.CANDIDATE, m, 0, place, [*map(self.code.address, (low, high, held.owes)), k])
+            if held.slot == NEURON:
+                self.code.drop(m)
+            self.frontier[name] = TapeEntry(held.slot, held.window, held.narrow, factor=held.factor)
             floors.append(self.code.address(self.tables.floor(name)))
             terms = place[-2] * place[-1] + len(entries) - 1
             charges.append(self.kit.candidate_error(name, terms))
@@ -200,7 +219,8 @@ class _Writer:
         waiting = [held for parts in self.arriving.values() for held in parts]
         # RELAX reads the rows that stay where they are
         lazy = step.op == "relu" and step.pays("behind") and len(entries) + len(waiting) == 1 and not step.pays("relu")
-        live = sum(1 << slot for slot in {held.slot for held in (*self.frontier.values(), *waiting)})
+        slots = {held.slot for held in (*self.frontier.values(), *waiting)} - {NEURON}
+        lazy, live = lazy and bool(slots), sum(1 << slot for slot in slots)
         self.code.emit(loop.LEAVE, rest=[step.op == "input", lazy, live, self.checks])
 
     # ---- steps --------------------------------------------------------------------------------------------
@@ -339,7 +359,22 @@ class _Writer:
         self._add(step, -1.0)
 
     def _dense(self, step: Step) -> None:
-        self.frontier[step.node] = self._take(step.node)
+        held, window = self._take(step.node), step.windows[0]
+        if held.window != window:
+            out = self.code.slot(self._size(step.node, TapeEntry(0, window)))
+            self.code.emit(loop.ZERO, out, out)
+            self._join(step.node, held, out, window)
+            held = TapeEntry(out, window)
+        self.frontier[step.node] = held
+
+    def _join(self, name: str, held: TapeEntry, target: int, window: Window) -> None:
+        """The entry joins a slot of rows on another window, which contains it but for cells off the image."""
+        (*_, height, line), old, channels = self._place(name, window), held.window, self.kit.frames[name].channels
+        top, left = window.h.offset - old.h.offset, window.w.offset - old.w.offset
+        down, across = old.h.stride - window.h.stride, old.w.stride - window.w.stride
+        rest = height, line, top, left * channels, down, across * channels
+        self.code.emit(loop.JOIN, held.slot, target, self._place(name, old), rest)
+        self.code.drop(held.slot)
 
     def _merge(self, step: Step) -> None:
         name, window = step.node, step.windows[0]
@@ -357,11 +392,7 @@ class _Writer:
             target = self.code.slot(place[-2] * place[-1])
             self.code.emit(loop.ZERO, target, target)
         for part in parts:
-            around, inner = margins(part.window, window), self._place(name, part.window)
-            assert around is not None
-            channels = self.kit.frames[name].channels
-            self.code.emit(loop.JOIN, part.slot, target, inner, [place[-2], place[-1], around[0], around[1] * channels])
-            self.code.drop(part.slot)
+            self._join(name, part, target, window)
         made = TapeEntry(target, window)
         if step.pays("sum"):
             self._weigh(name, made, first=not weighed)
