@@ -56,7 +56,7 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("blocks: products round half as much", "runtime/cpu/affine_cells.py", "charged[j] + gamma * (1 + nu) * nn[j]", "charged[j] + gamma * 0.5 * nn[j]", TERMS),
     m("centres: a product's value at its centre stays in the constant", WALK, "            self.backend.pay(self.rows, value, -1.0)\n        self._pay_intercepts", "            self.backend.pay(self.rows, None, -1.0)\n        self._pay_intercepts", CENTRES),
     m("narrow: rows pay nothing for a layer whose off cells they leave out", "runtime/narrow.py", "gap[0] if gap else None, t, floor,", "gap[0] if gap else None, 0 * t, floor,", NARROW),
-    m("narrow: every image has the first one's lines", "runtime/narrow.py", "tables.line_stack(relu)[:, image]", "tables.stacked(relu)[:, 0]", KEPT),
+    m("narrow: every image has the first one's lines", "runtime/narrow.py", "tables.line_stack(relu)[:, image]", "tables.line_stack(relu)[:, 0]", KEPT),
     m("narrow: images have no margin", "runtime/tables.py", "return (frame.h, frame.w) == (1, 1) and not any(frame.halo)", "return True", NARROW),
     m("narrow: the cut above a ReLU is left out with the cells", "runtime/narrow.py", "lines.below, lines.above, lines.upper_cut, t,", "lines.below, lines.above, 0 * lines.upper_cut, t,", NARROW),
     m("vectors: a sum of magnitudes lets signs cancel", "runtime/cpu/vectors.py", "np.float64(abs(row[k])) * xx[k]", "np.float64(row[k]) * xx[k]", NARROW),
