@@ -113,7 +113,7 @@ class Decider:
             config = replace(o.config, skips={}) if how.full else o.config
             self._engines[how] = Engine(
                 replace(self.compiled, plan=plan), semantics=o.semantics, dtype=how.dtype, device=self.device, memory=o.memory,
-                threads=torch.get_num_threads(), early=o.early, tight=how.tight, forward=self._forward,
+                threads=settings.allowed_threads(), early=o.early, tight=how.tight, forward=self._forward,
                 kernels=self.kernels, config=config, numerics=o.numerics,
             )  # fmt: skip
             self._forward = self._engines[how].forward  # one interval pass serves all
@@ -150,13 +150,17 @@ class Decider:
         asked = self.options.config.threads
         return settings.threads(asked) if self.device.type == "cpu" and asked > 0 else nullcontext()
 
+    def _alone(self) -> AbstractContextManager[None]:
+        """On a CPU engines share out rows and long products to threads of ours; torch works alone beside them."""
+        return settings.own_threads() if self.device.type == "cpu" and not self.kernels else nullcontext()
+
     # ---- bounds -----------------------------------------------------------------------------------------
 
     def boxes(
         self, lo: np.ndarray, hi: np.ndarray, progress: Progress = _silent, candidates: str = ""
     ) -> Generator[tuple[Engine, Boxes], None, None]:
         """Refined boxes, a batch at a time; `candidates` other than the options' where they are given."""
-        with settings.pin_settings(self.device), self._threads():
+        with self._threads(), self._alone(), settings.pin_settings(self.device):
             engine = self.engine(self.tries(patient=False, candidates=candidates)[0])
             for part in self.batches(len(lo), engine):
                 box = torch.from_numpy(lo[part]), torch.from_numpy(hi[part])
@@ -252,7 +256,7 @@ class Decider:
             answers = Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(count, dtype=bool), trail=trail)
         if slopes and answers.slopes is None:
             answers.slopes = {}
-        with self.turn, settings.pin_settings(self.device), self._threads():
+        with self.turn, self._threads(), self._alone(), settings.pin_settings(self.device):
             try:
                 for how in tries if tries is not None else self.tries(patient=False):
                     open_rows = np.flatnonzero(~answers.settled[q.group])

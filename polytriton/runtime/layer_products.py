@@ -9,7 +9,11 @@ from torch import Tensor
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
 from polytriton.runtime.cpu import cells, vectors
+from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.layers import Layer
+from polytriton.runtime.settings import allowed_threads
+
+LONG = 2 * 10**7  # operations: some milliseconds
 
 
 class LayerProducts:
@@ -72,10 +76,25 @@ class LayerProducts:
         return self.product(layer, layer.wabs if sizes else layer.w, x)
 
     def product(self, layer: Layer, w: Tensor, x: Tensor) -> Tensor:
-        """w x in float64, plain summation, for a matrix of the layer's shape."""
-        node = layer.node
+        """w x in float64, plain summation, for a matrix of the layer's shape; threads take boxes or outputs of a long one each."""
+        node, threads = layer.node, allowed_threads() if x.device.type == "cpu" else 1
+        by_boxes = len(x) >= threads
+        shares = threads > 1 and node.op != "scale" and (by_boxes or node.integer("g", 1) == 1)
+        if not shares or 2 * len(x) * node.size * layer.terms < LONG:
+            return self._reshape(self._plain(node, w, x), node)
+        parts = [(w, some) for some in x.chunk(threads)] if by_boxes else [(some, x) for some in w.chunk(threads)]
+        made: list[Tensor] = [x] * len(parts)
+
+        def work(k: int) -> None:
+            made[k] = self._plain(node, *parts[k])
+
+        share_out(work, range(len(parts)), threads)
+        return self._reshape(torch.cat(made, 0 if by_boxes else -1), node)
+
+    def _plain(self, node: Node, w: Tensor, x: Tensor) -> Tensor:
+        """The product of some boxes with a layer, or with some of its outputs; of a dense layer [batch, outputs]."""
         if node.op == "linear":
-            return self._reshape(x.flatten(1) @ w.T, node)
+            return x.flatten(1) @ w.T
         if node.op == "scale":
             return x * w
         p = node.ints("p", (0, 0, 0, 0))

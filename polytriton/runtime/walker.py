@@ -29,6 +29,7 @@ from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.kit import Kit
 from polytriton.runtime.results import Forms, Identity, Results, Rows, expire, form_rows
+from polytriton.runtime.settings import allowed_threads
 from polytriton.runtime.tables import Tables
 from polytriton.runtime.undecided import Undecided
 
@@ -82,7 +83,7 @@ class Walker:
         """
         if not self._may_play(program, tables):
             return False
-        threads = min(self.backend.threads, torch.get_num_threads())
+        threads = min(self.backend.threads, allowed_threads())
         if chunk_rows(program, self.kit.coefficients.dtype.itemsize, self.memory // 2) < threads * LEAST:
             return False  # blocks of fewer rows fit, or none does, which is told there
         told = bound_sides(self.backend, tables, program, asked, threads, lambda: expire(deadline))
@@ -150,7 +151,7 @@ class Walker:
         if leaves:
             results.group = torch.arange(rows, device=self.device)
             results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
-        sharers = min(self.backend.threads, torch.get_num_threads())
+        sharers = min(self.backend.threads, allowed_threads())
         # one thread's Python goes on beside another's loops where there is a block for each; the rows of few blocks are divided
         ranges = self.blocks(rows, program, 1, images, walks=False) if chosen is None and self._may_play(program, tables) else []
         plays = 0 < len(ranges) <= sharers
@@ -202,7 +203,7 @@ class Walker:
         if groups is not None:
             results.group, results.strict = groups.to(self.device), True
             results.done = torch.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=torch.bool, device=self.device)
-        rows, sharers = len(forms.image), min(self.backend.threads, torch.get_num_threads())
+        rows, sharers = len(forms.image), min(self.backend.threads, allowed_threads())
         plays = chosen is None and forms.over_input is None and self._may_play(self.plan.query, tables)
         threads = 1 if plays else self._sharers(rows, self.plan.query)
         blocks = self.blocks(rows, self.plan.query, threads, walks=not plays)

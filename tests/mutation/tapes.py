@@ -34,6 +34,7 @@ TAPES: tuple[Mutant, ...] = (
     m("tapes: single neurons are written out with the sign they came with", LOOP, "to[channel[r]] = np.float32(sign[r] * factor)", "to[channel[r]] = np.float32(sign[r])", PLAYED),
     m("tapes: rows that leave are other neurons", LOOP, "excess[r], channel[r], sign[r] = excess[s], channel[s], sign[s]", "excess[r] = excess[s]", PLAYED),
     m("tapes: a candidate takes a neuron's place", RECORD, "            if held.slot == NEURON:\n                self.code.drop(m)\n            self.frontier[name] = TapeEntry(held.slot,", "            self.frontier[name] = TapeEntry(m,", PLAYED),
+    m("tapes: a neuron that is taken away is added behind a check", RECORD, "held.narrow, factor=held.factor)\n", "held.narrow)\n", PLAYED),
     m("tapes: windows join where the first row's do", LOOP, "t, a = top + h[r] * down, left + w[r] * across", "t, a = top, left", JOINED, PLAYED),
     m("tapes: windows move as far across as down", RECORD, "down, across * channels\n", "across, down * channels\n", PLAYED),
     m("tapes: cells off the image come back on the next line", LOOP, "count = max(0, min(line, width - a) - first)", "count = line - first", JOINED),

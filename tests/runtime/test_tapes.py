@@ -53,12 +53,15 @@ def ask(
     config: Config,
     threads: int = 1,
     traced: bool = True,
+    width: float = 1.0,
 ) -> Answer:
-    """`traced`: what became of every row is noted, so that each side of a node's neurons is walked on its own."""
+    """`traced`: what became of every row is noted, so that each side of a node's neurons is walked on its own. `width`: of the boxes."""
     monkeypatch.setattr(Walk, "plays", plays)
     engine = Engine(compile_net(net, candidates), semantics="real", config=config, threads=threads)
     found, rng = Answer(), np.random.default_rng(5)
     lo, hi = (torch.from_numpy(v).reshape(batch, -1) for v in random_box(rng, net, "ordinary", batch))
+    if width < 1.0:
+        lo, hi = (lo + hi) / 2 - width * (hi - lo) / 2, (lo + hi) / 2 + width * (hi - lo) / 2
     boxes = engine.refine(lo, hi, trace=Trace(torch.device("cpu")) if traced else None, every=False)
     for name in engine.bounded_nodes():
         found.numbers |= {f"{name}.lo": boxes.lo[name].numpy(), f"{name}.hi": boxes.hi[name].numpy()}
@@ -81,12 +84,12 @@ def ask(
 
 
 def agree(
-    net: Net, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config = DEFAULT, threads: int = 1
+    net: Net, monkeypatch: pytest.MonkeyPatch, batch: int, candidates: str, config: Config = DEFAULT, threads: int = 1, width: float = 1.0
 ) -> list[Tape]:  # fmt: skip
     """Bounds of neurons that stay undecided are the same; those of others too, unless decided rows stay with the others for a while."""
-    walked = ask(net, False, monkeypatch, batch, candidates, config)
-    played = ask(net, True, monkeypatch, batch, candidates, config, threads)
-    sides = ask(net, True, monkeypatch, batch, candidates, config, threads, traced=False)
+    walked = ask(net, False, monkeypatch, batch, candidates, config, width=width)
+    played = ask(net, True, monkeypatch, batch, candidates, config, threads, width=width)
+    sides = ask(net, True, monkeypatch, batch, candidates, config, threads, traced=False, width=width)
     assert not walked.tapes and (sides.rows, sides.ops, sides.left) == (played.rows, played.ops, played.left)
     by_image = batch > 1 and any(kit.COMPACT <= v.size for v in net.weights.values())  # then sides' rows of an image stay by themselves
     for name, want in played.numbers.items():
@@ -153,6 +156,29 @@ def test_a_part_may_lose_all_of_its_rows(three: int, monkeypatch: pytest.MonkeyP
     assert (low[0][:40] > 0).all() and (low[0][40:] < 0).all() and torch.allclose(low[0], low[1], rtol=1e-12, atol=1e-12)
 
 
+def skips() -> Net:
+    """Sums of a branch with two ReLUs inside, and of what it began with: as it is, behind a convolution, and negated."""
+    rng, b = np.random.default_rng(1), Builder("skips")
+
+    def conv(x: str, made: int, k: int, stride: int = 1) -> str:
+        given, pad = b.shape(x)[0], k // 2
+        w = (rng.standard_normal((made, given, k, k)) * np.sqrt(2 / (given * k * k))).astype(np.float32)
+        c = rng.standard_normal(made).astype(np.float32) / 4
+        return b.add("conv", (x,), w=b.constant(w), b=b.constant(c), k=(k, k), s=(stride, stride), p=(pad,) * 4, d=(1, 1), g=1)
+
+    def branch(x: str, made: int, stride: int = 1) -> str:
+        x = b.add("relu", (conv(x, made, 3, stride),))
+        return conv(b.add("relu", (conv(x, made, 1),)), made, 3)
+
+    x = b.add("relu", (conv(b.input((2, 7, 6)), 6, 3),))
+    x = b.add("relu", (b.add("add", (x, branch(x, 6))),))
+    skip = conv(x, 7, 1, 2)
+    x = b.add("relu", (b.add("sub", (skip, branch(x, 7, 2))),))
+    x = b.add("relu", (b.add("sub", (branch(x, 7), x)),))
+    w = rng.standard_normal((4, 7 * 4 * 3)).astype(np.float32) / 9
+    return b.build(b.add("linear", (x,), w=b.constant(w), b=b.constant(np.zeros(4, np.float32))))
+
+
 def wide() -> Net:
     """Convolutions whose windows and strides differ, a sum and a difference of branches, dense layers that leave cells out."""
     rng, b = np.random.default_rng(8), Builder("wide")
@@ -194,6 +220,29 @@ def test_every_instruction_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
         for tape in agree(net, monkeypatch, 2, "all"):
             seen.update(tape.code[:, tape_loop.OP].tolist())
     assert set(seen) == set(range(tape_loop.KINDS))
+
+
+@pytest.mark.parametrize("width", [0.1, 0.03])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_single_neurons_stay_over_checks(batch: int, width: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a sum rows leave while what they begin with is still one neuron of each: at itself, at a convolution, and negated."""
+    net, told, play = skips(), dict[str, np.ndarray](), sides.Sides.play
+    sums = [n.name for n in net if n.op in ("add", "sub")]
+
+    def note(self: sides.Sides, some: sides.SomeNeurons, memory: np.ndarray) -> None:
+        play(self, some, memory)
+        if self.program.target in sums:
+            told[self.program.target] = some.told[:2, 1]
+
+    monkeypatch.setattr(sides.Sides, "play", note)
+    agree(net, monkeypatch, batch, "all", Config(least=4), width=width)
+    if not blocks.is_available():
+        assert not told
+        return
+    for name in sums:
+        ops = [s.op for s in compile_net(net, "all").plan.bound(name).steps if s.op != "dense"]
+        assert ops[2:7] == ["conv", "relu", "conv", "relu", "conv"], "the neuron is substituted before a row may leave"
+    assert sum(second < first for first, second in told.values()) > 1
 
 
 @pytest.mark.parametrize("seed", range(20))
