@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant, m
 
+PRODUCTS, SHARED = "runtime/layer_products.py", "tests/runtime/test_sharing.py::test_long_products_are_shared"
 NARROW, KEPT = "tests/runtime/test_narrow.py", "tests/runtime/test_sides.py::test_an_images_rows_leave_out_what_is_off_in_it"
 PASS, CHECK, WALK, LAUNCHES = "passes/charge.py", "ir/check.py", "runtime/cpu/walk.py", "kernels/launches.py"
 FRONTIER = "runtime/cpu/frontier.py"
@@ -57,6 +58,9 @@ PAYMENTS: tuple[Mutant, ...] = (
     m("centres: a product's value at its centre stays in the constant", WALK, "            self.backend.pay(self.rows, value, -1.0)\n        self._pay_intercepts", "            self.backend.pay(self.rows, None, -1.0)\n        self._pay_intercepts", CENTRES),
     m("narrow: rows pay nothing for a layer whose off cells they leave out", "runtime/narrow.py", "gap[0] if gap else None, t, floor,", "gap[0] if gap else None, 0 * t, floor,", NARROW),
     m("narrow: every image has the first one's lines", "runtime/narrow.py", "tables.line_stack(relu)[:, image]", "tables.line_stack(relu)[:, 0]", KEPT),
+    m("products: every part is the first boxes'", PRODUCTS, "self._plain(node, *parts[k])", "self._plain(node, *parts[0])", SHARED),
+    m("products: a scale is cut into outputs", PRODUCTS, 'node.op != "scale" and ', "", SHARED),
+    m("products: channels are cut out of their groups", PRODUCTS, 'node.integer("g", 1) == 1', "True", SHARED),
     m("narrow: images have no margin", "runtime/tables.py", "return (frame.h, frame.w) == (1, 1) and not any(frame.halo)", "return True", NARROW),
     m("narrow: the cut above a ReLU is left out with the cells", "runtime/narrow.py", "lines.below, lines.above, lines.upper_cut, t,", "lines.below, lines.above, 0 * lines.upper_cut, t,", NARROW),
     m("vectors: a sum of magnitudes lets signs cancel", "runtime/cpu/vectors.py", "np.float64(abs(row[k])) * xx[k]", "np.float64(row[k]) * xx[k]", NARROW),

@@ -13,16 +13,19 @@ import numpy as np
 import pytest
 import torch
 
-from polytriton.ir.net import Net
+from polytriton.ir.net import Builder, Net, Ref
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime import budget, walker
+from polytriton.runtime import budget, layer_products, settings, walker
 from polytriton.runtime.config import Config
 from polytriton.runtime.cpu import blocks, tape_player
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.tape import Tape
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
+from polytriton.runtime.forward import Forward
+from polytriton.runtime.layers import to_physical
 from polytriton.runtime.results import Forms, Results
+from polytriton.runtime.soundness import find_semantics
 from polytriton.runtime.trace import Trace
 from polytriton.runtime.walker import Walker
 from tests.oracle.nets import random_box, toy_conv, toy_residual
@@ -308,3 +311,60 @@ def test_a_query_shared_is_a_query_asked(net: Net, played: bool, monkeypatch: py
     assert torch.equal(found[0].best, found[2].best) and torch.isfinite(found[0].best).all()
     decided = [(r.best.view(-1, 4) > 0).any(1) for r in found]
     assert torch.equal(decided[1], decided[3]) and found[2].ops == found[0].ops and len(found[2].left) == (1 if played else THREADS)
+
+
+def test_torch_works_alone_while_its_share_is_ours() -> None:
+    given = torch.get_num_threads()
+    with settings.threads(given), settings.own_threads():
+        assert torch.get_num_threads() == 1 and settings.allowed_threads() == given
+        with settings.own_threads(), settings.threads(1):
+            assert settings.allowed_threads() == given
+        seen = list[int]()
+        other = threading.Thread(target=lambda: seen.append(settings.allowed_threads()))
+        other.start()
+        other.join()
+        assert seen == [1], "a thread that works for this one shares nothing out itself"
+    assert torch.get_num_threads() == settings.allowed_threads() == given
+    with pytest.raises(KeyError), settings.own_threads():
+        raise KeyError
+    assert torch.get_num_threads() == settings.allowed_threads() == given
+
+
+def mixed() -> Net:
+    """A convolution, one in groups, a scale that differs from cell to cell, a dense layer."""
+    rng, b = np.random.default_rng(1), Builder("mixed")
+
+    def weights(*shape: int) -> Ref:
+        return b.constant(rng.standard_normal(shape).astype(np.float32))
+
+    x = b.add("conv", (b.input((2, 7, 6)),), w=weights(6, 2, 3, 3), b=weights(6), k=(3, 3), s=(2, 1), p=(1, 0, 2, 1))
+    x = b.add("conv", (b.add("relu", (x,)),), w=weights(4, 3, 3, 3), b=weights(4), k=(3, 3), s=(1, 1), p=(1, 1, 1, 1), g=2)
+    x = b.add("scale", (b.add("relu", (x,)),), a=weights(*b.shape(x)), c=weights(*b.shape(x)))
+    x = b.add("relu", (x,))
+    return b.build(b.add("linear", (x,), w=weights(5, int(np.prod(b.shape(x)))), b=weights(5)))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_long_products_are_shared(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By boxes, or by outputs where there are fewer boxes than threads; groups of channels stay together."""
+    net = mixed()
+    forward = Forward(net, find_semantics("real"), torch.device("cpu"))
+    rng, shared = np.random.default_rng(3), list[int]()
+
+    def note(work: Callable[[int], None], jobs: range, threads: int) -> None:
+        shared.append(len(jobs))
+        share_out(work, jobs, threads)
+
+    monkeypatch.setattr(layer_products, "share_out", note)
+    for name, layer in forward.layers.items():
+        source = net.by_name[layer.node.inputs[0]]
+        x = to_physical(torch.from_numpy(rng.standard_normal((batch, *source.shape))), source.shape)
+        monkeypatch.setattr(layer_products, "LONG", 1 << 60)
+        want = forward.product(layer, layer.w, x)
+        assert not shared
+        monkeypatch.setattr(layer_products, "LONG", 0)
+        got = forward.product(layer, layer.w, x)
+        whole = layer.node.op == "scale" or (batch < THREADS and layer.node.integer("g", 1) > 1)
+        assert [*shared] == ([] if whole else [min(THREADS, batch if batch >= THREADS else layer.w.shape[0])]), name
+        shared.clear()
+        torch.testing.assert_close(got, want, rtol=1e-14, atol=1e-14)
