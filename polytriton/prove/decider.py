@@ -150,7 +150,7 @@ class Decider:
         asked = self.options.config.threads
         return settings.threads(asked) if self.device.type == "cpu" and asked > 0 else nullcontext()
 
-    def _alone(self) -> AbstractContextManager[None]:
+    def _own_threads(self) -> AbstractContextManager[None]:
         """On a CPU engines share out rows and long products to threads of ours; torch works alone beside them."""
         return settings.own_threads() if self.device.type == "cpu" and not self.kernels else nullcontext()
 
@@ -160,7 +160,7 @@ class Decider:
         self, lo: np.ndarray, hi: np.ndarray, progress: Progress = _silent, candidates: str = ""
     ) -> Generator[tuple[Engine, Boxes], None, None]:
         """Refined boxes, a batch at a time; `candidates` other than the options' where they are given."""
-        with self._threads(), self._alone(), settings.pin_settings(self.device):
+        with self._threads(), self._own_threads(), settings.pin_settings(self.device):
             engine = self.engine(self.tries(patient=False, candidates=candidates)[0])
             for part in self.batches(len(lo), engine):
                 box = torch.from_numpy(lo[part]), torch.from_numpy(hi[part])
@@ -256,7 +256,7 @@ class Decider:
             answers = Answers(np.full(len(q.image), -np.inf), np.full(len(q.image), -np.inf), np.zeros(count, dtype=bool), trail=trail)
         if slopes and answers.slopes is None:
             answers.slopes = {}
-        with self.turn, self._threads(), self._alone(), settings.pin_settings(self.device):
+        with self.turn, self._threads(), self._own_threads(), settings.pin_settings(self.device):
             try:
                 for how in tries if tries is not None else self.tries(patient=False):
                     open_rows = np.flatnonzero(~answers.settled[q.group])
