@@ -151,8 +151,11 @@ class Decider:
         return settings.threads(asked) if self.device.type == "cpu" and asked > 0 else nullcontext()
 
     def _own_threads(self) -> AbstractContextManager[None]:
-        """On a CPU engines share out rows and long products to threads of ours; torch works alone beside them."""
-        return settings.own_threads() if self.device.type == "cpu" and not self.kernels else nullcontext()
+        """On a CPU engines share out rows and long products to threads of ours; torch works alone beside them. Where there are no rows its
+        own threads do more.
+        """
+        ours = self.device.type == "cpu" and not self.kernels and self.options.method not in INTERVALS
+        return settings.own_threads() if ours else nullcontext()
 
     # ---- bounds -----------------------------------------------------------------------------------------
 
