@@ -58,6 +58,7 @@ RECIPES: tuple[Mutant, ...] = (
     m("forms: a flushed output costs nothing", CELLS, "total += (apart * biggest[j] if apart > 0 else 0.0) + abs(exact) * flush", "total += apart * biggest[j] if apart > 0 else 0.0", BEGUN),
     m("forms: outputs of the first image", CELLS, "largest[image[row] * n : (image[row] + 1) * n]", "largest[:n]", BEGUN),
     m("forms: constants are added", CELLS, "constant[r] = 0.0 - subtracted[row]", "constant[r] = subtracted[row]", BEGUN),
+    m("recipes: a table is read before it is made", "runtime/cpu/recipe_record.py", "places[name] >= places[target]", "False and places[name]", "tests/runtime/test_recipe.py::test_a_node_that_reads_its_own_tables_has_no_recipe"),
     m("sides: rows of both ends bound the wrong side", PLAY, "known[1 - own, k] = other[r]", "known[own, k] = other[r]", KEPT, PLAYED),
     m("sides: the other end takes the place of better bounds", PLAY, "is_kept(other[r], known[1 - own, k], True)", "is_kept(other[r], known[1 - own, k], False)", KEPT, PLAYED),
     m("sides: bounds at the end take the place of no others", SCALARS, "not (best and found <= known)", "not found <= known", KEPT, PLAYED),

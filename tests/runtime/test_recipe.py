@@ -14,6 +14,7 @@ from polytriton.ir.net import Builder, Net
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime import centres, kit
 from polytriton.runtime.cpu import blocks, recipe, recipe_loop, recipe_record, tape_record, vectors
+from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.forward import Boxes
 from polytriton.runtime.lines import input_lines
@@ -289,3 +290,26 @@ def test_small_products() -> None:
         assert np.abs(got - exact).max() <= 1e-14 * terms * np.abs(x).max() * np.abs(w).max()
         x[0, 0] = np.nan
         assert np.isnan(vectors.multiply(torch.from_numpy(x), torch.from_numpy(w.T.copy())).numpy()[0]).all()
+
+
+@pytest.mark.parametrize("tight", [False, True])
+def test_a_node_that_reads_its_own_tables_has_no_recipe(tight: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of an image's cells that a dense layer made are charged by its own table, which a recipe makes once the node is bounded."""
+    rng, b = np.random.default_rng(0), Builder("image")
+
+    def dense(x: str, size: int, given: int, **how: tuple[int, ...]) -> str:
+        w, c = (rng.standard_normal(shape).astype(np.float32) for shape in ((size, given), (size,)))
+        return b.add("linear", (x,), w=b.constant(w), b=b.constant(c), **how)
+
+    x = b.add("relu", (dense(dense(b.input((6,)), 3, 6), 20, 3, to=(5, 2, 2)),))
+    net = b.build(dense(x, 2, 20))
+    lo = torch.from_numpy(rng.standard_normal((3, 6)))
+    want = None
+    for plays in (False, True):
+        monkeypatch.setattr(Walk, "plays", plays)
+        engine = Engine(compile_net(net), semantics="real", tight=tight)
+        boxes = engine.refine(lo, lo + 0.3)
+        assert engine.walker.begin_recipe(engine.forward.start(lo, lo + 0.3)) is None
+        found = torch.stack([boxes.lo["linear_1"], boxes.hi["linear_1"]])
+        want = found if want is None else want
+        torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-12)

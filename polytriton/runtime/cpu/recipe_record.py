@@ -62,7 +62,9 @@ def _is_plain(layer: Layer, kit: Kit) -> bool:
 
 
 def record_recipe(backend: TorchBackend, kit: Kit, start: Boxes) -> Recipe | None:
-    """The recipe of a chain, from any batch of boxes; None where a program's tape ends early or reads a table that no line makes."""
+    """The recipe of a chain, from any batch of boxes; None where a program's tape ends early, or reads a table that no line makes, or that
+    is made when its node has been bounded.
+    """
     boxes = Boxes(dict(start.lo), dict(start.hi))
     for node in kit.net.nodes[1:]:
         kit.forward.transfer(node, boxes)
@@ -77,6 +79,11 @@ def record_recipe(backend: TorchBackend, kit: Kit, start: Boxes) -> Recipe | Non
     read = {table.data_ptr() for tape in tapes.values() for *_, table in tape.places}
     if not read <= known.keys() | {table.data_ptr() for table in kit.list_tables()}:
         return None
+    places = {node.name: k for k, node in enumerate(kit.net.nodes)}
+    for (kind, target, *_), tape in tapes.items():
+        keys = {known[table.data_ptr()] for *_, table in tape.places if table.data_ptr() in known} - {("first", target)}
+        if kind == "bound" and any(places[name] >= places[target] for _, name in keys):
+            return None
     return _RecipeWriter(kit, known, {known[place] for place in read & known.keys()}).recipe(tapes)
 
 
