@@ -270,18 +270,13 @@ def own_threads() -> Iterator[None]:
     """Torch works alone, and its threads' share of the processors is for whoever shares out work himself (`allowed_threads`). Torch's own
     threads spin where they wait for its next operation: beside another program a query of a residual network took ten times as long.
     """
-    given = torch.get_num_threads()
-    if given == 1:
-        yield
-        return
-    before = _OWN.count
-    torch.set_num_threads(1)
-    _OWN.count = given
-    try:
-        yield
-    finally:
-        _OWN.count = before
-        torch.set_num_threads(given)
+    given, before = torch.get_num_threads(), _OWN.count
+    with threads(1):
+        _OWN.count = before if given == 1 else given
+        try:
+            yield
+        finally:
+            _OWN.count = before
 
 
 def idle_processors(looks: int = 3, apart: float = 0.001) -> int:

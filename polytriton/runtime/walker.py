@@ -83,7 +83,7 @@ class Walker:
         """
         if not self._may_play(program, tables):
             return False
-        threads = min(self.backend.threads, allowed_threads())
+        threads = self._thread_count
         if chunk_rows(program, self.kit.coefficients.dtype.itemsize, self.memory // 2) < threads * LEAST:
             return False  # blocks of fewer rows fit, or none does, which is told there
         told = bound_sides(self.backend, tables, program, asked, threads, lambda: expire(deadline))
@@ -151,7 +151,7 @@ class Walker:
         if leaves:
             results.group = torch.arange(rows, device=self.device)
             results.done = torch.zeros(rows, dtype=torch.bool, device=self.device)
-        sharers = min(self.backend.threads, allowed_threads())
+        sharers = self._thread_count
         # one thread's Python goes on beside another's loops where there is a block for each; the rows of few blocks are divided
         ranges = self.blocks(rows, program, 1, images, walks=False) if chosen is None and self._may_play(program, tables) else []
         plays = 0 < len(ranges) <= sharers
@@ -176,6 +176,11 @@ class Walker:
         results.ops, results.left = sum(part.ops for part in parts), [left for part in parts for left in part.left]
         self.tally.add(program.target, rows, results.ops)
         return results
+
+    @property
+    def _thread_count(self) -> int:
+        """How many threads may share rows now."""
+        return min(self.backend.threads, allowed_threads())
 
     def _may_play(self, program: Program, tables: Tables) -> bool:
         """Whether a block's rows are divided among threads: elsewhere they wait for each other's Python, and take whole blocks."""
@@ -203,7 +208,7 @@ class Walker:
         if groups is not None:
             results.group, results.strict = groups.to(self.device), True
             results.done = torch.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=torch.bool, device=self.device)
-        rows, sharers = len(forms.image), min(self.backend.threads, allowed_threads())
+        rows, sharers = len(forms.image), self._thread_count
         plays = chosen is None and forms.over_input is None and self._may_play(self.plan.query, tables)
         threads = 1 if plays else self._sharers(rows, self.plan.query)
         blocks = self.blocks(rows, self.plan.query, threads, walks=not plays)
