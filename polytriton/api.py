@@ -21,6 +21,7 @@ from polytriton.frontend.norm_balls import LINF
 from polytriton.frontend.onnx import Imported, cross_check, load_onnx
 from polytriton.frontend.onnx_mapped import map_input
 from polytriton.frontend.query import Property
+from polytriton.frontend.vnnlib import is_property
 from polytriton.guard import guard, guard_class
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import Compiled, Observer, _quiet, compile_net
@@ -246,11 +247,11 @@ class Verifier(NetProver):
 
         The ball lies in pixel space, is cut to `clip`, and then normalised by (pixel - mean) / std; without mean and std that
         is the network's own input. uint8 pixels stand for level/255, exactly. label: by default the file's, else the network's
-        own answer. The path of a .vnnlib file, or a Property, is verified as it stands. search: as for `verify_property`; by default
-        "auto" for one image and "none" for several.
+        own answer. A Property, or the path or the text of a .vnnlib file, is verified as it stands. search: as for `verify_property`; by
+        default "auto" for one image and "none" for several.
         """
         check_time(timeout)
-        if isinstance(x, Property) or (is_path(x) and os.fspath(x).endswith((".vnnlib", ".vnnlib.gz"))):
+        if isinstance(x, Property) or (is_path(x) and is_property(x)):
             if epsilon is not None or label is not None:
                 raise UsageError("a property has no epsilon and no label", "leave them out, or give an image instead of the property")
             return self.verify_property(x, timeout=timeout, falsifier=falsifier, search=search or "auto", progress=progress)

@@ -118,6 +118,7 @@ def test_vnnlib_files_texts_and_properties() -> None:
         net.verify(path),
         net.verify(str(path)),
         net.verify_property(path.read_text()),
+        net.verify(path.read_text()),
         net.verify(polytriton.read_vnnlib(path)),
     )
     assert [r.verdict for r in asked] == ["sat"] * len(asked)

@@ -13,7 +13,7 @@ from polytriton.ir.net import Net
 from polytriton.ir.plan import Program
 from polytriton.passes.pipeline import compile_net
 from polytriton.runtime.cpu import blocks, fused, play_loop, sides, tape_player
-from polytriton.runtime.cpu.tape import Tape, TapeEntry
+from polytriton.runtime.cpu.tape import Tape
 from polytriton.runtime.cpu.tape_loop import PLACES, SCALARS
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.engine import Engine
@@ -117,11 +117,11 @@ def test_an_images_rows_leave_out_what_is_off_in_it(threads: int, monkeypatch: p
     alone = [Engine(compile_net(net)) for _ in x]
     want = [engine.refine(x[k : k + 1] - wide[k], x[k : k + 1] + wide[k]) for k, engine in enumerate(alone)]
 
-    def note(given: TorchBackend, made: Tables, program: Program, at: int, image: int | None, held: dict[str, TapeEntry]) -> Tape | None:
+    def note(given: TorchBackend, made: Tables, program: Program, image: int | None, slot: int) -> Tape | None:
         tapes.append(image)
-        return tape_player.find_tape(given, made, program, at, image, held)
+        return tape_player.find_whole_tape(given, made, program, image, slot)
 
-    monkeypatch.setattr(sides, "find_tape", note)
+    monkeypatch.setattr(sides, "find_whole_tape", note)
     engine = Engine(compile_net(net), threads=threads)
     boxes = engine.refine(x - wide, x + wide)
     assert not blocks.is_available() or (tapes.count(None) <= 1 and {0, 1, 2, 3, 4} <= set(tapes))

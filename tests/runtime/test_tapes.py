@@ -229,10 +229,10 @@ def test_single_neurons_stay_over_checks(batch: int, width: float, monkeypatch: 
     net, told, play = skips(), dict[str, np.ndarray](), sides.Sides.play
     sums = [n.name for n in net if n.op in ("add", "sub")]
 
-    def note(self: sides.Sides, some: sides.SomeNeurons, memory: np.ndarray) -> None:
-        play(self, some, memory)
+    def note(self: sides.Sides, part: sides.SidesPart, memory: np.ndarray) -> None:
+        play(self, part, memory)
         if self.program.target in sums:
-            told[self.program.target] = some.told[:2, 1]
+            told[self.program.target] = part.told[:2, 1]
 
     monkeypatch.setattr(sides.Sides, "play", note)
     agree(net, monkeypatch, batch, "all", Config(least=4), width=width)

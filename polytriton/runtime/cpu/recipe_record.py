@@ -18,8 +18,8 @@ from polytriton.runtime.charges import charge_factors
 from polytriton.runtime.cpu import recipe_loop as loop
 from polytriton.runtime.cpu import tape_loop
 from polytriton.runtime.cpu.recipe import Key, Memories, Recipe, Stage, TablePlace
-from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry, TapeKey, tape_key
-from polytriton.runtime.cpu.tape_record import record
+from polytriton.runtime.cpu.tape import NEURON, Tape, TapeKey
+from polytriton.runtime.cpu.tape_player import find_whole_tape
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.forward import Boxes, interval_rounds
 from polytriton.runtime.kit import Kit
@@ -68,23 +68,22 @@ def record_recipe(backend: TorchBackend, kit: Kit, start: Boxes) -> Recipe | Non
     boxes = Boxes(dict(start.lo), dict(start.hi))
     for node in kit.net.nodes[1:]:
         kit.forward.transfer(node, boxes)
-    tables, tapes = Tables(kit, boxes), dict[TapeKey, Tape]()
-    for program in kit.plan:
-        entries = {program.target: TapeEntry(NEURON if program.kind == "bound" else 0, program.steps[0].windows[0])}
-        tape = record(backend, tables, program, 1, None, entries)
-        if tape is None or 1 + tape.steps < len(program.steps):
-            return None
-        tapes[tape_key(program, 1, None, entries)] = tape
-    known = {table.data_ptr(): key for key, table in tables.list_tables().items()}
-    read = {table.data_ptr() for tape in tapes.values() for *_, table in tape.places}
-    if not read <= known.keys() | {table.data_ptr() for table in kit.list_tables()}:
+    tables = Tables(kit, boxes)
+    if any(find_whole_tape(backend, tables, p, None, NEURON if p.kind == "bound" else 0) is None for p in kit.plan):
         return None
-    places = {node.name: k for k, node in enumerate(kit.net.nodes)}
+    tapes = {key: tape for key, tape in tables.tapes.items() if tape is not None}
+    known = {table.data_ptr(): key for key, table in tables.list_tables().items()}
+    fixed = {table.data_ptr() for table in kit.list_tables()}
+    places, wanted = {node.name: k for k, node in enumerate(kit.net.nodes)}, set[Key]()
     for (kind, target, *_), tape in tapes.items():
-        keys = {known[table.data_ptr()] for *_, table in tape.places if table.data_ptr() in known} - {("first", target)}
-        if kind == "bound" and any(places[name] >= places[target] for _, name in keys):
+        read = {table.data_ptr() for *_, table in tape.places} - fixed
+        if not read <= known.keys():
             return None
-    return _RecipeWriter(kit, known, {known[place] for place in read & known.keys()}).recipe(tapes)
+        keys = {known[place] for place in read}
+        if kind == "bound" and any(places[name] >= places[target] for _, name in keys - {("first", target)}):
+            return None
+        wanted |= keys
+    return _RecipeWriter(kit, known, wanted).recipe(tapes)
 
 
 def _word(key: Key) -> int:

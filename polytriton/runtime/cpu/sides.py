@@ -18,9 +18,9 @@ from polytriton.runtime.budget import between_images
 from polytriton.runtime.cpu.cells import note_undecided, write_cells
 from polytriton.runtime.cpu.play_loop import ALL, OPEN, RUNNING, play
 from polytriton.runtime.cpu.sharing import share_out
-from polytriton.runtime.cpu.tape import NEURON, Tape, TapeEntry
+from polytriton.runtime.cpu.tape import NEURON, Tape
 from polytriton.runtime.cpu.tape_loop import PLACES, SCALARS
-from polytriton.runtime.cpu.tape_player import NOBODY, NONE, PlayRoom, count_ops, count_played, count_values, cut_rows, find_tape
+from polytriton.runtime.cpu.tape_player import NOBODY, NONE, PlayRoom, count_ops, count_played, count_values, cut_rows, find_whole_tape
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.tables import Tables
 
@@ -52,7 +52,7 @@ class Told:
 
 
 @dataclass
-class SomeNeurons:
+class SidesPart:
     """Neurons of a node from number `first` to `last`, of which a thread plays both sides alone: rows tell each other nothing. Once they
     are played, `rows` are how many both sides had, and `told` what the checks have seen.
     """
@@ -85,32 +85,27 @@ class Sides:
     places: np.ndarray
     known: np.ndarray
 
-    def find_tape(self, image: int | None) -> Tape | None:
-        """From the neurons to the input, for rows of this image."""
-        entry = TapeEntry(NEURON, self.program.steps[0].windows[0])
-        tape = find_tape(self.backend, self.tables, self.program, 1, image, {self.program.target: entry})
-        return None if tape is None or 1 + tape.steps < len(self.program.steps) else tape
-
-    def cut(self, threads: int) -> list[SomeNeurons]:
+    def cut(self, threads: int) -> list[SidesPart]:
         """The neurons in parts, those of an image by themselves where its rows may leave cells out; none where some have no tape. Tapes are
         written by one thread: that is Python, for which others would wait.
         """
-        count, parts = self.places.shape[1], list[SomeNeurons]()
+        count, parts = self.places.shape[1], list[SidesPart]()
         images = between_images(torch.from_numpy(self.places[1])) if self.tables.kit.narrows(self.program) else []
         for a, b in pairwise([0, *images, count]):
             rows, ops, image = b - a, (b - a) * self.program.row_ops, int(self.places[1, a])
-            tape = self.find_tape(image if image == self.places[1, b - 1] else None)
+            only = image if image == self.places[1, b - 1] else None
+            tape = find_whole_tape(self.backend, self.tables, self.program, only, NEURON)
             if tape is None:
                 return []
             # nobody takes less than an image where there are enough: each part begins in Python, which one thread at a time may run
             cuts, pieces = [] if len(images) + 1 >= 2 * threads else cut_rows(rows, ops, threads), min(rows, ops // LONG)
             if pieces > len(cuts):
                 cuts = [rows * k // pieces for k in range(1, pieces)]
-            parts += [SomeNeurons(tape, a + c, a + d) for c, d in pairwise([0, *cuts, rows])]
+            parts += [SidesPart(tape, a + c, a + d) for c, d in pairwise([0, *cuts, rows])]
         return parts
 
-    def play(self, some: SomeNeurons, memory: np.ndarray) -> None:
-        asked, tape, n = self.asked, some.tape, len(some)
+    def play(self, part: SidesPart, memory: np.ndarray) -> None:
+        asked, tape, n = self.asked, part.tape, len(part)
         room = PlayRoom.make(tape, n, last=True, memory=memory)
         pieces = -(-n // room.some)
         whole, scalars = np.empty((pieces, PLACES, room.some), dtype=np.int64), np.empty((pieces, SCALARS, room.some))
@@ -118,10 +113,10 @@ class Sides:
         bounds = FOUND * (8 * n) + found.__array_interface__["data"][0]
         group, done = (np.arange(n), np.empty(n, dtype=np.bool_)) if asked.leaves else (NONE, NOBODY)
         rest = OPEN if asked.leaves or asked.ends else RUNNING if asked.hides else ALL
-        neurons = np.array([some.first, asked.leaves or asked.hides, asked.best, asked.ends, rest]), self.places, self.known, at
-        some.told = np.zeros((tape.checks, 2), dtype=np.int64)
-        given = whole, scalars, (bounds, group, done, False), self.backend.config.leave, some.told, neurons
-        some.rows = n + play(*room.ask(tape, n, *given))
+        neurons = np.array([part.first, asked.leaves or asked.hides, asked.best, asked.ends, rest]), self.places, self.known, at
+        part.told = np.zeros((tape.checks, 2), dtype=np.int64)
+        given = whole, scalars, (bounds, group, done, False), self.backend.config.leave, part.told, neurons
+        part.rows = n + play(*room.ask(tape, n, *given))
 
 
 def bound_sides(
@@ -141,7 +136,7 @@ def bound_sides(
     most = max(part.values for part in parts)
     memories = [np.empty(most, dtype=np.float32) for _ in range(min(len(parts), threads))]
 
-    def work(part: SomeNeurons) -> None:
+    def work(part: SidesPart) -> None:
         expire()
         memory = memories.pop()
         try:

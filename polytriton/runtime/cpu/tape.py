@@ -67,6 +67,10 @@ class Tape:
     places: Sequence[tuple[int, int, Tensor]] = field(repr=False)
     used: Sequence[object] = field(repr=False)
 
+    def is_whole(self, program: Program) -> bool:
+        """Whether a tape from behind the program's start goes on to the input."""
+        return 1 + self.steps == len(program.steps)
+
 
 @dataclass(frozen=True)
 class Ending:

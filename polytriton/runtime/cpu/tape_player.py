@@ -174,22 +174,28 @@ def find_tape(
     return tables.tapes[key]
 
 
+def find_whole_tape(backend: TorchBackend, tables: Tables, program: Program, image: int | None, slot: int) -> Tape | None:
+    """From the program's node to the input, for rows that are single neurons of it (in the slot NEURON) or coefficients over it (0)."""
+    tape = find_tape(backend, tables, program, 1, image, {program.target: TapeEntry(slot, program.steps[0].windows[0])})
+    return tape if tape is not None and tape.is_whole(program) else None
+
+
 def play_forms(
     backend: TorchBackend, tables: Tables, program: Program, rows: Rows, start: Tensor, results: Results, threads: int
 ) -> bool:
     """Bounds of rows with coefficients over the program's node, as a walk's, which it prepares less for; False where no tape goes on to the
     input.
     """
-    only, name = tables.only_image(rows.image) if tables.kit.narrows(program) else None, program.target
-    tape = find_tape(backend, tables, program, 1, only, {name: TapeEntry(0, program.steps[0].windows[0])})
-    if tape is None or 1 + tape.steps < len(program.steps):
+    only = tables.only_image(rows.image) if tables.kit.narrows(program) else None
+    tape = find_whole_tape(backend, tables, program, only, 0)
+    if tape is None:
         return False
-    n, leave, places = len(rows), backend.config.leave, [v.numpy() for v in (rows.image, rows.h, rows.w, rows.index)]
-    numbers = rows.constant.numpy(), rows.error.numpy()
+    n, leave, slot = len(rows), backend.config.leave, tape.before[program.target]
+    places, numbers = [v.numpy() for v in (rows.image, rows.h, rows.w, rows.index)], (rows.constant.numpy(), rows.error.numpy())
     parts = [
         PlayedRows.begin(
-            tape, [*(v[a:b] for v in places), None], [*(v[a:b] for v in numbers), None, None], {tape.before[name]: start[a:b].contiguous()},
-            results, leave, last=True, ends=False,
+            tape, [*(v[a:b] for v in places), None], [*(v[a:b] for v in numbers), None, None], {slot: start[a:b].contiguous()}, results,
+            leave, last=True, ends=False,
         )
         for a, b in pairwise([0, *cut_groups(n, n * program.row_ops, threads, results, rows.index), n])
     ]  # fmt: skip
