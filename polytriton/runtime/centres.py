@@ -25,13 +25,15 @@ FEW = 64  # terms of an entry below which a product rounds too little to be cent
 
 @dataclass(frozen=True)
 class Centre:
-    """A point p of a layer's operand in the coefficient type, fl(W p + b) in float64, and at least |y - p| for every y of the box, all
-    [batch, h, w, channels]. Where the box is [0, 0] the point is 0, and |p| <= |y| (1 + 2^-23) at the box's larger end.
+    """A point p of a layer's operand in the coefficient type, fl(W p + b) in float64, at least |y - p| for every y of the box, and wabs
+    times that where it is known, all [batch, h, w, channels]. Where the box is [0, 0] the point is 0, and |p| <= |y| (1 + 2^-23) at the
+    box's larger end.
     """
 
     point: Tensor
     image: Tensor
     radius: Tensor
+    entries: Tensor | None = None
 
 
 def is_centred(layer: Layer) -> bool:
@@ -43,9 +45,11 @@ def find_centre(forward: Forward, layer: Layer, boxes: Boxes, dtype: torch.dtype
     lo, hi = (d[layer.node.inputs[0]] for d in (boxes.lo, boxes.hi))
     if cells.serves(lo):
         point, exact, radius = cells.centre_cells(lo, hi, dtype)
-        return Centre(point, forward.layer_product(layer, exact) + layer.b, radius)
-    point = (0.5 * lo + 0.5 * hi).to(dtype)
-    sound = torch.isfinite(point) & (point.abs() >= torch.finfo(dtype).tiny)  # what is rounded by more than its share is left at 0
-    point = torch.where(sound, point, torch.zeros_like(point))
-    exact = point.double()
-    return Centre(point, forward.layer_product(layer, exact) + layer.b, up(torch.maximum(hi - exact, exact - lo)))
+    else:
+        point = (0.5 * lo + 0.5 * hi).to(dtype)
+        sound = torch.isfinite(point) & (point.abs() >= torch.finfo(dtype).tiny)  # what is rounded by more than its share is left at 0
+        point = torch.where(sound, point, torch.zeros_like(point))
+        exact = point.double()
+        radius = up(torch.maximum(hi - exact, exact - lo))
+    image, entries = forward.centre_sums(layer, exact, radius)
+    return Centre(point, image + layer.b, radius, entries)

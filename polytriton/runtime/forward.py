@@ -270,19 +270,14 @@ class Forward(LayerProducts):
         )  # fmt: skip
 
     def _parts(self, layer: Layer, mid: Tensor, both: Tensor, terms: str) -> AffineParts:
-        """What kernels.device.forward computes, by tensor operations; `both`: half widths and, behind them, magnitudes."""
-        centre = self.layer_product(layer, mid) + layer.b
-        if layer.cancelled:  # wabs counts what cancelled in a merge; the radius does not
-            rad, xabs = both.chunk(2)
-            spread, magnitude = self.product(layer, layer.w.abs(), rad), self.sizes_product(layer, xabs)
-        else:
-            spread, magnitude = self.sizes_product(layer, both).chunk(2)
+        """What kernels.device.forward computes, on the host; `both`: half widths and, behind them, magnitudes."""
+        centre, spread, magnitude, present = self.box_sums(layer, mid, both)
         count = None
         if terms == "present":
-            count = self.nonzero_terms(layer, both.chunk(2)[1] > 0)
+            count = self.nonzero_terms(layer, both.chunk(2)[1] > 0) if present is None else present
         elif terms == "given":
             count = torch.full((1, 1, 1, 1), float(layer.summands or 0), dtype=torch.float64, device=self.device)
-        return AffineParts(centre, up(spread), up(magnitude), count)
+        return AffineParts(centre + layer.b, up(spread), up(magnitude), count)
 
     def _sum(self, node: Node, boxes: Boxes) -> None:
         a, b = node.inputs

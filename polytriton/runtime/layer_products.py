@@ -8,7 +8,7 @@ from torch import Tensor
 
 from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import extent
-from polytriton.runtime.cpu import cells, vectors
+from polytriton.runtime.cpu import box_convs, cells, vectors
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.layers import Layer
 from polytriton.runtime.settings import allowed_threads
@@ -58,6 +58,32 @@ class LayerProducts:
 
     def _ones(self, g: int, kh: int, kw: int) -> Tensor:
         return torch.ones(g, 1, kh, kw, dtype=torch.float64, device=self.device)
+
+    def box_sums(self, layer: Layer, mid: Tensor, both: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """W mid, |W| rad and `wabs` size, and of how many operands that are not zero each is a sum, where that is known by the way; `both`:
+        rad and, behind it, size. |W| is not `wabs` where something cancelled in a merge: the radius does not count it.
+        """
+        if box_convs.serves(layer, mid):
+            (centre, spread, magnitude), terms = self._sum_products(layer, mid, *both.chunk(2))
+            return centre, spread, magnitude, terms
+        if layer.cancelled:
+            rad, size = both.chunk(2)
+            spread, magnitude = self.product(layer, layer.w.abs(), rad), self.sizes_product(layer, size)
+        else:
+            spread, magnitude = self.sizes_product(layer, both).chunk(2)
+        return self.layer_product(layer, mid), spread, magnitude, None
+
+    def centre_sums(self, layer: Layer, point: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
+        """W point and `wabs` reach."""
+        if box_convs.serves(layer, point):
+            (image, entries), _ = self._sum_products(layer, point, reach)
+            return image, entries
+        return self.layer_product(layer, point), self.sizes_product(layer, reach)
+
+    def _sum_products(self, layer: Layer, *operands: Tensor) -> tuple[list[Tensor], Tensor]:
+        ops = 2 * len(operands) * len(operands[0]) * layer.node.size * layer.terms
+        shape = extent(self.nodes[layer.node.inputs[0]])
+        return box_convs.sum_products(layer, shape, operands, allowed_threads() if ops >= LONG else 1)
 
     def layer_product(self, layer: Layer, x: Tensor) -> Tensor:
         """W x in float64, plain summation."""

@@ -15,9 +15,10 @@ from polytriton.ir.net import Net, Node
 from polytriton.ir.plan import physical
 from polytriton.passes.lower import channel_gather
 from polytriton.runtime.cpu import vectors
+from polytriton.runtime.cpu.blocks import pack
 from polytriton.runtime.soundness import gamma
 
-ALONE = 1 << 17  # weights of a dense layer from which on their memory counts for more than making them float64 at every product
+ALONE = 1 << 17  # weights from which on their memory counts for more than making them float64 where a product wants them so
 SOME = 1 << 20  # weights looked at together
 WIDEST = 500_000  # soundness.GROW covers sums this long
 
@@ -51,7 +52,7 @@ class Layer:
     """One affine node: its numbers (`w`, `wabs`, `b`, `babs`), each of them a float64, and the constants of its rounding argument."""
 
     node: Node
-    stored: Tensor  # the weights; of a large dense layer (ALONE) as float32, where they are float32 numbers
+    stored: Tensor  # the weights; of a large layer (ALONE) as float32, where they are float32 numbers
     short: Tensor | None  # of a dense layer that a loop reads as float32, so; the same memory where they are stored so
     sizes: Tensor | None  # wabs, where it is not made of the weights whenever it is wanted
     b: Tensor  # [height, width, channels], or [channels] for a convolution
@@ -89,6 +90,11 @@ class Layer:
         """Their magnitudes, so."""
         return self.wabs.T.contiguous()
 
+    @cached_property
+    def panels(self) -> Tensor:
+        """The weights of a convolution as float32, [panels of outputs, taps and channels of each, PANEL]: `blocks.pack`."""
+        return pack(self.stored.float().permute(2, 3, 1, 0).flatten(0, 2)).panels
+
     @property
     def floor_share(self) -> float:
         """How many flushes of its product's terms a coefficient pays, in flushes of a coefficient, times what the operands sum to."""
@@ -125,7 +131,7 @@ def load_layer(net: Net, node: Node, device: torch.device) -> Layer:
     wabs, babs = net.weight(node, "wabs"), net.weight(node, "babs")
     exact32 = w.dtype == np.float32 or bool((w.astype(np.float32).astype(np.float64) == w).all())
     read = node.op == "linear" and exact32 and w.size >= vectors.LEAST
-    alone = read and w.size >= ALONE
+    alone = exact32 and node.op != "scale" and w.size >= ALONE
     arrays: list[np.ndarray] = [np.asarray(w, dtype=np.float32 if alone else np.float64), np.asarray(b, dtype=np.float64)]
     arrays.append(np.abs(arrays[1]) if babs is None else np.asarray(babs, dtype=np.float64))
     if wabs is not None or not alone:

@@ -235,7 +235,8 @@ class Tables:
             distance, below, entries = self.absmax(operand), self.sum_absmax(operand), size
         else:
             distance = centre.radius
-            below, entries = sum_sizes(distance, distance)[1], self.kit.forward.sizes_product(layer, distance)
+            below = sum_sizes(distance, distance)[1]
+            entries = self.kit.forward.sizes_product(layer, distance) if centre.entries is None else centre.entries
         pending = self.kit.pending.get(name, 0.0) if product else 0.0  # M_j lambda_j was rounded once
         counts = size.shape[1:].numel(), distance.shape[1:].numel()
         factors = charge_factors(self.kit.coefficients, layer, *counts, centred=centre is not None, pending=pending)

@@ -133,6 +133,7 @@ def prepare(tell: Tell = knobs.tell) -> float:
         affine_cells,
         ascent_loops,
         blocks,
+        box_convs,
         cells,
         convs,
         fused,
