@@ -5,6 +5,7 @@ They are made from the boxes when first asked for and dropped when the boxes cha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import count
@@ -16,6 +17,7 @@ from torch import Tensor
 from polytriton.ir.curves import CURVES
 from polytriton.ir.net import Node
 from polytriton.ir.ops import OPS
+from polytriton.ir.plan import Step
 from polytriton.runtime.centres import Centre, find_centre, is_centred
 from polytriton.runtime.charges import LayerCharge, charge_factors
 from polytriton.runtime.cpu.blocks import Packed, dense_depths, depths, pack_part, tap_depths
@@ -187,6 +189,15 @@ class Tables:
             t, floor = given or (self._vector(name, self.absmax(name), self.dtype, product=True), self._floor(name))
             self._charge[name] = self.kit.frames[name].table(t), floor
         return self._charge[name]
+
+    def is_charged(self, name: str) -> bool:
+        """Whether a node's `charge` is there already."""
+        return name in self._charge or self._take_made(name, "t") is not None
+
+    def missing_ops(self, steps: Sequence[Step]) -> int:
+        """Operations an image that making the charges of these steps' layers takes: two sums an output, of those that are not made."""
+        layers = [self.kit.forward.layers[s.node] for s in steps if s.op in ("linear", "conv") and not self.is_charged(s.node)]
+        return 4 * sum(layer.node.size * layer.terms for layer in layers)
 
     def centre(self, name: str) -> Centre | None:
         """Of an affine node whose products are centred."""

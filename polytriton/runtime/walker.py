@@ -24,6 +24,7 @@ from polytriton.runtime.cpu.recipe_record import is_chain, record_recipe
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.sides import SidesAsked, bound_sides
 from polytriton.runtime.cpu.tape_player import LEAST, play_forms
+from polytriton.runtime.cpu.tape_record import is_dear
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.forward import Boxes
@@ -209,7 +210,8 @@ class Walker:
             results.group, results.strict = groups.to(self.device), True
             results.done = torch.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=torch.bool, device=self.device)
         rows, sharers = len(forms.image), self._thread_count
-        plays = chosen is None and forms.over_input is None and self._may_play(self.plan.query, tables)
+        early = groups is not None and chosen is None and is_dear(tables, self.plan.query.steps)
+        plays = not early and chosen is None and forms.over_input is None and self._may_play(self.plan.query, tables)
         threads = 1 if plays else self._sharers(rows, self.plan.query)
         blocks = self.blocks(rows, self.plan.query, threads, walks=not plays)
         if groups is not None and threads > 1:
@@ -226,7 +228,8 @@ class Walker:
 
         def walk(k: int) -> None:
             expire(deadline)
-            self._walk_block(self.walk, backend, tables, forms, blocks[k], parts[k], chosen, sharers if plays else 1)
+            shares = sharers if plays or len(blocks) == 1 else 1
+            self._walk_block(self.walk, backend, tables, forms, blocks[k], parts[k], chosen, shares, early)
 
         share_out(walk, range(len(blocks)), min(threads, sharers))
         results.ops, results.left = sum(part.ops for part in parts), [left for part in parts for left in part.left]
@@ -254,9 +257,10 @@ class Walker:
         results: Results,
         chosen: Chosen | None = None,
         sharers: int = 1,
+        early: bool = False,
     ) -> W:
         some, start = self._form_rows(tables, forms, block)
         walk = kind(backend, tables, self.plan.query, some, results, chosen)
-        walk.threads = sharers
+        walk.threads, walk.early = sharers, early
         walk.run(start, forms.over_input)
         return walk

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from tests.mutation.balls import BALLS
+from tests.mutation.boxes import BOX_SUMS
 from tests.mutation.certificates import CERTIFICATES
 from tests.mutation.charges import PAYMENTS
 from tests.mutation.curves import CURVES
@@ -373,6 +374,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *LAUNCHES,
     *INPUT_MAPS,
     *BALLS,
+    *BOX_SUMS,
     *SEVERAL,
     *REACH,
     *PROPERTIES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -152,6 +153,7 @@ def test_which_layers_have_the_loop() -> None:
     assert box_convs.serves(one_conv(w, (5, 5))[2], one)
     assert not box_convs.serves(one_conv(w, (5, 5), g=(2,))[2], one)  # groups
     assert not box_convs.serves(one_conv(w, (5, 5), np.float64)[2], one)  # weights that float32 does not hold
+    assert not box_convs.serves(replace(one_conv(w, (5, 5))[2], cancelled=True), one)  # other magnitudes than those of the weights
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -17,8 +17,9 @@ from polytriton.ir.plan import Program, Window
 from polytriton.runtime.narrow import Narrow
 
 NEURON = -1
-# a program's kind and target, the step, the image of all rows if it is one, and the entries: name, window, NEURON or 0, narrow, owing
-TapeKey = tuple[str, str, int, "int | None", tuple[tuple[str, Window, int, bool, bool], ...]]
+# a program's kind and target, the step, the image of all rows if it is one, whether it ends early (`record`), and the entries: name,
+# window, NEURON or 0, narrow, owing
+TapeKey = tuple[str, str, int, "int | None", bool, tuple[tuple[str, Window, int, bool, bool], ...]]
 # the steps to come (`Kit.endings`), the image, and of the only entry its window, whether it is narrow, and where lies what it owes
 EndingKey = tuple[int, "int | None", Window, bool, int]
 
@@ -37,10 +38,10 @@ class TapeEntry:
     factor: float = 1.0
 
 
-def tape_key(program: Program, at: int, image: int | None, entries: Mapping[str, TapeEntry]) -> TapeKey:
+def tape_key(program: Program, at: int, image: int | None, entries: Mapping[str, TapeEntry], early: bool) -> TapeKey:
     """Of the tape from step `at` on for rows with these entries."""
     ways = tuple((name, held.window, held.slot, held.narrow is not None, held.owes is not None) for name, held in entries.items())
-    return program.kind, program.target, at, image, ways
+    return program.kind, program.target, at, image, early, ways
 
 
 @dataclass(frozen=True)

@@ -164,13 +164,15 @@ def cut_rows(rows: int, ops: int, threads: int) -> list[int]:
 
 
 def find_tape(
-    backend: TorchBackend, tables: Tables, program: Program, at: int, image: int | None, entries: dict[str, TapeEntry]
+    backend: TorchBackend, tables: Tables, program: Program, at: int, image: int | None, entries: dict[str, TapeEntry], early: bool = False
 ) -> Tape | None:
-    """The tape from step `at` on for rows of this image (None: of several) with these entries, where one is worth it."""
+    """The tape from step `at` on for rows of this image (None: of several) with these entries, where one is worth it; whether it may end
+    `early` says `record`.
+    """
     image = image if tables.kit.narrows(program) else None  # elsewhere rows of one image and of many do the same
-    key = tape_key(program, at, image, entries)
+    key = tape_key(program, at, image, entries, early)
     if key not in tables.tapes:
-        tables.tapes[key] = record(backend, tables, program, at, image, entries)
+        tables.tapes[key] = record(backend, tables, program, at, image, entries, early)
     return tables.tapes[key]
 
 
@@ -238,6 +240,7 @@ class TapePlayer(Frontier):
     left: list[int]
     plays = True  # a kind of walk that looks at its steps sets this to False
     threads = 1  # among which rows are divided
+    early = False  # whether tapes end where rows may have left (`record`)
 
     @classmethod
     def may_play(cls, backend: TorchBackend, kit: Kit, program: Program) -> bool:
@@ -263,7 +266,7 @@ class TapePlayer(Frontier):
         }
         if sum(held.slot == NEURON for held in entries.values()) > 1:
             return None
-        return find_tape(self.backend, self.tables, self.program, k, self.image, entries)
+        return find_tape(self.backend, self.tables, self.program, k, self.image, entries, self.early)
 
     def _play(self, tape: Tape, k: int) -> bool:
         """Plays a tape that begins with this step. False when no row is left, or none has a step to come."""

@@ -20,26 +20,35 @@ from polytriton.runtime.narrow import Narrow, lies_between
 from polytriton.runtime.tables import Tables
 
 SLOTS, ROOM = 62, 8  # bits of a whole number, but for its sign; slots that a step takes at most
+DEAR = 2 * 10**7  # operations of an image's tables: what a few tapes take to be written
 WRITTEN = "merge", "relu", "dense"  # steps that take coefficients: single neurons are written out for them
 
 
 def record(
-    backend: TorchBackend, tables: Tables, program: Program, at: int, image: int | None, entries: dict[str, TapeEntry]
+    backend: TorchBackend, tables: Tables, program: Program, at: int, image: int | None, entries: dict[str, TapeEntry], early: bool
 ) -> Tape | None:
-    """The tape from step `at` on, for rows with these entries (whose slots are numbers of no meaning yet); None where a walk is as good."""
+    """The tape from step `at` on, for rows with these entries (whose slots are numbers of no meaning yet); None where a walk is as good.
+
+    `early`: it ends before a step whose tables are dear and not made yet, once rows may have left: where none is left nobody reads them.
+    """
     writer, rest = _Writer(backend, tables, program, image, entries), None
     for k in range(at, len(program.steps)):
         rest = writer.find_rest(k)
-        if rest is not None or not writer.write(k):
+        if rest is not None or (early and writer.is_dear(k)) or not writer.write(k):
             break
     tape = writer.tape(rest)
     if tape.steps <= 1:
         return None
     for key, place in writer.endings.items():
         ending = Ending(tape, *place)
-        if ending.steps < tape.steps:  # where a tape is full nothing follows, and another goes on
+        if ending.steps < tape.steps and not early:  # where a tape is full nothing follows, and another goes on
             tables.endings.setdefault(key, ending)
     return tape
+
+
+def is_dear(tables: Tables, steps: Sequence[Step]) -> bool:
+    """Whether what nobody has made yet for these steps is worth to look first which rows are left."""
+    return tables.missing_ops(steps) >= DEAR
 
 
 class _Writer:
@@ -80,6 +89,13 @@ class _Writer:
         elif len(self.code.sizes) + len(rest.tape.sizes) - rest.slots > SLOTS:
             return None
         return rest
+
+    def is_dear(self, k: int) -> bool:
+        """Whether rows may have left by now, and the step needs tables that are dear, with those behind it."""
+        step = self.program.steps[k]
+        name = self.kit.nodes[step.node].inputs[0] if step.op == "relu" and step.pays("behind") else step.node
+        waits = self.checks > 0 and name in self.kit.forward.layers and not self.tables.is_charged(name)
+        return waits and is_dear(self.tables, self.program.steps[k:])
 
     def write(self, k: int) -> bool:
         """Whether there are instructions for the step, which are written then."""
