@@ -58,7 +58,7 @@ TAPES: tuple[Mutant, ...] = (
     m("tapes that go on as another: whatever is owed", RECORD, "held.narrow is not None, owes\n", "held.narrow is not None, 0\n", PLAYED),
     m("tapes that go on as another: whatever cells there are", RECORD, "held.narrow is not None, owes\n", "False, owes\n", PLAYED),
     m("tapes that go on as another: whatever the image", RECORD, "self.kit.endings(self.program)[k], self.image,", "self.kit.endings(self.program)[k], 0,", PLAYED),
-    m("tapes that go on as another: full ones, behind which nothing is", RECORD, "if ending.steps < tape.steps:", "if True:", PLAYED),
+    m("tapes that go on as another: full ones, behind which nothing is", RECORD, "if ending.steps < tape.steps and not early:", "if not early:", PLAYED),
     m("tapes that go on as another: whatever steps are behind the next", "runtime/kit.py", "setdefault((step, found[-1])", "setdefault((step, 0)", PLAYED),
     m("tapes: balls of inputs are forgotten", PLAYER, "self.tables.boxes.ball is not None or", "", "tests/soundness/test_balls.py"),
 )  # fmt: skip
