@@ -27,10 +27,17 @@ BOXES, H, W, CI, HO, WO, COUNT, KH, KW, SH, SW, DH, DW, TOP, LEFT = range(10, 25
 ATTRIBUTES = 1002  # a number that no other text gives to attributes of its own
 
 
+def is_available() -> bool:
+    """Whether the loop is there: compiled ahead, on this machine, by this release of LLVM."""
+    if loops.AVAILABLE and _sum._found is None:
+        loops.prepare()
+    return loops.AVAILABLE and bool(_sum._found)
+
+
 def serves(layer: Layer, like: Tensor) -> bool:
     """Whether there is a loop for a layer: its weights are float32 numbers, and nothing beside them counts as their magnitudes."""
-    here = loops.AVAILABLE and like.device.type == "cpu" and layer.node.op == "conv"
-    return here and layer.exact32 and not layer.cancelled and layer.node.integer("g", 1) == 1
+    fits = layer.node.op == "conv" and layer.exact32 and not layer.cancelled and layer.node.integer("g", 1) == 1
+    return fits and like.device.type == "cpu" and is_available()
 
 
 def sum_products(layer: Layer, shape: tuple[int, ...], operands: Sequence[Tensor], threads: int) -> tuple[list[Tensor], Tensor]:
