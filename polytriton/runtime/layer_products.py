@@ -63,11 +63,12 @@ class LayerProducts:
         """W mid, |W| rad and `wabs` size, and of how many operands that are not zero each is a sum, where that is known by the way; `both`:
         rad and, behind it, size. |W| is not `wabs` where something cancelled in a merge: the radius does not count it.
         """
-        if box_convs.serves(layer, mid):
-            (centre, spread, magnitude), terms = self._sum_products(layer, mid, *both.chunk(2))
+        rad, size = both.chunk(2)
+        found, terms = self._sum_together(layer, mid, rad, size)
+        if found:
+            centre, spread, magnitude = found
             return centre, spread, magnitude, terms
         if layer.cancelled:
-            rad, size = both.chunk(2)
             spread, magnitude = self.product(layer, layer.w.abs(), rad), self.sizes_product(layer, size)
         else:
             spread, magnitude = self.sizes_product(layer, both).chunk(2)
@@ -75,15 +76,19 @@ class LayerProducts:
 
     def centre_sums(self, layer: Layer, point: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
         """W point and `wabs` reach."""
-        if box_convs.serves(layer, point):
-            (image, entries), _ = self._sum_products(layer, point, reach)
-            return image, entries
-        return self.layer_product(layer, point), self.sizes_product(layer, reach)
+        found, _ = self._sum_together(layer, point, reach)
+        return (found[0], found[1]) if found else (self.layer_product(layer, point), self.sizes_product(layer, reach))
 
-    def _sum_products(self, layer: Layer, *operands: Tensor) -> tuple[list[Tensor], Tensor]:
-        ops = 2 * len(operands) * len(operands[0]) * layer.node.size * layer.terms
-        shape = extent(self.nodes[layer.node.inputs[0]])
-        return box_convs.sum_products(layer, shape, operands, allowed_threads() if ops >= LONG else 1)
+    def _sum_together(self, layer: Layer, *operands: Tensor) -> tuple[list[Tensor], Tensor | None]:
+        """The products of the first operand with W, of the others with |W|, by a loop that reads a weight once; none where none does."""
+        if box_convs.serves(layer, operands[0]):
+            ops = 2 * len(operands) * len(operands[0]) * layer.node.size * layer.terms
+            shape = extent(self.nodes[layer.node.inputs[0]])
+            return box_convs.sum_products(layer, shape, operands, allowed_threads() if ops >= LONG else 1)
+        if layer.short is None or layer.cancelled:
+            return [], None
+        found = vectors.sum_products(layer.short, [x.flatten(1) for x in operands])
+        return [self._reshape(v, layer.node) for v in found or []], None
 
     def layer_product(self, layer: Layer, x: Tensor) -> Tensor:
         """W x in float64, plain summation."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant, m
 
 CONVS, CENTRES, PRODUCTS = "runtime/cpu/box_convs.py", "runtime/centres.py", "runtime/layer_products.py"
+VECTORS, HELD = "runtime/cpu/vectors.py", "tests/runtime/test_weights.py"
 SUMS = "tests/runtime/test_box_convs.py"
 
 BOX_SUMS: tuple[Mutant, ...] = (
@@ -25,6 +26,10 @@ BOX_SUMS: tuple[Mutant, ...] = (
     m("box sums: layers whose weights cancelled have the loop", CONVS, " and not layer.cancelled", "", f"{SUMS}::test_which_layers_have_the_loop"),
     m("box sums: weights are rounded to float32", CONVS, " and layer.exact32", "", f"{SUMS}::test_which_layers_have_the_loop"),
     m("box sums: groups are one", CONVS, ' and layer.node.integer("g", 1) == 1', "", f"{SUMS}::test_which_layers_have_the_loop"),
+    m("box sums: a dense layer's half widths by signed weights", VECTORS, "t1 += abs(v) * y[k]\n                    t2", "t1 += v * y[k]\n                    t2", HELD),
+    m("box sums: a dense layer's magnitudes by signed weights", VECTORS, "t2 += abs(v) * z[k]", "t2 += v * z[k]", HELD),
+    m("box sums: a dense layer's reach by signed weights", VECTORS, "t1 += abs(v) * y[k]\n            signed", "t1 += v * y[k]\n            signed", HELD),
+    m("box sums: dense layers whose weights cancelled have the loop", PRODUCTS, "if layer.short is None or layer.cancelled:", "if layer.short is None:", HELD),
     m("centres: a layer's bias is left out", CENTRES, "image + layer.b", "image", "tests/soundness/test_centres.py"),
-    m("centres: a box reaches no further than its half width times signed weights", PRODUCTS, "return self.layer_product(layer, point), self.sizes_product(layer, reach)", "return self.layer_product(layer, point), self.layer_product(layer, reach).abs()", "tests/soundness/test_centres.py", "tests/soundness/test_terms.py"),
+    m("centres: a box reaches no further than its half width times signed weights", PRODUCTS, "(self.layer_product(layer, point), self.sizes_product(layer, reach))", "(self.layer_product(layer, point), self.layer_product(layer, reach).abs())", "tests/soundness/test_centres.py", "tests/soundness/test_terms.py"),
 )  # fmt: skip

@@ -29,7 +29,7 @@ def _rows(kind: type, step: int = 1) -> tuple[list[np.ndarray | int], tuple[np.n
 
 
 def test_every_loop_is_there_in_every_version() -> None:
-    assert len(loops._known) == 42
+    assert len(loops._known) == 43
     for one in loops._known:
         assert one._found is not None
         assert len(one._found) == len(one.versions), one.name

@@ -76,6 +76,23 @@ def test_products_are_those_of_float64(count: int) -> None:
         assert (np.abs(found.flatten(1).numpy()[:, :9] - exact) <= bound[:, :9]).all()
 
 
+@pytest.mark.parametrize("count", [1, 3, vectors.FEW, vectors.FEW + 1])
+@pytest.mark.parametrize("shape", [LARGE, MIDDLE, SMALL])
+def test_sums_over_boxes_are_those_of_float64(shape: tuple[int, int], count: int) -> None:
+    """By a loop that reads a weight once, where there is one, and by products with W and |W|."""
+    w, rng = weights(shape), np.random.default_rng(count)
+    forward, layer = loaded(w)
+    mid, rad, size = (torch.from_numpy(v).reshape(count, 1, 1, -1) for v in rng.standard_normal((3, count, shape[1])))
+    sums = forward.box_sums(layer, mid, torch.cat([rad, size]))[:3]
+    for found, x, matrix in zip(
+        (*sums, *forward.centre_sums(layer, mid, rad)), (mid, rad, size, mid, rad), (w, abs(w), abs(w), w, abs(w)), strict=True
+    ):
+        flat = x.flatten(1).numpy()
+        bound = np.abs(flat) @ np.abs(matrix.astype(np.float64)).T * (2 * shape[1] * 2.0**-53)
+        exact = np.array([[math.fsum(float(a) * float(b) for a, b in zip(v, row, strict=True)) for row in matrix[:9]] for v in flat])
+        assert (np.abs(found.flatten(1).numpy()[:, :9] - exact) <= bound[:, :9]).all()
+
+
 @pytest.mark.parametrize("shape", [LARGE, MIDDLE])
 def test_what_cancelled_in_a_merge_counts(shape: tuple[int, int]) -> None:
     w = weights(shape)
@@ -85,6 +102,8 @@ def test_what_cancelled_in_a_merge_counts(shape: tuple[int, int]) -> None:
     assert layer.cancelled and np.array_equal(layer.wabs.numpy(), wabs.astype(np.float64)) and layer.w_max == wabs.max()
     assert np.allclose(forward.sizes_product(layer, one).flatten().numpy(), wabs.astype(np.float64).sum(1), rtol=1e-12)
     assert np.allclose(forward.layer_product(layer, one).flatten().numpy(), w.astype(np.float64).sum(1), rtol=1e-9)
+    _, spread, magnitude, _ = forward.box_sums(layer, one, torch.cat([one, one]))
+    assert np.allclose(magnitude, 3 * spread, rtol=1e-6) and torch.equal(forward.centre_sums(layer, one, one)[1], magnitude)
 
 
 def test_rows_share_the_memory_unless_something_is_flushed() -> None:

@@ -1,11 +1,13 @@
 """A dense layer times vectors in float64.
 
-A large layer whose weights are float32 numbers is read as such, a quarter of the bytes of W and |W|: few vectors by a loop, many by a
-library's products with a block of weights at a time, whose float64 numbers stay in the cache. A small layer and any number of vectors:
-term by term, which rounds the same wherever the loop is compiled.
+A large layer whose weights are float32 numbers is read as such, a quarter of the bytes of W and |W|: few vectors by a loop, what is summed
+over a box by one for all its sums, many vectors by a library's products with a block of weights at a time, whose float64 numbers stay in
+the cache. A small layer and any number of vectors: term by term, which rounds the same wherever the loop is compiled.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -52,6 +54,42 @@ def _multiply_vectors(w, x, sizes, out):  # type: ignore[no-untyped-def]
                 for k in range(len(row)):
                     total += np.float64(row[k]) * xx[k]
             out[b, j] = total
+
+
+@fused.compile_loop("F2 D2 D2 D2 D2 D2 D2")
+def _sum_products(w, signed, sizes, more, signed_sums, sizes_sums, more_sums):  # type: ignore[no-untyped-def]
+    """Products of w with `signed`, of its magnitudes with `sizes` and, where there are any, with `more`: a weight is read once for all."""
+    three = len(more) > 0
+    for j in range(w.shape[0]):
+        row = w[j]
+        for b in range(len(signed)):
+            x, y = signed[b], sizes[b]
+            t0, t1, t2 = 0.0, 0.0, 0.0
+            if three:
+                z = more[b]
+                for k in range(len(row)):
+                    v = np.float64(row[k])
+                    t0 += v * x[k]
+                    t1 += abs(v) * y[k]
+                    t2 += abs(v) * z[k]
+                more_sums[b, j] = t2
+            else:
+                for k in range(len(row)):
+                    v = np.float64(row[k])
+                    t0 += v * x[k]
+                    t1 += abs(v) * y[k]
+            signed_sums[b, j], sizes_sums[b, j] = t0, t1
+
+
+def sum_products(w: Tensor, operands: Sequence[Tensor]) -> list[Tensor] | None:
+    """Of two or three lists of vectors the products of the first with w, of the others with |w|; None where no loop takes so many."""
+    if not (fused.AVAILABLE and serves(w, operands[0]) and len(operands[0]) <= FEW):
+        return None
+    given, sums = [x.contiguous().numpy() for x in operands], [x.new_empty(len(x), len(w)) for x in operands]
+    assert all(x.shape == (len(given[0]), w.shape[1]) for x in given)  # the loop looks at no length
+    nothing = [np.empty((0, 0))] * (3 - len(given))
+    _sum_products(w.numpy(), *given, *nothing, *(v.numpy() for v in sums), *nothing)
+    return sums
 
 
 def serves(w: Tensor, x: Tensor) -> bool:
