@@ -183,9 +183,13 @@ class Walker:
         """How many threads may share rows now."""
         return min(self.backend.threads, allowed_threads())
 
+    def _has_tapes(self, tables: Tables) -> bool:
+        """Whether rows over these boxes are played at all, as far as there are tapes."""
+        return self.walk is Walk and tables.boxes.ball is None and Walk.has_tapes(self.backend, self.kit)
+
     def _may_play(self, program: Program, tables: Tables) -> bool:
         """Whether a block's rows are divided among threads: elsewhere they wait for each other's Python, and take whole blocks."""
-        if self.walk is not Walk or tables.boxes.ball is not None:
+        if not self._has_tapes(tables):
             return False
         key = program.kind, program.target
         if key not in self._played:
@@ -210,9 +214,11 @@ class Walker:
             results.group, results.strict = groups.to(self.device), True
             results.done = torch.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=torch.bool, device=self.device)
         rows, sharers = len(forms.image), self._thread_count
-        early = groups is not None and chosen is None and is_dear(tables, self.plan.query.steps)
-        plays = not early and chosen is None and forms.over_input is None and self._may_play(self.plan.query, tables)
-        threads = 1 if plays else self._sharers(rows, self.plan.query)
+        tapes = chosen is None and forms.over_input is None and self._has_tapes(tables)
+        early = tapes and groups is not None and is_dear(tables, self.plan.query.steps)
+        plays = tapes and not early and self._may_play(self.plan.query, tables)
+        shares = plays or early  # threads share the rows of a block, and what its tables take
+        threads = 1 if shares else self._sharers(rows, self.plan.query)
         blocks = self.blocks(rows, self.plan.query, threads, walks=not plays)
         if groups is not None and threads > 1:
             cuts = between_groups([int(block[0]) for block in blocks[1:]], groups)
@@ -223,13 +229,12 @@ class Walker:
             expire(deadline)
             if play_forms(self.backend, tables, self.plan.query, *self._form_rows(tables, forms, blocks[0]), results, sharers):
                 return results
-        backend = self.backend if plays or len(blocks) == 1 else self.alone
+        backend = self.backend if shares or len(blocks) == 1 else self.alone
         parts = [replace(results, left=[]) for _ in blocks]  # bounds are shared, each row has its own; what is counted is not
 
         def walk(k: int) -> None:
             expire(deadline)
-            shares = sharers if plays or len(blocks) == 1 else 1
-            self._walk_block(self.walk, backend, tables, forms, blocks[k], parts[k], chosen, shares, early)
+            self._walk_block(self.walk, backend, tables, forms, blocks[k], parts[k], chosen, sharers if shares else 1, early)
 
         share_out(walk, range(len(blocks)), min(threads, sharers))
         results.ops, results.left = sum(part.ops for part in parts), [left for part in parts for left in part.left]

@@ -245,18 +245,19 @@ class TapePlayer(Frontier):
     @classmethod
     def may_play(cls, backend: TorchBackend, kit: Kit, program: Program) -> bool:
         """Whether tapes know every step of a program, as far as that can be told without rows."""
-        if not cls._has_tapes(backend, kit) or len(program.steps) > SLOTS - ROOM:
+        if not cls.has_tapes(backend, kit) or len(program.steps) > SLOTS - ROOM:
             return False
         layers = (kit.forward.layers[step.node] for step in program.steps if step.op in ("linear", "conv"))
         return all(step.op in PLAYED for step in program.steps) and all(map(kit.sums_in_blocks, layers))
 
     @classmethod
-    def _has_tapes(cls, backend: TorchBackend, kit: Kit) -> bool:
+    def has_tapes(cls, backend: TorchBackend, kit: Kit) -> bool:
+        """Whether programs have tapes here."""
         return cls.plays and backend.plays and backend.fast and bool(kit.blocks)
 
     def _find_tape(self, k: int) -> Tape | None:
         """A tape from this step on, where one is worth it."""
-        if not self._has_tapes(self.backend, self.kit) or self.chosen is not None or self.extra is not None:
+        if not self.has_tapes(self.backend, self.kit) or self.chosen is not None or self.extra is not None:
             return None
         if self.tables.boxes.ball is not None or any(self.arriving.values()) or not self.frontier:
             return None
