@@ -42,7 +42,8 @@ def serves(layer: Layer, like: Tensor) -> bool:
 
 def sum_products(layer: Layer, shape: tuple[int, ...], operands: Sequence[Tensor], threads: int) -> tuple[list[Tensor], Tensor]:
     """Of every operand, [boxes, *shape] with shape [height, width, channels], the products with W of the first, with |W| of the others,
-    [boxes, height, width, outputs]; and how many cells that are not zero an output sums, [boxes, height, width, 1].
+    [boxes, height, width, outputs]; and how many cells that are not zero an output sums, [boxes, height, width, 1]. A third operand is zero
+    where the first two are: nobody looks at it to see what is left out.
     """
     node, given, panels = layer.node, [x.contiguous() for x in operands], layer.panels
     (h, w, ci), (ho, wo, co), (count, *_), boxes = shape, extent(node), panels.shape, len(given[0])
@@ -64,7 +65,7 @@ def sum_products(layer: Layer, shape: tuple[int, ...], operands: Sequence[Tensor
 
 @loops.loop("D D i i I I", fused.PLAIN)
 def _list_live(one, other, width, channels, live, begins):  # type: ignore[no-untyped-def]
-    """Of every line of cells which are not zero in both operands, as places in the line, and from where on the list has each column's."""
+    """Of every line of cells those that are not zero in either operand, as places in the line, and where each column's begin."""
     each = width * channels
     for line in range(len(one) // each):
         first = line * each
