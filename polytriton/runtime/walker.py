@@ -24,7 +24,7 @@ from polytriton.runtime.cpu.recipe_record import is_chain, record_recipe
 from polytriton.runtime.cpu.sharing import share_out
 from polytriton.runtime.cpu.sides import SidesAsked, bound_sides
 from polytriton.runtime.cpu.tape_player import LEAST, play_forms
-from polytriton.runtime.cpu.tape_record import is_dear
+from polytriton.runtime.cpu.tape_record import FIRST
 from polytriton.runtime.cpu.torch_backend import TorchBackend
 from polytriton.runtime.cpu.walk import Walk
 from polytriton.runtime.forward import Boxes
@@ -215,7 +215,7 @@ class Walker:
             results.done = torch.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=torch.bool, device=self.device)
         rows, sharers = len(forms.image), self._thread_count
         tapes = chosen is None and forms.over_input is None and self._has_tapes(tables)
-        early = tapes and groups is not None and is_dear(tables, self.plan.query.steps)
+        early = tapes and groups is not None and tables.missing_ops(self.plan.query.steps) >= FIRST
         plays = tapes and not early and self._may_play(self.plan.query, tables)
         shares = plays or early  # threads share the rows of a block, and what its tables take
         threads = 1 if shares else self._sharers(rows, self.plan.query)

@@ -10,7 +10,7 @@ import torch
 
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime import centres, kit
+from polytriton.runtime import centres, kit, walker
 from polytriton.runtime.config import Config
 from polytriton.runtime.cpu import blocks, tape_record
 from polytriton.runtime.cpu.tape import Tape
@@ -36,6 +36,8 @@ def query(
 ) -> tuple[Results, Tables]:
     """Three forms an image on the boxes of an interval pass, two a group, less constants that make some of them true at once."""
     monkeypatch.setattr(tape_record, "DEAR", dear)
+    monkeypatch.setattr(tape_record, "FIRST", dear)
+    monkeypatch.setattr(walker, "FIRST", dear)
     engine, rng = Engine(compile_net(net), semantics="real", config=Config(leave=0.0, least=4), threads=threads), np.random.default_rng(5)
     lo, hi = (torch.from_numpy(v).reshape(batch, -1) for v in random_box(rng, net, "ordinary", batch))
     boxes, count = engine.interval(lo, hi), 3 * batch

@@ -20,7 +20,7 @@ from polytriton.runtime.narrow import Narrow, lies_between
 from polytriton.runtime.tables import Tables
 
 SLOTS, ROOM = 62, 8  # bits of a whole number, but for its sign; slots that a step takes at most
-DEAR = 2 * 10**7  # operations of an image's tables: what a few tapes take to be written
+FIRST, DEAR = 5 * 10**5, 2 * 10**7  # operations of an image's tables for which a query's first tape ends, and any other
 WRITTEN = "merge", "relu", "dense"  # steps that take coefficients: single neurons are written out for them
 
 
@@ -31,10 +31,10 @@ def record(
 
     `early`: it ends before a step whose tables are dear and not made yet, once rows may have left: where none is left nobody reads them.
     """
-    writer, rest = _Writer(backend, tables, program, image, entries), None
+    writer, rest, dear = _Writer(backend, tables, program, image, entries), None, FIRST if at == 1 else DEAR
     for k in range(at, len(program.steps)):
         rest = writer.find_rest(k)
-        if rest is not None or (early and writer.is_dear(k)) or not writer.write(k):
+        if rest is not None or (early and writer.missing_ops(k) >= dear) or not writer.write(k):
             break
     tape = writer.tape(rest)
     if tape.steps <= 1:
@@ -44,11 +44,6 @@ def record(
         if ending.steps < tape.steps and not early:  # where a tape is full nothing follows, and another goes on
             tables.endings.setdefault(key, ending)
     return tape
-
-
-def is_dear(tables: Tables, steps: Sequence[Step]) -> bool:
-    """Whether what nobody has made yet for these steps is worth to look first which rows are left."""
-    return tables.missing_ops(steps) >= DEAR
 
 
 class _Writer:
@@ -90,12 +85,12 @@ class _Writer:
             return None
         return rest
 
-    def is_dear(self, k: int) -> bool:
-        """Whether rows may have left by now, and the step needs tables that are dear, with those behind it."""
+    def missing_ops(self, k: int) -> int:
+        """What making tables for this and all later steps takes; 0 where no row can have left, or the step reads what is there."""
         step = self.program.steps[k]
         name = self.kit.nodes[step.node].inputs[0] if step.op == "relu" and step.pays("behind") else step.node
         waits = self.checks > 0 and name in self.kit.forward.layers and not self.tables.is_charged(name)
-        return waits and is_dear(self.tables, self.program.steps[k:])
+        return self.tables.missing_ops(self.program.steps[k:]) if waits else 0
 
     def write(self, k: int) -> bool:
         """Whether there are instructions for the step, which are written then."""
