@@ -46,20 +46,20 @@ def read_vnnlib(source: str | Path, *, n_in: int | None = None, n_out: int | Non
     return made_property(doc, title)
 
 
-def is_text(source: str) -> bool:
+def _is_text(source: str) -> bool:
     """Whether it is a property itself, no path: it begins with a bracket or a comment, or holds several lines."""
     return source.lstrip()[:1] in ("(", ";", "") or "\n" in source or len(source) > 4096
 
 
 def is_property(source: str | os.PathLike[str]) -> bool:
     """Whether it is a property's text, or a path that ends as its files do."""
-    return os.fspath(source).endswith((".vnnlib", ".vnnlib.gz")) or (isinstance(source, str) and is_text(source))
+    return os.fspath(source).endswith((".vnnlib", ".vnnlib.gz")) or (isinstance(source, str) and _is_text(source))
 
 
 @guard
 def text_and_title(source: str | Path, name: str | None = None) -> tuple[str, str]:
     """A property's text, and what messages call it."""
-    if isinstance(source, str) and is_text(source):
+    if isinstance(source, str) and _is_text(source):
         return source, name or "property"
     path = Path(source)
     return load_text(path), name or path.name.removesuffix(".gz").removesuffix(".vnnlib")

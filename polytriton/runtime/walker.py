@@ -219,12 +219,7 @@ class Walker:
         plays = tapes and not early and self._may_play(self.plan.query, tables)
         shares = plays or early  # threads share the rows of a block, and what its tables take
         threads = 1 if shares else self._sharers(rows, self.plan.query)
-        blocks = self.blocks(rows, self.plan.query, threads, walks=not plays)
-        if groups is not None and threads > 1:
-            cuts = between_groups([int(block[0]) for block in blocks[1:]], groups)
-            threads = threads if cuts else 1  # groups that mix are walked in turn, in blocks as large as the memory holds
-            ends = [0, *cuts, rows]
-            blocks = [torch.arange(a, b, device=self.device) for a, b in pairwise(ends)] if cuts else self.blocks(rows, self.plan.query)
+        blocks, threads = self._form_blocks(rows, groups, threads, walks=not plays)
         if plays and len(blocks) == 1:
             expire(deadline)
             if play_forms(self.backend, tables, self.plan.query, *self._form_rows(tables, forms, blocks[0]), results, sharers):
@@ -239,6 +234,18 @@ class Walker:
         share_out(walk, range(len(blocks)), min(threads, sharers))
         results.ops, results.left = sum(part.ops for part in parts), [left for part in parts for left in part.left]
         return results
+
+    def _form_blocks(self, rows: int, groups: Tensor | None, threads: int, *, walks: bool) -> tuple[list[Tensor], int]:
+        """Blocks of a query's rows, and how many threads take one each. Rows of a group leave together, so they stay together; groups that
+        mix are walked in turn, in blocks as large as the memory holds.
+        """
+        blocks = self.blocks(rows, self.plan.query, threads, walks=walks)
+        if groups is None or threads <= 1:
+            return blocks, threads
+        cuts = between_groups([int(block[0]) for block in blocks[1:]], groups)
+        if not cuts:
+            return self.blocks(rows, self.plan.query), 1
+        return [torch.arange(a, b, device=self.device) for a, b in pairwise([0, *cuts, rows])], threads
 
     def walks(self, kind: Callable[..., W], tables: Tables, forms: Forms, results: Results, deadline: float | None) -> Iterator[W]:
         """Walks from the forms to the input, a block of them each, when they have arrived."""
