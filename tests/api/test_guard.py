@@ -38,8 +38,8 @@ MODULES = (
 PLAIN = {  # what has no guard, and why it needs none
     # types, paths and exact rationals: nothing is rounded
     "is_path", "is_property", "parse_fraction", "parse_epsilon", "parse_list", "check_epsilon", "normalisation", "check_range",
-    "as_rationals", "load_text", "limits_of", "digest", "check_output", "Row", "Tensor", "Matrix", "Images", "Pixels", "Side", "Interval", "Counterexample",
-    "LayerStats", "Origin", "Knobs",
+    "as_rationals", "load_text", "limits_of", "digest", "check_output", "Row", "Tensor", "Matrix", "Images", "Pixels", "Side",
+    "Interval", "Counterexample", "LayerStats", "Origin", "Knobs",
     "Instance",
     # parts of others that are guarded: called for every number, or by them alone
     "float_bounds", "enclosure", "error_above", "matrix", "classification", "lazy_ball", "bisect", "check", "failed_answer",
