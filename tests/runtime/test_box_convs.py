@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,37 +19,21 @@ from polytriton.runtime.cpu import box_convs, fused, loops
 from polytriton.runtime.forward import Forward
 from polytriton.runtime.layers import ALONE, Layer
 from polytriton.runtime.soundness import find_semantics
+from tests.runtime.linked import link
 
 pytestmark = pytest.mark.skipif(not loops.AVAILABLE, reason="Numba is not installed")
 CPU = torch.device("cpu")
-held: list[object] = []
 
 
 @cache
 def compiled(lanes: int) -> loops.Loop:
     """The loop with vectors of so many numbers, whatever this processor's are."""
-    import llvmlite.binding as llvm
-
-    from polytriton.runtime.cpu.loops_build import build
-
     loops.prepare()
     one = loops.Loop(
         box_convs._sum_lines, "I i i", fused.PLAIN, parts=("blocks", "outside"),
         beside=(lambda name: box_convs.text_of_routines(name, lanes),),
     )  # fmt: skip
-    loops._known.remove(one)
-    machine = loops.machine(llvm)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(build([one], machine, lambda done, total: None)))
-    engine.finalize_object()
-    held.append(engine)
-    one._found = {None: ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(engine.get_function_address(f"{one.name}_"))}
-
-    def refuse() -> Any:
-        raise AssertionError("the machine code refused its arguments")
-
-    one.slow = refuse  # type: ignore[method-assign]
-    return one
+    return link(one)
 
 
 def interpreted() -> Callable[..., None]:

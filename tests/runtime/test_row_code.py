@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -15,20 +14,16 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from polytriton.runtime.cpu import fused, loops, row_code, row_passes
+from tests.runtime.linked import link
 
 pytestmark = pytest.mark.skipif(not loops.AVAILABLE, reason="Numba is not installed")
 KINDS = [np.float32, np.float64]
 PASSES = {"relax": fused.relax_and_charge, "concretize": fused.concretize}
-held: list[object] = []
 
 
 @cache
 def compiled(name: str, kind: type, lanes: int) -> Callable[..., None]:
     """The pass for vectors of so many cells, whatever this processor's are."""
-    import llvmlite.binding as llvm
-
-    from polytriton.runtime.cpu.loops_build import build
-
     loops.prepare()
     own, dtype = PASSES[name], np.dtype(kind)
 
@@ -37,21 +32,7 @@ def compiled(name: str, kind: type, lanes: int) -> Callable[..., None]:
 
     what = row_passes.RELAX if name == "relax" else row_passes.CONCRETIZE
     one = One(own.function, what.form, set(), lambda stem, version: row_code.text_of_loop(what, stem, version, lanes))
-    loops._known.remove(one)
-    machine = loops.machine(llvm)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(build([one], machine, lambda done, total: None)))
-    engine.finalize_object()
-    held.append(engine)
-    of = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)
-    one._found = {dtype: of(engine.get_function_address(f"{one.name}_{dtype.name}"))}
-    one._slow = None
-
-    def refuse() -> Any:
-        raise AssertionError("the machine code refused its arguments")
-
-    one.slow = refuse  # type: ignore[method-assign]
-    return one
+    return link(one, dtype)
 
 
 @dataclass
