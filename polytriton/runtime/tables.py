@@ -192,7 +192,7 @@ class Tables:
 
     def is_charged(self, name: str) -> bool:
         """Whether a node's `charge` is there already."""
-        return name in self._charge or self._take_made(name, "t") is not None
+        return name in self._charge or (self.maker is not None and self.maker.has(name, "t"))
 
     def missing_ops(self, steps: Sequence[Step]) -> int:
         """Operations an image that making the charges of these steps' layers takes: two sums an output, of those that are not made."""

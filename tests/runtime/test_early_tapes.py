@@ -10,9 +10,9 @@ import torch
 
 from polytriton.ir.net import Net
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime import centres, kit, walker
+from polytriton.runtime import walker
 from polytriton.runtime.config import Config
-from polytriton.runtime.cpu import blocks, tape_record
+from polytriton.runtime.cpu import tape_record
 from polytriton.runtime.cpu.tape import Tape
 from polytriton.runtime.engine import Engine
 from polytriton.runtime.results import Forms, Results
@@ -22,13 +22,7 @@ from tests.oracle.nets import random_box, random_net, toy_conv, toy_residual
 NEVER, ALWAYS = 1 << 60, 1
 
 
-@pytest.fixture(autouse=True)
-def _small_layers_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers of few terms are centred, and leave out what rows do not refer to."""
-    if not blocks.is_available():
-        pytest.skip("LLVM makes no tiles here")
-    monkeypatch.setattr(centres, "FEW", 3)
-    monkeypatch.setattr(kit, "COMPACT", 8)
+pytestmark = pytest.mark.usefixtures("small_layers_count")
 
 
 def query(

@@ -13,7 +13,7 @@ import torch
 from polytriton.ir.net import Builder, Net
 from polytriton.ir.plan import Axis, Window
 from polytriton.passes.pipeline import compile_net
-from polytriton.runtime import centres, kit
+from polytriton.runtime import kit
 from polytriton.runtime.config import DEFAULT, Config
 from polytriton.runtime.cpu import blocks, play_loop, sides, tape_code, tape_loop, tape_player, tape_record
 from polytriton.runtime.cpu.tape import Ending, Tape
@@ -25,14 +25,7 @@ from tests.oracle.nets import random_box, random_net, toy_conv, toy_residual
 from tests.oracle.small import dense
 from tests.runtime.test_narrow import deep
 
-
-@pytest.fixture(autouse=True)
-def _small_layers_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers of few terms are centred, and leave out what rows do not refer to."""
-    if not blocks.is_available():
-        pytest.skip("LLVM makes no tiles here")
-    monkeypatch.setattr(centres, "FEW", 3)
-    monkeypatch.setattr(kit, "COMPACT", 8)
+pytestmark = pytest.mark.usefixtures("small_layers_count")
 
 
 @dataclass
